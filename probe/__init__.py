@@ -1,0 +1,26 @@
+"""probe: two runs of "the same" model disagree; this names the first place that is really wrong.
+
+Recording, inside a training program::
+
+    probe.start(model, "a.h5")
+    for batch in loader:
+        loss = train_step(model, batch)
+        probe.step(loss=loss)
+    probe.stop()
+
+Comparing, anywhere, without a framework::
+
+    probe.compare("a.h5", "b.h5", mapping="map.yaml").first_divergence
+"""
+
+from probe._version import __version__
+from probe.session import capture, log, start, step, stop
+
+__all__ = [
+    "__version__",
+    "capture",
+    "log",
+    "start",
+    "step",
+    "stop",
+]

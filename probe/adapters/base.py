@@ -1,0 +1,230 @@
+"""The verbs that probe needs of a framework. Whatever numpy can express lives above them."""
+
+from __future__ import annotations
+
+import abc
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from probe.errors import RecordingError
+from probe.records import TensorStats
+
+Tensor = Any
+Module = Any
+Parameter = Any
+
+
+@dataclass(frozen=True, slots=True)
+class NamedModule:
+    """A module of a model, as `Adapter.modules` yields it."""
+
+    path: str
+    module: Module
+    is_leaf: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTensor:
+    """A parameter or buffer with all of its names."""
+
+    names: tuple[str, ...]
+    tensor: Tensor
+    is_buffer: bool
+    axes: tuple[int, ...] = ()
+    """order of the axes in the canonical layout, see `probe.sketch.axes_of`; empty when it is the stored one"""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFacts:
+    """What a tensor is, without its values."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    requires_grad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """Under which circumstances a module runs."""
+
+    grad_enabled: bool
+    recomputing: bool
+    """activation checkpointing runs it again, in the middle of backward"""
+    autocast: str
+    """dtype that the framework casts to by itself, ``""`` when it does not"""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A parameter group of an optimizer."""
+
+    optimizer: object
+    class_name: str
+    index: int
+    hyper: dict[str, object]
+    parameters: list[Parameter]
+
+
+class Adapter(abc.ABC):
+    """One framework's tensors, modules and hooks.
+
+    Every callback that is handed in must be called with the framework's own tensors, returns nothing and never
+    raises. No verb may change what the user's program computes.
+    """
+
+    framework: str
+    version: str
+
+    # Models
+
+    @abc.abstractmethod
+    def modules(self, model: Module) -> Iterable[NamedModule]:
+        """Yield every module of a model once, parents first, the root with path ``""``."""
+
+    @abc.abstractmethod
+    def parameters(self, model: Module) -> Iterable[NamedTensor]:
+        """Yield every parameter and persistent buffer once."""
+
+    @abc.abstractmethod
+    def is_training(self, module: Module) -> bool:
+        """Tell whether a module is in training mode."""
+
+    def model_config(self, model: Module) -> dict[str, object]:
+        """Return the model's configuration (heads, eps, …), or nothing when it has none."""
+        return {}
+
+    def environment(self) -> dict[str, object]:
+        """Return what of the environment changes numerics: devices, flags, thread counts."""
+        return {}
+
+    # Tensors
+
+    @abc.abstractmethod
+    def is_tensor(self, value: object) -> bool:
+        """Tell whether a value is a tensor that can be recorded."""
+
+    @abc.abstractmethod
+    def facts(self, tensor: Tensor) -> TensorFacts:
+        """Return dtype, shape and requires_grad."""
+
+    @abc.abstractmethod
+    def version_of(self, tensor: Tensor) -> int | None:
+        """Return a number that changes with every in-place write, or None where there is none."""
+
+    @abc.abstractmethod
+    def measure(self, tensor: Tensor, axes: Sequence[int]) -> TensorStats:
+        """Return the statistics of a tensor; the same numbers as `probe.statistics.measure`, to 1e-12."""
+
+    @abc.abstractmethod
+    def values(self, tensor: Tensor) -> np.ndarray:
+        """Return a copy of a tensor's values that nobody else writes to."""
+
+    @abc.abstractmethod
+    def snapshot(self, tensor: Tensor) -> Tensor:
+        """Return a copy of a tensor where it lives."""
+
+    @abc.abstractmethod
+    def difference(self, after: Tensor, before: Tensor) -> Tensor:
+        """Return after − before in float64 (complex128), or float32 where the device has no float64."""
+
+    # Hooks
+
+    @abc.abstractmethod
+    def quiet(self) -> AbstractContextManager[object]:
+        """Return a context in which the recorder's own operations leave no trace in the user's program."""
+
+    @abc.abstractmethod
+    def context(self) -> CallContext:
+        """Return under which circumstances the program runs right now."""
+
+    @abc.abstractmethod
+    def on_call(
+        self,
+        module: Module,
+        before: Callable[[tuple[Any, ...], dict[str, Any]], None],
+        after: Callable[[object, bool], None],
+    ) -> Callable[[], None]:
+        """Call ``before(args, kwargs)`` and ``after(output, raised)`` around every call of a module.
+
+        Returns what takes the hooks off again.
+        """
+
+    @abc.abstractmethod
+    def on_gradient(self, tensor: Tensor, found: Callable[[Tensor], None]) -> Callable[[], None] | None:
+        """Call ``found(gradient)`` when the gradient of a tensor is complete; None when it will have none."""
+
+    def graph_edges(self, tensors: Sequence[Tensor]) -> list[object]:
+        """Return for each input tensor of a call where it stands in the graph, to be given to `on_call_gradient`."""
+        return [None] * len(tensors)
+
+    def on_call_gradient(
+        self, edges: Sequence[object], outputs: Sequence[Tensor], found: Callable[[int, Tensor], None]
+    ) -> set[int]:
+        """Call ``found(i, gradient)`` with what one call alone contributes to the gradient of its input i.
+
+        Returns the inputs for which this is possible.
+        """
+        return set()
+
+    @abc.abstractmethod
+    def on_parameter_gradients(
+        self, parameters: Sequence[Parameter], ended: Callable[[list[int]], None]
+    ) -> Callable[[], None]:
+        """Call ``ended(indices)`` at the end of every backward pass with the parameters that it gave gradients to."""
+
+    @abc.abstractmethod
+    def gradient(self, parameter: Parameter) -> Tensor | None:
+        """Return the gradient as it stands at a parameter now."""
+
+    # Optimizers
+
+    @abc.abstractmethod
+    def on_update(
+        self,
+        optimizer: object | None,
+        before: Callable[[list[Group], str], None],
+        after: Callable[[list[Group]], None],
+    ) -> Callable[[], None]:
+        """Call ``before(groups, why_not)`` and ``after(groups)`` around every step of an optimizer.
+
+        ``why_not`` says why the gradients that it finds are not those that it will use, or is empty. Without an
+        ``optimizer``, every optimizer of the process is watched.
+        """
+
+    @abc.abstractmethod
+    def optimizer_state(self, optimizer: object, parameter: Parameter) -> dict[str, Tensor]:
+        """Return the tensors (not scalars) of an optimizer's state for a parameter."""
+
+    def same(self, a: Parameter, b: Parameter) -> bool:
+        """Tell whether two parameters are one and the same."""
+        return a is b
+
+
+_ADAPTERS = {
+    "torch": ("probe.adapters.torch", "TorchAdapter", "torch.nn.modules.module", "Module"),
+    "numpy": ("probe.adapters.numpy", "NumpyAdapter", "probe.adapters.numpy", "Module"),
+}
+
+
+def adapter_for(model: object) -> Adapter:
+    """Return the adapter for a model, found by the frameworks that are already imported.
+
+    Raises
+    ------
+    RecordingError
+        the model is of no framework that probe knows
+    """
+    for adapter_module, adapter_class, framework_module, base_class in _ADAPTERS.values():
+        loaded = sys.modules.get(framework_module)
+        if loaded is not None and isinstance(model, getattr(loaded, base_class)):
+            return getattr(importlib.import_module(adapter_module), adapter_class)()
+    kind = f"{type(model).__module__}.{type(model).__qualname__}"
+    raise RecordingError(
+        f"probe.start() was given a {kind}; expected a module of {', '.join(sorted(_ADAPTERS))}, or a list of them"
+    )

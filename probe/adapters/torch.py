@@ -1,0 +1,367 @@
+"""PyTorch: modules, hooks, gradients, optimizers. Tested against 2.13; facts in ``tests/torch/test_facts.py``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from probe.adapters import torch_statistics
+from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
+from probe.records import TensorStats
+
+_EDGE_LIMIT = 256
+_RAW = {1: torch.uint8, 2: torch.int16}
+_NUMERIC_ENVIRONMENT = (
+    "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONHASHSEED", "PYTORCH_CUDA_ALLOC_CONF",
+)  # fmt: skip
+
+Removal = Callable[[], None]
+
+
+class TorchAdapter(Adapter):
+    """The verbs of `probe.adapters.base.Adapter` for ``torch.nn.Module``."""
+
+    framework = "torch"
+    version = str(torch.__version__)
+
+    # Models
+
+    def modules(self, model: torch.nn.Module) -> Iterable[NamedModule]:
+        for path, module in model.named_modules():
+            yield NamedModule(path, module, next(module.children(), None) is None)
+
+    def parameters(self, model: torch.nn.Module) -> Iterable[NamedTensor]:
+        for is_buffer, named in ((False, model.named_parameters), (True, model.named_buffers)):
+            names: dict[int, list[str]] = {}
+            tensors: dict[int, torch.Tensor] = {}
+            for name, tensor in named(remove_duplicate=False):
+                if not torch.nn.parameter.is_lazy(tensor):
+                    names.setdefault(id(tensor), []).append(name)
+                    tensors[id(tensor)] = tensor
+            for key, tensor in tensors.items():
+                yield NamedTensor(tuple(names[key]), tensor, is_buffer)
+
+    def is_training(self, module: torch.nn.Module) -> bool:
+        return module.training
+
+    def model_config(self, model: torch.nn.Module) -> dict[str, object]:
+        for module in model.modules():
+            config = getattr(module, "config", None)
+            facts = _plain_facts(config)
+            if facts:
+                return facts
+        return {}
+
+    def environment(self) -> dict[str, object]:
+        facts: dict[str, object] = {
+            "num_threads": torch.get_num_threads(),
+            "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+            "float32_matmul_precision": torch.get_float32_matmul_precision(),
+            "cudnn_deterministic": torch.backends.cudnn.deterministic,
+            "cudnn_benchmark": torch.backends.cudnn.benchmark,
+            "initial_seed": str(torch.initial_seed()),
+            "variables": {name: os.environ[name] for name in _NUMERIC_ENVIRONMENT if name in os.environ},
+        }
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            facts["devices"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        return facts
+
+    # Tensors
+
+    def is_tensor(self, value: object) -> bool:
+        return (
+            isinstance(value, torch.Tensor)
+            and value.layout is torch.strided
+            and value.device.type != "meta"
+            and not torch._C._functorch.is_functorch_wrapped_tensor(value)
+        )
+
+    def facts(self, tensor: torch.Tensor) -> TensorFacts:
+        return TensorFacts(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.requires_grad)
+
+    def version_of(self, tensor: torch.Tensor) -> int | None:
+        return None if tensor.is_inference() else tensor._version
+
+    def measure(self, tensor: torch.Tensor, axes: Sequence[int]) -> TensorStats:
+        return torch_statistics.measure(tensor.detach(), axes)
+
+    def values(self, tensor: torch.Tensor) -> np.ndarray:
+        copied = tensor.detach().resolve_conj().resolve_neg().to("cpu", copy=True).contiguous()
+        name = str(copied.dtype).removeprefix("torch.")
+        extra = getattr(ml_dtypes, name, None)
+        if extra is None:
+            return copied.numpy()
+        return copied.view(_RAW[copied.element_size()]).numpy().view(extra)
+
+    def snapshot(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach().clone()
+
+    def difference(self, after: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+        wide = torch.complex128 if after.is_complex() else torch.float64
+        if after.device.type in ("mps", "npu"):
+            wide = torch.complex64 if after.is_complex() else torch.float32
+        return after.detach().to(wide) - before.to(wide)
+
+    # Hooks
+
+    def quiet(self) -> AbstractContextManager[object]:
+        return _Quiet()
+
+    def context(self) -> CallContext:
+        grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        return CallContext(grad, torch._C._current_graph_task_id() >= 0, _autocast())
+
+    def on_call(
+        self,
+        module: torch.nn.Module,
+        before: Callable[[tuple[Any, ...], dict[str, Any]], None],
+        after: Callable[[object, bool], None],
+    ) -> Removal:
+        def pre_hook(module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            before(args, kwargs)
+
+        def hook(module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
+            after(output, output is None and sys.exc_info()[0] is not None)
+
+        if isinstance(module, torch.jit.ScriptModule):
+            raise TypeError("a ScriptModule takes no hooks with keyword arguments")
+        handles = (
+            module.register_forward_pre_hook(pre_hook, with_kwargs=True),
+            module.register_forward_hook(hook, with_kwargs=True, always_call=True),
+        )
+        return lambda: [handle.remove() for handle in handles] and None
+
+    def on_gradient(self, tensor: torch.Tensor, found: Callable[[torch.Tensor], None]) -> Removal | None:
+        if not tensor.requires_grad:
+            return None
+
+        def hook(gradient: torch.Tensor) -> None:
+            found(gradient)
+
+        return tensor.register_hook(hook).remove
+
+    def graph_edges(self, tensors: Sequence[torch.Tensor]) -> list[object]:
+        return [_edge(tensor) if tensor.requires_grad else None for tensor in tensors]
+
+    def on_call_gradient(
+        self,
+        edges: Sequence[object],
+        outputs: Sequence[torch.Tensor],
+        found: Callable[[int, torch.Tensor], None],
+    ) -> set[int]:
+        wanted: dict[object, list[int]] = {}
+        for index, edge in enumerate(edges):
+            if edge is not None:
+                wanted.setdefault(edge, []).append(index)
+        crossings = _crossings([t.grad_fn for t in outputs if t.grad_fn is not None], wanted) if wanted else {}
+        shared = {edge for edge, indices in wanted.items() if len(indices) > 1}
+        possible = set()
+        for edge, places in crossings.items():
+            if edge in shared:
+                continue
+            (index,) = wanted[edge]
+            _collect(places, index, found)
+            possible.add(index)
+        return possible
+
+    def on_parameter_gradients(
+        self, parameters: Sequence[torch.Tensor], ended: Callable[[list[int]], None]
+    ) -> Removal:
+        touched: dict[int, set[int]] = {}
+
+        def at_end(task: int) -> None:
+            # queued once more from inside the queue: so it runs behind what DDP put there
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: finish(task))
+
+        def finish(task: int) -> None:
+            ended(sorted(touched.pop(task, ())))
+
+        def arrived(index: int) -> None:
+            task = torch._C._current_graph_task_id()
+            if task not in touched:
+                touched.clear()  # a backward that raised never came to its end
+                touched[task] = set()
+                torch.autograd.Variable._execution_engine.queue_callback(lambda: at_end(task))
+            touched[task].add(index)
+
+        handles = []
+        for index, parameter in enumerate(parameters):
+            if parameter.is_leaf and parameter.requires_grad:
+                hook = parameter.register_post_accumulate_grad_hook(lambda _, index=index: arrived(index))
+                handles.append(hook)
+        return lambda: [handle.remove() for handle in handles] and None
+
+    def gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
+        grad = parameter.grad
+        return grad if grad is not None and self.is_tensor(grad) else None
+
+    # Optimizers
+
+    def on_update(
+        self,
+        optimizer: Optimizer | None,
+        before: Callable[[list[Group], str], None],
+        after: Callable[[list[Group]], None],
+    ) -> Removal:
+        def pre_hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            before(_groups(optimizer), _why_not_used(optimizer, args, kwargs))
+
+        def post_hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            after(_groups(optimizer))
+
+        if optimizer is None:
+            handles = (register_optimizer_step_pre_hook(pre_hook), register_optimizer_step_post_hook(post_hook))
+        else:
+            handles = (optimizer.register_step_pre_hook(pre_hook), optimizer.register_step_post_hook(post_hook))
+        return lambda: [handle.remove() for handle in handles] and None
+
+    def optimizer_state(self, optimizer: Optimizer, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+        state = optimizer.state.get(parameter, {})
+        return {str(key): value for key, value in state.items() if self.is_tensor(value) and value.ndim > 0}
+
+
+class _Quiet:
+    """No graph, no autocast, no inference-only tensors, for the recorder's own operations."""
+
+    def __enter__(self) -> None:
+        self._guards: list[Any] = [torch.no_grad()]
+        if torch.is_inference_mode_enabled():
+            self._guards.append(torch.inference_mode(False))
+            self._guards.append(torch.no_grad())
+        if torch.is_autocast_enabled("cpu"):
+            self._guards.append(torch.autocast("cpu", enabled=False))
+        if torch.is_autocast_enabled("cuda"):
+            self._guards.append(torch.autocast("cuda", enabled=False))
+        for guard in self._guards:
+            guard.__enter__()
+
+    def __exit__(self, *exc: object) -> None:
+        for guard in reversed(self._guards):
+            guard.__exit__(None, None, None)
+
+
+def _autocast() -> str:
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+    return ""
+
+
+def _edge(tensor: torch.Tensor) -> tuple[object, int]:
+    """Return (node, output number) that a tensor stands for in the graph; for a leaf, its accumulator."""
+    if tensor.grad_fn is not None:
+        return tensor.grad_fn, tensor.output_nr
+    with torch.enable_grad():
+        return tensor.view_as(tensor).grad_fn.next_functions[0]
+
+
+def _crossings(
+    roots: list[Any], wanted: dict[object, list[int]]
+) -> dict[object, list[tuple[Any, int]]]:
+    """Find, for each wanted edge, the (node, input number) in the graph of a call that lead to it.
+
+    Only nodes that are younger than all wanted ones are walked: the call made them. Where more than _EDGE_LIMIT
+    are met, nothing is returned.
+    """
+    numbers = [node._sequence_nr() for node, _ in wanted if node.name() != "torch::autograd::AccumulateGrad"]
+    oldest = max(numbers, default=-1)
+    found: dict[object, list[tuple[Any, int]]] = {}
+    met: set[Any] = set()
+    wanted_nodes = {node for node, _ in wanted}
+    stack = [root for root in roots if root not in wanted_nodes]
+    while stack:
+        node = stack.pop()
+        if node in met:
+            continue
+        met.add(node)
+        if len(met) > _EDGE_LIMIT:
+            return {}
+        for place, edge in enumerate(node.next_functions):
+            if edge in wanted:
+                found.setdefault(edge, []).append((node, place))
+            elif edge[0] is not None and edge[0] not in wanted_nodes and edge[0]._sequence_nr() > oldest:
+                stack.append(edge[0])
+    return found
+
+
+def _collect(places: list[tuple[Any, int]], index: int, found: Callable[[int, torch.Tensor], None]) -> None:
+    """Report the sum of the gradients that cross the given places, when all of them have."""
+    parts: dict[int, torch.Tensor] = {}
+    count = len(places)
+
+    def hook_at(which: int, place: int) -> Callable[[tuple[Any, ...], tuple[Any, ...]], None]:
+        # must not hold a node: the node holds the hook, and the two would never be freed
+        def hook(grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
+            gradient = grad_inputs[place]
+            if gradient is None:
+                return
+            if count == 1:
+                found(index, gradient)
+                return
+            if which in parts:
+                parts.clear()  # the graph runs a second time
+            parts[which] = gradient.detach()
+            if len(parts) == count:
+                found(index, _sum([parts[key] for key in sorted(parts)]))
+                parts.clear()
+
+        return hook
+
+    for which, (node, place) in enumerate(places):
+        node.register_hook(hook_at(which, place))
+
+
+def _sum(parts: list[torch.Tensor]) -> torch.Tensor:
+    with torch.no_grad():
+        total = parts[0].to(torch.promote_types(parts[0].dtype, torch.float32))
+        for part in parts[1:]:
+            total = total + part
+        return total.to(parts[0].dtype)
+
+
+def _groups(optimizer: Optimizer) -> list[Group]:
+    groups = []
+    for index, group in enumerate(optimizer.param_groups):
+        hyper = {key: _plain(value) for key, value in group.items() if key != "params"}
+        groups.append(Group(optimizer, type(optimizer).__name__, index, hyper, list(group["params"])))
+    return groups
+
+
+def _why_not_used(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    if any(callable(value) for value in (*args[1:], *kwargs.values())):
+        return "the optimizer computes its gradients in a closure"
+    if getattr(optimizer, "grad_scale", None) is not None:
+        return "the fused optimizer unscales its gradients inside its kernel"
+    return ""
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, torch.Tensor):
+        return float(value) if value.numel() == 1 else f"tensor{tuple(value.shape)}"
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, (str, int, float, bool)) or value is None else repr(value)
+
+
+def _plain_facts(config: object) -> dict[str, object]:
+    """Return the plain values of a configuration object (a dict, a dataclass, a transformers config)."""
+    if config is None or isinstance(config, (str, int, float, bool, type)):
+        return {}
+    to_dict = getattr(config, "to_dict", None)
+    values = config if isinstance(config, dict) else to_dict() if callable(to_dict) else getattr(config, "__dict__", {})
+    simple = (str, int, float, bool, list, tuple, dict, type(None))
+    return {
+        str(key): value
+        for key, value in values.items()
+        if isinstance(value, simple) and not str(key).startswith("_") and len(str(value)) < 2000
+    }

@@ -1,0 +1,183 @@
+"""What to record: one frozen object, validated once."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from probe.errors import ConfigError
+from probe.records import Phase, Task
+
+_RANGE = re.compile(r"(\d+)-(\d+)")
+
+
+@dataclass(frozen=True)
+class RecordConfig:
+    """Options of `probe.start`, as they were understood.
+
+    Each filter that is None lets everything through.
+    """
+
+    task: Task = Task.STATISTICS
+    level: str = "module"
+    steps: tuple[tuple[int, int], ...] | None = None
+    """ranges of steps, first and last, both included"""
+    ranks: frozenset[int] | None = None
+    modules: tuple[str, ...] | None = None
+    """globs of module paths, or class names; with ``!`` in front they exclude"""
+    phases: frozenset[Phase] | None = None
+    tensors: tuple[str, ...] | None = None
+    """globs of module paths: only these in full, statistics of the others"""
+
+    @classmethod
+    def from_options(cls, config: str | Path | Mapping[str, Any] | None = None, **options: Any) -> RecordConfig:
+        """Check options as `probe.start` takes them; those in ``config`` are overridden by the others.
+
+        Raises
+        ------
+        ConfigError
+            an option is unknown or has a value that makes no sense
+        """
+        merged = {**_loaded(config), **{key: value for key, value in options.items() if value is not None}}
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in merged:
+            if name not in known:
+                raise ConfigError(f"unknown option {name!r}; expected one of {', '.join(known)}")
+        task = _choice("task", merged.get("task", Task.STATISTICS), [task.value for task in Task])
+        tensors = _patterns("tensors", merged.get("tensors"))
+        return cls(
+            task=Task.TENSOR if tensors else Task(task),
+            level=_choice("level", merged.get("level", "module"), ["module"]),
+            steps=_ranges(merged.get("steps")),
+            ranks=_integers("ranks", merged.get("ranks")),
+            modules=_patterns("modules", merged.get("modules")),
+            phases=_phases(merged.get("phases")),
+            tensors=tensors,
+        )
+
+    def wants_step(self, step: int) -> bool:
+        """Tell whether a step is to be recorded."""
+        return self.steps is None or any(first <= step <= last for first, last in self.steps)
+
+    def is_over(self, step: int) -> bool:
+        """Tell whether neither this step nor any later one is to be recorded."""
+        return self.steps is not None and all(last < step for _, last in self.steps)
+
+    def wants_rank(self, rank: int) -> bool:
+        """Tell whether this process records at all."""
+        return self.ranks is None or rank in self.ranks
+
+    def wants_phase(self, phase: Phase) -> bool:
+        """Tell whether a phase is to be recorded."""
+        return self.phases is None or phase in self.phases
+
+    def wants_module(self, path: str, class_name: str) -> bool:
+        """Tell whether the tensors of a module are to be recorded."""
+        if self.modules is None:
+            return True
+        excluded = [pattern[1:] for pattern in self.modules if pattern.startswith("!")]
+        included = [pattern for pattern in self.modules if not pattern.startswith("!")]
+        if _matches(excluded, path, class_name):
+            return False
+        return not included or _matches(included, path, class_name)
+
+    def wants_values(self, path: str, class_name: str) -> bool:
+        """Tell whether the tensors of a module are to be recorded in full."""
+        if self.task is not Task.TENSOR:
+            return False
+        return self.tensors is None or _matches(list(self.tensors), path, class_name)
+
+    def as_json(self) -> dict[str, object]:
+        """Return the options as they are stored in the file."""
+        return {
+            "task": self.task.value,
+            "level": self.level,
+            "steps": self.steps,
+            "ranks": None if self.ranks is None else sorted(self.ranks),
+            "modules": self.modules,
+            "phases": None if self.phases is None else [phase.label for phase in sorted(self.phases)],
+            "tensors": self.tensors,
+        }
+
+
+def _matches(patterns: list[str], path: str, class_name: str) -> bool:
+    return any(fnmatch.fnmatchcase(path, pattern) or pattern == class_name for pattern in patterns)
+
+
+def _loaded(config: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
+    if config is None:
+        return {}
+    if isinstance(config, Mapping):
+        return dict(config)
+    path = Path(config)
+    try:
+        text = path.read_text(encoding="utf-8")
+        loaded = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error}") from error
+    except (yaml.YAMLError, json.JSONDecodeError) as error:
+        raise ConfigError(f"{path} is not valid {path.suffix.lstrip('.').upper() or 'YAML'}: {error}") from error
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"{path} holds a {type(loaded).__name__}; expected names of options and their values")
+    return loaded
+
+
+def _choice(option: str, value: object, allowed: list[str]) -> str:
+    if value not in allowed:
+        raise ConfigError(f"{option}={value!r} is not known; expected {' or '.join(map(repr, allowed))}")
+    return str(value)
+
+
+def _integers(option: str, value: object) -> frozenset[int] | None:
+    if value is None:
+        return None
+    items = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+    if not all(isinstance(item, int) and item >= 0 for item in items):
+        raise ConfigError(f"{option}={value!r}: expected a number, or a list of numbers from 0")
+    return frozenset(items) or None
+
+
+def _ranges(value: object) -> tuple[tuple[int, int], ...] | None:
+    """Parse steps: 3, [0, 10], range(5), "10-20", [0, "10-20"]; an empty list means all."""
+    if value is None:
+        return None
+    items = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+    found = []
+    for item in items:
+        match = _RANGE.fullmatch(item.replace(" ", "")) if isinstance(item, str) else None
+        if match:
+            found.append((int(match[1]), int(match[2])))
+        elif isinstance(item, (int, str)) and str(item).isdigit():
+            found.append((int(item), int(item)))
+        else:
+            raise ConfigError(f'steps={value!r}: {item!r} is no step; expected for example 3, [0, 10] or [0, "10-20"]')
+        if found[-1][0] > found[-1][1]:
+            raise ConfigError(f"steps={value!r}: the range {item!r} runs backwards")
+    return tuple(found) or None
+
+
+def _patterns(option: str, value: object) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    items = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    if not all(isinstance(item, str) for item in items):
+        raise ConfigError(f"{option}={value!r}: expected module paths, globs or class names, as strings")
+    return tuple(items) or None
+
+
+def _phases(value: object) -> frozenset[Phase] | None:
+    if value is None:
+        return None
+    names = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    labels = {phase.label: phase for phase in Phase}
+    for name in names:
+        _choice("phases", name, list(labels))
+    return frozenset(labels[name] for name in names) or None

@@ -1,0 +1,594 @@
+"""The run under way: what the hooks see becomes records.
+
+Everything here runs inside somebody's training. No method that a hook calls returns a value or lets an
+exception out; what goes wrong is said once, and noted in the file.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from probe.adapters.base import Adapter, Group, NamedModule, NamedTensor
+from probe.config import RecordConfig
+from probe.errors import ProbeWarning
+from probe.records import (
+    HashKind,
+    ModuleInfo,
+    OptimizerGroup,
+    ParameterInfo,
+    Phase,
+    Role,
+    StepState,
+    Task,
+    TensorStats,
+)
+from probe.sketch import WIDTH
+from probe.slots import flatten
+from probe.store.tree import place
+from probe.store.writer import Writer
+
+_UNMEASURED = TensorStats(*[math.nan] * 5, 0, 0, 0, 0, 0, 0, HashKind.NONE, np.zeros(WIDTH))
+
+
+@dataclass(slots=True)
+class _Call:
+    """A module call under way or done: a row of ``/calls``."""
+
+    step: int
+    micro: int
+    seq: int
+    module: int
+    number: int
+    caller: int
+    training: bool
+    grad_enabled: bool
+    recomputed: bool
+    autocast: str
+    row: int
+    end: int = -1
+    raised: bool = False
+    edges: list[object] = field(default_factory=list)
+    inputs: list[tuple[str, int, Callable[[], None] | None]] = field(default_factory=list)
+    """slot, seq and the removal of the hook for its total gradient, of every input"""
+
+    def as_row(self) -> tuple[Any, ...]:
+        return (self.step, self.micro, self.seq, self.end, self.module, self.number, self.caller, self.training,
+                self.grad_enabled, self.recomputed, self.raised, self.autocast.encode())  # fmt: skip
+
+
+def _guarded(method: Callable[..., None]) -> Callable[..., None]:
+    """Let no exception out of what a hook calls."""
+
+    @functools.wraps(method)
+    def safe(self: Recorder, *args: Any) -> None:
+        if not self.running:
+            return
+        try:
+            method(self, *args)
+        except Exception as error:  # noqa: BLE001  the training must go on whatever happened here
+            self._trouble(error)
+
+    return safe
+
+
+class Recorder:
+    """Hooks on one or several models, and the file that they fill.
+
+    Parameters
+    ----------
+    adapter
+        of the models' framework
+    models
+        (prefix, model); the prefix is ``""`` for a single model, ``"0"``, ``"1"`` … for a list
+    writer
+        where records go
+    config
+        what to record
+    optimizer
+        the optimizer to watch; without it all of the process, for the parameters of these models
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        models: Sequence[tuple[str, Any]],
+        writer: Writer,
+        config: RecordConfig,
+        optimizer: object | None = None,
+    ) -> None:
+        self.running = False
+        self.step_number = 0
+        self._adapter, self._writer, self._config = adapter, writer, config
+        self._removals: list[Callable[[], None]] = []
+        self._lock = threading.RLock()
+        self._stacks = threading.local()
+        self._said: set[str] = set()
+        self._notes: list[tuple[int, int, str]] = []
+        self._modules: list[ModuleInfo] = []
+        self._parameters: list[ParameterInfo] = []
+        self._tensors: list[NamedTensor] = []
+        self._parameter_index: dict[int, int] = {}
+        self._last_recorded: int | None = None
+        self._roots: set[int] = set()
+        self._add_models(models)
+        self._keep = [config.wants_module(m.path, m.class_name) for m in self._modules]
+        self._in_full = [config.wants_values(m.path, m.class_name) for m in self._modules]
+        self._begin_step()
+        self.running = True
+        self._removals.append(adapter.on_update(optimizer, self._before_update, self._after_update))
+
+    @property
+    def path(self) -> object:
+        """The file that is written."""
+        return self._writer.path
+
+    def is_tensor(self, value: object) -> bool:
+        """Tell whether a value is a tensor of the models' framework."""
+        return self._adapter.is_tensor(value)
+
+    # Before the first step
+
+    def _add_models(self, models: Sequence[tuple[str, Any]]) -> None:
+        if len(models) > 1 or models[0][0]:
+            self._modules.append(ModuleInfo("", "list", -1))
+        for prefix, model in models:
+            first = len(self._modules)
+            self._roots.add(first)
+            modules = list(self._adapter.modules(model))
+            index_of = {module.path: first + i for i, module in enumerate(modules)}
+            n_params = self._add_parameters(prefix, model, index_of)
+            for named in modules:
+                self._modules.append(_module_info(named, prefix, index_of, n_params))
+            for named in modules:
+                self._hook(index_of[named.path], named)
+        parameters = [named.tensor for named in self._tensors]
+        self._removals.append(self._adapter.on_parameter_gradients(parameters, self._backward_ended))
+        self._writer.add_modules(self._modules)
+        self._writer.add_parameters(self._parameters)
+
+    def _add_parameters(self, prefix: str, model: Any, index_of: dict[str, int]) -> dict[str, int]:
+        """Append a model's parameters; return the number of elements by owner's path."""
+        elements: dict[str, int] = {}
+        for named in self._adapter.parameters(model):
+            owner, _, slot = named.names[0].rpartition(".")
+            facts = self._adapter.facts(named.tensor)
+            if not named.is_buffer:
+                elements[owner] = elements.get(owner, 0) + math.prod(facts.shape)
+            self._parameter_index[id(named.tensor)] = len(self._parameters)
+            self._tensors.append(named)
+            self._parameters.append(
+                ParameterInfo(tuple(_joined(prefix, name) for name in named.names), index_of.get(owner, 0), slot,
+                              facts.shape, facts.dtype, facts.requires_grad, named.is_buffer, named.axes)
+            )  # fmt: skip
+        return elements
+
+    def _hook(self, index: int, named: NamedModule) -> None:
+        before = functools.partial(self._before_call, index, weakref.ref(named.module), named.is_leaf)
+        after = functools.partial(self._after_call, index)
+        try:
+            self._removals.append(self._adapter.on_call(named.module, before, after))
+        except Exception as error:  # noqa: BLE001  a module that takes no hooks must not end the training
+            self._note(f"{named.path or 'the root'} takes no hooks ({error}): its calls are not recorded", index)
+
+    def _begin_step(self) -> None:
+        self._active = self._config.wants_step(self.step_number)
+        self._began = time.time()
+        self._seq = 0
+        self._calls: list[_Call] = []
+        self._call_rows = getattr(self, "_call_rows", 0)
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._passes: dict[tuple[int, bool], int] = {}
+        self._micro = 0
+        self._last_backward_micro = 0
+        self._initialised = False
+        self._seen: dict[int, tuple[weakref.ref[Any], int, TensorStats]] = {}
+        self._before: dict[int, Any] = {}
+        self._scalars: list[tuple[int, str, float]] = []
+        self._groups: list[OptimizerGroup] = []
+
+    # Forward
+
+    @_guarded
+    def _before_call(
+        self, index: int, module: weakref.ref[Any], is_leaf: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if not self._active:
+            return
+        context = self._adapter.context()
+        stack = self._stack()
+        if not context.recomputing:
+            if index in self._roots and (not stack or stack[-1].module not in self._roots):
+                self._begin_pass(index, context.grad_enabled, stack)
+            self._record_initial()
+        original = self._original(index, stack) if context.recomputing else None
+        micro = original.micro if original else stack[-1].micro if stack else self._micro
+        number = original.number if original else self._next_number(index, micro)
+        live = module()
+        call = _Call(
+            self.step_number, micro, self._next_seq(), index, number, stack[-1].row if stack else -1,
+            bool(live is not None and self._adapter.is_training(live)), context.grad_enabled, context.recomputing,
+            context.autocast, self._call_rows + len(self._calls),
+        )  # fmt: skip
+        self._calls.append(call)
+        stack.append(call)
+        tensors = [*flatten(args, self._adapter.is_tensor), *flatten(kwargs, self._adapter.is_tensor)]
+        if not call.recomputed:
+            for slot, tensor in tensors:
+                self._observe(Phase.FORWARD, Role.INPUT, index, slot, tensor, call)
+        if self._watches_gradients(call, original):
+            self._watch_inputs(call, tensors, is_leaf)
+
+    def _watch_inputs(self, call: _Call, tensors: list[tuple[str, Any]], is_leaf: bool) -> None:
+        source = self._original_of(call)
+        for slot, tensor in tensors:
+            seq = source.seq
+            found = functools.partial(self._gradient, Role.GRAD_TOTAL, call, slot, seq)
+            call.inputs.append((slot, seq, self._adapter.on_gradient(tensor, found)))
+        if is_leaf:
+            call.edges = self._adapter.graph_edges([tensor for _, tensor in tensors])
+
+    @_guarded
+    def _after_call(self, index: int, output: object, raised: bool) -> None:
+        stack = self._stack()
+        if not self._active or not any(call.module == index for call in stack):
+            return
+        call = stack.pop()
+        while call.module != index:
+            call.raised, call.end = True, self._next_seq()
+            call = stack.pop()
+        call.end = self._next_seq()
+        call.raised = raised
+        tensors = list(flatten(output, self._adapter.is_tensor))
+        if not call.recomputed:
+            for slot, tensor in tensors:
+                self._observe(Phase.FORWARD, Role.OUTPUT, index, slot, tensor, call)
+        original = self._original_of(call) if call.recomputed else None
+        if self._watches_gradients(call, original):
+            self._watch_outputs(call, original or call, tensors)
+        call.inputs, call.edges = [], []
+        if not stack:
+            self._seen.clear()
+
+    def _watch_outputs(self, call: _Call, source: _Call, tensors: list[tuple[str, Any]]) -> None:
+        if call.edges:
+            slots = [(slot, seq) for slot, seq, _ in call.inputs]
+            found = functools.partial(self._call_gradient, call, slots)
+            possible = self._adapter.on_call_gradient(call.edges, [tensor for _, tensor in tensors], found)
+            for index in possible:
+                removal = call.inputs[index][2]
+                if removal is not None:
+                    removal()
+        for slot, tensor in tensors:
+            self._adapter.on_gradient(tensor, functools.partial(self._gradient, Role.GRAD_OUTPUT, call, slot, source.end))
+
+    def _begin_pass(self, root: int, grad_enabled: bool, stack: list[_Call]) -> None:
+        """Count a forward of the root; what is left on the stack was left by exceptions."""
+        stack.clear()
+        self._seen.clear()
+        number = self._passes.get((root, grad_enabled), 0)
+        self._passes[root, grad_enabled] = number + 1
+        self._micro = number if grad_enabled else -1 - number
+
+    def _next_number(self, index: int, micro: int) -> int:
+        number = self._numbers.get((index, micro), 0)
+        self._numbers[index, micro] = number + 1
+        return number
+
+    def _next_seq(self) -> int:
+        self._seq += 1
+        return self._seq - 1
+
+    def _stack(self) -> list[_Call]:
+        stack = getattr(self._stacks, "calls", None)
+        if stack is None:
+            stack = self._stacks.calls = []
+        return stack
+
+    def _original(self, index: int, stack: list[_Call]) -> _Call | None:
+        """Find the call that activation checkpointing is running again.
+
+        Segments are recomputed from the last to the first, the calls inside one in their own order.
+        """
+        again = {(c.module, c.micro, c.number) for c in self._calls if c.recomputed}
+        candidates = [
+            c for c in self._calls
+            if c.module == index and not c.recomputed and (c.module, c.micro, c.number) not in again
+        ]  # fmt: skip
+        if stack and stack[-1].recomputed:
+            parent = self._original_of(stack[-1])
+            inside = [c for c in candidates if c.caller == parent.row]
+            return inside[0] if inside else None
+        return candidates[-1] if candidates else None
+
+    def _original_of(self, call: _Call) -> _Call:
+        if not call.recomputed:
+            return call
+        key = (call.module, call.micro, call.number)
+        return next((c for c in self._calls if not c.recomputed and (c.module, c.micro, c.number) == key), call)
+
+    @staticmethod
+    def _watches_gradients(call: _Call, original: _Call | None) -> bool:
+        """Tell whether backward will run through the graph of this call.
+
+        Of a checkpointed call the graph is that of its first pass, unless that ran without gradients.
+        """
+        return call.grad_enabled and not (original is not None and original.grad_enabled)
+
+    # Backward
+
+    @_guarded
+    def _gradient(self, role: Role, call: _Call, slot: str, seq: int, gradient: Any) -> None:
+        if not self._active:
+            return
+        if call.step != self.step_number:
+            self._note("gradients arrived after the probe.step() of their forward: they are not recorded", call.module)
+            return
+        self._last_backward_micro = max(call.micro, 0)
+        self._observe(Phase.BACKWARD, role, call.module, slot, gradient, call, order=-seq)
+
+    def _call_gradient(self, call: _Call, slots: list[tuple[str, int]], index: int, gradient: Any) -> None:
+        slot, seq = slots[index]
+        self._gradient(Role.GRAD_INPUT, call, slot, seq, gradient)
+
+    @_guarded
+    def _backward_ended(self, touched: list[int]) -> None:
+        if not self._active or not self._config.wants_phase(Phase.GRADIENT):
+            return
+        for index in touched:
+            gradient = self._adapter.gradient(self._tensors[index].tensor)
+            if gradient is not None:
+                self._observe_parameter(Phase.GRADIENT, Role.PARAM_GRAD, index, gradient, self._last_backward_micro)
+
+    # Parameters and updates
+
+    def _record_initial(self) -> None:
+        """Record parameters when they are not those that the step before left, and all buffers."""
+        if self._initialised:
+            return
+        self._initialised = True
+        follows = self._last_recorded is not None and self._last_recorded == self.step_number - 1
+        for index, named in enumerate(self._tensors):
+            role = Role.BUFFER if named.is_buffer else Role.PARAM
+            if named.is_buffer or not follows:
+                self._observe_parameter(Phase.INIT, role, index, named.tensor, 0)
+
+    @_guarded
+    def _before_update(self, groups: list[Group], why_not: str) -> None:
+        if not self._active or not self._config.wants_phase(Phase.UPDATE):
+            return
+        for _, index in self._own(groups):
+            parameter = self._tensors[index].tensor
+            gradient = self._adapter.gradient(parameter)
+            if why_not:
+                self._note(f"gradients as the optimizer used them are not recorded: {why_not}", -1)
+            elif gradient is not None:
+                self._observe_parameter(Phase.UPDATE, Role.PARAM_GRAD, index, gradient, 0)
+            if self._config.task is not Task.STRUCTURE:
+                with self._adapter.quiet():
+                    self._before[index] = self._adapter.snapshot(parameter)
+
+    @_guarded
+    def _after_update(self, groups: list[Group]) -> None:
+        if not self._active or not self._config.wants_phase(Phase.UPDATE):
+            return
+        optimizers: list[object] = []
+        for group in groups:
+            indices = tuple(index for _, index in self._own([group]))
+            if group.optimizer not in optimizers:
+                optimizers.append(group.optimizer)
+            if indices:
+                known = len({id(g) for g in optimizers}) - 1
+                self._groups.append(OptimizerGroup(known, group.class_name, group.index, group.hyper, indices))
+        for group, index in self._own(groups):
+            self._observe_update(group, index)
+
+    def _observe_update(self, group: Group, index: int) -> None:
+        parameter = self._tensors[index].tensor
+        slot = self._parameters[index].slot
+        for key, state in self._adapter.optimizer_state(group.optimizer, parameter).items():
+            self._observe_parameter(Phase.UPDATE, Role.STATE, index, state, 0, f"{slot}.{key}")
+        self._observe_parameter(Phase.UPDATE, Role.PARAM, index, parameter, 0)
+        before = self._before.pop(index, None)
+        if before is not None:
+            with self._adapter.quiet():
+                delta = self._adapter.difference(parameter, before)
+            self._observe_parameter(Phase.UPDATE, Role.DELTA, index, delta, 0)
+
+    def _own(self, groups: list[Group]) -> list[tuple[Group, int]]:
+        """Return the parameters of these models among those of the groups."""
+        found = [(group, self._parameter_index.get(id(p))) for group in groups for p in group.parameters]
+        return [(group, index) for group, index in found if index is not None]
+
+    def _observe_parameter(
+        self, phase: Phase, role: Role, index: int, tensor: Any, micro: int, slot: str | None = None
+    ) -> None:
+        info = self._parameters[index]
+        self._record(phase, role, info.module, 0, slot or info.slot, tensor, micro, index, info.axes, fresh=True,
+                     full=role is not Role.DELTA)  # fmt: skip
+
+    # Any tensor
+
+    def _observe(
+        self, phase: Phase, role: Role, module: int, slot: str, tensor: Any, call: _Call, order: int | None = None
+    ) -> None:
+        self._record(phase, role, module, call.number, slot, tensor, call.micro, order, (), fresh=False, full=True)
+
+    def _record(
+        self, phase: Phase, role: Role, module: int, call: int, slot: str, tensor: Any, micro: int,
+        order: int | None, axes: tuple[int, ...], *, fresh: bool, full: bool,
+    ) -> None:  # fmt: skip
+        """Measure a tensor and append its record."""
+        if not self._config.wants_phase(phase) or not self._keep[module]:
+            return
+        try:
+            facts = self._adapter.facts(tensor)
+            values = -1
+            with self._adapter.quiet(), self._lock:
+                stats = self._measured(tensor, axes, fresh)
+                if full and self._in_full[module] and stats.hash_kind is not HashKind.NONE:
+                    copy = functools.partial(self._adapter.values, tensor)
+                    values = self._writer.tensor(stats, facts.dtype, facts.shape, copy)
+                self._append(phase, role, module, call, slot, facts, stats, micro, order, values)
+        except Exception as error:  # noqa: BLE001  one tensor that cannot be read must not lose the others
+            name = self._modules[module].path or "the root"
+            self._note(f"{phase.label} {role.label} {slot} of {name} could not be recorded: {error!r}", module)
+
+    def _append(
+        self, phase: Phase, role: Role, module: int, call: int, slot: str, facts: Any, stats: TensorStats,
+        micro: int, order: int | None, values: int,
+    ) -> None:  # fmt: skip
+        seq = self._next_seq()
+        row = (
+            self.step_number, micro, seq, seq if order is None else order, phase, module, call, role,
+            self._writer.slot(slot), facts.dtype.encode(), self._writer.shape(facts.shape), facts.requires_grad,
+            stats.min, stats.max, stats.mean, stats.rms, stats.norm, stats.nan, stats.posinf, stats.neginf,
+            stats.zeros, stats.hash_lo, stats.hash_hi, stats.hash_kind, values,
+        )  # fmt: skip
+        where = None
+        if values >= 0:
+            where = place(self.step_number, micro, self._modules[module].path, call, phase, role, slot)
+        self._writer.add_record(row, stats.sketch, where)
+
+    def _measured(self, tensor: Any, axes: tuple[int, ...], fresh: bool) -> TensorStats:
+        """Return a tensor's statistics; those of the same object, unwritten since, are not computed again."""
+        if self._config.task is Task.STRUCTURE:
+            return _UNMEASURED
+        version = None if fresh else self._adapter.version_of(tensor)
+        if version is None:
+            return self._adapter.measure(tensor, axes)
+        known = self._seen.get(id(tensor))
+        if known is not None and known[0]() is tensor and known[1] == version:
+            return known[2]
+        stats = self._adapter.measure(tensor, axes)
+        self._seen[id(tensor)] = (weakref.ref(tensor), version, stats)
+        return stats
+
+    # The user's calls
+
+    def step(self, scalars: dict[str, float]) -> None:
+        """Close the step and begin the next one."""
+        if self._active:
+            self._scalars += [(self.step_number, name, value) for name, value in scalars.items()]
+            self._end_step(StepState.CLOSED)
+        self.step_number += 1
+        self._begin_step()
+        if self._writer.error is not None and self.running:
+            self._give_up()
+
+    @_guarded
+    def log(self, name: str, tensor: Any) -> None:
+        """Record a tensor of the user's, and its gradient, at the module that is running."""
+        if not self._active:
+            return
+        stack = self._stack()
+        if stack:
+            call, phase = stack[-1], Phase.FORWARD
+        else:
+            call = _Call(self.step_number, max(self._micro, 0), self._seq, 0, 0, -1, True, True, False, "", -1)
+            phase = Phase.LOSS
+        self._observe(phase, Role.VALUE, call.module, name, tensor, call)
+        if self._adapter.context().grad_enabled or tensor.requires_grad:
+            self._adapter.on_gradient(
+                tensor, functools.partial(self._gradient, Role.GRAD_OUTPUT, call, name, self._seq)
+            )
+
+    def log_number(self, name: str, value: float) -> None:
+        """Record a number."""
+        if self._active:
+            self._scalars.append((self.step_number, name, value))
+
+    def stop(self, state: StepState = StepState.CLOSED) -> None:
+        """Take every hook off, close the open step and the file."""
+        if not self.running:
+            return
+        self.running = False
+        for removal in self._removals:
+            removal()
+        self._removals.clear()
+        if self._active and (self._calls or self._seq or self._scalars or self._notes):
+            self._end_step(state)
+        self._forget()
+        self._writer.close()
+
+    def _end_step(self, state: StepState) -> None:
+        now = self._next_seq()
+        for call in self._calls:
+            if call.end < 0:
+                call.end = now
+        self._writer.end_step(
+            self.step_number,
+            calls=[call.as_row() for call in self._calls],
+            scalars=self._scalars,
+            notes=self._notes,
+            groups=self._groups,
+            wall_time=time.time() - self._began,
+            state=state,
+        )
+        self._call_rows += len(self._calls)
+        self._notes = []
+        self._last_recorded = self.step_number
+
+    def _forget(self) -> None:
+        """Hold nothing of the model any longer."""
+        self._tensors, self._calls, self._parameter_index = [], [], {}
+        self._before.clear()
+        self._seen.clear()
+        self._stacks = threading.local()
+
+    def _give_up(self) -> None:
+        """Stop because the file cannot be written; the training goes on."""
+        self.running = False
+        for removal in self._removals:
+            removal()
+        self._removals.clear()
+        self._forget()
+        warnings.warn(
+            f"probe: writing {self._writer.path} failed ({self._writer.error}); the recording has stopped, your "
+            "training goes on, and the complete steps in the file can be read",
+            ProbeWarning,
+            stacklevel=3,
+        )
+
+    def _note(self, text: str, module: int) -> None:
+        """Say once, and put into the file, what could not be recorded."""
+        if text not in self._said:
+            self._said.add(text)
+            self._notes.append((self.step_number, module, text))
+            warnings.warn(f"probe: {text}", ProbeWarning, stacklevel=2)
+
+    def _trouble(self, error: Exception) -> None:
+        try:
+            self._note(f"not recorded because of an error inside probe: {error!r}", -1)
+        except Exception:  # noqa: BLE001, S110  warnings may be errors; the training must go on
+            pass
+
+
+def _joined(prefix: str, path: str) -> str:
+    return f"{prefix}.{path}" if prefix and path else prefix or path
+
+
+def _module_info(
+    named: NamedModule, prefix: str, index_of: dict[str, int], n_params: dict[str, int]
+) -> ModuleInfo:
+    path = named.path
+    parent = index_of[path.rpartition(".")[0]] if path else (0 if prefix else -1)
+    inside = f"{path}." if path else ""
+    total = sum(n for owner, n in n_params.items() if owner == path or owner.startswith(inside))
+    kind = type(named.module)
+    try:
+        file = inspect.getsourcefile(kind) or ""
+        line = inspect.getsourcelines(kind.forward)[1] if file else 0
+    except (OSError, TypeError, AttributeError):
+        file, line = "", 0
+    return ModuleInfo(_joined(prefix, path), kind.__name__, parent, file, line, total)

@@ -1,0 +1,162 @@
+"""The words of probe as types: phases, roles, statistics and the facts about a model."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Phase(enum.IntEnum):
+    """Where in a step something happens, in the order of cause and effect."""
+
+    INIT = 0
+    FORWARD = 1
+    LOSS = 2
+    BACKWARD = 3
+    GRADIENT = 4
+    UPDATE = 5
+
+    @property
+    def label(self) -> str:
+        """The name in files, messages and JSON, for example ``forward``."""
+        return self.name.lower()
+
+
+class Role(enum.IntEnum):
+    """What a tensor is to its module."""
+
+    PARAM = 0
+    BUFFER = 1
+    INPUT = 2
+    OUTPUT = 3
+    VALUE = 4
+    GRAD_OUTPUT = 5
+    GRAD_INPUT = 6
+    GRAD_TOTAL = 7
+    PARAM_GRAD = 8
+    STATE = 9
+    DELTA = 10
+
+    @property
+    def label(self) -> str:
+        """The name in files, messages and JSON, for example ``grad_output``."""
+        return self.name.lower()
+
+
+class Task(enum.StrEnum):
+    """How much is recorded of every tensor."""
+
+    STRUCTURE = "structure"
+    """modules, calls, shapes and dtypes; no numbers"""
+    STATISTICS = "statistics"
+    """min, max, mean, rms, norm, counts, hash and sketch"""
+    TENSOR = "tensor"
+    """statistics, and the values themselves"""
+
+
+class HashKind(enum.IntEnum):
+    """The algorithm behind a record's 128 bits; hashes of different kinds are not compared."""
+
+    NONE = 0
+    XXH3_128 = 1
+    WSUM64 = 2
+
+
+class StepState(enum.IntEnum):
+    """How a step ended."""
+
+    CLOSED = 0
+    ABORTED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TensorStats:
+    """What is known of one tensor without its values (``docs/file-format.md`` has the formulas).
+
+    All but the counts are over the finite elements, accumulated in float64. A complex tensor is taken as
+    a real one with a last axis of size 2.
+    """
+
+    min: float
+    max: float
+    mean: float
+    rms: float
+    norm: float
+    """L2 norm"""
+    nan: int
+    posinf: int
+    neginf: int
+    zeros: int
+    hash_lo: int
+    hash_hi: int
+    hash_kind: HashKind
+    sketch: np.ndarray
+    """float64, shape (61,)"""
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleInfo:
+    """A module of the tree as it stands in the file."""
+
+    path: str
+    """qualified name as the framework gives it; the root is ``""``"""
+    class_name: str
+    parent: int
+    """index of the parent in the list of modules, −1 for the root"""
+    file: str = ""
+    """source file of the class, as Python knows it"""
+    line: int = 0
+    n_params: int = 0
+    """elements of all parameters in the module and below"""
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterInfo:
+    """A parameter or buffer: one tensor, all of its names."""
+
+    names: tuple[str, ...]
+    """every qualified name, the first is the one that records use"""
+    module: int
+    """index of the module that owns the first name"""
+    slot: str
+    """last component of the first name"""
+    shape: tuple[int, ...]
+    dtype: str
+    requires_grad: bool
+    is_buffer: bool = False
+    axes: tuple[int, ...] = ()
+    """order of the axes in the canonical layout; empty when it is the order of the shape"""
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerGroup:
+    """One parameter group of an optimizer at one step."""
+
+    optimizer: int
+    class_name: str
+    group: int
+    hyper: dict[str, object]
+    """lr, weight_decay, betas, eps … as the framework names them"""
+    parameters: tuple[int, ...]
+    """indices into the file's parameters"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """The attributes at the top of a file."""
+
+    run_id: str
+    framework: str
+    framework_version: str
+    probe_version: str
+    created: str
+    rank: int
+    world_size: int
+    closed: bool = False
+    parallel: dict[str, object] = field(default_factory=dict)
+    config: dict[str, object] = field(default_factory=dict)
+    model_config: dict[str, object] = field(default_factory=dict)

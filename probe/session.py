@@ -1,0 +1,238 @@
+"""`start`, `step`, `stop`, `log`, `capture`: the recording of this process."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+import time
+import uuid
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from probe._version import __version__
+from probe.adapters.base import Adapter, adapter_for
+from probe.config import RecordConfig
+from probe.errors import ConfigError, ProbeWarning, RecordingError
+from probe.records import RunInfo, StepState
+from probe.recorder import Recorder
+from probe.store.writer import Writer, now
+
+_current: Recorder | None = None
+_excluded = False
+_warned = False
+
+
+def start(
+    model: Any,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    level: str | None = None,
+    task: str | None = None,
+    steps: int | str | Iterable[int | str] | None = None,
+    ranks: int | Iterable[int] | None = None,
+    modules: str | Iterable[str] | None = None,
+    phases: str | Iterable[str] | None = None,
+    tensors: str | Iterable[str] | None = None,
+    optimizer: object | None = None,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+) -> Path | None:
+    """Begin to record a model; call it before the first forward.
+
+    Parameters
+    ----------
+    model
+        a module, or a list of modules (pipeline chunks), which get the prefixes ``0.``, ``1.`` …
+    path
+        the HDF5 file to create; under several ranks ``a.h5`` becomes ``a.rank00003.h5``. Without it the name
+        is ``$PROBE_DUMP`` or ``probe-<date>-<time>.h5``, and said once on stderr.
+    level
+        what is observed: ``"module"``
+    task
+        ``"statistics"`` (default), ``"tensor"`` (values too) or ``"structure"`` (no numbers)
+    steps
+        which steps: ``3``, ``[0, 10]``, ``[0, "10-20"]``; default all
+    ranks
+        which ranks record; default all
+    modules
+        whose tensors: globs of module paths or class names, with ``!`` in front to leave out
+    phases
+        of ``init``, ``forward``, ``loss``, ``backward``, ``gradient``, ``update``
+    tensors
+        globs of module paths: these in full, statistics of the others
+    optimizer
+        the optimizer to watch; default every one that updates this model's parameters
+    config
+        a mapping, or a YAML or JSON file, with the same options
+
+    Returns
+    -------
+    pathlib.Path or None
+        the file, or None when this rank does not record
+
+    Raises
+    ------
+    RecordingError
+        a recording is under way, or the model is of no known framework
+    ConfigError
+        an option makes no sense
+    ExistsError
+        the file is already there
+    """
+    global _current, _excluded
+    if _current is not None:
+        raise RecordingError(f"a recording to {_current.path} is under way; call probe.stop() first")
+    options = {"level": level, "task": task, "steps": steps, "ranks": ranks, "modules": modules, "phases": phases,
+               "tensors": tensors}  # fmt: skip
+    settings = RecordConfig.from_options(config, **options)
+    models = _named_models(model)
+    adapter = adapter_for(models[0][1])
+    rank, world_size = _place_in_the_world()
+    _excluded = not settings.wants_rank(rank)
+    if _excluded:
+        return None
+    target = _target(path, rank, world_size)
+    info = RunInfo(
+        run_id=uuid.uuid4().hex,
+        framework=adapter.framework,
+        framework_version=adapter.version,
+        probe_version=__version__,
+        created=now(),
+        rank=rank,
+        world_size=world_size,
+        config=settings.as_json(),
+        model_config=adapter.model_config(models[0][1]),
+    )
+    writer = Writer(target, info)
+    writer.set_attributes("environment", _environment(adapter))
+    _current = Recorder(adapter, models, writer, settings, optimizer)
+    return target
+
+
+def step(loss: Any = None, **scalars: Any) -> None:
+    """End a training step; call it once per optimizer step, after it.
+
+    Parameters
+    ----------
+    loss
+        the step's loss: a number, or a tensor with one element
+    scalars
+        whatever else is to be followed over the steps: lr, grad_norm, loss_scale …
+    """
+    global _warned
+    if _current is None:
+        if not _excluded and not _warned:
+            _warned = True
+            warnings.warn("probe.step() does nothing: no recording is under way", ProbeWarning, stacklevel=2)
+        return
+    named = {**({} if loss is None else {"loss": loss}), **scalars}
+    _current.step({name: _number(name, value) for name, value in named.items()})
+
+
+def stop() -> None:
+    """End the recording: hooks are taken off, the open step is closed, the file is complete."""
+    _stop(StepState.CLOSED)
+
+
+def log(name: str, value: Any) -> None:
+    """Record any tensor (and its gradient) or number under a name; does nothing when no recording is under way."""
+    if _current is None:
+        return
+    if _current.is_tensor(value):
+        _current.log(name, value)
+    else:
+        _current.log_number(name, _number(name, value))
+
+
+@contextlib.contextmanager
+def capture(model: Any, path: str | os.PathLike[str] | None = None, **options: Any) -> Iterator[Path | None]:
+    """Record what runs inside a ``with`` block; takes the options of `start`.
+
+    The open step is closed at the end of the block, or kept and marked aborted when an exception leaves it.
+    """
+    target = start(model, path, **options)
+    try:
+        yield target
+    except BaseException:
+        _stop(StepState.ABORTED)
+        raise
+    _stop(StepState.CLOSED)
+
+
+def _stop(state: StepState) -> None:
+    global _current, _excluded, _warned
+    recorder, _current = _current, None
+    _excluded, _warned = False, True
+    if recorder is not None:
+        recorder.stop(state)
+
+
+def _named_models(model: Any) -> Sequence[tuple[str, Any]]:
+    if isinstance(model, (list, tuple)):
+        if not model:
+            raise RecordingError("probe.start() was given an empty list; expected a module, or a list of modules")
+        return [(str(i), part) for i, part in enumerate(model)]
+    return [("", model)]
+
+
+def _place_in_the_world() -> tuple[int, int]:
+    """Return (rank, world size) from torch.distributed or the launcher's variables."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    for rank, size in (("RANK", "WORLD_SIZE"), ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM"), ("RANK_ID", "RANK_SIZE")):
+        if os.environ.get(rank, "").isdigit() and os.environ.get(size, "").isdigit():
+            return int(os.environ[rank]), int(os.environ[size])
+    return 0, 1
+
+
+def _target(path: str | os.PathLike[str] | None, rank: int, world_size: int) -> Path:
+    unnamed = path is None and "PROBE_DUMP" not in os.environ
+    target = Path(path if path is not None else os.environ.get("PROBE_DUMP") or time.strftime("probe-%Y%m%d-%H%M%S.h5"))
+    if target.is_dir():
+        target = target / time.strftime("probe-%Y%m%d-%H%M%S.h5")
+    if world_size > 1:
+        target = target.with_name(f"{target.stem}.rank{rank:05d}{target.suffix or '.h5'}")
+    if unnamed:
+        print(f"probe: recording to {target}", file=sys.stderr)
+    return target
+
+
+def _number(name: str, value: Any) -> float:
+    item = getattr(value, "item", None)
+    try:
+        return float(item() if callable(item) else value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"{name}: expected a number or a tensor with one element, got {type(value).__name__} ({error}); "
+            "tensors are recorded by probe.log(name, tensor)"
+        ) from error
+
+
+def _environment(adapter: Adapter) -> dict[str, object]:
+    packages = {}
+    for name in ("numpy", "torch", "transformers", "paddlepaddle", "mindspore", "accelerate", "deepspeed"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            packages[name] = importlib.metadata.version(name)
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": packages,
+        "git_commit": _git_commit(),
+        **adapter.environment(),
+    }
+
+
+def _git_commit() -> str:
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+

@@ -1,0 +1,1 @@
+"""Recordings on disk: the schema, the writer, the reader."""

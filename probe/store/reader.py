@@ -1,0 +1,246 @@
+"""Reading a recording. Nothing behind the last row of ``/steps`` is ever looked at."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from probe.errors import FormatError, NotRecordedError, StoreError
+from probe.records import ModuleInfo, OptimizerGroup, ParameterInfo, RunInfo
+from probe.statistics import dtype_of
+from probe.store import schema
+
+
+class Reader:
+    """One recording, opened for reading; tables are read when first asked for.
+
+    Parameters
+    ----------
+    path
+        a file written by `probe.start`, which may still be being written
+
+    Raises
+    ------
+    StoreError
+        there is no such file, or it cannot be opened
+    FormatError
+        it is not a recording, or one of a newer format
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._file = _opened(self.path)
+        self.attributes = dict(self._file.attrs)
+        try:
+            self._steps = self._file["steps"][:]
+        except (KeyError, OSError) as error:
+            raise FormatError(f"{self.path} is damaged: its table of steps cannot be read ({error})") from error
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    @functools.cached_property
+    def info(self) -> RunInfo:
+        """The attributes of the run."""
+        known = {name: self.attributes[name] for name in RunInfo.__dataclass_fields__ if name in self.attributes}
+        for name in ("parallel", "config", "model_config"):
+            known[name] = json.loads(known.get(name, "{}"))
+        for name in ("rank", "world_size"):
+            known[name] = int(known[name])
+        return RunInfo(**{**known, "closed": bool(known.get("closed", False))})
+
+    @property
+    def steps(self) -> np.ndarray:
+        """Complete steps, rows of `schema.STEPS`."""
+        return self._steps
+
+    def _complete(self, counter: str) -> int:
+        return int(self._steps[counter][-1]) if len(self._steps) else 0
+
+    def _table(self, name: str, rows: int | None = None) -> np.ndarray:
+        try:
+            return self._file[name][:] if rows is None else self._file[name][:rows]
+        except (KeyError, OSError) as error:
+            raise FormatError(f"{self.path} is damaged: /{name} cannot be read ({error})") from error
+
+    @functools.cached_property
+    def records(self) -> np.ndarray:
+        """Rows of `schema.RECORDS`, one per observation."""
+        return self._table("records", self._complete("n_records"))
+
+    @functools.cached_property
+    def calls(self) -> np.ndarray:
+        """Rows of `schema.CALLS`, one per module call."""
+        return self._table("calls", self._complete("n_calls"))
+
+    @functools.cached_property
+    def sketches(self) -> np.ndarray:
+        """float64, shape (records, 61)."""
+        return self._table("sketches", self._complete("n_records"))
+
+    @functools.cached_property
+    def modules(self) -> list[ModuleInfo]:
+        """All modules, in the order of the tree."""
+        return [
+            ModuleInfo(_text(r["path"]), _text(r["class_name"]), int(r["parent"]), _text(r["file"]), int(r["line"]),
+                       int(r["n_params"]))
+            for r in self._table("modules")
+        ]  # fmt: skip
+
+    @functools.cached_property
+    def parameters(self) -> list[ParameterInfo]:
+        """All parameters and buffers."""
+        return [
+            ParameterInfo(
+                tuple(json.loads(r["names"])), int(r["module"]), _text(r["slot"]), tuple(json.loads(r["shape"])),
+                r["dtype"].decode(), bool(r["requires_grad"]), bool(r["is_buffer"]), tuple(json.loads(r["axes"])),
+            )
+            for r in self._table("parameters")
+        ]  # fmt: skip
+
+    @functools.cached_property
+    def slots(self) -> list[str]:
+        """Names of slots, by index."""
+        return [_text(name) for name in self._table("slots")]
+
+    @functools.cached_property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Shapes, by index."""
+        return [tuple(json.loads(text)) for text in self._table("shapes")]
+
+    @functools.cached_property
+    def scalars(self) -> list[tuple[int, str, float]]:
+        """(step, name, value) of everything that was logged as a number."""
+        rows = self._table("scalars", self._complete("n_scalars"))
+        return [(int(r["step"]), _text(r["name"]), float(r["value"])) for r in rows]
+
+    @functools.cached_property
+    def notes(self) -> list[tuple[int, int, str]]:
+        """(step, module or −1, text) of what could not be recorded."""
+        rows = self._table("notes", self._complete("n_notes"))
+        return [(int(r["step"]), int(r["module"]), _text(r["text"])) for r in rows]
+
+    @functools.cached_property
+    def optimizer(self) -> list[tuple[int, OptimizerGroup]]:
+        """(step, group) for every parameter group of every recorded step."""
+        rows = self._table("optimizer", self._complete("n_optimizer"))
+        return [
+            (int(r["step"]),
+             OptimizerGroup(int(r["optimizer"]), _text(r["class_name"]), int(r["group"]), json.loads(r["hyper"]),
+                            tuple(json.loads(r["parameters"]))))
+            for r in rows
+        ]  # fmt: skip
+
+    @functools.cached_property
+    def environment(self) -> dict[str, Any]:
+        """What was recorded of the machine and its software."""
+        return dict(self._file["environment"].attrs) if "environment" in self._file else {}
+
+    @functools.cached_property
+    def _tensor_index(self) -> dict[int, np.void]:
+        return {int(row["id"]): row for row in self._table("tensor_index")}
+
+    def values(self, tensor: int) -> np.ndarray:
+        """Return the stored values of a tensor, in their own dtype.
+
+        Raises
+        ------
+        NotRecordedError
+            ``tensor`` is −1, or the file does not hold it
+        """
+        parts = list(self.parts(tensor, chunk=0))
+        return parts[0]
+
+    def parts(self, tensor: int, chunk: int) -> Iterator[np.ndarray]:
+        """Yield the values of a tensor in C order, flat, ``chunk`` elements at a time; at once and shaped if 0."""
+        row = self._tensor_index.get(tensor)
+        if row is None:
+            raise NotRecordedError(f"no values were stored for this tensor in {self.path}; record with task='tensor'")
+        dtype = dtype_of(row["dtype"].decode())
+        shape = self.shapes[row["shape"]]
+        offset, nbytes = int(row["offset"]), int(row["nbytes"])
+        try:
+            if offset >= 0:
+                raw = self._file["tensors/blob"][offset : offset + nbytes]
+                array = np.frombuffer(raw.tobytes(), dtype=dtype).reshape(shape)
+                yield from _split(array, chunk)
+                return
+            dataset = self._file[f"tensors/{tensor}"]
+            if not chunk or array_fits(dataset, chunk):
+                yield from _split(_typed(dataset[()], dtype), chunk)
+                return
+            yield from _streamed(dataset, dtype, chunk)
+        except (KeyError, OSError) as error:
+            raise FormatError(f"{self.path} is damaged: tensor {tensor} cannot be read ({error})") from error
+
+    def shape_of(self, tensor: int) -> tuple[int, ...]:
+        """Return the shape of a stored tensor."""
+        return self.shapes[self._tensor_index[tensor]["shape"]]
+
+
+def array_fits(dataset: h5py.Dataset, chunk: int) -> bool:
+    """Tell whether a dataset has no more than ``chunk`` elements."""
+    return bool(dataset.size <= chunk)
+
+
+def _split(array: np.ndarray, chunk: int) -> Iterator[np.ndarray]:
+    if not chunk:
+        yield array
+        return
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, chunk):
+        yield flat[start : start + chunk]
+
+
+def _streamed(dataset: h5py.Dataset, dtype: np.dtype, chunk: int) -> Iterator[np.ndarray]:
+    """Read a contiguous dataset ``chunk`` elements at a time, straight from its bytes in the file."""
+    offset = dataset.id.get_offset()
+    if offset is None:
+        raise OSError("it has no storage")
+    with open(dataset.file.filename, "rb") as raw:
+        raw.seek(offset)
+        left = dataset.size
+        while left:
+            part = np.fromfile(raw, dtype=dtype, count=min(chunk, left))
+            if not part.size:
+                raise OSError("the file ends too early")
+            left -= part.size
+            yield part
+
+
+def _typed(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return array if array.dtype == dtype else array.view(dtype)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _opened(path: Path) -> h5py.File:
+    if not path.is_file():
+        raise StoreError(f"there is no file {path}")
+    try:
+        file = h5py.File(path, "r", locking=False)
+    except OSError as error:
+        raise FormatError(f"{path} is not an HDF5 file, or is truncated ({error})") from error
+    if file.attrs.get("format") != schema.FORMAT:
+        raise FormatError(f"{path} is an HDF5 file, but not a recording of probe")
+    version = int(file.attrs["version"])
+    if version > schema.VERSION:
+        raise FormatError(
+            f"{path} has format {version}, this probe reads up to format {schema.VERSION}: upgrade probe-align"
+        )
+    return file
