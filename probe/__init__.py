@@ -14,11 +14,13 @@ Comparing, anywhere, without a framework::
 """
 
 from probe._version import __version__
+from probe.comparison.divergence import compare
 from probe.session import capture, log, start, step, stop
 
 __all__ = [
     "__version__",
     "capture",
+    "compare",
     "log",
     "start",
     "step",

@@ -42,6 +42,18 @@ _UNMEASURED = TensorStats(*[math.nan] * 5, 0, 0, 0, 0, 0, 0, HashKind.NONE, np.z
 
 
 @dataclass(slots=True)
+class _Input:
+    """An input of a call whose gradient is awaited."""
+
+    slot: str
+    seq: int
+    remove: Callable[[], None] | None = None
+    """takes the hook for the total gradient off"""
+    report: Callable[[], None] | None = None
+    """reports the call's own contribution when the total is complete; then the total is not recorded"""
+
+
+@dataclass(slots=True)
 class _Call:
     """A module call under way or done: a row of ``/calls``."""
 
@@ -59,8 +71,7 @@ class _Call:
     end: int = -1
     raised: bool = False
     edges: list[object] = field(default_factory=list)
-    inputs: list[tuple[str, int, Callable[[], None] | None]] = field(default_factory=list)
-    """slot, seq and the removal of the hook for its total gradient, of every input"""
+    inputs: list[_Input] = field(default_factory=list)
 
     def as_row(self) -> tuple[Any, ...]:
         return (self.step, self.micro, self.seq, self.end, self.module, self.number, self.caller, self.training,
@@ -120,6 +131,7 @@ class Recorder:
         self._tensors: list[NamedTensor] = []
         self._parameter_index: dict[int, int] = {}
         self._last_recorded: int | None = None
+        self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._roots: set[int] = set()
         self._add_models(models)
         self._keep = [config.wants_module(m.path, m.class_name) for m in self._modules]
@@ -194,6 +206,8 @@ class Recorder:
         self._initialised = False
         self._seen: dict[int, tuple[weakref.ref[Any], int, TensorStats]] = {}
         self._before: dict[int, Any] = {}
+        self._leaf_removals: list[Callable[[], None]] = []
+        self._leaf_micros: dict[int, set[int]] = {}
         self._scalars: list[tuple[int, str, float]] = []
         self._groups: list[OptimizerGroup] = []
 
@@ -208,7 +222,8 @@ class Recorder:
         context = self._adapter.context()
         stack = self._stack()
         if not context.recomputing:
-            if index in self._roots and (not stack or stack[-1].module not in self._roots):
+            # a root inside another one is part of its pass; a root inside itself was left there by an interrupt
+            if index in self._roots and not any(c.module in self._roots and c.module != index for c in stack):
                 self._begin_pass(index, context.grad_enabled, stack)
             self._record_initial()
         original = self._original(index, stack) if context.recomputing else None
@@ -232,9 +247,9 @@ class Recorder:
     def _watch_inputs(self, call: _Call, tensors: list[tuple[str, Any]], is_leaf: bool) -> None:
         source = self._original_of(call)
         for slot, tensor in tensors:
-            seq = source.seq
-            found = functools.partial(self._gradient, Role.GRAD_TOTAL, call, slot, seq)
-            call.inputs.append((slot, seq, self._adapter.on_gradient(tensor, found)))
+            entry = _Input(slot, source.seq)
+            entry.remove = self._watch(tensor, functools.partial(self._total_gradient, call, entry), call)
+            call.inputs.append(entry)
         if is_leaf:
             call.edges = self._adapter.graph_edges([tensor for _, tensor in tensors])
 
@@ -262,15 +277,35 @@ class Recorder:
 
     def _watch_outputs(self, call: _Call, source: _Call, tensors: list[tuple[str, Any]]) -> None:
         if call.edges:
-            slots = [(slot, seq) for slot, seq, _ in call.inputs]
-            found = functools.partial(self._call_gradient, call, slots)
+            found = functools.partial(self._call_gradient, call, call.inputs)
             possible = self._adapter.on_call_gradient(call.edges, [tensor for _, tensor in tensors], found)
-            for index in possible:
-                removal = call.inputs[index][2]
-                if removal is not None:
-                    removal()
+            for index, report in possible.items():
+                entry = call.inputs[index]
+                entry.report = report
+                if report is None and entry.remove is not None:
+                    entry.remove()
+        for entry in call.inputs:
+            entry.remove = None
         for slot, tensor in tensors:
-            self._adapter.on_gradient(tensor, functools.partial(self._gradient, Role.GRAD_OUTPUT, call, slot, source.end))
+            found = functools.partial(self._gradient, Role.GRAD_OUTPUT, call, slot, source.end)
+            self._watch(tensor, found, call)
+
+    def _watch(
+        self, tensor: Any, found: Callable[[Any], None], call: _Call
+    ) -> Callable[[], None] | None:
+        """Call ``found(gradient)`` when a tensor of a call has its gradient; return what takes the hook off.
+
+        A leaf keeps its hooks, and one that is used in several micro-batches gets a gradient from each of them.
+        """
+        if not self._adapter.is_leaf(tensor):
+            return self._adapter.on_gradient(tensor, found)
+        micro = max(call.micro, 0)
+        micros = self._leaf_micros.setdefault(id(tensor), set())
+        micros.add(micro)
+        removal = self._adapter.on_gradient(tensor, functools.partial(self._leaf_gradient, found, micro, micros))
+        if removal is not None:
+            self._leaf_removals.append(removal)
+        return removal
 
     def _begin_pass(self, root: int, grad_enabled: bool, stack: list[_Call]) -> None:
         """Count a forward of the root; what is left on the stack was left by exceptions."""
@@ -337,9 +372,23 @@ class Recorder:
         self._last_backward_micro = max(call.micro, 0)
         self._observe(Phase.BACKWARD, role, call.module, slot, gradient, call, order=-seq)
 
-    def _call_gradient(self, call: _Call, slots: list[tuple[str, int]], index: int, gradient: Any) -> None:
-        slot, seq = slots[index]
-        self._gradient(Role.GRAD_INPUT, call, slot, seq, gradient)
+    @_guarded
+    def _leaf_gradient(
+        self, found: Callable[[Any], None], micro: int, micros: set[int], gradient: Any
+    ) -> None:
+        """Pass on the gradient of a leaf, if the backward under way is that of the micro-batch."""
+        if len(micros) == 1 or micro == self._last_backward_micro:
+            found(gradient)
+
+    @_guarded
+    def _total_gradient(self, call: _Call, entry: _Input, gradient: Any) -> None:
+        if entry.report is not None:
+            entry.report()
+        else:
+            self._gradient(Role.GRAD_TOTAL, call, entry.slot, entry.seq, gradient)
+
+    def _call_gradient(self, call: _Call, inputs: list[_Input], index: int, gradient: Any) -> None:
+        self._gradient(Role.GRAD_INPUT, call, inputs[index].slot, inputs[index].seq, gradient)
 
     @_guarded
     def _backward_ended(self, touched: list[int]) -> None:
@@ -374,7 +423,7 @@ class Recorder:
                 self._note(f"gradients as the optimizer used them are not recorded: {why_not}", -1)
             elif gradient is not None:
                 self._observe_parameter(Phase.UPDATE, Role.PARAM_GRAD, index, gradient, 0)
-            if self._config.task is not Task.STRUCTURE:
+            if self._config.task is not Task.STRUCTURE and self._keep[self._parameters[index].module]:
                 with self._adapter.quiet():
                     self._before[index] = self._adapter.snapshot(parameter)
 
@@ -382,14 +431,11 @@ class Recorder:
     def _after_update(self, groups: list[Group]) -> None:
         if not self._active or not self._config.wants_phase(Phase.UPDATE):
             return
-        optimizers: list[object] = []
         for group in groups:
             indices = tuple(index for _, index in self._own([group]))
-            if group.optimizer not in optimizers:
-                optimizers.append(group.optimizer)
             if indices:
-                known = len({id(g) for g in optimizers}) - 1
-                self._groups.append(OptimizerGroup(known, group.class_name, group.index, group.hyper, indices))
+                number = self._optimizers.setdefault(group.optimizer, len(self._optimizers))
+                self._groups.append(OptimizerGroup(number, group.class_name, group.index, group.hyper, indices))
         for group, index in self._own(groups):
             self._observe_update(group, index)
 
@@ -482,6 +528,7 @@ class Recorder:
             self._scalars += [(self.step_number, name, value) for name, value in scalars.items()]
             self._end_step(StepState.CLOSED)
         self.step_number += 1
+        self._release_leaves()
         self._begin_step()
         if self._writer.error is not None and self.running:
             self._give_up()
@@ -497,11 +544,11 @@ class Recorder:
         else:
             call = _Call(self.step_number, max(self._micro, 0), self._seq, 0, 0, -1, True, True, False, "", -1)
             phase = Phase.LOSS
-        self._observe(phase, Role.VALUE, call.module, name, tensor, call)
-        if self._adapter.context().grad_enabled or tensor.requires_grad:
-            self._adapter.on_gradient(
-                tensor, functools.partial(self._gradient, Role.GRAD_OUTPUT, call, name, self._seq)
-            )
+        original = self._original_of(call) if call.recomputed else None
+        if original is None:
+            self._observe(phase, Role.VALUE, call.module, name, tensor, call)
+        if original is None or not original.grad_enabled:
+            self._watch(tensor, functools.partial(self._gradient, Role.GRAD_OUTPUT, call, name, self._seq), call)
 
     def log_number(self, name: str, value: float) -> None:
         """Record a number."""
@@ -542,9 +589,16 @@ class Recorder:
     def _forget(self) -> None:
         """Hold nothing of the model any longer."""
         self._tensors, self._calls, self._parameter_index = [], [], {}
+        self._release_leaves()
         self._before.clear()
         self._seen.clear()
         self._stacks = threading.local()
+
+    def _release_leaves(self) -> None:
+        """Take this step's hooks off the tensors that outlive it."""
+        for removal in self._leaf_removals:
+            removal()
+        self._leaf_removals.clear()
 
     def _give_up(self) -> None:
         """Stop because the file cannot be written; the training goes on."""

@@ -186,6 +186,20 @@ class Reader:
         except (KeyError, OSError) as error:
             raise FormatError(f"{self.path} is damaged: tensor {tensor} cannot be read ({error})") from error
 
+    def block(self, tensor: int, axis: int, start: int, stop: int) -> np.ndarray:
+        """Return the indices start…stop−1 of one axis of a stored tensor, axes of size 1 left out everywhere."""
+        row = self._tensor_index[tensor]
+        shape = self.shapes[row["shape"]]
+        kept = [dim for dim, size in enumerate(shape) if size != 1]
+        wanted = [slice(None)] * len(shape)
+        wanted[kept[axis]] = slice(start, stop)
+        if row["offset"] >= 0:
+            part = self.values(tensor)[tuple(wanted)]
+        else:
+            part = _typed(self._file[f"tensors/{tensor}"][tuple(wanted)], dtype_of(row["dtype"].decode()))
+        sizes = [stop - start if dim == kept[axis] else shape[dim] for dim in kept]
+        return part.reshape(sizes)
+
     def shape_of(self, tensor: int) -> tuple[int, ...]:
         """Return the shape of a stored tensor."""
         return self.shapes[self._tensor_index[tensor]["shape"]]

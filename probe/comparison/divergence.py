@@ -1,0 +1,328 @@
+"""Comparing two recordings: guards, matching, every step in turn, the verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from probe.comparison.events import ONE_SIDED, Event, StepPairs
+from probe.comparison.metrics import Metrics, Side, Status
+from probe.comparison.result import SCHEMA, Coverage, Divergence, Kind, NodeRef, SlotResult, Verdict
+from probe.comparison.updates import UpdateJudge
+from probe.comparison.walk import State, StepWalk
+from probe.errors import NotRecordedError
+from probe.mapping import load_mapping
+from probe.matching import Direction, Matching, Reason, match
+from probe.records import Phase, Role
+from probe.store.reader import Reader
+from probe.tree import Tree
+
+MIN_COVERAGE = 0.5
+NOISE = "built-in model"
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The answer, and everything that it rests on."""
+
+    verdict: Verdict
+    divergences: tuple[Divergence, ...]
+    """places that are wrong by themselves, in the order of cause"""
+    coverage: Coverage
+    warnings: tuple[str, ...]
+    noise: str
+    slots: tuple[SlotResult, ...] = field(repr=False)
+    """every pair of tensors that was looked at, in causal order"""
+    matching: Matching = field(repr=False)
+    path_a: str = ""
+    path_b: str = ""
+    only_a: tuple[str, ...] = field(default=(), repr=False)
+    """modules of A that were called and have no counterpart"""
+    only_b: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def first_divergence(self) -> Divergence | None:
+        """The first place that is really wrong, or None."""
+        return self.divergences[0] if self.divergences else None
+
+    def __getitem__(self, path: str) -> tuple[SlotResult, ...]:
+        """Return what was compared of a module, by A's or B's path or a glob.
+
+        Raises
+        ------
+        NotRecordedError
+            nothing of that name was compared
+        """
+        found = tuple(s for s in self.slots if path in (s.path_a, s.path_b)) or tuple(
+            s for s in self.slots if fnmatchcase(s.path_a, path) or fnmatchcase(s.path_b, path)
+        )
+        if not found:
+            raise NotRecordedError(f"{path!r} is in neither recording, or has no counterpart; see .only_a and .only_b")
+        return found
+
+    def table(self) -> Any:
+        """Return a pandas.DataFrame with a row per compared slot (needs pandas)."""
+        from probe.report.table import frame
+
+        return frame(self)
+
+    def as_json(self) -> dict[str, object]:
+        """Return the answer by the names that ``--format json`` uses."""
+        first = self.first_divergence
+        return {
+            "schema": SCHEMA,
+            "verdict": self.verdict.value,
+            "first_divergence": None if first is None else first.as_json(),
+            "divergences": [divergence.as_json() for divergence in self.divergences],
+            "coverage": self.coverage.as_json(),
+            "only_a": list(self.only_a),
+            "only_b": list(self.only_b),
+            "warnings": list(self.warnings),
+            "noise": self.noise,
+        }
+
+
+def compare(
+    a: str | Path,
+    b: str | Path,
+    mapping: str | Path | Mapping[str, Any] | None = None,
+    *,
+    direction: str | None = None,
+    min_coverage: float = MIN_COVERAGE,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare two recordings and name the first place where they really diverge.
+
+    Parameters
+    ----------
+    a, b
+        files written by `probe.start`; A is the baseline where one side is the trusted one
+    mapping
+        a layer mapping: a YAML file, the name of one that comes with probe, a dict, or None
+    direction
+        ``"a-to-b"`` or ``"b-to-a"``: which side the mapping is written from; found out when None
+    min_coverage
+        below this share of paired module calls, "aligned" becomes "undecided"
+    progress
+        called with (done, total) steps
+
+    Raises
+    ------
+    StoreError, FormatError
+        a file cannot be read
+    MappingError
+        the mapping cannot be used
+    """
+    parsed = load_mapping(mapping)
+    with Reader(a) as first, Reader(b) as second:
+        return _Run(Side(first), Side(second)).compared(
+            parsed, Direction(direction) if direction else None, min_coverage, progress
+        )
+
+
+class _Run:
+    """The comparison under way."""
+
+    def __init__(self, a: Side, b: Side) -> None:
+        self.a, self.b = a, b
+        self.warnings: list[str] = []
+        self.findings: list[Divergence] = []
+        self.slots: list[SlotResult] = []
+        self.undecided = False
+        self.paired = 0
+        self.loose_a: dict[str, int] = {}
+        self.loose_b: dict[str, int] = {}
+
+    def compared(self, mapping: Any, direction: Direction | None, min_coverage: float, progress: Progress | None) -> Comparison:
+        tree_a, tree_b = Tree(self.a.reader.modules), Tree(self.b.reader.modules)
+        matching = match(tree_a, tree_b, mapping, _weights(self.a, tree_a), _weights(self.b, tree_b), direction)
+        self.warnings += matching.warnings
+        steps = self._guard()
+        state = State()
+        for done, step in enumerate(steps):
+            self._step(StepPairs(self.a, self.b, matching, step, step), state)
+            if progress is not None:
+                progress(done + 1, len(steps))
+            if self.findings:
+                rest = len(steps) - done - 1
+                if rest:
+                    self.warnings.append(f"{rest} later steps are not judged: they inherit what is wrong in step {step}")
+                break
+        return self._answer(matching, min_coverage)
+
+    # Guards
+
+    def _guard(self) -> list[int]:
+        """Look for what makes a comparison worthless; return the steps that both have."""
+        for side, name in ((self.a, "A"), (self.b, "B")):
+            if not len(side.reader.steps):
+                self._doubt(f"{name} has no complete step ({side.reader.path})")
+            self.warnings += [f"{name}: {text}" for _, _, text in side.reader.notes]
+            aborted = [int(row["step"]) for row in side.reader.steps if row["state"] == 1]
+            if aborted:
+                self.warnings.append(f"{name}: step {aborted[0]} was ended by an exception")
+        if self.a.reader.info.run_id == self.b.reader.info.run_id:
+            self._doubt("both files are the same run: it was compared with itself")
+        mine = [int(row["step"]) for row in self.a.reader.steps]
+        theirs = {int(row["step"]) for row in self.b.reader.steps}
+        common = [step for step in mine if step in theirs]
+        if mine and theirs and not common:
+            self._doubt(f"no step in common: A has {_numbers(mine)}, B has {_numbers(sorted(theirs))}")
+        return common
+
+    def _doubt(self, text: str) -> None:
+        self.warnings.append(text)
+        self.undecided = True
+
+    # One step
+
+    def _step(self, pairs: StepPairs, state: State) -> None:
+        walk = StepWalk(pairs, state)
+        walk.judge_init()
+        if pairs.same_micros:
+            for micro in pairs.micros_a:
+                walk.judge_forward(micro)
+                if micro == pairs.micros_a[-1]:
+                    walk.judge_loss(self._scalars(self.a, pairs.step), self._scalars(self.b, pairs.step_b))
+                walk.judge_backward(micro)
+            for micro in sorted({node.micro for node in pairs.nodes.values() if node.micro < 0}, reverse=True):
+                walk.judge_forward(micro)
+        else:
+            self._other_split(pairs, walk)
+        walk.judge_gradients()
+        UpdateJudge(walk, pairs, state).judge()
+        self._collect(pairs, walk)
+
+    def _other_split(self, pairs: StepPairs, walk: StepWalk) -> None:
+        """The batch was split into micro-batches differently: check that it is the same data."""
+        text = f"A ran {len(pairs.micros_a)} micro-batches, B {len(pairs.micros_b)}"
+        if not pairs.micros_a or not pairs.micros_b:
+            self.warnings.append(f"step {pairs.step}: {text}")
+            return
+        differing = _differing_batches(pairs)
+        if differing:
+            self._doubt(f"step {pairs.step}: {text}, and {differing}")
+        self.warnings.append(f"step {pairs.step}: {text}: forward and backward are not compared, sums of gradients are")
+
+    def _collect(self, pairs: StepPairs, walk: StepWalk) -> None:
+        walk.findings.sort(key=lambda finding: _cause_order(finding))
+        self.findings += walk.findings
+        self.warnings += walk.warnings
+        self.paired += len(pairs.nodes)
+        shared_b = {(node.micro, pairs.matching.pairs[node.pair].b, node.call) for node in pairs.nodes.values()}
+        if pairs.same_micros:
+            for call in pairs.calls_a:
+                if (call.micro, call.module, call.number) not in pairs.nodes and not _is_wrapper(self.a, call.module):
+                    _count(self.loose_a, self.a.reader.modules[call.module].path)
+            for call in pairs.calls_b:
+                if (call.micro, call.module, call.number) not in shared_b and not _is_wrapper(self.b, call.module):
+                    _count(self.loose_b, self.b.reader.modules[call.module].path)
+        ordered = sorted(walk.events, key=lambda item: (item[0].micro, item[0].phase))
+        self.slots += [self._slot(pairs, *item) for item in ordered]
+
+    def _slot(self, pairs: StepPairs, event: Event, limit: float, verdict: str) -> SlotResult:
+        pair = pairs.matching.pairs[event.pair]
+        a, b = self.a.reader.modules[pair.a], self.b.reader.modules[pair.b]
+        assert event.metrics is not None
+        return SlotResult(
+            event.step, event.micro, event.phase, event.role, event.call, a.path, a.class_name, event.slot_a, b.path,
+            b.class_name, event.slot_b, self.a.dtypes[event.row_a], self.b.dtypes[event.row_b],
+            self.a.shapes[event.row_a], self.b.shapes[event.row_b], pair.reason.value, event.metrics, event.row_a,
+            event.row_b, limit, verdict,
+        )  # fmt: skip
+
+    @staticmethod
+    def _scalars(side: Side, step: int) -> dict[str, float]:
+        return {name: value for at, name, value in side.reader.scalars if at == step}
+
+    # The answer
+
+    def _answer(self, matching: Matching, min_coverage: float) -> Comparison:
+        known = [slot for slot in self.slots if slot.metrics.is_known]
+        unknown = len(self.slots) - len(known)
+        coverage = Coverage(self.paired, sum(self.loose_a.values()), sum(self.loose_b.values()), unknown, len(known))
+        if not known and not self.findings:
+            self._doubt("nothing was compared: no pair of tensors with numbers on both sides")
+        if not self.findings and coverage.share < min_coverage and self.paired:
+            self._doubt(
+                f"only {coverage.share:.0%} of the module calls have a counterpart (--min-coverage {min_coverage:.0%}): "
+                "give a layer mapping with -lm"
+            )
+        infinite = [slot for slot in known if slot.metrics.status is Status.NONFINITE]
+        if infinite and not self.findings:
+            self._doubt(f"{infinite[0].path_a} has NaN or Inf on both sides, in other places")
+        verdict = Verdict.DIVERGED if self.findings else Verdict.UNDECIDED if self.undecided else Verdict.ALIGNED
+        if self.a.reader.info.run_id == self.b.reader.info.run_id:
+            verdict = Verdict.UNDECIDED
+        return Comparison(
+            verdict, tuple(self.findings), coverage, tuple(dict.fromkeys(self.warnings)), NOISE, tuple(self.slots),
+            matching, str(self.a.reader.path), str(self.b.reader.path), tuple(self.loose_a), tuple(self.loose_b),
+        )  # fmt: skip
+
+
+def _cause_order(finding: Divergence) -> tuple[int, int, int]:
+    """Sort by phase inside a micro-batch; what stands in one phase stays in the order in which it was found."""
+    ref = (finding.a or finding.b)[0]
+    late = finding.phase in (Phase.GRADIENT, Phase.UPDATE)
+    early = finding.phase is Phase.INIT
+    micro = -1 if early else 1 << 30 if late else ref.micro if ref.micro >= 0 else (1 << 29) - ref.micro
+    return ref.step, micro, int(finding.phase)
+
+
+def _weights(side: Side, tree: Tree) -> Callable[[int], frozenset[object]]:
+    """Return what gives the hashes of all parameters of a module and below, as they were in the first step."""
+    own: dict[int, set[object]] = {}
+    columns = side.columns
+    if len(side.reader.steps):
+        for row in side.rows_of(int(side.reader.steps["step"][0])):
+            if columns["role"][row] == Role.PARAM and columns["phase"][row] == Phase.INIT:
+                digest = side.digest(row)
+                if digest is not None:
+                    own.setdefault(columns["module"][row], set()).add(digest)
+
+    def weights(module: int) -> frozenset[object]:
+        return frozenset().union(*(own.get(index, ()) for index in tree.subtree(module)))
+
+    return weights
+
+
+def _differing_batches(pairs: StepPairs) -> str:
+    """Compare the root's inputs of all micro-batches together; return what differs, or nothing."""
+    totals = []
+    for side, rows, calls in ((pairs.a, pairs.rows_a, pairs.calls_a), (pairs.b, pairs.rows_b, pairs.calls_b)):
+        found: dict[str, list[float]] = {}
+        for call in calls:
+            if call.caller < 0 and call.micro >= 0:
+                for slot, taken in rows.get((call.micro, call.module, call.number), Role.INPUT).items():
+                    count = math.prod(side.shapes[taken[0]])
+                    mean, norm = side.columns["mean"][taken[0]], side.columns["norm"][taken[0]]
+                    sums = found.setdefault(slot, [0.0, 0.0, 0.0])
+                    for k, value in enumerate((count, count * mean, norm**2)):
+                        sums[k] += value
+        totals.append(found)
+    for slot in totals[0].keys() & totals[1].keys():
+        if not all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(totals[0][slot], totals[1][slot], strict=True)):
+            return f"their inputs {slot} do not add up to the same data"
+    return ""
+
+
+def _is_wrapper(side: Side, module: int) -> bool:
+    return Tree(side.reader.modules).wrapped(module) is not None
+
+
+def _count(counts: dict[str, int], path: str) -> None:
+    counts[path] = counts.get(path, 0) + 1
+
+
+def _numbers(steps: Iterable[int]) -> str:
+    numbers = list(steps)
+    return ", ".join(map(str, numbers[:5])) + (" …" if len(numbers) > 5 else "")
+
+
+__all__ = ["Comparison", "Metrics", "ONE_SIDED", "Kind", "NodeRef", "Reason", "compare"]

@@ -1,0 +1,285 @@
+"""The observations of two recordings, paired: events in causal order, calls with their nearest paired caller."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from probe.comparison.metrics import Metrics, Side, kind_of, measure_pair, squeezed
+from probe.matching import Matching
+from probe.records import Phase, Role
+
+_INPUT_ROLES = (Role.INPUT, Role.GRAD_INPUT, Role.GRAD_TOTAL)
+_OUTPUT_ROLES = (Role.OUTPUT, Role.GRAD_OUTPUT)
+_PARAMETER_ROLES = (Role.PARAM, Role.BUFFER, Role.PARAM_GRAD, Role.STATE, Role.DELTA)
+ONE_SIDED = -1
+"""row of an event on the side that does not have it"""
+
+Key = tuple[int, int, int]
+"""(micro, module, call)"""
+
+
+@dataclass(slots=True)
+class Event:
+    """One tensor as both sides saw it, or as one side alone did."""
+
+    step: int
+    micro: int
+    phase: Phase
+    role: Role
+    pair: int
+    """index into the matching's pairs"""
+    call: int
+    slot_a: str
+    slot_b: str
+    row_a: int
+    row_b: int
+    metrics: Metrics | None = None
+
+    @property
+    def is_one_sided(self) -> bool:
+        """Tell whether only one side has it."""
+        return self.row_a == ONE_SIDED or self.row_b == ONE_SIDED
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A module call of one side."""
+
+    micro: int
+    module: int
+    number: int
+    caller: int
+    row: int
+    begin: int
+    end: int
+    autocast: str
+    training: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Loose:
+    """A call without a partner."""
+
+    micro: int
+    module: int
+    call: int
+    begin: int
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A paired module call of one micro-batch."""
+
+    micro: int
+    pair: int
+    call: int
+    parent: Node | None
+    """the nearest caller that is paired too"""
+    begin: int
+    end: int
+    begin_b: int = 0
+    end_b: int = 0
+    autocast: str = ""
+    loose_a: list[Loose] = field(default_factory=list)
+    """calls of A that this one made and that have no partner, in their order"""
+    loose_b: list[Loose] = field(default_factory=list)
+
+    def ancestors(self) -> Iterator[Node]:
+        """Yield the caller, its caller …"""
+        node = self.parent
+        while node is not None:
+            yield node
+            node = node.parent
+
+
+@dataclass
+class Rows:
+    """The rows of one side and step, by what they belong to."""
+
+    by_key: dict[tuple[Key, Role], dict[str, list[int]]] = field(default_factory=dict)
+    micros: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, side: Side, step: int) -> Rows:
+        """Index the records of a step."""
+        columns = side.columns
+        found: dict[tuple[Key, Role], dict[str, list[int]]] = defaultdict(dict)
+        rows = side.rows_of(step)
+        parts = (columns[name][rows.start : rows.stop] for name in ("micro", "module", "call", "phase", "role"))
+        for row, (micro, module, call, phase, role) in zip(rows, zip(*parts, strict=True), strict=True):
+            kind = Role(role)
+            slot = f"{Phase(phase).label}:{side.slots[row]}" if kind in _PARAMETER_ROLES else side.slots[row]
+            key = (0, module, 0) if kind in _PARAMETER_ROLES else (micro, module, call)
+            found[key, kind].setdefault(slot, []).append(row)
+        return cls(dict(found))
+
+    def get(self, key: Key, role: Role) -> dict[str, list[int]]:
+        """Return rows by slot."""
+        return self.by_key.get((key, role), {})
+
+
+class StepPairs:
+    """One step of both recordings: paired calls and paired observations."""
+
+    def __init__(self, a: Side, b: Side, matching: Matching, step_a: int, step_b: int) -> None:
+        self.a, self.b, self.step, self.step_b = a, b, step_a, step_b
+        self.matching = matching
+        self.rows_a, self.rows_b = Rows.of(a, step_a), Rows.of(b, step_b)
+        self.pair_of_a = {pair.a: index for index, pair in enumerate(matching.pairs)}
+        self.pair_of_b = {pair.b: index for index, pair in enumerate(matching.pairs)}
+        self.calls_a, self.calls_b = _calls(a, step_a), _calls(b, step_b)
+        self.micros_a = sorted({call.micro for call in self.calls_a if call.micro >= 0})
+        self.micros_b = sorted({call.micro for call in self.calls_b if call.micro >= 0})
+        self.nodes: dict[Key, Node] = {}
+        self._pair_calls()
+
+    @property
+    def same_micros(self) -> bool:
+        """Tell whether both sides ran the same number of micro-batches."""
+        return self.micros_a == self.micros_b
+
+    def _pair_calls(self) -> None:
+        theirs = {(c.micro, c.module, c.number): c for c in self.calls_b}
+        nodes_a: dict[int, Node] = {}
+        callers = {call.row: call.caller for call in self.calls_a}
+        for call in self.calls_a:
+            parent = _nearest(nodes_a, callers, call.caller)
+            pair = self.pair_of_a.get(call.module)
+            partner = theirs.get((call.micro, self.matching.pairs[pair].b, call.number)) if pair is not None else None
+            if pair is None or partner is None:
+                if parent is not None and nodes_a.get(call.caller) is parent:
+                    parent.loose_a.append(Loose(call.micro, call.module, call.number, call.begin))
+                continue
+            node = Node(call.micro, pair, call.number, parent, call.begin, call.end, partner.begin, partner.end,
+                        call.autocast or partner.autocast)  # fmt: skip
+            nodes_a[call.row] = self.nodes[call.micro, call.module, call.number] = node
+        self._note_loose_of_b()
+
+    def _note_loose_of_b(self) -> None:
+        nodes = {(n.micro, self.matching.pairs[n.pair].b, n.call): n for n in self.nodes.values()}
+        by_row = {call.row: nodes.get((call.micro, call.module, call.number)) for call in self.calls_b}
+        for call in self.calls_b:
+            parent = by_row.get(call.caller)
+            if by_row[call.row] is None and parent is not None:
+                parent.loose_b.append(Loose(call.micro, call.module, call.number, call.begin))
+
+    # Events
+
+    def node_events(self, micro: int) -> Iterator[tuple[Node, Event]]:
+        """Yield the forward and backward events of all paired calls of a micro-batch, measured, in no order."""
+        for (at, module, call), node in self.nodes.items():
+            if at == micro:
+                partner = self.matching.pairs[node.pair].b
+                key_a, key_b = (at, module, call), (at, partner, call)
+                for roles in (_INPUT_ROLES, _OUTPUT_ROLES, (Role.VALUE,)):
+                    for event in self._slot_events(node, key_a, key_b, roles):
+                        yield node, event
+
+    def _slot_events(self, node: Node, key_a: Key, key_b: Key, roles: tuple[Role, ...]) -> Iterator[Event]:
+        first_a, first_b = self.rows_a.get(key_a, roles[0]), self.rows_b.get(key_b, roles[0])
+        pairs = self.pair_slots(first_a, first_b)
+        names_b = dict(pairs)
+        for role in roles:
+            phase = Phase.FORWARD if role in (Role.INPUT, Role.OUTPUT, Role.VALUE) else Phase.BACKWARD
+            rows_a, rows_b = self.rows_a.get(key_a, role), self.rows_b.get(key_b, role)
+            for slot_a, found_a in rows_a.items():
+                slot_b = names_b.get(slot_a, slot_a if slot_a not in first_a else "")
+                found_b = rows_b.get(slot_b, [])
+                for i, j in zip(found_a, found_b, strict=False):
+                    yield self._event(node.micro, phase, role, node.pair, node.call, slot_a, slot_b, i, j)
+                if not found_b and (slot_b or role in roles[:1]):
+                    yield self._event(node.micro, phase, role, node.pair, node.call, slot_a, slot_b, found_a[0], ONE_SIDED)
+            taken = set(names_b.values())
+            for slot_b, found_b in rows_b.items():
+                mine = next((a for a, b in pairs if b == slot_b), "")
+                if (slot_b not in taken and role in roles[:1]) or (mine and mine not in rows_a):
+                    yield self._event(node.micro, phase, role, node.pair, node.call, mine, slot_b, ONE_SIDED, found_b[0])
+
+    def parameter_events(self, phase: Phase, role: Role) -> Iterator[Event]:
+        """Yield the events of parameters in the order of A's parameters, the last occurrence of each."""
+        prefix = f"{phase.label}:"
+        for index, pair in enumerate(self.matching.pairs):
+            rows_a, rows_b = self.rows_a.get((0, pair.a, 0), role), self.rows_b.get((0, pair.b, 0), role)
+            mine = {slot[len(prefix) :]: rows for slot, rows in rows_a.items() if slot.startswith(prefix)}
+            theirs = {slot[len(prefix) :]: rows for slot, rows in rows_b.items() if slot.startswith(prefix)}
+            for slot_a, slot_b in self.pair_parameters(mine, theirs):
+                i = mine[slot_a][-1] if slot_a else ONE_SIDED
+                j = theirs[slot_b][-1] if slot_b else ONE_SIDED
+                yield self._event(0, phase, role, index, 0, slot_a, slot_b, i, j)
+
+    def _event(
+        self, micro: int, phase: Phase, role: Role, pair: int, call: int, slot_a: str, slot_b: str, i: int, j: int
+    ) -> Event:
+        event = Event(self.step, micro, phase, role, pair, call, slot_a, slot_b, i, j)
+        if not event.is_one_sided:
+            event.metrics = measure_pair(self.a, i, self.b, j, free_axes=role not in _PARAMETER_ROLES)
+        return event
+
+    # Slots
+
+    def pair_slots(self, a: dict[str, list[int]], b: dict[str, list[int]]) -> list[tuple[str, str]]:
+        """Pair slots by key, then by equal bytes, then by a shape that only one is left of on both sides."""
+        left_a, left_b = list(a), list(b)
+        pairs = []
+
+        def take(slot_a: str, slot_b: str) -> None:
+            pairs.append((slot_a, slot_b))
+            left_a.remove(slot_a)
+            left_b.remove(slot_b)
+
+        for slot in [slot for slot in left_a if slot in b]:
+            if self._fits(a[slot][0], b[slot][0]):
+                take(slot, slot)
+        for slot_a in list(left_a):
+            same = [slot_b for slot_b in left_b if self._equal(a[slot_a][0], b[slot_b][0])]
+            if same:
+                take(slot_a, same[0])
+        forms_a = {slot: self._form(self.a, a[slot][0]) for slot in left_a}
+        forms_b = {slot: self._form(self.b, b[slot][0]) for slot in left_b}
+        for slot_a, form in forms_a.items():
+            alone = list(forms_a.values()).count(form) == 1
+            same = [slot_b for slot_b in left_b if forms_b[slot_b] == form]
+            if alone and len(same) == 1:
+                take(slot_a, same[0])
+        return pairs
+
+    def pair_parameters(
+        self, a: dict[str, list[int]], b: dict[str, list[int]]
+    ) -> list[tuple[str, str]]:
+        """Pair parameters by name; what is left stands alone."""
+        pairs = [(slot, slot if slot in b else "") for slot in a]
+        return pairs + [("", slot) for slot in b if slot not in a]
+
+    def _fits(self, i: int, j: int) -> bool:
+        same_kind = kind_of(self.a.dtypes[i]) == kind_of(self.b.dtypes[j])
+        return same_kind and math.prod(self.a.shapes[i]) == math.prod(self.b.shapes[j])
+
+    def _equal(self, i: int, j: int) -> bool:
+        digest = self.a.digest(i)
+        return digest is not None and digest == self.b.digest(j) and self._fits(i, j)
+
+    @staticmethod
+    def _form(side: Side, row: int) -> tuple[str, tuple[int, ...]]:
+        return kind_of(side.dtypes[row]), tuple(sorted(squeezed(side.shapes[row])))
+
+
+def _calls(side: Side, step: int) -> list[Call]:
+    """Return a step's calls in order, without those that activation checkpointing made again."""
+    rows = side.reader.calls
+    chosen = (rows["step"] == step) & (rows["recomputed"] == 0)
+    return [
+        Call(int(r["micro"]), int(r["module"]), int(r["call"]), int(r["caller"]), int(row), int(r["seq"]),
+             int(r["end"]), r["autocast"].decode(), bool(r["training"]))
+        for row, r in zip(chosen.nonzero()[0].tolist(), rows[chosen], strict=True)
+    ]  # fmt: skip
+
+
+def _nearest(by_row: dict[int, Node], callers: dict[int, int], caller: int) -> Node | None:
+    while caller >= 0:
+        if caller in by_row:
+            return by_row[caller]
+        caller = callers.get(caller, -1)
+    return None

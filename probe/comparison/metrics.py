@@ -1,0 +1,342 @@
+"""How far two recorded tensors are apart: from their values where both are stored, else from their sketches.
+
+The relative error is e = ‖A−B‖ / max(‖A‖, ‖B‖). From sketches ‖A−B‖ is estimated (``docs/file-format.md``);
+norms are exact either way, so the cosine and the coherence follow from ‖A−B‖² = ‖A‖² + ‖B‖² − 2⟨A, B⟩.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from probe.records import HashKind
+from probe.sketch import CHUNK
+from probe.statistics import as_real, dtype_of, is_float
+from probe.store.reader import Reader
+
+_SMALL = 4 << 20
+"""elements up to which a tensor is read whole to try other orders of its axes"""
+
+
+class Status(enum.StrEnum):
+    """What is known of a pair of tensors."""
+
+    EQUAL = "equal"
+    """bit for bit, or every number the same"""
+    COMPARED = "compared"
+    """the error is known, or estimated"""
+    NONFINITE = "nonfinite"
+    """NaN or Inf on one side where the other has none, or elsewhere"""
+    PERMUTED = "looks permuted"
+    """axes of the same size, equal norms, other values: not decided"""
+    NOT_COMPARABLE = "not comparable"
+    """shapes or kinds differ, or nothing was measured"""
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """The error of B against A for one pair of tensors."""
+
+    status: Status
+    rel_l2: float = math.nan
+    """‖A−B‖ / max(‖A‖, ‖B‖); for integers the share of elements that differ"""
+    cosine: float = math.nan
+    coherence: float = math.nan
+    """cosine between A and B−A: ±1 when the error is a uniform scale of the value"""
+    norm_a: float = math.nan
+    norm_b: float = math.nan
+    max_abs: float = math.nan
+    max_abs_at: tuple[int, ...] | None = None
+    max_rel: float = math.nan
+    mean_abs: float = math.nan
+    estimated: bool = False
+    """from sketches or statistics, not from values"""
+    reason: str = ""
+    """why it is not comparable"""
+
+    @property
+    def norm_ratio(self) -> float:
+        """‖B‖ / ‖A‖."""
+        return self.norm_b / self.norm_a if self.norm_a else math.nan
+
+    @property
+    def is_known(self) -> bool:
+        """Tell whether the error is a number."""
+        return self.status in (Status.EQUAL, Status.COMPARED, Status.NONFINITE)
+
+
+class Side:
+    """A recording as the comparison reads it: plain lists, for speed."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        rows = reader.records
+        self.columns = {name: rows[name].tolist() for name in rows.dtype.names}
+        self.dtypes = [name.decode() for name in self.columns["dtype"]]
+        self.shapes = [reader.shapes[i] for i in self.columns["shape"]]
+        self.slots = [reader.slots[i] for i in self.columns["slot"]]
+        self.sketches = reader.sketches
+        steps = rows["step"]
+        self._first = {int(step): int(np.argmax(steps == step)) for step in np.unique(steps)}
+        self._count = {int(step): int((steps == step).sum()) for step in np.unique(steps)}
+
+    def rows_of(self, step: int) -> range:
+        """Return the records of a step; they lie together."""
+        first = self._first.get(step, 0)
+        return range(first, first + self._count.get(step, 0))
+
+    def digest(self, row: int) -> tuple[int, int, int] | None:
+        """Return the hash of a record with its kind, or None when there is none."""
+        kind = self.columns["hash_kind"][row]
+        if kind == HashKind.NONE:
+            return None
+        return self.columns["hash_lo"][row], self.columns["hash_hi"][row], kind
+
+    def has_values(self, row: int) -> bool:
+        """Tell whether the values of a record are stored."""
+        return self.columns["tensor"][row] >= 0
+
+
+def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape without its axes of size 1."""
+    return tuple(size for size in shape if size != 1)
+
+
+def kind_of(dtype: str) -> str:
+    """Return ``float``, ``complex``, ``integer`` (bools too)."""
+    resolved = dtype_of(dtype)
+    if resolved.kind == "c":
+        return "complex"
+    return "float" if is_float(resolved) else "integer"
+
+
+def measure_pair(a: Side, i: int, b: Side, j: int, *, free_axes: bool = True) -> Metrics:
+    """Compare record i of A with record j of B.
+
+    With ``free_axes``, axes of the same size may stand in another order in B ([s, b, h] against [b, s, h] with
+    s = b); never allow it for weights, where a square one that was not transposed is a fault.
+    """
+    shape_a, shape_b = a.shapes[i], b.shapes[j]
+    kind = kind_of(a.dtypes[i])
+    if kind != kind_of(b.dtypes[j]):
+        return Metrics(Status.NOT_COMPARABLE, reason=f"{a.dtypes[i]} against {b.dtypes[j]}")
+    if math.prod(shape_a) != math.prod(shape_b):
+        return Metrics(Status.NOT_COMPARABLE, reason=f"shape {list(shape_a)} against {list(shape_b)}")
+    digest = a.digest(i)
+    if digest is None or b.digest(j) is None:
+        return Metrics(Status.NOT_COMPARABLE, reason="no statistics were recorded")
+    norm_a, norm_b = a.columns["norm"][i], b.columns["norm"][j]
+    same_layout = squeezed(shape_a) == squeezed(shape_b) and a.dtypes[i] == b.dtypes[j]
+    if same_layout and digest == b.digest(j):
+        return Metrics(Status.EQUAL, 0.0, 1.0, 0.0, norm_a, norm_b, 0.0, None, 0.0, 0.0)
+    if a.has_values(i) and b.has_values(j):
+        return _from_values(a, i, b, j, free_axes)
+    return _from_sketches(a, i, b, j, kind, free_axes)
+
+
+def _from_sketches(a: Side, i: int, b: Side, j: int, kind: str, free_axes: bool) -> Metrics:
+    counts = [tuple(side.columns[name][row] for name in ("nan", "posinf", "neginf")) for side, row in ((a, i), (b, j))]
+    norm_a, norm_b = a.columns["norm"][i], b.columns["norm"][j]
+    if counts[0] != counts[1]:
+        return Metrics(Status.NONFINITE, math.inf, norm_a=norm_a, norm_b=norm_b, estimated=True,
+                       reason=_nonfinite_text(counts[0], counts[1]))  # fmt: skip
+    if sorted(squeezed(a.shapes[i])) != sorted(squeezed(b.shapes[j])):
+        return _from_statistics(a, i, b, j)
+    distance = float(np.linalg.norm(a.sketches[i] - b.sketches[j]))
+    if kind == "integer":
+        # ±1 per value: elements that differ contribute 4 each, in half of the cases
+        share = min(1.0, distance**2 / (2 * max(1, math.prod(a.shapes[i]))))
+        if not distance and not _same_statistics(a, i, b, j):
+            share = 1 / max(1, math.prod(a.shapes[i]))
+        status = Status.COMPARED if share else Status.EQUAL
+        return Metrics(status, share, norm_a=norm_a, norm_b=norm_b, estimated=bool(share))
+    metrics = _geometry(distance**2, norm_a, norm_b, estimated=True)
+    if free_axes and metrics.rel_l2 > 1e-3 and _looks_permuted(a, i, b, j):
+        return Metrics(Status.PERMUTED, norm_a=norm_a, norm_b=norm_b, estimated=True,
+                       reason="axes of the same size may be swapped; record with task='tensor' to decide")  # fmt: skip
+    return metrics
+
+
+def _from_statistics(a: Side, i: int, b: Side, j: int) -> Metrics:
+    """Compare what does not depend on how the elements are arranged: a lower bound of the error."""
+    size = max(abs(side.columns[name][row]) for side, row in ((a, i), (b, j)) for name in ("min", "max"))
+    norm_a, norm_b = a.columns["norm"][i], b.columns["norm"][j]
+    if not size or math.isnan(size):
+        return Metrics(Status.EQUAL, 0.0, norm_a=norm_a, norm_b=norm_b, estimated=True)
+    gaps = [abs(a.columns[name][i] - b.columns[name][j]) / size for name in ("min", "max", "mean", "rms")]
+    return Metrics(Status.COMPARED, max(gaps), norm_a=norm_a, norm_b=norm_b, estimated=True)
+
+
+def _same_statistics(a: Side, i: int, b: Side, j: int) -> bool:
+    return all(_same(a.columns[name][i], b.columns[name][j]) for name in ("min", "max", "mean", "rms", "zeros"))
+
+
+def _same(x: float, y: float) -> bool:
+    return x == y or (x != x and y != y)
+
+
+def _looks_permuted(a: Side, i: int, b: Side, j: int) -> bool:
+    sizes = squeezed(a.shapes[i])
+    if len(set(sizes)) == len(sizes):
+        return False
+    names = ("min", "max", "rms")
+    return all(math.isclose(a.columns[n][i], b.columns[n][j], rel_tol=1e-5, abs_tol=1e-12) for n in names)
+
+
+def _geometry(squared_distance: float, norm_a: float, norm_b: float, *, estimated: bool) -> Metrics:
+    """Return what follows from ‖A−B‖², ‖A‖ and ‖B‖."""
+    distance = math.sqrt(squared_distance)
+    larger = max(norm_a, norm_b)
+    if not larger:
+        return Metrics(Status.EQUAL, 0.0, 1.0, 0.0, norm_a, norm_b, estimated=estimated)
+    distance = min(distance, norm_a + norm_b)
+    inner = (norm_a**2 + norm_b**2 - distance**2) / 2
+    cosine = _clipped(inner / (norm_a * norm_b)) if norm_a and norm_b else 0.0
+    coherence = _clipped((inner - norm_a**2) / (norm_a * distance)) if norm_a and distance else 0.0
+    return Metrics(Status.COMPARED, distance / larger, cosine, coherence, norm_a, norm_b, estimated=estimated)
+
+
+def _clipped(value: float) -> float:
+    return max(-1.0, min(1.0, value))
+
+
+def _nonfinite_text(a: tuple[int, ...], b: tuple[int, ...]) -> str:
+    names = ("NaN", "+Inf", "-Inf")
+    texts = [", ".join(f"{count} {name}" for count, name in zip(side, names, strict=True) if count) for side in (a, b)]
+    return f"A has {texts[0] or 'only finite values'}, B has {texts[1] or 'only finite values'}"
+
+
+# From values
+
+
+@dataclass
+class _Sums:
+    """Sums over pairs of elements, taken in by chunks."""
+
+    squared: float = 0.0
+    squares_a: float = 0.0
+    squares_b: float = 0.0
+    inner: float = 0.0
+    absolute: float = 0.0
+    count: int = 0
+    differing: int = 0
+    mismatched: int = 0
+    """elements that are not finite in the same way"""
+    max_abs: float = 0.0
+    max_at: int = 0
+    max_rel: float = 0.0
+
+    def add(self, a: np.ndarray, b: np.ndarray) -> None:
+        """Add a chunk of A (flat, in A's order) and what stands there in B."""
+        if not a.size:
+            return
+        x, y = a.astype(np.float64).reshape(-1), b.astype(np.float64).reshape(-1)
+        finite = np.isfinite(x) & np.isfinite(y)
+        if not finite.all():
+            same = (x == y) | (np.isnan(x) & np.isnan(y))
+            self.mismatched += int((~finite & ~same).sum())
+            x, y = np.where(finite, x, 0.0), np.where(finite, y, 0.0)
+        error = y - x
+        size = np.abs(error)
+        top = int(size.argmax())
+        if size[top] > self.max_abs or not self.count:
+            self.max_abs, self.max_at = float(size[top]), self.count + top
+        self.squared += float(error @ error)
+        self.squares_a += float(x @ x)
+        self.squares_b += float(y @ y)
+        self.inner += float(x @ error)
+        self.absolute += float(size.sum())
+        self.differing += int(np.count_nonzero(size))
+        larger = np.maximum(np.abs(x), np.abs(y))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            relative = np.where(larger > 0, size / larger, 0.0)
+        self.max_rel = max(self.max_rel, float(relative.max()))
+        self.count += x.size
+
+
+def _from_values(a: Side, i: int, b: Side, j: int, free_axes: bool) -> Metrics:
+    shape_a, shape_b = a.shapes[i], b.shapes[j]
+    first, second = a.columns["tensor"][i], b.columns["tensor"][j]
+    integer = kind_of(a.dtypes[i]) == "integer"
+    best: _Sums | None = None
+    for order in _orders(shape_a, shape_b, free_axes):
+        sums = _Sums()
+        for x, y in _aligned_chunks(a.reader, first, b.reader, second, order):
+            if integer:
+                sums.differing += int(np.count_nonzero(x != y))
+                sums.count += x.size
+            else:
+                sums.add(as_real(x), as_real(y))
+        if best is None or (sums.squared, sums.differing) < (best.squared, best.differing):
+            best = sums
+        if best.squared <= 1e-4 * best.squares_a and not best.differing * integer:
+            break
+    assert best is not None
+    norm_a, norm_b = a.columns["norm"][i], b.columns["norm"][j]
+    if integer:
+        share = best.differing / max(1, best.count)
+        return Metrics(Status.COMPARED if share else Status.EQUAL, share, norm_a=norm_a, norm_b=norm_b)
+    return _finished(best, shape_a)
+
+
+def _finished(sums: _Sums, shape: tuple[int, ...]) -> Metrics:
+    norm_a, norm_b = math.sqrt(sums.squares_a), math.sqrt(sums.squares_b)
+    distance = math.sqrt(sums.squared)
+    index = np.unravel_index(sums.max_at, shape) if sums.count and math.prod(shape) == sums.count else ()
+    at = tuple(int(k) for k in index) or None
+    larger = max(norm_a, norm_b)
+    status = Status.COMPARED if distance else Status.EQUAL
+    error = distance / larger if larger else 0.0
+    reason = ""
+    if sums.mismatched:
+        status, error = Status.NONFINITE, math.inf
+        reason = f"{sums.mismatched} elements are NaN or Inf on one side only"
+    return Metrics(
+        status, error,
+        _clipped((sums.squares_a + sums.inner) / (norm_a * norm_b)) if norm_a and norm_b else float(not larger),
+        _clipped(sums.inner / (norm_a * distance)) if norm_a and distance else 0.0,
+        norm_a, norm_b, sums.max_abs, at, sums.max_rel, sums.absolute / max(1, sums.count), reason=reason,
+    )  # fmt: skip
+
+
+def _orders(a: tuple[int, ...], b: tuple[int, ...], free_axes: bool) -> list[tuple[int, ...] | None]:
+    """Return the orders of B's axes (those of size 1 left out) to try; None is B's own, flat.
+
+    The axes of a size are tried in every order only where the tensor is small and has at most four of them.
+    """
+    sizes_a, sizes_b = squeezed(a), squeezed(b)
+    if sizes_a == sizes_b:
+        repeated = free_axes and len(set(sizes_a)) < len(sizes_a) <= 4 and math.prod(a) <= _SMALL
+        others = _permutations(sizes_a, sizes_b) if repeated else []
+        return [None, *[order for order in others if order != tuple(range(len(sizes_b)))]]
+    if sorted(sizes_a) == sorted(sizes_b):
+        found = _permutations(sizes_a, sizes_b)
+        return list(found) if free_axes and math.prod(a) <= _SMALL else [found[0]]
+    return [None]
+
+
+def _permutations(a: tuple[int, ...], b: tuple[int, ...]) -> list[tuple[int, ...]]:
+    if len(b) > 6:
+        return [tuple(sorted(range(len(b)), key=lambda k: a.index(b[k])))]
+    return [order for order in itertools.permutations(range(len(b))) if tuple(b[k] for k in order) == a]
+
+
+def _aligned_chunks(
+    a: Reader, first: int, b: Reader, second: int, order: tuple[int, ...] | None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the elements of A, flat by chunks, and those of B that stand there, B's axes taken in ``order``."""
+    if order is None:
+        yield from zip(a.parts(first, CHUNK), b.parts(second, CHUNK), strict=True)
+        return
+    size = squeezed(a.shape_of(first))
+    rows = max(1, CHUNK * size[0] // max(1, math.prod(size)))
+    for start in range(0, size[0], rows):
+        stop = min(size[0], start + rows)
+        x = a.block(first, 0, start, stop)
+        y = b.block(second, order[0], start, stop).transpose(order)
+        yield x.reshape(-1), y.reshape(-1)

@@ -1,0 +1,179 @@
+"""What a comparison answers: frozen, typed, printable."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+from probe.comparison.metrics import Metrics
+from probe.records import Phase, Role
+
+SCHEMA = 1
+
+
+class Verdict(enum.StrEnum):
+    """The answer in one word."""
+
+    ALIGNED = "aligned"
+    DIVERGED = "diverged"
+    UNDECIDED = "undecided"
+
+
+class Kind(enum.StrEnum):
+    """What sort of divergence it is."""
+
+    INPUTS = "inputs"
+    INIT = "init"
+    INTRODUCED = "introduced"
+    MISSING = "missing"
+    NONFINITE = "nonfinite"
+    SHAPE = "shape"
+    DTYPE = "dtype"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRef:
+    """A place in a run."""
+
+    step: int
+    micro: int
+    path: str
+    class_name: str
+    call: int
+    slot: str
+
+    def as_json(self) -> dict[str, object]:
+        """Return the fields by their names in JSON."""
+        return {"step": self.step, "micro": self.micro, "path": self.path, "class": self.class_name,
+                "call": self.call, "slot": self.slot}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """One place that is wrong by itself, not because of something before it."""
+
+    phase: Phase
+    role: Role
+    kind: Kind
+    confidence: float
+    """0 to 1"""
+    a: tuple[NodeRef, ...]
+    b: tuple[NodeRef, ...]
+    metrics: Metrics | None
+    limit: float = math.nan
+    """the largest error that would have been noise"""
+    evidence: tuple[str, ...] = ()
+    """what was found, in words, most telling first"""
+    hint: str = ""
+    """what to look at"""
+
+    @property
+    def estimated(self) -> bool:
+        """Tell whether the error is an estimate from sketches or statistics."""
+        return self.metrics is not None and self.metrics.estimated
+
+    @property
+    def step(self) -> int:
+        """The step of A in which it is."""
+        return (self.a or self.b)[0].step
+
+    @property
+    def path(self) -> str:
+        """The module's path, in A where A has it."""
+        return (self.a or self.b)[0].path
+
+    def as_json(self) -> dict[str, object]:
+        """Return the fields by their names in JSON."""
+        return {
+            "phase": self.phase.label,
+            "role": self.role.label,
+            "kind": self.kind.value,
+            "confidence": round(self.confidence, 3),
+            "a": [ref.as_json() for ref in self.a],
+            "b": [ref.as_json() for ref in self.b],
+            "metrics": metrics_json(self.metrics),
+            "estimated": self.estimated,
+            "limit": _finite(self.limit),
+            "evidence": list(self.evidence),
+            "hint": self.hint,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of the two runs was compared."""
+
+    paired: int
+    """module calls that both sides have"""
+    only_a: int
+    only_b: int
+    not_comparable: int
+    """pairs of tensors that could not be compared"""
+    compared: int
+    """pairs of tensors that were compared"""
+
+    @property
+    def share(self) -> float:
+        """Paired calls as a share of the smaller side's."""
+        total = self.paired + min(self.only_a, self.only_b)
+        return self.paired / total if total else 0.0
+
+    def as_json(self) -> dict[str, object]:
+        """Return the fields by their names in JSON."""
+        return {"paired": self.paired, "only_a": self.only_a, "only_b": self.only_b,
+                "not_comparable": self.not_comparable, "compared": self.compared}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SlotResult:
+    """One pair of tensors that was compared: a row of the table."""
+
+    step: int
+    micro: int
+    phase: Phase
+    role: Role
+    call: int
+    path_a: str
+    class_a: str
+    slot_a: str
+    path_b: str
+    class_b: str
+    slot_b: str
+    dtype_a: str
+    dtype_b: str
+    shape_a: tuple[int, ...]
+    shape_b: tuple[int, ...]
+    reason: str
+    """why the modules are a pair"""
+    metrics: Metrics
+    row_a: int
+    row_b: int
+    limit: float = math.nan
+    verdict: str = ""
+    """``equal``, ``noise``, ``introduced``, ``inherited``, ``not comparable`` or ``not judged``"""
+
+
+def metrics_json(metrics: Metrics | None) -> dict[str, object] | None:
+    """Return metrics by their names in JSON; what is not a finite number becomes null."""
+    if metrics is None:
+        return None
+    return {
+        "status": metrics.status.value,
+        "rel_l2": _finite(metrics.rel_l2),
+        "cosine": _finite(metrics.cosine),
+        "coherence": _finite(metrics.coherence),
+        "norm_a": _finite(metrics.norm_a),
+        "norm_b": _finite(metrics.norm_b),
+        "norm_ratio": _finite(metrics.norm_ratio),
+        "max_abs": _finite(metrics.max_abs),
+        "max_abs_at": list(metrics.max_abs_at) if metrics.max_abs_at is not None else None,
+        "max_rel": _finite(metrics.max_rel),
+        "mean_abs": _finite(metrics.mean_abs),
+        "reason": metrics.reason,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

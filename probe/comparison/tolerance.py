@@ -1,0 +1,83 @@
+"""How much error is noise: the built-in model.
+
+An error is more than noise when it exceeds both ``k`` unit roundoffs of the least precise dtype on the way and
+``gain`` times the largest error among what it was computed from. The numbers were found on 192 pairs of models,
+see ``docs/architecture.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+_SIXTEEN_BIT = 2.0**-20
+"""unit roundoffs above this are those of 16-bit (or narrower) dtypes"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Thresholds of one kind of observation."""
+
+    k: float
+    """unit roundoffs allowed without any error at the sources, for float32 and wider"""
+    k16: float
+    """the same for 16-bit dtypes, whose rounding errors do not grow with the reduction length"""
+    gain: float
+    """how much larger than its sources' an error may be"""
+
+    def limit(self, u: float, sources: float) -> float:
+        """Return the largest error that is still noise, for unit roundoff ``u`` and the sources' largest error."""
+        k = self.k16 if u > _SIXTEEN_BIT else self.k
+        return max(k * u, self.gain * sources)
+
+
+INIT = Rule(k=16, k16=1, gain=0)
+FORWARD = Rule(k=16, k16=8, gain=8)
+LOSS = Rule(k=16, k16=16, gain=1)
+BACKWARD = Rule(k=64, k16=16, gain=16)
+GRADIENT = Rule(k=64, k16=16, gain=16)
+USED = Rule(k=64, k16=16, gain=16)
+STATE = Rule(k=64, k16=16, gain=16)
+
+INTEGER_GAIN = 20
+"""share of integers that may differ, as a multiple of their sources' error"""
+UPDATE_ERROR_LIMIT = 0.1
+"""gradients with a larger error than this say nothing about the update"""
+UPDATE_BOUND_LIMIT = 0.7
+"""updates whose error bound is larger than this are not judged by it"""
+RATIO_LIMIT = 0.02
+"""norms of updates may differ by this much"""
+
+
+def update_bound(gradient_error: float, u: float, parameter_to_update: float, size: int) -> float:
+    """Return the relative error of an update that gradient noise, rounding and sign flips explain.
+
+    Parameters
+    ----------
+    gradient_error
+        relative L2 error of the gradient that was used
+    u
+        unit roundoff of the parameter's dtype
+    parameter_to_update
+        ‖parameter‖ / ‖update‖
+    size
+        number of elements
+    """
+    return 4 * (math.sqrt(gradient_error) + u * parameter_to_update) + 2 * math.sqrt(3 / max(1, size))
+
+
+@dataclass(slots=True)
+class Level:
+    """The largest error, and the coarsest unit roundoff, among several tensors."""
+
+    error: float = 0.0
+    u: float = 0.0
+
+    def add(self, error: float, u: float) -> None:
+        """Take in one more tensor."""
+        self.error = max(self.error, error)
+        self.u = max(self.u, u)
+
+    def merge(self, other: Level) -> None:
+        """Take in all of another level."""
+        self.add(other.error, other.u)

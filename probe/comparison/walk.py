@@ -1,0 +1,590 @@
+"""Walking one step in causal order: what is introduced where.
+
+Every event is held against the errors of its direct sources. One whose error is more than they and rounding
+explain is a finding, and is charged to the module whose code lies between: `StepWalk` for what the model
+computes, `probe.comparison.updates` for what the optimizer does with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from probe.comparison import tolerance
+from probe.comparison.events import Event, Loose, Node, Rows, StepPairs
+from probe.comparison.metrics import Metrics, Side, Status, squeezed
+from probe.comparison.result import Divergence, Kind, NodeRef
+from probe.comparison.tolerance import Level, Rule
+from probe.matching import Reason
+from probe.records import Phase, Role
+from probe.statistics import unit_roundoff
+
+_MOST = 0.6
+"""share of parameters beyond which a finding is about all of them"""
+
+
+@dataclass
+class State:
+    """What one step leaves for the next."""
+
+    parameters: dict[int, Level] = field(default_factory=dict)
+    """relative errors of the parameters a pair of modules owns, pooled"""
+    gradients: dict[tuple[int, str], float] = field(default_factory=dict)
+    """relative errors of parameter gradients"""
+
+    @property
+    def worst(self) -> Level:
+        """The largest of all parameters' errors."""
+        level = Level()
+        for each in self.parameters.values():
+            level.merge(each)
+        return level
+
+
+class StepWalk:
+    """One step, judged.
+
+    Parameters
+    ----------
+    pairs
+        the step's paired calls and observations
+    state
+        errors that the step before left in the parameters
+    """
+
+    def __init__(self, pairs: StepPairs, state: State) -> None:
+        self.pairs, self.state = pairs, state
+        self.findings: list[Divergence] = []
+        self.events: list[tuple[Event, float, str]] = []
+        """every event with its limit and verdict"""
+        self.warnings: list[str] = []
+        self._missing: dict[int, tuple[str, str]] = {}
+        """pairs of modules of which one has a parameter that is not zero and the other lacks: (slot, side)"""
+        self._forward: dict[Node | None, Level] = {}
+        self._own: dict[int, Level] = {}
+        self._backward: dict[Node | None, Level] = {}
+        self._arrived: dict[int, Level] = {}
+        """errors of the gradients of a pair's outputs, over all calls"""
+        self._grad_norm: dict[int, float] = {}
+        self._last_good: dict[Node | None, int] = {}
+        self._unknown: dict[int, set[str]] = {}
+
+    # Init
+
+    def judge_init(self) -> None:
+        """Judge the weights that the step began with."""
+        found = []
+        judged = 0
+        pooled: dict[int, list[tuple[float, float, float]]] = {}
+        for event in self.pairs.parameter_events(Phase.INIT, Role.PARAM):
+            if event.is_one_sided:
+                self._note_missing(event)
+                continue
+            metrics = event.metrics
+            assert metrics is not None
+            judged += 1
+            u = self._u(event)
+            limit = tolerance.INIT.limit(u, 0.0)
+            if metrics.status is Status.NOT_COMPARABLE:
+                self._shape_mismatch(event)
+            wrong = self._settle(event, limit, metrics.is_known and metrics.rel_l2 > limit)
+            if wrong:
+                found.append(event)
+            if metrics.is_known:
+                norm = max(metrics.norm_a, metrics.norm_b)
+                pooled.setdefault(event.pair, []).append((metrics.rel_l2 * norm, norm, u))
+        self._pool(pooled)
+        if len(found) > max(1, _MOST * judged):
+            text = f"{len(found)} of {judged} parameters differ before the first step"
+            self._add(Phase.INIT, Kind.INIT, found[0], None, tolerance.INIT, (text,),
+                      hint="the two runs do not start from the same weights: load or convert one side's into the other",
+                      root=True)  # fmt: skip
+            return
+        for event in found:
+            self._add(Phase.INIT, Kind.INIT, event, event.pair, tolerance.INIT,
+                      ("the weights differ before the first step",),
+                      hint=_scale_hint(event.metrics) or "look at how this weight is loaded or converted")  # fmt: skip
+
+    def _pool(self, pooled: dict[int, list[tuple[float, float, float]]]) -> None:
+        for pair, parts in pooled.items():
+            total = math.sqrt(sum(norm**2 for _, norm, _ in parts))
+            error = math.sqrt(sum(error**2 for error, _, _ in parts)) / total if total else 0.0
+            self.state.parameters[pair] = Level(error, max(u for *_, u in parts))
+
+    def _note_missing(self, event: Event) -> None:
+        pair = self.pairs.matching.pairs[event.pair]
+        classes = (self._class_a(pair.a), self._class_b(pair.b))
+        side, row, slot = (
+            (self.pairs.a, event.row_a, event.slot_a) if event.row_a >= 0 else (self.pairs.b, event.row_b, event.slot_b)
+        )
+        if classes[0] == classes[1] and side.columns["norm"][row] > 0:
+            self._missing[event.pair] = (slot, "A" if event.row_a >= 0 else "B")
+
+    def _shape_mismatch(self, event: Event) -> None:
+        pair = self.pairs.matching.pairs[event.pair]
+        if self._class_a(pair.a) == self._class_b(pair.b) and event.metrics is not None:
+            self._add(Phase.INIT, Kind.SHAPE, event, event.pair, tolerance.INIT, (event.metrics.reason,),
+                      hint="the two models are not built with the same sizes")  # fmt: skip
+
+    # Forward
+
+    def judge_forward(self, micro: int) -> None:
+        """Judge what the modules of a micro-batch were given and returned."""
+        self._forward = {None: Level()}
+        self._last_good = {}
+        events = [(n, e) for n, e in self.pairs.node_events(micro) if e.phase is not Phase.BACKWARD]
+        for node, event in events:
+            if event.is_one_sided and event.role is Role.INPUT:
+                self._unknown.setdefault(id(node), set()).add(event.slot_a or event.slot_b)
+        for node, event in sorted(events, key=lambda pair: self._order(pair[1])):
+            if event.metrics is not None:
+                self._judge_forward_event(node, event)
+
+    def _judge_forward_event(self, node: Node, event: Event) -> None:
+        metrics = event.metrics
+        assert metrics is not None
+        is_input = event.role is Role.INPUT
+        context = self._context(node.parent if is_input else node)
+        if not metrics.is_known:
+            self._settle(event, math.nan, False)
+            if is_input:
+                self._unknown.setdefault(id(node), set()).add(event.slot_a)
+                if node.parent is None and metrics.status is Status.NOT_COMPARABLE and "shape" in metrics.reason:
+                    self._charge_input(node, event, tolerance.FORWARD)
+            return
+        u = max(self._u(event), context.u, unit_roundoff(node.autocast) if node.autocast else 0.0)
+        sources = context.error if not (is_input and node.parent is None) else 0.0
+        limit = self._forward_limit(event, u, sources)
+        wrong = self._settle(event, limit, metrics.rel_l2 > limit, sources)
+        if wrong:
+            if is_input:
+                self._charge_input(node, event, tolerance.FORWARD)
+            else:
+                self._charge_output(node, event)
+        error = metrics.rel_l2 if u else math.sqrt(metrics.rel_l2)
+        own_u = self._u(event)
+        if is_input:
+            self._context(node).add(error, own_u)
+            if wrong:
+                context.add(error, own_u)
+            else:
+                self._last_good[node.parent] = node.begin
+        else:
+            self._context(node).add(error, own_u)
+            self._context(node.parent).add(error, own_u)
+            if not wrong:
+                self._last_good[node.parent] = node.end
+
+    def _forward_limit(self, event: Event, u: float, sources: float) -> float:
+        if self._u(event) == 0.0:
+            return tolerance.INTEGER_GAIN * sources
+        if self._is_loss(event):
+            return tolerance.LOSS.limit(u, sources)
+        return tolerance.FORWARD.limit(u, sources)
+
+    def _is_loss(self, event: Event) -> bool:
+        row = event.row_a
+        node_path = self.pairs.a.reader.modules[self.pairs.matching.pairs[event.pair].a].path
+        return event.role is Role.OUTPUT and not squeezed(self.pairs.a.shapes[row]) and node_path == self._root_path()
+
+    def _root_path(self) -> str:
+        tops = [self.pairs.matching.pairs[n.pair].a for n in self.pairs.nodes.values() if n.parent is None]
+        return self.pairs.a.reader.modules[tops[0]].path if tops else ""
+
+    def _context(self, node: Node | None) -> Level:
+        level = self._forward.get(node)
+        if level is None:
+            level = self._forward[node] = Level()
+            assert node is not None
+            level.merge(self.state.parameters.get(node.pair, Level()))
+            if any(self._has_parameters(loose) for loose in node.loose_a):
+                level.merge(self.state.worst)
+        return level
+
+    def _has_parameters(self, loose: Loose) -> bool:
+        return self.pairs.a.reader.modules[loose.module].n_params > 0
+
+    def _charge_input(self, node: Node, event: Event, rule: Rule) -> None:
+        """An input is wrong though what it was made from is right: the caller's own code made it so."""
+        assert event.metrics is not None
+        if node.parent is None:
+            what = event.metrics.reason or "the model is given different inputs"
+            self._add(Phase.FORWARD, Kind.INPUTS, event, node.pair, rule, (what,), node=node,
+                      hint="feed both sides the same batch before looking at anything else")  # fmt: skip
+            return
+        if self._charge_loose(node.parent, event, node.begin, node.begin_b, rule):
+            return
+        name_a = self._path_a(node.pair)
+        between = [self.pairs.a.reader.modules[loose.module].path for loose in self._between(node.parent, node.begin)]
+        facts = [f"the input {event.slot_a} of {name_a} differs, what was there before it agrees"]
+        if between:
+            facts.append(f"not compared on the way: {', '.join(between)}")
+        self._add(Phase.FORWARD, _kind_of(event.metrics), event, node.parent.pair, rule, tuple(facts), node=node.parent,
+                  hint="look at the code of this module itself: what it does between the modules that it calls")  # fmt: skip
+
+    def _charge_output(self, node: Node, event: Event) -> None:
+        assert event.metrics is not None
+        if self._is_loss(event):
+            self._add(Phase.LOSS, Kind.INTRODUCED, event, node.pair, tolerance.LOSS,
+                      ("the loss differs, what it is computed from agrees",), node=node,
+                      hint="look at the loss function: reduction, label smoothing, ignored index, weights")  # fmt: skip
+            return
+        if node.pair in self._missing and not node.loose_a:
+            slot, side = self._missing[node.pair]
+            facts = (f"the parameter {slot} exists on {side} only and is not zero", "the module's output differs")
+            self._add(Phase.INIT, Kind.MISSING, event, node.pair, tolerance.FORWARD, facts, node=node, slot=slot,
+                      hint=f"{slot} is missing on {'B' if side == 'A' else 'A'}")  # fmt: skip
+            return
+        if self._charge_loose(node, event, node.end, node.end_b, tolerance.FORWARD):
+            return
+        facts = [f"inputs agree (rel {self._context(node).error:.1e})", f"its output {event.slot_a} differs"]
+        classes = self._classes(node.pair)
+        hint = _scale_hint(event.metrics)
+        if classes[0] != classes[1] and self.pairs.matching.pairs[node.pair].reason is not Reason.MAPPED:
+            facts.append(f"the classes differ: {classes[0]} against {classes[1]}")
+        self._add(Phase.FORWARD, _kind_of(event.metrics), event, node.pair, tolerance.FORWARD, tuple(facts), node=node,
+                  hint=hint or "look at what this module computes and with which settings")  # fmt: skip
+
+    def _between(self, caller: Node, before: int) -> list[Loose]:
+        since = self._last_good.get(caller, caller.begin)
+        return [loose for loose in caller.loose_a if since <= loose.begin < before and not self._is_noop(loose)]
+
+    def _charge_loose(self, caller: Node, event: Event, before: int, before_b: int, rule: Rule) -> bool:
+        """Blame the only unmatched module that was called since the last good event, if there is just one."""
+        mine = self._between(caller, before)
+        theirs = [loose for loose in caller.loose_b if loose.begin < before_b and not self._is_noop_b(loose)]
+        if len(mine) == 1 and not theirs:
+            side, loose, missing = "A", mine[0], "B"
+        elif not mine and len(theirs) == 1:
+            side, loose, missing = "B", theirs[0], "A"
+        else:
+            return False
+        reader = (self.pairs.a if side == "A" else self.pairs.b).reader
+        module = reader.modules[loose.module]
+        ref = NodeRef(event.step, event.micro, module.path, module.class_name, loose.call, "")
+        limit = rule.limit(self._u(event), 0.0)
+        self._append(Divergence(
+            Phase.FORWARD, event.role, Kind.MISSING, self._confidence(event, None),
+            (ref,) if side == "A" else (), (ref,) if side == "B" else (), event.metrics, limit,
+            (f"{module.path} is called on {side} and has no counterpart on {missing}",
+             f"what comes next, {self._path_a(event.pair)}, gets another {event.slot_a}"),
+            f"{missing} lacks this module, or runs it under a name that the mapping does not give",
+        ))  # fmt: skip
+        return True
+
+    def _is_noop(self, loose: Loose) -> bool:
+        return _is_noop(self.pairs.a, self.pairs.rows_a, loose)
+
+    def _is_noop_b(self, loose: Loose) -> bool:
+        return _is_noop(self.pairs.b, self.pairs.rows_b, loose)
+
+    # Loss
+
+    def judge_loss(self, a: dict[str, float], b: dict[str, float]) -> None:
+        """Judge the loss that was given to ``probe.step``."""
+        if "loss" not in a or "loss" not in b:
+            return
+        x, y = a["loss"], b["loss"]
+        outputs = self._forward.get(None, Level())
+        nodes = [node for node in self.pairs.nodes.values() if node.parent is None]
+        for node in nodes:
+            outputs.merge(self._forward.get(node, Level()))
+        limit = tolerance.LOSS.limit(max(outputs.u, 2.0**-24), outputs.error)
+        larger = max(abs(x), abs(y))
+        error = abs(x - y) / larger if larger and math.isfinite(x) and math.isfinite(y) else 0.0
+        if math.isfinite(x) != math.isfinite(y):
+            error = math.inf
+        if error <= limit or not nodes or any(f.phase is Phase.LOSS for f in self.findings):
+            return
+        metrics = Metrics(Status.COMPARED, error, norm_a=abs(x), norm_b=abs(y), max_abs=abs(x - y))
+        facts = (f"the loss differs: {x:.9g} against {y:.9g}", f"what it is computed from agrees (rel {outputs.error:.1e})")
+        self._append(Divergence(
+            Phase.LOSS, Role.VALUE, Kind.INTRODUCED if math.isfinite(error) else Kind.NONFINITE, 0.95,
+            *self._refs(nodes[0].pair, nodes[0], "loss", "loss"), metrics, limit, facts,
+            "look at the loss function: reduction, label smoothing, ignored index, weights",
+        ))  # fmt: skip
+
+    # Backward
+
+    def judge_backward(self, micro: int) -> None:
+        """Judge the gradients that ran back through the modules of a micro-batch."""
+        self._backward = {None: Level()}
+        for node, level in self._forward.items():
+            if node is None or node.parent is None:
+                self._backward[None].merge(level)
+        events = [(n, e) for n, e in self.pairs.node_events(micro) if e.phase is Phase.BACKWARD]
+        for node, event in sorted(events, key=lambda pair: self._order(pair[1])):
+            if event.metrics is not None:
+                self._judge_backward_event(node, event)
+
+    def _judge_backward_event(self, node: Node, event: Event) -> None:
+        metrics = event.metrics
+        assert metrics is not None
+        if event.role is Role.GRAD_OUTPUT and metrics.is_known:
+            norm = max(metrics.norm_a, metrics.norm_b)
+            self._grad_norm[event.pair] = math.hypot(self._grad_norm.get(event.pair, 0.0), norm)
+        if not metrics.is_known:
+            self._settle(event, math.nan, False)
+            return
+        sources = Level()
+        for place in (node, *node.ancestors(), None):
+            sources.merge(self._backward.get(place, Level()))
+        sources.merge(self._forward.get(node, Level()))
+        if node.parent is not None:
+            sources.merge(self._forward.get(node.parent, Level()))
+        u = max(self._u(event), sources.u)
+        limit = tolerance.BACKWARD.limit(u, sources.error)
+        wrong = self._settle(event, limit, metrics.rel_l2 > limit, sources.error)
+        if wrong:
+            self._charge_gradient(node, event)
+        own = Level(metrics.rel_l2, self._u(event))
+        self._backward.setdefault(node.parent, Level()).merge(own)
+        if event.role is Role.GRAD_OUTPUT:
+            self._backward.setdefault(node, Level()).merge(own)
+            self._arrived.setdefault(node.pair, Level()).merge(own)
+
+    def _charge_gradient(self, node: Node, event: Event) -> None:
+        assert event.metrics is not None
+        kind = _kind_of(event.metrics)
+        hint = _scale_hint(event.metrics, "a factor in backward")
+        if event.role is Role.GRAD_INPUT:
+            facts = ("the gradient of its output agrees", f"what it passes back to its input {event.slot_a} differs")
+            self._add(Phase.BACKWARD, kind, event, node.pair, tolerance.BACKWARD, facts, node=node,
+                      hint=hint or "look at this module's backward, and at custom autograd functions in it")  # fmt: skip
+            return
+        if event.role is Role.GRAD_OUTPUT and node.parent is None:
+            facts = ("the model's outputs agree", "the gradient that comes back to them differs")
+            self._add(Phase.LOSS, kind, event, node.pair, tolerance.BACKWARD, facts, node=node,
+                      hint=hint or "look at the loss function and at the loss scale")  # fmt: skip
+            return
+        place = self._consumer(node, event) or (node if event.role is Role.GRAD_TOTAL else node.parent) or node
+        what = "output" if event.role is Role.GRAD_OUTPUT else "input"
+        facts = (
+            f"the gradient of {self._path_a(node.pair)}'s {what} {event.slot_a} differs",
+            "what every module passes back before it agrees",
+        )
+        self._add(Phase.BACKWARD, kind, event, place.pair, tolerance.BACKWARD, facts, node=place,
+                  hint=hint or "look at the backward of this module's own code")  # fmt: skip
+
+    def _consumer(self, node: Node, event: Event) -> Node | None:
+        """Return the deepest module that alone consumed a tensor and whose own contribution is not known."""
+        role = Role.OUTPUT if event.role is Role.GRAD_OUTPUT else Role.INPUT
+        key = (node.micro, self.pairs.matching.pairs[node.pair].a, node.call)
+        rows = self.pairs.rows_a.get(key, role).get(event.slot_a)
+        digest = self.pairs.a.digest(rows[0]) if rows else None
+        if digest is None:
+            return None
+        consumers = []
+        for other in self.pairs.nodes.values():
+            if other.micro != node.micro or other is node or other.begin < node.begin:
+                continue
+            where = (other.micro, self.pairs.matching.pairs[other.pair].a, other.call)
+            for slot, taken in self.pairs.rows_a.get(where, Role.INPUT).items():
+                if self.pairs.a.digest(taken[0]) == digest:
+                    consumers.append((other, slot, where))
+        inner = [c for c in consumers if not any(c[0] in other.ancestors() for other, _, _ in consumers)]
+        if len(inner) != 1:
+            return None
+        other, slot, where = inner[0]
+        return None if slot in self.pairs.rows_a.get(where, Role.GRAD_INPUT) else other
+
+    # Parameter gradients
+
+    def judge_gradients(self) -> None:
+        """Judge the gradients that backward left at the parameters."""
+        events = list(self.pairs.parameter_events(Phase.GRADIENT, Role.PARAM_GRAD))
+        both = [event for event in events if not event.is_one_sided]
+        if events and not both:
+            self.warnings.append("parameter gradients were recorded on one side only: they are not compared")
+            return
+        owners = self._owners()
+        found, missing = [], []
+        for event in events:
+            if event.is_one_sided:
+                missing.append(event)
+            elif self._judge_parameter_gradient(event, owners):
+                found.append(event)
+        for event in missing:
+            self._charge_missing_gradient(event)
+        self._add_parameters(found, len(both), Phase.GRADIENT, tolerance.GRADIENT,
+                             "the gradient of this parameter differs, the gradients at its module's output agree",
+                             "gradients", "look at accumulation, loss scale and reduction over micro-batches or ranks")  # fmt: skip
+
+    def _judge_parameter_gradient(self, event: Event, owners: dict[tuple[int, str], list[int]]) -> bool:
+        metrics = event.metrics
+        assert metrics is not None
+        if not metrics.is_known:
+            return self._settle(event, math.nan, False)
+        pairs = owners.get((event.pair, event.slot_a), [event.pair])
+        own = max(metrics.norm_a, metrics.norm_b)
+        self.state.gradients[event.pair, event.slot_a] = metrics.rel_l2
+        scale = max(own, math.sqrt(sum(self._grad_norm.get(pair, 0.0) ** 2 for pair in pairs)))
+        error = metrics.rel_l2 * own / scale if scale and own else metrics.rel_l2
+        sources = Level()
+        for pair in pairs:
+            sources.merge(self._arrived.get(pair, Level()))
+        for node, level in self._forward.items():
+            if node is not None and node.pair in pairs:
+                sources.merge(level)
+        if not any(pair in self._arrived for pair in pairs):
+            for level in self._backward.values():
+                sources.merge(level)
+        u = max(self._u(event), sources.u)
+        floor = 16 * u if not self._arrived else 0.0
+        limit = tolerance.GRADIENT.limit(u, max(sources.error, floor))
+        return self._settle(event, limit, error > limit, sources.error)
+
+    def _owners(self) -> dict[tuple[int, str], list[int]]:
+        """Return, for tied parameters, the pairs of all modules that hold them."""
+        found = {}
+        by_path = {module.path: i for i, module in enumerate(self.pairs.a.reader.modules)}
+        for parameter in self.pairs.a.reader.parameters:
+            holders = [by_path.get(name.rpartition(".")[0], -1) for name in parameter.names]
+            pairs = [self.pairs.pair_of_a[holder] for holder in holders if holder in self.pairs.pair_of_a]
+            first = self.pairs.pair_of_a.get(parameter.module)
+            if first is not None:
+                found[first, parameter.slot] = pairs
+        return found
+
+    def _charge_missing_gradient(self, event: Event) -> None:
+        side = "A" if event.row_a >= 0 else "B"
+        slot = event.slot_a or event.slot_b
+        pair = self.pairs.matching.pairs[event.pair]
+        known_a = self.pairs.rows_a.get((0, pair.a, 0), Role.PARAM)
+        known_b = self.pairs.rows_b.get((0, pair.b, 0), Role.PARAM)
+        on_both = f"init:{slot}" in known_a and f"init:{slot}" in known_b
+        same_class = self._class_a(pair.a) == self._class_b(pair.b)
+        if not on_both and not same_class:
+            return
+        other = "B" if side == "A" else "A"
+        why = "requires_grad is off, or the parameter is cut off from the loss" if on_both else f"{other} lacks it"
+        self._add(Phase.GRADIENT, Kind.MISSING, event, event.pair, tolerance.GRADIENT,
+                  (f"{slot} gets a gradient on {side} only",), slot=slot,
+                  hint=f"{slot} does not learn on {other}: {why}")  # fmt: skip
+
+    def _add_parameters(
+        self, found: list[Event], judged: int, phase: Phase, rule: Rule, text: str, plural: str, hint: str
+    ) -> None:
+        """Add findings about parameters: one for all where most are concerned and alike, else one for each."""
+        if len(found) > max(2, _MOST * judged):
+            ratios = [event.metrics.norm_ratio for event in found if event.metrics is not None]
+            low, high = min(ratios), max(ratios)
+            said = [f"{len(found)} of {judged} {plural} differ"]
+            if high - low < 1e-3 * abs(high):
+                said.append(f"all by the same factor: B is {ratios[0]:.6g} times A")
+            self._add(phase, Kind.INTRODUCED, found[0], None, rule, tuple(said), hint=hint, root=True)
+            return
+        for event in found:
+            assert event.metrics is not None
+            self._add(phase, _kind_of(event.metrics), event, event.pair, rule, (text,),
+                      hint=_scale_hint(event.metrics) or hint)  # fmt: skip
+
+    # Bookkeeping
+
+    def _settle(self, event: Event, limit: float, wrong: bool, sources: float = 0.0) -> bool:
+        """Note an event's verdict; return whether it is a finding."""
+        metrics = event.metrics
+        assert metrics is not None
+        if not metrics.is_known:
+            verdict = "not comparable"
+        elif metrics.status is Status.EQUAL:
+            verdict = "equal"
+        elif wrong:
+            verdict = "introduced"
+        elif sources > 0 and metrics.rel_l2 > tolerance.FORWARD.limit(self._u(event), 0.0):
+            verdict = "inherited"
+        else:
+            verdict = "noise"
+        self.events.append((event, limit, verdict))
+        return wrong
+
+    def _add(
+        self, phase: Phase, kind: Kind, event: Event, pair: int | None, rule: Rule, evidence: Iterable[str], *,
+        hint: str, node: Node | None = None, slot: str | None = None, root: bool = False,
+    ) -> None:  # fmt: skip
+        limit = next((limit for e, limit, _ in reversed(self.events) if e is event), rule.limit(self._u(event), 0.0))
+        if root:
+            refs = self._root_refs(event)
+        else:
+            assert pair is not None
+            refs = self._refs(pair, node, slot or event.slot_a, slot or event.slot_b)
+        self._append(Divergence(phase, event.role, kind, self._confidence(event, node), *refs, event.metrics, limit,
+                                tuple(evidence), hint))  # fmt: skip
+
+    def _append(self, divergence: Divergence) -> None:
+        self.findings.append(divergence)
+
+    def _confidence(self, event: Event, node: Node | None) -> float:
+        value = 0.99
+        if event.metrics is not None and event.metrics.estimated:
+            value *= 0.97
+        if node is not None and id(node) in self._unknown:
+            value *= 0.9
+        limit = next((limit for e, limit, _ in reversed(self.events) if e is event), math.nan)
+        if event.metrics is not None and event.metrics.rel_l2 < 2 * limit:
+            value *= 0.7
+        return value
+
+    def unknown_inputs(self, node: Node) -> set[str]:
+        """Return the inputs of a call of which nothing is known."""
+        return self._unknown.get(id(node), set())
+
+    def _refs(
+        self, pair: int, node: Node | None, slot_a: str, slot_b: str
+    ) -> tuple[tuple[NodeRef, ...], tuple[NodeRef, ...]]:
+        modules = self.pairs.matching.pairs[pair]
+        a, b = self.pairs.a.reader.modules[modules.a], self.pairs.b.reader.modules[modules.b]
+        micro, call = (node.micro, node.call) if node is not None else (0, 0)
+        return (
+            (NodeRef(self.pairs.step, micro, a.path, a.class_name, call, slot_a),),
+            (NodeRef(self.pairs.step_b, micro, b.path, b.class_name, call, slot_b),),
+        )
+
+    def _root_refs(self, event: Event) -> tuple[tuple[NodeRef, ...], tuple[NodeRef, ...]]:
+        a, b = self.pairs.a.reader.modules[0], self.pairs.b.reader.modules[0]
+        return (
+            (NodeRef(self.pairs.step, 0, a.path, a.class_name, 0, ""),),
+            (NodeRef(self.pairs.step_b, 0, b.path, b.class_name, 0, ""),),
+        )
+
+    def _order(self, event: Event) -> int:
+        return self.pairs.a.columns["order"][event.row_a] if event.row_a >= 0 else 0
+
+    def _u(self, event: Event) -> float:
+        rows = ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))
+        return max(unit_roundoff(side.dtypes[row]) for side, row in rows if row >= 0)
+
+    def _class_a(self, module: int) -> str:
+        return self.pairs.a.reader.modules[module].class_name
+
+    def _class_b(self, module: int) -> str:
+        return self.pairs.b.reader.modules[module].class_name
+
+    def _classes(self, pair: int) -> tuple[str, str]:
+        modules = self.pairs.matching.pairs[pair]
+        return self._class_a(modules.a), self._class_b(modules.b)
+
+    def _path_a(self, pair: int) -> str:
+        return self.pairs.a.reader.modules[self.pairs.matching.pairs[pair].a].path or "the root"
+
+
+def _is_noop(side: Side, rows: Rows, loose: Loose) -> bool:
+    """Tell whether a call returned what it was given (Identity, an inactive Dropout), or nothing at all."""
+    key = (loose.micro, loose.module, loose.call)
+    given = {side.digest(found[0]) for found in rows.get(key, Role.INPUT).values()}
+    outputs = rows.get(key, Role.OUTPUT)
+    if not outputs:
+        return side.reader.modules[loose.module].n_params == 0
+    return all(side.digest(found[0]) in given for found in outputs.values())
+
+
+def _kind_of(metrics: Metrics) -> Kind:
+    return Kind.NONFINITE if metrics.status is Status.NONFINITE else Kind.INTRODUCED
+
+
+def _scale_hint(metrics: Metrics | None, what: str = "eps, a scale or a weight") -> str:
+    """Say so when the error is parallel to the value."""
+    if metrics is None or not abs(metrics.coherence) > 0.98 or not metrics.norm_a:
+        return ""
+    return f"B is {metrics.norm_ratio:.7g} times A, a uniform scale of the value: look at {what}"

@@ -1,0 +1,266 @@
+"""Matching: which module of A is which of B, and why.
+
+From most to least certain: the mapping says so; the same path; inside a list of layers of which one side has
+fewer, the same initial weights. Wrappers are looked through. What has no partner is listed on both sides.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from probe.mapping import LayerMapping, Rule
+from probe.tree import Tree
+
+Fingerprint = Callable[[int], frozenset[object]]
+"""what identifies the weights of a module and all below it: a set of hashes"""
+
+
+class Reason(enum.StrEnum):
+    """Why two modules are a pair."""
+
+    MAPPED = "mapped"
+    SAME_PATH = "same path"
+    SAME_VALUES = "same values"
+
+
+class Direction(enum.StrEnum):
+    """Which side a mapping is written from."""
+
+    A_TO_B = "a-to-b"
+    B_TO_A = "b-to-a"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A module of A and the module of B that it is matched with."""
+
+    a: int
+    b: int
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class Matching:
+    """All pairs, and what is left on either side."""
+
+    pairs: tuple[Pair, ...]
+    only_a: tuple[int, ...]
+    only_b: tuple[int, ...]
+    direction: Direction
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass
+class _Walk:
+    """Translates modules of ``source`` into modules of ``target``."""
+
+    source: Tree
+    target: Tree
+    mapping: LayerMapping
+    moved: dict[int, dict[str, str | None]] = field(default_factory=dict)
+    """for lists of layers that were aligned by their weights: the target's name of each child, None for none"""
+    used: set[Rule] = field(default_factory=set)
+    unresolved: set[Rule] = field(default_factory=set)
+    _sections: dict[str, list[Rule]] = field(default_factory=dict)
+
+    def translate(self, index: int) -> tuple[int, Reason] | None:
+        """Return the target module that takes the place of a source module, and the reason."""
+        names = self.source.steps_to(index)
+        here, there = self.source.root, self.target.root
+        reason = Reason.SAME_PATH
+        while names:
+            rule, used = self._rule(here, names)
+            if rule is not None:
+                found = self.target.resolve(there, rule.target)
+                self.used.add(rule)
+                if found is None:
+                    self.unresolved.add(rule)
+                    return None
+                self.unresolved.discard(rule)
+                there, reason = found, Reason.MAPPED
+            else:
+                used = 1
+                step = self._same_name(here, there, names[0])
+                if step is None:
+                    return None
+                there, moved = step
+                reason = Reason.SAME_VALUES if moved else reason
+            for name in names[:used]:
+                here = self.source.children[here][name]
+            names = names[used:]
+        if self.source.wrapped(index) is None:
+            there = self.target.unwrapped(there)
+        return there, reason
+
+    def _rule(self, here: int, names: Sequence[str]) -> tuple[Rule | None, int]:
+        for rule in self._section(here):
+            used = self._consumed(here, names, rule.source)
+            if used:
+                return rule, used
+        return None, 0
+
+    def _section(self, index: int) -> list[Rule]:
+        is_root = index == self.source.root
+        key = f"{self.source.class_name(index)}{'/' if is_root else ''}"
+        if key not in self._sections:
+            self._sections[key] = self.mapping.section(self.source.class_name(index), is_root)
+        return self._sections[key]
+
+    def _consumed(self, here: int, names: Sequence[str], key: Sequence[str]) -> int:
+        """Return how many names a key stands for, names of wrapped modules left out of the key included."""
+        used = 0
+        for part in key:
+            while used < len(names) and names[used] != part:
+                if self.source.wrapped(here) != names[used]:
+                    return 0
+                here = self.source.children[here][names[used]]
+                used += 1
+            if used == len(names):
+                return 0
+            here = self.source.children[here][names[used]]
+            used += 1
+        return used
+
+    def _same_name(self, here: int, there: int, name: str) -> tuple[int, bool] | None:
+        moved = here in self.moved
+        wanted = self.moved[here].get(name, name) if moved else name
+        if wanted is None:
+            return None
+        found = self.target.child(there, wanted)
+        if found is not None:
+            return found, moved
+        return (there, False) if self.source.wrapped(here) == name else None
+
+    def align_lists(self, weights_here: Fingerprint, weights_there: Fingerprint) -> list[str]:
+        """Where a list of layers is shorter on one side, pair its members by weights; return what was found."""
+        said = []
+        for index in range(len(self.source)):
+            mine = self.source.children[index]
+            if not _is_list(mine):
+                continue
+            found = self.translate(index)
+            theirs = self.target.children[found[0]] if found else {}
+            if not _is_list(theirs) or len(mine) == len(theirs):
+                continue
+            names = _aligned(
+                [(name, weights_here(child)) for name, child in mine.items()],
+                [(name, weights_there(child)) for name, child in theirs.items()],
+            )
+            if names is not None and any(names.get(name) != name for name in mine if name in theirs):
+                self.moved[index] = {name: names.get(name) for name in mine}
+                said.append(
+                    f"{self.source.path(index) or 'the root'} has {len(mine)} members on one side and {len(theirs)} on "
+                    "the other; they are paired by their initial weights"
+                )
+        return said
+
+
+def match(
+    a: Tree,
+    b: Tree,
+    mapping: LayerMapping,
+    weights_a: Fingerprint,
+    weights_b: Fingerprint,
+    direction: Direction | None = None,
+) -> Matching:
+    """Pair the modules of two trees.
+
+    Parameters
+    ----------
+    a, b
+        the trees
+    mapping
+        may be empty
+    weights_a, weights_b
+        fingerprints of modules by index, empty where nothing is known
+    direction
+        which side the mapping is written from; found out when None
+    """
+    direction = direction or direction_of(mapping, a, b)
+    if direction is Direction.A_TO_B:
+        walk = _Walk(a, b, mapping)
+        said = walk.align_lists(weights_a, weights_b)
+    else:
+        walk = _Walk(b, a, mapping)
+        said = walk.align_lists(weights_b, weights_a)
+    taken: dict[int, tuple[int, Reason]] = {}
+    for index in range(len(walk.source)):
+        found = walk.translate(index)
+        if found is None:
+            continue
+        target, reason = found
+        other = taken.get(target)
+        if other is None or walk.source.wrapped(other[0]) is not None:
+            taken[target] = (index, reason)
+    ordered = sorted((source, target, reason) for target, (source, reason) in taken.items())
+    pairs = [
+        Pair(source, target, reason) if direction is Direction.A_TO_B else Pair(target, source, reason)
+        for source, target, reason in ordered
+    ]
+    pairs.sort(key=lambda pair: pair.a)
+    with_a, with_b = {pair.a for pair in pairs}, {pair.b for pair in pairs}
+    return Matching(
+        tuple(pairs),
+        tuple(i for i in range(len(a)) if i not in with_a and a.wrapped(i) is None),
+        tuple(i for i in range(len(b)) if i not in with_b and b.wrapped(i) is None),
+        direction,
+        tuple(said + _complaints(walk)),
+    )
+
+
+def direction_of(mapping: LayerMapping, a: Tree, b: Tree) -> Direction:
+    """Return which side a mapping is written from: the one in which more of its keys name something."""
+    forwards, backwards = _resolving(mapping, a), _resolving(mapping, b)
+    return Direction.B_TO_A if backwards > forwards else Direction.A_TO_B
+
+
+def _resolving(mapping: LayerMapping, tree: Tree) -> int:
+    by_class: dict[str, list[int]] = {"TopLayer": [tree.root]}
+    for index in range(len(tree)):
+        by_class.setdefault(tree.class_name(index), []).append(index)
+    return sum(
+        any(tree.resolve(index, rule.source) is not None for index in by_class.get(rule.section, ()))
+        for rule in mapping.rules
+    )
+
+
+def _complaints(walk: _Walk) -> list[str]:
+    unused = [f"the mapping's {rule} names nothing that is there" for rule in walk.mapping.rules if rule not in walk.used]
+    missing = [f"the mapping's {rule} leads to nothing on the other side" for rule in walk.unresolved]
+    return unused + missing
+
+
+def _is_list(children: dict[str, int]) -> bool:
+    return bool(children) and all(name.isdigit() for name in children)
+
+
+def _aligned(
+    mine: list[tuple[str, frozenset[object]]], theirs: list[tuple[str, frozenset[object]]]
+) -> dict[str, str] | None:
+    """Pair two lists of fingerprints in order, as many as possible; None when nothing is alike."""
+    longest = [[0] * (len(theirs) + 1) for _ in range(len(mine) + 1)]
+    for i in range(len(mine) - 1, -1, -1):
+        for j in range(len(theirs) - 1, -1, -1):
+            if _alike(mine[i][1], theirs[j][1]):
+                longest[i][j] = 1 + longest[i + 1][j + 1]
+            else:
+                longest[i][j] = max(longest[i + 1][j], longest[i][j + 1])
+    if not longest[0][0]:
+        return None
+    pairs: dict[str, str] = {}
+    i = j = 0
+    while i < len(mine) and j < len(theirs):
+        if _alike(mine[i][1], theirs[j][1]):
+            pairs[mine[i][0]] = theirs[j][0]
+            i, j = i + 1, j + 1
+        elif longest[i + 1][j] >= longest[i][j + 1]:
+            i += 1
+        else:
+            j += 1
+    return pairs
+
+
+def _alike(a: frozenset[object], b: frozenset[object]) -> bool:
+    return bool(a) and bool(b) and 2 * len(a & b) > min(len(a), len(b))

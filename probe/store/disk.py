@@ -1,0 +1,152 @@
+"""The file under HDF5: what was committed is not touched until the next commit, and no write ever fails.
+
+HDF5 updates its metadata in place. Where a write is refused in the middle of that (disk full, quota), it leaves a
+file that cannot be read, and crashes the process at its exit. So it is given this object instead of a descriptor.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_PAGE = 4096
+_DIRECT = 16 * _PAGE
+"""writes of this size go to the disk at once where they can"""
+_SPILL = 2048
+"""pages that are held before those that can be are written"""
+_EVERYTHING = 1 << 62
+
+
+class Disk:
+    """A new file, as `h5py.File` takes it, whose bytes below the last commit change only at the next one.
+
+    What lies behind the last commit may be written at any time: nothing refers to it yet. What would overwrite
+    committed bytes is held in memory: metadata, and the last chunk of every table. After a failure, and in a process
+    that was forked, everything is held, so that HDF5 can go on and be closed, and the file stays as it is.
+
+    Parameters
+    ----------
+    path
+        must not exist yet
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.error: OSError | None = None
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        self._process = os.getpid()
+        self._held: dict[int, bytearray] = {}
+        self._committed_pages = 0
+        self._size = self._position = 0
+
+    def commit(self) -> None:
+        """Write what is held, the superblock last. Raises OSError if this or any write before it failed."""
+        if self._may_write():
+            try:
+                if os.fstat(self._descriptor).st_size < self._size:
+                    os.ftruncate(self._descriptor, self._size)
+                self._write_held(0)
+                os.ftruncate(self._descriptor, self._size)
+            except OSError as error:
+                self.error = error
+        if self.error is not None:
+            raise self.error
+        self._committed_pages = -(-self._size // _PAGE)
+
+    def close(self) -> None:
+        """Close the file as it is on disk."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _may_write(self) -> bool:
+        return self.error is None and os.getpid() == self._process
+
+    def _write_held(self, first: int) -> None:
+        """Write the held pages from ``first`` on, those at the end of the file first: they may not fit."""
+        for start, data in _runs(self._held, first):
+            self._to_disk(memoryview(data)[: max(self._size - start, 0)], start)
+        self._held = {page: data for page, data in self._held.items() if page < first}
+
+    def _to_disk(self, data: memoryview, offset: int) -> None:
+        while data:
+            done = os.pwrite(self._descriptor, data, offset)
+            data, offset = data[done:], offset + done
+
+    # What h5py calls
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to an offset."""
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = start + offset
+        return self._position
+
+    def tell(self) -> int:
+        """Return the offset."""
+        return self._position
+
+    def flush(self) -> None:
+        """Do nothing: `commit` does."""
+
+    def truncate(self, size: int | None = None) -> int:
+        """Set the size, as of the next commit."""
+        self._size = self._position if size is None else size
+        return self._size
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Write at the offset, to memory or to the disk."""
+        view, offset = memoryview(data).cast("B"), self._position
+        self._position += len(view)
+        self._size = max(self._size, self._position)
+        direct = len(view) >= _DIRECT and offset >= self._committed_pages * _PAGE
+        try:
+            if self._may_write() and (direct or len(self._held) > _SPILL):
+                self._write_held(self._committed_pages)
+                if direct:
+                    self._to_disk(view, offset)
+                    return len(view)
+        except OSError as error:
+            self.error = error
+        self._hold(view, offset)
+        return len(view)
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill a buffer from the offset."""
+        view = memoryview(buffer).cast("B")
+        for page, start, place, count in _pages(self._position, len(view)):
+            view[place : place + count] = memoryview(self._page(page))[start : start + count]
+        self._position += len(view)
+        return len(view)
+
+    def _hold(self, data: memoryview, offset: int) -> None:
+        for page, start, place, count in _pages(offset, len(data)):
+            if page not in self._held:
+                self._held[page] = self._page(page) if count < _PAGE else bytearray(_PAGE)
+            self._held[page][start : start + count] = data[place : place + count]
+
+    def _page(self, page: int) -> bytearray:
+        held = self._held.get(page)
+        if held is None:
+            held = bytearray(os.pread(self._descriptor, _PAGE, page * _PAGE))
+            held.extend(bytes(_PAGE - len(held)))
+        return held
+
+
+def _pages(offset: int, size: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (page, first byte in it, first byte of the data, number of bytes) of a range."""
+    done = 0
+    while done < size:
+        page, start = divmod(offset + done, _PAGE)
+        count = min(_PAGE - start, size - done)
+        yield page, start, done, count
+        done += count
+
+
+def _runs(held: dict[int, bytearray], first: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, bytes) of pages that follow each other, from the last run to the first."""
+    run: list[bytearray] = []
+    for page in sorted((page for page in held if page >= first), reverse=True):
+        run.append(held[page])
+        if page - 1 < first or page - 1 not in held:
+            yield page * _PAGE, b"".join(reversed(run))
+            run = []
