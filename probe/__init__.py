@@ -15,6 +15,7 @@ Comparing, anywhere, without a framework::
 
 from probe._version import __version__
 from probe.comparison.divergence import compare
+from probe.recording import open_recording as open
 from probe.session import capture, log, start, step, stop
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "capture",
     "compare",
     "log",
+    "open",
     "start",
     "step",
     "stop",

@@ -164,6 +164,8 @@ class Recorder:
                 self._modules.append(_module_info(named, prefix, index_of, n_params))
             for named in modules:
                 self._hook(index_of[named.path], named)
+            for text in self._adapter.cautions(model):
+                self._note(text, first)
         parameters = [named.tensor for named in self._tensors]
         self._removals.append(self._adapter.on_parameter_gradients(parameters, self._backward_ended))
         self._writer.add_modules(self._modules)
@@ -206,6 +208,7 @@ class Recorder:
         self._initialised = False
         self._seen: dict[int, tuple[weakref.ref[Any], int, TensorStats]] = {}
         self._before: dict[int, Any] = {}
+        self._views: list[tuple[weakref.ref[Any], int | None, int]] = []
         self._leaf_removals: list[Callable[[], None]] = []
         self._leaf_micros: dict[int, set[int]] = {}
         self._scalars: list[tuple[int, str, float]] = []
@@ -274,6 +277,16 @@ class Recorder:
         call.inputs, call.edges = [], []
         if not stack:
             self._seen.clear()
+            self._look_at_views()
+
+    def _look_at_views(self) -> None:
+        """A view that is changed in place loses the hook on its gradient: say so."""
+        for reference, version, module in self._views:
+            tensor = reference()
+            if tensor is not None and self._adapter.version_of(tensor) != version:
+                name = self._modules[module].path or "the model"
+                self._note(f"a gradient at {name} is not recorded: the tensor is a view that was changed in place", module)
+        self._views.clear()
 
     def _watch_outputs(self, call: _Call, source: _Call, tensors: list[tuple[str, Any]]) -> None:
         if call.edges:
@@ -298,6 +311,8 @@ class Recorder:
         A leaf keeps its hooks, and one that is used in several micro-batches gets a gradient from each of them.
         """
         if not self._adapter.is_leaf(tensor):
+            if self._adapter.is_view(tensor):
+                self._views.append((weakref.ref(tensor), self._adapter.version_of(tensor), call.module))
             return self._adapter.on_gradient(tensor, found)
         micro = max(call.micro, 0)
         micros = self._leaf_micros.setdefault(id(tensor), set())

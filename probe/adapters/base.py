@@ -95,6 +95,10 @@ class Adapter(abc.ABC):
     def is_training(self, module: Module) -> bool:
         """Tell whether a module is in training mode."""
 
+    def cautions(self, model: Module) -> Iterable[str]:
+        """Yield what of a model cannot be recorded, in words."""
+        return ()
+
     def model_config(self, model: Module) -> dict[str, object]:
         """Return the model's configuration (heads, eps, …), or nothing when it has none."""
         return {}
@@ -112,6 +116,14 @@ class Adapter(abc.ABC):
     @abc.abstractmethod
     def facts(self, tensor: Tensor) -> TensorFacts:
         """Return dtype, shape and requires_grad."""
+
+    @abc.abstractmethod
+    def is_leaf(self, tensor: Tensor) -> bool:
+        """Tell whether no operation made a tensor, so that a hook on its gradient stays until it is taken off."""
+
+    def is_view(self, tensor: Tensor) -> bool:
+        """Tell whether a hook on a tensor's gradient is lost when it is written to in place."""
+        return False
 
     @abc.abstractmethod
     def version_of(self, tensor: Tensor) -> int | None:
@@ -165,12 +177,14 @@ class Adapter(abc.ABC):
 
     def on_call_gradient(
         self, edges: Sequence[object], outputs: Sequence[Tensor], found: Callable[[int, Tensor], None]
-    ) -> set[int]:
+    ) -> dict[int, Callable[[], None] | None]:
         """Call ``found(i, gradient)`` with what one call alone contributes to the gradient of its input i.
 
-        Returns the inputs for which this is possible.
+        Returns the inputs for which this is possible. Where the contribution comes along several edges, some of
+        which backward may never pass, it is gathered, and the function that is returned for the input reports it:
+        to be called when the input's gradient is complete.
         """
-        return set()
+        return {}
 
     @abc.abstractmethod
     def on_parameter_gradients(
@@ -208,7 +222,7 @@ class Adapter(abc.ABC):
 
 _ADAPTERS = {
     "torch": ("probe.adapters.torch", "TorchAdapter", "torch.nn.modules.module", "Module"),
-    "numpy": ("probe.adapters.numpy", "NumpyAdapter", "probe.adapters.numpy", "Module"),
+    "numpy": ("probe.adapters.numpy", "NumpyAdapter", "probe.adapters.numpy_nn", "Module"),
 }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -54,6 +56,17 @@ class TorchAdapter(Adapter):
     def is_training(self, module: torch.nn.Module) -> bool:
         return module.training
 
+    def cautions(self, model: torch.nn.Module) -> Iterable[str]:
+        for path, module in model.named_modules():
+            name = path or "the model"
+            if isinstance(module, torch.jit.ScriptModule):
+                yield f"{name} is scripted or traced: the modules inside it are not recorded"
+                return
+            if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
+                yield f"{name} is compiled: what runs inside it is recorded only if it has not run before probe.start()"
+            if any(torch.nn.parameter.is_lazy(p) for p in module.parameters(recurse=False)):
+                yield f"{name} is lazy: its parameters are not recorded; run one forward before probe.start()"
+
     def model_config(self, model: torch.nn.Module) -> dict[str, object]:
         for module in model.modules():
             config = getattr(module, "config", None)
@@ -88,6 +101,12 @@ class TorchAdapter(Adapter):
 
     def facts(self, tensor: torch.Tensor) -> TensorFacts:
         return TensorFacts(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.requires_grad)
+
+    def is_leaf(self, tensor: torch.Tensor) -> bool:
+        return tensor.is_leaf
+
+    def is_view(self, tensor: torch.Tensor) -> bool:
+        return tensor._is_view()
 
     def version_of(self, tensor: torch.Tensor) -> int | None:
         return None if tensor.is_inference() else tensor._version
@@ -127,17 +146,12 @@ class TorchAdapter(Adapter):
         before: Callable[[tuple[Any, ...], dict[str, Any]], None],
         after: Callable[[object, bool], None],
     ) -> Removal:
-        def pre_hook(module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            before(args, kwargs)
-
-        def hook(module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
-            after(output, output is None and sys.exc_info()[0] is not None)
-
         if isinstance(module, torch.jit.ScriptModule):
             raise TypeError("a ScriptModule takes no hooks with keyword arguments")
+        mine = weakref.ref(module)
         handles = (
-            module.register_forward_pre_hook(pre_hook, with_kwargs=True),
-            module.register_forward_hook(hook, with_kwargs=True, always_call=True),
+            module.register_forward_pre_hook(_PreHook(mine, before), with_kwargs=True),
+            module.register_forward_hook(_PostHook(mine, after), with_kwargs=True, always_call=True),
         )
         return lambda: [handle.remove() for handle in handles] and None
 
@@ -151,28 +165,31 @@ class TorchAdapter(Adapter):
         return tensor.register_hook(hook).remove
 
     def graph_edges(self, tensors: Sequence[torch.Tensor]) -> list[object]:
-        return [_edge(tensor) if tensor.requires_grad else None for tensor in tensors]
+        edges = [_edge(tensor) if tensor.requires_grad else None for tensor in tensors]
+        start = torch.autograd._get_sequence_nr()
+        return [None if edge is None else (edge, start) for edge in edges]
 
     def on_call_gradient(
         self,
         edges: Sequence[object],
         outputs: Sequence[torch.Tensor],
         found: Callable[[int, torch.Tensor], None],
-    ) -> set[int]:
+    ) -> dict[int, Removal | None]:
         wanted: dict[object, list[int]] = {}
-        for index, edge in enumerate(edges):
-            if edge is not None:
+        start = 0
+        for index, given in enumerate(edges):
+            if given is not None:
+                edge, start = given
                 wanted.setdefault(edge, []).append(index)
-        crossings = _crossings([t.grad_fn for t in outputs if t.grad_fn is not None], wanted) if wanted else {}
-        shared = {edge for edge, indices in wanted.items() if len(indices) > 1}
-        possible = set()
-        for edge, places in crossings.items():
-            if edge in shared:
-                continue
-            (index,) = wanted[edge]
-            _collect(places, index, found)
-            possible.add(index)
-        return possible
+        if not wanted:
+            return {}
+        crossings = _crossings([t.grad_fn for t in outputs if t.grad_fn is not None], wanted, start)
+        alone = {edge: indices[0] for edge, indices in wanted.items() if len(indices) == 1}
+        return {
+            alone[edge]: _collect(places, alone[edge], found)
+            for edge, places in crossings.items()
+            if edge in alone
+        }
 
     def on_parameter_gradients(
         self, parameters: Sequence[torch.Tensor], ended: Callable[[list[int]], None]
@@ -189,7 +206,7 @@ class TorchAdapter(Adapter):
         def arrived(index: int) -> None:
             task = torch._C._current_graph_task_id()
             if task not in touched:
-                touched.clear()  # a backward that raised never came to its end
+                # others may be under way: reentrant checkpointing runs a backward inside a backward
                 touched[task] = set()
                 torch.autograd.Variable._execution_engine.queue_callback(lambda: at_end(task))
             touched[task].add(index)
@@ -230,6 +247,35 @@ class TorchAdapter(Adapter):
         return {str(key): value for key, value in state.items() if self.is_tensor(value) and value.ndim > 0}
 
 
+class _CallHook:
+    """A hook that belongs to one module: in copies of it (deepcopy, pickle, ``torch.save``) it does nothing."""
+
+    def __init__(self, module: Callable[[], object], call: Callable[..., None]) -> None:
+        self._module, self._call = module, call
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _CallHook:
+        return type(self)(_nothing, _nothing)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (_nothing, _nothing)
+
+
+class _PreHook(_CallHook):
+    def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._module() is module:
+            self._call(args, kwargs)
+
+
+class _PostHook(_CallHook):
+    def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
+        if self._module() is module:
+            self._call(output, output is None and sys.exc_info()[0] is not None)
+
+
+def _nothing(*args: object) -> None:
+    return None
+
+
 class _Quiet:
     """No graph, no autocast, no inference-only tensors, for the recorder's own operations."""
 
@@ -266,19 +312,17 @@ def _edge(tensor: torch.Tensor) -> tuple[object, int]:
 
 
 def _crossings(
-    roots: list[Any], wanted: dict[object, list[int]]
+    roots: list[Any], wanted: dict[object, list[int]], start: int
 ) -> dict[object, list[tuple[Any, int]]]:
     """Find, for each wanted edge, the (node, input number) in the graph of a call that lead to it.
 
-    Only nodes that are younger than all wanted ones are walked: the call made them. Where more than _EDGE_LIMIT
+    Only nodes with sequence numbers from ``start`` on are walked: the call made them. Where more than _EDGE_LIMIT
     are met, nothing is returned.
     """
-    numbers = [node._sequence_nr() for node, _ in wanted if node.name() != "torch::autograd::AccumulateGrad"]
-    oldest = max(numbers, default=-1)
     found: dict[object, list[tuple[Any, int]]] = {}
     met: set[Any] = set()
     wanted_nodes = {node for node, _ in wanted}
-    stack = [root for root in roots if root not in wanted_nodes]
+    stack = [root for root in roots if root not in wanted_nodes and root._sequence_nr() >= start]
     while stack:
         node = stack.pop()
         if node in met:
@@ -289,36 +333,48 @@ def _crossings(
         for place, edge in enumerate(node.next_functions):
             if edge in wanted:
                 found.setdefault(edge, []).append((node, place))
-            elif edge[0] is not None and edge[0] not in wanted_nodes and edge[0]._sequence_nr() > oldest:
+            elif edge[0] is not None and edge[0] not in wanted_nodes and edge[0]._sequence_nr() >= start:
                 stack.append(edge[0])
     return found
 
 
-def _collect(places: list[tuple[Any, int]], index: int, found: Callable[[int, torch.Tensor], None]) -> None:
-    """Report the sum of the gradients that cross the given places, when all of them have."""
+def _collect(
+    places: list[tuple[Any, int]], index: int, found: Callable[[int, torch.Tensor], None]
+) -> Removal | None:
+    """Watch the gradients that cross the given places; if they are several, return what reports their sum."""
+    if len(places) == 1:
+        ((node, place),) = places
+        node.register_hook(_crossing(place, functools.partial(found, index)))
+        return None
     parts: dict[int, torch.Tensor] = {}
     count = len(places)
 
-    def hook_at(which: int, place: int) -> Callable[[tuple[Any, ...], tuple[Any, ...]], None]:
-        # must not hold a node: the node holds the hook, and the two would never be freed
-        def hook(grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
-            gradient = grad_inputs[place]
-            if gradient is None:
-                return
-            if count == 1:
-                found(index, gradient)
-                return
-            if which in parts:
-                parts.clear()  # the graph runs a second time
-            parts[which] = gradient.detach()
-            if len(parts) == count:
-                found(index, _sum([parts[key] for key in sorted(parts)]))
-                parts.clear()
+    def report() -> None:
+        arrived = [parts[key] for key in sorted(parts)]
+        parts.clear()
+        if arrived:
+            found(index, _sum(arrived))
 
-        return hook
+    def keep(which: int, gradient: torch.Tensor) -> None:
+        parts[which] = gradient.detach()
+        if len(parts) == count:
+            report()
 
     for which, (node, place) in enumerate(places):
-        node.register_hook(hook_at(which, place))
+        node.register_hook(_crossing(place, functools.partial(keep, which)))
+    return report
+
+
+def _crossing(
+    place: int, found: Callable[[torch.Tensor], None]
+) -> Callable[[tuple[Any, ...], tuple[Any, ...]], None]:
+    """Return a hook for a node, which must not hold a node: the two would never be freed."""
+
+    def hook(grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
+        if grad_inputs[place] is not None:
+            found(grad_inputs[place])
+
+    return hook
 
 
 def _sum(parts: list[torch.Tensor]) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """The file under HDF5: what was committed is not touched until the next commit, and no write ever fails.
 
-HDF5 updates its metadata in place. Where a write is refused in the middle of that (disk full, quota), it leaves a
-file that cannot be read, and crashes the process at its exit. So it is given this object instead of a descriptor.
+HDF5 updates its metadata in place. Where a write is refused in the middle of that (disk full, quota), it
+leaves a file that cannot be read, and crashes the process at its exit. So it is given this object instead of
+a descriptor.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ _EVERYTHING = 1 << 62
 class Disk:
     """A new file, as `h5py.File` takes it, whose bytes below the last commit change only at the next one.
 
-    What lies behind the last commit may be written at any time: nothing refers to it yet. What would overwrite
-    committed bytes is held in memory: metadata, and the last chunk of every table. After a failure, and in a process
-    that was forked, everything is held, so that HDF5 can go on and be closed, and the file stays as it is.
+    What lies behind the last commit may be written at any time: nothing refers to it yet. What would
+    overwrite committed bytes is held in memory: metadata, and the last chunk of every table. After a failure,
+    and in a process that was forked, everything is held, so that HDF5 can go on and be closed, and the file
+    stays as it is.
 
     Parameters
     ----------
@@ -33,7 +35,8 @@ class Disk:
 
     def __init__(self, path: Path) -> None:
         self.error: OSError | None = None
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        self._frozen = False
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         self._process = os.getpid()
         self._held: dict[int, bytearray] = {}
         self._committed_pages = 0
@@ -48,10 +51,14 @@ class Disk:
                 self._write_held(0)
                 os.ftruncate(self._descriptor, self._size)
             except OSError as error:
-                self.error = error
+                self._fail(error)
         if self.error is not None:
             raise self.error
         self._committed_pages = -(-self._size // _PAGE)
+
+    def freeze(self) -> None:
+        """Leave the file from now on as it is on disk."""
+        self._frozen = True
 
     def close(self) -> None:
         """Close the file as it is on disk."""
@@ -60,7 +67,10 @@ class Disk:
             self._descriptor = -1
 
     def _may_write(self) -> bool:
-        return self.error is None and os.getpid() == self._process
+        return not self._frozen and os.getpid() == self._process
+
+    def _fail(self, error: OSError) -> None:
+        self.error, self._frozen = error, True
 
     def _write_held(self, first: int) -> None:
         """Write the held pages from ``first`` on, those at the end of the file first: they may not fit."""
@@ -106,9 +116,15 @@ class Disk:
                     self._to_disk(view, offset)
                     return len(view)
         except OSError as error:
-            self.error = error
+            self._fail(error)
         self._hold(view, offset)
         return len(view)
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes."""
+        data = bytearray(size)
+        self.readinto(memoryview(data))
+        return bytes(data)
 
     def readinto(self, buffer: memoryview) -> int:
         """Fill a buffer from the offset."""

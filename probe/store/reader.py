@@ -248,13 +248,23 @@ def _opened(path: Path) -> h5py.File:
         raise StoreError(f"there is no file {path}")
     try:
         file = h5py.File(path, "r", locking=False)
+    except PermissionError as error:
+        raise StoreError(f"{path} may not be read: {error.strerror}") from error
     except OSError as error:
         raise FormatError(f"{path} is not an HDF5 file, or is truncated ({error})") from error
-    if file.attrs.get("format") != schema.FORMAT:
-        raise FormatError(f"{path} is an HDF5 file, but not a recording of probe")
-    version = int(file.attrs["version"])
-    if version > schema.VERSION:
-        raise FormatError(
-            f"{path} has format {version}, this probe reads up to format {schema.VERSION}: upgrade probe-align"
-        )
+    try:
+        _check_format(path, file.attrs.get("format"), file.attrs.get("version"))
+    except FormatError:
+        file.close()
+        raise
     return file
+
+
+def _check_format(path: Path, name: object, version: object) -> None:
+    if name != schema.FORMAT or version is None:
+        raise FormatError(f"{path} is an HDF5 file, but not a recording of probe")
+    if int(version) > schema.VERSION:
+        raise FormatError(
+            f"{path} has format {version}, this probe reads up to format {schema.VERSION}: "
+            "upgrade probe-align"
+        )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 
 import h5py
 import numpy as np
 
+from probe.errors import StoreError
 from probe.records import Phase, Role
 from probe.statistics import dtype_of
+from probe.store.reader import Reader
 
 
 def place(step: int, micro: int, path: str, call: int, phase: Phase, role: Role, slot: str) -> str:
@@ -19,8 +22,30 @@ def place(step: int, micro: int, path: str, call: int, phase: Phase, role: Role,
     return "/".join(_encoded(part) for part in parts if part)
 
 
+def storable_text(text: str) -> str:
+    """Return text as HDF5 can hold it: with NUL and lone surrogates as ``\\x00`` and ``\\udc80``."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def write_tree(path: str | Path) -> int:
+    """Give every stored tensor of a closed recording its readable place; return how many names there are."""
+    with Reader(path) as reader:
+        names = [
+            place(int(r["step"]), int(r["micro"]), reader.modules[r["module"]].path, int(r["call"]), Phase(r["phase"]),
+                  Role(r["role"]), reader.slots[r["slot"]])
+            for r in reader.records
+        ]  # fmt: skip
+        links = [(name, int(tensor)) for name, tensor in zip(names, reader.records["tensor"], strict=True) if tensor >= 0]
+    try:
+        with h5py.File(path, "r+", locking=False) as file:
+            link_tree(file, links)
+    except OSError as error:
+        raise StoreError(f"cannot write to {path}: {error}") from error
+    return len(links)
+
+
 def _encoded(part: str) -> str:
-    text = part.replace("%", "%25").replace("/", "%2F").replace("\0", "%00")
+    text = storable_text(part).replace("%", "%25").replace("/", "%2F")
     return "%2E" if text == "." else text
 
 

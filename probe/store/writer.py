@@ -1,17 +1,18 @@
 """Writing a recording: one thread owns the file, a byte-bounded queue feeds it.
 
-The recorder hands over rows and tensors and goes on. ``end_step`` is a barrier in the queue: the thread writes
-what came before it, flushes, appends the step's row to ``/steps`` and flushes again. So a file that is left
-behind by a killed process is readable, and holds every step that stands in ``/steps``.
+The recorder hands over rows and tensors and goes on. ``end_step`` is a barrier in the queue: the thread
+writes what came before it, commits, appends the step's row to ``/steps`` and commits again. So a file that is
+left behind by a killed process is readable, and holds every step that stands in ``/steps``.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
 import json
-import os
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -32,11 +33,11 @@ from probe.records import (
 )
 from probe.sketch import WIDTH
 from probe.store import schema
-from probe.store.tree import link_tree
+from probe.store.disk import Disk
+from probe.store.tree import link_tree, storable_text
 
 _BATCH = 1024
 _TREE_LIMIT = 20_000
-_ATTRIBUTE_LIMIT = 60_000
 
 
 class Writer:
@@ -62,11 +63,12 @@ class Writer:
     def __init__(self, path: Path, info: RunInfo, queue_bytes: int = 256 << 20) -> None:
         self.path = path
         self.error: Exception | None = None
-        self._file = _create(path, info)
-        self._descriptor: int = self._file.id.get_vfd_handle()
+        self._disk, self._file = _create(path, info)
         self._slots: dict[str, int] = {}
         self._shapes: dict[tuple[int, ...], int] = {}
+        self._new_names: dict[str, list[str]] = {"slots": [], "shapes": []}
         self._tensors: dict[tuple[object, ...], int] = {}
+        self._n_tensors = 0
         self._rows: list[tuple[Any, ...]] = []
         self._sketches: list[np.ndarray] = []
         self._counts = dict.fromkeys(("records", "calls", "scalars", "notes", "optimizer"), 0)
@@ -81,21 +83,25 @@ class Writer:
 
     def add_modules(self, modules: Iterable[ModuleInfo]) -> None:
         """Append modules; their index is their place in the order of all that were added."""
-        rows = [(m.path, m.class_name, m.parent, m.file, m.line, m.n_params) for m in modules]
+        rows = [
+            (storable_text(m.path), storable_text(m.class_name), m.parent, storable_text(m.file), m.line,
+             m.n_params)
+            for m in modules
+        ]  # fmt: skip
         self._queue.put(lambda: self._append("modules", rows))
 
     def add_parameters(self, parameters: Iterable[ParameterInfo]) -> None:
         """Append parameters and buffers; their index is their place in the order of all that were added."""
         rows = [
-            (json.dumps(p.names), p.module, p.slot, json.dumps(p.shape), p.dtype.encode(), p.requires_grad,
-             p.is_buffer, json.dumps(p.axes))
+            (json.dumps(p.names), p.module, storable_text(p.slot), json.dumps(p.shape), p.dtype.encode(),
+             p.requires_grad, p.is_buffer, json.dumps(p.axes))
             for p in parameters
         ]  # fmt: skip
         self._queue.put(lambda: self._append("parameters", rows))
 
     def set_attributes(self, group: str, attributes: dict[str, object]) -> None:
         """Set attributes of a group; what is not a string or number is stored as JSON."""
-        plain = {key: _plain(value) for key, value in attributes.items()}
+        plain = {storable_text(key): _plain(value) for key, value in attributes.items()}
         self._queue.put(lambda: self._file.require_group(group).attrs.update(plain))
 
     def slot(self, name: str) -> int:
@@ -110,7 +116,7 @@ class Writer:
         index = table.get(key)
         if index is None:
             index = table[key] = len(table)
-            self._queue.put(lambda: self._append(dataset, [text]))
+            self._new_names[dataset].append(storable_text(text))
         return index
 
     def tensor(
@@ -125,7 +131,8 @@ class Writer:
         if tensor is not None and stats.hash_kind is not HashKind.NONE:
             return tensor
         array = values()
-        tensor = self._tensors[key] = len(self._tensors)
+        tensor = self._tensors[key] = self._n_tensors
+        self._n_tensors += 1
         index = self.shape(shape)
         self._queue.put(lambda: self._store(tensor, array, dtype, index), array.nbytes)
         return tensor
@@ -156,35 +163,43 @@ class Writer:
         """Close a step: all that was added since the last one belongs to it. Does not wait."""
         self._put_records()
         optimizer = [
-            (step, g.optimizer, g.class_name, g.group, json.dumps(g.hyper, default=repr), json.dumps(g.parameters))
+            (step, g.optimizer, storable_text(g.class_name), g.group, _as_json(g.hyper),
+             json.dumps(g.parameters))
             for g in groups
-        ]
-        parts = {"calls": calls, "scalars": scalars, "notes": notes, "optimizer": optimizer}
+        ]  # fmt: skip
+        parts = {
+            "calls": calls,
+            "scalars": [(at, storable_text(name), value) for at, name, value in scalars],
+            "notes": [(at, module, storable_text(text)) for at, module, text in notes],
+            "optimizer": optimizer,
+        }
         for table, rows in parts.items():
             self._counts[table] += len(rows)
         counts = self._counts
-        row = (step, counts["records"], counts["calls"], counts["scalars"], counts["notes"], counts["optimizer"],
-               wall_time, int(state))  # fmt: skip
+        row = (step, counts["records"], counts["calls"], counts["scalars"], counts["notes"],
+               counts["optimizer"], wall_time, int(state))  # fmt: skip
         self._queue.put(lambda: self._close_step(parts, row))
 
     def close(self) -> None:
         """Write what is left, the readable tree, and close the file. Raises StoreError if writing failed."""
-        _LIVE.discard(self)
         if self._thread.is_alive():
+            self._put_names()
             self._queue.put(self._finish)
             self._queue.put(None)
             self._thread.join()
+        _LIVE.discard(self)
         if self.error is not None:
             raise StoreError(_failure_text(self.path, self.error)) from self.error
 
     def abandon(self) -> None:
-        """Let go of the file without writing to it again (after a fork, or when a write failed)."""
-        _LIVE.discard(self)
-        self._queue.close()
-        _disconnect(self._descriptor)
-        _ABANDONED.append(self._file)
+        """Let go of the file without writing to it again."""
+        if self._thread.is_alive():
+            self._queue.close()
+            self._thread.join()
+        self._let_go()
 
     def _put_records(self) -> None:
+        self._put_names()
         rows, sketches = self._rows, self._sketches
         if not rows:
             return
@@ -192,16 +207,32 @@ class Writer:
         self._counts["records"] += len(rows)
         self._queue.put(lambda: self._append_records(rows, sketches), len(rows) * 8 * (WIDTH + 24))
 
+    def _put_names(self) -> None:
+        for dataset, names in self._new_names.items():
+            if names:
+                self._queue.put(functools.partial(self._append, dataset, names))
+                self._new_names[dataset] = []
+
     # Done by the writer's thread
 
     def _run(self) -> None:
-        while (job := self._queue.get()) is not None:
-            try:
+        try:
+            while (job := self._queue.get()) is not None:
                 job()
-            except Exception as error:  # noqa: BLE001  whatever went wrong, the training goes on
-                self.error = error
-                self.abandon()
-                return
+                if self._disk.error is not None:
+                    raise self._disk.error
+        except Exception as error:  # noqa: BLE001  whatever went wrong, the training goes on
+            self.error = error
+            self._queue.close()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Close the file, left as it is on disk; HDF5 must not hold it any more when the process ends."""
+        _LIVE.discard(self)
+        self._disk.freeze()
+        with contextlib.suppress(Exception):
+            self._file.close()
+        self._disk.close()
 
     def _append(self, table: str, rows: list[Any]) -> None:
         if rows:
@@ -219,9 +250,13 @@ class Writer:
     def _close_step(self, parts: dict[str, list[tuple[Any, ...]]], row: tuple[Any, ...]) -> None:
         for table, rows in parts.items():
             self._append(table, rows)
-        self._file.flush()
+        self._commit()
         self._append("steps", [row])
+        self._commit()
+
+    def _commit(self) -> None:
         self._file.flush()
+        self._disk.commit()
 
     def _store(self, tensor: int, array: np.ndarray, dtype: str, shape: int) -> None:
         data = _storable(array)
@@ -243,6 +278,8 @@ class Writer:
             link_tree(self._file, self._links)
         self._file.attrs["closed"] = True
         self._file.close()
+        self._disk.commit()
+        self._disk.close()
 
 
 class _Queue:
@@ -283,15 +320,29 @@ class _Queue:
             self._changed.notify_all()
 
 
-def _create(path: Path, info: RunInfo) -> h5py.File:
+def _create(path: Path, info: RunInfo) -> tuple[Disk, h5py.File]:
     try:
-        file = h5py.File(path, "x", locking=False)
+        disk = Disk(path)
     except FileExistsError as error:
-        raise ExistsError(f"{path} exists already; probe never overwrites: delete it or give another name") from error
+        text = f"{path} exists already; probe never overwrites: delete it or give another name"
+        raise ExistsError(text) from error
     except OSError as error:
-        if path.exists():
-            raise ExistsError(f"{path} exists already; probe never overwrites: give another name") from error
-        raise StoreError(f"cannot create {path}: {error}; is the folder there and writable?") from error
+        text = f"cannot create {path}: {error.strerror}; is the folder there and writable?"
+        raise StoreError(text) from error
+    file = h5py.File(disk, "w")
+    _lay_out(file, info)
+    file.flush()
+    try:
+        disk.commit()
+    except OSError as error:
+        file.close()
+        disk.close()
+        path.unlink()
+        raise StoreError(f"cannot write {path}: {error.strerror}") from error
+    return disk, file
+
+
+def _lay_out(file: h5py.File, info: RunInfo) -> None:
     attributes = {name: getattr(info, name) for name in info.__dataclass_fields__}
     file.attrs.update({"format": schema.FORMAT, "version": schema.VERSION})
     file.attrs.update({key: _plain(value) for key, value in attributes.items()})
@@ -302,16 +353,23 @@ def _create(path: Path, info: RunInfo) -> h5py.File:
     file.create_dataset("sketches", shape=(0, WIDTH), maxshape=(None, WIDTH), dtype="f8", chunks=(256, WIDTH))
     file.create_dataset("tensors/blob", shape=(0,), maxshape=(None,), dtype="u1", chunks=(1 << 16,))
     file.create_group("environment")
-    file.flush()
-    return file
 
 
 def _plain(value: object) -> object:
-    """Return a value as an attribute can hold it: text, a number, or JSON; HDF5 allows 64 KiB."""
-    if isinstance(value, (int, float, bool)):
+    """Return a value as an attribute can hold it: text, a number, or JSON."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) or (isinstance(value, int) and -(2**63) <= value < 2**63):
         return value
-    text = str(value) if isinstance(value, str) else json.dumps(value, default=repr)
-    return text if len(text.encode()) < _ATTRIBUTE_LIMIT else json.dumps({"left out": "it is too large"})
+    return storable_text(value) if isinstance(value, str) else _as_json(value)
+
+
+def _as_json(value: object) -> str:
+    """Return JSON of any value; what JSON cannot say is given as Python prints it."""
+    try:
+        return json.dumps(value, default=repr)
+    except (TypeError, ValueError, RecursionError):  # keys that are no strings, a value that holds itself
+        return json.dumps(repr(value))
 
 
 def _storable(array: np.ndarray) -> np.ndarray:
@@ -325,28 +383,16 @@ def _failure_text(path: Path, error: Exception) -> str:
     return f"writing {path} failed ({error}); the recording has stopped, complete steps in it can be read"
 
 
-_LIVE: weakref.WeakSet[Writer] = weakref.WeakSet()
-_ABANDONED: list[h5py.File] = []
+_LIVE: set[Writer] = set()
 
 
-def _disconnect(descriptor: int) -> None:
-    """Point a file's descriptor at nothing, so that no later close or exit writes to the file.
-
-    Calls nothing of HDF5: after a fork another thread of the parent may have held its lock.
-    """
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
-
-
-def _abandon_in_child() -> None:
+def _let_go_of_all() -> None:
+    """Close what was never closed: HDF5 would do it after Python has ended, and crash."""
     for writer in list(_LIVE):
-        _disconnect(writer._descriptor)
-        _ABANDONED.append(writer._file)
-    _LIVE.clear()
+        writer.abandon()
 
 
-os.register_at_fork(after_in_child=_abandon_in_child)
+atexit.register(_let_go_of_all)
 
 
 def now() -> str:

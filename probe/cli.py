@@ -1,0 +1,154 @@
+"""The commands ``probe`` and ``probe-compare``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from probe._version import __version__
+from probe.comparison.divergence import MIN_COVERAGE, Comparison, compare
+from probe.comparison.result import Verdict
+from probe.errors import ProbeError
+from probe.report import inspect, table, text
+from probe.store.tree import write_tree
+
+_EXIT = {Verdict.ALIGNED: 0, Verdict.DIVERGED: 1, Verdict.UNDECIDED: 2}
+_TROUBLE = 2
+_TABLE_WIDTH = 200
+_FORMATS = {".json": "json", ".csv": "csv", ".txt": "text"}
+
+
+class _Group(click.Group):
+    """Turns the errors of probe into a line on stderr and exit status 2."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except ProbeError as error:
+            raise _Failure(str(error)) from error
+
+
+class _Command(click.Command):
+    """The same for a single command."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except ProbeError as error:
+            raise _Failure(str(error)) from error
+
+
+class _Failure(click.ClickException):
+    exit_code = _TROUBLE
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, package_name="probe-align", prog_name="probe")
+def main() -> None:
+    """Two runs of the same model disagree: where is the first place that is really wrong?
+
+    Record both runs with probe.start(model, "a.h5") and probe.step(loss=loss), then
+
+        probe compare a.h5 b.h5
+    """
+
+
+@main.command("compare", cls=_Command)
+@click.argument("a", type=click.Path())
+@click.argument("b", type=click.Path())
+@click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models.")
+@click.option("--map-direction", type=click.Choice(["a-to-b", "b-to-a"]), help="Which side the mapping is written from.")
+@click.option("--format", "style", type=click.Choice(["text", "json", "csv"]), help="Default: text, or by the name of -o.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the report to a file (.txt, .json, .csv).")
+@click.option("--top", default=5, show_default=True, help="How many further divergences to list.")
+@click.option("--min-coverage", default=MIN_COVERAGE, show_default=True, type=click.FloatRange(0, 1),
+              help="Below this share of paired module calls nothing is called aligned.")  # fmt: skip
+def compare_command(
+    a: str, b: str, mapping: str | None, map_direction: str | None, style: str | None, output: str | None, top: int,
+    min_coverage: float,
+) -> None:  # fmt: skip
+    """Name the first place where recording B really diverges from recording A.
+
+    \b
+    Exit status: 0 aligned, 1 diverged, 2 could not tell.
+    Example:     probe compare a.h5 b.h5 -lm megatron-core/qwen2
+    """
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("comparing", total=None)
+        result = compare(a, b, mapping, direction=map_direction, min_coverage=min_coverage,
+                         progress=lambda done, total: progress.update(task, completed=done, total=total))  # fmt: skip
+    style = style or _FORMATS.get(Path(output).suffix if output else "", "text")
+    if output is None:
+        _show(result, style, top)
+    else:
+        Path(output).write_text(_rendered(result, style, top), encoding="utf-8")
+        click.echo(f"{result.verdict.value}; the report is in {output}", err=True)
+    sys.exit(_EXIT[result.verdict])
+
+
+def _show(result: Comparison, style: str, top: int) -> None:
+    if style == "text":
+        Console(soft_wrap=True, highlight=False).print(text.render(result, top))
+    else:
+        click.echo(_rendered(result, style, top), nl=False)
+
+
+def _rendered(result: Comparison, style: str, top: int) -> str:
+    if style == "json":
+        return json.dumps(result.as_json(), indent=2, ensure_ascii=False) + "\n"
+    return table.as_csv(result) if style == "csv" else text.render(result, top).plain + "\n"
+
+
+@main.command()
+@click.argument("file", type=click.Path())
+def info(file: str) -> None:
+    """Tell what a recording holds.
+
+    \b
+    Example: probe info a.h5
+    """
+    Console(highlight=False).print(inspect.summary(file))
+
+
+@main.command()
+@click.argument("file", type=click.Path())
+@click.argument("pattern", default="*")
+@click.option("--step", type=int, help="Only this step.")
+@click.option("--phase", help="Only this phase: init, forward, loss, backward, gradient or update.")
+@click.option("--limit", default=200, show_default=True, help="At most this many rows; 0 for all.")
+def show(file: str, pattern: str, step: int | None, phase: str | None, limit: int) -> None:
+    """List what was recorded of the modules whose path or class matches PATTERN (a glob).
+
+    \b
+    Example: probe show a.h5 "model.layers.3.*" --phase forward
+    """
+    console = Console(highlight=False)
+    wide = Console(highlight=False, width=max(_TABLE_WIDTH, console.width), soft_wrap=True)
+    wide.print(inspect.listing(file, pattern, step, phase, limit))
+
+
+@main.command()
+@click.argument("file", type=click.Path())
+@click.option("--tree", is_flag=True, required=True, help="Give every stored tensor its readable place in /tree.")
+def export(file: str, tree: bool) -> None:
+    """Add to a recording what other programs read.
+
+    \b
+    Example: probe export a.h5 --tree
+    """
+    click.echo(f"{write_tree(file)} names below /tree in {file}")
+
+
+def compare_main() -> None:
+    """Run ``probe compare`` as a program of its own."""
+    compare_command(prog_name="probe-compare")
+
+
+if __name__ == "__main__":
+    main()

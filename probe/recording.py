@@ -1,0 +1,157 @@
+"""Looking into one recording from Python: `probe.open`."""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from probe.errors import NotRecordedError
+from probe.records import ModuleInfo, ParameterInfo, Phase, Role, RunInfo
+from probe.store.reader import Reader
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One tensor as it was seen once."""
+
+    step: int
+    micro: int
+    """below 0: a forward without gradients, −1 the first of the step"""
+    phase: Phase
+    role: Role
+    path: str
+    call: int
+    slot: str
+    dtype: str
+    shape: tuple[int, ...]
+    min: float
+    max: float
+    mean: float
+    rms: float
+    norm: float
+    nan: int
+    posinf: int
+    neginf: int
+    zeros: int
+    tensor: int = field(repr=False)
+    _reader: Reader = field(repr=False, compare=False)
+
+    def values(self) -> np.ndarray:
+        """Return the values, in their own dtype (bfloat16 and float8 as ml_dtypes).
+
+        Raises
+        ------
+        NotRecordedError
+            only statistics were recorded
+        """
+        return self._reader.values(self.tensor)
+
+
+class ModuleRecords(tuple[Observed, ...]):
+    """What was recorded of one module, in the order of the run; ``.output[0]`` is its first output."""
+
+    def of(self, role: Role) -> ModuleRecords:
+        """Return the observations of a role."""
+        return ModuleRecords(observed for observed in self if observed.role is role)
+
+    def __getattr__(self, name: str) -> ModuleRecords:
+        try:
+            return self.of(Role[name.upper()])
+        except KeyError:
+            known = ", ".join(role.label for role in Role)
+            raise AttributeError(f"no role {name!r}; there are {known}") from None
+
+
+class Recording:
+    """One run's file. Close it, or use it as a context manager."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._reader = Reader(path)
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        info = self.info
+        return f"<probe recording {self._reader.path.name}: {info.framework}, {len(self.steps)} steps>"
+
+    def close(self) -> None:
+        """Close the file; values can no longer be read."""
+        self._reader.close()
+
+    @property
+    def info(self) -> RunInfo:
+        """Who recorded, when, with which options."""
+        return self._reader.info
+
+    @property
+    def steps(self) -> list[int]:
+        """Numbers of the complete steps."""
+        return [int(row["step"]) for row in self._reader.steps]
+
+    @property
+    def modules(self) -> list[ModuleInfo]:
+        """The module tree, parents first."""
+        return self._reader.modules
+
+    @property
+    def parameters(self) -> list[ParameterInfo]:
+        """Parameters and buffers, with all of their names."""
+        return self._reader.parameters
+
+    @property
+    def scalars(self) -> dict[str, dict[int, float]]:
+        """What was logged as numbers: name → step → value."""
+        found: dict[str, dict[int, float]] = {}
+        for step, name, value in self._reader.scalars:
+            found.setdefault(name, {})[step] = value
+        return found
+
+    @property
+    def notes(self) -> list[str]:
+        """What could not be recorded, in words."""
+        return [text for _, _, text in self._reader.notes]
+
+    def __getitem__(self, path: str) -> ModuleRecords:
+        """Return what was recorded of a module, by its path or a glob.
+
+        Raises
+        ------
+        NotRecordedError
+            no module has that path
+        """
+        chosen = {i for i, m in enumerate(self.modules) if m.path == path}
+        chosen = chosen or {i for i, m in enumerate(self.modules) if fnmatch.fnmatchcase(m.path, path)}
+        if not chosen:
+            raise NotRecordedError(f"{self._reader.path.name} has no module {path!r}; see .modules")
+        rows = self._reader.records
+        return ModuleRecords(self._observed(row) for row in rows[np.isin(rows["module"], list(chosen))])
+
+    def _observed(self, row: Any) -> Observed:
+        numbers = {name: float(row[name]) for name in ("min", "max", "mean", "rms", "norm")}
+        counts = {name: int(row[name]) for name in ("nan", "posinf", "neginf", "zeros")}
+        reader = self._reader
+        return Observed(
+            step=int(row["step"]), micro=int(row["micro"]), phase=Phase(row["phase"]), role=Role(row["role"]),
+            path=self.modules[row["module"]].path, call=int(row["call"]), slot=reader.slots[row["slot"]],
+            dtype=row["dtype"].decode(), shape=reader.shapes[row["shape"]], **numbers, **counts,
+            tensor=int(row["tensor"]), _reader=reader,
+        )  # fmt: skip
+
+
+def open_recording(path: str | Path) -> Recording:
+    """Open a recording to look into it; public as `probe.open`.
+
+    Raises
+    ------
+    StoreError, FormatError
+        the file cannot be read
+    """
+    return Recording(path)

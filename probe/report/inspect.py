@@ -1,0 +1,121 @@
+"""What a recording holds, for the terminal."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from probe.errors import ConfigError, NotRecordedError
+from probe.records import Phase, Role
+from probe.report.text import plain
+from probe.store.reader import Reader
+
+_NUMBERS = ("min", "max", "mean", "norm")
+
+
+def summary(file: str | Path) -> Group:
+    """Return who recorded what, when, and how much of it."""
+    with Reader(file) as reader:
+        info = reader.info
+        facts = Table.grid(padding=(0, 2))
+        size = reader.path.stat().st_size / 2**20
+        state = "closed" if info.closed else "still being written, or its process was ended: complete steps can be read"
+        rows = {
+            "file": f"{reader.path.name}, {size:.1f} MiB, {state}",
+            "run": f"{info.run_id}, recorded {info.created}, rank {info.rank} of {info.world_size}",
+            "framework": f"{info.framework} {info.framework_version}, probe {info.probe_version}",
+            "model": _model(reader),
+            "recorded": ", ".join(f"{key}={value}" for key, value in info.config.items() if value is not None),
+            "steps": _steps(reader),
+            "observations": _counts(reader),
+            "scalars": _scalars(reader),
+        }
+        for name, value in rows.items():
+            facts.add_row(name, Text(plain(value)))
+        notes = [Text(f"note: {plain(text)}", style="yellow") for _, _, text in reader.notes]
+        return Group(facts, *notes)
+
+
+def listing(file: str | Path, pattern: str, step: int | None, phase: str | None, limit: int) -> Group:
+    """Return a table of the records of the modules that match a glob.
+
+    Raises
+    ------
+    NotRecordedError
+        no module, or no record, matches
+    ConfigError
+        the phase is none
+    """
+    labels = [known.label for known in Phase]
+    if phase is not None and phase not in labels:
+        raise ConfigError(f"phase {phase!r} is not known; expected one of {', '.join(labels)}")
+    with Reader(file) as reader:
+        chosen = [
+            index
+            for index, module in enumerate(reader.modules)
+            if fnmatch.fnmatchcase(module.path, pattern) or fnmatch.fnmatchcase(module.class_name, pattern)
+        ]
+        if not chosen:
+            raise NotRecordedError(f"no module of {reader.path} matches {pattern!r}; `probe info` lists what there is")
+        wanted = set(chosen)
+        rows = [
+            row
+            for row in reader.records
+            if int(row["module"]) in wanted
+            and (step is None or row["step"] == step)
+            and (phase is None or Phase(row["phase"]).label == phase)
+        ]
+        if not rows:
+            raise NotRecordedError(f"nothing was recorded of {pattern!r} with these filters in {reader.path}")
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("step", "micro", "module", "call", "what", "dtype", "shape", *_NUMBERS, "nan/inf", "values"):
+            table.add_column(name, no_wrap=True)
+        shown = rows[:limit] if limit else rows
+        for row in shown:
+            bad = int(row["nan"]) + int(row["posinf"]) + int(row["neginf"])
+            table.add_row(
+                str(row["step"]), str(row["micro"]), Text(plain(reader.modules[row["module"]].path) or "(root)"),
+                str(row["call"]), Text(_what(reader, row)), row["dtype"].decode(),
+                str(list(reader.shapes[row["shape"]])), *[f"{row[name]:.6g}" for name in _NUMBERS], str(bad or ""),
+                "yes" if row["tensor"] >= 0 else "",
+            )  # fmt: skip
+        left = len(rows) - len(shown)
+        more = [Text(f"{left} more rows: --limit 0 shows all")] if left else []
+        return Group(table, *more)
+
+
+def _what(reader: Reader, row: object) -> str:
+    phase, role = Phase(row["phase"]).label, Role(row["role"]).label  # type: ignore[index]
+    return f"{phase} {role} {plain(reader.slots[row['slot']])}"  # type: ignore[index]
+
+
+def _model(reader: Reader) -> str:
+    root = reader.modules[0].class_name if reader.modules else "?"
+    return f"{root}, {len(reader.modules)} modules, {len(reader.parameters)} parameters and buffers"
+
+
+def _steps(reader: Reader) -> str:
+    numbers = [int(row["step"]) for row in reader.steps]
+    if not numbers:
+        return "none is complete"
+    aborted = sum(int(row["state"]) for row in reader.steps)
+    return f"{len(numbers)} ({numbers[0]} to {numbers[-1]})" + (f", {aborted} ended by an exception" if aborted else "")
+
+
+def _counts(reader: Reader) -> str:
+    phases = Counter(Phase(value).label for value in reader.records["phase"].tolist())
+    stored = int((reader.records["tensor"] >= 0).sum())
+    parts = [f"{name} {phases[name]}" for name in (phase.label for phase in Phase) if phases[name]]
+    return f"{len(reader.records)} ({', '.join(parts)}), values of {stored}"
+
+
+def _scalars(reader: Reader) -> str:
+    last: dict[str, float] = {}
+    for _, name, value in reader.scalars:
+        last[name] = value
+    return ", ".join(f"{name} {value:.6g}" for name, value in last.items()) or "none"

@@ -1,0 +1,77 @@
+"""A comparison as rows: CSV, and a pandas.DataFrame where pandas is installed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from typing import Any
+
+from probe.comparison.divergence import Comparison
+from probe.comparison.result import SlotResult
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def rows(comparison: Comparison) -> list[dict[str, object]]:
+    """Return one dict per compared pair of tensors, in causal order."""
+    return [_row(slot) for slot in comparison.slots]
+
+
+def frame(comparison: Comparison) -> Any:
+    """Return a pandas.DataFrame with one row per compared pair of tensors.
+
+    Raises
+    ------
+    ImportError
+        pandas is not installed
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError("a table needs pandas: pip install 'probe-align[table]'") from error
+    return pandas.DataFrame(rows(comparison), columns=COLUMNS)
+
+
+def as_csv(comparison: Comparison) -> str:
+    """Return the rows as CSV; text that a spreadsheet would run as a formula gets an apostrophe in front."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows(comparison):
+        writer.writerow([_cell(row[name]) for name in COLUMNS])
+    return out.getvalue()
+
+
+COLUMNS = [
+    "step", "micro", "phase", "verdict", "path_a", "path_b", "class_a", "class_b", "call", "role", "slot_a", "slot_b",
+    "rel_l2", "limit", "cosine", "coherence", "norm_a", "norm_b", "norm_ratio", "max_abs", "max_abs_at", "max_rel",
+    "mean_abs", "estimated", "dtype_a", "dtype_b", "shape_a", "shape_b", "status", "matched_by", "why_not",
+]  # fmt: skip
+
+
+def _row(slot: SlotResult) -> dict[str, object]:
+    metrics = slot.metrics
+    return {
+        "step": slot.step, "micro": slot.micro, "phase": slot.phase.label, "verdict": slot.verdict,
+        "path_a": slot.path_a, "path_b": slot.path_b, "class_a": slot.class_a, "class_b": slot.class_b,
+        "call": slot.call, "role": slot.role.label, "slot_a": slot.slot_a, "slot_b": slot.slot_b,
+        "rel_l2": metrics.rel_l2, "limit": slot.limit, "cosine": metrics.cosine, "coherence": metrics.coherence,
+        "norm_a": metrics.norm_a, "norm_b": metrics.norm_b, "norm_ratio": metrics.norm_ratio,
+        "max_abs": metrics.max_abs, "max_abs_at": _text(metrics.max_abs_at), "max_rel": metrics.max_rel,
+        "mean_abs": metrics.mean_abs, "estimated": metrics.estimated, "dtype_a": slot.dtype_a, "dtype_b": slot.dtype_b,
+        "shape_a": _text(slot.shape_a), "shape_b": _text(slot.shape_b), "status": metrics.status.value,
+        "matched_by": slot.reason, "why_not": metrics.reason,
+    }  # fmt: skip
+
+
+def _text(sizes: tuple[int, ...] | None) -> str:
+    return "" if sizes is None else str(list(sizes))
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else repr(value)
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        return f"'{value}"
+    return value

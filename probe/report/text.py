@@ -1,0 +1,178 @@
+"""A comparison in words for the terminal: the answer first, then the evidence, then what it rests on."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.text import Text
+
+from probe.comparison.divergence import Comparison
+from probe.comparison.metrics import Metrics
+from probe.comparison.result import Divergence, NodeRef, SlotResult, Verdict
+
+_STYLE = {Verdict.ALIGNED: "bold green", Verdict.DIVERGED: "bold red", Verdict.UNDECIDED: "bold yellow"}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_NUMBER = re.compile(r"\d+")
+_LONGEST = 200
+_MOST_LISTED = 8
+
+
+def render(comparison: Comparison, top: int = 5) -> Text:
+    """Return the report, with the styles that a terminal shows.
+
+    Parameters
+    ----------
+    comparison
+        what to report
+    top
+        how many divergences after the first are listed
+    """
+    out = Text()
+    out.append(comparison.verdict.value.upper(), style=_STYLE[comparison.verdict])
+    out.append(f"  A {_file(comparison.path_a)}  B {_file(comparison.path_b)}\n\n")
+    first = comparison.first_divergence
+    if first is not None and comparison.verdict is Verdict.DIVERGED:
+        _first(out, comparison, first)
+        _others(out, comparison.divergences[1:], top)
+    elif comparison.verdict is Verdict.ALIGNED:
+        _aligned(out, comparison)
+    else:
+        out.append("Could not tell. Why:\n")
+        for warning in comparison.warnings:
+            out.append(f"  {plain(warning)}\n", style="yellow")
+    _footer(out, comparison)
+    if comparison.verdict is not Verdict.UNDECIDED:
+        for warning in comparison.warnings:
+            out.append(f"note: {plain(warning)}\n", style="yellow")
+    out.rstrip()
+    return out
+
+
+def plain(text: str) -> str:
+    """Return a name or message fit for a terminal: no control characters, not endlessly long."""
+    safe = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return safe if len(safe) <= _LONGEST else f"{safe[: _LONGEST - 1]}…"
+
+
+def headline(divergence: Divergence) -> str:
+    """Return step, micro-batch, phase and kind in one line."""
+    ref = (divergence.a or divergence.b)[0]
+    micro = f" · micro {ref.micro}" if ref.micro > 0 else f" · evaluation {-ref.micro - 1}" if ref.micro < 0 else ""
+    return f"step {ref.step}{micro} · {divergence.phase.label} · {divergence.kind.value}"
+
+
+def _first(out: Text, comparison: Comparison, first: Divergence) -> None:
+    out.append("First divergence  ", style="bold")
+    out.append(f"{headline(first)}\n")
+    _places(out, first)
+    for line in first.evidence:
+        out.append(f"  {plain(line)}\n")
+    numbers = _numbers(first.metrics, first.limit)
+    if numbers:
+        out.append(f"  {numbers}\n")
+    if first.hint:
+        out.append(f"  → {plain(first.hint)}\n", style="bold")
+    inherited = sum(slot.verdict == "inherited" for slot in comparison.slots)
+    out.append(f"  confidence {first.confidence:.2f}; {inherited} later tensors inherit the error\n\n")
+
+
+def _places(out: Text, divergence: Divergence) -> None:
+    sides = [("A", divergence.a), ("B", divergence.b)]
+    width = max((len(_path(ref)) for _, refs in sides for ref in refs), default=0)
+    for side, refs in sides:
+        if not refs:
+            out.append(f"  {side} ")
+            out.append("has no counterpart\n", style="italic")
+        for ref in refs:
+            slot = f"  {divergence.role.label} {plain(ref.slot)}" if ref.slot else ""
+            call = f"  call {ref.call}" if ref.call else ""
+            out.append(f"  {side} ")
+            out.append(f"{_path(ref):<{min(width, 80)}}", style="cyan")
+            out.append(f"  {plain(ref.class_name)}{slot}{call}\n")
+
+
+def _path(ref: NodeRef) -> str:
+    return plain(ref.path) or "(the whole model)"
+
+
+def _numbers(metrics: Metrics | None, limit: float) -> str:
+    if metrics is None or not metrics.is_known:
+        return ""
+    about = "≈" if metrics.estimated else ""
+    parts = [f"rel {about}{metrics.rel_l2:.1e}"]
+    if math.isfinite(limit):
+        parts[0] += f" (up to {limit:.1e} is noise)"
+    if math.isfinite(metrics.cosine):
+        parts.append(f"cos {about}{metrics.cosine:.6f}")
+    if math.isfinite(metrics.norm_ratio):
+        parts.append(f"norm B/A {metrics.norm_ratio:.6g}")
+    if math.isfinite(metrics.max_abs):
+        at = f" at {list(metrics.max_abs_at)}" if metrics.max_abs_at else ""
+        parts.append(f"max |Δ| {metrics.max_abs:.3g}{at}")
+    if metrics.reason:
+        parts.append(metrics.reason)
+    return "  ".join(parts)
+
+
+def _others(out: Text, others: tuple[Divergence, ...], top: int) -> None:
+    if not others:
+        return
+    out.append(f"Also wrong by itself, in the order of cause ({min(top, len(others))} of {len(others)})\n")
+    for divergence in others[:top]:
+        ref = (divergence.a or divergence.b)[0]
+        size = f"  rel {divergence.metrics.rel_l2:.1e}" if divergence.metrics is not None else ""
+        out.append(f"  {divergence.phase.label:<8}  ")
+        out.append(_path(ref), style="cyan")
+        out.append(f"  {divergence.role.label} {plain(ref.slot)}{size}\n")
+    out.append("\n")
+
+
+def _aligned(out: Text, comparison: Comparison) -> None:
+    known = [slot for slot in comparison.slots if slot.metrics.is_known]
+    equal = sum(slot.verdict == "equal" for slot in known)
+    steps = len({slot.step for slot in known})
+    out.append(f"No divergence in {len(known)} pairs of tensors over {_count(steps, 'step')}; {equal} are bit-equal.\n")
+    closest = _closest(known)
+    if closest is not None:
+        out.append(
+            f"Closest to its limit: {closest.phase.label} {closest.role.label} {plain(closest.slot_a)} of "
+            f"{plain(closest.path_a) or 'the model'}: rel {closest.metrics.rel_l2:.1e}, up to {closest.limit:.1e} is noise\n"
+        )
+    out.append("\n")
+
+
+def _closest(slots: Iterable[SlotResult]) -> SlotResult | None:
+    judged = [slot for slot in slots if slot.limit > 0 and slot.metrics.rel_l2 > 0 and slot.phase.label != "update"]
+    return max(judged, key=lambda slot: slot.metrics.rel_l2 / slot.limit, default=None)
+
+
+def _footer(out: Text, comparison: Comparison) -> None:
+    coverage = comparison.coverage
+    total = coverage.paired + coverage.only_a
+    out.append(
+        f"Compared {coverage.paired} of {total} module calls of A ({coverage.only_a} only in A, {coverage.only_b} only in "
+        f"B), {coverage.compared} pairs of tensors · {coverage.not_comparable} not comparable · noise: {comparison.noise}\n"
+    )
+    for side, paths in (("A", comparison.only_a), ("B", comparison.only_b)):
+        if paths:
+            out.append(f"Only in {side}: {_grouped(paths)}\n")
+
+
+def _grouped(paths: Iterable[str]) -> str:
+    """Return paths with their numbers as ``*``, and how many there are of each."""
+    counts = Counter(_NUMBER.sub("*", path) for path in paths)
+    parts = [f"{plain(name) or 'the model'}{f' ×{n}' if n > 1 else ''}" for name, n in counts.items()]
+    more = f" and {len(parts) - _MOST_LISTED} more" if len(parts) > _MOST_LISTED else ""
+    return ", ".join(parts[:_MOST_LISTED]) + more
+
+
+def _file(path: str) -> str:
+    return plain(Path(path).name)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

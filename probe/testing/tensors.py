@@ -1,0 +1,89 @@
+"""The contract for tensors: statistics, facts, copies."""
+
+from __future__ import annotations
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from probe.sketch import CHUNK
+from probe.statistics import dtype_of, measure
+from probe.testing.arrays import arrays, assert_stats_agree, sample
+from probe.testing.kit import AdapterKit
+
+_by_hypothesis = hypothesis.settings(
+    deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=150,
+    suppress_health_check=[hypothesis.HealthCheck.differing_executors, hypothesis.HealthCheck.too_slow],
+)
+
+
+class TensorContract(AdapterKit):
+    """What an adapter says of tensors is true, whatever their dtype, shape and layout."""
+
+    @_by_hypothesis
+    @hypothesis.given(data=st.data())
+    def test_statistics_are_those_of_the_reference(self, data: st.DataObject) -> None:
+        array = data.draw(arrays(self.dtypes))
+        order = data.draw(st.permutations(range(array.ndim))) if array.dtype.kind != "c" else ()
+        actual = self.adapter.measure(self.tensor(array), tuple(order))
+        assert_stats_agree(actual, measure(array, order, actual.hash_kind))
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
+    @pytest.mark.parametrize(
+        "shape", [(CHUNK + 1,), (3, CHUNK), (700, 800), (2, 1, 3, 61, 1000), (300_000, 1), (1, 5, 70_001)]
+    )
+    def test_statistics_of_tensors_of_several_chunks(self, shape: tuple[int, ...], dtype: str) -> None:
+        array = (sample(shape) * 100).astype(dtype_of(dtype))
+        if dtype != "int64":
+            array.reshape(-1)[[5, 77, -3]] = np.nan, -np.inf, np.inf
+        actual = self.adapter.measure(self.tensor(array), ())
+        assert_stats_agree(actual, measure(array, (), actual.hash_kind))
+
+    @pytest.mark.parametrize("shape", [(4, 6), (3, 1, 5, 2), (2, 200_000)])
+    def test_the_layout_in_memory_does_not_matter(self, shape: tuple[int, ...]) -> None:
+        array = sample(shape)
+        tensors = list(self.layouts(array))
+        assert tensors
+        for tensor in tensors:
+            actual = self.adapter.measure(tensor, ())
+            assert_stats_agree(actual, measure(array, (), actual.hash_kind))
+            assert np.array_equal(self.adapter.values(tensor), array)
+
+    def test_facts(self) -> None:
+        for name in self.dtypes:
+            facts = self.adapter.facts(self.tensor(np.zeros((2, 0, 3), dtype_of(name))))
+            assert (facts.dtype, facts.shape, facts.requires_grad) == (name, (2, 0, 3), False)
+        assert self.adapter.facts(self.tensor(sample((2,)), requires_grad=True)).requires_grad
+        assert self.adapter.is_tensor(self.tensor(sample((2,))))
+        assert not any(self.adapter.is_tensor(value) for value in (None, 1, 2.5, "x", [1], np.ones(2)))
+
+    @_by_hypothesis
+    @hypothesis.given(data=st.data())
+    def test_values_are_exact(self, data: st.DataObject) -> None:
+        array = data.draw(arrays(self.dtypes))
+        values = self.adapter.values(self.tensor(array))
+        assert values.dtype == array.dtype and values.shape == array.shape
+        assert values.tobytes() == array.tobytes()
+
+    def test_copies_are_isolated(self) -> None:
+        array = sample((3, 4))
+        tensor = self.tensor(array)
+        values, snapshot, version = (
+            self.adapter.values(tensor), self.adapter.snapshot(tensor), self.adapter.version_of(tensor)
+        )  # fmt: skip
+        self.scale_in_place(tensor, 2.0)
+        assert np.array_equal(values, array) and np.array_equal(self.numpy(snapshot), array)
+        assert version is None or self.adapter.version_of(tensor) != version
+        values[:] = 0
+        assert np.array_equal(self.numpy(tensor), array * 2)
+
+    def test_differences_are_taken_in_float64(self) -> None:
+        after, before = sample((50,), 0), sample((50,), 1)
+        for dtype in set(self.dtypes) & {"float32", "float16", "bfloat16"}:
+            a, b = after.astype(dtype_of(dtype)), before.astype(dtype_of(dtype))
+            found = self.adapter.difference(self.tensor(a), self.tensor(b))
+            assert np.array_equal(self.numpy(found), a.astype(np.float64) - b.astype(np.float64))
