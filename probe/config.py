@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ class RecordConfig:
                 raise ConfigError(f"unknown option {name!r}; expected one of {', '.join(known)}")
         task = _choice("task", merged.get("task", Task.STATISTICS), [task.value for task in Task])
         tensors = _patterns("tensors", merged.get("tensors"))
+        if tensors and task == Task.STRUCTURE:
+            raise ConfigError("task='structure' records no numbers, but tensors= asks for values: leave one out")
         return cls(
             task=Task.TENSOR if tensors else Task(task),
             level=_choice("level", merged.get("level", "module"), ["module"]),
@@ -122,9 +125,9 @@ def _loaded(config: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
         loaded = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except OSError as error:
-        raise ConfigError(f"cannot read the configuration {path}: {error}") from error
-    except (yaml.YAMLError, json.JSONDecodeError) as error:
-        raise ConfigError(f"{path} is not valid {path.suffix.lstrip('.').upper() or 'YAML'}: {error}") from error
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    except (yaml.YAMLError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid {'JSON' if path.suffix == '.json' else 'YAML'}: {error}") from error
     if not isinstance(loaded, dict):
         raise ConfigError(f"{path} holds a {type(loaded).__name__}; expected names of options and their values")
     return loaded
@@ -140,9 +143,9 @@ def _integers(option: str, value: object) -> frozenset[int] | None:
     if value is None:
         return None
     items = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
-    if not all(isinstance(item, int) and item >= 0 for item in items):
+    if not all(isinstance(item, Integral) and not isinstance(item, bool) and item >= 0 for item in items):
         raise ConfigError(f"{option}={value!r}: expected a number, or a list of numbers from 0")
-    return frozenset(items) or None
+    return frozenset(map(int, items)) or None
 
 
 def _ranges(value: object) -> tuple[tuple[int, int], ...] | None:
@@ -155,7 +158,7 @@ def _ranges(value: object) -> tuple[tuple[int, int], ...] | None:
         match = _RANGE.fullmatch(item.replace(" ", "")) if isinstance(item, str) else None
         if match:
             found.append((int(match[1]), int(match[2])))
-        elif isinstance(item, (int, str)) and str(item).isdigit():
+        elif isinstance(item, (Integral, str)) and str(item).isdecimal():
             found.append((int(item), int(item)))
         else:
             raise ConfigError(f'steps={value!r}: {item!r} is no step; expected for example 3, [0, 10] or [0, "10-20"]')

@@ -70,7 +70,7 @@ def load_mapping(source: str | Path | Mapping[str, Any] | None) -> LayerMapping:
     if source is None:
         return LayerMapping()
     if isinstance(source, Mapping):
-        return parse_mapping(yaml.safe_dump(dict(source), sort_keys=False), "the mapping")
+        return parse_mapping(_as_yaml(source), "the mapping")
     path = _found(source)
     if path.stat().st_size > _SIZE_LIMIT:
         raise MappingError(f"{path} has {path.stat().st_size} bytes; a layer mapping has at most {_SIZE_LIMIT}")
@@ -88,6 +88,8 @@ def parse_mapping(text: str, name: str) -> LayerMapping:
     """Parse the YAML text of a layer mapping; ``name`` is what errors call it."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except RecursionError as error:
+        raise MappingError(f"{name}: nested too deeply for a layer mapping") from error
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
@@ -104,6 +106,13 @@ def parse_mapping(text: str, name: str) -> LayerMapping:
                 )
             rules.append(Rule(section, tuple(key.split(".")), tuple(value.value.split(".")), value.start_mark.line + 1))
     return LayerMapping(tuple(rules), name)
+
+
+def _as_yaml(sections: Mapping[str, Any]) -> str:
+    try:
+        return yaml.safe_dump(dict(sections), sort_keys=False)
+    except yaml.YAMLError as error:
+        raise MappingError(f"the mapping: not names and paths ({error.args[0]}: {error.args[-1]!r})") from error
 
 
 def _entries(node: yaml.Node, name: str, expected: str) -> list[tuple[str, yaml.Node]]:

@@ -133,12 +133,16 @@ class Recorder:
         self._last_recorded: int | None = None
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._roots: set[int] = set()
-        self._add_models(models)
+        try:
+            self._add_models(models)
+            self._removals.append(adapter.on_update(optimizer, self._before_update, self._after_update))
+        except BaseException:
+            self._take_hooks_off()
+            raise
         self._keep = [config.wants_module(m.path, m.class_name) for m in self._modules]
         self._in_full = [config.wants_values(m.path, m.class_name) for m in self._modules]
         self._begin_step()
         self.running = True
-        self._removals.append(adapter.on_update(optimizer, self._before_update, self._after_update))
 
     @property
     def path(self) -> object:
@@ -223,6 +227,9 @@ class Recorder:
         if not self._active:
             return
         context = self._adapter.context()
+        if context.transformed:
+            self._note("calls inside vmap or another function transform are not recorded", index)
+            return
         stack = self._stack()
         if not context.recomputing:
             # a root inside another one is part of its pass; a root inside itself was left there by an interrupt
@@ -378,14 +385,16 @@ class Recorder:
     # Backward
 
     @_guarded
-    def _gradient(self, role: Role, call: _Call, slot: str, seq: int, gradient: Any) -> None:
+    def _gradient(
+        self, role: Role, call: _Call, slot: str, seq: int, gradient: Any, logged: bool = False
+    ) -> None:
         if not self._active:
             return
         if call.step != self.step_number:
             self._note("gradients arrived after the probe.step() of their forward: they are not recorded", call.module)
             return
         self._last_backward_micro = max(call.micro, 0)
-        self._observe(Phase.BACKWARD, role, call.module, slot, gradient, call, order=-seq)
+        self._observe(Phase.BACKWARD, role, call.module, slot, gradient, call, order=-seq, logged=logged)
 
     @_guarded
     def _leaf_gradient(
@@ -475,22 +484,27 @@ class Recorder:
         self, phase: Phase, role: Role, index: int, tensor: Any, micro: int, slot: str | None = None
     ) -> None:
         info = self._parameters[index]
+        if not self._keep[info.module]:
+            return
         self._record(phase, role, info.module, 0, slot or info.slot, tensor, micro, index, info.axes, fresh=True,
                      full=role is not Role.DELTA)  # fmt: skip
 
     # Any tensor
 
     def _observe(
-        self, phase: Phase, role: Role, module: int, slot: str, tensor: Any, call: _Call, order: int | None = None
-    ) -> None:
-        self._record(phase, role, module, call.number, slot, tensor, call.micro, order, (), fresh=False, full=True)
+        self, phase: Phase, role: Role, module: int, slot: str, tensor: Any, call: _Call, order: int | None = None,
+        *, logged: bool = False,
+    ) -> None:  # fmt: skip
+        """Record a tensor of a call; what the user logged is recorded whatever its module."""
+        if logged or self._keep[module]:
+            self._record(phase, role, module, call.number, slot, tensor, call.micro, order, (), fresh=False, full=True)
 
     def _record(
         self, phase: Phase, role: Role, module: int, call: int, slot: str, tensor: Any, micro: int,
         order: int | None, axes: tuple[int, ...], *, fresh: bool, full: bool,
     ) -> None:  # fmt: skip
         """Measure a tensor and append its record."""
-        if not self._config.wants_phase(phase) or not self._keep[module]:
+        if not self._config.wants_phase(phase):
             return
         try:
             facts = self._adapter.facts(tensor)
@@ -561,9 +575,10 @@ class Recorder:
             phase = Phase.LOSS
         original = self._original_of(call) if call.recomputed else None
         if original is None:
-            self._observe(phase, Role.VALUE, call.module, name, tensor, call)
+            self._observe(phase, Role.VALUE, call.module, name, tensor, call, logged=True)
         if original is None or not original.grad_enabled:
-            self._watch(tensor, functools.partial(self._gradient, Role.GRAD_OUTPUT, call, name, self._seq), call)
+            seq = self._seq
+            self._watch(tensor, lambda g: self._gradient(Role.GRAD_OUTPUT, call, name, seq, g, True), call)
 
     def log_number(self, name: str, value: float) -> None:
         """Record a number."""
@@ -575,9 +590,7 @@ class Recorder:
         if not self.running:
             return
         self.running = False
-        for removal in self._removals:
-            removal()
-        self._removals.clear()
+        self._take_hooks_off()
         if self._active and (self._calls or self._seq or self._scalars or self._notes):
             self._end_step(state)
         self._forget()
@@ -609,6 +622,11 @@ class Recorder:
         self._seen.clear()
         self._stacks = threading.local()
 
+    def _take_hooks_off(self) -> None:
+        for removal in self._removals:
+            removal()
+        self._removals.clear()
+
     def _release_leaves(self) -> None:
         """Take this step's hooks off the tensors that outlive it."""
         for removal in self._leaf_removals:
@@ -618,9 +636,7 @@ class Recorder:
     def _give_up(self) -> None:
         """Stop because the file cannot be written; the training goes on."""
         self.running = False
-        for removal in self._removals:
-            removal()
-        self._removals.clear()
+        self._take_hooks_off()
         self._forget()
         warnings.warn(
             f"probe: writing {self._writer.path} failed ({self._writer.error}); the recording has stopped, your "

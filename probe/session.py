@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib.metadata
 import os
@@ -18,7 +19,7 @@ from typing import Any
 from probe._version import __version__
 from probe.adapters.base import Adapter, adapter_for
 from probe.config import RecordConfig
-from probe.errors import ConfigError, ProbeWarning, RecordingError
+from probe.errors import ConfigError, ProbeWarning, RecordingError, StoreError
 from probe.records import RunInfo, StepState
 from probe.recorder import Recorder
 from probe.store.writer import Writer, now
@@ -91,7 +92,7 @@ def start(
                "tensors": tensors}  # fmt: skip
     settings = RecordConfig.from_options(config, **options)
     models = _named_models(model)
-    adapter = adapter_for(models[0][1])
+    adapter = _common_adapter(models)
     rank, world_size = _place_in_the_world()
     _excluded = not settings.wants_rank(rank)
     if _excluded:
@@ -109,8 +110,13 @@ def start(
         model_config=adapter.model_config(models[0][1]),
     )
     writer = Writer(target, info)
-    writer.set_attributes("environment", _environment(adapter))
-    _current = Recorder(adapter, models, writer, settings, optimizer)
+    try:
+        writer.set_attributes("environment", _environment(adapter))
+        _current = Recorder(adapter, models, writer, settings, optimizer)
+    except BaseException:
+        writer.close()
+        target.unlink(missing_ok=True)
+        raise
     return target
 
 
@@ -168,8 +174,31 @@ def _stop(state: StepState) -> None:
     global _current, _excluded, _warned
     recorder, _current = _current, None
     _excluded, _warned = False, True
-    if recorder is not None:
+    if recorder is None:
+        return
+    try:
         recorder.stop(state)
+    except StoreError as error:
+        warnings.warn(f"probe: {error}", ProbeWarning, stacklevel=3)
+
+
+def _stop_at_exit() -> None:
+    """Complete a recording that the program never stopped; its step is aborted if an exception ended the program."""
+    failed = getattr(sys, "last_value", None) is not None
+    _stop(StepState.ABORTED if failed else StepState.CLOSED)
+
+
+def _forget_in_child() -> None:
+    """A forked process goes on without recording: the file and its writer stay with the parent."""
+    global _current, _excluded
+    if _current is not None:
+        _current.running = False
+        _current, _excluded = None, True
+
+
+atexit.register(_stop_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _named_models(model: Any) -> Sequence[tuple[str, Any]]:
@@ -178,6 +207,13 @@ def _named_models(model: Any) -> Sequence[tuple[str, Any]]:
             raise RecordingError("probe.start() was given an empty list; expected a module, or a list of modules")
         return [(str(i), part) for i, part in enumerate(model)]
     return [("", model)]
+
+
+def _common_adapter(models: Sequence[tuple[str, Any]]) -> Adapter:
+    adapters = {adapter.framework: adapter for adapter in [adapter_for(model) for _, model in models]}
+    if len(adapters) > 1:
+        raise RecordingError(f"probe.start() was given models of {' and '.join(adapters)}; expected one framework")
+    return adapters.popitem()[1]
 
 
 def _place_in_the_world() -> tuple[int, int]:
@@ -192,13 +228,14 @@ def _place_in_the_world() -> tuple[int, int]:
 
 
 def _target(path: str | os.PathLike[str] | None, rank: int, world_size: int) -> Path:
-    unnamed = path is None and "PROBE_DUMP" not in os.environ
-    target = Path(path if path is not None else os.environ.get("PROBE_DUMP") or time.strftime("probe-%Y%m%d-%H%M%S.h5"))
+    default = time.strftime("probe-%Y%m%d-%H%M%S.h5")
+    given = os.environ.get("PROBE_DUMP") if path is None else path
+    target = Path(given or default)
     if target.is_dir():
-        target = target / time.strftime("probe-%Y%m%d-%H%M%S.h5")
+        target = target / default
     if world_size > 1:
         target = target.with_name(f"{target.stem}.rank{rank:05d}{target.suffix or '.h5'}")
-    if unnamed:
+    if not given:
         print(f"probe: recording to {target}", file=sys.stderr)
     return target
 

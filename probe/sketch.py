@@ -82,11 +82,12 @@ def axes_of(shape: tuple[int, ...], order: tuple[int, ...] = ()) -> tuple[Axis, 
         the sizes as they lie in the tensor
     order
         the axes in canonical order when that is another one (a Linear weight that is stored as [in, out] has
-        ``(1, 0)``): ranks among equal sizes are counted in this order
+        ``(1, 0)``): ranks among equal sizes are counted in this order; axes behind those it names, such as the
+        (real, imaginary) one of a complex tensor, follow
     """
     seen: dict[int, int] = {}
     ranks: dict[int, int] = {}
-    for dim in order or range(len(shape)):
+    for dim in (*order, *range(len(order), len(shape))):
         ranks[dim] = seen.get(shape[dim], 0)
         seen[shape[dim]] = ranks[dim] + 1
     return tuple(Axis(size, ranks[dim]) for dim, size in enumerate(shape) if size != 1)

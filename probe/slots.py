@@ -24,16 +24,21 @@ def flatten(value: object, is_tensor: Callable[[object], bool], slot: str = "") 
     if is_tensor(value):
         yield slot or "0", value
     else:
-        yield from _flatten(value, is_tensor, slot, _DEPTH)
+        yield from _flatten(value, is_tensor, slot, ())
 
 
-def _flatten(value: object, is_tensor: Callable[[object], bool], slot: str, depth: int) -> Iterator[tuple[str, Any]]:
+def _flatten(
+    value: object, is_tensor: Callable[[object], bool], slot: str, around: tuple[int, ...]
+) -> Iterator[tuple[str, Any]]:
+    """Walk a container; those that it stands in, by id, are not entered again."""
+    if id(value) in around or len(around) > _DEPTH:
+        return
     for name, item in _items(value):
         path = f"{slot}.{name}" if slot else name
         if is_tensor(item):
             yield path, item
-        elif depth and item is not None:
-            yield from _flatten(item, is_tensor, path, depth - 1)
+        elif item is not None:
+            yield from _flatten(item, is_tensor, path, (*around, id(value)))
 
 
 def _items(value: object) -> Iterator[tuple[str, object]]:

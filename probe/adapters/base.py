@@ -58,6 +58,8 @@ class CallContext:
     """activation checkpointing runs it again, in the middle of backward"""
     autocast: str
     """dtype that the framework casts to by itself, ``""`` when it does not"""
+    transformed: bool = False
+    """the call is part of a function transform (vmap, per-sample gradients): its tensors have no plain values"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,10 @@ class NumpyAdapter(Adapter):
     # Models
 
     def modules(self, model: Module) -> Iterable[NamedModule]:
-        first = {id(module): (path, module) for path, module in reversed(list(model.modules()))}
-        for path, module in reversed(first.values()):
+        first: dict[int, tuple[str, Module]] = {}
+        for path, module in model.modules():
+            first.setdefault(id(module), (path, module))
+        for path, module in first.values():
             yield NamedModule(path, module, next(module.children(), None) is None)
 
     def parameters(self, model: Module) -> Iterable[NamedTensor]:
@@ -135,7 +137,9 @@ class NumpyAdapter(Adapter):
     ) -> Removal:
         pre_hooks = step_pre_hooks if optimizer is None else optimizer.pre_hooks
         post_hooks = step_post_hooks if optimizer is None else optimizer.post_hooks
-        return _both(pre_hooks.add(lambda o: before(_groups(o), "")), post_hooks.add(lambda o: after(_groups(o))))
+        return _both(
+            pre_hooks.add(lambda o: before(_groups(o), "")), post_hooks.add(lambda o: after(_groups(o)))
+        )
 
     def optimizer_state(self, optimizer: Optimizer, parameter: Tensor) -> dict[str, Tensor]:
         state = optimizer.state.get(parameter, {})
@@ -150,7 +154,9 @@ def _both(first: Removal, second: Removal) -> Removal:
     return remove
 
 
-def _crossings(roots: list[Node], wanted: dict[Node, list[int]], start: int) -> dict[Node, list[tuple[Node, int]]]:
+def _crossings(
+    roots: list[Node], wanted: dict[Node, list[int]], start: int
+) -> dict[Node, list[tuple[Node, int]]]:
     """Find, for each wanted node, the (node, number of the parent) in the graph of a call that lead to it."""
     found: dict[Node, list[tuple[Node, int]]] = {}
     stack = [root for root in roots if root.order >= start]

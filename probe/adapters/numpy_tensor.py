@@ -73,7 +73,9 @@ class Node:
     """
 
     def __init__(
-        self, parents: Sequence[tuple[Node, Callable[[np.ndarray], np.ndarray]]] = (), leaf: Tensor | None = None
+        self,
+        parents: Sequence[tuple[Node, Callable[[np.ndarray], np.ndarray]]] = (),
+        leaf: Tensor | None = None,
     ) -> None:
         self.order = next(_numbers)
         self.parents = parents
@@ -134,7 +136,10 @@ class Tensor:
 
     def __add__(self, other: object) -> Tensor:
         b = _tensor(other, self)
-        mine, other_shape = self.shape, b.shape  # a function must not hold a tensor: its node would keep it alive
+        mine, other_shape = (
+            self.shape,
+            b.shape,
+        )  # a function must not hold a tensor: its node would keep it alive
         return operation(
             self.data + b.data, (self, lambda g: _fitted(g, mine)), (b, lambda g: _fitted(g, other_shape))
         )
@@ -142,7 +147,9 @@ class Tensor:
     def __mul__(self, other: object) -> Tensor:
         b = _tensor(other, self)
         x, y = self.data, b.data
-        return operation(x * y, (self, lambda g: _fitted(g * y, x.shape)), (b, lambda g: _fitted(g * x, y.shape)))
+        return operation(
+            x * y, (self, lambda g: _fitted(g * y, x.shape)), (b, lambda g: _fitted(g * x, y.shape))
+        )
 
     def __matmul__(self, other: Tensor) -> Tensor:
         x, y = self.data, other.data

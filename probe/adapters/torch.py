@@ -36,6 +36,9 @@ class TorchAdapter(Adapter):
     framework = "torch"
     version = str(torch.__version__)
 
+    def __init__(self) -> None:
+        self._backwards: _Backwards | None = None
+
     # Models
 
     def modules(self, model: torch.nn.Module) -> Iterable[NamedModule]:
@@ -96,6 +99,7 @@ class TorchAdapter(Adapter):
             isinstance(value, torch.Tensor)
             and value.layout is torch.strided
             and value.device.type != "meta"
+            and not value.is_nested
             and not torch._C._functorch.is_functorch_wrapped_tensor(value)
         )
 
@@ -138,7 +142,10 @@ class TorchAdapter(Adapter):
 
     def context(self) -> CallContext:
         grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-        return CallContext(grad, torch._C._current_graph_task_id() >= 0, _autocast())
+        task = torch._C._current_graph_task_id()
+        if self._backwards is not None:
+            self._backwards.seen(task)
+        return CallContext(grad, task >= 0, _autocast(), torch._C._functorch.maybe_current_level() is not None)
 
     def on_call(
         self,
@@ -194,33 +201,14 @@ class TorchAdapter(Adapter):
     def on_parameter_gradients(
         self, parameters: Sequence[torch.Tensor], ended: Callable[[list[int]], None]
     ) -> Removal:
-        touched: dict[int, set[int]] = {}
-
-        def at_end(task: int) -> None:
-            # queued once more from inside the queue: so it runs behind what DDP put there
-            torch.autograd.Variable._execution_engine.queue_callback(lambda: finish(task))
-
-        def finish(task: int) -> None:
-            ended(sorted(touched.pop(task, ())))
-
-        def arrived(index: int) -> None:
-            task = torch._C._current_graph_task_id()
-            if task not in touched:
-                # others may be under way: reentrant checkpointing runs a backward inside a backward
-                touched[task] = set()
-                torch.autograd.Variable._execution_engine.queue_callback(lambda: at_end(task))
-            touched[task].add(index)
-
-        handles = []
-        for index, parameter in enumerate(parameters):
-            if parameter.is_leaf and parameter.requires_grad:
-                hook = parameter.register_post_accumulate_grad_hook(lambda _, index=index: arrived(index))
-                handles.append(hook)
-        return lambda: [handle.remove() for handle in handles] and None
+        self._backwards = _Backwards(parameters, ended)
+        return self._backwards.remove
 
     def gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
         grad = parameter.grad
-        return grad if grad is not None and self.is_tensor(grad) else None
+        if grad is not None and grad.layout is not torch.strided:
+            grad = grad.detach().to_dense()
+        return grad
 
     # Optimizers
 
@@ -247,6 +235,66 @@ class TorchAdapter(Adapter):
         return {str(key): value for key, value in state.items() if self.is_tensor(value) and value.ndim > 0}
 
 
+class _Backwards:
+    """The backward passes under way, and the parameters that each has given a gradient to.
+
+    Reentrant checkpointing runs backward passes inside one; only when the outermost has ended are gradients whole.
+    """
+
+    def __init__(self, parameters: Sequence[torch.Tensor], ended: Callable[[list[int]], None]) -> None:
+        self._ended = ended
+        self._open: dict[int, set[int]] = {}
+        self._parameters = list(parameters)
+        self._hooked: dict[int, Any] = {}
+        self._stale = True
+        """a parameter may have been unfrozen since the hooks were set"""
+        self._hook()
+
+    def remove(self) -> None:
+        """Take all hooks off."""
+        for handle in self._hooked.values():
+            handle.remove()
+        self._hooked, self._parameters = {}, []
+
+    def seen(self, task: int) -> None:
+        """Take note of the pass in which a module runs: −1 outside of any, when what is still open has failed."""
+        if task < 0:
+            self._open.clear()
+            if self._stale:
+                self._hook()
+        else:
+            self._of(task)
+
+    def _hook(self) -> None:
+        self._stale = False
+        for index, parameter in enumerate(self._parameters):
+            if index not in self._hooked and parameter.is_leaf and parameter.requires_grad:
+                hook = functools.partial(self._arrived, index)
+                self._hooked[index] = parameter.register_post_accumulate_grad_hook(hook)
+
+    def _of(self, task: int) -> set[int]:
+        touched = self._open.get(task)
+        if touched is None:
+            touched = self._open[task] = set()
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: self._at_end(task))
+        return touched
+
+    def _arrived(self, index: int, parameter: torch.Tensor) -> None:
+        self._of(torch._C._current_graph_task_id()).add(index)
+
+    def _at_end(self, task: int) -> None:
+        # queued once more from inside the queue: so it runs behind what DDP put there
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: self._finish(task))
+
+    def _finish(self, task: int) -> None:
+        touched = self._open.pop(task, set())
+        self._stale = True
+        if self._open:
+            next(iter(self._open.values())).update(touched)
+        elif touched:
+            self._ended(sorted(touched))
+
+
 class _CallHook:
     """A hook that belongs to one module: in copies of it (deepcopy, pickle, ``torch.save``) it does nothing."""
 
@@ -262,14 +310,20 @@ class _CallHook:
 
 class _PreHook(_CallHook):
     def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._module() is module:
+        if self._module() is module and not torch.compiler.is_compiling():
             self._call(args, kwargs)
 
 
 class _PostHook(_CallHook):
     def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
-        if self._module() is module:
-            self._call(output, output is None and sys.exc_info()[0] is not None)
+        if self._module() is module and not torch.compiler.is_compiling():
+            self._call(output, output is None and _raised())
+
+
+def _raised() -> bool:
+    """Tell whether a forward was left by an exception; checkpointing ends its second pass early by one of its own."""
+    error = sys.exc_info()[0]
+    return error is not None and error.__name__ != "_StopRecomputationError"
 
 
 def _nothing(*args: object) -> None:

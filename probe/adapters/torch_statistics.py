@@ -25,7 +25,8 @@ def measure(tensor: torch.Tensor, order: Sequence[int] = (), hash_kind: HashKind
 
     The hash is xxh3_128 for tensors on the CPU, and the position-weighted sum elsewhere, unless it is named.
     """
-    values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    tensor = tensor.detach()
+    values = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     if hash_kind is None:
         hash_kind = HashKind.XXH3_128 if tensor.device.type == "cpu" else HashKind.WSUM64
     integer = values.dtype in _INTEGER_KINDS

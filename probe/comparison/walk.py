@@ -492,7 +492,7 @@ class StepWalk:
             verdict = "equal"
         elif wrong:
             verdict = "introduced"
-        elif sources > 0 and metrics.rel_l2 > tolerance.FORWARD.limit(self._u(event), 0.0):
+        elif self.findings and metrics.rel_l2 > tolerance.FORWARD.limit(self._u(event), 0.0):
             verdict = "inherited"
         else:
             verdict = "noise"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
@@ -15,6 +16,10 @@ from probe.errors import FormatError, NotRecordedError, StoreError
 from probe.records import ModuleInfo, OptimizerGroup, ParameterInfo, RunInfo
 from probe.statistics import dtype_of
 from probe.store import schema
+
+T = TypeVar("T")
+
+_ATTEMPTS = 5
 
 
 class Reader:
@@ -37,10 +42,7 @@ class Reader:
         self.path = Path(path)
         self._file = _opened(self.path)
         self.attributes = dict(self._file.attrs)
-        try:
-            self._steps = self._file["steps"][:]
-        except (KeyError, OSError) as error:
-            raise FormatError(f"{self.path} is damaged: its table of steps cannot be read ({error})") from error
+        self._steps = self._table("steps")
 
     def __enter__(self) -> Reader:
         return self
@@ -71,10 +73,21 @@ class Reader:
         return int(self._steps[counter][-1]) if len(self._steps) else 0
 
     def _table(self, name: str, rows: int | None = None) -> np.ndarray:
-        try:
-            return self._file[name][:] if rows is None else self._file[name][:rows]
-        except (KeyError, OSError) as error:
-            raise FormatError(f"{self.path} is damaged: /{name} cannot be read ({error})") from error
+        return self._attempt(f"/{name}", lambda: self._file[name][:rows])
+
+    def _attempt(self, what: str, read: Callable[[], T]) -> T:
+        """Read something; open the file anew and try again where a writer has changed it since it was opened."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                return read()
+            except (KeyError, OSError) as error:
+                failure = error
+            if self.attributes.get("closed", False):
+                break
+            self._file.close()
+            time.sleep(0.01 * attempt)
+            self._file = _opened(self.path)
+        raise FormatError(f"{self.path} is damaged: {what} cannot be read ({failure})") from failure
 
     @functools.cached_property
     def records(self) -> np.ndarray:
@@ -169,22 +182,23 @@ class Reader:
         row = self._tensor_index.get(tensor)
         if row is None:
             raise NotRecordedError(f"no values were stored for this tensor in {self.path}; record with task='tensor'")
+        what = f"tensor {tensor}"
         dtype = dtype_of(row["dtype"].decode())
-        shape = self.shapes[row["shape"]]
-        offset, nbytes = int(row["offset"]), int(row["nbytes"])
-        try:
-            if offset >= 0:
-                raw = self._file["tensors/blob"][offset : offset + nbytes]
-                array = np.frombuffer(raw.tobytes(), dtype=dtype).reshape(shape)
-                yield from _split(array, chunk)
-                return
-            dataset = self._file[f"tensors/{tensor}"]
-            if not chunk or array_fits(dataset, chunk):
-                yield from _split(_typed(dataset[()], dtype), chunk)
-                return
-            yield from _streamed(dataset, dtype, chunk)
-        except (KeyError, OSError) as error:
-            raise FormatError(f"{self.path} is damaged: tensor {tensor} cannot be read ({error})") from error
+        if row["offset"] >= 0:
+            yield from _split(self._attempt(what, lambda: self._from_blob(row)), chunk)
+        elif not chunk or row["nbytes"] <= chunk * dtype.itemsize:
+            whole = self._attempt(what, lambda: self._file[f"tensors/{tensor}"][()])
+            yield from _split(_typed(whole, dtype), chunk)
+        else:
+            offset = self._attempt(what, lambda: _offset(self._file[f"tensors/{tensor}"]))
+            try:
+                yield from _streamed(self.path, offset, int(row["nbytes"]) // dtype.itemsize, dtype, chunk)
+            except OSError as error:
+                raise FormatError(f"{self.path} is damaged: {what} cannot be read ({error})") from error
+
+    def _from_blob(self, row: np.void) -> np.ndarray:
+        raw = self._file["tensors/blob"][row["offset"] : row["offset"] + row["nbytes"]]
+        return raw.view(dtype_of(row["dtype"].decode())).reshape(self.shapes[row["shape"]])
 
     def block(self, tensor: int, axis: int, start: int, stop: int) -> np.ndarray:
         """Return the indices start…stop−1 of one axis of a stored tensor, axes of size 1 left out everywhere."""
@@ -196,18 +210,15 @@ class Reader:
         if row["offset"] >= 0:
             part = self.values(tensor)[tuple(wanted)]
         else:
-            part = _typed(self._file[f"tensors/{tensor}"][tuple(wanted)], dtype_of(row["dtype"].decode()))
+            dataset = f"tensors/{tensor}"
+            raw = self._attempt(f"tensor {tensor}", lambda: self._file[dataset][tuple(wanted)])
+            part = _typed(raw, dtype_of(row["dtype"].decode()))
         sizes = [stop - start if dim == kept[axis] else shape[dim] for dim in kept]
         return part.reshape(sizes)
 
     def shape_of(self, tensor: int) -> tuple[int, ...]:
         """Return the shape of a stored tensor."""
         return self.shapes[self._tensor_index[tensor]["shape"]]
-
-
-def array_fits(dataset: h5py.Dataset, chunk: int) -> bool:
-    """Tell whether a dataset has no more than ``chunk`` elements."""
-    return bool(dataset.size <= chunk)
 
 
 def _split(array: np.ndarray, chunk: int) -> Iterator[np.ndarray]:
@@ -219,19 +230,23 @@ def _split(array: np.ndarray, chunk: int) -> Iterator[np.ndarray]:
         yield flat[start : start + chunk]
 
 
-def _streamed(dataset: h5py.Dataset, dtype: np.dtype, chunk: int) -> Iterator[np.ndarray]:
-    """Read a contiguous dataset ``chunk`` elements at a time, straight from its bytes in the file."""
+def _offset(dataset: h5py.Dataset) -> int:
+    """Return where the bytes of a contiguous dataset begin in the file."""
     offset = dataset.id.get_offset()
     if offset is None:
         raise OSError("it has no storage")
-    with open(dataset.file.filename, "rb") as raw:
+    return int(offset)
+
+
+def _streamed(path: Path, offset: int, count: int, dtype: np.dtype, chunk: int) -> Iterator[np.ndarray]:
+    """Read values ``chunk`` at a time, straight from their bytes in the file."""
+    with open(path, "rb") as raw:
         raw.seek(offset)
-        left = dataset.size
-        while left:
-            part = np.fromfile(raw, dtype=dtype, count=min(chunk, left))
+        while count:
+            part = np.fromfile(raw, dtype=dtype, count=min(chunk, count))
             if not part.size:
                 raise OSError("the file ends too early")
-            left -= part.size
+            count -= part.size
             yield part
 
 

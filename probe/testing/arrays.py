@@ -35,7 +35,9 @@ def _arrays_of(dtype: np.dtype, max_side: int) -> st.SearchStrategy[np.ndarray]:
         return npst.arrays(dtype, shapes)
     special = st.sampled_from([np.nan, np.inf, -np.inf, -0.0])
     numbers = st.floats(-1e100, 1e100) | special
-    return npst.arrays(dtype, shapes, elements=st.builds(complex, numbers, numbers) if dtype.kind == "c" else numbers)
+    return npst.arrays(
+        dtype, shapes, elements=st.builds(complex, numbers, numbers) if dtype.kind == "c" else numbers
+    )
 
 
 def sample(shape: tuple[int, ...], seed: int = 0, dtype: str = "float32") -> np.ndarray:
@@ -44,14 +46,16 @@ def sample(shape: tuple[int, ...], seed: int = 0, dtype: str = "float32") -> np.
 
 
 def assert_stats_agree(actual: TensorStats, expected: TensorStats, tolerance: float = 1e-12) -> None:
-    """Require that two implementations computed the same: counts, hash, min and max exactly, the rest closely."""
+    """Require the same statistics: counts, hash, min and max exactly, the rest to a relative error."""
     for name in ("min", "max", "nan", "posinf", "neginf", "zeros", "hash_kind", "hash_hi", "hash_lo"):
         a, b = getattr(actual, name), getattr(expected, name)
         assert a == b or (a != a and b != b), f"{name}: {a!r}, expected {b!r}"
     scales = {"mean": expected.rms, "rms": expected.rms, "norm": expected.norm}
     for name, scale in scales.items():
         a, b = getattr(actual, name), getattr(expected, name)
-        assert abs(a - b) <= tolerance * scale + 1e-300 or (a != a and b != b), f"{name}: {a!r}, expected {b!r}"
+        assert abs(a - b) <= tolerance * scale + 1e-300 or (a != a and b != b), (
+            f"{name}: {a!r}, expected {b!r}"
+        )
     assert actual.sketch.shape == expected.sketch.shape and actual.sketch.dtype == np.float64
     scale = np.linalg.norm(expected.sketch) + (expected.norm if expected.norm == expected.norm else 0.0)
     assert np.abs(actual.sketch - expected.sketch).max() <= tolerance * scale + 1e-300, "sketch"

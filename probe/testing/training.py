@@ -55,7 +55,7 @@ class TrainingKit(AdapterKit):
         return loss
 
     def run(self, folder: Path, model: Any, count: int = 1, micros: int = 1, **options: Any) -> Recording:
-        """Train a model on 5 × 4 random numbers while it is recorded, with values unless ``task`` is given."""
+        """Train a model on 5 × 4 random numbers while it is recorded, with values unless told otherwise."""
         path = folder / "run.h5"
         optimizer = self.optimizer(self.parameters(model), 0.05)
         probe.start(model, path, **{"task": "tensor", **options})

@@ -15,7 +15,8 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 from probe.adapters.torch import TorchAdapter  # noqa: E402
-from probe.testing import DTYPES, AdapterContract  # noqa: E402
+from probe.statistics import measure  # noqa: E402
+from probe.testing import DTYPES, AdapterContract, assert_stats_agree  # noqa: E402
 
 UNSIGNED = ("uint16", "uint32", "uint64", "float8_e4m3fnuz", "float8_e5m2fnuz")
 
@@ -28,6 +29,7 @@ class TestTorchAdapter(AdapterContract):
     def _one_thread(self) -> Iterator[None]:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
+        torch.manual_seed(0)
         yield
         torch.set_num_threads(threads)
 
@@ -69,7 +71,11 @@ class TestTorchAdapter(AdapterContract):
         return nn.ReLU(inplace)
 
     def module(
-        self, forward: Callable[..., Any], name: str = "Block", buffers: dict[str, Any] | None = None, **members: Any
+        self,
+        forward: Callable[..., Any],
+        name: str = "Block",
+        buffers: dict[str, Any] | None = None,
+        **members: Any,
     ) -> nn.Module:
         module = type(name, (nn.Module,), {"forward": forward})()
         for key, value in (buffers or {}).items():
@@ -118,3 +124,52 @@ class TestTorchAdapter(AdapterContract):
             else:
                 count += len(item._optimizer_step_pre_hooks) + len(item._optimizer_step_post_hooks)
         return count
+
+
+ADAPTER = TorchAdapter()
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(3.0).expand(4, 3),
+        torch.ones(()).expand(5, 2, 3),
+        torch.arange(24.0).view(4, 6)[::2, 1::3],
+        torch.view_as_complex(torch.arange(12.0).view(3, 2, 2)).conj(),
+        torch.view_as_complex(torch.arange(12.0).view(3, 2, 2)).conj().imag,
+        torch.ones(3, 4, dtype=torch.bfloat16).T[1:],
+    ],
+    ids=["expanded", "expanded scalar", "strided", "conjugate bit", "negative bit", "bfloat16 view"],
+)
+def test_views_are_measured_and_copied_by_their_values(tensor: Tensor) -> None:
+    plain = tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+    wanted = plain.float().numpy() if plain.dtype is torch.bfloat16 else plain.numpy()
+    values = ADAPTER.values(tensor)
+    assert np.array_equal(values.astype(wanted.dtype), wanted)
+    assert_stats_agree(ADAPTER.measure(tensor, ()), measure(values))
+
+
+def test_other_tensors_are_left_alone() -> None:
+    assert not ADAPTER.is_tensor(torch.ones(2).to_sparse()) and not ADAPTER.is_tensor(
+        torch.ones(2, device="meta")
+    )
+    seen: list[bool] = []
+    torch.vmap(lambda x: seen.append(ADAPTER.is_tensor(x)) or x)(torch.ones(2, 3))
+    assert seen == [False]
+
+
+def test_tensors_of_inference_mode_have_no_version() -> None:
+    with torch.inference_mode():
+        tensor = torch.ones(3)
+    assert ADAPTER.version_of(tensor) is None and ADAPTER.version_of(torch.ones(3)) == 0
+
+
+def test_the_models_configuration_is_found_in_it_or_below() -> None:
+    class Config:
+        def __init__(self) -> None:
+            self.heads, self.eps, self.dtype, self._private = 4, 1e-6, torch.float32, 1
+
+    wrapped = nn.Sequential(nn.Linear(1, 1), nn.Identity())
+    wrapped[1].config = Config()
+    assert ADAPTER.model_config(wrapped) == {"heads": 4, "eps": 1e-6}
+    assert ADAPTER.model_config(nn.Linear(1, 1)) == {}

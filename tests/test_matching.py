@@ -1,0 +1,496 @@
+"""Matching: which module is which, on small trees, on random ones, and on the two published ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from probe.errors import MappingError
+from probe.mapping import LayerMapping, load_mapping, parse_mapping
+from probe.matching import Direction, Fingerprint, Matching, Reason, direction_of, match
+from probe.tree import Tree
+from tests.trees import DATA, printed_tree, tree
+
+Sections = Mapping[str, Mapping[str, str]]
+
+
+def nothing_known(index: int) -> frozenset[object]:
+    return frozenset()
+
+
+def matched(a: Tree, b: Tree, sections: Sections | None = None, direction: Direction | None = None) -> Matching:
+    return match(a, b, load_mapping(sections), nothing_known, nothing_known, direction)
+
+
+def names(found: Matching, a: Tree, b: Tree) -> dict[str, str]:
+    return {a.path(pair.a): b.path(pair.b) for pair in found.pairs}
+
+
+def reasons(found: Matching, a: Tree) -> dict[str, Reason]:
+    return {a.path(pair.a): pair.reason for pair in found.pairs}
+
+
+def left(found: Matching, a: Tree, b: Tree) -> tuple[list[str], list[str]]:
+    return [a.path(i) for i in found.only_a], [b.path(i) for i in found.only_b]
+
+
+LLAMA = tree({
+    "": "Llama", "model": "LlamaModel", "model.embed": "Embedding", "model.layers": "ModuleList",
+    "model.layers.0": "LlamaLayer", "model.layers.0.attn": "LlamaAttention", "model.layers.0.attn.o": "Linear",
+    "model.layers.0.mlp": "LlamaMLP", "model.layers.1": "LlamaLayer", "model.layers.1.attn": "LlamaAttention",
+    "model.layers.1.attn.o": "Linear", "model.layers.1.mlp": "LlamaMLP", "lm_head": "Linear",
+})  # fmt: skip
+GPT = tree({
+    "": "GPT", "embedding": "Embedder", "embedding.words": "Embedding", "decoder": "Decoder",
+    "decoder.layers": "ModuleList", "decoder.layers.0": "GPTLayer", "decoder.layers.0.self_attention": "Attention",
+    "decoder.layers.0.self_attention.proj": "Linear", "decoder.layers.0.mlp": "MLP",
+    "decoder.layers.1": "GPTLayer", "decoder.layers.1.self_attention": "Attention",
+    "decoder.layers.1.self_attention.proj": "Linear", "decoder.layers.1.mlp": "MLP", "output": "Linear",
+})  # fmt: skip
+FROM_GPT = {
+    "GPT": {"embedding.words": "model.embed", "decoder.layers": "model.layers", "output": "lm_head"},
+    "GPTLayer": {"self_attention": "attn"},
+    "Attention": {"proj": "o"},
+}
+FROM_LLAMA = {
+    "Llama": {"lm_head": "output"},
+    "LlamaModel": {},
+    "TopLayer": {"model.embed": "embedding.words", "model.layers": "decoder.layers"},
+    "LlamaLayer": {"attn": "self_attention"},
+    "LlamaAttention": {"o": "proj"},
+}
+PAIRS = {
+    "": "", "embedding.words": "model.embed", "decoder.layers": "model.layers", "decoder.layers.0": "model.layers.0",
+    "decoder.layers.0.self_attention": "model.layers.0.attn",
+    "decoder.layers.0.self_attention.proj": "model.layers.0.attn.o", "decoder.layers.0.mlp": "model.layers.0.mlp",
+    "decoder.layers.1": "model.layers.1", "decoder.layers.1.self_attention": "model.layers.1.attn",
+    "decoder.layers.1.self_attention.proj": "model.layers.1.attn.o", "decoder.layers.1.mlp": "model.layers.1.mlp",
+    "output": "lm_head",
+}  # fmt: skip
+
+
+# Same paths
+
+
+def test_equal_trees_are_paired_by_path() -> None:
+    found = matched(GPT, GPT)
+    assert names(found, GPT, GPT) == {module.path: module.path for module in GPT.modules}
+    assert set(reasons(found, GPT).values()) == {Reason.SAME_PATH}
+    assert (found.only_a, found.only_b, found.warnings) == ((), (), ())
+
+
+def test_what_only_one_side_has_is_listed_with_everything_below_it() -> None:
+    a = tree({"": "Net", "up": "Linear", "adapter": "Lora", "adapter.a": "Linear"})
+    b = tree({"": "Net", "gate": "Linear", "up": "Linear"})
+    found = matched(a, b)
+    assert names(found, a, b) == {"": "", "up": "up"}
+    assert left(found, a, b) == (["adapter", "adapter.a"], ["gate"])
+
+
+def test_the_class_does_not_matter_where_the_path_is_the_same() -> None:
+    found = matched(tree({"": "Net", "norm": "LayerNorm"}), tree({"": "Model", "norm": "RMSNorm"}))
+    assert len(found.pairs) == 2
+
+
+# What a mapping says
+
+
+@pytest.mark.parametrize(("sections", "direction"), [(FROM_GPT, Direction.A_TO_B), (FROM_LLAMA, Direction.B_TO_A)])
+def test_a_mapping_is_read_from_the_side_it_is_written_from(sections: Sections, direction: Direction) -> None:
+    forwards, backwards = matched(GPT, LLAMA, sections), matched(LLAMA, GPT, sections)
+    assert names(forwards, GPT, LLAMA) == PAIRS
+    assert names(backwards, LLAMA, GPT) == {b: a for a, b in PAIRS.items()}
+    assert forwards.direction is direction
+    assert backwards.direction is not direction
+    assert left(forwards, GPT, LLAMA) == (["embedding", "decoder"], ["model"])
+    assert forwards.warnings == backwards.warnings == ()
+    said = reasons(forwards, GPT)
+    assert said[""] is Reason.SAME_PATH
+    assert {reason for path, reason in said.items() if path} == {Reason.MAPPED}
+
+
+def test_the_direction_can_be_given() -> None:
+    with pytest.raises(MappingError, match="^the mapping: none of its 5 keys names a module of B"):
+        matched(GPT, LLAMA, FROM_GPT, Direction.B_TO_A)
+    found = matched(GPT, LLAMA, FROM_GPT, Direction.A_TO_B)
+    assert names(found, GPT, LLAMA) == PAIRS
+
+
+def test_a_tie_reads_from_a_and_says_so() -> None:
+    a, b = tree({"": "Net", "x": "Linear", "y": "Linear"}), tree({"": "Net", "x": "Linear", "y": "Linear"})
+    found = matched(a, b, {"Net": {"x": "y", "y": "x"}})
+    assert names(found, a, b) == {"": "", "x": "y", "y": "x"}
+    assert found.direction is Direction.A_TO_B
+    assert found.warnings == (
+        "the mapping fits both sides equally well; it is read as written from A: --map-direction decides",
+    )
+    assert matched(a, b, {"Net": {"x": "y", "y": "x"}}, Direction.B_TO_A).warnings == ()
+
+
+def test_the_longest_key_wins_whatever_the_order() -> None:
+    a = tree({"": "Net", "mlp": "MLP", "mlp.up": "Linear", "mlp.up.w": "Linear", "mlp.down": "Linear"})
+    b = tree({"": "Net", "ffn": "FFN", "ffn.down": "Linear", "gate": "Linear", "gate.w": "Linear"})
+    wanted = {"": "", "mlp": "ffn", "mlp.up": "gate", "mlp.up.w": "gate.w", "mlp.down": "ffn.down"}
+    for keys in (["mlp", "mlp.up"], ["mlp.up", "mlp"]):
+        found = matched(a, b, {"Net": {key: {"mlp": "ffn", "mlp.up": "gate"}[key] for key in keys}})
+        assert names(found, a, b) == wanted
+
+
+def test_a_long_key_of_an_outer_class_goes_before_a_section_inside() -> None:
+    a = tree({"": "Net", "mlp": "MLP", "mlp.up": "Linear"})
+    b = tree({"": "Net", "mlp": "MLP", "mlp.x": "Linear", "y": "Linear"})
+    assert names(matched(a, b, {"Net": {"mlp.up": "y"}, "MLP": {"up": "x"}}), a, b)["mlp.up"] == "y"
+
+
+def test_top_layer_is_the_root_only() -> None:
+    a = tree({"": "Net", "x": "Net", "x.x": "Linear"})
+    b = tree({"": "Net", "y": "Net", "y.x": "Linear", "y.y": "Linear"})
+    assert names(matched(a, b, {"TopLayer": {"x": "y"}}), a, b)["x.x"] == "y.x"
+    assert names(matched(a, b, {"Net": {"x": "y"}}), a, b)["x.x"] == "y.y", "a class is meant wherever it stands"
+
+
+def test_a_class_that_a_list_index_leads_to() -> None:
+    a = tree({"": "list", "0": "Net", "0.up": "Linear", "1": "Net", "1.up": "Linear"})
+    b = tree({"": "Pipe", "first": "Net", "first.up": "Linear", "second": "Net", "second.up": "Linear"})
+    found = matched(a, b, {"TopLayer": {"0": "first", "1": "second"}})
+    assert names(found, a, b) == {"": "", "0": "first", "0.up": "first.up", "1": "second", "1.up": "second.up"}
+
+
+@pytest.mark.parametrize("sections", [{"Net": {"x": "up"}, "MLP": {"up": "down"}}, {"GPT": {"a": "b"}}])
+def test_a_mapping_of_which_nothing_fits_is_an_error(sections: Sections) -> None:
+    a = tree({"": "Net", "up": "Linear"})
+    count = sum(map(len, sections.values()))
+    with pytest.raises(MappingError, match=f"^the mapping: none of its {count} keys names a module of either side"):
+        matched(a, a, sections)
+
+
+def test_an_unused_key_is_said() -> None:
+    a, b = tree({"": "Net", "up": "Linear"}), tree({"": "Net", "w1": "Linear"})
+    mapping = parse_mapping("Net:\n  up: w1\n  down: w2\nGPT:\n  layers: h\n", "m")
+    found = match(a, b, mapping, nothing_known, nothing_known)
+    assert found.warnings == (
+        "the mapping's line 3: Net: down: w2 names nothing that is there",
+        "the mapping's line 5: GPT: layers: h names nothing that is there",
+    )
+
+
+def test_a_target_that_is_missing_is_said_and_its_module_is_not_paired_by_name_instead() -> None:
+    a = tree({"": "Net", "up": "Linear", "up.w": "Linear", "gate": "Linear"})
+    b = tree({"": "Net", "up": "Linear", "gate": "Linear"})
+    mapping = parse_mapping("Net:\n  up: w1\n  gate: gate\n", "m")
+    found = match(a, b, mapping, nothing_known, nothing_known)
+    assert names(found, a, b) == {"": "", "gate": "gate"}
+    assert left(found, a, b) == (["up", "up.w"], ["up"])
+    assert found.warnings == ("the mapping's line 2: Net: up: w1 leads to nothing on the other side",)
+
+
+@pytest.mark.parametrize("order", [("first", "second"), ("second", "first")])
+def test_a_target_that_is_missing_in_some_places_is_said_whatever_their_order(order: tuple[str, str]) -> None:
+    a = tree({"": "Net", **{f"{n}{k}": c for n in order for k, c in (("", "Block"), (".up", "Linear"))}})
+    b = tree({"": "Net", "first": "Block", "first.w1": "Linear", "second": "Block"})
+    mapping = parse_mapping("Block:\n  up: w1\n", "m")
+    found = match(a, b, mapping, nothing_known, nothing_known)
+    assert found.warnings == ("the mapping's line 2: Block: up: w1 leads to nothing on the other side for second",)
+
+
+def test_two_keys_with_one_target_are_an_error() -> None:
+    a, b = tree({"": "Net", "up": "Linear", "gate": "Linear"}), tree({"": "Net", "w1": "Linear"})
+    mapping = parse_mapping("Net:\n  up: w1\n  gate: w1\n", "map.yaml")
+    message = "map.yaml, line 3: Net: gate: w1: w1 is already the counterpart of up"
+    with pytest.raises(MappingError, match=f"^{re.escape(message)}"):
+        match(a, b, mapping, nothing_known, nothing_known)
+
+
+def test_two_keys_with_one_target_in_different_places_are_fine() -> None:
+    a = tree({"": "Net", "x": "Block", "x.up": "Linear", "y": "Block", "y.w": "Linear"})
+    b = tree({"": "Net", "x": "Block", "x.w1": "Linear", "y": "Block", "y.w1": "Linear"})
+    found = matched(a, b, {"Block": {"up": "w1", "w": "w1"}})
+    assert names(found, a, b) == {"": "", "x": "x", "x.up": "x.w1", "y": "y", "y.w": "y.w1"}
+
+
+def test_what_is_mapped_goes_before_what_has_the_same_name() -> None:
+    a, b = tree({"": "Net", "up": "Linear", "w": "Linear"}), tree({"": "Net", "w": "Linear"})
+    found = matched(a, b, {"Net": {"up": "w"}})
+    assert names(found, a, b) == {"": "", "up": "w"}
+    assert left(found, a, b) == (["w"], [])
+    swapped = tree({"": "Net", "w": "Linear", "up": "Linear"})
+    assert names(matched(swapped, b, {"Net": {"up": "w"}}), swapped, b) == {"": "", "up": "w"}
+
+
+# Wrappers
+
+WRAPPINGS = {
+    "nothing": [],
+    "DDP": [("DistributedDataParallel", "module")],
+    "list of one": [("list", "0")],
+    "list, DDP, Float16Module": [("list", "0"), ("DistributedDataParallel", "module"), ("Float16Module", "module")],
+    "compiled": [("OptimizedModule", "_orig_mod")],
+    "DDP, compiled": [("DistributedDataParallel", "module"), ("OptimizedModule", "_orig_mod")],
+    "fleet": [("PipelineParallel", "_layers")],
+}
+
+
+def wrapped(inner: Tree, wrappers: list[tuple[str, str]]) -> tuple[Tree, str]:
+    """Put wrappers around a tree; return it with the prefix that all its paths get."""
+    classes, prefix = {}, ""
+    for class_name, name in wrappers:
+        classes[prefix] = class_name
+        prefix = f"{prefix}.{name}" if prefix else name
+    for module in inner.modules:
+        classes[".".join(part for part in (prefix, module.path) if part)] = module.class_name
+    return tree(classes), prefix
+
+
+@pytest.mark.parametrize("around_a", WRAPPINGS)
+@pytest.mark.parametrize("around_b", WRAPPINGS)
+@pytest.mark.parametrize("sections", [None, FROM_GPT, FROM_LLAMA], ids=["same path", "from A", "from B"])
+def test_wrappers_on_either_side_change_nothing(sections: Sections | None, around_a: str, around_b: str) -> None:
+    inner_b = LLAMA if sections else GPT
+    a, prefix_a = wrapped(GPT, WRAPPINGS[around_a])
+    b, prefix_b = wrapped(inner_b, WRAPPINGS[around_b])
+    found = matched(a, b, sections)
+    inside = {
+        pair_a.removeprefix(prefix_a).lstrip("."): pair_b.removeprefix(prefix_b).lstrip(".")
+        for pair_a, pair_b in names(found, a, b).items()
+        if a.wrapped(a.by_path[pair_a]) is None
+    }
+    assert inside == (PAIRS if sections else {module.path: module.path for module in GPT.modules})
+    assert all(b.wrapped(pair.b) is None for pair in found.pairs if a.wrapped(pair.a) is None)
+    assert not any(a.wrapped(i) for i in found.only_a) and not any(b.wrapped(i) for i in found.only_b)
+
+
+def test_a_key_may_leave_wrappers_out_or_name_them() -> None:
+    a, _ = wrapped(GPT, WRAPPINGS["list, DDP, Float16Module"])
+    full = {"TopLayer": {"0.module.module.output": "lm_head"}}
+    short = {"TopLayer": {"output": "lm_head"}}
+    part = {"Float16Module": {"module.output": "lm_head"}}
+    for sections in (full, short, part):
+        assert names(matched(a, LLAMA, sections), a, LLAMA)["0.module.module.output"] == "lm_head"
+
+
+@pytest.mark.parametrize("around", ["nothing", "DDP", "compiled"])
+def test_a_target_may_name_a_wrapper_that_is_not_there(around: str) -> None:
+    a, _ = wrapped(GPT, WRAPPINGS["list of one"])
+    b, prefix = wrapped(LLAMA, WRAPPINGS[around])
+    found = matched(a, b, {"TopLayer": {"0": "module"}, **FROM_GPT})
+    assert names(found, a, b)["0.output"] == ".".join(part for part in (prefix, "lm_head") if part)
+    assert found.warnings == ()
+
+
+# Layers that one side lacks
+
+
+def layers(count: int, without: int | None = None) -> tuple[Tree, Fingerprint]:
+    """A list of layers, renumbered; each has a weight of its own and shares its norm's and its bias' with all."""
+    kept = [n for n in range(count) if n != without]
+    net = tree({"": "Net", "layers": "ModuleList", **{f"layers.{i}": "Layer" for i in range(len(kept))}})
+    own = {i + 2: frozenset([("weight", n), "ones", "zeros"]) for i, n in enumerate(kept)}
+
+    def weights(index: int) -> frozenset[object]:
+        return frozenset().union(*(own.get(i, frozenset()) for i in net.subtree(index)))
+
+    return net, weights
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+@pytest.mark.parametrize("removed", range(4))
+def test_a_layer_that_was_removed_is_found_by_weights(removed: int, direction: Direction) -> None:
+    (a, weights_a), (b, weights_b) = layers(4), layers(4, without=removed)
+    found = match(a, b, LayerMapping(), weights_a, weights_b, direction)
+    wanted = {f"layers.{n}": f"layers.{n - (n > removed)}" for n in range(4) if n != removed}
+    assert names(found, a, b) == {"": "", "layers": "layers", **wanted}
+    assert left(found, a, b) == ([f"layers.{removed}"], [])
+    if removed == 3:
+        assert found.warnings == ()
+        return
+    assert {reasons(found, a)[f"layers.{n}"] for n in range(4) if n != removed} == {Reason.SAME_VALUES}
+    larger, smaller = (4, 3) if direction is Direction.A_TO_B else (3, 4)
+    assert found.warnings == (
+        f"layers has {larger} members on one side and {smaller} on the other; "
+        "they are paired by their initial weights",
+    )
+
+
+def test_layers_that_were_added_and_removed() -> None:
+    (a, weights_a), (b, weights_b) = layers(6, without=1), layers(6, without=4)
+    b_short, weights_short = layers(4, without=0)
+    assert match(a, b, LayerMapping(), weights_a, weights_b).warnings == (), "as many on both sides: by name"
+    found = match(a, b_short, LayerMapping(), weights_a, weights_short)
+    wanted = {"layers.1": "layers.1", "layers.2": "layers.2"}
+    assert names(found, a, b_short) == {"": "", "layers": "layers", **wanted}
+    assert left(found, a, b_short) == (["layers.0", "layers.3", "layers.4"], ["layers.0"])
+
+
+def test_without_weights_layers_are_paired_by_their_numbers() -> None:
+    (a, _), (b, _) = layers(4), layers(4, without=1)
+    found = matched(a, b)
+    assert names(found, a, b) == {"": "", **{path: path for path in ("layers", "layers.0", "layers.1", "layers.2")}}
+    assert found.warnings == ()
+
+
+def test_a_list_with_another_name_is_aligned_too() -> None:
+    (a, weights_a), (net, weights_b) = layers(3), layers(3, without=0)
+    b = tree({module.path.replace("layers", "h"): module.class_name for module in net.modules})
+    found = match(a, b, load_mapping({"Net": {"layers": "h"}}), weights_a, weights_b)
+    assert names(found, a, b) == {"": "", "layers": "h", "layers.1": "h.0", "layers.2": "h.1"}
+
+
+# Any trees
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Tree:
+    name = st.sampled_from(["a", "b", "module", "0", "1"])
+    kind = st.sampled_from(["X", "Y", "DistributedDataParallel", "Float16Module", "ModuleList"])
+    classes = {"": draw(kind | st.just("list"))}
+    for _ in range(draw(st.integers(0, 8))):
+        parent = draw(st.sampled_from(sorted(classes)))
+        path = ".".join(part for part in (parent, draw(name)) if part)
+        classes.setdefault(path, draw(kind))
+    return tree(classes)
+
+
+PATHS = st.lists(st.sampled_from(["a", "b", "module", "0", "1"]), min_size=1, max_size=3).map(".".join)
+SECTIONS = st.dictionaries(
+    st.sampled_from(["TopLayer", "X", "Y", "Float16Module"]), st.dictionaries(PATHS, PATHS, max_size=3), max_size=3
+)
+
+
+def either_way(a: Tree, b: Tree, sections: Sections, direction: Direction | None) -> Matching | None:
+    try:
+        return matched(a, b, sections, direction)
+    except MappingError:
+        return None
+
+
+@given(trees(), trees(), SECTIONS, st.sampled_from([None, *Direction]))
+@settings(max_examples=300, deadline=None)
+def test_a_module_is_never_paired_twice_and_none_is_lost(
+    a: Tree, b: Tree, sections: Sections, direction: Direction | None
+) -> None:
+    found = either_way(a, b, sections, direction)
+    if found is None:
+        return
+    in_a, in_b = [pair.a for pair in found.pairs], [pair.b for pair in found.pairs]
+    assert len(set(in_a)) == len(in_a) and len(set(in_b)) == len(in_b)
+    for net, inside, only in ((a, in_a, found.only_a), (b, in_b, found.only_b)):
+        wrappers = [i for i in range(len(net)) if net.wrapped(i) is not None and i not in inside]
+        assert sorted([*inside, *only, *wrappers]) == list(range(len(net)))
+
+
+@given(trees(), trees(), SECTIONS, st.sampled_from([None, *Direction]))
+@settings(max_examples=300, deadline=None)
+def test_the_other_way_round_is_the_transpose(
+    a: Tree, b: Tree, sections: Sections, direction: Direction | None
+) -> None:
+    other = None if direction is None else next(d for d in Direction if d is not direction)
+    if direction is None:
+        mapping = load_mapping(sections)
+        here, there = direction_of(mapping, a, b), direction_of(mapping, b, a)
+        assume(here is not there)  # a tie is read from A in both cases
+    found, transposed = either_way(a, b, sections, direction), either_way(b, a, sections, other)
+    assert (found is None) == (transposed is None)
+    if found is not None and transposed is not None:
+        assert {(p.a, p.b, p.reason) for p in found.pairs} == {(p.b, p.a, p.reason) for p in transposed.pairs}
+        assert (found.only_a, found.only_b) == (transposed.only_b, transposed.only_a)
+
+
+@given(trees(), trees())
+@settings(deadline=None)
+def test_without_a_mapping_both_sides_are_alike(a: Tree, b: Tree) -> None:
+    here, there = matched(a, b), matched(b, a)
+    assert {(p.a, p.b) for p in here.pairs} == {(p.b, p.a) for p in there.pairs}
+
+
+@given(trees())
+def test_a_tree_matches_itself(a: Tree) -> None:
+    found = matched(a, a)
+    assert all(pair.a == pair.b for pair in found.pairs)
+    assert (found.only_a, found.only_b) == ((), ())
+
+
+# The published trees and templates
+
+MINDSPEED, LLAMAFACTORY = printed_tree("mindspeed-mm-qwen25vl.txt"), printed_tree("llamafactory-qwen25vl.txt")
+VISION = "0.module.module.image_encoder"
+TEXT = "0.module.module.text_decoder"
+IN_BOTH = {
+    "0.module.module": "module",
+    VISION: "module.visual",
+    f"{VISION}.encoder.patch_embed.proj": "module.visual.patch_embed.proj",
+    f"{VISION}.encoder.rotary_pos_emb": "module.visual.rotary_pos_emb",
+    f"{VISION}.encoder.blocks.layers.15": "module.visual.blocks.15",
+    f"{VISION}.encoder.blocks.layers.7.input_layernorm": "module.visual.blocks.7.norm1",
+    f"{VISION}.encoder.blocks.layers.7.pre_mlp_layernorm": "module.visual.blocks.7.norm2",
+    f"{VISION}.encoder.blocks.layers.0.self_attention": "module.visual.blocks.0.attn",
+    f"{VISION}.encoder.blocks.layers.0.self_attention.linear_qkv": "module.visual.blocks.0.attn.qkv",
+    f"{VISION}.encoder.blocks.layers.0.self_attention.linear_proj": "module.visual.blocks.0.attn.proj",
+    f"{VISION}.encoder.blocks.layers.3.mlp.linear_fc2": "module.visual.blocks.3.mlp.down_proj",
+    f"{VISION}.projector": "module.visual.merger",
+    f"{VISION}.projector.layernorm": "module.visual.merger.ln_q",
+    f"{VISION}.projector.encoder.linear_fc1": "module.visual.merger.mlp.0",
+    f"{VISION}.projector.encoder.linear_fc2": "module.visual.merger.mlp.2",
+    TEXT: "module.model",
+    f"{TEXT}.embedding.word_embeddings": "module.model.embed_tokens",
+    f"{TEXT}.rotary_pos_emb": "module.model.rotary_emb",
+    f"{TEXT}.decoder.layers.7": "module.model.layers.7",
+    f"{TEXT}.decoder.layers.7.mlp": "module.model.layers.7.mlp",
+    f"{TEXT}.decoder.final_layernorm": "module.model.norm",
+}
+FROM_MINDSPEED_ONLY = {f"{TEXT}.decoder.layers.2.mlp.linear_fc1": "module.model.layers.2.mlp.up_proj"}
+FROM_LLAMAFACTORY_ONLY = {
+    f"{TEXT}.output_layer": "module.lm_head",
+    f"{TEXT}.decoder.layers.0.input_layernorm": "module.model.layers.0.input_layernorm",
+    f"{TEXT}.decoder.layers.5.pre_mlp_layernorm": "module.model.layers.5.post_attention_layernorm",
+    f"{TEXT}.decoder.layers.5.self_attention": "module.model.layers.5.self_attn",
+    f"{TEXT}.decoder.layers.5.self_attention.linear_proj": "module.model.layers.5.self_attn.o_proj",
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "count", "some", "none"),
+    [
+        ("template-qwen2.5vl-mindspeed-mm.yaml", 193, IN_BOTH | FROM_MINDSPEED_ONLY, FROM_LLAMAFACTORY_ONLY),
+        ("template-qwen2.5vl-llamafactory.yaml", 210, IN_BOTH | FROM_LLAMAFACTORY_ONLY, FROM_MINDSPEED_ONLY),
+    ],
+    ids=["from MindSpeed", "from LLaMA-Factory"],
+)
+def test_published_templates_on_the_published_trees(
+    file: str, count: int, some: dict[str, str], none: dict[str, str]
+) -> None:
+    mapping = load_mapping(DATA / file)
+    found = match(MINDSPEED, LLAMAFACTORY, mapping, nothing_known, nothing_known)
+    other = match(LLAMAFACTORY, MINDSPEED, mapping, nothing_known, nothing_known)
+    assert found.direction is not other.direction
+    assert len(found.pairs) == count
+    pairs = names(found, MINDSPEED, LLAMAFACTORY)
+    assert {a: pairs.get(a) for a in some} == some
+    assert not pairs.keys() & none.keys()
+    assert {(p.b, p.a) for p in other.pairs} == {(p.a, p.b) for p in found.pairs}
+    numbers = {a: b for a, b in pairs.items() if ".layers." in a}
+    assert all(re.findall(r"layers\.(\d+)", a) == re.findall(r"(?:layers|blocks)\.(\d+)", b) for a, b in numbers.items())
+
+
+def test_what_the_mindspeed_template_cannot_say_is_said() -> None:
+    mapping = load_mapping(DATA / "template-qwen2.5vl-mindspeed-mm.yaml")
+    found = match(MINDSPEED, LLAMAFACTORY, mapping, nothing_known, nothing_known)
+    assert found.warnings == tuple(
+        f"the mapping's line {line}: {rule} leads to nothing on the other side{where}"
+        for line, rule, where in [
+            (16, "TransformerLayer: input_layernorm: norm1", f" for {TEXT}.decoder.layers.0 and 7 more"),
+            (17, "TransformerLayer: self_attention: attn", f" for {TEXT}.decoder.layers.0 and 7 more"),
+            (18, "TransformerLayer: pre_mlp_layernorm: norm2", f" for {TEXT}.decoder.layers.0 and 7 more"),
+            (39, "MMGPTModel: output_layer: lm_head", ""),
+        ]
+    )
+
+
+def test_the_llamafactory_template_fits_without_deepspeed_too() -> None:
+    bare = tree({m.path.removeprefix("module").lstrip("."): m.class_name for m in LLAMAFACTORY.modules[1:]})
+    for file, count in (("template-qwen2.5vl-mindspeed-mm.yaml", 193), ("template-qwen2.5vl-llamafactory.yaml", 210)):
+        found = match(MINDSPEED, bare, load_mapping(DATA / file), nothing_known, nothing_known)
+        assert sum(MINDSPEED.wrapped(pair.a) is None for pair in found.pairs) == count - 1
