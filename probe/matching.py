@@ -7,11 +7,16 @@ fewer, the same initial weights. Wrappers are looked through. What has no partne
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from probe.errors import MappingError
 from probe.mapping import LayerMapping, Rule
-from probe.tree import Tree
+from probe.tree import WRAPPERS, Tree
+
+_WRAPPED_NAMES = {*WRAPPERS.values(), "0"}
+"""names that wrappers, and a list of one model, give to what they hold"""
 
 Fingerprint = Callable[[int], frozenset[object]]
 """what identifies the weights of a module and all below it: a set of hashes"""
@@ -52,6 +57,16 @@ class Matching:
     warnings: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a module of the source belongs in the target."""
+
+    index: int
+    reason: Reason
+    rule: Rule | None
+    """the rule that names the module itself, not one around it"""
+
+
 @dataclass
 class _Walk:
     """Translates modules of ``source`` into modules of ``target``."""
@@ -61,24 +76,28 @@ class _Walk:
     mapping: LayerMapping
     moved: dict[int, dict[str, str | None]] = field(default_factory=dict)
     """for lists of layers that were aligned by their weights: the target's name of each child, None for none"""
-    used: set[Rule] = field(default_factory=set)
-    unresolved: set[Rule] = field(default_factory=set)
+    resolved: dict[Rule, None] = field(default_factory=dict)
+    """rules that led from a module of the source to one of the target"""
+    unresolved: dict[Rule, list[int]] = field(default_factory=dict)
+    """rules that named a module but led to none: below which modules of the source"""
     _sections: dict[str, list[Rule]] = field(default_factory=dict)
 
-    def translate(self, index: int) -> tuple[int, Reason] | None:
+    def translate(self, index: int) -> _Place | None:
         """Return the target module that takes the place of a source module, and the reason."""
         names = self.source.steps_to(index)
         here, there = self.source.root, self.target.root
         reason = Reason.SAME_PATH
+        rule: Rule | None = None
         while names:
             rule, used = self._rule(here, names)
             if rule is not None:
-                found = self.target.resolve(there, rule.target)
-                self.used.add(rule)
+                found = self._resolved(there, rule.target)
                 if found is None:
-                    self.unresolved.add(rule)
+                    places = self.unresolved.setdefault(rule, [])
+                    if here not in places:
+                        places.append(here)
                     return None
-                self.unresolved.discard(rule)
+                self.resolved[rule] = None
                 there, reason = found, Reason.MAPPED
             else:
                 used = 1
@@ -92,7 +111,19 @@ class _Walk:
             names = names[used:]
         if self.source.wrapped(index) is None:
             there = self.target.unwrapped(there)
-        return there, reason
+        elif self.target.wrapped(there) is None:
+            return None
+        return _Place(there, reason, rule)
+
+    def _resolved(self, there: int, path: Sequence[str]) -> int | None:
+        """Return the target module at a path; wrappers that it names need not be there."""
+        for name in path:
+            found = self.target.child(there, name)
+            if found is not None:
+                there = found
+            elif name not in _WRAPPED_NAMES or self.target.unwrapped(self.target.root) != self.target.unwrapped(there):
+                return None
+        return there
 
     def _rule(self, here: int, names: Sequence[str]) -> tuple[Rule | None, int]:
         for rule in self._section(here):
@@ -128,10 +159,11 @@ class _Walk:
         wanted = self.moved[here].get(name, name) if moved else name
         if wanted is None:
             return None
-        found = self.target.child(there, wanted)
-        if found is not None:
-            return found, moved
-        return (there, False) if self.source.wrapped(here) == name else None
+        if self.source.wrapped(here) == name:
+            inner = self.target.children[there][name] if self.target.wrapped(there) == name else there
+            return inner, False
+        found = self.target.child(self.target.unwrapped(there), wanted)
+        return None if found is None else (found, moved)
 
     def align_lists(self, weights_here: Fingerprint, weights_there: Fingerprint) -> list[str]:
         """Where a list of layers is shorter on one side, pair its members by weights; return what was found."""
@@ -141,12 +173,12 @@ class _Walk:
             if not _is_list(mine):
                 continue
             found = self.translate(index)
-            theirs = self.target.children[found[0]] if found else {}
+            theirs = self.target.children[found.index] if found else {}
             if not _is_list(theirs) or len(mine) == len(theirs):
                 continue
             names = _aligned(
-                [(name, weights_here(child)) for name, child in mine.items()],
-                [(name, weights_there(child)) for name, child in theirs.items()],
+                _distinctive({name: weights_here(child) for name, child in mine.items()}),
+                _distinctive({name: weights_there(child) for name, child in theirs.items()}),
             )
             if names is not None and any(names.get(name) != name for name in mine if name in theirs):
                 self.moved[index] = {name: names.get(name) for name in mine}
@@ -178,26 +210,23 @@ def match(
     direction
         which side the mapping is written from; found out when None
     """
-    direction = direction or direction_of(mapping, a, b)
-    if direction is Direction.A_TO_B:
-        walk = _Walk(a, b, mapping)
-        said = walk.align_lists(weights_a, weights_b)
-    else:
-        walk = _Walk(b, a, mapping)
-        said = walk.align_lists(weights_b, weights_a)
-    taken: dict[int, tuple[int, Reason]] = {}
-    for index in range(len(walk.source)):
-        found = walk.translate(index)
-        if found is None:
-            continue
-        target, reason = found
-        other = taken.get(target)
-        if other is None or walk.source.wrapped(other[0]) is not None:
-            taken[target] = (index, reason)
-    ordered = sorted((source, target, reason) for target, (source, reason) in taken.items())
+    said = []
+    if direction is None:
+        direction, is_tie = _found_direction(mapping, a, b)
+        if is_tie:
+            said.append("the mapping fits both sides equally well; it is read as written from A: --map-direction decides")
+    forwards = direction is Direction.A_TO_B
+    walk = _Walk(a, b, mapping) if forwards else _Walk(b, a, mapping)
+    said += walk.align_lists(weights_a, weights_b) if forwards else walk.align_lists(weights_b, weights_a)
+    places = {i: place for i in range(len(walk.source)) if (place := walk.translate(i)) is not None}
+    if mapping.rules and not walk.resolved and not walk.unresolved:
+        raise MappingError(
+            f"{mapping.name}: none of its {len(mapping.rules)} keys names a module of "
+            f"{'either side' if _resolving(mapping, a) == _resolving(mapping, b) == 0 else 'A' if forwards else 'B'}"
+        )
     pairs = [
-        Pair(source, target, reason) if direction is Direction.A_TO_B else Pair(target, source, reason)
-        for source, target, reason in ordered
+        Pair(source, target, places[source].reason) if forwards else Pair(target, source, places[source].reason)
+        for target, source in _settled(walk, places).items()
     ]
     pairs.sort(key=lambda pair: pair.a)
     with_a, with_b = {pair.a for pair in pairs}, {pair.b for pair in pairs}
@@ -212,8 +241,40 @@ def match(
 
 def direction_of(mapping: LayerMapping, a: Tree, b: Tree) -> Direction:
     """Return which side a mapping is written from: the one in which more of its keys name something."""
+    return _found_direction(mapping, a, b)[0]
+
+
+def _found_direction(mapping: LayerMapping, a: Tree, b: Tree) -> tuple[Direction, bool]:
+    """Return the direction, and whether it is a tie."""
     forwards, backwards = _resolving(mapping, a), _resolving(mapping, b)
-    return Direction.B_TO_A if backwards > forwards else Direction.A_TO_B
+    return Direction.B_TO_A if backwards > forwards else Direction.A_TO_B, forwards == backwards > 0
+
+
+def _settled(walk: _Walk, places: dict[int, _Place]) -> dict[int, int]:
+    """Give every target module to one source module: what a rule names goes before what has the same name."""
+    source = walk.source
+    taken: dict[int, int] = {}
+    for index, place in places.items():
+        if place.rule is not None:
+            other = taken.setdefault(place.index, index)
+            if other != index and source.wrapped(other) is None and source.wrapped(index) is None:
+                raise MappingError(
+                    f"{walk.mapping.name}{f', line {place.rule.line}' if place.rule.line else ''}: {place.rule.section}: "
+                    f"{'.'.join(place.rule.source)}: {walk.target.path(place.index)} is already the counterpart of "
+                    f"{source.path(other)}"
+                )
+    lost: set[int] = set()
+    for index, place in places.items():
+        is_wrapper = source.wrapped(index) is not None
+        if taken.get(place.index) == index:
+            continue
+        inherits = source.modules[index].parent in lost and place.rule is None
+        if place.index in taken or inherits:
+            if not is_wrapper:
+                lost.add(index)
+        else:
+            taken[place.index] = index
+    return taken
 
 
 def _resolving(mapping: LayerMapping, tree: Tree) -> int:
@@ -227,13 +288,26 @@ def _resolving(mapping: LayerMapping, tree: Tree) -> int:
 
 
 def _complaints(walk: _Walk) -> list[str]:
-    unused = [f"the mapping's {rule} names nothing that is there" for rule in walk.mapping.rules if rule not in walk.used]
-    missing = [f"the mapping's {rule} leads to nothing on the other side" for rule in walk.unresolved]
+    unused, missing = [], []
+    for rule in walk.mapping.rules:
+        places = walk.unresolved.get(rule, [])
+        if not places and rule not in walk.resolved:
+            unused.append(f"the mapping's {rule} names nothing that is there")
+        elif places:
+            some = f" for {walk.source.path(places[0])}" if rule in walk.resolved else ""
+            more = f" and {len(places) - 1} more" if some and len(places) > 1 else ""
+            missing.append(f"the mapping's {rule} leads to nothing on the other side{some}{more}")
     return unused + missing
 
 
 def _is_list(children: dict[str, int]) -> bool:
     return bool(children) and all(name.isdigit() for name in children)
+
+
+def _distinctive(weights: dict[str, frozenset[object]]) -> list[tuple[str, frozenset[object]]]:
+    """Leave out what several members share: norms of ones and biases of zeros tell no layer from another."""
+    counts = Counter(digest for each in weights.values() for digest in each)
+    return [(name, frozenset(d for d in each if counts[d] == 1) or each) for name, each in weights.items()]
 
 
 def _aligned(

@@ -81,9 +81,9 @@ def test_an_error_while_the_hooks_are_set_takes_them_off_again(
     monkeypatch.setattr(NumpyAdapter, "on_parameter_gradients", fails)
     with pytest.raises(ZeroDivisionError):
         probe.start(model, tmp_path / "a.h5")
-    assert hooks(model) == 0
+    assert hooks(model) == 0 and not (tmp_path / "a.h5").exists()
     monkeypatch.undo()
-    probe.start(model, tmp_path / "b.h5")
+    probe.start(model, tmp_path / "a.h5")
 
 
 def test_step_without_a_recording_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
