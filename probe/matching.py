@@ -159,9 +159,12 @@ class _Walk:
         wanted = self.moved[here].get(name, name) if moved else name
         if wanted is None:
             return None
-        if self.source.wrapped(here) == name:
-            inner = self.target.children[there][name] if self.target.wrapped(there) == name else there
-            return inner, False
+        holds = self.source.wrapped(here)
+        if holds == name:
+            return (self.target.children[there][name] if self.target.wrapped(there) == name else there), False
+        if holds is not None:  # something beside what a wrapper holds
+            beside = self.target.children[there].get(name) if self.target.wrapped(there) not in (None, name) else None
+            return None if beside is None else (beside, False)
         found = self.target.child(self.target.unwrapped(there), wanted)
         return None if found is None else (found, moved)
 

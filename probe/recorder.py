@@ -426,15 +426,23 @@ class Recorder:
     # Parameters and updates
 
     def _record_initial(self) -> None:
-        """Record parameters when they are not those that the step before left, and all buffers."""
+        """Record parameters and buffers, unless they are those that the step before left."""
         if self._initialised:
             return
         self._initialised = True
         follows = self._last_recorded is not None and self._last_recorded == self.step_number - 1
-        for index, named in enumerate(self._tensors):
-            role = Role.BUFFER if named.is_buffer else Role.PARAM
-            if named.is_buffer or not follows:
+        if not follows:
+            for index, named in enumerate(self._tensors):
+                role = Role.BUFFER if named.is_buffer else Role.PARAM
                 self._observe_parameter(Phase.INIT, role, index, named.tensor, 0)
+
+    @_guarded
+    def _record_buffers(self) -> None:
+        """Record what the step made of the buffers: running statistics."""
+        if self._initialised:
+            for index, named in enumerate(self._tensors):
+                if named.is_buffer:
+                    self._observe_parameter(Phase.UPDATE, Role.BUFFER, index, named.tensor, 0)
 
     @_guarded
     def _before_update(self, groups: list[Group], why_not: str) -> None:
@@ -554,6 +562,7 @@ class Recorder:
     def step(self, scalars: dict[str, float]) -> None:
         """Close the step and begin the next one."""
         if self._active:
+            self._record_buffers()
             self._scalars += [(self.step_number, name, value) for name, value in scalars.items()]
             self._end_step(StepState.CLOSED)
         self.step_number += 1
@@ -589,6 +598,8 @@ class Recorder:
         """Take every hook off, close the open step and the file."""
         if not self.running:
             return
+        if self._active:
+            self._record_buffers()
         self.running = False
         self._take_hooks_off()
         if self._active and (self._calls or self._seq or self._scalars or self._notes):

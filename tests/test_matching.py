@@ -182,7 +182,7 @@ def test_a_target_that_is_missing_is_said_and_its_module_is_not_paired_by_name_i
     a = tree({"": "Net", "up": "Linear", "up.w": "Linear", "gate": "Linear"})
     b = tree({"": "Net", "up": "Linear", "gate": "Linear"})
     mapping = parse_mapping("Net:\n  up: w1\n  gate: gate\n", "m")
-    found = match(a, b, mapping, nothing_known, nothing_known)
+    found = match(a, b, mapping, nothing_known, nothing_known, Direction.A_TO_B)
     assert names(found, a, b) == {"": "", "gate": "gate"}
     assert left(found, a, b) == (["up", "up.w"], ["up"])
     assert found.warnings == ("the mapping's line 2: Net: up: w1 leads to nothing on the other side",)
@@ -200,7 +200,7 @@ def test_a_target_that_is_missing_in_some_places_is_said_whatever_their_order(or
 def test_two_keys_with_one_target_are_an_error() -> None:
     a, b = tree({"": "Net", "up": "Linear", "gate": "Linear"}), tree({"": "Net", "w1": "Linear"})
     mapping = parse_mapping("Net:\n  up: w1\n  gate: w1\n", "map.yaml")
-    message = "map.yaml, line 3: Net: gate: w1: w1 is already the counterpart of up"
+    message = "map.yaml, line 3: Net: gate: w1 is already the counterpart of up"
     with pytest.raises(MappingError, match=f"^{re.escape(message)}"):
         match(a, b, mapping, nothing_known, nothing_known)
 
@@ -343,7 +343,7 @@ def test_a_list_with_another_name_is_aligned_too() -> None:
 
 
 @st.composite
-def trees(draw: st.DrawFn) -> Tree:
+def class_names(draw: st.DrawFn) -> dict[str, str]:
     name = st.sampled_from(["a", "b", "module", "0", "1"])
     kind = st.sampled_from(["X", "Y", "DistributedDataParallel", "Float16Module", "ModuleList"])
     classes = {"": draw(kind | st.just("list"))}
@@ -351,9 +351,10 @@ def trees(draw: st.DrawFn) -> Tree:
         parent = draw(st.sampled_from(sorted(classes)))
         path = ".".join(part for part in (parent, draw(name)) if part)
         classes.setdefault(path, draw(kind))
-    return tree(classes)
+    return classes
 
 
+TREES = st.builds(tree, class_names())
 PATHS = st.lists(st.sampled_from(["a", "b", "module", "0", "1"]), min_size=1, max_size=3).map(".".join)
 SECTIONS = st.dictionaries(
     st.sampled_from(["TopLayer", "X", "Y", "Float16Module"]), st.dictionaries(PATHS, PATHS, max_size=3), max_size=3
@@ -367,8 +368,8 @@ def either_way(a: Tree, b: Tree, sections: Sections, direction: Direction | None
         return None
 
 
-@given(trees(), trees(), SECTIONS, st.sampled_from([None, *Direction]))
-@settings(max_examples=300, deadline=None)
+@given(TREES, TREES, SECTIONS, st.sampled_from([None, *Direction]))
+@settings(max_examples=150, deadline=None)
 def test_a_module_is_never_paired_twice_and_none_is_lost(
     a: Tree, b: Tree, sections: Sections, direction: Direction | None
 ) -> None:
@@ -382,8 +383,8 @@ def test_a_module_is_never_paired_twice_and_none_is_lost(
         assert sorted([*inside, *only, *wrappers]) == list(range(len(net)))
 
 
-@given(trees(), trees(), SECTIONS, st.sampled_from([None, *Direction]))
-@settings(max_examples=300, deadline=None)
+@given(TREES, TREES, SECTIONS, st.sampled_from([None, *Direction]))
+@settings(max_examples=150, deadline=None)
 def test_the_other_way_round_is_the_transpose(
     a: Tree, b: Tree, sections: Sections, direction: Direction | None
 ) -> None:
@@ -399,14 +400,16 @@ def test_the_other_way_round_is_the_transpose(
         assert (found.only_a, found.only_b) == (transposed.only_b, transposed.only_a)
 
 
-@given(trees(), trees())
-@settings(deadline=None)
+@given(TREES, TREES)
+@settings(max_examples=150, deadline=None)
 def test_without_a_mapping_both_sides_are_alike(a: Tree, b: Tree) -> None:
+    for net in (a, b):
+        assume(all(len(net.children[i]) == 1 for i in range(len(net)) if net.wrapped(i) is not None))
     here, there = matched(a, b), matched(b, a)
     assert {(p.a, p.b) for p in here.pairs} == {(p.b, p.a) for p in there.pairs}
 
 
-@given(trees())
+@given(TREES)
 def test_a_tree_matches_itself(a: Tree) -> None:
     found = matched(a, a)
     assert all(pair.a == pair.b for pair in found.pairs)

@@ -252,7 +252,7 @@ def log(x: Tensor) -> Tensor:
 def relu(x: Tensor, inplace: bool = False) -> Tensor:
     """Return max(x, 0)."""
     positive = x.data > 0
-    y = operation(np.where(positive, x.data, 0), (x, lambda g: g * positive))
+    y = operation(np.where(positive, x.data, np.zeros_like(x.data)), (x, lambda g: g * positive))
     return x.become(y) if inplace else y
 
 

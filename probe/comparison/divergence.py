@@ -193,6 +193,7 @@ class _Run:
                 walk.judge_backward(micro)
             for micro in sorted({node.micro for node in pairs.nodes.values() if node.micro < 0}, reverse=True):
                 walk.judge_forward(micro)
+            walk.judge_buffers()
         else:
             self._other_split(pairs, walk)
         walk.judge_gradients()

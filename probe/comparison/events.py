@@ -57,6 +57,7 @@ class Call:
     end: int
     autocast: str
     training: bool
+    grad_enabled: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,10 @@ class Node:
     begin_b: int = 0
     end_b: int = 0
     autocast: str = ""
+    training: tuple[bool, bool] = (True, True)
+    """whether the module was in training mode, in A and in B"""
+    grad_enabled: bool = True
+    """on both sides"""
     loose_a: list[Loose] = field(default_factory=list)
     """calls of A that this one made and that have no partner, in their order"""
     loose_b: list[Loose] = field(default_factory=list)
@@ -154,7 +159,8 @@ class StepPairs:
                     parent.loose_a.append(Loose(call.micro, call.module, call.number, call.begin))
                 continue
             node = Node(call.micro, pair, call.number, parent, call.begin, call.end, partner.begin, partner.end,
-                        call.autocast or partner.autocast)  # fmt: skip
+                        call.autocast or partner.autocast, (call.training, partner.training),
+                        call.grad_enabled and partner.grad_enabled)  # fmt: skip
             nodes_a[call.row] = self.nodes[call.micro, call.module, call.number] = node
         self._note_loose_of_b()
 
@@ -272,7 +278,7 @@ def _calls(side: Side, step: int) -> list[Call]:
     chosen = (rows["step"] == step) & (rows["recomputed"] == 0)
     return [
         Call(int(r["micro"]), int(r["module"]), int(r["call"]), int(r["caller"]), int(row), int(r["seq"]),
-             int(r["end"]), r["autocast"].decode(), bool(r["training"]))
+             int(r["end"]), r["autocast"].decode(), bool(r["training"]), bool(r["grad_enabled"]))
         for row, r in zip(chosen.nonzero()[0].tolist(), rows[chosen], strict=True)
     ]  # fmt: skip
 

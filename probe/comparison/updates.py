@@ -15,7 +15,7 @@ from probe.comparison import tolerance
 from probe.comparison.events import Event, StepPairs
 from probe.comparison.metrics import Metrics, Status
 from probe.comparison.result import Divergence, Kind, NodeRef
-from probe.comparison.walk import State, StepWalk
+from probe.comparison.walk import State, StepWalk, common_factor
 from probe.records import Phase, Role
 from probe.sketch import WIDTH
 from probe.statistics import unit_roundoff
@@ -197,7 +197,7 @@ class UpdateJudge:
     def _report_all(self, faults: list[_Fault], text: str) -> None:
         """One finding for the optimizer as a whole."""
         first = faults[0]
-        texts = [text, f"the first of them: {first.text}"]
+        texts = [text, *common_factor(fault.event for fault in faults), f"the first of them: {first.text}"]
         common = {_settings_text(differing) for differing in self.settings.values()}
         hint = f"the settings differ: {'; '.join(sorted(common))}" if common else first.hint
         self._append(first, Kind.UPDATE, self.walk._root_refs(first.event), tuple(texts), hint)

@@ -19,6 +19,7 @@ from probe.comparison.tolerance import Level, Rule
 from probe.matching import Reason
 from probe.records import Phase, Role
 from probe.statistics import unit_roundoff
+from probe.tree import Tree
 
 _MOST = 0.6
 """share of parameters beyond which a finding is about all of them"""
@@ -32,6 +33,8 @@ class State:
     """relative errors of the parameters a pair of modules owns, pooled"""
     gradients: dict[tuple[int, str], float] = field(default_factory=dict)
     """relative errors of parameter gradients"""
+    buffers: dict[tuple[int, str], float] = field(default_factory=dict)
+    """relative errors of buffers after the step"""
 
     @property
     def worst(self) -> Level:
@@ -55,6 +58,7 @@ class StepWalk:
 
     def __init__(self, pairs: StepPairs, state: State) -> None:
         self.pairs, self.state = pairs, state
+        self._tree_a = Tree(pairs.a.reader.modules)
         self.findings: list[Divergence] = []
         self.events: list[tuple[Event, float, str]] = []
         """every event with its limit and verdict"""
@@ -69,6 +73,9 @@ class StepWalk:
         self._grad_norm: dict[int, float] = {}
         self._last_good: dict[Node | None, int] = {}
         self._unknown: dict[int, set[str]] = {}
+        self._frozen: set[int] = set()
+        """modules of A that own a parameter which learns on one side only"""
+        self._cut: list[Divergence] = []
 
     # Init
 
@@ -84,6 +91,8 @@ class StepWalk:
             metrics = event.metrics
             assert metrics is not None
             judged += 1
+            if self._learns(event)[0] != self._learns(event)[1]:
+                self._frozen.add(self.pairs.matching.pairs[event.pair].a)
             u = self._u(event)
             limit = tolerance.INIT.limit(u, 0.0)
             if metrics.status is Status.NOT_COMPARABLE:
@@ -137,9 +146,45 @@ class StepWalk:
         for node, event in events:
             if event.is_one_sided and event.role is Role.INPUT:
                 self._unknown.setdefault(id(node), set()).add(event.slot_a or event.slot_b)
+        self._compare_modes({id(node): node for node, _ in events}.values())
         for node, event in sorted(events, key=lambda pair: self._order(pair[1])):
             if event.metrics is not None:
                 self._judge_forward_event(node, event)
+                self._look_for_cut(node, event)
+
+    def _compare_modes(self, nodes: Iterable[Node]) -> None:
+        """Warn where one side runs in training mode and the other in evaluation mode."""
+        differing = [node for node in nodes if node.training[0] != node.training[1]]
+        if differing:
+            first = min(differing, key=lambda node: node.begin)
+            self.warnings.append(
+                f"{len(differing)} modules run in another mode, first {self._path_a(first.pair)}: "
+                f"{_mode(first.training[0])} in A, {_mode(first.training[1])} in B (dropout, BatchNorm)"
+            )
+
+    def _look_for_cut(self, node: Node, event: Event) -> None:
+        """Note the first tensor that learns on one side only, where no frozen parameter explains it."""
+        if self._cut or not node.grad_enabled or event.role is Role.VALUE or self._u(event) == 0.0:
+            return
+        learns = self._learns(event)
+        place = node.parent if event.role is Role.INPUT else node
+        if learns[0] == learns[1] or place is None or self._frozen & set(self._tree_a.subtree(self._module_a(place))):
+            return
+        side = "B" if learns[0] else "A"
+        what = f"{event.role.label} {event.slot_a} of {self._path_a(node.pair)}"
+        self._cut.append(Divergence(
+            Phase.BACKWARD, event.role, Kind.MISSING, 0.95, *self._refs(place.pair, place, event.slot_a, event.slot_b),
+            event.metrics, math.nan, (f"the {what} needs a gradient on {'A' if side == 'B' else 'B'} only",),
+            f"{side} cuts the graph here: look for detach(), no_grad() or .data",
+        ))  # fmt: skip
+
+    def _learns(self, event: Event) -> tuple[bool, bool]:
+        """Return requires_grad of both sides."""
+        a, b = self.pairs.a.columns["requires_grad"], self.pairs.b.columns["requires_grad"]
+        return bool(a[event.row_a]), bool(b[event.row_b])
+
+    def _module_a(self, node: Node) -> int:
+        return self.pairs.matching.pairs[node.pair].a
 
     def _judge_forward_event(self, node: Node, event: Event) -> None:
         metrics = event.metrics
@@ -238,13 +283,26 @@ class StepWalk:
             return
         if self._charge_loose(node, event, node.end, node.end_b, tolerance.FORWARD):
             return
-        facts = [f"inputs agree (rel {self._context(node).error:.1e})", f"its output {event.slot_a} differs"]
+        facts = [self._agreement(node)]
+        unknown = sorted(self._unknown.get(id(node), ()))
+        if unknown:
+            facts.append(f"not known to agree: {', '.join(unknown)} (on one side only, or of another kind)")
         classes = self._classes(node.pair)
         hint = _scale_hint(event.metrics)
+        if node.training[0] != node.training[1]:
+            facts.append(f"it runs in {_mode(node.training[0])} mode in A and in {_mode(node.training[1])} mode in B")
+            hint = "call train() or eval() on both models alike"
         if classes[0] != classes[1] and self.pairs.matching.pairs[node.pair].reason is not Reason.MAPPED:
             facts.append(f"the classes differ: {classes[0]} against {classes[1]}")
         self._add(Phase.FORWARD, _kind_of(event.metrics), event, node.pair, tolerance.FORWARD, tuple(facts), node=node,
                   hint=hint or "look at what this module computes and with which settings")  # fmt: skip
+
+    def _agreement(self, node: Node) -> str:
+        """Say what the output of a call was made from."""
+        parameters = self.state.parameters.get(node.pair)
+        weights = "" if parameters is None else "parameters equal" if not parameters.error else "parameters agree"
+        error = self._context(node).error
+        return ", ".join(part for part in (f"inputs agree (rel {error:.1e})", weights, "output differs") if part)
 
     def _between(self, caller: Node, before: int) -> list[Loose]:
         since = self._last_good.get(caller, caller.begin)
@@ -279,6 +337,29 @@ class StepWalk:
     def _is_noop_b(self, loose: Loose) -> bool:
         return _is_noop(self.pairs.b, self.pairs.rows_b, loose)
 
+    def judge_buffers(self) -> None:
+        """Judge what the step made of the buffers: running statistics whose inputs agree must agree."""
+        before = {(e.pair, e.slot_a): e for e in self.pairs.parameter_events(Phase.INIT, Role.BUFFER)}
+        for event in self.pairs.parameter_events(Phase.UPDATE, Role.BUFFER):
+            metrics = event.metrics
+            if event.is_one_sided or metrics is None:
+                continue
+            sources = Level(self.state.buffers.get((event.pair, event.slot_a), 0.0))
+            old = before.get((event.pair, event.slot_a))
+            if old is not None and old.metrics is not None and old.metrics.is_known:
+                sources.add(old.metrics.rel_l2, self._u(event))
+            for node, level in self._forward.items():
+                if node is not None and node.pair == event.pair:
+                    sources.merge(level)
+            limit = tolerance.FORWARD.limit(max(self._u(event), sources.u), sources.error)
+            wrong = metrics.is_known and self._u(event) > 0 and metrics.rel_l2 > limit
+            if self._settle(event, limit, wrong, sources.error):
+                facts = (f"the buffer {event.slot_a} differs after the step, before it and at the inputs both agree",)
+                self._add(Phase.FORWARD, Kind.INTRODUCED, event, event.pair, tolerance.FORWARD, facts,
+                          hint="look at how this module updates its running statistics: momentum, biased variance")  # fmt: skip
+            if metrics.is_known:
+                self.state.buffers[event.pair, event.slot_a] = metrics.rel_l2
+
     # Loss
 
     def judge_loss(self, a: dict[str, float], b: dict[str, float]) -> None:
@@ -298,7 +379,8 @@ class StepWalk:
         if error <= limit or not nodes or any(f.phase is Phase.LOSS for f in self.findings):
             return
         metrics = Metrics(Status.COMPARED, error, norm_a=abs(x), norm_b=abs(y), max_abs=abs(x - y))
-        facts = (f"the loss differs: {x:.9g} against {y:.9g}", f"what it is computed from agrees (rel {outputs.error:.1e})")
+        times = f" (B is {y / x:.6g} times A)" if x and math.isfinite(y / x) else ""
+        facts = (f"the loss differs: {x:.9g} against {y:.9g}{times}", f"what it is computed from agrees (rel {outputs.error:.1e})")
         self._append(Divergence(
             Phase.LOSS, Role.VALUE, Kind.INTRODUCED if math.isfinite(error) else Kind.NONFINITE, 0.95,
             *self._refs(nodes[0].pair, nodes[0], "loss", "loss"), metrics, limit, facts,
@@ -395,6 +477,8 @@ class StepWalk:
         """Judge the gradients that backward left at the parameters."""
         events = list(self.pairs.parameter_events(Phase.GRADIENT, Role.PARAM_GRAD))
         both = [event for event in events if not event.is_one_sided]
+        if both:
+            self.findings += self._cut
         if events and not both:
             self.warnings.append("parameter gradients were recorded on one side only: they are not compared")
             return
@@ -405,7 +489,7 @@ class StepWalk:
                 missing.append(event)
             elif self._judge_parameter_gradient(event, owners):
                 found.append(event)
-        for event in missing:
+        for event in missing if not self._cut else ():
             self._charge_missing_gradient(event)
         self._add_parameters(found, len(both), Phase.GRADIENT, tolerance.GRADIENT,
                              "the gradient of this parameter differs, the gradients at its module's output agree",
@@ -468,11 +552,7 @@ class StepWalk:
     ) -> None:
         """Add findings about parameters: one for all where most are concerned and alike, else one for each."""
         if len(found) > max(2, _MOST * judged):
-            ratios = [event.metrics.norm_ratio for event in found if event.metrics is not None]
-            low, high = min(ratios), max(ratios)
-            said = [f"{len(found)} of {judged} {plural} differ"]
-            if high - low < 1e-3 * abs(high):
-                said.append(f"all by the same factor: B is {ratios[0]:.6g} times A")
+            said = [f"{len(found)} of {judged} {plural} differ", *common_factor(found)]
             self._add(phase, Kind.INTRODUCED, found[0], None, rule, tuple(said), hint=hint, root=True)
             return
         for event in found:
@@ -577,6 +657,18 @@ def _is_noop(side: Side, rows: Rows, loose: Loose) -> bool:
     if not outputs:
         return side.reader.modules[loose.module].n_params == 0
     return all(side.digest(found[0]) in given for found in outputs.values())
+
+
+def common_factor(events: Iterable[Event]) -> list[str]:
+    """Say so when all of B's tensors are the same multiple of A's."""
+    ratios = [event.metrics.norm_ratio for event in events if event.metrics is not None]
+    if not ratios or not max(ratios) - min(ratios) < 1e-3 * abs(max(ratios)):
+        return []
+    return [f"all by the same factor: B is {ratios[0]:.6g} times A"]
+
+
+def _mode(training: bool) -> str:
+    return "training" if training else "evaluation"
 
 
 def _kind_of(metrics: Metrics) -> Kind:

@@ -7,9 +7,16 @@ a descriptor.
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
+
+_libc = ctypes.PyDLL(None, use_errno=True)
+_pwrite = getattr(_libc, "pwrite64", _libc.pwrite)
+_pwrite.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int64)
+_pwrite.restype = ctypes.c_ssize_t
 
 _PAGE = 4096
 _DIRECT = 16 * _PAGE
@@ -46,9 +53,11 @@ class Disk:
         """Write what is held, the superblock last. Raises OSError if this or any write before it failed."""
         if self._may_write():
             try:
+                self._write_held(self._committed_pages)
                 if os.fstat(self._descriptor).st_size < self._size:
                     os.ftruncate(self._descriptor, self._size)
-                self._write_held(0)
+                _write_at_once(self._descriptor, list(_runs(self._held, 0)))
+                self._held.clear()
                 os.ftruncate(self._descriptor, self._size)
             except OSError as error:
                 self._fail(error)
@@ -73,7 +82,7 @@ class Disk:
         self.error, self._frozen = error, True
 
     def _write_held(self, first: int) -> None:
-        """Write the held pages from ``first`` on, those at the end of the file first: they may not fit."""
+        """Write the held pages from ``first`` on."""
         for start, data in _runs(self._held, first):
             self._to_disk(memoryview(data)[: max(self._size - start, 0)], start)
         self._held = {page: data for page, data in self._held.items() if page < first}
@@ -108,13 +117,15 @@ class Disk:
         view, offset = memoryview(data).cast("B"), self._position
         self._position += len(view)
         self._size = max(self._size, self._position)
-        direct = len(view) >= _DIRECT and offset >= self._committed_pages * _PAGE
+        held = min(max(self._committed_pages * _PAGE - offset, 0), len(view))
+        if len(view) - held < _DIRECT:
+            held = len(view)
         try:
-            if self._may_write() and (direct or len(self._held) > _SPILL):
+            if self._may_write() and (held < len(view) or len(self._held) > _SPILL):
                 self._write_held(self._committed_pages)
-                if direct:
-                    self._to_disk(view, offset)
-                    return len(view)
+                self._to_disk(view[held:], offset + held)
+                self._hold(view[:held], offset)
+                return len(view)
         except OSError as error:
             self._fail(error)
         self._hold(view, offset)
@@ -148,6 +159,20 @@ class Disk:
         return held
 
 
+def _write_at_once(descriptor: int, runs: list[tuple[int, bytes]]) -> None:
+    """Overwrite parts of the file within the shortest time: a process that is killed meanwhile leaves it damaged.
+
+    Nothing but the system calls runs between the first and the last of them. `os.pwrite` would give other threads
+    their turn after each, which can take milliseconds.
+    """
+    offsets, parts = [offset for offset, _ in runs], [part for _, part in runs]
+    sizes = [len(part) for part in parts]
+    written = list(map(_pwrite, itertools.repeat(descriptor), parts, sizes, offsets))
+    if written != sizes:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
 def _pages(offset: int, size: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield (page, first byte in it, first byte of the data, number of bytes) of a range."""
     done = 0
@@ -159,7 +184,7 @@ def _pages(offset: int, size: int) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _runs(held: dict[int, bytearray], first: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, bytes) of pages that follow each other, from the last run to the first."""
+    """Yield (offset, bytes) of held pages that follow each other; last comes the run with the superblock."""
     run: list[bytearray] = []
     for page in sorted((page for page in held if page >= first), reverse=True):
         run.append(held[page])

@@ -34,7 +34,8 @@ class ObservationContract(TrainingKit):
         leaves = ["embed", "block.up", "block.gate", "head"]
         weights = [(path, slot) for path in leaves for slot in ("weight", "bias")]
         outputs = ["", "embed", "block", "block.up", "block.act", "block.gate", "head"]
-        expected = {("init", "buffer", "", "scale"), ("forward", "input", "block", "scale"),
+        expected = {("init", "buffer", "", "scale"),
+            ("update", "buffer", "", "scale"), ("forward", "input", "block", "scale"),
                     ("forward", "value", "", "hidden"), ("backward", "grad_output", "", "hidden"),
                     ("backward", "grad_total", "block", "0")}  # fmt: skip
         for phase, role in [("init", "param"), ("gradient", "param_grad"), ("update", "param_grad"),
@@ -184,9 +185,7 @@ class ObservationContract(TrainingKit):
         assert (
             not np.array_equal(left[0], left[1]) and np.array_equal(used.values, left[1]) and used.micro == 0
         )
-        assert not run.find(step=1, phase="init", role="param") and run.find(
-            step=1, phase="init", role="buffer"
-        )
+        assert not run.find(step=1, phase="init") and run.find(step=1, phase="update", role="buffer")
 
     def test_calls_of_one_module_are_counted_and_nested(self, tmp_path: Path) -> None:
         def forward(module: Any, x: Any) -> Any:

@@ -81,15 +81,25 @@ class Stack(nn.Module):
         return self.head(x)
 
 
-def facts(recording: Recording, *left_out: str) -> dict[tuple[Any, ...], bytes]:
+def facts(recording: Recording) -> dict[tuple[Any, ...], np.ndarray]:
     """Values by everything that says what they are."""
-    found: dict[tuple[Any, ...], bytes] = {}
+    found: dict[tuple[Any, ...], np.ndarray] = {}
     for s in recording.seen:
-        if s.phase not in left_out:
-            key = (s.micro, s.phase, s.role, s.path, s.call, s.slot, s.shape, s.dtype)
-            assert key not in found, f"recorded twice: {key}"
-            found[key] = s.values.tobytes()
+        key = (s.micro, s.phase, s.role, s.path, s.call, s.slot, s.shape, s.dtype)
+        assert key not in found, f"recorded twice: {key}"
+        found[key] = s.values
     return found
+
+
+def assert_same(a: Recording, b: Recording) -> None:
+    """Require the same records; parameters' gradients may have been summed in another order."""
+    expected = facts(b)
+    assert facts(a).keys() == expected.keys()
+    for key, values in facts(a).items():
+        if key[1] == "gradient":
+            assert np.allclose(values, expected[key], rtol=1e-5, atol=1e-6), key
+        else:
+            assert np.array_equal(values, expected[key]), key
 
 
 @modes
@@ -99,9 +109,7 @@ def test_a_checkpointed_run_has_the_records_of_the_plain_one(
 ) -> None:
     plain = run(tmp_path / "plain.h5", Stack(None, shared), micros=2)
     again = run(tmp_path / "again.h5", Stack(reentrant, shared), micros=2)
-    # a module that is in two reentrant segments has its sum so far recorded with each
-    left_out = ["gradient"] if shared and reentrant else []
-    assert facts(again, *left_out) == facts(plain, *left_out)
+    assert_same(again, plain)
     assert not again.notes and not plain.notes
 
 
@@ -150,7 +158,7 @@ def test_a_segment_of_several_modules_without_one_around_them(tmp_path: Path, re
 
     plain = run(tmp_path / "plain.h5", Flat(lambda f, x: f(x)))
     again = run(tmp_path / "again.h5", Flat(functools.partial(checkpoint, use_reentrant=reentrant)))
-    assert facts(again, "gradient") == facts(plain, "gradient")
+    assert_same(again, plain)
     assert again.calls["recomputed"].any()
 
 
@@ -274,20 +282,17 @@ def test_gradients_in_a_closure_are_said_not_to_be_recorded(tmp_path: Path) -> N
     probe.step()
     probe.stop()
     recording = Recording(tmp_path / "a.h5")
-    assert [text for _, _, text in recording.notes] == [
-        "gradients as the optimizer used them are not recorded: the optimizer computes its gradients in a closure"
-    ]
-    assert not recording.find(phase="update", role="param_grad") and recording.find(
-        role="delta", slot="weight"
-    )
+    ((_, _, text),) = recording.notes
+    assert text.endswith("are not recorded: the optimizer computes its gradients in a closure")
+    assert not recording.find(phase="update", role="param_grad")
+    assert recording.find(role="delta", slot="weight")
     assert {s.micro for s in recording.find(phase="gradient")} == {0, 1}
 
 
 def test_state_and_hyper_parameters_of_adamw(tmp_path: Path) -> None:
     model = nn.Linear(4, 2)
-    optimizer = torch.optim.AdamW(
-        [{"params": [model.weight], "weight_decay": 0.1}, {"params": [model.bias]}], lr=0.01
-    )
+    groups = [{"params": [model.weight], "weight_decay": 0.1}, {"params": [model.bias]}]
+    optimizer = torch.optim.AdamW(groups, lr=0.01)
     probe.start(model, tmp_path / "a.h5", task="tensor", optimizer=optimizer)
     model(batch()).sum().backward()
     optimizer.step()
@@ -299,8 +304,7 @@ def test_state_and_hyper_parameters_of_adamw(tmp_path: Path) -> None:
         f"{name}.{key}" for name in ("weight", "bias") for key in ("exp_avg", "exp_avg_sq")
     }
     assert np.array_equal(states["weight.exp_avg"], optimizer.state[model.weight]["exp_avg"].numpy())
-    groups = [
-        (g.class_name, g.group, g.hyper["weight_decay"], g.hyper["betas"], g.parameters)
-        for _, g in recording.optimizer
-    ]
-    assert groups == [("AdamW", 0, 0.1, [0.9, 0.999], (0,)), ("AdamW", 1, 0.01, [0.9, 0.999], (1,))]
+    groups = [g for _, g in recording.optimizer]
+    assert [(g.class_name, g.group, g.parameters) for g in groups] == [("AdamW", 0, (0,)), ("AdamW", 1, (1,))]
+    assert [g.hyper["weight_decay"] for g in groups] == [0.1, 0.01]
+    assert groups[0].hyper["betas"] == [0.9, 0.999]
