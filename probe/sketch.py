@@ -99,6 +99,7 @@ def integer_signs(values: np.ndarray) -> np.ndarray:
     return 1.0 - 2.0 * odd.astype(np.float64)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def sketch(values: np.ndarray, order: Sequence[int] = ()) -> np.ndarray:
     """Return the sketch of an array of floats, integers or bools (reference implementation).
 

@@ -55,6 +55,7 @@ def as_real(values: np.ndarray) -> np.ndarray:
     return np.stack([values.real, values.imag], axis=-1)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def measure(values: np.ndarray, order: Sequence[int] = (), hash_kind: HashKind = HashKind.XXH3_128) -> TensorStats:
     """Return all statistics of an array.
 

@@ -1,5 +1,6 @@
 """numpy: the adapter for the framework in `probe.adapters.numpy_nn`."""
 
+# ruff: noqa: D102  what overrides is described where it is declared
 from __future__ import annotations
 
 import contextlib

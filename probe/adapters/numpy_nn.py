@@ -3,6 +3,7 @@
 Most of probe's tests run on it, so they need neither a framework nor a mock.
 """
 
+# ruff: noqa: D102  what overrides is described where it is declared
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator

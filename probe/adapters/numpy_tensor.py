@@ -3,6 +3,7 @@
 Everything is computed on one thread in a fixed order: twice the same program gives twice the same bits.
 """
 
+# ruff: noqa: D102  what overrides is described where it is declared
 from __future__ import annotations
 
 import contextlib

@@ -121,7 +121,7 @@ def compare(
     """
     parsed = load_mapping(mapping)
     with Reader(a) as first, Reader(b) as second:
-        return _Run(Side(first), Side(second)).compared(
+        return _Run(first, second).compared(
             parsed, Direction(direction) if direction else None, min_coverage, progress
         )
 
@@ -129,8 +129,9 @@ def compare(
 class _Run:
     """The comparison under way."""
 
-    def __init__(self, a: Side, b: Side) -> None:
+    def __init__(self, a: Reader, b: Reader) -> None:
         self.a, self.b = a, b
+        self.tree_a, self.tree_b = Tree(a.modules), Tree(b.modules)
         self.warnings: list[str] = []
         self.findings: list[Divergence] = []
         self.slots: list[SlotResult] = []
@@ -140,13 +141,13 @@ class _Run:
         self.loose_b: dict[str, int] = {}
 
     def compared(self, mapping: Any, direction: Direction | None, min_coverage: float, progress: Progress | None) -> Comparison:
-        tree_a, tree_b = Tree(self.a.reader.modules), Tree(self.b.reader.modules)
-        matching = match(tree_a, tree_b, mapping, _weights(self.a, tree_a), _weights(self.b, tree_b), direction)
+        weights = (_weights(self.a, self.tree_a), _weights(self.b, self.tree_b))
+        matching = match(self.tree_a, self.tree_b, mapping, *weights, direction)
         self.warnings += matching.warnings
         steps = self._guard()
         state = State()
         for done, step in enumerate(steps):
-            self._step(StepPairs(self.a, self.b, matching, step, step), state)
+            self._step(StepPairs(Side(self.a, step), Side(self.b, step), matching), state)
             if progress is not None:
                 progress(done + 1, len(steps))
             if self.findings:
@@ -161,16 +162,16 @@ class _Run:
     def _guard(self) -> list[int]:
         """Look for what makes a comparison worthless; return the steps that both have."""
         for side, name in ((self.a, "A"), (self.b, "B")):
-            if not len(side.reader.steps):
-                self._doubt(f"{name} has no complete step ({side.reader.path})")
-            self.warnings += [f"{name}: {text}" for _, _, text in side.reader.notes]
-            aborted = [int(row["step"]) for row in side.reader.steps if row["state"] == 1]
+            if not len(side.steps):
+                self._doubt(f"{name} has no complete step ({side.path})")
+            self.warnings += [f"{name}: {text}" for _, _, text in side.notes]
+            aborted = [int(row["step"]) for row in side.steps if row["state"] == 1]
             if aborted:
                 self.warnings.append(f"{name}: step {aborted[0]} was ended by an exception")
-        if self.a.reader.info.run_id == self.b.reader.info.run_id:
+        if self.a.info.run_id == self.b.info.run_id:
             self._doubt("both files are the same run: it was compared with itself")
-        mine = [int(row["step"]) for row in self.a.reader.steps]
-        theirs = {int(row["step"]) for row in self.b.reader.steps}
+        mine = [int(row["step"]) for row in self.a.steps]
+        theirs = {int(row["step"]) for row in self.b.steps}
         common = [step for step in mine if step in theirs]
         if mine and theirs and not common:
             self._doubt(f"no step in common: A has {_numbers(mine)}, B has {_numbers(sorted(theirs))}")
@@ -183,7 +184,7 @@ class _Run:
     # One step
 
     def _step(self, pairs: StepPairs, state: State) -> None:
-        walk = StepWalk(pairs, state)
+        walk = StepWalk(pairs, state, self.tree_a)
         walk.judge_init()
         if pairs.same_micros:
             for micro in pairs.micros_a:
@@ -219,28 +220,28 @@ class _Run:
         shared_b = {(node.micro, pairs.matching.pairs[node.pair].b, node.call) for node in pairs.nodes.values()}
         if pairs.same_micros:
             for call in pairs.calls_a:
-                if (call.micro, call.module, call.number) not in pairs.nodes and not _is_wrapper(self.a, call.module):
-                    _count(self.loose_a, self.a.reader.modules[call.module].path)
+                if (call.micro, call.module, call.number) not in pairs.nodes and self.tree_a.wrapped(call.module) is None:
+                    _count(self.loose_a, self.a.modules[call.module].path)
             for call in pairs.calls_b:
-                if (call.micro, call.module, call.number) not in shared_b and not _is_wrapper(self.b, call.module):
-                    _count(self.loose_b, self.b.reader.modules[call.module].path)
+                if (call.micro, call.module, call.number) not in shared_b and self.tree_b.wrapped(call.module) is None:
+                    _count(self.loose_b, self.b.modules[call.module].path)
         ordered = sorted(walk.events, key=lambda item: (item[0].micro, item[0].phase))
         self.slots += [self._slot(pairs, *item) for item in ordered]
 
     def _slot(self, pairs: StepPairs, event: Event, limit: float, verdict: str) -> SlotResult:
         pair = pairs.matching.pairs[event.pair]
-        a, b = self.a.reader.modules[pair.a], self.b.reader.modules[pair.b]
+        a, b = self.a.modules[pair.a], self.b.modules[pair.b]
         assert event.metrics is not None
         return SlotResult(
             event.step, event.micro, event.phase, event.role, event.call, a.path, a.class_name, event.slot_a, b.path,
-            b.class_name, event.slot_b, self.a.dtypes[event.row_a], self.b.dtypes[event.row_b],
-            self.a.shapes[event.row_a], self.b.shapes[event.row_b], pair.reason.value, event.metrics, event.row_a,
+            b.class_name, event.slot_b, pairs.a.dtypes[event.row_a], pairs.b.dtypes[event.row_b],
+            pairs.a.shapes[event.row_a], pairs.b.shapes[event.row_b], pair.reason.value, event.metrics, event.row_a,
             event.row_b, limit, verdict,
         )  # fmt: skip
 
     @staticmethod
-    def _scalars(side: Side, step: int) -> dict[str, float]:
-        return {name: value for at, name, value in side.reader.scalars if at == step}
+    def _scalars(reader: Reader, step: int) -> dict[str, float]:
+        return {name: value for at, name, value in reader.scalars if at == step}
 
     # The answer
 
@@ -259,11 +260,11 @@ class _Run:
         if infinite and not self.findings:
             self._doubt(f"{infinite[0].path_a} has NaN or Inf on both sides, in other places")
         verdict = Verdict.DIVERGED if self.findings else Verdict.UNDECIDED if self.undecided else Verdict.ALIGNED
-        if self.a.reader.info.run_id == self.b.reader.info.run_id:
+        if self.a.info.run_id == self.b.info.run_id:
             verdict = Verdict.UNDECIDED
         return Comparison(
             verdict, tuple(self.findings), coverage, tuple(dict.fromkeys(self.warnings)), NOISE, tuple(self.slots),
-            matching, str(self.a.reader.path), str(self.b.reader.path), tuple(self.loose_a), tuple(self.loose_b),
+            matching, str(self.a.path), str(self.b.path), tuple(self.loose_a), tuple(self.loose_b),
         )  # fmt: skip
 
 
@@ -276,12 +277,13 @@ def _cause_order(finding: Divergence) -> tuple[int, int, int]:
     return ref.step, micro, int(finding.phase)
 
 
-def _weights(side: Side, tree: Tree) -> Callable[[int], frozenset[object]]:
+def _weights(reader: Reader, tree: Tree) -> Callable[[int], frozenset[object]]:
     """Return what gives the hashes of all parameters of a module and below, as they were in the first step."""
     own: dict[int, set[object]] = {}
-    columns = side.columns
-    if len(side.reader.steps):
-        for row in side.rows_of(int(side.reader.steps["step"][0])):
+    if len(reader.steps):
+        side = Side(reader, int(reader.steps["step"][0]))
+        columns = side.columns
+        for row in range(len(side.slots)):
             if columns["role"][row] == Role.PARAM and columns["phase"][row] == Phase.INIT:
                 digest = side.digest(row)
                 if digest is not None:
@@ -311,10 +313,6 @@ def _differing_batches(pairs: StepPairs) -> str:
         if not all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(totals[0][slot], totals[1][slot], strict=True)):
             return f"their inputs {slot} do not add up to the same data"
     return ""
-
-
-def _is_wrapper(side: Side, module: int) -> bool:
-    return Tree(side.reader.modules).wrapped(module) is not None
 
 
 def _count(counts: dict[str, int], path: str) -> None:

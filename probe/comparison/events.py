@@ -108,13 +108,12 @@ class Rows:
     micros: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, side: Side, step: int) -> Rows:
+    def of(cls, side: Side) -> Rows:
         """Index the records of a step."""
         columns = side.columns
         found: dict[tuple[Key, Role], dict[str, list[int]]] = defaultdict(dict)
-        rows = side.rows_of(step)
-        parts = (columns[name][rows.start : rows.stop] for name in ("micro", "module", "call", "phase", "role"))
-        for row, (micro, module, call, phase, role) in zip(rows, zip(*parts, strict=True), strict=True):
+        parts = (columns[name] for name in ("micro", "module", "call", "phase", "role"))
+        for row, (micro, module, call, phase, role) in enumerate(zip(*parts, strict=True)):
             kind = Role(role)
             slot = f"{Phase(phase).label}:{side.slots[row]}" if kind in _PARAMETER_ROLES else side.slots[row]
             key = (0, module, 0) if kind in _PARAMETER_ROLES else (micro, module, call)
@@ -129,13 +128,13 @@ class Rows:
 class StepPairs:
     """One step of both recordings: paired calls and paired observations."""
 
-    def __init__(self, a: Side, b: Side, matching: Matching, step_a: int, step_b: int) -> None:
-        self.a, self.b, self.step, self.step_b = a, b, step_a, step_b
+    def __init__(self, a: Side, b: Side, matching: Matching) -> None:
+        self.a, self.b, self.step, self.step_b = a, b, a.step, b.step
         self.matching = matching
-        self.rows_a, self.rows_b = Rows.of(a, step_a), Rows.of(b, step_b)
+        self.rows_a, self.rows_b = Rows.of(a), Rows.of(b)
         self.pair_of_a = {pair.a: index for index, pair in enumerate(matching.pairs)}
         self.pair_of_b = {pair.b: index for index, pair in enumerate(matching.pairs)}
-        self.calls_a, self.calls_b = _calls(a, step_a), _calls(b, step_b)
+        self.calls_a, self.calls_b = _calls(a), _calls(b)
         self.micros_a = sorted({call.micro for call in self.calls_a if call.micro >= 0})
         self.micros_b = sorted({call.micro for call in self.calls_b if call.micro >= 0})
         self.nodes: dict[Key, Node] = {}
@@ -272,15 +271,26 @@ class StepPairs:
         return kind_of(side.dtypes[row]), tuple(sorted(squeezed(side.shapes[row])))
 
 
-def _calls(side: Side, step: int) -> list[Call]:
+def _calls(side: Side) -> list[Call]:
     """Return a step's calls in order, without those that activation checkpointing made again."""
-    rows = side.reader.calls
-    chosen = (rows["step"] == step) & (rows["recomputed"] == 0)
+    rows = side.reader.of_step("calls", side.step)
+    chosen = rows["recomputed"] == 0
+    first = _first_call(side)
     return [
-        Call(int(r["micro"]), int(r["module"]), int(r["call"]), int(r["caller"]), int(row), int(r["seq"]),
+        Call(int(r["micro"]), int(r["module"]), int(r["call"]), int(r["caller"]), first + int(row), int(r["seq"]),
              int(r["end"]), r["autocast"].decode(), bool(r["training"]), bool(r["grad_enabled"]))
         for row, r in zip(chosen.nonzero()[0].tolist(), rows[chosen], strict=True)
     ]  # fmt: skip
+
+
+def _first_call(side: Side) -> int:
+    """Return the number, in the file, of a step's first call: callers are given by these numbers."""
+    first = 0
+    for row in side.reader.steps:
+        if row["step"] == side.step:
+            break
+        first = int(row["n_calls"])
+    return first
 
 
 def _nearest(by_row: dict[int, Node], callers: dict[int, int], caller: int) -> Node | None:

@@ -71,24 +71,16 @@ class Metrics:
 
 
 class Side:
-    """A recording as the comparison reads it: plain lists, for speed."""
+    """One step of a recording as the comparison reads it: plain lists, for speed; rows count from 0 in each step."""
 
-    def __init__(self, reader: Reader) -> None:
-        self.reader = reader
-        rows = reader.records
+    def __init__(self, reader: Reader, step: int) -> None:
+        self.reader, self.step = reader, step
+        rows = reader.of_step("records", step)
         self.columns = {name: rows[name].tolist() for name in rows.dtype.names}
         self.dtypes = [name.decode() for name in self.columns["dtype"]]
         self.shapes = [reader.shapes[i] for i in self.columns["shape"]]
         self.slots = [reader.slots[i] for i in self.columns["slot"]]
-        self.sketches = reader.sketches
-        steps = rows["step"]
-        self._first = {int(step): int(np.argmax(steps == step)) for step in np.unique(steps)}
-        self._count = {int(step): int((steps == step).sum()) for step in np.unique(steps)}
-
-    def rows_of(self, step: int) -> range:
-        """Return the records of a step; they lie together."""
-        first = self._first.get(step, 0)
-        return range(first, first + self._count.get(step, 0))
+        self.sketches = reader.of_step("sketches", step)
 
     def digest(self, row: int) -> tuple[int, int, int] | None:
         """Return the hash of a record with its kind, or None when there is none."""

@@ -150,6 +150,7 @@ class SlotResult:
     metrics: Metrics
     row_a: int
     row_b: int
+    """rows among the records of the step"""
     limit: float = math.nan
     verdict: str = ""
     """``equal``, ``noise``, ``introduced``, ``inherited``, ``not comparable`` or ``not judged``"""

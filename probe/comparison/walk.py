@@ -54,11 +54,13 @@ class StepWalk:
         the step's paired calls and observations
     state
         errors that the step before left in the parameters
+    tree_a
+        the modules of A
     """
 
-    def __init__(self, pairs: StepPairs, state: State) -> None:
+    def __init__(self, pairs: StepPairs, state: State, tree_a: Tree) -> None:
         self.pairs, self.state = pairs, state
-        self._tree_a = Tree(pairs.a.reader.modules)
+        self._tree_a = tree_a
         self.findings: list[Divergence] = []
         self.events: list[tuple[Event, float, str]] = []
         """every event with its limit and verdict"""

@@ -115,6 +115,8 @@ class Disk:
     def write(self, data: bytes | memoryview) -> int:
         """Write at the offset, to memory or to the disk."""
         view, offset = memoryview(data).cast("B"), self._position
+        if not len(view):
+            return 0
         self._position += len(view)
         self._size = max(self._size, self._position)
         held = min(max(self._committed_pages * _PAGE - offset, 0), len(view))

@@ -89,6 +89,16 @@ class Reader:
             self._file = _opened(self.path)
         raise FormatError(f"{self.path} is damaged: {what} cannot be read ({failure})") from failure
 
+    def of_step(self, table: str, step: int) -> np.ndarray:
+        """Return the rows of ``records``, ``calls`` or ``sketches`` that belong to a complete step."""
+        counter = "n_calls" if table == "calls" else "n_records"
+        found = np.flatnonzero(self._steps["step"] == step)
+        if not found.size:
+            return self._table(table, 0)
+        first = int(self._steps[counter][found[0] - 1]) if found[0] else 0
+        last = int(self._steps[counter][found[0]])
+        return self._attempt(f"/{table}", lambda: self._file[table][first:last])
+
     @functools.cached_property
     def records(self) -> np.ndarray:
         """Rows of `schema.RECORDS`, one per observation."""

@@ -1,0 +1,115 @@
+"""The file under HDF5: what it holds back, and what reaches the disk when."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from probe.store.disk import Disk
+
+SIZES = st.sampled_from([0, 1, 100, 4095, 4096, 4097, 9000, 65_535, 65_536, 200_000])
+OFFSETS = st.sampled_from([0, 1, 96, 4000, 4096, 8191, 50_000, 66_000, 210_000])
+WRITES = st.tuples(st.just("write"), OFFSETS, SIZES, st.integers(1, 255))
+OTHERS = st.tuples(st.sampled_from(["commit", "read", "truncate"]), OFFSETS, SIZES, st.just(0))
+
+
+def write(disk: Disk, offset: int, data: bytes) -> None:
+    disk.seek(offset)
+    assert disk.write(data) == len(data)
+
+
+def read(disk: Disk, offset: int, size: int) -> bytes:
+    disk.seek(offset)
+    return disk.read(size)
+
+
+@hypothesis.settings(max_examples=150, deadline=None)
+@hypothesis.given(steps=st.lists(WRITES | OTHERS, max_size=25))
+def test_it_reads_as_written_and_keeps_what_was_committed(
+    steps: list[tuple[Any, ...]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("disk") / "file"
+    disk, model, committed = Disk(path), bytearray(), b""
+    for action, offset, size, value in steps:
+        if action == "write":
+            write(disk, offset, bytes([value]) * size)
+            if size:
+                model.extend(bytes(max(offset + size - len(model), 0)))
+                model[offset : offset + size] = bytes([value]) * size
+        elif action == "truncate" and size >= len(model):  # HDF5 cuts nothing off that it needs
+            disk.truncate(size)
+            model.extend(bytes(size - len(model)))
+        elif action == "read":
+            expected = bytes(model[offset : offset + size]).ljust(size, b"\0")
+            assert read(disk, offset, size) == expected
+        elif action == "commit":
+            disk.commit()
+            committed = bytes(model)
+            assert path.read_bytes() == committed
+        assert path.read_bytes()[: len(committed)] == committed
+        assert disk.seek(0, os.SEEK_END) == disk.tell() == len(model)
+    disk.close()
+
+
+def test_what_is_cut_off_stays_until_the_commit(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "file")
+    write(disk, 0, b"x" * 10_000)
+    disk.commit()
+    disk.truncate(5000)
+    assert (tmp_path / "file").stat().st_size == 10_000
+    disk.commit()
+    assert (tmp_path / "file").read_bytes() == b"x" * 5000
+    disk.close()
+
+
+def test_memory_is_bounded_where_nothing_is_overwritten(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "file")
+    for number in range(4000):
+        write(disk, number * 4096, b"x" * 4096)
+    assert (tmp_path / "file").stat().st_size > 7 << 20
+    disk.close()
+
+
+def test_after_a_failure_everything_is_held(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "file")
+    write(disk, 0, b"old" * 5000)
+    disk.commit()
+    os.close(disk._descriptor)
+    disk._descriptor = os.open(tmp_path / "file", os.O_RDONLY)  # as good as a full disk
+    write(disk, 100_000, b"x" * 70_000)
+    write(disk, 0, b"new")
+    assert read(disk, 0, 3) == b"new" and read(disk, 169_999, 2) == b"x\0"
+    with pytest.raises(OSError) as caught:
+        disk.commit()
+    assert caught.value.errno == errno.EBADF
+    assert (tmp_path / "file").read_bytes() == b"old" * 5000
+    disk.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_writes_nothing(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "file")
+    write(disk, 0, b"old" * 5000)
+    disk.commit()
+    child = os.fork()
+    if not child:
+        write(disk, 0, b"new")
+        write(disk, 100_000, b"x" * 70_000)
+        disk.commit()
+        os._exit(0 if read(disk, 0, 3) == b"new" else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (tmp_path / "file").read_bytes() == b"old" * 5000
+    disk.close()
+
+
+def test_an_existing_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(FileExistsError):
+        Disk(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "precious"
