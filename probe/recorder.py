@@ -456,8 +456,16 @@ class Recorder:
             elif gradient is not None:
                 self._observe_parameter(Phase.UPDATE, Role.PARAM_GRAD, index, gradient, 0)
             if self._config.task is not Task.STRUCTURE and self._keep[self._parameters[index].module]:
-                with self._adapter.quiet():
-                    self._before[index] = self._adapter.snapshot(parameter)
+                self._keep_for_update(index)
+
+    def _keep_for_update(self, index: int) -> None:
+        """Copy a parameter until the optimizer has changed it; where memory is short, say that the update is lost."""
+        try:
+            with self._adapter.quiet():
+                self._before[index] = self._adapter.snapshot(self._tensors[index].tensor)
+        except Exception as error:  # noqa: BLE001  out of memory, mostly
+            name = self._parameters[index].names[0]
+            self._note(f"the update of {name} is not recorded: {error!r}", self._parameters[index].module)
 
     @_guarded
     def _after_update(self, groups: list[Group]) -> None:

@@ -140,20 +140,14 @@ def test_training_repeats_itself_bit_by_bit_and_keeps_its_dtype(dtype: Any) -> N
     for _ in range(2):
         nn.manual_seed(0)
         net = model(dtype).train()
-        optimizer = nn.AdamW(
-            [{"params": net.parameters()[:3], "lr": 1e-2}, {"params": net.parameters()[3:]}], lr=2e-2
-        )
+        optimizer = nn.AdamW([{"params": net.parameters()[:3], "lr": 1e-2}, {"params": net.parameters()[3:]}], lr=2e-2)
         for _ in range(15):
             optimizer.zero_grad()
             loss = cross_entropy(net(IDS), LABELS)
             loss.backward()
             optimizer.step()
         losses.append(loss.data)
-        assert (
-            {p.dtype for p in net.parameters()}
-            == {p.grad.dtype for p in net.parameters()}
-            == {np.dtype(dtype)}
-        )
+        assert {p.dtype for p in net.parameters()} == {p.grad.dtype for p in net.parameters()} == {np.dtype(dtype)}
     assert losses[0] == losses[1] < np.log(7) * 0.9
 
 

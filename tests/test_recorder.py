@@ -71,9 +71,7 @@ def test_nothing_is_left_behind_when_start_fails(tmp_path: Path) -> None:
     assert hooks(model) == 0 and not len(Recording(tmp_path / "a.h5").steps)
 
 
-def test_an_error_while_the_hooks_are_set_takes_them_off_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_while_the_hooks_are_set_takes_them_off_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*args: object) -> None:
         raise ZeroDivisionError
 
@@ -153,10 +151,7 @@ def test_parameters_are_recorded_at_the_start_of_what_does_not_follow_a_recorded
     assert {s.step for s in run.find(phase="init")} == {1, 4}
     assert run.steps["step"].tolist() == [1, 2, 4]
     place = {"path": "0", "slot": "weight"}
-    assert (
-        run.one(phase="update", role="param", step=1, **place).hash
-        != run.one(phase="init", step=4, **place).hash
-    )
+    assert run.one(phase="update", role="param", step=1, **place).hash != run.one(phase="init", step=4, **place).hash
 
 
 def test_gradients_after_their_step_are_said_to_be_missing(tmp_path: Path) -> None:
@@ -275,9 +270,7 @@ def test_warnings_that_are_errors_do_not_reach_the_training_either(tmp_path: Pat
 # Measuring
 
 
-def test_a_tensor_that_was_not_written_to_is_measured_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tensor_that_was_not_written_to_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, measured = NumpyAdapter.measure, []
     monkeypatch.setattr(
         NumpyAdapter,

@@ -63,7 +63,7 @@ def test_small_tensors_come_back(tensors: list[np.ndarray], tmp_path_factory: py
 
 @pytest.mark.parametrize("name", [*DTYPES, "uint16", "uint32", "uint64", "float8_e4m3fnuz", "float8_e8m0fnu"])
 def test_large_tensors_come_back_whole_and_in_parts(name: str, tmp_path: Path) -> None:
-    if not hasattr(np, name) and not hasattr(ml_dtypes, name):
+    if name == "float8_e8m0fnu" and not hasattr(ml_dtypes, name):
         pytest.skip(f"this ml_dtypes has no {name}")
     array = of_bytes(name, (37, 1, 300))
     write(tmp_path / "a.h5", [[array, array[:2]]])

@@ -1,6 +1,5 @@
 """numpy: the adapter for the framework in `probe.adapters.numpy_nn`."""
 
-# ruff: noqa: D102  what overrides is described where it is declared
 from __future__ import annotations
 
 import contextlib
@@ -115,9 +114,7 @@ class NumpyAdapter(Adapter):
             if len(wanted[node]) == 1
         }
 
-    def on_parameter_gradients(
-        self, parameters: Sequence[Tensor], ended: Callable[[list[int]], None]
-    ) -> Removal:
+    def on_parameter_gradients(self, parameters: Sequence[Tensor], ended: Callable[[list[int]], None]) -> Removal:
         index_of = {id(parameter): index for index, parameter in enumerate(parameters)}
 
         def finish(leaves: list[Tensor]) -> None:
@@ -138,9 +135,7 @@ class NumpyAdapter(Adapter):
     ) -> Removal:
         pre_hooks = step_pre_hooks if optimizer is None else optimizer.pre_hooks
         post_hooks = step_post_hooks if optimizer is None else optimizer.post_hooks
-        return _both(
-            pre_hooks.add(lambda o: before(_groups(o), "")), post_hooks.add(lambda o: after(_groups(o)))
-        )
+        return _both(pre_hooks.add(lambda o: before(_groups(o), "")), post_hooks.add(lambda o: after(_groups(o))))
 
     def optimizer_state(self, optimizer: Optimizer, parameter: Tensor) -> dict[str, Tensor]:
         state = optimizer.state.get(parameter, {})
@@ -155,9 +150,7 @@ def _both(first: Removal, second: Removal) -> Removal:
     return remove
 
 
-def _crossings(
-    roots: list[Node], wanted: dict[Node, list[int]], start: int
-) -> dict[Node, list[tuple[Node, int]]]:
+def _crossings(roots: list[Node], wanted: dict[Node, list[int]], start: int) -> dict[Node, list[tuple[Node, int]]]:
     """Find, for each wanted node, the (node, number of the parent) in the graph of a call that lead to it."""
     found: dict[Node, list[tuple[Node, int]]] = {}
     stack = [root for root in roots if root.order >= start]

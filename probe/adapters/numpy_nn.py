@@ -3,7 +3,6 @@
 Most of probe's tests run on it, so they need neither a framework nor a mock.
 """
 
-# ruff: noqa: D102  what overrides is described where it is declared
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -207,16 +206,11 @@ class Attention(Module):
     """Causal self-attention over [batch, sequence, width]."""
 
     def __init__(self, width: int, heads: int, dtype: object = np.float32) -> None:
-        super().__init__(
-            **{name: Linear(width, width, False, dtype) for name in ("q", "k", "v", "o")}, heads=heads
-        )
+        super().__init__(**{name: Linear(width, width, False, dtype) for name in ("q", "k", "v", "o")}, heads=heads)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
-        q, k, v = (
-            layer(x).reshape(batch, length, self.heads, -1).swapaxes(1, 2)
-            for layer in (self.q, self.k, self.v)
-        )
+        q, k, v = (layer(x).reshape(batch, length, self.heads, -1).swapaxes(1, 2) for layer in (self.q, self.k, self.v))
         scores = q @ k.swapaxes(-1, -2) * (width / self.heads) ** -0.5
         mixed = softmax(scores + np.triu(np.full((length, length), -np.inf), 1)) @ v
         return self.o(mixed.swapaxes(1, 2).reshape(batch, length, width))
@@ -246,9 +240,7 @@ class Optimizer:
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self.update(
-                        parameter.data, parameter.grad.data, group, self.state.setdefault(parameter, {})
-                    )
+                    self.update(parameter.data, parameter.grad.data, group, self.state.setdefault(parameter, {}))
         for hooks in (self.post_hooks, step_post_hooks):
             hooks(self)
 
@@ -266,9 +258,7 @@ class Optimizer:
 class SGD(Optimizer):
     """Gradient descent with momentum and L2 weight decay."""
 
-    def __init__(
-        self, parameters: Iterable[Any], lr: float, momentum: float = 0.0, weight_decay: float = 0.0
-    ) -> None:
+    def __init__(self, parameters: Iterable[Any], lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
         super().__init__(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
     def update(self, p: np.ndarray, g: np.ndarray, group: dict[str, Any], state: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 Everything is computed on one thread in a fixed order: twice the same program gives twice the same bits.
 """
 
-# ruff: noqa: D102  what overrides is described where it is declared
 from __future__ import annotations
 
 import contextlib
@@ -141,16 +140,12 @@ class Tensor:
             self.shape,
             b.shape,
         )  # a function must not hold a tensor: its node would keep it alive
-        return operation(
-            self.data + b.data, (self, lambda g: _fitted(g, mine)), (b, lambda g: _fitted(g, other_shape))
-        )
+        return operation(self.data + b.data, (self, lambda g: _fitted(g, mine)), (b, lambda g: _fitted(g, other_shape)))
 
     def __mul__(self, other: object) -> Tensor:
         b = _tensor(other, self)
         x, y = self.data, b.data
-        return operation(
-            x * y, (self, lambda g: _fitted(g * y, x.shape)), (b, lambda g: _fitted(g * x, y.shape))
-        )
+        return operation(x * y, (self, lambda g: _fitted(g * y, x.shape)), (b, lambda g: _fitted(g * x, y.shape)))
 
     def __matmul__(self, other: Tensor) -> Tensor:
         x, y = self.data, other.data

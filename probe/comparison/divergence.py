@@ -194,6 +194,8 @@ class _Run:
                 walk.judge_backward(micro)
             for micro in sorted({node.micro for node in pairs.nodes.values() if node.micro < 0}, reverse=True):
                 walk.judge_forward(micro)
+            if not pairs.micros_a:
+                walk.judge_loss(self._scalars(self.a, pairs.step), self._scalars(self.b, pairs.step_b))
             walk.judge_buffers()
         else:
             self._other_split(pairs, walk)
@@ -251,11 +253,13 @@ class _Run:
         coverage = Coverage(self.paired, sum(self.loose_a.values()), sum(self.loose_b.values()), unknown, len(known))
         if not known and not self.findings:
             self._doubt("nothing was compared: no pair of tensors with numbers on both sides")
-        if not self.findings and coverage.share < min_coverage and self.paired:
+        if coverage.share < min_coverage and self.paired:
             self._doubt(
                 f"only {coverage.share:.0%} of the module calls have a counterpart (--min-coverage {min_coverage:.0%}): "
                 "give a layer mapping with -lm"
             )
+        if unknown > len(known) > 0:
+            self._doubt(f"{unknown} of {len(self.slots)} pairs of tensors could not be compared, first: {_first(self.slots)}")
         infinite = [slot for slot in known if slot.metrics.status is Status.NONFINITE]
         if infinite and not self.findings:
             self._doubt(f"{infinite[0].path_a} has NaN or Inf on both sides, in other places")
@@ -313,6 +317,12 @@ def _differing_batches(pairs: StepPairs) -> str:
         if not all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(totals[0][slot], totals[1][slot], strict=True)):
             return f"their inputs {slot} do not add up to the same data"
     return ""
+
+
+def _first(slots: Iterable[SlotResult]) -> str:
+    """Return the first pair of tensors that could not be compared, and why."""
+    slot = next(slot for slot in slots if not slot.metrics.is_known)
+    return f"{slot.role.label} {slot.slot_a} of {slot.path_a or 'the root'}, {slot.metrics.reason}"
 
 
 def _count(counts: dict[str, int], path: str) -> None:

@@ -7,13 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from probe.comparison.metrics import Metrics, Side, kind_of, measure_pair, squeezed
+from probe.comparison.metrics import PARAMETER_ROLES, Metrics, Side, kind_of, measure_pair, squeezed
 from probe.matching import Matching
 from probe.records import Phase, Role
 
 _INPUT_ROLES = (Role.INPUT, Role.GRAD_INPUT, Role.GRAD_TOTAL)
 _OUTPUT_ROLES = (Role.OUTPUT, Role.GRAD_OUTPUT)
-_PARAMETER_ROLES = (Role.PARAM, Role.BUFFER, Role.PARAM_GRAD, Role.STATE, Role.DELTA)
 ONE_SIDED = -1
 """row of an event on the side that does not have it"""
 
@@ -115,8 +114,8 @@ class Rows:
         parts = (columns[name] for name in ("micro", "module", "call", "phase", "role"))
         for row, (micro, module, call, phase, role) in enumerate(zip(*parts, strict=True)):
             kind = Role(role)
-            slot = f"{Phase(phase).label}:{side.slots[row]}" if kind in _PARAMETER_ROLES else side.slots[row]
-            key = (0, module, 0) if kind in _PARAMETER_ROLES else (micro, module, call)
+            slot = f"{Phase(phase).label}:{side.slots[row]}" if kind in PARAMETER_ROLES else side.slots[row]
+            key = (0, module, 0) if kind in PARAMETER_ROLES else (micro, module, call)
             found[key, kind].setdefault(slot, []).append(row)
         return cls(dict(found))
 
@@ -220,7 +219,7 @@ class StepPairs:
     ) -> Event:
         event = Event(self.step, micro, phase, role, pair, call, slot_a, slot_b, i, j)
         if not event.is_one_sided:
-            event.metrics = measure_pair(self.a, i, self.b, j, free_axes=role not in _PARAMETER_ROLES)
+            event.metrics = measure_pair(self.a, i, self.b, j, free_axes=role not in PARAMETER_ROLES)
         return event
 
     # Slots

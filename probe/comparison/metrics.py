@@ -9,16 +9,24 @@ from __future__ import annotations
 import enum
 import itertools
 import math
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from probe.records import HashKind
+from probe.records import HashKind, Role
 from probe.sketch import CHUNK
 from probe.statistics import as_real, dtype_of, is_float
 from probe.store.reader import Reader
 
+_BLOCK = 8 * CHUNK
+"""elements that are read at a time where the axes stand in another order"""
+_PERMUTED = "axes of the same size may be swapped; record with task='tensor' to decide"
+_REGROUPED = "the elements may stand in another order: axes were merged or split"
+_OVERFLOW = "the squares of the elements overflow"
+PARAMETER_ROLES = (Role.PARAM, Role.BUFFER, Role.PARAM_GRAD, Role.STATE, Role.DELTA)
+"""roles of what belongs to a parameter or buffer, not to a call"""
 _SMALL = 4 << 20
 """elements up to which a tensor is read whole to try other orders of its axes"""
 
@@ -81,6 +89,7 @@ class Side:
         self.shapes = [reader.shapes[i] for i in self.columns["shape"]]
         self.slots = [reader.slots[i] for i in self.columns["slot"]]
         self.sketches = reader.of_step("sketches", step)
+        self._axes = {(p.module, p.slot): p.axes for p in reader.parameters if p.axes}
 
     def digest(self, row: int) -> tuple[int, int, int] | None:
         """Return the hash of a record with its kind, or None when there is none."""
@@ -88,6 +97,14 @@ class Side:
         if kind == HashKind.NONE:
             return None
         return self.columns["hash_lo"][row], self.columns["hash_hi"][row], kind
+
+    def axes(self, row: int) -> tuple[int, ...]:
+        """Return the order of a parameter's axes in the canonical layout."""
+        own = tuple(range(len(self.shapes[row])))
+        if not self._axes or self.columns["role"][row] not in PARAMETER_ROLES:
+            return own
+        found = self._axes.get((self.columns["module"][row], self.slots[row].partition(".")[0]), own)
+        return found if len(found) == len(own) else own
 
     def has_values(self, row: int) -> bool:
         """Tell whether the values of a record are stored."""
@@ -123,15 +140,42 @@ def measure_pair(a: Side, i: int, b: Side, j: int, *, free_axes: bool = True) ->
     if digest is None or b.digest(j) is None:
         return Metrics(Status.NOT_COMPARABLE, reason="no statistics were recorded")
     norm_a, norm_b = a.columns["norm"][i], b.columns["norm"][j]
-    same_layout = squeezed(shape_a) == squeezed(shape_b) and a.dtypes[i] == b.dtypes[j]
-    if same_layout and digest == b.digest(j):
+    turned = _turned(shape_a, a.axes(i), shape_b, b.axes(j))
+    if turned is None and _same_layout(a, i, b, j) and digest == b.digest(j):
         return Metrics(Status.EQUAL, 0.0, 1.0, 0.0, norm_a, norm_b, 0.0, None, 0.0, 0.0)
-    if a.has_values(i) and b.has_values(j):
-        return _from_values(a, i, b, j, free_axes)
-    return _from_sketches(a, i, b, j, kind, free_axes)
+    can_be_read = a.has_values(i) and b.has_values(j)
+    if can_be_read and (sorted(squeezed(shape_a)) == sorted(squeezed(shape_b)) or _are_merged(shape_a, shape_b)):
+        return _from_values(a, i, b, j, free_axes, turned)
+    return _from_sketches(a, i, b, j, kind, free_axes, turned)
 
 
-def _from_sketches(a: Side, i: int, b: Side, j: int, kind: str, free_axes: bool) -> Metrics:
+def _same_layout(a: Side, i: int, b: Side, j: int) -> bool:
+    return squeezed(a.shapes[i]) == squeezed(b.shapes[j]) and a.dtypes[i] == b.dtypes[j]
+
+
+def _turned(
+    shape_a: tuple[int, ...], axes_a: tuple[int, ...], shape_b: tuple[int, ...], axes_b: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """Return which axis of B (those of size 1 left out) is each of A's where their layouts differ, else None."""
+    if axes_a == axes_b or len(axes_a) != len(axes_b):
+        return None
+    order = [axes_b[axes_a.index(axis)] for axis in range(len(axes_a))]
+    if tuple(shape_b[axis] for axis in order) != shape_a:
+        return None
+    kept = [axis for axis, size in enumerate(shape_b) if size != 1]
+    found = tuple(kept.index(axis) for axis in order if shape_b[axis] != 1)
+    return None if found == tuple(range(len(kept))) else found
+
+
+def _are_merged(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Tell whether one shape is the other with neighbouring axes merged: [b·s, h] and [b, s, h]."""
+    ends = [set(itertools.accumulate(squeezed(shape), operator.mul)) for shape in (a, b)]
+    return ends[0] <= ends[1] or ends[1] <= ends[0]
+
+
+def _from_sketches(
+    a: Side, i: int, b: Side, j: int, kind: str, free_axes: bool, turned: tuple[int, ...] | None
+) -> Metrics:
     counts = [tuple(side.columns[name][row] for name in ("nan", "posinf", "neginf")) for side, row in ((a, i), (b, j))]
     norm_a, norm_b = a.columns["norm"][i], b.columns["norm"][j]
     if counts[0] != counts[1]:
@@ -141,17 +185,33 @@ def _from_sketches(a: Side, i: int, b: Side, j: int, kind: str, free_axes: bool)
         return _from_statistics(a, i, b, j)
     distance = float(np.linalg.norm(a.sketches[i] - b.sketches[j]))
     if kind == "integer":
-        # ±1 per value: elements that differ contribute 4 each, in half of the cases
-        share = min(1.0, distance**2 / (2 * max(1, math.prod(a.shapes[i]))))
-        if not distance and not _same_statistics(a, i, b, j):
-            share = 1 / max(1, math.prod(a.shapes[i]))
-        status = Status.COMPARED if share else Status.EQUAL
-        return Metrics(status, share, norm_a=norm_a, norm_b=norm_b, estimated=bool(share))
-    metrics = _geometry(distance**2, norm_a, norm_b, estimated=True)
+        share = _share_of_integers(a, i, b, j, distance, turned)
+        metrics = Metrics(Status.COMPARED, share, norm_a=norm_a, norm_b=norm_b, estimated=True)
+    else:
+        metrics = _geometry(distance**2, norm_a, norm_b, estimated=True)
     if free_axes and metrics.rel_l2 > 1e-3 and _looks_permuted(a, i, b, j):
-        return Metrics(Status.PERMUTED, norm_a=norm_a, norm_b=norm_b, estimated=True,
-                       reason="axes of the same size may be swapped; record with task='tensor' to decide")  # fmt: skip
+        return Metrics(Status.PERMUTED, norm_a=norm_a, norm_b=norm_b, estimated=True, reason=_PERMUTED)
     return metrics
+
+
+def _share_of_integers(a: Side, i: int, b: Side, j: int, distance: float, turned: tuple[int, ...] | None) -> float:
+    """Estimate the share of integers that differ.
+
+    A sketch holds ±1 by value: elements that differ contribute 4 each, in half of the cases. The means give a lower
+    bound, and where the hashes differ at least one element does.
+    """
+    count = max(1, math.prod(a.shapes[i]))
+    share = min(1.0, distance**2 / (2 * count))
+    if not _same_statistics(a, i, b, j) or (turned is None and _same_layout(a, i, b, j) and _same_hash_kind(a, i, b, j)):
+        low = min(a.columns["min"][i], b.columns["min"][j])
+        high = max(a.columns["max"][i], b.columns["max"][j])
+        gap = abs(a.columns["mean"][i] - b.columns["mean"][j]) / (high - low) if high > low else 0.0
+        share = max(share, 1 / count, min(1.0, gap))
+    return share
+
+
+def _same_hash_kind(a: Side, i: int, b: Side, j: int) -> bool:
+    return bool(a.columns["hash_kind"][i] == b.columns["hash_kind"][j])
 
 
 def _from_statistics(a: Side, i: int, b: Side, j: int) -> Metrics:
@@ -174,8 +234,11 @@ def _same(x: float, y: float) -> bool:
 
 def _looks_permuted(a: Side, i: int, b: Side, j: int) -> bool:
     sizes = squeezed(a.shapes[i])
-    if len(set(sizes)) == len(sizes):
-        return False
+    return len(set(sizes)) < len(sizes) and _same_content(a, i, b, j)
+
+
+def _same_content(a: Side, i: int, b: Side, j: int) -> bool:
+    """Tell whether all that does not depend on the order of the elements agrees."""
     names = ("min", "max", "rms")
     return all(math.isclose(a.columns[n][i], b.columns[n][j], rel_tol=1e-5, abs_tol=1e-12) for n in names)
 
@@ -184,6 +247,8 @@ def _geometry(squared_distance: float, norm_a: float, norm_b: float, *, estimate
     """Return what follows from ‖A−B‖², ‖A‖ and ‖B‖."""
     distance = math.sqrt(squared_distance)
     larger = max(norm_a, norm_b)
+    if not math.isfinite(larger):
+        return Metrics(Status.NOT_COMPARABLE, norm_a=norm_a, norm_b=norm_b, reason=_OVERFLOW)
     if not larger:
         return Metrics(Status.EQUAL, 0.0, 1.0, 0.0, norm_a, norm_b, estimated=estimated)
     distance = min(distance, norm_a + norm_b)
@@ -225,8 +290,11 @@ class _Sums:
 
     def add(self, a: np.ndarray, b: np.ndarray) -> None:
         """Add a chunk of A (flat, in A's order) and what stands there in B."""
-        if not a.size:
-            return
+        if a.size:
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                self._add(a, b)
+
+    def _add(self, a: np.ndarray, b: np.ndarray) -> None:
         x, y = a.astype(np.float64).reshape(-1), b.astype(np.float64).reshape(-1)
         finite = np.isfinite(x) & np.isfinite(y)
         if not finite.all():
@@ -245,18 +313,19 @@ class _Sums:
         self.absolute += float(size.sum())
         self.differing += int(np.count_nonzero(size))
         larger = np.maximum(np.abs(x), np.abs(y))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            relative = np.where(larger > 0, size / larger, 0.0)
+        relative = np.where(larger > 0, size / larger, 0.0)
         self.max_rel = max(self.max_rel, float(relative.max()))
         self.count += x.size
 
 
-def _from_values(a: Side, i: int, b: Side, j: int, free_axes: bool) -> Metrics:
+def _from_values(
+    a: Side, i: int, b: Side, j: int, free_axes: bool, turned: tuple[int, ...] | None
+) -> Metrics:
     shape_a, shape_b = a.shapes[i], b.shapes[j]
     first, second = a.columns["tensor"][i], b.columns["tensor"][j]
     integer = kind_of(a.dtypes[i]) == "integer"
     best: _Sums | None = None
-    for order in _orders(shape_a, shape_b, free_axes):
+    for order in [turned] if turned is not None else _orders(shape_a, shape_b, free_axes):
         sums = _Sums()
         for x, y in _aligned_chunks(a.reader, first, b.reader, second, order):
             if integer:
@@ -272,22 +341,33 @@ def _from_values(a: Side, i: int, b: Side, j: int, free_axes: bool) -> Metrics:
     norm_a, norm_b = a.columns["norm"][i], b.columns["norm"][j]
     if integer:
         share = best.differing / max(1, best.count)
-        return Metrics(Status.COMPARED if share else Status.EQUAL, share, norm_a=norm_a, norm_b=norm_b)
-    return _finished(best, shape_a)
+        metrics = Metrics(Status.COMPARED if share else Status.EQUAL, share, norm_a=norm_a, norm_b=norm_b)
+    else:
+        metrics = _finished(best, shape_a)
+    if free_axes and 1e-3 < metrics.rel_l2 < math.inf and turned is None:
+        if sorted(squeezed(shape_a)) != sorted(squeezed(shape_b)) and _same_content(a, i, b, j):
+            return Metrics(Status.PERMUTED, norm_a=norm_a, norm_b=norm_b, reason=_REGROUPED)
+        if math.prod(shape_a) > _SMALL and squeezed(shape_a) != squeezed(shape_b) and _looks_permuted(a, i, b, j):
+            return Metrics(Status.PERMUTED, norm_a=norm_a, norm_b=norm_b, reason=_PERMUTED)
+    return metrics
 
 
 def _finished(sums: _Sums, shape: tuple[int, ...]) -> Metrics:
     norm_a, norm_b = math.sqrt(sums.squares_a), math.sqrt(sums.squares_b)
     distance = math.sqrt(sums.squared)
-    index = np.unravel_index(sums.max_at, shape) if sums.count and math.prod(shape) == sums.count else ()
+    parts = sums.count // max(1, math.prod(shape))  # a complex number counts as two
+    index = np.unravel_index(sums.max_at // parts, shape) if sums.count else ()
     at = tuple(int(k) for k in index) or None
     larger = max(norm_a, norm_b)
+    if not math.isfinite(larger):
+        return Metrics(Status.NOT_COMPARABLE, norm_a=norm_a, norm_b=norm_b, reason=_OVERFLOW)
     status = Status.COMPARED if distance else Status.EQUAL
     error = distance / larger if larger else 0.0
     reason = ""
     if sums.mismatched:
         status, error = Status.NONFINITE, math.inf
-        reason = f"{sums.mismatched} elements are NaN or Inf on one side only"
+        noun = "element is" if sums.mismatched == 1 else "elements are"
+        reason = f"{sums.mismatched} {noun} NaN or Inf on one side only"
     return Metrics(
         status, error,
         _clipped((sums.squares_a + sums.inner) / (norm_a * norm_b)) if norm_a and norm_b else float(not larger),
@@ -325,10 +405,21 @@ def _aligned_chunks(
     if order is None:
         yield from zip(a.parts(first, CHUNK), b.parts(second, CHUNK), strict=True)
         return
-    size = squeezed(a.shape_of(first))
-    rows = max(1, CHUNK * size[0] // max(1, math.prod(size)))
-    for start in range(0, size[0], rows):
-        stop = min(size[0], start + rows)
-        x = a.block(first, 0, start, stop)
-        y = b.block(second, order[0], start, stop).transpose(order)
+    for box in _boxes(squeezed(a.shape_of(first)), _BLOCK):
+        x = a.block(first, box)
+        y = b.block(second, [box[order.index(axis)] for axis in range(len(order))]).transpose(order)
         yield x.reshape(-1), y.reshape(-1)
+
+
+def _boxes(sizes: tuple[int, ...], limit: int) -> Iterator[tuple[slice, ...]]:
+    """Cut a shape into boxes of at most ``limit`` elements that follow each other in C order."""
+    axis, inner = len(sizes) - 1, 1
+    while axis > 0 and inner * sizes[axis] <= limit:
+        inner *= sizes[axis]
+        axis -= 1
+    rows = max(1, limit // max(1, inner))
+    for outer in itertools.product(*(range(size) for size in sizes[:axis])):
+        for start in range(0, sizes[axis], rows):
+            stop = min(sizes[axis], start + rows)
+            rest = (slice(0, size) for size in sizes[axis + 1 :])
+            yield (*(slice(at, at + 1) for at in outer), slice(start, stop), *rest)

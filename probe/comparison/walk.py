@@ -263,10 +263,10 @@ class StepWalk:
         if self._charge_loose(node.parent, event, node.begin, node.begin_b, rule):
             return
         name_a = self._path_a(node.pair)
-        between = [self.pairs.a.reader.modules[loose.module].path for loose in self._between(node.parent, node.begin)]
+        between = self._between(node.parent, node.begin)
         facts = [f"the input {event.slot_a} of {name_a} differs, what was there before it agrees"]
         if between:
-            facts.append(f"not compared on the way: {', '.join(between)}")
+            facts.append(f"not compared on the way: {self._names(between)}")
         self._add(Phase.FORWARD, _kind_of(event.metrics), event, node.parent.pair, rule, tuple(facts), node=node.parent,
                   hint="look at the code of this module itself: what it does between the modules that it calls")  # fmt: skip
 
@@ -291,6 +291,9 @@ class StepWalk:
             facts.append(f"not known to agree: {', '.join(unknown)} (on one side only, or of another kind)")
         classes = self._classes(node.pair)
         hint = _scale_hint(event.metrics)
+        inside = self._between(node, node.end)
+        if inside:
+            facts.append(f"not compared inside: {self._names(inside)}")
         if node.training[0] != node.training[1]:
             facts.append(f"it runs in {_mode(node.training[0])} mode in A and in {_mode(node.training[1])} mode in B")
             hint = "call train() or eval() on both models alike"
@@ -309,6 +312,10 @@ class StepWalk:
     def _between(self, caller: Node, before: int) -> list[Loose]:
         since = self._last_good.get(caller, caller.begin)
         return [loose for loose in caller.loose_a if since <= loose.begin < before and not self._is_noop(loose)]
+
+    def _names(self, calls: list[Loose]) -> str:
+        paths = [self.pairs.a.reader.modules[loose.module].path for loose in calls]
+        return ", ".join(paths[:4]) + (f" and {len(paths) - 4} more" if len(paths) > 4 else "")
 
     def _charge_loose(self, caller: Node, event: Event, before: int, before_b: int, rule: Rule) -> bool:
         """Blame the only unmatched module that was called since the last good event, if there is just one."""
@@ -602,6 +609,8 @@ class StepWalk:
         if event.metrics is not None and event.metrics.estimated:
             value *= 0.97
         if node is not None and id(node) in self._unknown:
+            value *= 0.9
+        if node is not None and self._between(node, node.end):
             value *= 0.9
         limit = next((limit for e, limit, _ in reversed(self.events) if e is event), math.nan)
         if event.metrics is not None and event.metrics.rel_l2 < 2 * limit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -210,21 +210,18 @@ class Reader:
         raw = self._file["tensors/blob"][row["offset"] : row["offset"] + row["nbytes"]]
         return raw.view(dtype_of(row["dtype"].decode())).reshape(self.shapes[row["shape"]])
 
-    def block(self, tensor: int, axis: int, start: int, stop: int) -> np.ndarray:
-        """Return the indices start…stop−1 of one axis of a stored tensor, axes of size 1 left out everywhere."""
+    def block(self, tensor: int, box: Sequence[slice]) -> np.ndarray:
+        """Return a part of a stored tensor; axes of size 1 are left out, in ``box`` too."""
         row = self._tensor_index[tensor]
-        shape = self.shapes[row["shape"]]
-        kept = [dim for dim, size in enumerate(shape) if size != 1]
-        wanted = [slice(None)] * len(shape)
-        wanted[kept[axis]] = slice(start, stop)
+        left = list(box)
+        wanted = tuple(left.pop(0) if size != 1 else slice(0, 1) for size in self.shapes[row["shape"]])
         if row["offset"] >= 0:
-            part = self.values(tensor)[tuple(wanted)]
+            part = self.values(tensor)[wanted]
         else:
             dataset = f"tensors/{tensor}"
-            raw = self._attempt(f"tensor {tensor}", lambda: self._file[dataset][tuple(wanted)])
+            raw = self._attempt(f"tensor {tensor}", lambda: self._file[dataset][wanted])
             part = _typed(raw, dtype_of(row["dtype"].decode()))
-        sizes = [stop - start if dim == kept[axis] else shape[dim] for dim in kept]
-        return part.reshape(sizes)
+        return part.reshape([each.stop - each.start for each in box])
 
     def shape_of(self, tensor: int) -> tuple[int, ...]:
         """Return the shape of a stored tensor."""

@@ -35,9 +35,7 @@ def _arrays_of(dtype: np.dtype, max_side: int) -> st.SearchStrategy[np.ndarray]:
         return npst.arrays(dtype, shapes)
     special = st.sampled_from([np.nan, np.inf, -np.inf, -0.0])
     numbers = st.floats(-1e100, 1e100) | special
-    return npst.arrays(
-        dtype, shapes, elements=st.builds(complex, numbers, numbers) if dtype.kind == "c" else numbers
-    )
+    return npst.arrays(dtype, shapes, elements=st.builds(complex, numbers, numbers) if dtype.kind == "c" else numbers)
 
 
 def sample(shape: tuple[int, ...], seed: int = 0, dtype: str = "float32") -> np.ndarray:
@@ -53,9 +51,7 @@ def assert_stats_agree(actual: TensorStats, expected: TensorStats, tolerance: fl
     scales = {"mean": expected.rms, "rms": expected.rms, "norm": expected.norm}
     for name, scale in scales.items():
         a, b = getattr(actual, name), getattr(expected, name)
-        assert abs(a - b) <= tolerance * scale + 1e-300 or (a != a and b != b), (
-            f"{name}: {a!r}, expected {b!r}"
-        )
+        assert abs(a - b) <= tolerance * scale + 1e-300 or (a != a and b != b), f"{name}: {a!r}, expected {b!r}"
     assert actual.sketch.shape == expected.sketch.shape and actual.sketch.dtype == np.float64
     scale = np.linalg.norm(expected.sketch) + (expected.norm if expected.norm == expected.norm else 0.0)
     assert np.abs(actual.sketch - expected.sketch).max() <= tolerance * scale + 1e-300, "sketch"

@@ -1,6 +1,5 @@
 """The contract suite: what every adapter must do, as tests."""
 
-# ruff: noqa: D102
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -37,9 +36,7 @@ class AdapterContract(TensorContract, ObservationContract):
             return self.run(tmp_path / name, self.net(), count=3, **options)
 
         steps = run("steps", steps=[1])
-        assert (
-            {s.step for s in steps.seen} == {1} == set(steps.steps["step"]) == {s[0] for s in steps.scalars}
-        )
+        assert {s.step for s in steps.seen} == {1} == set(steps.steps["step"]) == {s[0] for s in steps.scalars}
         assert steps.find(phase="init", role="param") and not steps.notes
         assert {s.phase for s in run("phases", phases=["forward", "update"]).seen} == {"forward", "update"}
         by_path = run("modules", modules=["block*", "!*.gate"])
@@ -70,9 +67,7 @@ class AdapterContract(TensorContract, ObservationContract):
         probe.stop()
         run = Recording(path)
         squares = run.one(phase="loss", role="value", slot="squares")
-        assert squares.path == "" and np.array_equal(
-            squares.values, run.one(path="", role="output").values ** 2
-        )
+        assert squares.path == "" and np.array_equal(squares.values, run.one(path="", role="output").values ** 2)
         hidden = run.one(phase="forward", role="value", slot="hidden").values
         assert np.array_equal(hidden, run.one(path="block", role="output").values)
         gradient = run.one(role="grad_output", slot="hidden").values

@@ -1,6 +1,5 @@
 """The contract for what a recording holds."""
 
-# ruff: noqa: D102
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -44,9 +43,7 @@ class ObservationContract(TrainingKit):
         for path in outputs:
             expected |= {("forward", "input", path, "0"), ("forward", "output", path, "0")}
             expected |= {("backward", "grad_output", path, "0")}
-        expected |= {
-            ("backward", "grad_input", path, "0") for path in ("block.up", "block.act", "block.gate", "head")
-        }
+        expected |= {("backward", "grad_input", path, "0") for path in ("block.up", "block.act", "block.gate", "head")}
         assert {key for key in run.keys() if key[1] != "state"} == expected
         assert len(run.find(role="state")) >= len(weights) and not run.notes
         assert len({(s.phase, s.role, s.path, s.slot) for s in run.seen}) == len(run.seen)
@@ -68,9 +65,7 @@ class ObservationContract(TrainingKit):
         assert np.array_equal(run.one(path="block.act", role="output").values, np.maximum(act, 0))
         bias = run.one(phase="gradient", path="head", slot="bias").values
         assert np.allclose(bias, (2 * output).sum(0), rtol=1e-5)
-        assert [s for s in run.scalars if s[:2] == (0, "loss")][0][2] == pytest.approx(
-            (output**2).sum(), rel=1e-5
-        )
+        assert [s for s in run.scalars if s[:2] == (0, "loss")][0][2] == pytest.approx((output**2).sum(), rel=1e-5)
 
     def test_statistics_are_recorded_with_the_values(self, tmp_path: Path) -> None:
         for seen in self.run(tmp_path, self.net()).seen:
@@ -121,9 +116,7 @@ class ObservationContract(TrainingKit):
         run = self.run(tmp_path, model)
         gradient = run.one(path="", role="grad_output").values
         for path, factor in (("fork", 2.0), ("both", 12.0), ("late", 11.0)):
-            assert np.allclose(run.one(path=path, role="grad_input").values, gradient * factor, rtol=1e-6), (
-                path
-            )
+            assert np.allclose(run.one(path=path, role="grad_input").values, gradient * factor, rtol=1e-6), path
         del model.kept
 
     def test_names_of_nested_arguments_and_outputs(self, tmp_path: Path) -> None:
@@ -182,9 +175,7 @@ class ObservationContract(TrainingKit):
             assert np.array_equal(values, sample((5, 4), 10 * step + micro))
         left = [run.one(step=1, micro=m, phase="gradient", path="head", slot="weight").values for m in (0, 1)]
         used = run.one(step=1, phase="update", role="param_grad", path="head", slot="weight")
-        assert (
-            not np.array_equal(left[0], left[1]) and np.array_equal(used.values, left[1]) and used.micro == 0
-        )
+        assert not np.array_equal(left[0], left[1]) and np.array_equal(used.values, left[1]) and used.micro == 0
         assert not run.find(step=1, phase="init") and run.find(step=1, phase="update", role="buffer")
 
     def test_calls_of_one_module_are_counted_and_nested(self, tmp_path: Path) -> None:
@@ -195,9 +186,7 @@ class ObservationContract(TrainingKit):
         run = self.run(tmp_path, self.module(forward, layer=self.linear(4, 4), inner=inner), micros=2)
         one = [("", 0), ("layer", 0), ("inner", 0), ("inner.act", 0), ("layer", 1)]
         assert run.called() == [(micro, *call) for micro in (0, 1) for call in one]
-        callers = [
-            -1 if c["caller"] < 0 else run.modules[run.calls[c["caller"]]["module"]].path for c in run.calls
-        ]
+        callers = [-1 if c["caller"] < 0 else run.modules[run.calls[c["caller"]]["module"]].path for c in run.calls]
         assert callers == [-1, "", "", "inner", ""] * 2
         assert all(c["seq"] < c["end"] for c in run.calls) and not run.calls["raised"].any()
         second = run.one(micro=0, path="layer", call=1, role="grad_output").values
@@ -240,11 +229,7 @@ class ObservationContract(TrainingKit):
             assert np.allclose(after - before, -0.05 * used, rtol=1e-3, atol=1e-7)
             expected = measure(after - before, (), HashKind(delta.hash_kind))
             assert delta.dtype == "float64" and delta.hash == (expected.hash_hi, expected.hash_lo)
-            states = [
-                s
-                for s in run.find(role="state", path=place["path"])
-                if s.slot.startswith(place["slot"] + ".")
-            ]
+            states = [s for s in run.find(role="state", path=place["path"]) if s.slot.startswith(place["slot"] + ".")]
             assert any(np.array_equal(state.values, used) for state in states)
 
     @pytest.mark.parametrize("named", [True, False], ids=["optimizer=", "any"])

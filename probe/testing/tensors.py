@@ -1,6 +1,5 @@
 """The contract for tensors: statistics, facts, copies."""
 
-# ruff: noqa: D102
 from __future__ import annotations
 
 import hypothesis

@@ -150,9 +150,7 @@ def test_views_are_measured_and_copied_by_their_values(tensor: Tensor) -> None:
 
 
 def test_other_tensors_are_left_alone() -> None:
-    assert not ADAPTER.is_tensor(torch.ones(2).to_sparse()) and not ADAPTER.is_tensor(
-        torch.ones(2, device="meta")
-    )
+    assert not ADAPTER.is_tensor(torch.ones(2).to_sparse()) and not ADAPTER.is_tensor(torch.ones(2, device="meta"))
     seen: list[bool] = []
     torch.vmap(lambda x: seen.append(ADAPTER.is_tensor(x)) or x)(torch.ones(2, 3))
     assert seen == [False]

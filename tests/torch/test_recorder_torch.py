@@ -69,9 +69,7 @@ class Stack(nn.Module):
         self.embed, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
         self.blocks = nn.ModuleList([Block()] * 3 if shared else [Block() for _ in range(3)])
         self.around = (
-            (lambda f, x: f(x))
-            if reentrant is None
-            else functools.partial(checkpoint, use_reentrant=reentrant)
+            (lambda f, x: f(x)) if reentrant is None else functools.partial(checkpoint, use_reentrant=reentrant)
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -104,9 +102,7 @@ def assert_same(a: Recording, b: Recording) -> None:
 
 @modes
 @pytest.mark.parametrize("shared", [False, True], ids=["own blocks", "one block three times"])
-def test_a_checkpointed_run_has_the_records_of_the_plain_one(
-    tmp_path: Path, reentrant: bool, shared: bool
-) -> None:
+def test_a_checkpointed_run_has_the_records_of_the_plain_one(tmp_path: Path, reentrant: bool, shared: bool) -> None:
     plain = run(tmp_path / "plain.h5", Stack(None, shared), micros=2)
     again = run(tmp_path / "again.h5", Stack(reentrant, shared), micros=2)
     assert_same(again, plain)
@@ -114,9 +110,7 @@ def test_a_checkpointed_run_has_the_records_of_the_plain_one(
 
 
 @modes
-def test_recomputed_calls_are_marked_and_carry_the_number_of_the_original(
-    tmp_path: Path, reentrant: bool
-) -> None:
+def test_recomputed_calls_are_marked_and_carry_the_number_of_the_original(tmp_path: Path, reentrant: bool) -> None:
     recording = run(tmp_path / "a.h5", Stack(reentrant, shared=True), micros=2)
     calls = [
         (int(c["micro"]), recording.modules[c["module"]].path, int(c["call"]), bool(c["recomputed"]))
@@ -194,9 +188,9 @@ def test_evaluation_between_micro_batches(tmp_path: Path, mode: Callable[[], Any
     recording = Recording(tmp_path / "a.h5")
     inputs = recording.find(path="", role="input")
     assert [s.micro for s in inputs] == [0, -1, 1, -2]
-    assert [
-        np.array_equal(s.values, sample((3, 4), seed)) for s, seed in zip(inputs, (0, 10, 1, 11), strict=True)
-    ] == [True] * 4
+    assert [np.array_equal(s.values, sample((3, 4), seed)) for s, seed in zip(inputs, (0, 10, 1, 11), strict=True)] == [
+        True
+    ] * 4
     assert {s.micro for s in recording.find(phase="backward")} == {0, 1} and not recording.notes
 
 
@@ -300,9 +294,7 @@ def test_state_and_hyper_parameters_of_adamw(tmp_path: Path) -> None:
     probe.stop()
     recording = Recording(tmp_path / "a.h5")
     states = {s.slot: s.values for s in recording.find(role="state")}
-    assert set(states) == {
-        f"{name}.{key}" for name in ("weight", "bias") for key in ("exp_avg", "exp_avg_sq")
-    }
+    assert set(states) == {f"{name}.{key}" for name in ("weight", "bias") for key in ("exp_avg", "exp_avg_sq")}
     assert np.array_equal(states["weight.exp_avg"], optimizer.state[model.weight]["exp_avg"].numpy())
     groups = [g for _, g in recording.optimizer]
     assert [(g.class_name, g.group, g.parameters) for g in groups] == [("AdamW", 0, (0,)), ("AdamW", 1, (1,))]

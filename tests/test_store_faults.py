@@ -1,0 +1,307 @@
+"""What is left when something goes wrong: kills, forks, full disks, slow disks, readers at the same time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from probe.errors import StoreError
+from probe.statistics import measure
+from probe.store.reader import Reader
+from probe.store.writer import Writer
+from probe.testing import sample
+from tests.rows import INFO, add_record, end_step
+
+ROOT = Path(__file__).parent.parent
+PER_STEP = 10
+COMMON = """
+import os, random, resource, signal, sys, threading, time
+from pathlib import Path
+import numpy as np
+from probe.errors import StoreError
+from probe.store.writer import Writer
+from tests.rows import INFO, add_record, end_step
+
+def add_step(writer, step):
+    for number in range(PER_STEP):
+        array = np.random.default_rng(PER_STEP * step + number).standard_normal(1 << number)
+        add_record(writer, array, step=step, path=f"m{number}.x{step}", slot=f"{number}.{step}")
+    end_step(writer, step)
+""".replace("PER_STEP", str(PER_STEP))
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
+def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh process."""
+    command = [sys.executable, "-c", COMMON + code, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+
+
+def complete_steps(path: Path) -> int:
+    """Check every record and every value of every step that stands in the file; return how many steps."""
+    with Reader(path) as reader:
+        steps = len(reader.steps)
+        assert reader.steps["step"].tolist() == [*range(steps)]
+        assert reader.records["step"].tolist() == [step for step in range(steps) for _ in range(PER_STEP)]
+        assert reader.sketches.shape == (PER_STEP * steps, 61)
+        for place, row in enumerate(reader.records):
+            values = reader.values(int(row["tensor"]))
+            expected = np.random.default_rng(place).standard_normal(1 << place % PER_STEP)
+            np.testing.assert_array_equal(values, expected)
+            assert reader.slots[row["slot"]] == f"{place % PER_STEP}.{row['step']}"
+            assert row["norm"] == measure(expected).norm
+    return steps
+
+
+# ---- kills and exits -----------------------------------------------------------------------------------
+
+KILLED = """
+for number in range(int(sys.argv[2])):
+    told, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        writer = Writer(Path(sys.argv[1]) / f"{number}.h5", INFO)
+        for step in range(100_000):
+            add_step(writer, step)
+            os.write(tell, b".")
+    for _ in range(2 + number % 4):
+        os.read(told, 1)
+    time.sleep(random.random() / 50)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+"""
+
+
+@needs_fork
+def test_a_killed_process_leaves_its_complete_steps(tmp_path: Path) -> None:
+    done = run(KILLED, tmp_path, 25)
+    assert done.returncode == 0, done.stderr
+    steps = [complete_steps(tmp_path / f"{number}.h5") for number in range(25)]
+    assert max(steps) > 1
+
+
+ENDED = """
+def go():
+    writer = Writer(Path(sys.argv[1]), INFO)
+    for step in range(5):
+        add_step(writer, step)
+    deadline = time.time() + 20
+    while writer._queue._items and time.time() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    add_record(writer, np.ones(100_000), step=5)  # a step that is never closed
+    writer._put_records()
+    return writer
+
+kept = go()
+{ending}
+"""
+
+
+@pytest.mark.parametrize(
+    "ending, status",
+    [
+        ("os._exit(3)", 3),
+        ("sys.exit(4)", 4),
+        ("raise ValueError", 1),
+        ("os.abort()", -6),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -15),
+        ("del kept", 0),
+    ],
+)
+def test_a_process_that_ends_in_the_middle_of_a_step(ending: str, status: int, tmp_path: Path) -> None:
+    done = run(ENDED.format(ending=ending), tmp_path / "a.h5")
+    assert done.returncode == status, done.stderr
+    assert complete_steps(tmp_path / "a.h5") == 5
+
+
+FORKED = """
+writer = Writer(Path(sys.argv[1]), INFO)
+for step in range(30):
+    add_step(writer, step)
+    child = os.fork()
+    if not child:
+        if step % 3 == 0:
+            os._exit(0)
+        if step % 3 == 1:  # its own recording, and its file not closed by it
+            other = Writer(Path(f"{sys.argv[1]}.{step}"), INFO)
+            add_step(other, 0)
+            other.close()
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+writer.close()
+"""
+
+
+@needs_fork
+def test_forked_processes_leave_the_file_alone(tmp_path: Path) -> None:
+    done = run(FORKED, tmp_path / "a.h5")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert complete_steps(tmp_path / "a.h5") == 30
+    assert complete_steps(tmp_path / "a.h5.4") == 1
+    with Reader(tmp_path / "a.h5") as reader:
+        assert reader.info.closed
+
+
+# ---- readers -------------------------------------------------------------------------------------------
+
+
+def test_a_reader_sees_nothing_of_an_open_step(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "a.h5", INFO)
+    for number in range(2000):
+        add_record(writer, sample((3,), number), step=0)
+    while writer._queue._items:
+        time.sleep(0.01)
+    with Reader(tmp_path / "a.h5") as reader:
+        assert not len(reader.steps) and not len(reader.records) and not len(reader.sketches)
+        assert not reader.info.closed
+    end_step(writer)
+    add_record(writer, sample((3,)), step=1)
+    writer.close()
+    with Reader(tmp_path / "a.h5") as reader:
+        assert len(reader.steps) == 1 and len(reader.records) == 2000
+
+
+WRITTEN = """
+writer = Writer(Path(sys.argv[1]), INFO)
+print("begun", flush=True)
+for step in range(400):
+    add_step(writer, step)
+writer.close()
+"""
+
+
+def test_readers_while_it_is_written(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", COMMON + WRITTEN, str(tmp_path / "a.h5")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"begun\n"
+        seen = []
+        while process.poll() is None:
+            with Reader(tmp_path / "a.h5") as reader:
+                seen.append(len(reader.steps))
+                for row in reader.records[-PER_STEP:]:
+                    found = measure(reader.values(int(row["tensor"])))
+                    assert (found.hash_lo, found.hash_hi) == (row["hash_lo"], row["hash_hi"])
+    assert process.returncode == 0
+    assert seen == sorted(seen) and len(set(seen)) > 3
+    assert complete_steps(tmp_path / "a.h5") == 400
+
+
+# ---- slow and full disks -------------------------------------------------------------------------------
+
+
+def test_a_slow_writer_makes_the_producer_wait(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "a.h5", INFO, queue_bytes=1 << 20)
+    disk_is_slow, handed_over = threading.Event(), []
+    alive: weakref.WeakSet[np.ndarray] = weakref.WeakSet()
+    writer._queue.put(disk_is_slow.wait)
+
+    def fresh(number: int) -> np.ndarray:
+        array = np.full(1 << 15, number, np.float64)
+        alive.add(array)
+        return array
+
+    def produce() -> None:
+        for number in range(40):
+            stats = measure(np.array(number, float))
+            writer.tensor(stats, "float64", (1 << 15,), lambda: fresh(number))  # noqa: B023
+            handed_over.append(number)
+        end_step(writer)
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    producer.join(0.5)
+    assert producer.is_alive() and len(handed_over) == 4, "4 times 256 KiB fill the queue"
+    assert len(alive) <= 5
+    disk_is_slow.set()
+    producer.join(20)
+    assert not producer.is_alive()
+    writer.close()
+    with Reader(tmp_path / "a.h5") as reader:
+        assert all(reader.values(number)[-1] == number for number in range(40))
+
+
+def test_a_tensor_that_is_larger_than_the_queue_passes(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "a.h5", INFO, queue_bytes=1000)
+    tensors = [add_record(writer, sample((5000,), number)) for number in range(3)]
+    end_step(writer)
+    writer.close()
+    with Reader(tmp_path / "a.h5") as reader:
+        assert all(np.array_equal(reader.values(t), sample((5000,), t)) for t in tensors)
+
+
+LIMITED = """
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+writer = Writer(Path(sys.argv[1]), INFO)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+for step in range(60):
+    add_step(writer, step)
+    while writer._queue._items:
+        time.sleep(0.001)
+try:
+    writer.close()
+except StoreError as error:
+    print(error)
+assert threading.active_count() == 1
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+again = Writer(Path(sys.argv[1] + ".again"), INFO)
+add_step(again, 0)
+again.close()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs RLIMIT_FSIZE")
+@pytest.mark.parametrize("kilobytes", [60, 330, 440, 550, 661, 777])
+def test_a_full_disk_leaves_the_complete_steps(kilobytes: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    done = run(LIMITED, path, kilobytes * 1000)
+    assert (done.returncode, done.stderr) == (0, ""), "HDF5 would crash the process at its end"
+    assert done.stdout == (
+        f"writing {path} failed ([Errno 27] File too large); the recording has stopped, "
+        "complete steps in it can be read\n"
+    )
+    assert path.stat().st_size <= kilobytes * 1000
+    steps = complete_steps(path)
+    assert steps < 60 and (steps > 0) is (kilobytes > 400)
+    assert complete_steps(tmp_path / "a.h5.again") == 1
+
+
+def test_a_disk_that_is_full_from_the_start(tmp_path: Path) -> None:
+    code = """
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+try:
+    Writer(Path(sys.argv[1]), INFO)
+except StoreError as error:
+    print(error)
+"""
+    done = run(code, tmp_path / "a.h5")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"cannot write {tmp_path / 'a.h5'}: File too large\n"
+    assert not (tmp_path / "a.h5").exists()
+
+
+def test_rows_that_cannot_be_written_do_not_end_the_process(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "a.h5", INFO)
+    add_record(writer, sample((3,)))
+    end_step(writer)
+    end_step(writer, 1, scalars=[(1, "loss", "a mistake of ours")])
+    for step in range(2, 5):
+        end_step(writer, step)
+    with pytest.raises(StoreError, match="could not convert string to float"):
+        writer.close()
+    with Reader(tmp_path / "a.h5") as reader:
+        assert len(reader.steps) == 1 and len(reader.records) == 1
