@@ -38,7 +38,7 @@ def write_tensors(path: Path, tensors: Iterable[Tensor], *, values: bool) -> Pat
     writer.add_modules([ModuleInfo("", "Net", -1)])
     tensors = list(tensors)
     writer.add_parameters(
-        ParameterInfo((t.slot,), 0, t.slot, t.array.shape, str(t.array.dtype), True, False, t.axes)
+        ParameterInfo((t.slot,), 0, t.slot.partition(".")[0], t.array.shape, str(t.array.dtype), True, False, t.axes)
         for t in tensors
         if t.axes
     )

@@ -35,6 +35,12 @@ def add_step(writer, step):
         array = np.random.default_rng(PER_STEP * step + number).standard_normal(1 << number)
         add_record(writer, array, step=step, path=f"m{number}.x{step}", slot=f"{number}.{step}")
     end_step(writer, step)
+
+def wait(writer):
+    written = threading.Event()
+    writer._queue.put(written.set)
+    while not written.wait(0.01) and writer._thread.is_alive():
+        pass
 """.replace("PER_STEP", str(PER_STEP))
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -45,7 +51,7 @@ def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", COMMON + code, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, env=environment
+        command, capture_output=True, text=True, timeout=60, check=False, env=environment
     )
 
 
@@ -75,8 +81,10 @@ for number in range(int(sys.argv[2])):
         writer = Writer(Path(sys.argv[1]) / f"{number}.h5", INFO)
         for step in range(100_000):
             add_step(writer, step)
+            if step % 4 == 3:
+                wait(writer)
             os.write(tell, b".")
-    for _ in range(2 + number % 4):
+    for _ in range(3 + number):
         os.read(told, 1)
     time.sleep(random.random() / 50)
     os.kill(child, signal.SIGKILL)
@@ -89,7 +97,7 @@ def test_a_killed_process_leaves_its_complete_steps(tmp_path: Path) -> None:
     done = run(KILLED, tmp_path, 25)
     assert done.returncode == 0, done.stderr
     steps = [complete_steps(tmp_path / f"{number}.h5") for number in range(25)]
-    assert max(steps) > 1
+    assert max(steps) > 20
 
 
 ENDED = """
@@ -97,10 +105,7 @@ def go():
     writer = Writer(Path(sys.argv[1]), INFO)
     for step in range(5):
         add_step(writer, step)
-    deadline = time.time() + 20
-    while writer._queue._items and time.time() < deadline:
-        time.sleep(0.01)
-    time.sleep(0.1)
+    wait(writer)
     add_record(writer, np.ones(100_000), step=5)  # a step that is never closed
     writer._put_records()
     return writer
@@ -249,8 +254,7 @@ writer = Writer(Path(sys.argv[1]), INFO)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 for step in range(60):
     add_step(writer, step)
-    while writer._queue._items:
-        time.sleep(0.001)
+    wait(writer)
 try:
     writer.close()
 except StoreError as error:

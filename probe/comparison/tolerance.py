@@ -66,12 +66,22 @@ def update_bound(gradient_error: float, u: float, parameter_to_update: float, si
     return 4 * (math.sqrt(gradient_error) + u * parameter_to_update) + 2 * math.sqrt(3 / max(1, size))
 
 
+UPDATED_GAIN = 4
+"""updates are aligned with what the weights are multiplied by: their errors count this much more at the outputs"""
+NOISY_GRADIENT = 1e-4
+"""beyond this error of its gradient, one parameter's update alone proves little under Adam and its kin"""
+SYSTEMATIC = 0.2
+"""share of parameters from which weak evidence against each of them is taken together"""
+
+
 @dataclass(slots=True)
 class Level:
     """The largest error, and the coarsest unit roundoff, among several tensors."""
 
     error: float = 0.0
     u: float = 0.0
+    tainted: bool = False
+    """integers among them differ (tokens routed to other experts): what is computed from them is not judged"""
 
     def add(self, error: float, u: float) -> None:
         """Take in one more tensor."""
@@ -81,3 +91,4 @@ class Level:
     def merge(self, other: Level) -> None:
         """Take in all of another level."""
         self.add(other.error, other.u)
+        self.tainted = self.tainted or other.tainted

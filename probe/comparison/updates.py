@@ -38,6 +38,8 @@ class _Fault:
     limit: float
     text: str
     hint: str = ""
+    is_weak: bool = False
+    """sign flips of vanishing gradients under Adam could look like this"""
 
 
 class UpdateJudge:
@@ -54,7 +56,7 @@ class UpdateJudge:
         if used:
             self._report(used, "gradients as the optimizer used them", Role.PARAM_GRAD)
             return
-        updates = self._updates()
+        updates = self._without_weak(self._updates())
         self._report(updates, "updates", Role.DELTA)
         if not updates:
             self._report(self._states(), "optimizer states", Role.STATE)
@@ -90,7 +92,7 @@ class UpdateJudge:
                 limit = math.nan
             else:
                 fault, limit = self._update_fault(event)
-                self.walk._settle(event, limit, fault is not None, 1.0)
+                self.walk._settle(event, limit, fault is not None and not fault.is_weak, 1.0)
             if fault is not None:
                 faults.append(fault)
         return faults
@@ -132,12 +134,28 @@ class UpdateJudge:
         if decay is not None:
             return self._fault(event, bound, *decay), bound
         noise = math.sqrt(error) + u * parameter / larger
+        weak = self._is_adaptive(event) and error > tolerance.NOISY_GRADIENT
         if abs(metrics.norm_ratio - 1) > max(tolerance.RATIO_LIMIT, noise):
             text = f"B's update is {metrics.norm_ratio:.4g} times as long as A's"
-            return self._fault(event, bound, text, "look at the learning rate and its schedule"), bound
+            weak = weak and 0.5 < metrics.norm_ratio < 2
+            return self._fault(event, bound, text, "look at the learning rate and its schedule", weak), bound
         if bound < tolerance.UPDATE_BOUND_LIMIT and metrics.rel_l2 > bound:
-            return self._fault(event, bound, "the update differs, the gradient that was used agrees"), bound
+            text = "the update differs, the gradient that was used agrees"
+            return self._fault(event, bound, text, weak=self._is_adaptive(event)), bound
         return None, bound
+
+    def _is_adaptive(self, event: Event) -> bool:
+        """Tell whether the optimizer divides by a gradient's own size, as Adam does: it keeps a second moment."""
+        module = self.pairs.matching.pairs[event.pair].a
+        states = self.pairs.rows_a.get((0, module, 0), Role.STATE)
+        return sum(slot.startswith(f"update:{event.slot_a}.") for slot in states) > 1
+
+    def _without_weak(self, faults: list[_Fault]) -> list[_Fault]:
+        """Leave out weak evidence, unless many parameters show it or their settings differ."""
+        judged = sum(e.phase is Phase.UPDATE and e.role is Role.DELTA for e, _, _ in self.walk.events)
+        if len(faults) > max(2, tolerance.SYSTEMATIC * judged):
+            return faults
+        return [fault for fault in faults if not fault.is_weak or _parameter(fault.event) in self.settings]
 
     def _decay(self, event: Event, metrics: Metrics, rounding: float) -> tuple[str, str] | None:
         """Tell whether the difference of the updates is parallel to the parameter: weight decay."""
@@ -155,8 +173,8 @@ class UpdateJudge:
         text = f"the difference of the updates is parallel to the parameter ({along:+.2e} of it)"
         return text, "look at the weight decay of this parameter's group"
 
-    def _fault(self, event: Event, limit: float, text: str, hint: str = "") -> _Fault:
-        return _Fault(event, limit, text, hint or "look at the optimizer's settings for this parameter")
+    def _fault(self, event: Event, limit: float, text: str, hint: str = "", weak: bool = False) -> _Fault:
+        return _Fault(event, limit, text, hint or "look at the optimizer's settings for this parameter", weak)
 
     def _states(self) -> list[_Fault]:
         faults = []
@@ -242,7 +260,7 @@ class UpdateJudge:
             if metrics.is_known and metrics.status is not Status.NONFINITE:
                 norm = max(metrics.norm_a, metrics.norm_b)
                 pooled.setdefault(event.pair, []).append((metrics.rel_l2 * norm, norm, self.walk._u(event)))
-        self.walk._pool(pooled)
+        self.walk._pool(pooled, tolerance.UPDATED_GAIN)
 
     def _two_sided_parameters(self) -> list[Event]:
         return self._two_sided(Role.PARAM)

@@ -117,11 +117,12 @@ class StepWalk:
                       ("the weights differ before the first step",),
                       hint=_scale_hint(event.metrics) or "look at how this weight is loaded or converted")  # fmt: skip
 
-    def _pool(self, pooled: dict[int, list[tuple[float, float, float]]]) -> None:
+    def _pool(self, pooled: dict[int, list[tuple[float, float, float]]], gain: float = 1.0) -> None:
+        """Keep one error per module for its parameters: of all of them, taken as one vector."""
         for pair, parts in pooled.items():
             total = math.sqrt(sum(norm**2 for _, norm, _ in parts))
             error = math.sqrt(sum(error**2 for error, _, _ in parts)) / total if total else 0.0
-            self.state.parameters[pair] = Level(error, max(u for *_, u in parts))
+            self.state.parameters[pair] = Level(gain * error, max(u for *_, u in parts))
 
     def _note_missing(self, event: Event) -> None:
         pair = self.pairs.matching.pairs[event.pair]
@@ -203,7 +204,7 @@ class StepWalk:
         u = max(self._u(event), context.u, unit_roundoff(node.autocast) if node.autocast else 0.0)
         sources = context.error if not (is_input and node.parent is None) else 0.0
         limit = self._forward_limit(event, u, sources)
-        wrong = self._settle(event, limit, metrics.rel_l2 > limit, sources)
+        wrong = self._settle(event, limit, metrics.rel_l2 > limit and not context.tainted, sources)
         if wrong:
             if is_input:
                 self._charge_input(node, event, tolerance.FORWARD)
@@ -213,6 +214,8 @@ class StepWalk:
         own_u = self._u(event)
         if is_input:
             self._context(node).add(error, own_u)
+            if error and not own_u and not self._context(node).tainted:
+                self._taint(node, event)
             if wrong:
                 context.add(error, own_u)
             else:
@@ -222,6 +225,15 @@ class StepWalk:
             self._context(node.parent).add(error, own_u)
             if not wrong:
                 self._last_good[node.parent] = node.end
+
+    def _taint(self, node: Node, event: Event) -> None:
+        """A few of the integers that a module is given differ (routing): do not judge what it makes of them."""
+        assert event.metrics is not None
+        self._context(node).tainted = True
+        self.warnings.append(
+            f"{event.metrics.rel_l2:.2%} of {event.slot_a} of {self._path_a(node.pair)} differ, as noise can make them (routing): "
+            "what is inside is not judged"
+        )
 
     def _forward_limit(self, event: Event, u: float, sources: float) -> float:
         if self._u(event) == 0.0:
@@ -245,6 +257,7 @@ class StepWalk:
             level = self._forward[node] = Level()
             assert node is not None
             level.merge(self.state.parameters.get(node.pair, Level()))
+            level.tainted = self._context(node.parent).tainted
             if any(self._has_parameters(loose) for loose in node.loose_a):
                 level.merge(self.state.worst)
         return level
@@ -426,7 +439,7 @@ class StepWalk:
             sources.merge(self._forward.get(node.parent, Level()))
         u = max(self._u(event), sources.u)
         limit = tolerance.BACKWARD.limit(u, sources.error)
-        wrong = self._settle(event, limit, metrics.rel_l2 > limit, sources.error)
+        wrong = self._settle(event, limit, metrics.rel_l2 > limit and not sources.tainted, sources.error)
         if wrong:
             self._charge_gradient(node, event)
         own = Level(metrics.rel_l2, self._u(event))
