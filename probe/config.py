@@ -66,6 +66,12 @@ class RecordConfig:
             tensors=tensors,
         )
 
+    @classmethod
+    def from_recording(cls, stored: Mapping[str, Any]) -> RecordConfig:
+        """Return the filters of modules and phases as a file has them; what it does not say lets everything through."""
+        phases = stored.get("phases")
+        return cls(modules=_patterns("modules", stored.get("modules")), phases=_phases(phases) if phases else None)
+
     def wants_step(self, step: int) -> bool:
         """Tell whether a step is to be recorded."""
         return self.steps is None or any(first <= step <= last for first, last in self.steps)

@@ -84,7 +84,7 @@ for number in range(int(sys.argv[2])):
             if step % 4 == 3:
                 wait(writer)
             os.write(tell, b".")
-    for _ in range(3 + number):
+    for _ in range(3 + 2 * number):
         os.read(told, 1)
     time.sleep(random.random() / 50)
     os.kill(child, signal.SIGKILL)
@@ -94,10 +94,10 @@ for number in range(int(sys.argv[2])):
 
 @needs_fork
 def test_a_killed_process_leaves_its_complete_steps(tmp_path: Path) -> None:
-    done = run(KILLED, tmp_path, 25)
+    done = run(KILLED, tmp_path, 12)
     assert done.returncode == 0, done.stderr
-    steps = [complete_steps(tmp_path / f"{number}.h5") for number in range(25)]
-    assert max(steps) > 20
+    steps = [complete_steps(tmp_path / f"{number}.h5") for number in range(12)]
+    assert max(steps) > 15
 
 
 ENDED = """
@@ -134,7 +134,7 @@ def test_a_process_that_ends_in_the_middle_of_a_step(ending: str, status: int, t
 
 FORKED = """
 writer = Writer(Path(sys.argv[1]), INFO)
-for step in range(30):
+for step in range(9):
     add_step(writer, step)
     child = os.fork()
     if not child:
@@ -154,7 +154,7 @@ writer.close()
 def test_forked_processes_leave_the_file_alone(tmp_path: Path) -> None:
     done = run(FORKED, tmp_path / "a.h5")
     assert (done.returncode, done.stderr) == (0, "")
-    assert complete_steps(tmp_path / "a.h5") == 30
+    assert complete_steps(tmp_path / "a.h5") == 9
     assert complete_steps(tmp_path / "a.h5.4") == 1
     with Reader(tmp_path / "a.h5") as reader:
         assert reader.info.closed
@@ -165,7 +165,7 @@ def test_forked_processes_leave_the_file_alone(tmp_path: Path) -> None:
 
 def test_a_reader_sees_nothing_of_an_open_step(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "a.h5", INFO)
-    for number in range(2000):
+    for number in range(1100):
         add_record(writer, sample((3,), number), step=0)
     while writer._queue._items:
         time.sleep(0.01)
@@ -176,13 +176,13 @@ def test_a_reader_sees_nothing_of_an_open_step(tmp_path: Path) -> None:
     add_record(writer, sample((3,)), step=1)
     writer.close()
     with Reader(tmp_path / "a.h5") as reader:
-        assert len(reader.steps) == 1 and len(reader.records) == 2000
+        assert len(reader.steps) == 1 and len(reader.records) == 1100
 
 
 WRITTEN = """
 writer = Writer(Path(sys.argv[1]), INFO)
 print("begun", flush=True)
-for step in range(400):
+for step in range(60):
     add_step(writer, step)
 writer.close()
 """
@@ -202,7 +202,7 @@ def test_readers_while_it_is_written(tmp_path: Path) -> None:
                     assert (found.hash_lo, found.hash_hi) == (row["hash_lo"], row["hash_hi"])
     assert process.returncode == 0
     assert seen == sorted(seen) and len(set(seen)) > 3
-    assert complete_steps(tmp_path / "a.h5") == 400
+    assert complete_steps(tmp_path / "a.h5") == 60
 
 
 # ---- slow and full disks -------------------------------------------------------------------------------
@@ -211,12 +211,12 @@ def test_readers_while_it_is_written(tmp_path: Path) -> None:
 def test_a_slow_writer_makes_the_producer_wait(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "a.h5", INFO, queue_bytes=1 << 20)
     disk_is_slow, handed_over = threading.Event(), []
-    alive: weakref.WeakSet[np.ndarray] = weakref.WeakSet()
+    alive: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDictionary()
     writer._queue.put(disk_is_slow.wait)
 
     def fresh(number: int) -> np.ndarray:
         array = np.full(1 << 15, number, np.float64)
-        alive.add(array)
+        alive[number] = array
         return array
 
     def produce() -> None:
@@ -268,7 +268,7 @@ again.close()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs RLIMIT_FSIZE")
-@pytest.mark.parametrize("kilobytes", [60, 330, 440, 550, 661, 777])
+@pytest.mark.parametrize("kilobytes", [60, 560, 640, 777])
 def test_a_full_disk_leaves_the_complete_steps(kilobytes: int, tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     done = run(LIMITED, path, kilobytes * 1000)

@@ -10,7 +10,7 @@ import numpy as np
 
 import probe
 from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor, cross_entropy, no_grad, operation
+from probe.adapters.numpy_tensor import Tensor, cross_entropy, no_grad, operation, softmax
 
 VOCABULARY, WIDTH, HEADS, LAYERS = 19, 16, 2, 3
 BATCH, LENGTH = 2, 6
@@ -128,3 +128,84 @@ def replaced(model: nn.Module, path: str, **methods: Callable[..., Any]) -> Any:
 def scaled_gradient(x: Tensor, factor: float) -> Tensor:
     """Return x as it is; its gradient is multiplied."""
     return operation(x.data, (x, lambda g: g * np.asarray(factor, g.dtype)))
+
+
+# The same model in another way
+
+
+def _wide_linear(self: Any, x: Tensor) -> Tensor:
+    """Add up in float64, from the other end: the same but for rounding."""
+    w = self.weight.data.astype(np.float64)
+    y = operation(
+        (x.data.astype(np.float64)[..., ::-1] @ w.T[::-1]).astype(np.float32),
+        (x, lambda g: (g.astype(np.float64) @ w).astype(np.float32)),
+        (self.weight, lambda g: (_rows(g).T.astype(np.float64) @ _rows(x.data)).astype(np.float32)),
+    )
+    return y + self.bias if hasattr(self, "bias") else y
+
+
+def _rows(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1, array.shape[-1])
+
+
+def rounding_otherwise(model: nn.Module) -> nn.Module:
+    """Let every Linear of a model round in another way."""
+    for path, found in list(model.modules()):
+        if type(found) is nn.Linear:
+            replaced(model, path, forward=_wide_linear)
+    return model
+
+
+def stored_in_out(model: nn.Module) -> nn.Module:
+    """Store the weights of every Linear as [in, out], under the same class name."""
+    for _, found in list(model.modules()):
+        if type(found) is nn.Linear:
+            found.__class__ = type("Linear", (nn.LinearInOut,), {})
+            found.weight = nn.Parameter(np.ascontiguousarray(found.weight.data.T))
+    return model
+
+
+class SequenceFirst(nn.Module):
+    """The same model as GPT with other names, another nesting, and activations as [sequence, batch, width]."""
+
+    def __init__(self, model: GPT) -> None:
+        layers = nn.ModuleList(*(_LayerSBH(layer) for layer in model.layers))
+        super().__init__(embedding=nn.Module(words=model.embed), decoder=nn.Module(layers=layers, final=model.norm),
+                         output=model.head)  # fmt: skip
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embedding.words(ids).swapaxes(0, 1)
+        for layer in self.decoder.layers:
+            x = layer(x)
+        return self.output(self.decoder.final(x)).swapaxes(0, 1)
+
+
+class _LayerSBH(nn.Module):
+    def __init__(self, block: Block) -> None:
+        super().__init__(before=block.norm1, self_attention=_AttentionSBH(block.attn), between=block.norm2, mlp=block.mlp)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.self_attention(self.before(x))
+        return x + self.mlp(self.between(x))
+
+
+class _AttentionSBH(nn.Module):
+    def __init__(self, attention: nn.Attention) -> None:
+        super().__init__(query=attention.q, key=attention.k, value=attention.v, proj=attention.o, heads=attention.heads)
+
+    def forward(self, x: Tensor) -> Tensor:
+        length, count, width = x.shape
+        q, k, v = (
+            layer(x).swapaxes(0, 1).reshape(count, length, self.heads, -1).swapaxes(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        scores = q @ k.swapaxes(-1, -2) * (width / self.heads) ** -0.5
+        mixed = softmax(scores + np.triu(np.full((length, length), -np.inf), 1)) @ v
+        return self.proj(mixed.swapaxes(1, 2).reshape(count, length, width).swapaxes(0, 1))
+
+
+TO_SEQUENCE_FIRST = {
+    "GPT": {"embed": "embedding.words", "layers": "decoder.layers", "norm": "decoder.final", "head": "output"},
+    "Block": {"norm1": "before", "attn": "self_attention", "norm2": "between"},
+    "Attention": {"q": "query", "k": "key", "v": "value", "o": "proj"},
+}

@@ -137,6 +137,8 @@ class _Run:
         self.slots: list[SlotResult] = []
         self.undecided = False
         self.paired = 0
+        self.nan = ""
+        """the first tensor, or loss, that is NaN on both sides"""
         self.loose_a: dict[str, int] = {}
         self.loose_b: dict[str, int] = {}
 
@@ -165,9 +167,14 @@ class _Run:
             if not len(side.steps):
                 self._doubt(f"{name} has no complete step ({side.path})")
             self.warnings += [f"{name}: {text}" for _, _, text in side.notes]
-            aborted = [int(row["step"]) for row in side.steps if row["state"] == 1]
-            if aborted:
-                self.warnings.append(f"{name}: step {aborted[0]} was ended by an exception")
+        for option in ("phases", "modules"):
+            wanted = [side.info.config.get(option) for side in (self.a, self.b)]
+            if wanted[0] != wanted[1]:
+                texts = ["all" if each is None else ", ".join(each) for each in wanted]
+                self.warnings.append(
+                    f"the {option} that were recorded are not the same: {texts[0]} in A, {texts[1]} in B; what one side "
+                    "lacks is not compared"
+                )
         if self.a.info.run_id == self.b.info.run_id:
             self._doubt("both files are the same run: it was compared with itself")
         mine = [int(row["step"]) for row in self.a.steps]
@@ -175,7 +182,23 @@ class _Run:
         common = [step for step in mine if step in theirs]
         if mine and theirs and not common:
             self._doubt(f"no step in common: A has {_numbers(mine)}, B has {_numbers(sorted(theirs))}")
+        elif len(common) < len(mine) or len(common) < len(theirs):
+            alone = (("A", [s for s in mine if s not in theirs]), ("B", sorted(theirs.difference(mine))))
+            parts = [f"{_numbers(steps)} only in {name}" for name, steps in alone if steps and common]
+            self.warnings += [f"steps not compared: {', '.join(parts)}"] if parts else []
+        self._guard_aborted(common)
         return common
+
+    def _guard_aborted(self, common: Iterable[int]) -> None:
+        """Say which steps an exception ended; where it did so on one side only, the runs are not alike."""
+        aborted = [{int(row["step"]) for row in side.steps if row["state"] == 1} for side in (self.a, self.b)]
+        for name, here, there in (("A", aborted[0], aborted[1]), ("B", aborted[1], aborted[0])):
+            for step in sorted(here):
+                text = f"{name}: step {step} was ended by an exception"
+                if step in common and step not in there:
+                    self._doubt(f"{text}, on the other side it was not")
+                else:
+                    self.warnings.append(text)
 
     def _doubt(self, text: str) -> None:
         self.warnings.append(text)
@@ -207,17 +230,20 @@ class _Run:
         """The batch was split into micro-batches differently: check that it is the same data."""
         text = f"A ran {len(pairs.micros_a)} micro-batches, B {len(pairs.micros_b)}"
         if not pairs.micros_a or not pairs.micros_b:
-            self.warnings.append(f"step {pairs.step}: {text}")
+            self._doubt(f"step {pairs.step}: {text}")
             return
         differing = _differing_batches(pairs)
         if differing:
-            self._doubt(f"step {pairs.step}: {text}, and {differing}")
+            walk.charge_batches(f"{text}, and {differing}")
+            return
         self.warnings.append(f"step {pairs.step}: {text}: forward and backward are not compared, sums of gradients are")
 
     def _collect(self, pairs: StepPairs, walk: StepWalk) -> None:
         walk.findings.sort(key=lambda finding: _cause_order(finding))
         self.findings += walk.findings
         self.warnings += walk.warnings
+        for text in walk.doubts:
+            self._doubt(text)
         self.paired += len(pairs.nodes)
         shared_b = {(node.micro, pairs.matching.pairs[node.pair].b, node.call) for node in pairs.nodes.values()}
         if pairs.same_micros:
@@ -228,6 +254,7 @@ class _Run:
                 if (call.micro, call.module, call.number) not in shared_b and self.tree_b.wrapped(call.module) is None:
                     _count(self.loose_b, self.b.modules[call.module].path)
         ordered = sorted(walk.events, key=lambda item: (item[0].micro, item[0].phase))
+        self.nan = self.nan or self._first_nan(pairs, [event for event, _, _ in ordered])
         self.slots += [self._slot(pairs, *item) for item in ordered]
 
     def _slot(self, pairs: StepPairs, event: Event, limit: float, verdict: str) -> SlotResult:
@@ -240,6 +267,14 @@ class _Run:
             pairs.a.shapes[event.row_a], pairs.b.shapes[event.row_b], pair.reason.value, event.metrics, event.row_a,
             event.row_b, limit, verdict,
         )  # fmt: skip
+
+    def _first_nan(self, pairs: StepPairs, events: Iterable[Event]) -> str:
+        for event in events:
+            if pairs.a.columns["nan"][event.row_a] and pairs.b.columns["nan"][event.row_b]:
+                path = self.a.modules[pairs.matching.pairs[event.pair].a].path or "the root"
+                return f"step {event.step}: {event.phase.label} {event.role.label} {event.slot_a} of {path} has"
+        losses = (self._scalars(self.a, pairs.step).get("loss", 0.0), self._scalars(self.b, pairs.step_b).get("loss", 0.0))
+        return f"step {pairs.step}: the loss is" if all(math.isnan(loss) for loss in losses) else ""
 
     @staticmethod
     def _scalars(reader: Reader, step: int) -> dict[str, float]:
@@ -260,6 +295,8 @@ class _Run:
             )
         if unknown > len(known) > 0:
             self._doubt(f"{unknown} of {len(self.slots)} pairs of tensors could not be compared, first: {_first(self.slots)}")
+        if self.nan and not self.findings:
+            self._doubt(f"{self.nan} NaN on both sides: what is computed from it cannot be judged")
         infinite = [slot for slot in known if slot.metrics.status is Status.NONFINITE]
         if infinite and not self.findings:
             self._doubt(f"{infinite[0].path_a} has NaN or Inf on both sides, in other places")

@@ -172,22 +172,24 @@ class StepPairs:
 
     # Events
 
-    def node_events(self, micro: int) -> Iterator[tuple[Node, Event]]:
-        """Yield the forward and backward events of all paired calls of a micro-batch, measured, in no order."""
+    def node_events(self, micro: int, *, backward: bool) -> Iterator[tuple[Node, Event]]:
+        """Yield the forward or the backward events of all paired calls of a micro-batch, measured, in no order."""
         for (at, module, call), node in self.nodes.items():
             if at == micro:
                 partner = self.matching.pairs[node.pair].b
                 key_a, key_b = (at, module, call), (at, partner, call)
                 for roles in (_INPUT_ROLES, _OUTPUT_ROLES, (Role.VALUE,)):
-                    for event in self._slot_events(node, key_a, key_b, roles):
+                    for event in self._slot_events(node, key_a, key_b, roles, backward):
                         yield node, event
 
-    def _slot_events(self, node: Node, key_a: Key, key_b: Key, roles: tuple[Role, ...]) -> Iterator[Event]:
+    def _slot_events(self, node: Node, key_a: Key, key_b: Key, roles: tuple[Role, ...], backward: bool) -> Iterator[Event]:
         first_a, first_b = self.rows_a.get(key_a, roles[0]), self.rows_b.get(key_b, roles[0])
         pairs = self.pair_slots(first_a, first_b)
         names_b = dict(pairs)
         for role in roles:
             phase = Phase.FORWARD if role in (Role.INPUT, Role.OUTPUT, Role.VALUE) else Phase.BACKWARD
+            if backward is not (phase is Phase.BACKWARD):
+                continue
             rows_a, rows_b = self.rows_a.get(key_a, role), self.rows_b.get(key_b, role)
             for slot_a, found_a in rows_a.items():
                 slot_b = names_b.get(slot_a, slot_a if slot_a not in first_a else "")
@@ -222,6 +224,12 @@ class StepPairs:
             event.metrics = measure_pair(self.a, i, self.b, j, free_axes=role not in PARAMETER_ROLES)
         return event
 
+    def is_unwatched(self, event: Event) -> bool:
+        """Tell whether the side that lacks an event's tensor was not to record it, or broke off."""
+        pair = self.matching.pairs[event.pair]
+        side, module = (self.b, pair.b) if event.row_b == ONE_SIDED else (self.a, pair.a)
+        return not side.watches(event.phase, module)
+
     # Slots
 
     def pair_slots(self, a: dict[str, list[int]], b: dict[str, list[int]]) -> list[tuple[str, str]]:
@@ -248,6 +256,8 @@ class StepPairs:
             same = [slot_b for slot_b in left_b if forms_b[slot_b] == form]
             if alone and len(same) == 1:
                 take(slot_a, same[0])
+        for slot in [slot for slot in left_a if slot in left_b]:  # not comparable, which is to be said
+            take(slot, slot)
         return pairs
 
     def pair_parameters(

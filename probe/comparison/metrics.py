@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probe.records import HashKind, Role
+from probe.config import RecordConfig
+from probe.records import HashKind, Phase, Role, StepState, Task
 from probe.sketch import CHUNK
 from probe.statistics import as_real, dtype_of, is_float
 from probe.store.reader import Reader
@@ -89,6 +90,9 @@ class Side:
         self.shapes = [reader.shapes[i] for i in self.columns["shape"]]
         self.slots = [reader.slots[i] for i in self.columns["slot"]]
         self.sketches = reader.of_step("sketches", step)
+        self._config = RecordConfig.from_recording(reader.info.config)
+        self._task = reader.info.config.get("task")
+        self._is_aborted = any(row["state"] == StepState.ABORTED for row in reader.steps if row["step"] == step)
         self._axes = {(p.module, p.slot): p.axes for p in reader.parameters if p.axes}
 
     def digest(self, row: int) -> tuple[int, int, int] | None:
@@ -105,6 +109,13 @@ class Side:
             return own
         found = self._axes.get((self.columns["module"][row], self.slots[row].partition(".")[0]), own)
         return found if len(found) == len(own) else own
+
+    def watches(self, phase: Phase, module: int) -> bool:
+        """Tell whether a phase of a module was to be recorded, and the step came to its end."""
+        info = self.reader.modules[module]
+        wanted = self._config.wants_phase(phase) and self._config.wants_module(info.path, info.class_name)
+        has_updates = self._task != Task.STRUCTURE or phase is not Phase.UPDATE
+        return wanted and has_updates and not self._is_aborted
 
     def has_values(self, row: int) -> bool:
         """Tell whether the values of a record are stored."""

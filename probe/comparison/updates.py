@@ -70,6 +70,7 @@ class UpdateJudge:
 
     def _used_gradients(self) -> list[_Fault]:
         faults = []
+        unjudged: list[tuple[float, float, float]] = []
         for event in self._two_sided(Role.PARAM_GRAD):
             metrics = event.metrics
             assert metrics is not None
@@ -81,8 +82,22 @@ class UpdateJudge:
             if self.walk._settle(event, limit, wrong, raw or 0.0):
                 text = "the gradient that backward left agrees, the one that the optimizer used differs"
                 faults.append(_Fault(event, limit, text, "look at clipping, unscaling and the reduction over ranks"))
+            if raw is None and math.isfinite(metrics.rel_l2):
+                norm = max(metrics.norm_a, metrics.norm_b)
+                unjudged.append((metrics.rel_l2 * norm, norm, u))
             self.state.gradients[key] = metrics.rel_l2 if metrics.is_known else 1.0
+        self._doubt_unjudged(unjudged)
         return faults
+
+    def _doubt_unjudged(self, parts: list[tuple[float, float, float]]) -> None:
+        """Gradients that nothing else was recorded of can be told to differ, but not why."""
+        total = math.hypot(*(norm for _, norm, _ in parts))
+        error = math.hypot(*(error for error, _, _ in parts)) / total if total else 0.0
+        if error > math.sqrt(max((u for *_, u in parts), default=0.0)):
+            self.walk.doubts.append(
+                f"step {self.pairs.step}: the gradients that the optimizer used differ (rel {error:.1e}), and those that "
+                "backward left were not recorded on both sides: record the phases backward and gradient too"
+            )
 
     def _updates(self) -> list[_Fault]:
         faults = []
@@ -103,7 +118,7 @@ class UpdateJudge:
         on_both = slot in self.pairs.rows_a.get((0, pair.a, 0), Role.PARAM) and slot in self.pairs.rows_b.get(
             (0, pair.b, 0), Role.PARAM
         )
-        if not on_both:
+        if not on_both or self.pairs.is_unwatched(event) or not (self.pairs.micros_a and self.pairs.micros_b):
             return None
         side = "A" if event.row_a >= 0 else "B"
         other = "B" if side == "A" else "A"
@@ -201,6 +216,7 @@ class UpdateJudge:
             return
         judged = {_parameter(e) for e, _, _ in self.walk.events if e.phase is Phase.UPDATE and e.role is role}
         concerned = {_parameter(fault.event) for fault in faults}
+        judged |= concerned
         if len(concerned) > max(2, _MOST * len(judged)):
             self._report_all(faults, f"the {plural} of {len(concerned)} of {len(judged)} parameters differ")
             return

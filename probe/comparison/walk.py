@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from probe.comparison import tolerance
 from probe.comparison.events import Event, Loose, Node, Rows, StepPairs
-from probe.comparison.metrics import Metrics, Side, Status, squeezed
+from probe.comparison.flow import Flow
+from probe.comparison.metrics import Metrics, Side, Status, kind_of, squeezed
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.tolerance import Level, Rule
 from probe.matching import Reason
@@ -65,6 +66,8 @@ class StepWalk:
         self.events: list[tuple[Event, float, str]] = []
         """every event with its limit and verdict"""
         self.warnings: list[str] = []
+        self.doubts: list[str] = []
+        """what keeps the step from being called aligned"""
         self._missing: dict[int, tuple[str, str]] = {}
         """pairs of modules of which one has a parameter that is not zero and the other lacks: (slot, side)"""
         self._forward: dict[Node | None, Level] = {}
@@ -74,10 +77,13 @@ class StepWalk:
         """errors of the gradients of a pair's outputs, over all calls"""
         self._grad_norm: dict[int, float] = {}
         self._last_good: dict[Node | None, int] = {}
+        self._with_inputs: set[Node] = set()
+        """calls of which an input was compared"""
         self._unknown: dict[int, set[str]] = {}
         self._frozen: set[int] = set()
         """modules of A that own a parameter which learns on one side only"""
         self._cut: list[Divergence] = []
+        self._flow: Flow
 
     # Init
 
@@ -98,7 +104,7 @@ class StepWalk:
             u = self._u(event)
             limit = tolerance.INIT.limit(u, 0.0)
             if metrics.status is Status.NOT_COMPARABLE:
-                self._shape_mismatch(event)
+                self._form_mismatch(event)
             wrong = self._settle(event, limit, metrics.is_known and metrics.rel_l2 > limit)
             if wrong:
                 found.append(event)
@@ -133,9 +139,18 @@ class StepWalk:
         if classes[0] == classes[1] and side.columns["norm"][row] > 0:
             self._missing[event.pair] = (slot, "A" if event.row_a >= 0 else "B")
 
-    def _shape_mismatch(self, event: Event) -> None:
+    def _form_mismatch(self, event: Event) -> None:
+        """A parameter has another shape, or integers where the other side has floats."""
         pair = self.pairs.matching.pairs[event.pair]
-        if self._class_a(pair.a) == self._class_b(pair.b) and event.metrics is not None:
+        a, b = self.pairs.a, self.pairs.b
+        sizes = [math.prod(side.shapes[row]) for side, row in ((a, event.row_a), (b, event.row_b))]
+        kinds = [kind_of(side.dtypes[row]) for side, row in ((a, event.row_a), (b, event.row_b))]
+        if self._class_a(pair.a) != self._class_b(pair.b) or event.metrics is None:
+            return
+        if kinds[0] != kinds[1]:
+            self._add(Phase.INIT, Kind.DTYPE, event, event.pair, tolerance.INIT, (event.metrics.reason,),
+                      hint="the two models do not hold this parameter in the same kind of numbers")  # fmt: skip
+        elif sizes[0] != sizes[1]:
             self._add(Phase.INIT, Kind.SHAPE, event, event.pair, tolerance.INIT, (event.metrics.reason,),
                       hint="the two models are not built with the same sizes")  # fmt: skip
 
@@ -145,7 +160,8 @@ class StepWalk:
         """Judge what the modules of a micro-batch were given and returned."""
         self._forward = {None: Level()}
         self._last_good = {}
-        events = [(n, e) for n, e in self.pairs.node_events(micro) if e.phase is not Phase.BACKWARD]
+        self._with_inputs = set()
+        events = [(n, e) for n, e in self.pairs.node_events(micro, backward=False)]
         for node, event in events:
             if event.is_one_sided and event.role is Role.INPUT:
                 self._unknown.setdefault(id(node), set()).add(event.slot_a or event.slot_b)
@@ -154,6 +170,17 @@ class StepWalk:
             if event.metrics is not None:
                 self._judge_forward_event(node, event)
                 self._look_for_cut(node, event)
+        self._compare_batches(events)
+
+    def _compare_batches(self, events: Iterable[tuple[Node, Event]]) -> None:
+        """The model's inputs have other shapes, and none of them can be compared: it is another batch."""
+        tops = [(n, e) for n, e in events if n.parent is None and e.role is Role.INPUT and e.metrics is not None]
+        other = [(n, e) for n, e in tops if not self._same_size(e)]
+        if other and not any(e.metrics.is_known for _, e in tops if e.metrics is not None):
+            self._charge_input(*other[0], tolerance.FORWARD)
+
+    def _same_size(self, event: Event) -> bool:
+        return math.prod(self.pairs.a.shapes[event.row_a]) == math.prod(self.pairs.b.shapes[event.row_b])
 
     def _compare_modes(self, nodes: Iterable[Node]) -> None:
         """Warn where one side runs in training mode and the other in evaluation mode."""
@@ -198,8 +225,6 @@ class StepWalk:
             self._settle(event, math.nan, False)
             if is_input:
                 self._unknown.setdefault(id(node), set()).add(event.slot_a)
-                if node.parent is None and metrics.status is Status.NOT_COMPARABLE and "shape" in metrics.reason:
-                    self._charge_input(node, event, tolerance.FORWARD)
             return
         u = max(self._u(event), context.u, unit_roundoff(node.autocast) if node.autocast else 0.0)
         sources = context.error if not (is_input and node.parent is None) else 0.0
@@ -214,7 +239,8 @@ class StepWalk:
         own_u = self._u(event)
         if is_input:
             self._context(node).add(error, own_u)
-            if error and not own_u and not self._context(node).tainted:
+            self._with_inputs.add(node)
+            if error and not own_u and not self.findings and not self._context(node).tainted:
                 self._taint(node, event)
             if wrong:
                 context.add(error, own_u)
@@ -276,12 +302,30 @@ class StepWalk:
         if self._charge_loose(node.parent, event, node.begin, node.begin_b, rule):
             return
         name_a = self._path_a(node.pair)
+        place = self._place_of(node)
+        if place is None:
+            facts = [f"the input {event.slot_a} of {name_a} differs already, and nothing before it was compared"]
+            self._add(Phase.FORWARD, Kind.INPUTS, event, node.pair, rule, tuple(facts), node=node,
+                      hint="record the modules before it too: what is wrong lies there, or in the batch")  # fmt: skip
+            return
         between = self._between(node.parent, node.begin)
         facts = [f"the input {event.slot_a} of {name_a} differs, what was there before it agrees"]
         if between:
             facts.append(f"not compared on the way: {self._names(between)}")
-        self._add(Phase.FORWARD, _kind_of(event.metrics), event, node.parent.pair, rule, tuple(facts), node=node.parent,
+        self._add(Phase.FORWARD, _kind_of(event.metrics), event, place.pair, rule, tuple(facts), node=place,
                   hint="look at the code of this module itself: what it does between the modules that it calls")  # fmt: skip
+
+    def _place_of(self, node: Node) -> Node | None:
+        """Return the innermost caller of which it is known that it began right, by its inputs or by what ran inside."""
+        good = max(self._last_good.values(), default=-1)
+        for place in node.ancestors():
+            module = self._module_a(place)
+            has_none = not self.pairs.rows_a.get((place.micro, module, place.call), Role.INPUT)
+            if place in self._with_inputs or good >= place.begin:
+                return place
+            if has_none and self.pairs.a.watches(Phase.FORWARD, module):
+                return place
+        return None
 
     def _charge_output(self, node: Node, event: Event) -> None:
         assert event.metrics is not None
@@ -382,6 +426,17 @@ class StepWalk:
             if metrics.is_known:
                 self.state.buffers[event.pair, event.slot_a] = metrics.rel_l2
 
+    def charge_batches(self, text: str) -> None:
+        """The micro-batches of the two sides are not the same data."""
+        tops = [node for node in self.pairs.nodes.values() if node.parent is None]
+        if tops:
+            self._append(Divergence(
+                Phase.FORWARD, Role.INPUT, Kind.INPUTS, 0.9, *self._refs(tops[0].pair, tops[0], "", ""), None,
+                evidence=(text,), hint="feed both sides the same batch before looking at anything else",
+            ))  # fmt: skip
+        else:
+            self.doubts.append(text)
+
     # Loss
 
     def judge_loss(self, a: dict[str, float], b: dict[str, float]) -> None:
@@ -400,6 +455,12 @@ class StepWalk:
             error = math.inf
         if error <= limit or not nodes or any(f.phase is Phase.LOSS for f in self.findings):
             return
+        if not self._last_outputs_known(nodes):
+            self.doubts.append(
+                f"step {self.pairs.step}: the loss differs ({x:.9g} against {y:.9g}), and the outputs that it is computed "
+                "from were not compared: record the phase forward of all modules"
+            )
+            return
         metrics = Metrics(Status.COMPARED, error, norm_a=abs(x), norm_b=abs(y), max_abs=abs(x - y))
         times = f" (B is {y / x:.6g} times A)" if x and math.isfinite(y / x) else ""
         facts = (f"the loss differs: {x:.9g} against {y:.9g}{times}", f"what it is computed from agrees (rel {outputs.error:.1e})")
@@ -409,6 +470,17 @@ class StepWalk:
             "look at the loss function: reduction, label smoothing, ignored index, weights",
         ))  # fmt: skip
 
+    def _last_outputs_known(self, tops: list[Node]) -> bool:
+        """Tell whether the model's outputs were compared, or those of the module that it called last."""
+        micro = max((node.micro for node in tops), default=0)
+        inner = [node for node in self.pairs.nodes.values() if node.micro == micro and node.parent is not None]
+        last = {(node.pair, node.call) for node in (*tops, *sorted(inner, key=lambda node: node.end)[-1:])}
+        return any(
+            event.role is Role.OUTPUT and event.micro == micro and (event.pair, event.call) in last
+            and event.metrics is not None and event.metrics.is_known
+            for event, _, _ in self.events
+        )  # fmt: skip
+
     # Backward
 
     def judge_backward(self, micro: int) -> None:
@@ -417,8 +489,9 @@ class StepWalk:
         for node, level in self._forward.items():
             if node is None or node.parent is None:
                 self._backward[None].merge(level)
-        events = [(n, e) for n, e in self.pairs.node_events(micro) if e.phase is Phase.BACKWARD]
-        for node, event in sorted(events, key=lambda pair: self._order(pair[1])):
+        self._flow = Flow(self.pairs, micro)
+        events = [(n, e) for n, e in self.pairs.node_events(micro, backward=True)]
+        for node, event in sorted(events, key=lambda pair: self._flow.order(*pair)):
             if event.metrics is not None:
                 self._judge_backward_event(node, event)
 
@@ -457,12 +530,18 @@ class StepWalk:
             self._add(Phase.BACKWARD, kind, event, node.pair, tolerance.BACKWARD, facts, node=node,
                       hint=hint or "look at this module's backward, and at custom autograd functions in it")  # fmt: skip
             return
-        if event.role is Role.GRAD_OUTPUT and node.parent is None:
+        place = self._flow.culprit(node, self._flow.use_of(node, event))
+        if place is None:
+            if not self._last_outputs_known([node]):
+                self.doubts.append(
+                    f"step {self.pairs.step}: the gradient that comes back to the model's output {event.slot_a} differs "
+                    f"(rel {event.metrics.rel_l2:.1e}), and the outputs were not compared: record the phase forward too"
+                )
+                return
             facts = ("the model's outputs agree", "the gradient that comes back to them differs")
             self._add(Phase.LOSS, kind, event, node.pair, tolerance.BACKWARD, facts, node=node,
                       hint=hint or "look at the loss function and at the loss scale")  # fmt: skip
             return
-        place = self._consumer(node, event) or (node if event.role is Role.GRAD_TOTAL else node.parent) or node
         what = "output" if event.role is Role.GRAD_OUTPUT else "input"
         facts = (
             f"the gradient of {self._path_a(node.pair)}'s {what} {event.slot_a} differs",
@@ -471,33 +550,14 @@ class StepWalk:
         self._add(Phase.BACKWARD, kind, event, place.pair, tolerance.BACKWARD, facts, node=place,
                   hint=hint or "look at the backward of this module's own code")  # fmt: skip
 
-    def _consumer(self, node: Node, event: Event) -> Node | None:
-        """Return the deepest module that alone consumed a tensor and whose own contribution is not known."""
-        role = Role.OUTPUT if event.role is Role.GRAD_OUTPUT else Role.INPUT
-        key = (node.micro, self.pairs.matching.pairs[node.pair].a, node.call)
-        rows = self.pairs.rows_a.get(key, role).get(event.slot_a)
-        digest = self.pairs.a.digest(rows[0]) if rows else None
-        if digest is None:
-            return None
-        consumers = []
-        for other in self.pairs.nodes.values():
-            if other.micro != node.micro or other is node or other.begin < node.begin:
-                continue
-            where = (other.micro, self.pairs.matching.pairs[other.pair].a, other.call)
-            for slot, taken in self.pairs.rows_a.get(where, Role.INPUT).items():
-                if self.pairs.a.digest(taken[0]) == digest:
-                    consumers.append((other, slot, where))
-        inner = [c for c in consumers if not any(c[0] in other.ancestors() for other, _, _ in consumers)]
-        if len(inner) != 1:
-            return None
-        other, slot, where = inner[0]
-        return None if slot in self.pairs.rows_a.get(where, Role.GRAD_INPUT) else other
-
     # Parameter gradients
 
     def judge_gradients(self) -> None:
         """Judge the gradients that backward left at the parameters."""
         events = list(self.pairs.parameter_events(Phase.GRADIENT, Role.PARAM_GRAD))
+        unwatched = [event for event in events if event.is_one_sided and self.pairs.is_unwatched(event)]
+        if unwatched and len(unwatched) < len(events):
+            events = [event for event in events if event not in unwatched]
         both = [event for event in events if not event.is_one_sided]
         if both:
             self.findings += self._cut
@@ -573,8 +633,11 @@ class StepWalk:
         self, found: list[Event], judged: int, phase: Phase, rule: Rule, text: str, plural: str, hint: str
     ) -> None:
         """Add findings about parameters: one for all where most are concerned and alike, else one for each."""
-        if len(found) > max(2, _MOST * judged):
+        blind = phase is Phase.GRADIENT and not self._arrived and len(found) > 1
+        if blind or len(found) > max(2, _MOST * judged):
             said = [f"{len(found)} of {judged} {plural} differ", *common_factor(found)]
+            if blind:
+                said.append("the backward pass was not compared, so which of them comes first is not known")
             self._add(phase, Kind.INTRODUCED, found[0], None, rule, tuple(said), hint=hint, root=True)
             return
         for event in found:
@@ -685,9 +748,12 @@ def _is_noop(side: Side, rows: Rows, loose: Loose) -> bool:
 
 def common_factor(events: Iterable[Event]) -> list[str]:
     """Say so when all of B's tensors are the same multiple of A's."""
-    ratios = [event.metrics.norm_ratio for event in events if event.metrics is not None]
+    found = [event.metrics for event in events if event.metrics is not None]
+    ratios = [metrics.norm_ratio for metrics in found]
     if not ratios or not max(ratios) - min(ratios) < 1e-3 * abs(max(ratios)):
         return []
+    if any(abs(metrics.norm_ratio - 1) < 0.5 * metrics.rel_l2 for metrics in found):
+        return []  # the factor is not what makes them differ
     return [f"all by the same factor: B is {ratios[0]:.6g} times A"]
 
 

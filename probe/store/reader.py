@@ -206,8 +206,12 @@ class Reader:
             except OSError as error:
                 raise FormatError(f"{self.path} is damaged: {what} cannot be read ({error})") from error
 
+    @functools.cached_property
+    def _blob(self) -> h5py.Dataset:
+        return self._file["tensors/blob"]
+
     def _from_blob(self, row: np.void) -> np.ndarray:
-        raw = self._file["tensors/blob"][row["offset"] : row["offset"] + row["nbytes"]]
+        raw = self._blob[row["offset"] : row["offset"] + row["nbytes"]]
         return raw.view(dtype_of(row["dtype"].decode())).reshape(self.shapes[row["shape"]])
 
     def block(self, tensor: int, box: Sequence[slice]) -> np.ndarray:
@@ -268,18 +272,25 @@ def _text(value: bytes | str) -> str:
 def _opened(path: Path) -> h5py.File:
     if not path.is_file():
         raise StoreError(f"there is no file {path}")
-    try:
-        file = h5py.File(path, "r", locking=False)
-    except PermissionError as error:
-        raise StoreError(f"{path} may not be read: {error.strerror}") from error
-    except OSError as error:
-        raise FormatError(f"{path} is not an HDF5 file, or is truncated ({error})") from error
-    try:
-        _check_format(path, file.attrs.get("format"), file.attrs.get("version"))
-    except FormatError:
-        file.close()
-        raise
-    return file
+    for attempt in range(_ATTEMPTS):  # a writer may be changing it
+        time.sleep(0.01 * attempt)
+        try:
+            file = h5py.File(path, "r", locking=False)
+        except PermissionError as error:
+            raise StoreError(f"{path} may not be read: {error.strerror}") from error
+        except OSError as error:
+            failure = error
+            continue
+        try:
+            _check_format(path, file.attrs.get("format"), file.attrs.get("version"))
+            return file
+        except FormatError:
+            file.close()
+            raise
+        except (KeyError, OSError) as error:
+            file.close()
+            failure = error
+    raise FormatError(f"{path} is not an HDF5 file, or is truncated ({failure})") from failure
 
 
 def _check_format(path: Path, name: object, version: object) -> None:

@@ -1,0 +1,101 @@
+"""Which modules made and used a tensor: who answers for its gradient.
+
+The gradient of a tensor is the sum over all that used it, and is complete when the last of them (in backward)
+has passed its part back: at the mirror image of the moment at which the tensor was made. Tensors are recognised by
+their hash in A's recording.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from probe.comparison.events import Event, Node, StepPairs
+from probe.records import Role
+
+
+@dataclass(slots=True)
+class Use:
+    """A tensor of one micro-batch: when it was first seen, who returned it and who was given it."""
+
+    first: int
+    producers: list[Node] = field(default_factory=list)
+    consumers: list[tuple[Node, str]] = field(default_factory=list)
+    """with the slot"""
+
+
+class Flow:
+    """The tensors of one micro-batch of A."""
+
+    def __init__(self, pairs: StepPairs, micro: int) -> None:
+        self._pairs = pairs
+        self._uses: dict[object, Use] = {}
+        seqs = pairs.a.columns["order"]
+        for (at, module, call), node in pairs.nodes.items():
+            if at != micro:
+                continue
+            for role in (Role.INPUT, Role.OUTPUT):
+                for slot, rows in pairs.rows_a.get((at, module, call), role).items():
+                    digest = pairs.a.digest(rows[0])
+                    use = self._uses.setdefault(digest, Use(seqs[rows[0]]))
+                    use.first = min(use.first, seqs[rows[0]])
+                    if role is Role.OUTPUT:
+                        use.producers.append(node)
+                    else:
+                        use.consumers.append((node, slot))
+
+    def order(self, node: Node, event: Event) -> tuple[int, int]:
+        """Return the key by which backward events come in the order of cause, outer modules first."""
+        if event.row_a < 0:
+            return 0, 0
+        recorded = self._pairs.a.columns["order"][event.row_a]
+        use = self.use_of(node, event) if event.role is not Role.GRAD_INPUT else None
+        return (recorded if use is None else max(recorded, -use.first)), self._depth(node)
+
+    def use_of(self, node: Node, event: Event) -> Use | None:
+        """Return the tensor that a gradient belongs to, where its values were recorded."""
+        role = Role.OUTPUT if event.role is Role.GRAD_OUTPUT else Role.INPUT
+        key = (node.micro, self._pairs.matching.pairs[node.pair].a, node.call)
+        rows = self._pairs.rows_a.get(key, role).get(event.slot_a)
+        digest = self._pairs.a.digest(rows[0]) if rows else None
+        return None if digest is None else self._uses.get(digest)
+
+    def culprit(self, node: Node, use: Use | None) -> Node | None:
+        """Return who answers for a tensor's gradient when all known parts of it agree; None for the loss.
+
+        The only module that was given the tensor, as deep as it goes: a leaf if its own part is not known, else the
+        container whose own code uses the tensor too. If several or none were given it: their caller.
+        """
+        if use is None:
+            return node.parent
+        consumers = [consumer for consumer, _ in use.consumers]
+        if not consumers:
+            return min(use.producers, key=self._depth).parent if use.producers else node.parent
+        unknown = self._unknown_leaves(use)
+        if len(unknown) == 1:
+            return unknown[0]
+        level = _outermost(consumers)
+        place = level[0].parent
+        while len(level) == 1 and self._is_container(level[0]):
+            place = level[0]
+            level = _outermost([other for other in consumers if place in other.ancestors()])
+        return place
+
+    def _unknown_leaves(self, use: Use) -> list[Node]:
+        """Return the leaves that were given the tensor and of which it is not known what they passed back."""
+        found = []
+        for consumer, slot in use.consumers:
+            key = (consumer.micro, self._pairs.matching.pairs[consumer.pair].a, consumer.call)
+            if not self._is_container(consumer) and slot not in self._pairs.rows_a.get(key, Role.GRAD_INPUT):
+                found.append(consumer)
+        return found
+
+    def _is_container(self, node: Node) -> bool:
+        module = self._pairs.matching.pairs[node.pair].a
+        return any(other.parent == module for other in self._pairs.a.reader.modules)
+
+    def _depth(self, node: Node) -> int:
+        return sum(1 for _ in node.ancestors())
+
+
+def _outermost(nodes: list[Node]) -> list[Node]:
+    return [node for node in nodes if not any(outer in nodes for outer in node.ancestors())]
