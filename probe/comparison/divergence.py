@@ -14,7 +14,7 @@ from probe.comparison.metrics import Metrics, Side, Status
 from probe.comparison.result import SCHEMA, Coverage, Divergence, Kind, NodeRef, SlotResult, Verdict
 from probe.comparison.updates import UpdateJudge
 from probe.comparison.walk import State, StepWalk
-from probe.errors import NotRecordedError
+from probe.errors import ConfigError, NotRecordedError
 from probe.mapping import load_mapping
 from probe.matching import Direction, Matching, Reason, match
 from probe.records import Phase, Role
@@ -118,12 +118,22 @@ def compare(
         a file cannot be read
     MappingError
         the mapping cannot be used
+    ConfigError
+        the direction is none
     """
     parsed = load_mapping(mapping)
     with Reader(a) as first, Reader(b) as second:
         return _Run(first, second).compared(
-            parsed, Direction(direction) if direction else None, min_coverage, progress
+            parsed, None if direction is None else _direction(direction), min_coverage, progress
         )
+
+
+def _direction(name: str) -> Direction:
+    try:
+        return Direction(name)
+    except ValueError:
+        known = " or ".join(repr(each.value) for each in Direction)
+        raise ConfigError(f"direction={name!r} is not known; expected {known}") from None
 
 
 class _Run:

@@ -67,6 +67,9 @@ class Flow:
         """
         if use is None:
             return node.parent
+        around = [producer for producer in use.producers if node in use.producers and producer in node.ancestors()]
+        if around:  # it returned the tensor that this module made, and its own gradient agrees
+            return max(around, key=self._depth)
         consumers = [consumer for consumer, _ in use.consumers]
         if not consumers:
             return min(use.producers, key=self._depth).parent if use.producers else node.parent

@@ -36,6 +36,7 @@ class _Fault:
 
     event: Event
     limit: float
+    """the largest relative error that would have been noise; NaN where something else tells"""
     text: str
     hint: str = ""
     is_weak: bool = False
@@ -142,18 +143,18 @@ class UpdateJudge:
         bound = tolerance.update_bound(error, u, parameter / larger, size)
         if min(metrics.norm_a, metrics.norm_b) == 0.0 and larger > 4 * u * parameter:
             side = "B" if metrics.norm_b == 0.0 else "A"
-            return self._fault(event, bound, f"{side} does not change this parameter at all"), bound
+            return self._fault(event, math.nan, f"{side} does not change this parameter at all"), bound
         if error > tolerance.UPDATE_ERROR_LIMIT:
             return None, math.nan
         decay = self._decay(event, metrics, u * parameter)
         if decay is not None:
-            return self._fault(event, bound, *decay), bound
+            return self._fault(event, math.nan, *decay), bound
         noise = math.sqrt(error) + u * parameter / larger
         weak = self._is_adaptive(event) and error > tolerance.NOISY_GRADIENT
         if abs(metrics.norm_ratio - 1) > max(tolerance.RATIO_LIMIT, noise):
             text = f"B's update is {metrics.norm_ratio:.4g} times as long as A's"
             weak = weak and 0.5 < metrics.norm_ratio < 2
-            return self._fault(event, bound, text, "look at the learning rate and its schedule", weak), bound
+            return self._fault(event, math.nan, text, "look at the learning rate and its schedule", weak), bound
         if bound < tolerance.UPDATE_BOUND_LIMIT and metrics.rel_l2 > bound:
             text = "the update differs, the gradient that was used agrees"
             return self._fault(event, bound, text, weak=self._is_adaptive(event)), bound
@@ -198,8 +199,10 @@ class UpdateJudge:
             assert metrics is not None
             parameter = event.slot_a.partition(".")[0]
             error = self.state.gradients.get((event.pair, parameter), 0.0)
+            error = max(error, self.state.optimizer.get((event.pair, event.slot_a), 0.0))
             limit = tolerance.STATE.limit(self.walk._u(event), error)
             wrong = metrics.is_known and error <= tolerance.UPDATE_ERROR_LIMIT and metrics.rel_l2 > limit
+            self.state.optimizer[event.pair, event.slot_a] = metrics.rel_l2 if metrics.is_known else 1.0
             if self.walk._settle(event, limit, wrong, error):
                 name = event.slot_a.partition(".")[2]
                 text = f"the optimizer's {name} differs (B is {metrics.norm_ratio:.4g} times A), gradient and update agree"

@@ -36,6 +36,8 @@ class State:
     """relative errors of parameter gradients"""
     buffers: dict[tuple[int, str], float] = field(default_factory=dict)
     """relative errors of buffers after the step"""
+    optimizer: dict[tuple[int, str], float] = field(default_factory=dict)
+    """relative errors of the optimizer's state after the step"""
 
     @property
     def worst(self) -> Level:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -21,6 +22,7 @@ from probe.records import HashKind  # noqa: E402
 from probe.sketch import CHUNK  # noqa: E402
 from probe.statistics import measure as reference  # noqa: E402
 from probe.testing import assert_stats_agree  # noqa: E402
+from tests.vectors import array_of, assert_vector, vectors  # noqa: E402
 
 SETTINGS = hypothesis.settings(max_examples=60, deadline=None)
 DTYPES = [
@@ -165,3 +167,12 @@ def test_the_seed_is_left_alone() -> None:
     state = torch.get_rng_state()
     measure(torch.ones(70, 70))
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("vector", vectors(), ids=lambda v: f"{v['dtype']}{v['shape']}{v.get('order', '')}")
+def test_the_vectors_of_the_specification(vector: dict[str, Any]) -> None:
+    array, dtype = array_of(vector), getattr(torch, vector["dtype"])
+    raw = torch.from_numpy(array.view(np.int16) if vector["dtype"] == "bfloat16" else array)
+    tensor = raw.view(dtype)
+    for kind in KINDS:
+        assert_vector(measure(tensor, tuple(vector.get("order", ())), kind), vector)

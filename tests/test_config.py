@@ -1,0 +1,173 @@
+"""Options: what is understood, and what is refused in which words."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from probe.config import RecordConfig
+from probe.errors import ConfigError
+from probe.records import Phase, Task
+
+
+def steps_of(value: object) -> list[int]:
+    config = RecordConfig.from_options(steps=value)
+    return [step for step in range(25) if config.wants_step(step)]
+
+
+@pytest.mark.parametrize(
+    "value, expected",
+    [
+        (None, [*range(25)]),
+        ([], [*range(25)]),
+        (3, [3]),
+        ("3", [3]),
+        (np.int64(3), [3]),
+        ([0, 10], [0, 10]),
+        (range(4), [0, 1, 2, 3]),
+        (np.arange(0, 25, 8), [0, 8, 16, 24]),
+        ("10-12", [10, 11, 12]),
+        ("10 - 12", [10, 11, 12]),
+        ([0, "10-12", "11-13"], [0, 10, 11, 12, 13]),
+        ("7-7", [7]),
+    ],
+)
+def test_steps(value: object, expected: list[int]) -> None:
+    assert steps_of(value) == expected
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        (-1, "steps=-1: -1 is no step; expected for example 3, [0, 10] or [0, \"10-20\"]"),
+        (1.5, "steps=1.5: 1.5 is no step; expected for example 3, [0, 10] or [0, \"10-20\"]"),
+        (True, "steps=True: True is no step; expected for example 3, [0, 10] or [0, \"10-20\"]"),
+        ("²", "steps='²': '²' is no step; expected for example 3, [0, 10] or [0, \"10-20\"]"),
+        ([0, [1, 2]], "steps=[0, [1, 2]]: [1, 2] is no step; expected for example 3, [0, 10] or [0, \"10-20\"]"),
+        ("10-", "steps='10-': '10-' is no step; expected for example 3, [0, 10] or [0, \"10-20\"]"),
+        ("12-10", "steps='12-10': the range '12-10' runs backwards"),
+    ],
+)
+def test_steps_that_make_no_sense(value: object, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        RecordConfig.from_options(steps=value)
+    assert str(caught.value) == text
+    assert isinstance(caught.value, ValueError)
+
+
+def test_when_all_steps_are_over() -> None:
+    config = RecordConfig.from_options(steps=[2, "5-7"])
+    assert [config.is_over(step) for step in (0, 3, 7, 8, 100)] == [False, False, False, True, True]
+    assert not RecordConfig().is_over(10**9)
+
+
+@pytest.mark.parametrize(
+    "modules, kept",
+    [
+        (None, ["", "net.0", "net.0.mlp", "head"]),
+        ("*", ["", "net.0", "net.0.mlp", "head"]),
+        ("net.*", ["net.0", "net.0.mlp"]),
+        ("*.mlp", ["net.0.mlp"]),
+        ("Linear", ["net.0.mlp", "head"]),
+        ("linear", []),
+        ("Lin*", []),
+        (["!Linear"], ["", "net.0"]),
+        (["net.*", "!*.mlp"], ["net.0"]),
+        (["!*.mlp", "Linear"], ["head"]),
+        (["HEAD"], []),
+        ("", [""]),
+        ([], ["", "net.0", "net.0.mlp", "head"]),
+    ],
+)
+def test_modules_by_path_or_class(modules: Any, kept: list[str]) -> None:
+    config = RecordConfig.from_options(modules=modules)
+    classes = {"": "Net", "net.0": "Block", "net.0.mlp": "Linear", "head": "Linear"}
+    assert [path for path, name in classes.items() if config.wants_module(path, name)] == kept
+
+
+def test_tensors_in_full() -> None:
+    assert not RecordConfig.from_options().wants_values("a", "A")
+    assert RecordConfig.from_options(task="tensor").wants_values("a", "A")
+    some = RecordConfig.from_options(tensors=["a.*", "Head"])
+    assert some.task is Task.TENSOR
+    wanted = [some.wants_values(*m) for m in [("a.b", "X"), ("b", "Head"), ("b", "X"), ("a", "X")]]
+    assert wanted == [True, True, False, False]
+    with pytest.raises(ConfigError) as caught:
+        RecordConfig.from_options(task="structure", tensors="a.*")
+    assert str(caught.value) == (
+        "task='structure' records no numbers, but tensors= asks for values: leave one out"
+    )
+
+
+def test_phases_and_ranks() -> None:
+    config = RecordConfig.from_options(phases=["forward", "loss"], ranks=[0, np.int64(3)])
+    assert [phase for phase in Phase if config.wants_phase(phase)] == [Phase.FORWARD, Phase.LOSS]
+    assert [rank for rank in range(5) if config.wants_rank(rank)] == [0, 3]
+    assert RecordConfig.from_options(phases="init").phases == {Phase.INIT}
+    assert all(RecordConfig().wants_phase(phase) for phase in Phase) and RecordConfig().wants_rank(9)
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"task": "tensors"}, "task='tensors' is not known; expected 'structure' or 'statistics' or 'tensor'"),
+        ({"level": "op"}, "level='op' is not known; expected 'module'"),
+        ({"level": ["module"]}, "level=['module'] is not known; expected 'module'"),
+        ({"phases": "bakward"}, "phases='bakward' is not known; expected 'init' or 'forward' or 'loss' or "
+                                "'backward' or 'gradient' or 'update'"),
+        ({"ranks": -1}, "ranks=-1: expected a number, or a list of numbers from 0"),
+        ({"ranks": True}, "ranks=True: expected a number, or a list of numbers from 0"),
+        ({"ranks": "0"}, "ranks='0': expected a number, or a list of numbers from 0"),
+        ({"modules": 3}, "modules=3: expected module paths, globs or class names, as strings"),
+        ({"tensors": ["a", None]}, "tensors=['a', None]: expected module paths, globs or class names, as strings"),
+        ({"setps": 3}, "unknown option 'setps'; expected one of task, level, steps, ranks, modules, phases, tensors"),
+    ],
+)  # fmt: skip
+def test_options_that_make_no_sense(options: dict[str, Any], text: str) -> None:
+    for given in ({"config": options}, options):
+        with pytest.raises(ConfigError) as caught:
+            RecordConfig.from_options(**given)
+        assert str(caught.value) == text
+
+
+@pytest.mark.parametrize("name", ["options.yaml", "options.json", "options"])
+def test_a_file_is_overridden_by_arguments(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(json.dumps({"task": "tensor", "steps": [0, "3-4"], "phases": ["forward"]}))
+    config = RecordConfig.from_options(tmp_path / name, steps=7, task=None)
+    assert config == RecordConfig(Task.TENSOR, steps=((7, 7),), phases=frozenset({Phase.FORWARD}))
+
+
+@pytest.mark.parametrize(
+    "name, content, text",
+    [
+        ("a.yaml", None, "cannot read the configuration {path}: No such file or directory"),
+        ("a.yaml", b"task: [", "{path} is not valid YAML: "),
+        ("a", b"task: \xff\xfe", "{path} is not valid YAML: "),
+        ("a.json", b"{'task': 1}", "{path} is not valid JSON: "),
+        ("a.json", b"\xff", "{path} is not valid JSON: "),
+        ("a.yaml", b"- task", "{path} holds a list; expected names of options and their values"),
+        ("a.yaml", b"stepz: 3", "unknown option 'stepz'; expected one of task, level, "),
+    ],
+)
+def test_files_that_cannot_be_used(name: str, content: bytes | None, text: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        RecordConfig.from_options(path)
+    assert str(caught.value).startswith(text.format(path=path))
+
+
+def test_it_is_frozen_and_goes_into_the_file() -> None:
+    config = RecordConfig.from_options(steps=[1, "2-3"], ranks=1, modules="a*", phases="init", tensors="b")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.task = Task.TENSOR  # type: ignore[misc]
+    assert json.loads(json.dumps(config.as_json())) == {
+        "task": "tensor", "level": "module", "steps": [[1, 1], [2, 3]], "ranks": [1], "modules": ["a*"],
+        "phases": ["init"], "tensors": ["b"],
+    }  # fmt: skip

@@ -1,0 +1,176 @@
+"""Who may import whom (docs/architecture.md), and what is imported only when it is needed."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "probe"
+LAYERS = [
+    ["_version", "errors", "records"],
+    ["sketch", "slots", "config", "tree"],
+    ["statistics"],
+    ["store", "adapters.base", "mapping"],
+    ["adapters"],
+    ["recorder", "matching"],
+    ["comparison"],
+    ["session", "recording", "report"],
+    ["cli", ""],
+    ["testing"],
+]
+"""units by layer; a unit imports itself and those of layers above it, the longest name that fits counts"""
+UPWARDS = {("comparison.divergence", "report.table")}
+"""imports inside a function that may go up: a result offers its own table"""
+CAPTURE = ["slots", "adapters", "recorder", "session", "store.writer", "store.disk"]
+COMPARE = ["mapping", "matching", "comparison", "recording", "report", "cli"]
+FRAMEWORKS = {"torch", "paddle", "mindspore"}
+ONLY_INSIDE_FUNCTIONS = {"pandas", "matplotlib", "IPython", "transformers"}
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    """Yield every module's name without ``probe.``, and its syntax tree."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name = ".".join(part for part in parts if part != "__init__")
+        yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports(tree: ast.AST, name: str = "") -> Iterator[str]:
+    """Yield the full names of what is imported anywhere below a node."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{name} uses a relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def at_import(tree: ast.Module) -> list[str]:
+    """Return what is imported when the module is, by the statements outside of functions."""
+    outside = [node for node in tree.body if not isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    return [full for node in outside for full in imports(node)]
+
+
+NAMES = dict(modules())
+
+
+def place(name: str) -> tuple[int, str]:
+    """Return layer and unit of a module."""
+    fitting = [
+        (len(unit), layer, unit)
+        for layer, units in enumerate(LAYERS)
+        for unit in units
+        if name == unit or name.startswith(f"{unit}.")
+    ]
+    assert fitting, f"probe.{name} has no layer: add it to tests/test_layers.py and docs/architecture.md"
+    _, layer, unit = max(fitting)
+    return layer, unit
+
+
+def ours(name: str) -> set[str]:
+    """Return the modules of probe that a module imports, but for those of `UPWARDS`."""
+    found = set()
+    for full in imports(NAMES[name], name):
+        if full == "probe" or full.startswith("probe."):
+            inner = full.removeprefix("probe").lstrip(".")
+            other = inner if inner in NAMES else inner.rpartition(".")[0]
+            if (name, other) not in UPWARDS or full in at_import(NAMES[name]):
+                found.add(other)
+    return found
+
+
+def belongs(name: str, units: list[str]) -> bool:
+    return any(name == unit or name.startswith(f"{unit}.") for unit in units)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_imports_go_down_the_layers(name: str) -> None:
+    layer, unit = place(name)
+    for other in ours(name):
+        below, its_unit = place(other)
+        assert below < layer or its_unit == unit, f"probe.{name} must not import probe.{other}"
+
+
+def test_nothing_is_imported_in_a_circle() -> None:
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " → ".join([*path, name])
+        if name not in done:
+            for other in ours(name) - {name}:
+                visit(other, (*path, name))
+            done.add(name)
+
+    for name in NAMES:
+        visit(name, ())
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if belongs(name, CAPTURE)])
+def test_recording_does_not_import_comparison(name: str) -> None:
+    assert not [other for other in ours(name) if belongs(other, COMPARE)]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if belongs(name, COMPARE)])
+def test_comparison_does_not_import_recording(name: str) -> None:
+    assert not [other for other in ours(name) if belongs(other, CAPTURE)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_frameworks_are_imported_by_their_adapters_alone(name: str) -> None:
+    top = {full.partition(".")[0] for full in imports(NAMES[name], name)}
+    assert not {
+        framework for framework in top & FRAMEWORKS if not name.startswith(f"adapters.{framework}")
+    }
+    assert not {full.partition(".")[0] for full in at_import(NAMES[name])} & ONLY_INSIDE_FUNCTIONS
+
+
+def test_the_rules_see_what_they_should() -> None:
+    """The tests above would pass on an empty list."""
+    assert {"store.writer", "recorder", "comparison.divergence", "adapters.torch", ""} <= set(NAMES)
+    assert "store.writer" in ours("recorder") and "store.schema" in ours("store.reader")
+    assert "torch" in {full.partition(".")[0] for full in imports(NAMES["adapters.torch"])}
+    assert place("adapters.base") < place("adapters.torch") < place("recorder") < place("session")
+
+
+# ---- in a fresh process --------------------------------------------------------------------------------
+
+WITHOUT_INIT = """
+import sys, types
+package = types.ModuleType("probe")
+package.__path__ = [sys.argv[1]]
+sys.modules["probe"] = package
+"""
+LOADED = "\nprint(*sorted(name for name in sys.modules if '.' not in name or name.startswith('probe.')))"
+
+
+def loaded_after(code: str) -> set[str]:
+    """Return the modules that are loaded after some code ran in a fresh process."""
+    command = [sys.executable, "-c", f"import sys{code}{LOADED}", str(PACKAGE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
+    return set(done.stdout.split())
+
+
+def test_import_probe_loads_no_framework_and_no_plots() -> None:
+    loaded = loaded_after("\nimport probe, probe.cli")
+    assert "probe.session" in loaded and "probe.cli" in loaded
+    assert not loaded & (FRAMEWORKS | ONLY_INSIDE_FUNCTIONS)
+
+
+def test_recording_loads_nothing_of_comparison() -> None:
+    code = "\nimport probe.session, probe.adapters.numpy, probe.adapters.numpy_nn"
+    loaded = {name.removeprefix("probe.") for name in loaded_after(WITHOUT_INIT + code)}
+    assert {"recorder", "store.writer"} <= loaded
+    assert not {name for name in loaded if belongs(name, COMPARE)}
+    assert not loaded & {"click", "rich", *FRAMEWORKS}
+
+
+def test_comparison_loads_nothing_of_recording() -> None:
+    code = "\nimport probe.comparison.divergence, probe.report.text"
+    loaded = {name.removeprefix("probe.") for name in loaded_after(WITHOUT_INIT + code)}
+    assert {"matching", "store.reader"} <= loaded
+    assert not {name for name in loaded if belongs(name, CAPTURE)}

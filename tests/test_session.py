@@ -1,0 +1,318 @@
+"""`start`, `step`, `stop`, `log`, `capture`: beginnings, ends, names of files, processes that end or fork."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import probe
+from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy_tensor import Tensor
+from probe.errors import ConfigError, ExistsError, ProbeWarning, RecordingError
+from probe.records import StepState
+from probe.store.reader import Reader
+from probe.testing import sample
+
+ROOT = Path(__file__).parent.parent
+LAUNCHERS = ["RANK", "WORLD_SIZE", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", "RANK_ID", "RANK_SIZE"]
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """In an empty folder, without a launcher, and without a recording at the end."""
+    for name in [*LAUNCHERS, "PROBE_DUMP"]:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    yield
+    probe.stop()
+
+
+def model() -> nn.Module:
+    return nn.Linear(3, 2)
+
+
+def run(net: nn.Module) -> Tensor:
+    loss = net(Tensor(sample((4, 3)))).sum()
+    loss.backward()
+    return loss
+
+
+def states(path: str | Path) -> list[StepState]:
+    with Reader(path) as reader:
+        assert reader.info.closed
+        return [StepState(state) for state in reader.steps["state"]]
+
+
+# ---- beginning and end ---------------------------------------------------------------------------------
+
+
+def test_only_one_recording_at_a_time() -> None:
+    probe.start(model(), "a.h5")
+    with pytest.raises(RecordingError) as caught:
+        probe.start(model(), "b.h5")
+    assert str(caught.value) == "a recording to a.h5 is under way; call probe.stop() first"
+    assert not Path("b.h5").exists()
+    probe.stop()
+    probe.start(model(), "b.h5")
+    probe.stop()
+    with pytest.raises(ExistsError):
+        probe.start(model(), "a.h5")
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(RecordingError) as caught:
+        probe.start([])
+    assert str(caught.value) == (
+        "probe.start() was given an empty list; expected a module, or a list of modules"
+    )
+    with pytest.raises(RecordingError, match=r"was given a builtins\.dict; expected a module of numpy"):
+        probe.start({}, "a.h5")
+    assert not [*Path().iterdir()]
+
+
+def test_nothing_is_under_way() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        probe.stop()
+        probe.step(loss=1.0)  # once stopped, a program may go on
+        probe.log("x", 1.0)
+        probe.log("x", Tensor(sample((2,))))
+
+
+def test_step_before_start_says_so_once() -> None:
+    code = "import probe\nfor _ in range(3): probe.step(loss=1)"
+    done = python(code)
+    assert done.returncode == 0
+    assert done.stderr.count("probe.step() does nothing: no recording is under way") == 1
+
+
+def test_capture_closes_the_step() -> None:
+    net = model()
+    with probe.capture(net, "a.h5", task="tensor") as path:
+        assert path == Path("a.h5")
+        run(net)
+    assert states("a.h5") == [StepState.CLOSED]
+    assert not net.pre_hooks and not net.post_hooks
+
+
+def test_capture_marks_what_an_exception_interrupts() -> None:
+    net = model()
+    with pytest.raises(KeyboardInterrupt), probe.capture(net, "a.h5"):
+        run(net)
+        probe.step()
+        run(net)
+        raise KeyboardInterrupt
+    assert states("a.h5") == [StepState.CLOSED, StepState.ABORTED]
+    assert not net.pre_hooks and not net.post_hooks
+
+
+def test_an_empty_step_is_not_recorded_at_the_end() -> None:
+    net = model()
+    with probe.capture(net, "a.h5"):
+        run(net)
+        probe.step()
+    assert states("a.h5") == [StepState.CLOSED]
+
+
+# ---- numbers -------------------------------------------------------------------------------------------
+
+
+def test_scalars() -> None:
+    net = model()
+    with probe.capture(net, "a.h5"):
+        loss = run(net)
+        probe.log("seen", np.float32(0.5))
+        probe.step(loss, lr=1e-3, grad_norm=np.float64(2.0), skipped=True)
+        probe.step(loss=3)
+    with Reader("a.h5") as reader:
+        assert reader.scalars == [
+            (0, "seen", 0.5), (0, "loss", float(loss.item())), (0, "lr", 1e-3), (0, "grad_norm", 2.0),
+            (0, "skipped", 1.0), (1, "loss", 3.0),
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("value, kind", [("high", "str"), ([1.0], "list"), (np.ones(2), "ndarray")])
+def test_what_is_no_number(value: Any, kind: str) -> None:
+    with probe.capture(model(), "a.h5"), pytest.raises(ConfigError) as caught:
+        probe.step(lr=value)
+    assert str(caught.value).startswith(f"lr: expected a number or a tensor with one element, got {kind} (")
+    assert str(caught.value).endswith("); tensors are recorded by probe.log(name, tensor)")
+
+
+# ---- names of files ------------------------------------------------------------------------------------
+
+DEFAULT = re.compile(r"probe-\d{8}-\d{6}\.h5")
+
+
+@pytest.mark.parametrize("dump", [None, ""])
+def test_without_a_path_the_name_is_said(
+    dump: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if dump is not None:
+        monkeypatch.setenv("PROBE_DUMP", dump)
+    path = probe.start(model())
+    assert path is not None and DEFAULT.fullmatch(str(path)) and path.is_file()
+    assert capsys.readouterr().err == f"probe: recording to {path}\n"
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["argument", "variable"])
+@pytest.mark.parametrize("name", ["x.h5", "with space.hdf5", "folder", "no_suffix"])
+def test_where_it_goes(
+    name: str, given: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("folder").mkdir()
+    monkeypatch.setenv("PROBE_DUMP", "elsewhere.h5" if given else name)
+    path = probe.start(model(), name if given else None)
+    assert path is not None and path.is_file() and capsys.readouterr().err == ""
+    if name == "folder":
+        assert path.parent == Path("folder") and DEFAULT.fullmatch(path.name)
+    else:
+        assert path == Path(name)
+
+
+@pytest.mark.parametrize(
+    "variables, path, expected",
+    [
+        ({}, "a.h5", "a.h5"),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, "a.h5", "a.h5"),
+        ({"RANK": "3", "WORLD_SIZE": "8"}, "a.h5", "a.rank00003.h5"),
+        ({"PADDLE_TRAINER_ID": "12", "PADDLE_TRAINERS_NUM": "16"}, "x/a.b.h5", "x/a.b.rank00012.h5"),
+        ({"RANK_ID": "0", "RANK_SIZE": "2"}, "a", "a.rank00000.h5"),
+        ({"RANK": "3"}, "a.h5", "a.h5"),
+        ({"RANK": "first", "WORLD_SIZE": "8"}, "a.h5", "a.h5"),
+    ],
+)
+def test_ranks_have_files_of_their_own(
+    variables: dict[str, str], path: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("x").mkdir()
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert probe.start(model(), path) == Path(expected)
+    probe.stop()
+    with Reader(expected) as reader:
+        rank, size = [int(value) for value in variables.values()] if ".rank" in expected else (0, 1)
+        assert (reader.info.rank, reader.info.world_size) == (rank, size)
+
+
+def test_what_the_file_says_about_the_run() -> None:
+    with probe.capture(model(), "a.h5", steps="3-4", modules="!Dropout"):
+        pass
+    with probe.capture(model(), "b.h5"):
+        pass
+    with Reader("a.h5") as a, Reader("b.h5") as b:
+        assert a.info.run_id != b.info.run_id
+        assert (a.info.framework, a.info.probe_version) == ("numpy", probe.__version__)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4}", a.info.created)
+        assert a.info.config == {"task": "statistics", "level": "module", "steps": [[3, 4]], "ranks": None,
+                                 "modules": ["!Dropout"], "phases": None, "tensors": None}  # fmt: skip
+        assert {"python", "platform", "packages", "git_commit"} <= set(a.environment)
+
+
+# ---- processes that end, fork, or have no room ---------------------------------------------------------
+
+PROGRAM = """
+import os, signal, sys
+import probe
+from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy_tensor import Tensor
+from probe.testing import sample
+
+net = nn.Linear(3, 2)
+def train():
+    net(Tensor(sample((4, 3)))).sum().backward()
+
+probe.start(net, "a.h5")
+train()
+probe.step(loss=1)
+train()
+"""
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
+
+
+@pytest.mark.parametrize(
+    "end, status, expected",
+    [
+        ("", 0, [StepState.CLOSED, StepState.CLOSED]),
+        ("sys.exit(3)", 3, [StepState.CLOSED, StepState.CLOSED]),
+        ("raise ValueError", 1, [StepState.CLOSED, StepState.ABORTED]),
+    ],
+)
+def test_a_program_that_never_stops_the_recording(end: str, status: int, expected: list[StepState]) -> None:
+    done = python(PROGRAM + end)
+    assert done.returncode == status
+    assert states("a.h5") == expected
+
+
+FORK = """
+child = os.fork()
+if not child:
+    probe.log("x", 1.0)
+    train()
+    probe.step(loss=2)
+    probe.stop()
+    with probe.capture(net, "child.h5"):
+        train()
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+train()
+probe.stop()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_does_not_record() -> None:
+    done = python(PROGRAM + FORK)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert states("a.h5") == [StepState.CLOSED, StepState.CLOSED]
+    assert states("child.h5") == [StepState.CLOSED]
+    with Reader("a.h5") as reader, Reader("child.h5") as child:
+        assert reader.scalars == [(0, "loss", 1.0)]
+        assert sorted(set(reader.records["micro"][reader.records["step"] == 1])) == [0, 1]
+        assert child.info.run_id != reader.info.run_id
+
+
+FULL = """
+import resource, warnings
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+warnings.simplefilter("always")
+probe.step()
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+for number in range(400):
+    train()
+    if number % 50 == 0:
+        import time; time.sleep(0.05)
+    STEP
+probe.stop()
+probe.stop()
+print("trained")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs RLIMIT_FSIZE")
+@pytest.mark.parametrize("step", ["probe.step()", "pass"], ids=["while it runs", "at its end"])
+def test_without_room_there_is_one_warning_and_the_training_goes_on(step: str) -> None:
+    done = python(PROGRAM + FULL.replace("STEP", step))
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    assert done.stderr.count("ProbeWarning") == 1
+    assert "[Errno 27] File too large" in done.stderr and "the recording has stopped" in done.stderr
+    assert "HDF5" not in done.stderr and "Traceback" not in done.stderr
+    with Reader("a.h5") as reader:
+        assert not reader.info.closed and len(reader.records) == (
+            reader.steps["n_records"][-1] if len(reader.steps) else 0
+        )
