@@ -47,6 +47,9 @@ class _Command(click.Command):
 class _Failure(click.ClickException):
     exit_code = _TROUBLE
 
+    def __init__(self, message: str) -> None:
+        super().__init__(text.harmless(message))
+
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, package_name="probe-align", prog_name="probe")
@@ -83,12 +86,15 @@ def compare_command(
         task = progress.add_task("comparing", total=None)
         result = compare(a, b, mapping, direction=map_direction, min_coverage=min_coverage,
                          progress=lambda done, total: progress.update(task, completed=done, total=total))  # fmt: skip
-    style = style or _FORMATS.get(Path(output).suffix if output else "", "text")
+    style = style or _FORMATS.get(Path(output).suffix.lower() if output else "", "text")
     if output is None:
         _show(result, style, top)
     else:
-        Path(output).write_text(_rendered(result, style, top), encoding="utf-8")
-        click.echo(f"{result.verdict.value}; the report is in {output}", err=True)
+        try:
+            Path(output).write_text(_rendered(result, style, top), encoding="utf-8")
+        except OSError as error:
+            raise _Failure(f"cannot write {output}: {error.strerror}") from error
+        click.echo(f"{result.verdict.value}; the report is in {text.harmless(output)}", err=True)
     sys.exit(_EXIT[result.verdict])
 
 
@@ -101,7 +107,7 @@ def _show(result: Comparison, style: str, top: int) -> None:
 
 def _rendered(result: Comparison, style: str, top: int) -> str:
     if style == "json":
-        return json.dumps(result.as_json(), indent=2, ensure_ascii=False) + "\n"
+        return text.harmless_json(json.dumps(result.as_json(), indent=2, ensure_ascii=False)) + "\n"
     return table.as_csv(result) if style == "csv" else text.render(result, top).plain + "\n"
 
 
@@ -142,7 +148,7 @@ def export(file: str, tree: bool) -> None:
     \b
     Example: probe export a.h5 --tree
     """
-    click.echo(f"{write_tree(file)} names below /tree in {file}")
+    click.echo(f"{write_tree(file)} names below /tree in {text.harmless(file)}")
 
 
 def compare_main() -> None:

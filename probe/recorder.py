@@ -682,11 +682,19 @@ def _joined(prefix: str, path: str) -> str:
     return f"{prefix}.{path}" if prefix and path else prefix or path
 
 
+def _parent_of(path: str, index_of: dict[str, int]) -> int:
+    """Return the index of the module around a path; a module's own name may hold dots."""
+    outer = path.rpartition(".")[0]
+    while outer not in index_of:
+        outer = outer.rpartition(".")[0]
+    return index_of[outer]
+
+
 def _module_info(
     named: NamedModule, prefix: str, index_of: dict[str, int], n_params: dict[str, int]
 ) -> ModuleInfo:
     path = named.path
-    parent = index_of[path.rpartition(".")[0]] if path else (0 if prefix else -1)
+    parent = _parent_of(path, index_of) if path else (0 if prefix else -1)
     inside = f"{path}." if path else ""
     total = sum(n for owner, n in n_params.items() if owner == path or owner.startswith(inside))
     kind = type(named.module)

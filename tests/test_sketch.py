@@ -96,12 +96,18 @@ def test_the_order_of_axes_of_different_sizes_does_not_matter(data: st.DataObjec
 @hypothesis.given(data=st.data(), seed=st.integers(0, 2**32))
 def test_axes_of_size_one_do_not_matter(data: st.DataObject, seed: int) -> None:
     shape = data.draw(SHAPES)
-    places = data.draw(st.lists(st.integers(0, len(shape)), max_size=3))
+    places = data.draw(st.lists(st.integers(0, len(shape)), max_size=8))
     values = whole(shape, seed)
     longer = values
     for place in places:
         longer = np.expand_dims(longer, place)
     np.testing.assert_array_equal(sketch(longer), sketch(values))
+
+
+def test_many_axes_of_size_one() -> None:
+    """The fifth of them would turn all signs around."""
+    values = whole((2, 3), 0)
+    np.testing.assert_array_equal(sketch(values.reshape(1, 1, 2, 1, 1, 3, 1)), sketch(values))
 
 
 @pytest.mark.parametrize("shape", [(12, 12), (5, 9, 9), (4, 7, 4, 7), (8, 8, 8)])

@@ -229,10 +229,11 @@ def test_a_slow_writer_makes_the_producer_wait(tmp_path: Path) -> None:
     producer = threading.Thread(target=produce)
     producer.start()
     producer.join(0.5)
-    assert producer.is_alive() and len(handed_over) == 4, "4 times 256 KiB fill the queue"
-    assert len(alive) <= 5
+    waiting, in_memory, done = producer.is_alive(), len(alive), len(handed_over)
     disk_is_slow.set()
     producer.join(20)
+    assert waiting and done == 4, "4 times 256 KiB fill the queue"
+    assert in_memory <= 5
     assert not producer.is_alive()
     writer.close()
     with Reader(tmp_path / "a.h5") as reader:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from probe.comparison.events import ONE_SIDED, Event, StepPairs
+from probe.comparison.ledger import State
 from probe.comparison.metrics import Metrics, Side, Status
 from probe.comparison.result import SCHEMA, Coverage, Divergence, Kind, NodeRef, SlotResult, Verdict
 from probe.comparison.updates import UpdateJudge
-from probe.comparison.walk import State, StepWalk
+from probe.comparison.walk import StepWalk
 from probe.errors import ConfigError, NotRecordedError
 from probe.mapping import load_mapping
 from probe.matching import Direction, Matching, Reason, match
@@ -165,7 +166,8 @@ class _Run:
             if self.findings:
                 rest = len(steps) - done - 1
                 if rest:
-                    self.warnings.append(f"{rest} later steps are not judged: they inherit what is wrong in step {step}")
+                    what = "1 later step is not judged: it inherits" if rest == 1 else f"{rest} later steps are not judged: they inherit"
+                    self.warnings.append(f"{what} what is wrong in step {step}")
                 break
         return self._answer(matching, min_coverage)
 

@@ -70,6 +70,8 @@ UPDATED_GAIN = 4
 """updates are aligned with what the weights are multiplied by: their errors count this much more at the outputs"""
 NOISY_GRADIENT = 1e-4
 """beyond this error of its gradient, one parameter's update alone proves little under Adam and its kin"""
+MOST = 0.6
+"""share of parameters beyond which a finding is about all of them"""
 SYSTEMATIC = 0.2
 """share of parameters from which weak evidence against each of them is taken together"""
 

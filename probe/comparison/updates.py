@@ -13,9 +13,10 @@ import numpy as np
 
 from probe.comparison import tolerance
 from probe.comparison.events import Event, StepPairs
+from probe.comparison.ledger import State, common_factor
 from probe.comparison.metrics import Metrics, Status
 from probe.comparison.result import Divergence, Kind, NodeRef
-from probe.comparison.walk import State, StepWalk, common_factor
+from probe.comparison.walk import StepWalk
 from probe.records import Phase, Role
 from probe.sketch import WIDTH
 from probe.statistics import unit_roundoff
@@ -24,7 +25,6 @@ _NUMERIC = ("lr", "weight_decay", "momentum", "dampening", "betas", "eps", "alph
             "rho", "initial_accumulator_value", "lr_decay", "lambd")  # fmt: skip
 _SAME = 1e-9
 _PARALLEL = 0.9
-_MOST = 0.6
 
 ParameterKey = tuple[int, str]
 """(pair of modules, slot)"""
@@ -77,10 +77,10 @@ class UpdateJudge:
             assert metrics is not None
             key = (event.pair, event.slot_a)
             raw = self.state.gradients.get(key)
-            u = self.walk._u(event)
+            u = self.walk.u(event)
             limit = tolerance.USED.limit(u, raw if raw is not None else 1.0)
             wrong = metrics.is_known and raw is not None and raw <= 0.1 and metrics.rel_l2 > limit
-            if self.walk._settle(event, limit, wrong, raw or 0.0):
+            if self.walk.settle(event, limit, wrong, raw or 0.0):
                 text = "the gradient that backward left agrees, the one that the optimizer used differs"
                 faults.append(_Fault(event, limit, text, "look at clipping, unscaling and the reduction over ranks"))
             if raw is None and math.isfinite(metrics.rel_l2):
@@ -108,7 +108,7 @@ class UpdateJudge:
                 limit = math.nan
             else:
                 fault, limit = self._update_fault(event)
-                self.walk._settle(event, limit, fault is not None and not fault.is_weak, 1.0)
+                self.walk.settle(event, limit, fault is not None and not fault.is_weak, 1.0)
             if fault is not None:
                 faults.append(fault)
         return faults
@@ -200,10 +200,10 @@ class UpdateJudge:
             parameter = event.slot_a.partition(".")[0]
             error = self.state.gradients.get((event.pair, parameter), 0.0)
             error = max(error, self.state.optimizer.get((event.pair, event.slot_a), 0.0))
-            limit = tolerance.STATE.limit(self.walk._u(event), error)
+            limit = tolerance.STATE.limit(self.walk.u(event), error)
             wrong = metrics.is_known and error <= tolerance.UPDATE_ERROR_LIMIT and metrics.rel_l2 > limit
             self.state.optimizer[event.pair, event.slot_a] = metrics.rel_l2 if metrics.is_known else 1.0
-            if self.walk._settle(event, limit, wrong, error):
+            if self.walk.settle(event, limit, wrong, error):
                 name = event.slot_a.partition(".")[2]
                 text = f"the optimizer's {name} differs (B is {metrics.norm_ratio:.4g} times A), gradient and update agree"
                 faults.append(_Fault(event, limit, text, "look at the betas and at what the state began with"))
@@ -220,13 +220,13 @@ class UpdateJudge:
         judged = {_parameter(e) for e, _, _ in self.walk.events if e.phase is Phase.UPDATE and e.role is role}
         concerned = {_parameter(fault.event) for fault in faults}
         judged |= concerned
-        if len(concerned) > max(2, _MOST * len(judged)):
+        if len(concerned) > max(2, tolerance.MOST * len(judged)):
             self._report_all(faults, f"the {plural} of {len(concerned)} of {len(judged)} parameters differ")
             return
         for fault in faults:
             differing = self.settings.get(_parameter(fault.event))
             hint = f"the settings differ: {_settings_text(differing)}" if differing else fault.hint
-            refs = self.walk._refs(fault.event.pair, None, fault.event.slot_a or fault.event.slot_b,
+            refs = self.walk.refs(fault.event.pair, None, fault.event.slot_a or fault.event.slot_b,
                                    fault.event.slot_b or fault.event.slot_a)  # fmt: skip
             kind = Kind.MISSING if fault.event.is_one_sided else Kind.UPDATE
             self._append(fault, kind, refs, (fault.text,), hint)
@@ -237,7 +237,7 @@ class UpdateJudge:
         texts = [text, *common_factor(fault.event for fault in faults), f"the first of them: {first.text}"]
         common = {_settings_text(differing) for differing in self.settings.values()}
         hint = f"the settings differ: {'; '.join(sorted(common))}" if common else first.hint
-        self._append(first, Kind.UPDATE, self.walk._root_refs(first.event), tuple(texts), hint)
+        self._append(first, Kind.UPDATE, self.walk.root_refs(first.event), tuple(texts), hint)
 
     def _append(
         self, fault: _Fault, kind: Kind, refs: tuple[tuple[NodeRef, ...], tuple[NodeRef, ...]],
@@ -278,8 +278,8 @@ class UpdateJudge:
             assert metrics is not None
             if metrics.is_known and metrics.status is not Status.NONFINITE:
                 norm = max(metrics.norm_a, metrics.norm_b)
-                pooled.setdefault(event.pair, []).append((metrics.rel_l2 * norm, norm, self.walk._u(event)))
-        self.walk._pool(pooled, tolerance.UPDATED_GAIN)
+                pooled.setdefault(event.pair, []).append((metrics.rel_l2 * norm, norm, self.walk.u(event)))
+        self.walk.pool(pooled, tolerance.UPDATED_GAIN)
 
     def _two_sided_parameters(self) -> list[Event]:
         return self._two_sided(Role.PARAM)

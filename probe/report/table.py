@@ -9,6 +9,7 @@ from typing import Any
 
 from probe.comparison.divergence import Comparison
 from probe.comparison.result import SlotResult
+from probe.report.text import harmless
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -72,6 +73,6 @@ def _text(sizes: tuple[int, ...] | None) -> str:
 def _cell(value: object) -> object:
     if isinstance(value, float):
         return "" if math.isnan(value) else repr(value)
-    if isinstance(value, str) and value.startswith(_FORMULA):
-        return f"'{value}"
+    if isinstance(value, str):
+        return f"'{harmless(value)}" if value.startswith(_FORMULA) else harmless(value)
     return value

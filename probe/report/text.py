@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,7 +14,10 @@ from probe.comparison.metrics import Metrics
 from probe.comparison.result import Divergence, NodeRef, SlotResult, Verdict
 
 _STYLE = {Verdict.ALIGNED: "bold green", Verdict.DIVERGED: "bold red", Verdict.UNDECIDED: "bold yellow"}
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
+)
+"""what a terminal obeys, or what changes the order of what it shows"""
 _NUMBER = re.compile(r"\d+")
 _LONGEST = 200
 _MOST_LISTED = 8
@@ -44,6 +46,7 @@ def render(comparison: Comparison, top: int = 5) -> Text:
         out.append("Could not tell. Why:\n")
         for warning in comparison.warnings:
             out.append(f"  {plain(warning)}\n", style="yellow")
+        out.append("\n")
     _footer(out, comparison)
     if comparison.verdict is not Verdict.UNDECIDED:
         for warning in comparison.warnings:
@@ -54,8 +57,22 @@ def render(comparison: Comparison, top: int = 5) -> Text:
 
 def plain(text: str) -> str:
     """Return a name or message fit for a terminal: no control characters, not endlessly long."""
-    safe = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    safe = harmless(text)
     return safe if len(safe) <= _LONGEST else f"{safe[: _LONGEST - 1]}…"
+
+
+def harmless(text: str) -> str:
+    """Return a text with its control characters written out, as ``\\x1b`` and ``\\u202e``."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else _escape(found[0]), text)
+
+
+def harmless_json(document: str) -> str:
+    """Return JSON, over several lines, that says the same without control characters."""
+    return _CONTROL.sub(lambda found: found[0] if found[0] == "\n" else _escape(found[0]), document)
+
+
+def _escape(character: str) -> str:
+    return f"\\u{ord(character):04x}"
 
 
 def headline(divergence: Divergence) -> str:
@@ -163,9 +180,14 @@ def _footer(out: Text, comparison: Comparison) -> None:
 
 
 def _grouped(paths: Iterable[str]) -> str:
-    """Return paths with their numbers as ``*``, and how many there are of each."""
-    counts = Counter(_NUMBER.sub("*", path) for path in paths)
-    parts = [f"{plain(name) or 'the model'}{f' ×{n}' if n > 1 else ''}" for name, n in counts.items()]
+    """Return paths; those that differ in their numbers only as one, with ``*`` and how many there are."""
+    groups: dict[str, list[str]] = {}
+    for path in paths:
+        groups.setdefault(_NUMBER.sub("*", path), []).append(path)
+    parts = [
+        f"{plain(name)} ×{len(members)}" if len(members) > 1 else plain(members[0]) or "the model"
+        for name, members in groups.items()
+    ]
     more = f" and {len(parts) - _MOST_LISTED} more" if len(parts) > _MOST_LISTED else ""
     return ", ".join(parts[:_MOST_LISTED]) + more
 
