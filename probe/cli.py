@@ -66,8 +66,12 @@ def main() -> None:
 @click.argument("a", type=click.Path())
 @click.argument("b", type=click.Path())
 @click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models.")
-@click.option("--map-direction", type=click.Choice(["a-to-b", "b-to-a"]), help="Which side the mapping is written from.")
-@click.option("--format", "style", type=click.Choice(["text", "json", "csv"]), help="Default: text, or by the name of -o.")
+@click.option(
+    "--map-direction", type=click.Choice(["a-to-b", "b-to-a"]), help="Which side the mapping is written from."
+)
+@click.option(
+    "--format", "style", type=click.Choice(["text", "json", "csv"]), help="Default: text, or by the name of -o."
+)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the report to a file (.txt, .json, .csv).")
 @click.option("--top", default=5, show_default=True, help="How many further divergences to list.")
 @click.option("--min-coverage", default=MIN_COVERAGE, show_default=True, type=click.FloatRange(0, 1),

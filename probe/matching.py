@@ -217,7 +217,9 @@ def match(
     if direction is None:
         direction, is_tie = _found_direction(mapping, a, b)
         if is_tie:
-            said.append("the mapping fits both sides equally well; it is read as written from A: --map-direction decides")
+            said.append(
+                "the mapping fits both sides equally well; it is read as written from A: --map-direction decides"
+            )
     forwards = direction is Direction.A_TO_B
     walk = _Walk(a, b, mapping) if forwards else _Walk(b, a, mapping)
     said += walk.align_lists(weights_a, weights_b) if forwards else walk.align_lists(weights_b, weights_a)

@@ -292,7 +292,9 @@ class Recorder:
             tensor = reference()
             if tensor is not None and self._adapter.version_of(tensor) != version:
                 name = self._modules[module].path or "the model"
-                self._note(f"a gradient at {name} is not recorded: the tensor is a view that was changed in place", module)
+                self._note(
+                    f"a gradient at {name} is not recorded: the tensor is a view that was changed in place", module
+                )
         self._views.clear()
 
     def _watch_outputs(self, call: _Call, source: _Call, tensors: list[tuple[str, Any]]) -> None:
@@ -310,9 +312,7 @@ class Recorder:
             found = functools.partial(self._gradient, Role.GRAD_OUTPUT, call, slot, source.end)
             self._watch(tensor, found, call)
 
-    def _watch(
-        self, tensor: Any, found: Callable[[Any], None], call: _Call
-    ) -> Callable[[], None] | None:
+    def _watch(self, tensor: Any, found: Callable[[Any], None], call: _Call) -> Callable[[], None] | None:
         """Call ``found(gradient)`` when a tensor of a call has its gradient; return what takes the hook off.
 
         A leaf keeps its hooks, and one that is used in several micro-batches gets a gradient from each of them.
@@ -385,9 +385,7 @@ class Recorder:
     # Backward
 
     @_guarded
-    def _gradient(
-        self, role: Role, call: _Call, slot: str, seq: int, gradient: Any, logged: bool = False
-    ) -> None:
+    def _gradient(self, role: Role, call: _Call, slot: str, seq: int, gradient: Any, logged: bool = False) -> None:
         if not self._active:
             return
         if call.step != self.step_number:
@@ -397,9 +395,7 @@ class Recorder:
         self._observe(Phase.BACKWARD, role, call.module, slot, gradient, call, order=-seq, logged=logged)
 
     @_guarded
-    def _leaf_gradient(
-        self, found: Callable[[Any], None], micro: int, micros: set[int], gradient: Any
-    ) -> None:
+    def _leaf_gradient(self, found: Callable[[Any], None], micro: int, micros: set[int], gradient: Any) -> None:
         """Pass on the gradient of a leaf, if the backward under way is that of the micro-batch."""
         if len(micros) == 1 or micro == self._last_backward_micro:
             found(gradient)
@@ -690,9 +686,7 @@ def _parent_of(path: str, index_of: dict[str, int]) -> int:
     return index_of[outer]
 
 
-def _module_info(
-    named: NamedModule, prefix: str, index_of: dict[str, int], n_params: dict[str, int]
-) -> ModuleInfo:
+def _module_info(named: NamedModule, prefix: str, index_of: dict[str, int], n_params: dict[str, int]) -> ModuleInfo:
     path = named.path
     parent = _parent_of(path, index_of) if path else (0 if prefix else -1)
     inside = f"{path}." if path else ""

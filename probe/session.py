@@ -20,8 +20,8 @@ from probe._version import __version__
 from probe.adapters.base import Adapter, adapter_for
 from probe.config import RecordConfig
 from probe.errors import ConfigError, ProbeWarning, RecordingError, StoreError
-from probe.records import RunInfo, StepState
 from probe.recorder import Recorder
+from probe.records import RunInfo, StepState
 from probe.store.writer import Writer, now
 
 _current: Recorder | None = None
@@ -271,5 +271,3 @@ def _git_commit() -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
-
-

@@ -10,6 +10,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -103,6 +104,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def plain_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One recording for all tests that only look at it."""
+    return record(tmp_path_factory.mktemp("plain") / "a.h5")
 
 
 def run(*arguments: str | Path, width: int = 80, **environment: str) -> Result:
@@ -257,8 +264,13 @@ def test_csv(folder: Path) -> None:
     assert list(rows[0]) == COLUMNS
     found = probe.compare("a.h5", "b.h5")
     assert len(rows) == len(found.slots)
-    wrong, = [row for row in rows if row["verdict"] == "introduced"]
-    assert (wrong["path_a"], wrong["phase"], wrong["role"], wrong["slot_a"]) == ("layers.1.up", "forward", "output", "0")
+    (wrong,) = [row for row in rows if row["verdict"] == "introduced"]
+    assert (wrong["path_a"], wrong["phase"], wrong["role"], wrong["slot_a"]) == (
+        "layers.1.up",
+        "forward",
+        "output",
+        "0",
+    )
     assert (float(wrong["norm_ratio"]), wrong["estimated"], wrong["shape_a"]) == (0.5, "False", "[2, 3]")
     assert {row["max_abs_at"] for row in rows if row["status"] == "equal"} == {""}
 
@@ -382,13 +394,18 @@ BAD_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
     "command", [["compare", "bad.h5", "a.h5"], ["compare", "a.h5", "bad.h5"], ["info", "bad.h5"], ["show", "bad.h5"],
                 ["export", "--tree", "bad.h5"]], ids=" ".join,
 )  # fmt: skip
-def test_files_that_cannot_be_read(folder: Path, kind: str, command: list[str]) -> None:
+def test_files_that_cannot_be_read(folder: Path, plain_run: Path, kind: str, command: list[str]) -> None:
     make, message = BAD_FILES[kind]
-    record(Path("a.h5"))
+    shutil.copy(plain_run, "a.h5")
     make(Path("bad.h5"))
     result = run(*command)
     assert (result.exit_code, result.stdout) == (2, "")
     assert re.fullmatch(f"Error: {message}\n", result.stderr), result.stderr
+
+
+def test_errors_of_probe_compare_are_a_line_too(folder: Path) -> None:
+    result = CliRunner().invoke(compare_command, ["none.h5", "none.h5"])
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", "Error: there is no file none.h5\n")
 
 
 @pytest.mark.parametrize(
@@ -413,19 +430,24 @@ def test_a_mapping_that_is_not_there(folder: Path) -> None:
     _pair(net(), net())
     result = run("compare", "a.h5", "b.h5", "-lm", "megatron-core/qwen")
     assert result.exit_code == 2
-    assert re.search(r"^Error: there is no layer mapping megatron-core/qwen: .*did you mean megatron-core/qwen2", result.stderr)
+    assert re.search(
+        r"^Error: there is no layer mapping megatron-core/qwen: .*did you mean megatron-core/qwen2", result.stderr
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["nothing*"], "no module of a.h5 matches 'nothing*'; `probe info` lists what there is"),
-        (["*", "--phase", "fwd"], "phase 'fwd' is not known; expected one of init, forward, loss, backward, gradient, update"),
+        (
+            ["*", "--phase", "fwd"],
+            "phase 'fwd' is not known; expected one of init, forward, loss, backward, gradient, update",
+        ),
         (["layers", "--step", "9"], "nothing was recorded of 'layers' with these filters in a.h5"),
     ],
 )
-def test_show_finds_nothing(folder: Path, arguments: list[str], message: str) -> None:
-    record(Path("a.h5"))
+def test_show_finds_nothing(folder: Path, plain_run: Path, arguments: list[str], message: str) -> None:
+    shutil.copy(plain_run, "a.h5")
     result = run("show", "a.h5", *arguments)
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"Error: {message}\n")
 
@@ -450,7 +472,9 @@ def test_info_of_a_run_without_a_complete_step(folder: Path) -> None:
 
 def test_as_a_program(folder: Path) -> None:
     _pair(net(), net(wrong=[1]))
-    done = subprocess.run([sys.executable, "-m", "probe.cli", "compare", "a.h5", "b.h5"], capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "probe.cli", "compare", "a.h5", "b.h5"], capture_output=True, check=False
+    )
     assert (done.returncode, done.stderr) == (1, b"")
     text = done.stdout.decode("utf-8")
     assert text == run("compare", "a.h5", "b.h5").stdout and "\x1b" not in text
@@ -487,7 +511,11 @@ def hostile_pair(name: str) -> None:
     """Record two models in which the module, its class and its input have such a name, and are at fault."""
 
     def make(factor: float) -> Net:
-        kind = type(name.replace("\0", "").encode("utf-8", "replace").decode(), (Scale,), {"forward": lambda s, **given: given[name] * s.weight * factor})
+        kind = type(
+            name.replace("\0", "").encode("utf-8", "replace").decode(),
+            (Scale,),
+            {"forward": lambda s, **given: given[name] * s.weight * factor},
+        )
         wrong = kind(1.0, 2.0, 0.5)
         model = Net(**{"0": layer(0)})
         vars(model)[name] = wrong
@@ -503,13 +531,14 @@ def test_hostile_names_are_shown_safely(folder: Path, kind: str) -> None:
     hostile_pair(name)
     found = probe.compare("a.h5", "b.h5")
     assert found.first_divergence is not None
-    for width in WIDTHS:
-        report = run("compare", "a.h5", "b.h5", width=width)
-        shown = [run("info", "a.h5", width=width), run("show", "a.h5", "--limit", "0", width=width)]
-        assert [result.exit_code for result in (report, *shown)] == [1, 0, 0]
-        for result in (report, *shown):
-            assert not _DANGEROUS.search(result.stdout), _DANGEROUS.findall(result.stdout)
-            assert not result.stderr
+    report = run("compare", "a.h5", "b.h5")
+    shown = [
+        run(*each, width=width) for width in WIDTHS for each in (["info", "a.h5"], ["show", "a.h5", "--limit", "0"])
+    ]
+    assert [result.exit_code for result in (report, *shown)] == [1, 0, 0, 0, 0]
+    for result in (report, *shown):
+        assert not _DANGEROUS.search(result.stdout), _DANGEROUS.findall(result.stdout)
+        assert not result.stderr
     lines = report.stdout.splitlines()
     assert all(len(line) < 1000 for line in lines)
     assert sum(line.startswith("DIVERGED") for line in lines) == 1
@@ -517,18 +546,17 @@ def test_hostile_names_are_shown_safely(folder: Path, kind: str) -> None:
     document = json.loads(run("compare", "a.h5", "b.h5", "--format", "json").stdout)
     assert document["first_divergence"]["a"][0]["path"] == found.first_divergence.path
     assert run("export", "a.h5", "--tree").exit_code == 0
-    for suffix in ("json", "csv", "txt"):
-        assert run("compare", "a.h5", "b.h5", "-o", f"r.{suffix}").exit_code == 1
+    assert run("compare", "a.h5", "b.h5", "-o", "r.csv").exit_code == 1
+    assert_safe_csv(Path("r.csv").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_names_in_csv(folder: Path, kind: str) -> None:
-    hostile_pair(HOSTILE[kind])
-    text = run("compare", "a.h5", "b.h5", "--format", "csv").stdout
+def assert_safe_csv(text: str) -> None:
     rows = list(csv.reader(io.StringIO(text)))
     assert {len(row) for row in rows} == {len(COLUMNS)}
     cells = {cell for row in rows for cell in row}
-    assert not [cell for cell in cells if re.match(r"[=+\-@\t\r\n]", cell) and not re.fullmatch(r"-?[\d.e+-]+|-?inf", cell)]
+    assert not [
+        cell for cell in cells if re.match(r"[=+\-@\t\r\n]", cell) and not re.fullmatch(r"-?[\d.e+-]+|-?inf", cell)
+    ]
     assert not re.search(r"[\x00-\x09\x0b\x0c\x0e-\x1f\x7f-\x9f]", text), "a terminal would obey"
     paths = {row[COLUMNS.index("path_a")] for row in rows[1:]}
     assert len(paths) == 7, "no two modules are shown as one"
@@ -537,9 +565,9 @@ def test_hostile_names_in_csv(folder: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     "name", ["a\nb.h5", "a\x1b[2Jb.h5", "a\u202eb.h5", "[red]b[bold].h5", "=b.h5", "-b.h5", "b" * 200 + ".h5", "🤖.h5"]
 )
-def test_hostile_names_of_files(folder: Path, name: str) -> None:
-    record(Path("a.h5"))
-    record(Path(name))
+def test_hostile_names_of_files(folder: Path, plain_run: Path, name: str) -> None:
+    shutil.copy(plain_run, "a.h5")
+    shutil.copy(plain_run, name)
     for arguments in (["compare", "a.h5", "--", name], ["info", "--", name], ["compare", "--", name, name],
                       ["show", "--", name, "nothing"], ["export", "--tree", "--", name]):  # fmt: skip
         result = run(*arguments)

@@ -174,9 +174,7 @@ MODEL_FAULTS: dict[str, tuple[Callable[[Model], object], tuple[str, str, str, st
         ("forward", "introduced", "layers.2", "0"),
     ),
     "code between two children": (
-        lambda m: replaced(
-            m, "layers.1.mlp", forward=lambda s, x: s.down(s.act(s.gate(x)) * s.up(x) * 1.001)
-        ),
+        lambda m: replaced(m, "layers.1.mlp", forward=lambda s, x: s.down(s.act(s.gate(x)) * s.up(x) * 1.001)),
         ("forward", "introduced", "layers.1.mlp", "0"),
     ),
     "dropout left on": (
@@ -207,9 +205,7 @@ MODEL_FAULTS: dict[str, tuple[Callable[[Model], object], tuple[str, str, str, st
         ("gradient", "missing", DOWN, "weight"),
     ),
     "gradient of one weight": (
-        lambda m: replaced(
-            m, DOWN, forward=lambda s, x: x @ scaled_gradient(s.weight, 1.5).swapaxes(0, 1) + s.bias
-        ),
+        lambda m: replaced(m, DOWN, forward=lambda s, x: x @ scaled_gradient(s.weight, 1.5).swapaxes(0, 1) + s.bias),
         ("gradient", "introduced", DOWN, "weight"),
     ),
 }
@@ -237,9 +233,7 @@ def assert_found(found: Comparison, wanted: tuple[str, str, str, str], path_b: s
     mostly_statistics(MODEL_FAULTS, "eps", "NaN", "a layer dropped", "one weight", "no bias", "frozen",
                       "gradient of one of two consumers", "gradient at a container's input"),
 )  # fmt: skip
-def test_a_fault_is_found_where_it_is(
-    clean: Clean, faulty: Faulty, name: str, task: str
-) -> None:
+def test_a_fault_is_found_where_it_is(clean: Clean, faulty: Faulty, name: str, task: str) -> None:
     wanted = MODEL_FAULTS[name][1]
     found = probe.compare(clean(task), faulty(name, task))
     assert_found(found, wanted)
@@ -255,7 +249,9 @@ def _path_there(path: str) -> str:
     return path
 
 
-@pytest.mark.parametrize(("name", "task"), mostly_statistics(sorted(MODEL_FAULTS.keys() - NEEDS_PLACE), "eps", "frozen"))
+@pytest.mark.parametrize(
+    ("name", "task"), mostly_statistics(sorted(MODEL_FAULTS.keys() - NEEDS_PLACE), "eps", "frozen")
+)
 def test_a_fault_is_found_under_noise_in_a_model_with_other_names_and_layout(
     clean: Clean, run: Recorder, name: str, task: str
 ) -> None:
@@ -609,7 +605,9 @@ def test_low_coverage(run: Recorder) -> None:
     a, b = run(), run(there)
     found = probe.compare(a, b)
     assert found.verdict is Verdict.UNDECIDED
-    assert said(found, "only 2% of the module calls have a counterpart (--min-coverage 50%): give a layer mapping with -lm")
+    assert said(
+        found, "only 2% of the module calls have a counterpart (--min-coverage 50%): give a layer mapping with -lm"
+    )
     assert len(found.only_a) == len(found.only_b) == 42
     assert (found.coverage.paired, found.coverage.only_a, found.coverage.only_b) == (1, 42, 42)
     assert probe.compare(a, b, min_coverage=0.01).verdict is Verdict.ALIGNED
@@ -672,7 +670,7 @@ def test_what_was_filtered_on_either_side_is_no_fault(
         assert found.first_divergence is None, found.first_divergence
         assert found.verdict in (Verdict.ALIGNED, Verdict.UNDECIDED)
         assert found.verdict is Verdict.ALIGNED or not found.coverage.compared
-        (name, filters), = option.items()
+        ((name, filters),) = option.items()
         text = f"the {name} that were recorded are not the same: {sides.format(', '.join(filters))}"
         assert said(found, text)
 
@@ -739,7 +737,9 @@ def test_an_input_that_only_one_side_has_lowers_confidence(run: Recorder) -> Non
         return x + self.mlp(self.norm2(x))
 
     def masked() -> GPT:
-        return changed(lambda m: (replaced(m, "layers.1.attn", forward=with_mask), replaced(m, "layers.1", forward=block)))
+        return changed(
+            lambda m: (replaced(m, "layers.1.attn", forward=with_mask), replaced(m, "layers.1", forward=block))
+        )
 
     a = run()
     assert probe.compare(a, run(masked())).verdict is Verdict.ALIGNED
@@ -794,7 +794,7 @@ def test_drilling_down(clean: Clean, run: Recorder) -> None:
     assert {s.path_a for s in found["layers.*.norm1"]} == {f"layers.{n}.norm1" for n in range(3)}
     assert {s.path_a for s in found["*self_attention"]} == {f"layers.{n}.attn" for n in range(3)}
     assert {s.path_a for s in found[""]} == {""}
-    output, = (s for s in here if s.role is Role.OUTPUT)
+    (output,) = (s for s in here if s.role is Role.OUTPUT)
     assert (output.shape_a, output.shape_b) == ((2, 6, 16), (6, 2, 16))
     assert (output.class_a, output.class_b, output.dtype_a) == ("RMSNorm", "RMSNorm", "float32")
     with pytest.raises(NotRecordedError, match="'layers.9' is in neither recording, or has no counterpart"):
@@ -833,7 +833,11 @@ def test_the_table(clean: Clean, faulty: Faulty) -> None:
     row = wrong.iloc[0]
     first = found.first_divergence
     assert first is not None and first.metrics is not None
-    assert (row.rel_l2, row.limit, row.max_abs_at) == (first.metrics.rel_l2, first.limit, str(list(first.metrics.max_abs_at)))
+    assert (row.rel_l2, row.limit, row.max_abs_at) == (
+        first.metrics.rel_l2,
+        first.limit,
+        str(list(first.metrics.max_abs_at)),
+    )
     assert (row.phase, row.role, row.status, row.estimated, row.matched_by) == (
         "forward", "output", "compared", False, "same path",
     )  # fmt: skip
@@ -899,9 +903,11 @@ def test_json_has_the_names_of_the_design(
     assert document["first_divergence"] == (document["divergences"][0] if fault else None)
     if fault == "eps":
         first = document["first_divergence"]
-        assert first["a"] == first["b"] == [
-            {"step": 0, "micro": 0, "path": "layers.1.norm2", "class": "RMSNorm", "call": 0, "slot": "0"}
-        ]
+        assert (
+            first["a"]
+            == first["b"]
+            == [{"step": 0, "micro": 0, "path": "layers.1.norm2", "class": "RMSNorm", "call": 0, "slot": "0"}]
+        )
         assert first["estimated"] is (task == "statistics")
         assert (first["metrics"]["max_abs"] is None) is (task == "statistics")
     if fault == "a layer dropped":

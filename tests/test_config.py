@@ -44,11 +44,11 @@ def test_steps(value: object, expected: list[int]) -> None:
 @pytest.mark.parametrize(
     "value, text",
     [
-        (-1, "steps=-1: -1 is no step; expected for example 3, [0, 10] or [0, \"10-20\"]"),
-        (1.5, "steps=1.5: 1.5 is no step; expected for example 3, [0, 10] or [0, \"10-20\"]"),
-        (True, "steps=True: True is no step; expected for example 3, [0, 10] or [0, \"10-20\"]"),
+        (-1, 'steps=-1: -1 is no step; expected for example 3, [0, 10] or [0, "10-20"]'),
+        (1.5, 'steps=1.5: 1.5 is no step; expected for example 3, [0, 10] or [0, "10-20"]'),
+        (True, 'steps=True: True is no step; expected for example 3, [0, 10] or [0, "10-20"]'),
         ("²", "steps='²': '²' is no step; expected for example 3, [0, 10] or [0, \"10-20\"]"),
-        ([0, [1, 2]], "steps=[0, [1, 2]]: [1, 2] is no step; expected for example 3, [0, 10] or [0, \"10-20\"]"),
+        ([0, [1, 2]], 'steps=[0, [1, 2]]: [1, 2] is no step; expected for example 3, [0, 10] or [0, "10-20"]'),
         ("10-", "steps='10-': '10-' is no step; expected for example 3, [0, 10] or [0, \"10-20\"]"),
         ("12-10", "steps='12-10': the range '12-10' runs backwards"),
     ],
@@ -99,9 +99,7 @@ def test_tensors_in_full() -> None:
     assert wanted == [True, True, False, False]
     with pytest.raises(ConfigError) as caught:
         RecordConfig.from_options(task="structure", tensors="a.*")
-    assert str(caught.value) == (
-        "task='structure' records no numbers, but tensors= asks for values: leave one out"
-    )
+    assert str(caught.value) == ("task='structure' records no numbers, but tensors= asks for values: leave one out")
 
 
 def test_phases_and_ranks() -> None:

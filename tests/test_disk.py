@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ def read(disk: Disk, offset: int, size: int) -> bytes:
     return disk.read(size)
 
 
-@hypothesis.settings(max_examples=150, deadline=None)
+@hypothesis.settings(max_examples=80, deadline=None)
 @hypothesis.given(steps=st.lists(WRITES | OTHERS, max_size=25))
 def test_it_reads_as_written_and_keeps_what_was_committed(
     steps: list[tuple[Any, ...]], tmp_path_factory: pytest.TempPathFactory
@@ -54,6 +56,44 @@ def test_it_reads_as_written_and_keeps_what_was_committed(
             assert path.read_bytes() == committed
         assert path.read_bytes()[: len(committed)] == committed
         assert disk.seek(0, os.SEEK_END) == disk.tell() == len(model)
+    disk.close()
+
+
+def limited(size: int) -> AbstractContextManager[object]:
+    """No file can grow beyond a size: as good as a full disk."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    stack = contextlib.ExitStack()
+    stack.callback(resource.setrlimit, resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    return stack
+
+
+@hypothesis.settings(max_examples=80, deadline=None)
+@hypothesis.given(
+    old=st.lists(WRITES, min_size=1, max_size=4),
+    new=st.lists(WRITES, max_size=4),
+    room=st.integers(-1, 9000) | st.integers(0, 300_000),
+)
+def test_a_commit_without_room_changes_nothing(
+    old: list[tuple[Any, ...]], new: list[tuple[Any, ...]], room: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("disk") / "file"
+    disk = Disk(path)
+    for _, offset, size, value in old:
+        write(disk, offset, bytes([value]) * size)
+    disk.commit()
+    committed = path.read_bytes()
+    with limited(len(committed) + room):
+        try:
+            for _, offset, size, value in new:
+                write(disk, offset, bytes([value]) * size)
+            disk.commit()
+        except OSError as error:
+            assert error.errno == errno.EFBIG
+            assert path.read_bytes()[: len(committed)] == committed
+        else:
+            assert path.stat().st_size <= len(committed) + max(room, 0)
     disk.close()
 
 

@@ -123,9 +123,7 @@ def test_comparison_does_not_import_recording(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_frameworks_are_imported_by_their_adapters_alone(name: str) -> None:
     top = {full.partition(".")[0] for full in imports(NAMES[name], name)}
-    assert not {
-        framework for framework in top & FRAMEWORKS if not name.startswith(f"adapters.{framework}")
-    }
+    assert not {framework for framework in top & FRAMEWORKS if not name.startswith(f"adapters.{framework}")}
     assert not {full.partition(".")[0] for full in at_import(NAMES[name])} & ONLY_INSIDE_FUNCTIONS
 
 

@@ -147,7 +147,9 @@ def test_any_text_is_a_mapping_or_a_mapping_error(text: str) -> None:
 
 
 @given(st.binary(max_size=100))
-def test_any_bytes_in_a_file_are_a_mapping_or_a_mapping_error(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
+def test_any_bytes_in_a_file_are_a_mapping_or_a_mapping_error(
+    tmp_path_factory: pytest.TempPathFactory, raw: bytes
+) -> None:
     file = tmp_path_factory.getbasetemp() / "bytes.yaml"
     file.write_bytes(raw)
     try:
@@ -216,7 +218,9 @@ def test_a_name_that_is_almost_right() -> None:
 
 
 def test_a_name_that_is_nothing_lists_what_there_is(tmp_path: Path) -> None:
-    with pytest.raises(MappingError, match="neither a file nor the name of one; those that come with probe: .*qwen2") as caught:
+    with pytest.raises(
+        MappingError, match="neither a file nor the name of one; those that come with probe: .*qwen2"
+    ) as caught:
         load_mapping(tmp_path / "nothing-of-that-kind")
     assert isinstance(caught.value, ProbeError) and isinstance(caught.value, ValueError)
 

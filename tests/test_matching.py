@@ -221,6 +221,14 @@ def test_what_is_mapped_goes_before_what_has_the_same_name() -> None:
     assert names(matched(swapped, b, {"Net": {"up": "w"}}), swapped, b) == {"": "", "up": "w"}
 
 
+def test_what_is_inside_a_module_that_lost_its_place_is_lost_too() -> None:
+    a = tree({"": "Net", "w": "MLP", "w.x": "Linear", "up": "MLP"})
+    b = tree({"": "Net", "w": "MLP", "w.x": "Linear"})
+    found = matched(a, b, {"Net": {"up": "w"}})
+    assert names(found, a, b) == {"": "", "up": "w"}
+    assert left(found, a, b) == (["w", "w.x"], ["w.x"])
+
+
 # Wrappers
 
 WRAPPINGS = {
@@ -310,8 +318,7 @@ def test_a_layer_that_was_removed_is_found_by_weights(removed: int, direction: D
     assert {reasons(found, a)[f"layers.{n}"] for n in range(4) if n != removed} == {Reason.SAME_VALUES}
     larger, smaller = (4, 3) if direction is Direction.A_TO_B else (3, 4)
     assert found.warnings == (
-        f"layers has {larger} members on one side and {smaller} on the other; "
-        "they are paired by their initial weights",
+        f"layers has {larger} members on one side and {smaller} on the other; they are paired by their initial weights",
     )
 
 
@@ -475,7 +482,9 @@ def test_published_templates_on_the_published_trees(
     assert not pairs.keys() & none.keys()
     assert {(p.b, p.a) for p in other.pairs} == {(p.a, p.b) for p in found.pairs}
     numbers = {a: b for a, b in pairs.items() if ".layers." in a}
-    assert all(re.findall(r"layers\.(\d+)", a) == re.findall(r"(?:layers|blocks)\.(\d+)", b) for a, b in numbers.items())
+    assert all(
+        re.findall(r"layers\.(\d+)", a) == re.findall(r"(?:layers|blocks)\.(\d+)", b) for a, b in numbers.items()
+    )
 
 
 def test_what_the_mindspeed_template_cannot_say_is_said() -> None:

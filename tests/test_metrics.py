@@ -89,9 +89,7 @@ KINDS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(4, 7), (64, 96), (1, 32, 500)], ids=str)
-def test_the_estimate_from_sketches_is_near_the_truth(
-    measured: Measure, kind: str, shape: tuple[int, ...]
-) -> None:
+def test_the_estimate_from_sketches_is_near_the_truth(measured: Measure, kind: str, shape: tuple[int, ...]) -> None:
     a = noise(shape)
     b = KINDS[kind](a.reshape(-1, shape[-1])).reshape(shape)
     exact = measured(arrays(a, b, dtype="float64"), values=True)
@@ -357,7 +355,15 @@ def test_nan_against_zero_from_sketches_is_not_forgiven(measured: Measure) -> No
 
 @pytest.mark.parametrize(
     ("a", "b"),
-    [((4,), (4, 4)), ((4, 4), (4,)), ((1,), (7,)), ((), (3,)), ((3, 1), (3, 3)), ((2, 3), (2, 4)), ((2, 1, 3), (2, 5, 3))],
+    [
+        ((4,), (4, 4)),
+        ((4, 4), (4,)),
+        ((1,), (7,)),
+        ((), (3,)),
+        ((3, 1), (3, 3)),
+        ((2, 3), (2, 4)),
+        ((2, 1, 3), (2, 5, 3)),
+    ],
     ids=str,
 )
 def test_shapes_that_would_broadcast_are_not_comparable(
@@ -373,7 +379,9 @@ def test_a_column_against_a_row_is_compared_element_by_element_and_never_stretch
 ) -> None:
     column, row = np.array([[1.0], [2.0], [3.0]]), np.array([[1.0, 2.0, 3.0]])
     assert measured(arrays(column, row), values=values).rel_l2 == 0.0
-    assert measured(arrays(column, row + [[0, 0, 1]]), values=values).rel_l2 == pytest.approx(1 / math.sqrt(21), rel=1e-6)
+    assert measured(arrays(column, row + [[0, 0, 1]]), values=values).rel_l2 == pytest.approx(
+        1 / math.sqrt(21), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("order", [(1, 0, 2), (2, 0, 1), (2, 1, 0), (0, 2, 1)], ids=str)
@@ -537,7 +545,9 @@ def test_large_tensors_are_streamed(tmp_path: Path, shapes: tuple[tuple[int, ...
         paths.append(write_tensors(tmp_path / at, [Tensor(array, stats=hashed)], values=True))
         del array
         empty.unlink()
-    done = subprocess.run([sys.executable, "-c", _COMPARE, *map(str, paths)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _COMPARE, *map(str, paths)], capture_output=True, text=True, check=True
+    )
     error, largest, at, peak = done.stdout.strip().split(";")
     assert (float(error), float(largest), at) == (pytest.approx(math.sqrt(2)), 3.0, "(0, 0, 0)")
     assert int(peak) / 1024 <= 300, "MiB"

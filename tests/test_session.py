@@ -17,7 +17,7 @@ import pytest
 import probe
 from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor
-from probe.errors import ConfigError, ExistsError, ProbeWarning, RecordingError
+from probe.errors import ConfigError, ExistsError, RecordingError
 from probe.records import StepState
 from probe.store.reader import Reader
 from probe.testing import sample
@@ -71,9 +71,7 @@ def test_only_one_recording_at_a_time() -> None:
 def test_what_is_no_model_is_refused() -> None:
     with pytest.raises(RecordingError) as caught:
         probe.start([])
-    assert str(caught.value) == (
-        "probe.start() was given an empty list; expected a module, or a list of modules"
-    )
+    assert str(caught.value) == ("probe.start() was given an empty list; expected a module, or a list of modules")
     with pytest.raises(RecordingError, match=r"was given a builtins\.dict; expected a module of numpy"):
         probe.start({}, "a.h5")
     assert not [*Path().iterdir()]
@@ -292,7 +290,8 @@ import resource, warnings
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 warnings.simplefilter("always")
 probe.step()
-resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+room = os.path.getsize("a.h5") + 100_000
+resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
 for number in range(400):
     train()
     if number % 50 == 0:

@@ -36,7 +36,7 @@ def of_bytes(name: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
     """Return an array of any dtype with random bits, so with all kinds of NaN."""
     dtype = dtype_of(name)
     raw = np.random.default_rng(seed).integers(0, 256, (*shape, dtype.itemsize), np.uint8)
-    return (raw % 2 if dtype == bool else raw).view(dtype)[..., 0]
+    return (raw % 2 if dtype.kind == "b" else raw).view(dtype)[..., 0]
 
 
 # ---- tensors -------------------------------------------------------------------------------------------
@@ -158,9 +158,7 @@ def test_rows_come_back(data: st.DataObject, tmp_path_factory: pytest.TempPathFa
     notes = data.draw(st.lists(st.tuples(st.just(7), number, TEXT), max_size=3))
     hyper = st.dictionaries(TEXT, st.floats(allow_nan=False) | TEXT | st.none() | st.lists(number), max_size=3)
     groups = data.draw(st.lists(st.builds(OptimizerGroup, number, TEXT, number, hyper, shape), max_size=3))
-    facts = data.draw(
-        st.dictionaries(TEXT.filter(bool), TEXT | number | st.floats(allow_nan=False) | st.booleans())
-    )
+    facts = data.draw(st.dictionaries(TEXT.filter(bool), TEXT | number | st.floats(allow_nan=False) | st.booleans()))
 
     writer = Writer(path, INFO)
     writer.add_modules(modules)
@@ -178,9 +176,7 @@ def test_rows_come_back(data: st.DataObject, tmp_path_factory: pytest.TempPathFa
         assert reader.parameters == [dataclasses.replace(p, slot=clean(p.slot)) for p in parameters]
         assert reader.scalars == [(step, clean(name), value) for step, name, value in scalars]
         assert reader.notes == [(step, module, clean(text)) for step, module, text in notes]
-        assert reader.optimizer == [
-            (7, dataclasses.replace(g, class_name=clean(g.class_name))) for g in groups
-        ]
+        assert reader.optimizer == [(7, dataclasses.replace(g, class_name=clean(g.class_name))) for g in groups]
         assert reader.environment == {
             clean(key): clean(value) if isinstance(value, str) else value for key, value in facts.items()
         }
@@ -252,9 +248,7 @@ PLACES = [
 
 @pytest.mark.parametrize("size", [3, 3000], ids=["small", "large"])
 @pytest.mark.parametrize("path, slot, micro, place", PLACES, ids=range(len(PLACES)))
-def test_tensors_are_found_by_name(
-    path: str, slot: str, micro: int, place: str, size: int, tmp_path: Path
-) -> None:
+def test_tensors_are_found_by_name(path: str, slot: str, micro: int, place: str, size: int, tmp_path: Path) -> None:
     array = sample((size,))
     writer = Writer(tmp_path / "a.h5", INFO)
     add_record(writer, array, path=path, slot=slot, micro=micro)

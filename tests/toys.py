@@ -182,7 +182,9 @@ class SequenceFirst(nn.Module):
 
 class _LayerSBH(nn.Module):
     def __init__(self, block: Block) -> None:
-        super().__init__(before=block.norm1, self_attention=_AttentionSBH(block.attn), between=block.norm2, mlp=block.mlp)
+        super().__init__(
+            before=block.norm1, self_attention=_AttentionSBH(block.attn), between=block.norm2, mlp=block.mlp
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.self_attention(self.before(x))

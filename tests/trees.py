@@ -17,9 +17,7 @@ _LINE = re.compile(r"(?P<indent> *)(?:\((?P<first>[\w.]+?)(?:-(?P<last>\d+))?\):
 def modules(classes: Mapping[str, str]) -> list[ModuleInfo]:
     """Make modules from {path: class}, parents first; the root is ``""``."""
     index = {path: i for i, path in enumerate(classes)}
-    return [
-        ModuleInfo(path, name, index[path.rpartition(".")[0]] if path else -1) for path, name in classes.items()
-    ]
+    return [ModuleInfo(path, name, index[path.rpartition(".")[0]] if path else -1) for path, name in classes.items()]
 
 
 def tree(classes: Mapping[str, str]) -> Tree:

@@ -33,7 +33,7 @@ def array_of(vector: dict[str, Any]) -> np.ndarray:
     x = (np.arange(count) * 7919 % 1013 - 506).astype(np.float64)
     if dtype.kind == "c":
         return (x[::2] + 1j * x[1::2]).astype(dtype).reshape(shape)
-    if dtype == bool:
+    if dtype.kind == "b":
         return (x > 0).reshape(shape)
     x = x.astype(dtype)
     if vector.get("special"):

@@ -60,8 +60,10 @@ def summary(answers: list[Answer]) -> str:
         for answer in answers:
             if answer.mode == mode:
                 right[isinstance(ROWS[answer.row], Truth)].append(answer.right)
-        lines.append(f"{mode}: {sum(right[True])} of {len(right[True])} faults exact, "
-                     f"{sum(right[False])} of {len(right[False])} clean pairs aligned")
+        lines.append(
+            f"{mode}: {sum(right[True])} of {len(right[True])} faults exact, "
+            f"{sum(right[False])} of {len(right[False])} clean pairs aligned"
+        )
     return "\n".join(lines)
 
 
@@ -80,11 +82,16 @@ def _grade(cell: str) -> str:
 
 def _markdown(lines: list[list[str]], answers: list[Answer]) -> str:
     """The table as a page; written by `--markdown`, not by hand."""
-    text = ["# The fault suite", "",
-            "Written by `python -m benchmarks.faults --markdown docs/faults.md`. One fault at a time on side",
-            "B of a 6-layer `Qwen2ForCausalLM` (A: sdpa, B: eager attention); the right answers of",
-            "`benchmarks/faults/truth.py` were written before the comparator.", "",
-            "| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
+    text = [
+        "# The fault suite",
+        "",
+        "Written by `python -m benchmarks.faults --markdown docs/faults.md`. One fault at a time on side",
+        "B of a 6-layer `Qwen2ForCausalLM` (A: sdpa, B: eager attention); the right answers of",
+        "`benchmarks/faults/truth.py` were written before the comparator.",
+        "",
+        "| " + " | ".join(HEADER) + " |",
+        "|" + "---|" * len(HEADER),
+    ]
     text += ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in lines]
     return "\n".join([*text, "", *(f"* {line}" for line in summary(answers).splitlines()), ""])
 

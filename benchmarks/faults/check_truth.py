@@ -45,8 +45,10 @@ def trace(setup: Setup, given: Traced | None = None) -> Traced:
     """Run the first step of `setup`; `given` supplies the inputs of the local backward check."""
     run = Run(replace(setup, steps=1))
     traced = Traced({name: p.detach().clone() for name, p in run.model.named_parameters()}, batch(setup, 0))
-    hooks = [module.register_forward_hook(_keep(traced, name), with_kwargs=True)
-             for name, module in run.model.named_modules()]
+    hooks = [
+        module.register_forward_hook(_keep(traced, name), with_kwargs=True)
+        for name, module in run.model.named_modules()
+    ]
     traced.loss = run.backward(0)
     for hook in hooks:
         hook.remove()
@@ -120,10 +122,17 @@ def _missing_modules(a: Traced, b: Traced) -> Iterator[tuple[str, str, str, floa
 def _updates(a: Traced, b: Traced, noise: Traced) -> Iterator[tuple[str, str, str, float]]:
     """Parameters whose gradients agree and whose update or state does not; "" if all of them."""
     names = [n for n, g in a.gradients.items() if n in b.gradients and torch.equal(g, b.gradients[n])]
-    wrong = {n: _ratio(a.updates[n], b.updates[n], noise.updates[n])
-             for n in names if not torch.equal(a.updates[n], b.updates[n])}
-    wrong |= {n: _ratio(a.states[n + key], b.states[n + key], noise.states[n + key]) for n in names
-              for key in (":exp_avg", ":exp_avg_sq") if not torch.equal(a.states[n + key], b.states[n + key])}
+    wrong = {
+        n: _ratio(a.updates[n], b.updates[n], noise.updates[n])
+        for n in names
+        if not torch.equal(a.updates[n], b.updates[n])
+    }
+    wrong |= {
+        n: _ratio(a.states[n + key], b.states[n + key], noise.states[n + key])
+        for n in names
+        for key in (":exp_avg", ":exp_avg_sq")
+        if not torch.equal(a.states[n + key], b.states[n + key])
+    }
     if wrong and len(wrong) == len(names):
         yield "", "update", "update", min(wrong.values())
     elif wrong:  # of equals, the module that comes first in the model

@@ -91,9 +91,7 @@ class Run:
 
 def next_token_loss(logits: Tensor, ids: Tensor, smoothing: float) -> Tensor:
     """Mean cross entropy of logits [batch, sequence, vocabulary] against the ids one position on."""
-    return F.cross_entropy(
-        logits[:, :-1].float().flatten(0, 1), ids[:, 1:].flatten(), label_smoothing=smoothing
-    )
+    return F.cross_entropy(logits[:, :-1].float().flatten(0, 1), ids[:, 1:].flatten(), label_smoothing=smoothing)
 
 
 def batch(setup: Setup, index: int) -> Tensor:
@@ -105,9 +103,17 @@ def batch(setup: Setup, index: int) -> Tensor:
 def build(setup: Setup) -> Qwen2ForCausalLM:
     """The six-layer Qwen2 of `setup`, with its fault."""
     config = Qwen2Config(
-        vocab_size=VOCABULARY, hidden_size=128, intermediate_size=256, num_hidden_layers=LAYERS,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=False,
-        attention_dropout=0.0, attn_implementation=setup.attention, rms_norm_eps=1e-6,
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        tie_word_embeddings=False,
+        attention_dropout=0.0,
+        attn_implementation=setup.attention,
+        rms_norm_eps=1e-6,
         rope_parameters={"rope_type": "default", "rope_theta": setup.rope_theta},
     )
     model = Qwen2ForCausalLM(config).train()

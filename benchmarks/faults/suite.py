@@ -57,9 +57,7 @@ def record(folder: Path, rows: Iterable[str], modes: Iterable[str]) -> None:
 def judge(folder: Path, row: str, mode: str) -> Answer:
     """Compare the two recordings of `row` and grade what probe says."""
     truth = ROWS[row]
-    comparison = probe.compare(
-        folder / mode / "a" / f"{truth.baseline}.h5", folder / mode / "b" / f"{row}.h5"
-    )
+    comparison = probe.compare(folder / mode / "a" / f"{truth.baseline}.h5", folder / mode / "b" / f"{row}.h5")
     first, reason = comparison.first_divergence, "; ".join(map(str, comparison.warnings))
     if comparison.verdict == "undecided":
         return Answer(row, mode, "undecided", reason or NO_REASON)

@@ -160,9 +160,7 @@ class SelfAttention(nn.Module):
         qkv_size = (self.heads_per_group + 2) * self.groups * self.head
         self.core_attention = DotProductAttention(config)
         self.linear_proj = RowParallelLinear(config.hidden_size, config.hidden_size, config=config)
-        self.linear_qkv = ColumnParallelLinear(
-            config.hidden_size, qkv_size, config=config, bias=config.add_qkv_bias
-        )
+        self.linear_qkv = ColumnParallelLinear(config.hidden_size, qkv_size, config=config, bias=config.add_qkv_bias)
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor, rotary_pos_emb: Tensor
@@ -202,9 +200,7 @@ class TransformerLayer(nn.Module):
         self.pre_mlp_layernorm = RMSNorm(config)
         self.mlp = MLP(config)
 
-    def forward(
-        self, hidden_states: Tensor, attention_mask: Tensor, rotary_pos_emb: Tensor
-    ) -> tuple[Tensor, None]:
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor, rotary_pos_emb: Tensor) -> tuple[Tensor, None]:
         """``[s, b, h]`` to ``[s, b, h]``; the None is Megatron's cross-attention context."""
         attention, _ = self.self_attention(
             self.input_layernorm(hidden_states), attention_mask=attention_mask, rotary_pos_emb=rotary_pos_emb

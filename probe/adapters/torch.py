@@ -193,14 +193,10 @@ class TorchAdapter(Adapter):
         crossings = _crossings([t.grad_fn for t in outputs if t.grad_fn is not None], wanted, start)
         alone = {edge: indices[0] for edge, indices in wanted.items() if len(indices) == 1}
         return {
-            alone[edge]: _collect(places, alone[edge], found)
-            for edge, places in crossings.items()
-            if edge in alone
+            alone[edge]: _collect(places, alone[edge], found) for edge, places in crossings.items() if edge in alone
         }
 
-    def on_parameter_gradients(
-        self, parameters: Sequence[torch.Tensor], ended: Callable[[list[int]], None]
-    ) -> Removal:
+    def on_parameter_gradients(self, parameters: Sequence[torch.Tensor], ended: Callable[[list[int]], None]) -> Removal:
         self._backwards = _Backwards(parameters, ended)
         return self._backwards.remove
 
@@ -365,9 +361,7 @@ def _edge(tensor: torch.Tensor) -> tuple[object, int]:
         return tensor.view_as(tensor).grad_fn.next_functions[0]
 
 
-def _crossings(
-    roots: list[Any], wanted: dict[object, list[int]], start: int
-) -> dict[object, list[tuple[Any, int]]]:
+def _crossings(roots: list[Any], wanted: dict[object, list[int]], start: int) -> dict[object, list[tuple[Any, int]]]:
     """Find, for each wanted edge, the (node, input number) in the graph of a call that lead to it.
 
     Only nodes with sequence numbers from ``start`` on are walked: the call made them. Where more than _EDGE_LIMIT
@@ -392,9 +386,7 @@ def _crossings(
     return found
 
 
-def _collect(
-    places: list[tuple[Any, int]], index: int, found: Callable[[int, torch.Tensor], None]
-) -> Removal | None:
+def _collect(places: list[tuple[Any, int]], index: int, found: Callable[[int, torch.Tensor], None]) -> Removal | None:
     """Watch the gradients that cross the given places; if they are several, return what reports their sum."""
     if len(places) == 1:
         ((node, place),) = places
@@ -419,9 +411,7 @@ def _collect(
     return report
 
 
-def _crossing(
-    place: int, found: Callable[[torch.Tensor], None]
-) -> Callable[[tuple[Any, ...], tuple[Any, ...]], None]:
+def _crossing(place: int, found: Callable[[torch.Tensor], None]) -> Callable[[tuple[Any, ...], tuple[Any, ...]], None]:
     """Return a hook for a node, which must not hold a node: the two would never be freed."""
 
     def hook(grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:

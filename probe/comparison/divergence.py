@@ -153,7 +153,9 @@ class _Run:
         self.loose_a: dict[str, int] = {}
         self.loose_b: dict[str, int] = {}
 
-    def compared(self, mapping: Any, direction: Direction | None, min_coverage: float, progress: Progress | None) -> Comparison:
+    def compared(
+        self, mapping: Any, direction: Direction | None, min_coverage: float, progress: Progress | None
+    ) -> Comparison:
         weights = (_weights(self.a, self.tree_a), _weights(self.b, self.tree_b))
         matching = match(self.tree_a, self.tree_b, mapping, *weights, direction)
         self.warnings += matching.warnings
@@ -166,7 +168,11 @@ class _Run:
             if self.findings:
                 rest = len(steps) - done - 1
                 if rest:
-                    what = "1 later step is not judged: it inherits" if rest == 1 else f"{rest} later steps are not judged: they inherit"
+                    what = (
+                        "1 later step is not judged: it inherits"
+                        if rest == 1
+                        else f"{rest} later steps are not judged: they inherit"
+                    )
                     self.warnings.append(f"{what} what is wrong in step {step}")
                 break
         return self._answer(matching, min_coverage)
@@ -260,7 +266,9 @@ class _Run:
         shared_b = {(node.micro, pairs.matching.pairs[node.pair].b, node.call) for node in pairs.nodes.values()}
         if pairs.same_micros:
             for call in pairs.calls_a:
-                if (call.micro, call.module, call.number) not in pairs.nodes and self.tree_a.wrapped(call.module) is None:
+                if (call.micro, call.module, call.number) not in pairs.nodes and self.tree_a.wrapped(
+                    call.module
+                ) is None:
                     _count(self.loose_a, self.a.modules[call.module].path)
             for call in pairs.calls_b:
                 if (call.micro, call.module, call.number) not in shared_b and self.tree_b.wrapped(call.module) is None:
@@ -285,7 +293,10 @@ class _Run:
             if pairs.a.columns["nan"][event.row_a] and pairs.b.columns["nan"][event.row_b]:
                 path = self.a.modules[pairs.matching.pairs[event.pair].a].path or "the root"
                 return f"step {event.step}: {event.phase.label} {event.role.label} {event.slot_a} of {path} has"
-        losses = (self._scalars(self.a, pairs.step).get("loss", 0.0), self._scalars(self.b, pairs.step_b).get("loss", 0.0))
+        losses = (
+            self._scalars(self.a, pairs.step).get("loss", 0.0),
+            self._scalars(self.b, pairs.step_b).get("loss", 0.0),
+        )
         return f"step {pairs.step}: the loss is" if all(math.isnan(loss) for loss in losses) else ""
 
     @staticmethod
@@ -306,7 +317,9 @@ class _Run:
                 "give a layer mapping with -lm"
             )
         if unknown > len(known) > 0:
-            self._doubt(f"{unknown} of {len(self.slots)} pairs of tensors could not be compared, first: {_first(self.slots)}")
+            self._doubt(
+                f"{unknown} of {len(self.slots)} pairs of tensors could not be compared, first: {_first(self.slots)}"
+            )
         if self.nan and not self.findings:
             self._doubt(f"{self.nan} NaN on both sides: what is computed from it cannot be judged")
         infinite = [slot for slot in known if slot.metrics.status is Status.NONFINITE]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from probe.comparison.metrics import PARAMETER_ROLES, Metrics, Side, kind_of, measure_pair, squeezed
-from probe.matching import Matching
+from probe.matching import Matching, Reason
 from probe.records import Phase, Role
 
 _INPUT_ROLES = (Role.INPUT, Role.GRAD_INPUT, Role.GRAD_TOTAL)
@@ -137,6 +137,7 @@ class StepPairs:
         self.micros_a = sorted({call.micro for call in self.calls_a if call.micro >= 0})
         self.micros_b = sorted({call.micro for call in self.calls_b if call.micro >= 0})
         self.nodes: dict[Key, Node] = {}
+        self._names_a, self._names_b = _names(a), _names(b)
         self._pair_calls()
 
     @property
@@ -182,7 +183,9 @@ class StepPairs:
                     for event in self._slot_events(node, key_a, key_b, roles, backward):
                         yield node, event
 
-    def _slot_events(self, node: Node, key_a: Key, key_b: Key, roles: tuple[Role, ...], backward: bool) -> Iterator[Event]:
+    def _slot_events(
+        self, node: Node, key_a: Key, key_b: Key, roles: tuple[Role, ...], backward: bool
+    ) -> Iterator[Event]:
         first_a, first_b = self.rows_a.get(key_a, roles[0]), self.rows_b.get(key_b, roles[0])
         pairs = self.pair_slots(first_a, first_b)
         names_b = dict(pairs)
@@ -197,32 +200,67 @@ class StepPairs:
                 for i, j in zip(found_a, found_b, strict=False):
                     yield self._event(node.micro, phase, role, node.pair, node.call, slot_a, slot_b, i, j)
                 if not found_b and (slot_b or role in roles[:1]):
-                    yield self._event(node.micro, phase, role, node.pair, node.call, slot_a, slot_b, found_a[0], ONE_SIDED)
+                    yield self._event(
+                        node.micro, phase, role, node.pair, node.call, slot_a, slot_b, found_a[0], ONE_SIDED
+                    )
             taken = set(names_b.values())
             for slot_b, found_b in rows_b.items():
                 mine = next((a for a, b in pairs if b == slot_b), "")
                 if (slot_b not in taken and role in roles[:1]) or (mine and mine not in rows_a):
-                    yield self._event(node.micro, phase, role, node.pair, node.call, mine, slot_b, ONE_SIDED, found_b[0])
+                    yield self._event(
+                        node.micro, phase, role, node.pair, node.call, mine, slot_b, ONE_SIDED, found_b[0]
+                    )
 
     def parameter_events(self, phase: Phase, role: Role) -> Iterator[Event]:
-        """Yield the events of parameters in the order of A's parameters, the last occurrence of each."""
+        """Yield the events of parameters in the order of A's modules, the last occurrence of each."""
         prefix = f"{phase.label}:"
+        left = {
+            (pair.b, slot): rows[-1]
+            for pair in self.matching.pairs
+            for slot, rows in self.rows_b.get((0, pair.b, 0), role).items()
+            if slot.startswith(prefix)
+        }
         for index, pair in enumerate(self.matching.pairs):
-            rows_a, rows_b = self.rows_a.get((0, pair.a, 0), role), self.rows_b.get((0, pair.b, 0), role)
-            mine = {slot[len(prefix) :]: rows for slot, rows in rows_a.items() if slot.startswith(prefix)}
-            theirs = {slot[len(prefix) :]: rows for slot, rows in rows_b.items() if slot.startswith(prefix)}
-            for slot_a, slot_b in self.pair_parameters(mine, theirs):
-                i = mine[slot_a][-1] if slot_a else ONE_SIDED
-                j = theirs[slot_b][-1] if slot_b else ONE_SIDED
-                yield self._event(0, phase, role, index, 0, slot_a, slot_b, i, j)
+            for slot, rows in self.rows_a.get((0, pair.a, 0), role).items():
+                if slot.startswith(prefix):
+                    name = slot[len(prefix) :]
+                    b = self._counterpart(pair.a, name, prefix, left)
+                    row = left.pop(b) if b is not None else ONE_SIDED
+                    other = b[1][len(prefix) :] if b is not None else ""
+                    yield self._event(0, phase, role, index, 0, name, other, rows[-1], row)
+        for (module, slot), row in left.items():
+            yield self._event(0, phase, role, self.pair_of_b[module], 0, "", slot[len(prefix) :], ONE_SIDED, row)
+
+    def _counterpart(
+        self, module: int, slot: str, prefix: str, left: dict[tuple[int, str], int]
+    ) -> tuple[int, str] | None:
+        """Return where B recorded a parameter of A; a tied one may stand there under another of its names."""
+        parameter, _, rest = slot.partition(".")
+        suffix = f".{rest}" if rest else ""
+        for owner, name in self._names_a.get((module, parameter), [(module, parameter)]):
+            if owner not in self.pair_of_a:
+                continue
+            place = (self.matching.pairs[self.pair_of_a[owner]].b, name)
+            for other, slot_b in (place, *self._names_b.get(place, ())):
+                key = (other, f"{prefix}{slot_b}{suffix}")
+                if key in left:
+                    return key
+        return None
 
     def _event(
         self, micro: int, phase: Phase, role: Role, pair: int, call: int, slot_a: str, slot_b: str, i: int, j: int
     ) -> Event:
         event = Event(self.step, micro, phase, role, pair, call, slot_a, slot_b, i, j)
         if not event.is_one_sided:
-            event.metrics = measure_pair(self.a, i, self.b, j, free_axes=role not in PARAMETER_ROLES)
+            free = role not in PARAMETER_ROLES and self._may_differ_in_layout(pair)
+            event.metrics = measure_pair(self.a, i, self.b, j, free_axes=free)
         return event
+
+    def _may_differ_in_layout(self, pair: int) -> bool:
+        """Tell whether axes may stand in another order: not where both sides run the same class under the same name."""
+        modules = self.matching.pairs[pair]
+        a, b = self.a.reader.modules[modules.a], self.b.reader.modules[modules.b]
+        return modules.reason is Reason.MAPPED or a.class_name != b.class_name
 
     def is_unwatched(self, event: Event) -> bool:
         """Tell whether the side that lacks an event's tensor was not to record it, or broke off."""
@@ -260,13 +298,6 @@ class StepPairs:
             take(slot, slot)
         return pairs
 
-    def pair_parameters(
-        self, a: dict[str, list[int]], b: dict[str, list[int]]
-    ) -> list[tuple[str, str]]:
-        """Pair parameters by name; what is left stands alone."""
-        pairs = [(slot, slot if slot in b else "") for slot in a]
-        return pairs + [("", slot) for slot in b if slot not in a]
-
     def _fits(self, i: int, j: int) -> bool:
         same_kind = kind_of(self.a.dtypes[i]) == kind_of(self.b.dtypes[j])
         return same_kind and math.prod(self.a.shapes[i]) == math.prod(self.b.shapes[j])
@@ -278,6 +309,18 @@ class StepPairs:
     @staticmethod
     def _form(side: Side, row: int) -> tuple[str, tuple[int, ...]]:
         return kind_of(side.dtypes[row]), tuple(sorted(squeezed(side.shapes[row])))
+
+
+def _names(side: Side) -> dict[tuple[int, str], list[tuple[int, str]]]:
+    """Return, for every (module, slot) of a tied parameter, all of its places, that of its records first."""
+    by_path = {module.path: index for index, module in enumerate(side.reader.modules)}
+    found = {}
+    for parameter in side.reader.parameters:
+        if len(parameter.names) > 1:
+            parts = [name.rpartition(".") for name in parameter.names]
+            places = [(by_path[owner], slot) for owner, _, slot in parts if owner in by_path]
+            found.update(dict.fromkeys(places, places))
+    return found
 
 
 def _calls(side: Side) -> list[Call]:

@@ -79,9 +79,24 @@ class Flow:
         level = _outermost(consumers)
         place = level[0].parent
         while len(level) == 1 and self._is_container(level[0]):
-            place = level[0]
-            level = _outermost([other for other in consumers if place in other.ancestors()])
+            inner = level[0]
+            place = place if self._only_passes_on(inner) else inner
+            level = _outermost([other for other in consumers if inner in other.ancestors()])
         return place
+
+    def _only_passes_on(self, node: Node) -> bool:
+        """Tell whether a container has no code of its own: its children get and return all that it gets and returns."""
+        children = [other for other in self._pairs.nodes.values() if other.parent is node]
+        if node.loose_a or not children:
+            return False
+        made = {digest for child in children for digest in self._digests(child, Role.OUTPUT)}
+        given = self._digests(node, Role.INPUT)
+        taken = {digest for child in children for digest in self._digests(child, Role.INPUT)}
+        return self._digests(node, Role.OUTPUT) <= made and taken <= made | given
+
+    def _digests(self, node: Node, role: Role) -> set[object]:
+        key = (node.micro, self._pairs.matching.pairs[node.pair].a, node.call)
+        return {self._pairs.a.digest(rows[0]) for rows in self._pairs.rows_a.get(key, role).values()}
 
     def _unknown_leaves(self, use: Use) -> list[Node]:
         """Return the leaves that were given the tensor and of which it is not known what they passed back."""

@@ -99,6 +99,8 @@ class ForwardWalk(Ledger):
         for node, event in events:
             if event.is_one_sided and event.role is Role.INPUT:
                 self._unknown.setdefault(id(node), set()).add(event.slot_a or event.slot_b)
+        tops = [e for n, e in events if n.parent is None and e.role is Role.INPUT and e.metrics is not None]
+        self._other_batch = not all(self._same_size(event) for event in tops)
         self._compare_modes({id(node): node for node, _ in events}.values())
         for node, event in sorted(events, key=lambda pair: self._order(pair[1])):
             if event.metrics is not None:
@@ -159,6 +161,7 @@ class ForwardWalk(Ledger):
             self.settle(event, math.nan, False)
             if is_input:
                 self._unknown.setdefault(id(node), set()).add(event.slot_a)
+            self._leave_open(node, event, context)
             return
         u = max(self.u(event), context.u, unit_roundoff(node.autocast) if node.autocast else 0.0)
         sources = context.error if not (is_input and node.parent is None) else 0.0
@@ -185,6 +188,35 @@ class ForwardWalk(Ledger):
             self._context(node.parent).add(error, own_u)
             if not wrong:
                 self._last_good[node.parent] = node.end
+
+    def _leave_open(self, node: Node, event: Event, context: Level) -> None:
+        """Two tensors cannot be compared: a wrong size is a finding, what may be permuted is a doubt, both hide the rest."""
+        assert event.metrics is not None
+        is_input = event.role is Role.INPUT
+        place = node.parent if is_input else node
+        same_code = place is not None and self._same_code(node) and self._same_code(place)
+        if event.metrics.status is Status.PERMUTED:
+            if not context.tainted:
+                self.doubts.append(
+                    f"step {event.step}: the {event.role.label} {event.slot_a} of {self._path_a(node.pair)} differs, but only as "
+                    f"it would if its axes or elements were in another order: {event.metrics.reason}"
+                )
+        elif same_code and not context.tainted and not self._other_batch and not self._same_size(event):
+            assert place is not None
+            what = f"the {event.role.label} {event.slot_a} of {self._path_a(node.pair)}"
+            self._add(Phase.FORWARD, Kind.SHAPE, event, place.pair, tolerance.FORWARD, (f"{what}: {event.metrics.reason}",),
+                      node=place, hint="look at sizes, padding and strides there")  # fmt: skip
+        else:
+            return
+        for level in (
+            (self._context(node), self._context(node.parent)) if not is_input else (self._context(node), context)
+        ):
+            level.tainted = True
+
+    def _same_code(self, node: Node) -> bool:
+        """Tell whether both sides run the same class, so that their tensors correspond slot by slot."""
+        classes = self._classes(node.pair)
+        return classes[0] == classes[1]
 
     def _taint(self, node: Node, event: Event) -> None:
         """A few of the integers that a module is given differ (routing): do not judge what it makes of them."""
@@ -233,6 +265,14 @@ class ForwardWalk(Ledger):
             self._add(Phase.FORWARD, Kind.INPUTS, event, node.pair, rule, (what,), node=node,
                       hint="feed both sides the same batch before looking at anything else")  # fmt: skip
             return
+        given = self._given_to_the_model(node, event)
+        if given is not None:
+            top, slots = given
+            facts = (f"{self._path_a(node.pair)} is handed what the model was given, and that differs",)
+            self._append(Divergence(Phase.FORWARD, event.role, Kind.INPUTS, 0.95, *self.refs(top.pair, top, *slots),
+                                    event.metrics, rule.limit(self.u(event), 0.0), facts,
+                                    "feed both sides the same batch before looking at anything else"))  # fmt: skip
+            return
         if self._charge_loose(node.parent, event, node.begin, node.begin_b, rule):
             return
         name_a = self._path_a(node.pair)
@@ -248,6 +288,20 @@ class ForwardWalk(Ledger):
             facts.append(f"not compared on the way: {self._names(between)}")
         self._add(Phase.FORWARD, kind_of_finding(event.metrics), event, place.pair, rule, tuple(facts), node=place,
                   hint="look at the code of this module itself: what it does between the modules that it calls")  # fmt: skip
+
+    def _given_to_the_model(self, node: Node, event: Event) -> tuple[Node, tuple[str, str]] | None:
+        """Return the model and its slots when an input is, on both sides, one of the model's own inputs."""
+        top = list(node.ancestors())[-1]
+        pair = self.pairs.matching.pairs[top.pair]
+        sides = (
+            (self.pairs.a, self.pairs.rows_a.get((top.micro, pair.a, top.call), Role.INPUT), event.row_a),
+            (self.pairs.b, self.pairs.rows_b.get((top.micro, pair.b, top.call), Role.INPUT), event.row_b),
+        )
+        slots = []
+        for side, rows, row in sides:
+            same = [slot for slot, found in rows.items() if side.digest(found[0]) == side.digest(row) is not None]
+            slots += same[:1]
+        return (top, (slots[0], slots[1])) if len(slots) == 2 else None
 
     def _place_of(self, node: Node) -> Node | None:
         """Return the innermost caller of which it is known that it began right, by its inputs or by what ran inside."""
@@ -348,6 +402,11 @@ class ForwardWalk(Ledger):
             old = before.get((event.pair, event.slot_a))
             if old is not None and old.metrics is not None and old.metrics.is_known:
                 sources.add(old.metrics.rel_l2, self.u(event))
+                if old.metrics.rel_l2 > tolerance.FORWARD.limit(self.u(event), 0.0):
+                    name = f"{event.slot_a} of {self._path_a(event.pair)}"
+                    self.warnings.append(
+                        f"the buffer {name} differs before the first step (rel {old.metrics.rel_l2:.1e})"
+                    )
             for node, level in self._forward.items():
                 if node is not None and node.pair == event.pair:
                     sources.merge(level)
@@ -382,6 +441,8 @@ class ForwardWalk(Ledger):
         nodes = [node for node in self.pairs.nodes.values() if node.parent is None]
         for node in nodes:
             outputs.merge(self._forward.get(node, Level()))
+        if outputs.tainted:
+            return
         limit = tolerance.LOSS.limit(max(outputs.u, 2.0**-24), outputs.error)
         larger = max(abs(x), abs(y))
         error = abs(x - y) / larger if larger and math.isfinite(x) and math.isfinite(y) else 0.0
@@ -397,7 +458,10 @@ class ForwardWalk(Ledger):
             return
         metrics = Metrics(Status.COMPARED, error, norm_a=abs(x), norm_b=abs(y), max_abs=abs(x - y))
         times = f" (B is {y / x:.6g} times A)" if x and math.isfinite(y / x) else ""
-        facts = (f"the loss differs: {x:.9g} against {y:.9g}{times}", f"what it is computed from agrees (rel {outputs.error:.1e})")
+        facts = (
+            f"the loss differs: {x:.9g} against {y:.9g}{times}",
+            f"what it is computed from agrees (rel {outputs.error:.1e})",
+        )
         self._append(Divergence(
             Phase.LOSS, Role.VALUE, Kind.INTRODUCED if math.isfinite(error) else Kind.NONFINITE, 0.95,
             *self.refs(nodes[0].pair, nodes[0], "loss", "loss"), metrics, limit, facts,

@@ -73,6 +73,8 @@ class Ledger:
         self._with_inputs: set[Node] = set()
         """calls of which an input was compared"""
         self._unknown: dict[int, set[str]] = {}
+        self._other_batch = False
+        """an input of the model has another size"""
         self._frozen: set[int] = set()
         """modules of A that own a parameter which learns on one side only"""
         self._cut: list[Divergence] = []

@@ -11,7 +11,7 @@ import itertools
 import math
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from probe.store.reader import Reader
 
 _BLOCK = 8 * CHUNK
 """elements that are read at a time where the axes stand in another order"""
+_PART = 1 << 13
+"""elements that are taken in at a time: they stay in the cache, and BLAS starts no threads for so few"""
+_TINY = float(np.finfo(np.float64).tiny)
 _PERMUTED = "axes of the same size may be swapped; record with task='tensor' to decide"
 _REGROUPED = "the elements may stand in another order: axes were merged or split"
 _OVERFLOW = "the squares of the elements overflow"
@@ -194,7 +197,8 @@ def _from_sketches(
                        reason=_nonfinite_text(counts[0], counts[1]))  # fmt: skip
     if sorted(squeezed(a.shapes[i])) != sorted(squeezed(b.shapes[j])):
         return _from_statistics(a, i, b, j)
-    distance = float(np.linalg.norm(a.sketches[i] - b.sketches[j]))
+    with np.errstate(over="ignore"):
+        distance = float(np.linalg.norm(a.sketches[i] - b.sketches[j]))
     if kind == "integer":
         share = _share_of_integers(a, i, b, j, distance, turned)
         metrics = Metrics(Status.COMPARED, share, norm_a=norm_a, norm_b=norm_b, estimated=True)
@@ -213,7 +217,9 @@ def _share_of_integers(a: Side, i: int, b: Side, j: int, distance: float, turned
     """
     count = max(1, math.prod(a.shapes[i]))
     share = min(1.0, distance**2 / (2 * count))
-    if not _same_statistics(a, i, b, j) or (turned is None and _same_layout(a, i, b, j) and _same_hash_kind(a, i, b, j)):
+    if not _same_statistics(a, i, b, j) or (
+        turned is None and _same_layout(a, i, b, j) and _same_hash_kind(a, i, b, j)
+    ):
         low = min(a.columns["min"][i], b.columns["min"][j])
         high = max(a.columns["max"][i], b.columns["max"][j])
         gap = abs(a.columns["mean"][i] - b.columns["mean"][j]) / (high - low) if high > low else 0.0
@@ -298,40 +304,48 @@ class _Sums:
     max_abs: float = 0.0
     max_at: int = 0
     max_rel: float = 0.0
+    buffers: np.ndarray = field(default_factory=lambda: np.empty((3, _PART)), repr=False)
 
     def add(self, a: np.ndarray, b: np.ndarray) -> None:
         """Add a chunk of A (flat, in A's order) and what stands there in B."""
-        if a.size:
-            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                self._add(a, b)
+        first, second = a.reshape(-1), b.reshape(-1)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            for start in range(0, first.size, _PART):
+                self._add(first[start : start + _PART], second[start : start + _PART])
 
     def _add(self, a: np.ndarray, b: np.ndarray) -> None:
-        x, y = a.astype(np.float64).reshape(-1), b.astype(np.float64).reshape(-1)
-        finite = np.isfinite(x) & np.isfinite(y)
-        if not finite.all():
-            same = (x == y) | (np.isnan(x) & np.isnan(y))
-            self.mismatched += int((~finite & ~same).sum())
-            x, y = np.where(finite, x, 0.0), np.where(finite, y, 0.0)
-        error = y - x
-        size = np.abs(error)
-        top = int(size.argmax())
-        if size[top] > self.max_abs or not self.count:
-            self.max_abs, self.max_at = float(size[top]), self.count + top
-        self.squared += float(error @ error)
+        x, y, error = (buffer[: a.size] for buffer in self.buffers)
+        x[...], y[...] = a, b
+        np.subtract(y, x, out=error)
+        squared = float(error @ error)
+        if not math.isfinite(squared):
+            self._leave_out_nonfinite(x, y)
+            np.subtract(y, x, out=error)
+            squared = float(error @ error)
+        self.squared += squared
         self.squares_a += float(x @ x)
         self.squares_b += float(y @ y)
         self.inner += float(x @ error)
-        self.absolute += float(size.sum())
-        self.differing += int(np.count_nonzero(size))
-        larger = np.maximum(np.abs(x), np.abs(y))
-        relative = np.where(larger > 0, size / larger, 0.0)
-        self.max_rel = max(self.max_rel, float(relative.max()))
-        self.count += x.size
+        size = np.abs(error, out=error)
+        largest = float(size.max())
+        if largest > self.max_abs:
+            self.max_abs, self.max_at = largest, self.count + int(size.argmax())
+        self.count += a.size
+        if largest:
+            self.absolute += float(size.sum())
+            larger = np.maximum(np.abs(x, out=x), np.abs(y, out=y), out=x)
+            np.maximum(larger, _TINY, out=larger)
+            self.max_rel = max(self.max_rel, float(np.divide(size, larger, out=size).max()))
+
+    def _leave_out_nonfinite(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Count the elements that are not finite in the same way, and put zeros where one of a pair is not finite."""
+        finite = np.isfinite(x) & np.isfinite(y)
+        same = (x == y) | (np.isnan(x) & np.isnan(y))
+        self.mismatched += int((~finite & ~same).sum())
+        x[~finite] = y[~finite] = 0.0
 
 
-def _from_values(
-    a: Side, i: int, b: Side, j: int, free_axes: bool, turned: tuple[int, ...] | None
-) -> Metrics:
+def _from_values(a: Side, i: int, b: Side, j: int, free_axes: bool, turned: tuple[int, ...] | None) -> Metrics:
     shape_a, shape_b = a.shapes[i], b.shapes[j]
     first, second = a.columns["tensor"][i], b.columns["tensor"][j]
     integer = kind_of(a.dtypes[i]) == "integer"

@@ -205,7 +205,9 @@ class UpdateJudge:
             self.state.optimizer[event.pair, event.slot_a] = metrics.rel_l2 if metrics.is_known else 1.0
             if self.walk.settle(event, limit, wrong, error):
                 name = event.slot_a.partition(".")[2]
-                text = f"the optimizer's {name} differs (B is {metrics.norm_ratio:.4g} times A), gradient and update agree"
+                text = (
+                    f"the optimizer's {name} differs (B is {metrics.norm_ratio:.4g} times A), gradient and update agree"
+                )
                 faults.append(_Fault(event, limit, text, "look at the betas and at what the state began with"))
         return faults
 
@@ -296,9 +298,7 @@ def _different_settings(pairs: StepPairs) -> dict[ParameterKey, dict[str, tuple[
     for key in mine.keys() & theirs.keys():
         a, b = mine[key], theirs[key]
         differing = {
-            name: (a[name], b[name])
-            for name in _NUMERIC
-            if name in a and name in b and not _alike(a[name], b[name])
+            name: (a[name], b[name]) for name in _NUMERIC if name in a and name in b and not _alike(a[name], b[name])
         }
         if differing:
             found[key] = differing

@@ -140,7 +140,7 @@ class StepWalk(ForwardWalk):
         u = max(self.u(event), sources.u)
         floor = 16 * u if not self._arrived else 0.0
         limit = tolerance.GRADIENT.limit(u, max(sources.error, floor))
-        return self.settle(event, limit, error > limit, sources.error)
+        return self.settle(event, limit, error > limit and not sources.tainted, sources.error)
 
     def _owners(self) -> dict[tuple[int, str], list[int]]:
         """Return, for tied parameters, the pairs of all modules that hold them."""

@@ -8,7 +8,9 @@ a descriptor.
 from __future__ import annotations
 
 import ctypes
+import errno
 import itertools
+import operator
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +25,6 @@ _DIRECT = 16 * _PAGE
 """writes of this size go to the disk at once where they can"""
 _SPILL = 2048
 """pages that are held before those that can be are written"""
-_EVERYTHING = 1 << 62
 
 
 class Disk:
@@ -56,7 +57,7 @@ class Disk:
                 self._write_held(self._committed_pages)
                 if os.fstat(self._descriptor).st_size < self._size:
                     os.ftruncate(self._descriptor, self._size)
-                _write_at_once(self._descriptor, list(_runs(self._held, 0)))
+                _write_at_once(self._descriptor, list(self._runs(0)))
                 self._held.clear()
                 os.ftruncate(self._descriptor, self._size)
             except OSError as error:
@@ -83,9 +84,19 @@ class Disk:
 
     def _write_held(self, first: int) -> None:
         """Write the held pages from ``first`` on."""
-        for start, data in _runs(self._held, first):
-            self._to_disk(memoryview(data)[: max(self._size - start, 0)], start)
+        for start, data in self._runs(first):
+            self._to_disk(memoryview(data), start)
         self._held = {page: data for page, data in self._held.items() if page < first}
+
+    def _runs(self, first: int) -> Iterator[tuple[int, bytes]]:
+        """Yield (offset, bytes) of held pages that follow each other; last comes the run with the superblock."""
+        run: list[bytearray] = []
+        for page in sorted((page for page in self._held if page >= first), reverse=True):
+            run.append(self._held[page])
+            if page - 1 < first or page - 1 not in self._held:
+                start = page * _PAGE
+                yield start, b"".join(reversed(run))[: max(self._size - start, 0)]
+                run = []
 
     def _to_disk(self, data: memoryview, offset: int) -> None:
         while data:
@@ -169,9 +180,9 @@ def _write_at_once(descriptor: int, runs: list[tuple[int, bytes]]) -> None:
     """
     offsets, parts = [offset for offset, _ in runs], [part for _, part in runs]
     sizes = [len(part) for part in parts]
-    written = list(map(_pwrite, itertools.repeat(descriptor), parts, sizes, offsets))
-    if written != sizes:
-        number = ctypes.get_errno()
+    written = map(_pwrite, itertools.repeat(descriptor), parts, sizes, offsets)
+    if not all(map(operator.eq, written, sizes)):
+        number = ctypes.get_errno() or errno.ENOSPC
         raise OSError(number, os.strerror(number))
 
 
@@ -183,13 +194,3 @@ def _pages(offset: int, size: int) -> Iterator[tuple[int, int, int, int]]:
         count = min(_PAGE - start, size - done)
         yield page, start, done, count
         done += count
-
-
-def _runs(held: dict[int, bytearray], first: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, bytes) of held pages that follow each other; last comes the run with the superblock."""
-    run: list[bytearray] = []
-    for page in sorted((page for page in held if page >= first), reverse=True):
-        run.append(held[page])
-        if page - 1 < first or page - 1 not in held:
-            yield page * _PAGE, b"".join(reversed(run))
-            run = []

@@ -298,6 +298,5 @@ def _check_format(path: Path, name: object, version: object) -> None:
         raise FormatError(f"{path} is an HDF5 file, but not a recording of probe")
     if int(version) > schema.VERSION:
         raise FormatError(
-            f"{path} has format {version}, this probe reads up to format {schema.VERSION}: "
-            "upgrade probe-align"
+            f"{path} has format {version}, this probe reads up to format {schema.VERSION}: upgrade probe-align"
         )

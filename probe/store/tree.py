@@ -35,7 +35,9 @@ def write_tree(path: str | Path) -> int:
                   Role(r["role"]), reader.slots[r["slot"]])
             for r in reader.records
         ]  # fmt: skip
-        links = [(name, int(tensor)) for name, tensor in zip(names, reader.records["tensor"], strict=True) if tensor >= 0]
+        links = [
+            (name, int(tensor)) for name, tensor in zip(names, reader.records["tensor"], strict=True) if tensor >= 0
+        ]
     try:
         with h5py.File(path, "r+", locking=False) as file:
             link_tree(file, links)

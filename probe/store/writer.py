@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import functools
 import json
+import os
 import threading
 import time
 from collections import deque
@@ -75,6 +76,7 @@ class Writer:
         self._links: list[tuple[str, int]] = []
         self._blob_end = 0
         self._queue = _Queue(queue_bytes)
+        self._working = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="probe-writer", daemon=True)
         self._thread.start()
         _LIVE.add(self)
@@ -119,9 +121,7 @@ class Writer:
             self._new_names[dataset].append(storable_text(text))
         return index
 
-    def tensor(
-        self, stats: TensorStats, dtype: str, shape: tuple[int, ...], values: Callable[[], np.ndarray]
-    ) -> int:
+    def tensor(self, stats: TensorStats, dtype: str, shape: tuple[int, ...], values: Callable[[], np.ndarray]) -> int:
         """Store values unless equal ones are stored already; return the tensor's id.
 
         ``values`` is called only when they are new, and must return an array that nobody writes to again.
@@ -218,13 +218,15 @@ class Writer:
     def _run(self) -> None:
         try:
             while (job := self._queue.get()) is not None:
-                job()
+                with self._working:
+                    job()
                 if self._disk.error is not None:
                     raise self._disk.error
         except Exception as error:  # noqa: BLE001  whatever went wrong, the training goes on
             self.error = error
             self._queue.close()
-            self._let_go()
+            with self._working:
+                self._let_go()
 
     def _let_go(self) -> None:
         """Close the file, left as it is on disk; HDF5 must not hold it any more when the process ends."""
@@ -392,7 +394,24 @@ def _let_go_of_all() -> None:
         writer.abandon()
 
 
+_PAUSED: list[Writer] = []
+
+
+def _pause_all() -> None:
+    """Wait until no writer is inside HDF5: a process that is forked then would find it locked for ever."""
+    for writer in list(_LIVE):
+        writer._working.acquire()
+        _PAUSED.append(writer)
+
+
+def _resume_all() -> None:
+    while _PAUSED:
+        _PAUSED.pop()._working.release()
+
+
 atexit.register(_let_go_of_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_pause_all, after_in_parent=_resume_all, after_in_child=_resume_all)
 
 
 def now() -> str:

@@ -120,16 +120,12 @@ ALL_USED = (
 @pytest.mark.parametrize("name", ALL_USED)
 def test_every_output_has_a_gradient_or_a_note(name: str, recorded: Recorded) -> None:
     _, file = recorded(name)
-    outputs = sum(
-        int(file.of(Phase.FORWARD, Role.OUTPUT, step)["requires_grad"].sum()) for step in range(STEPS)
-    )
+    outputs = sum(int(file.of(Phase.FORWARD, Role.OUTPUT, step)["requires_grad"].sum()) for step in range(STEPS))
     gradients = sum(len(file.of(Phase.BACKWARD, Role.GRAD_OUTPUT, step)) for step in range(STEPS))
     if name == "checkpoint_reentrant":  # its first pass is no_grad: nothing requires a gradient there
         assert gradients > outputs
     else:
-        assert gradients == outputs or file.notes, (
-            f"{outputs - gradients} gradients are missing without a note"
-        )
+        assert gradients == outputs or file.notes, f"{outputs - gradients} gradients are missing without a note"
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "checkpoint_reentrant"])

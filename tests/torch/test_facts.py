@@ -526,11 +526,7 @@ def test_the_node_of_a_leaf_is_its_accumulate_grad() -> None:
     output, other = Twice()(x), x * 7
     node = get_gradient_edge(x).node
     assert x.grad_fn is None and node.name().endswith("AccumulateGrad") and node.variable is x
-    found = [
-        (n, i)
-        for n in (output.grad_fn.next_functions[0][0], output.grad_fn.next_functions[1][0])
-        for i in (0,)
-    ]
+    found = [(n, i) for n in (output.grad_fn.next_functions[0][0], output.grad_fn.next_functions[1][0]) for i in (0,)]
     assert all(n.next_functions[i][0] is node for n, i in found)
     got: list[Tensor] = []
     for n, index in found:
@@ -767,9 +763,7 @@ def test_global_optimizer_hooks_fire_for_any_optimizer(optimizer_log: list) -> N
 
 
 @pytest.mark.parametrize("keyword", [False, True])
-def test_the_pre_hook_of_a_step_with_a_closure_runs_before_the_closure(
-    optimizer_log: list, keyword: bool
-) -> None:
+def test_the_pre_hook_of_a_step_with_a_closure_runs_before_the_closure(optimizer_log: list, keyword: bool) -> None:
     p = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.LBFGS([p], max_iter=1)
 
@@ -844,9 +838,7 @@ def test_tensors_take_weak_references_which_live_as_long_as_the_tensor_does() ->
     del y
     gc.collect()
     assert dropped() is None
-    assert (
-        in_graph() is not None and of_gradient() is gradient.grad
-    )  # kept by C++ alone: still the same object
+    assert in_graph() is not None and of_gradient() is gradient.grad  # kept by C++ alone: still the same object
     del saved
     assert in_graph() is None
 
@@ -866,16 +858,12 @@ def test_function_modes_see_no_backward_ops_and_dispatch_modes_do() -> None:
     log: list[str] = []
 
     class Functions(TorchFunctionMode):
-        def __torch_function__(
-            self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
-        ) -> Any:
+        def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
             log.append(getattr(func, "__name__", ""))
             return func(*args, **(kwargs or {}))
 
     class Dispatches(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
-        ) -> Any:
+        def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
             log.append(str(func))
             return func(*args, **(kwargs or {}))
 
@@ -941,11 +929,7 @@ def test_fsdp2_parameters_and_gradients_are_dtensors_with_placements_and_a_local
         out = net(torch.ones(1, 2))
         out.sum().backward()
         weight = net[0].weight
-        assert (
-            type(out) is Tensor
-            and isinstance(net, fsdp.FSDPModule)
-            and type(net).__name__ == "FSDPSequential"
-        )
+        assert type(out) is Tensor and isinstance(net, fsdp.FSDPModule) and type(net).__name__ == "FSDPSequential"
         assert type(weight.grad).__name__ == "DTensor" and weight.placements[0].is_shard(0)
         assert weight.to_local().shape == (2, 2) and inside == [nn.Parameter]
     finally:

@@ -23,9 +23,7 @@ def test_truth_table_is_whole():
     assert set(B) == set(ROWS)
     for truth in FAULTS:
         assert truth.phase in PHASES and truth.kind in KINDS
-        assert (
-            truth.steps_run == B[truth.name].steps == A[truth.baseline].steps > truth.step
-        )
+        assert truth.steps_run == B[truth.name].steps == A[truth.baseline].steps > truth.step
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -53,14 +53,10 @@ def hooks(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> s
     for path, module in model.named_modules():
         holders += [(path, module, name) for name in MODULE_HOOKS]
         tensors = {**module._parameters, **{k: v for k, v in vars(module).items() if isinstance(v, Tensor)}}
-        holders += [
-            (f"{path}.{slot}", tensor, name) for slot, tensor in tensors.items() for name in TENSOR_HOOKS
-        ]
+        holders += [(f"{path}.{slot}", tensor, name) for slot, tensor in tensors.items() for name in TENSOR_HOOKS]
     holders += [("all", nn.modules.module, f"_global{name}") for name in MODULE_HOOKS]
     holders += [("all", optimizers, name) for name in GLOBAL_OPTIMIZER_HOOKS]
-    return {
-        (where, name, key) for where, holder, name in holders for key in getattr(holder, name, None) or ()
-    }
+    return {(where, name, key) for where, holder, name in holders for key in getattr(holder, name, None) or ()}
 
 
 class Recording:
@@ -135,9 +131,7 @@ def ddp_worker(rank: int, folder: str, names: list[str]) -> None:
     """Both ranks train every case plainly and with probe; a difference ends the process with an error."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
-    )
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     for name in names:
         expected = train(DDP_CASES[name])
         assert_same(expected, train(DDP_CASES[name]))

@@ -91,9 +91,7 @@ def test_tensors_of_several_chunks(shape: tuple[int, ...], dtype: torch.dtype) -
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_the_users_settings_do_not_matter(
-    dtype: torch.dtype, settings: AbstractContextManager[object]
-) -> None:
+def test_the_users_settings_do_not_matter(dtype: torch.dtype, settings: AbstractContextManager[object]) -> None:
     tensors = [random((5, 61, 2), dtype, spoilt=True), random((260, 1000), dtype)]
     expected = [[reference(TorchAdapter().values(t), (), kind) for kind in KINDS] for t in tensors]
     with settings:

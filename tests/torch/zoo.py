@@ -105,9 +105,7 @@ def train(case: Case, observer: Observer | None = None) -> Result:
     return result
 
 
-def _step(
-    case: Case, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, result: Result
-) -> Tensor:
+def _step(case: Case, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, result: Result) -> Tensor:
     def accumulate() -> Tensor:
         optimizer.zero_grad()
         for micro in range(ACCUMULATIONS):
@@ -190,9 +188,7 @@ def in_backward(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """An optimizer of its own for every parameter, stepped and cleared as soon as its gradient is there."""
     for parameter in model[0].parameters():
         own = torch.optim.SGD([parameter], lr=0.01)
-        parameter.register_post_accumulate_grad_hook(
-            lambda p, own=own: (own.step(), own.zero_grad()) and None
-        )
+        parameter.register_post_accumulate_grad_hook(lambda p, own=own: (own.step(), own.zero_grad()) and None)
 
 
 def gradient_penalty(model: models.Penalised, index: int) -> Tensor:
@@ -304,12 +300,8 @@ CASES: dict[str, Case] = {
     "checkpoint": Case(lambda: models.Checkpointed(False), ROWS),
     "tied": Case(models.Tied, lambda m, i: m(tokens(i, 2, 5))),
     "gradient_penalty": Case(models.Penalised, gradient_penalty),
-    "fused_adamw": Case(
-        mlp, ROWS, optimizer=lambda m: torch.optim.AdamW(m.parameters(), lr=0.01, fused=True)
-    ),
-    "lbfgs": Case(
-        mlp, ROWS, optimizer=lambda m: torch.optim.LBFGS(m.parameters(), lr=0.1, max_iter=3), closure=True
-    ),
+    "fused_adamw": Case(mlp, ROWS, optimizer=lambda m: torch.optim.AdamW(m.parameters(), lr=0.01, fused=True)),
+    "lbfgs": Case(mlp, ROWS, optimizer=lambda m: torch.optim.LBFGS(m.parameters(), lr=0.1, max_iter=3), closure=True),
     "evaluation": Case(mlp, ROWS, between=evaluations),
     "raises": Case(models.SometimesRaises, catching),
     "autocast_bf16": Case(mlp, under_autocast),
@@ -326,13 +318,9 @@ CASES: dict[str, Case] = {
         optimizer=by_sparse_adam,
     ),
     "lazy": Case(lambda: nn.Sequential(nn.LazyLinear(5), nn.Tanh(), nn.LazyLinear(2)), ROWS),
-    "per_sample_gradients": Case(
-        lambda: nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2)), per_sample
-    ),
+    "per_sample_gradients": Case(lambda: nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2)), per_sample),
     "copied": Case(mlp, ROWS, between=averaged),
-    "parametrized": Case(
-        lambda: nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 4))), ROWS
-    ),
+    "parametrized": Case(lambda: nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 4))), ROWS),
     "compiled": Case(mlp, ROWS, wrap=compiled),
     "compiled_in_place": Case(mlp, ROWS, wrap=compiled_in_place),
     "scripted_part": Case(lambda: nn.Sequential(torch.jit.script(nn.Linear(6, 4)), nn.Linear(4, 2)), ROWS),
@@ -361,9 +349,7 @@ def no_sync(model: nn.Module, index: int) -> Tensor:
 DDP_CASES: dict[str, Case] = {
     "ddp": Case(models.InPlaceCNN, lambda m, i: of_rank(m, i, 3, 2, 8, 8), wrap=ddp()),
     "ddp_no_sync": Case(mlp, no_sync, wrap=ddp(gradient_as_bucket_view=True), optimizer=by_adamw),
-    "ddp_unused": Case(
-        models.SharedLayer, lambda m, i: of_rank(m, i, 2, 6), wrap=ddp(find_unused_parameters=True)
-    ),
+    "ddp_unused": Case(models.SharedLayer, lambda m, i: of_rank(m, i, 2, 6), wrap=ddp(find_unused_parameters=True)),
     "ddp_static_graph": Case(mlp, lambda m, i: of_rank(m, i, 4, 6), wrap=ddp(static_graph=True)),
 }
 """by name; each is run by several processes"""

@@ -111,9 +111,7 @@ class ManyOutputs(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pieces = nn.ModuleDict(
-            {kind: self.Piece(kind) for kind in ("dict", "dataclass", "tuple", "none")}
-        )
+        self.pieces = nn.ModuleDict({kind: self.Piece(kind) for kind in ("dict", "dataclass", "tuple", "none")})
 
     def forward(self, x: Tensor) -> dict[str, Any]:
         found = self.pieces["dict"](x)
@@ -191,9 +189,7 @@ class Checkpointed(nn.Module):
         super().__init__()
         self.reentrant = reentrant
         self.embed, self.head = nn.Linear(6, 6), nn.Linear(6, 2)
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.2), nn.Tanh()) for _ in range(3)
-        )
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.2), nn.Tanh()) for _ in range(3))
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.embed(x)
