@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import io
 import json
 import os
@@ -112,8 +113,15 @@ def plain_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return record(tmp_path_factory.mktemp("plain") / "a.h5")
 
 
+def runner_with(environment: dict[str, str] | None = None) -> CliRunner:
+    """Return a runner that keeps stdout and stderr apart; click before 8.2 has to be told."""
+    if "mix_stderr" in inspect.signature(CliRunner).parameters:
+        return CliRunner(mix_stderr=False, env=environment)  # type: ignore[call-arg]
+    return CliRunner(env=environment)
+
+
 def run(*arguments: str | Path, width: int = 80, **environment: str) -> Result:
-    runner = CliRunner(env={"COLUMNS": str(width), **environment})
+    runner = runner_with({"COLUMNS": str(width), **environment})
     result = runner.invoke(main, [str(each) for each in arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result
@@ -191,7 +199,7 @@ def test_the_report(folder: Path, scene: str) -> None:
     assert results[0].stdout == results[1].stdout, "the terminal wraps it, so that it can be copied"
     assert results[0].stderr == ""
     golden(f"compare-{scene}", results[0].stdout)
-    alone = CliRunner().invoke(compare_command, ["a.h5", "b.h5", *arguments])
+    alone = runner_with().invoke(compare_command, ["a.h5", "b.h5", *arguments])
     assert (alone.exit_code, alone.stdout) == (status, results[0].stdout), "probe-compare is probe compare"
 
 
@@ -404,7 +412,7 @@ def test_files_that_cannot_be_read(folder: Path, plain_run: Path, kind: str, com
 
 
 def test_errors_of_probe_compare_are_a_line_too(folder: Path) -> None:
-    result = CliRunner().invoke(compare_command, ["none.h5", "none.h5"])
+    result = runner_with().invoke(compare_command, ["none.h5", "none.h5"])
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", "Error: there is no file none.h5\n")
 
 
