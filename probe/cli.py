@@ -86,10 +86,14 @@ def compare_command(
     Exit status: 0 aligned, 1 diverged, 2 could not tell.
     Example:     probe compare a.h5 b.h5 -lm megatron-core/qwen2
     """
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("comparing", total=None)
-        result = compare(a, b, mapping, direction=map_direction, min_coverage=min_coverage,
-                         progress=lambda done, total: progress.update(task, completed=done, total=total))  # fmt: skip
+    options: dict[str, Any] = {"direction": map_direction, "min_coverage": min_coverage}
+    if sys.stderr.isatty():
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("comparing", total=None)
+            options["progress"] = lambda done, total: progress.update(task, completed=done, total=total)
+            result = compare(a, b, mapping, **options)
+    else:  # rich would end its progress by an empty line
+        result = compare(a, b, mapping, **options)
     style = style or _FORMATS.get(Path(output).suffix.lower() if output else "", "text")
     if output is None:
         _show(result, style, top)

@@ -694,7 +694,7 @@ def _module_info(named: NamedModule, prefix: str, index_of: dict[str, int], n_pa
     kind = type(named.module)
     try:
         file = inspect.getsourcefile(kind) or ""
-        line = inspect.getsourcelines(kind.forward)[1] if file else 0
+        line = inspect.unwrap(kind.forward).__code__.co_firstlineno if file else 0
     except (OSError, TypeError, AttributeError):
         file, line = "", 0
     return ModuleInfo(_joined(prefix, path), kind.__name__, parent, file, line, total)

@@ -480,9 +480,9 @@ def test_info_of_a_run_without_a_complete_step(folder: Path) -> None:
 
 def test_as_a_program(folder: Path) -> None:
     _pair(net(), net(wrong=[1]))
-    done = subprocess.run(
-        [sys.executable, "-m", "probe.cli", "compare", "a.h5", "b.h5"], capture_output=True, check=False
-    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(probe.__file__).parents[1])}
+    command = [sys.executable, "-m", "probe.cli", "compare", "a.h5", "b.h5"]
+    done = subprocess.run(command, capture_output=True, check=False, env=environment)
     assert (done.returncode, done.stderr) == (1, b"")
     text = done.stdout.decode("utf-8")
     assert text == run("compare", "a.h5", "b.h5").stdout and "\x1b" not in text
