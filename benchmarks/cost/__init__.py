@@ -1,0 +1,1 @@
+"""What recording costs, beside plain training in the same process: `python -m benchmarks.cost`."""

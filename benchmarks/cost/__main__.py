@@ -1,0 +1,118 @@
+"""`python -m benchmarks.cost`: what recording costs beside plain training, in time, bytes and memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from benchmarks.cost.model import SIZES
+from benchmarks.cost.rows import ROWS
+from benchmarks.cost.table import cost_table, passes_table, trust
+
+ROOT = Path(__file__).parents[2]
+PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
+WIDTH = 180
+"""Columns of the table where it does not go to a terminal."""
+
+
+@click.command()
+@click.option("--row", "rows", multiple=True, type=click.Choice([*ROWS, "passes"]), help="Only this; may be repeated.")
+@click.option("--size", "sizes", multiple=True, type=click.Choice(list(SIZES)), help="Only this; may be repeated.")
+@click.option("--pairs", type=click.IntRange(min=2), default=10, show_default=True, help="Timed pairs of steps.")
+@click.option(
+    "--quick", is_flag=True, help="A tiny model, 2 pairs, small tensors: shows that it runs, not what it costs."
+)
+@click.option("--peers", is_flag=True, help="mindstudio-probe beside probe.")
+@click.option("--peers-python", type=click.Path(path_type=Path), default=PEERS_PYTHON, help="A Python that has it.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Write recordings here [default: temporary files].")
+@click.option("--json", "out", type=click.Path(path_type=Path), help="Write the figures here; others there are kept.")
+def main(
+    rows: tuple[str, ...], sizes: tuple[str, ...], pairs: int, quick: bool, peers: bool, peers_python: Path,
+    folder: Path | None, out: Path | None,
+) -> None:  # fmt: skip
+    """Time plain and recorded training steps in turn, and print what recording costs.
+
+    Example: python -m benchmarks.cost --size 512 --row statistics --json build/bench.json
+    """
+    sizes = sizes or (("tiny",) if quick else ("512", "128"))
+    chosen = [row for row in ROWS if row in rows or (not rows and (peers or ROWS[row].tool == "probe"))]
+    results = _earlier(out)
+    pairs = 2 if quick else pairs
+    for size in sizes:
+        for row in chosen:
+            python = sys.executable if ROWS[row].tool == "probe" else str(peers_python)
+            found = _child(python, "benchmarks.cost.measure", [row, size, str(pairs)], folder)
+            results["rows"] = [r for r in results["rows"] if (r["row"], r["size"]) != (row, size)] + [found]
+    if not rows or "passes" in rows:
+        results["passes"] = _child(
+            sys.executable, "benchmarks.cost.passes", ["2", "64"] if quick else ["15", "1"], None
+        )
+    results["machine"] = _machine()
+    if out:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    _print(results)
+
+
+def _earlier(out: Path | None) -> dict[str, Any]:
+    if out is not None and out.exists():
+        return json.loads(out.read_text(encoding="utf-8"))
+    return {"machine": {}, "rows": [], "passes": []}
+
+
+def _child(python: str, module: str, arguments: list[str], folder: Path | None) -> Any:
+    """Run a module in a process of its own, in an empty folder; return the JSON that it writes."""
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        out = Path(scratch) / "out.json"
+        places = [scratch, str(out)] if module.endswith("measure") else [str(out)]
+        command = [python, "-m", module, *arguments, *places]
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise click.ClickException(f"{' '.join(command[1:])} failed:\n{done.stderr[-2000:]}")
+        return json.loads(out.read_text(encoding="utf-8"))
+
+
+def _machine() -> dict[str, object]:
+    names = [line for line in _cpuinfo() if line.startswith("model name")]
+    return {
+        "cpu": names[0].partition(":")[2].strip() if names else platform.processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+    }
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def _print(results: dict[str, Any]) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH)
+    machine = results["machine"]
+    versions = sorted({f"torch {row['torch']}, {row['threads']} threads" for row in results["rows"]})
+    console.print(f"{machine['cpu']}, {machine['cores']} cores; Python {machine['python']}; {'; '.join(versions)}")
+    order = list(ROWS)
+    for size in SIZES:
+        of_size = sorted((r for r in results["rows"] if r["size"] == size), key=lambda r: order.index(r["row"]))
+        if of_size:
+            console.print(cost_table(size, of_size))
+            console.print(trust(of_size))
+    if results["passes"]:
+        console.print(passes_table(results["passes"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Statistics of one tensor, in passes over its memory: `python -m benchmarks.cost.passes COUNT SCALE OUT`.
+
+A pass is the time of ``x.sum()`` of the same tensor on one core, measured in turn with the statistics.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from benchmarks.cost.pairs import ratios, spread, timed
+
+
+@dataclass(frozen=True)
+class Case:
+    """A tensor, and how many passes its statistics may take."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    transposed: bool = False
+    limit: float | None = None
+
+    @property
+    def title(self) -> str:
+        """For example ``bfloat16 [4096, 4096] transposed``."""
+        return f"{self.dtype} {list(self.shape)}{' transposed' if self.transposed else ''}"
+
+
+CASES = [
+    Case((4096, 4096), limit=6),
+    Case((16, 64, 64, 64), limit=8),
+    Case((4096, 4096), "bfloat16"),
+    Case((4096, 4096), "float16"),
+    Case((4096, 4096), transposed=True),
+    Case((2, 256, 512)),
+    Case((2, 14, 256, 256)),
+    Case((1, 151936)),
+    Case((512, 2)),
+    Case((512,)),
+]
+_TARGET_SECONDS = 0.002
+
+
+def measured(case: Case, measure: Callable[[torch.Tensor], object], count: int, scale: int) -> dict[str, object]:
+    """Time ``measure`` against ``x.sum()``; small tensors are taken many times at once."""
+    shape = (max(1, case.shape[0] // scale), *case.shape[1:])
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(getattr(torch, case.dtype))
+    x = x.transpose(0, 1) if case.transposed else x
+    for work in (x.sum, lambda: measure(x)):
+        work()
+    repeats = max(1, int(_TARGET_SECONDS / max(timed(x.sum)[0], 1e-7)))
+    sums, statistics = [], []
+    for _ in range(count):
+        sums.append(timed(lambda: [x.sum() for _ in range(repeats)])[0] / repeats)
+        statistics.append(timed(lambda: [measure(x) for _ in range(repeats)])[0] / repeats)
+    return {
+        "case": case.title,
+        "limit": case.limit,
+        "passes": ratios(sums, statistics),
+        "seconds": spread(statistics),
+        "sum_seconds": spread(sums),
+        "nanoseconds_per_element": 1e9 * spread(statistics)["median"] / x.numel(),
+    }
+
+
+def main(count: str, scale: str, out: str) -> None:
+    """Measure all cases and write their JSON."""
+    from probe.adapters.torch import TorchAdapter
+
+    torch.set_num_threads(1)
+    adapter = TorchAdapter()
+    with torch.no_grad():
+        rows = [measured(case, lambda x: adapter.measure(x, ()), int(count), int(scale)) for case in CASES]
+    Path(out).write_text(json.dumps(rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
