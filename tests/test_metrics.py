@@ -6,7 +6,8 @@ import contextlib
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import ml_dtypes  # noqa: F401  numpy knows its dtypes by name once it is imported
@@ -511,6 +512,50 @@ def test_values_on_one_side_only_are_of_no_use(tmp_path: Path) -> None:
         found = measure_pair(Side(first, 0), 0, Side(second, 0), 0)
     assert found.estimated
     assert found.rel_l2 == pytest.approx(relative(a, b), rel=0.5)
+
+
+# Cost
+
+
+class Counting(Reader):
+    """Counts the bytes of values that are read."""
+
+    read = 0
+
+    def parts(self, tensor: int, chunk: int, into: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        for part in super().parts(tensor, chunk, into):
+            self.read += part.nbytes
+            yield part
+
+
+def test_stored_values_are_read_once_and_equal_ones_not_at_all(tmp_path: Path) -> None:
+    x, z = noise((1024, 1024), 0), noise((300, 1000), 1)
+    y = x * (1 + 1e-7)
+    paths = [
+        write_tensors(tmp_path / f"{name}.h5", arrays(*tensors), values=True)
+        for name, tensors in (("a", (x, z, x, x[:512])), ("b", (y, z, y, y[:512])))
+    ]
+    with Counting(paths[0]) as a, Counting(paths[1]) as b:
+        here, there = Side(a, 0), Side(b, 0)
+        tracemalloc.start()
+        found = [measure_pair(here, row, there, row) for row in range(4)]
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert [metrics.status for metrics in found] == [Status.COMPARED, Status.EQUAL, Status.COMPARED, Status.COMPARED]
+    assert found[0] == found[2]
+    assert a.read == b.read == (1024 + 512) * 1024 * 4, "two of the four pairs need no reading"
+    assert peak < 3 << 20, "less than a tensor of 4 MiB"
+
+
+def test_a_part_that_is_read_into_a_buffer_is_what_stands_in_the_file(tmp_path: Path) -> None:
+    path = write_tensors(tmp_path / "a.h5", arrays(noise((3, 5000))), values=True)
+    buffer = np.empty(8 * 4096, np.uint8)
+    with Reader(path) as reader:
+        tensor = int(reader.records["tensor"][0])
+        parts = [part.copy() for part in reader.parts(tensor, 4096, buffer)]
+        assert [part.size for part in parts] == [4096, 4096, 4096, 15000 - 3 * 4096]
+        assert np.array_equal(np.concatenate(parts), reader.values(tensor).reshape(-1))
+        assert all(np.shares_memory(part, buffer) for part in reader.parts(tensor, 4096, buffer))
 
 
 # Memory

@@ -21,10 +21,14 @@ from probe.sketch import CHUNK
 from probe.statistics import as_real, dtype_of, is_float
 from probe.store.reader import Reader
 
-_BLOCK = 8 * CHUNK
-"""elements that are read at a time where the axes stand in another order"""
 _PART = 1 << 13
 """elements that are taken in at a time: they stay in the cache, and BLAS starts no threads for so few"""
+_BLOCK = 8 * CHUNK
+"""elements that are read at a time where the axes stand in another order"""
+_READ = 8 * _PART
+"""elements that are read at a time where they stand in the same order: what is read stays in the cache too"""
+_WIDEST = 16
+"""bytes of the widest dtype, complex128"""
 _TINY = float(np.finfo(np.float64).tiny)
 _PERMUTED = "axes of the same size may be swapped; record with task='tensor' to decide"
 _REGROUPED = "the elements may stand in another order: axes were merged or split"
@@ -97,6 +101,8 @@ class Side:
         self._task = reader.info.config.get("task")
         self._is_aborted = any(row["state"] == StepState.ABORTED for row in reader.steps if row["step"] == step)
         self._axes = {(p.module, p.slot): p.axes for p in reader.parameters if p.axes}
+        self.measured: dict[tuple[object, ...], Metrics] = {}
+        """what was found of pairs of stored tensors: one that was recorded several times is read once"""
 
     def digest(self, row: int) -> tuple[int, int, int] | None:
         """Return the hash of a record with its kind, or None when there is none."""
@@ -314,7 +320,7 @@ class _Sums:
                 self._add(first[start : start + _PART], second[start : start + _PART])
 
     def _add(self, a: np.ndarray, b: np.ndarray) -> None:
-        x, y, error = (buffer[: a.size] for buffer in self.buffers)
+        x, y, error = self.buffers[:, : a.size]
         x[...], y[...] = a, b
         np.subtract(y, x, out=error)
         squared = float(error @ error)
@@ -327,15 +333,16 @@ class _Sums:
         self.squares_b += float(y @ y)
         self.inner += float(x @ error)
         size = np.abs(error, out=error)
-        largest = float(size.max())
+        at = int(size.argmax())
+        largest = float(size[at])
         if largest > self.max_abs:
-            self.max_abs, self.max_at = largest, self.count + int(size.argmax())
+            self.max_abs, self.max_at = largest, self.count + at
         self.count += a.size
         if largest:
-            self.absolute += float(size.sum())
+            self.absolute += float(np.add.reduce(size))
             larger = np.maximum(np.abs(x, out=x), np.abs(y, out=y), out=x)
             np.maximum(larger, _TINY, out=larger)
-            self.max_rel = max(self.max_rel, float(np.divide(size, larger, out=size).max()))
+            self.max_rel = max(self.max_rel, float(np.maximum.reduce(np.divide(size, larger, out=size))))
 
     def _leave_out_nonfinite(self, x: np.ndarray, y: np.ndarray) -> None:
         """Count the elements that are not finite in the same way, and put zeros where one of a pair is not finite."""
@@ -346,6 +353,14 @@ class _Sums:
 
 
 def _from_values(a: Side, i: int, b: Side, j: int, free_axes: bool, turned: tuple[int, ...] | None) -> Metrics:
+    key = (id(b), a.columns["tensor"][i], b.columns["tensor"][j], a.shapes[i], b.shapes[j], free_axes, turned)
+    found = a.measured.get(key)
+    if found is None:
+        found = a.measured[key] = _read(a, i, b, j, free_axes, turned)
+    return found
+
+
+def _read(a: Side, i: int, b: Side, j: int, free_axes: bool, turned: tuple[int, ...] | None) -> Metrics:
     shape_a, shape_b = a.shapes[i], b.shapes[j]
     first, second = a.columns["tensor"][i], b.columns["tensor"][j]
     integer = kind_of(a.dtypes[i]) == "integer"
@@ -428,7 +443,8 @@ def _aligned_chunks(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the elements of A, flat by chunks, and those of B that stand there, B's axes taken in ``order``."""
     if order is None:
-        yield from zip(a.parts(first, CHUNK), b.parts(second, CHUNK), strict=True)
+        here, there = np.empty((2, _READ * _WIDEST), np.uint8)
+        yield from zip(a.parts(first, _READ, here), b.parts(second, _READ, there), strict=True)
         return
     for box in _boxes(squeezed(a.shape_of(first)), _BLOCK):
         x = a.block(first, box)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -187,8 +188,11 @@ class Reader:
         parts = list(self.parts(tensor, chunk=0))
         return parts[0]
 
-    def parts(self, tensor: int, chunk: int) -> Iterator[np.ndarray]:
-        """Yield the values of a tensor in C order, flat, ``chunk`` elements at a time; at once and shaped if 0."""
+    def parts(self, tensor: int, chunk: int, into: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        """Yield the values of a tensor in C order, flat, ``chunk`` elements at a time; at once and shaped if 0.
+
+        Where there is a buffer ``into`` (bytes), a part may lie in it, and the next one overwrites it.
+        """
         row = self._tensor_index.get(tensor)
         if row is None:
             raise NotRecordedError(f"no values were stored for this tensor in {self.path}; record with task='tensor'")
@@ -202,7 +206,7 @@ class Reader:
         else:
             offset = self._attempt(what, lambda: _offset(self._file[f"tensors/{tensor}"]))
             try:
-                yield from _streamed(self.path, offset, int(row["nbytes"]) // dtype.itemsize, dtype, chunk)
+                yield from _streamed(self.path, offset, int(row["nbytes"]) // dtype.itemsize, dtype, chunk, into)
             except OSError as error:
                 raise FormatError(f"{self.path} is damaged: {what} cannot be read ({error})") from error
 
@@ -249,16 +253,27 @@ def _offset(dataset: h5py.Dataset) -> int:
     return int(offset)
 
 
-def _streamed(path: Path, offset: int, count: int, dtype: np.dtype, chunk: int) -> Iterator[np.ndarray]:
+def _streamed(
+    path: Path, offset: int, count: int, dtype: np.dtype, chunk: int, into: np.ndarray | None
+) -> Iterator[np.ndarray]:
     """Read values ``chunk`` at a time, straight from their bytes in the file."""
-    with open(path, "rb") as raw:
+    with open(path, "rb", buffering=0) as raw:
         raw.seek(offset)
         while count:
-            part = np.fromfile(raw, dtype=dtype, count=min(chunk, count))
-            if not part.size:
-                raise OSError("the file ends too early")
-            count -= part.size
+            size = min(chunk, count)
+            part = np.empty(size, dtype) if into is None else into[: size * dtype.itemsize].view(dtype)
+            _fill(raw, memoryview(part.view(np.uint8)))
+            count -= size
             yield part
+
+
+def _fill(raw: io.FileIO, wanted: memoryview) -> None:
+    """Read as many bytes as there is room for."""
+    while wanted:
+        got = raw.readinto(wanted)
+        if not got:
+            raise OSError("the file ends too early")
+        wanted = wanted[got:]
 
 
 def _typed(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
