@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,6 +52,8 @@ class Task(enum.StrEnum):
 
     STRUCTURE = "structure"
     """modules, calls, shapes and dtypes; no numbers"""
+    NORMS = "norms"
+    """for whole runs: gradient norms, and statistics without hash and sketch of some outputs"""
     STATISTICS = "statistics"
     """min, max, mean, rms, norm, counts, hash and sketch"""
     TENSOR = "tensor"
@@ -73,8 +75,7 @@ class StepState(enum.IntEnum):
     ABORTED = 1
 
 
-@dataclass(frozen=True, slots=True)
-class TensorStats:
+class TensorStats(NamedTuple):
     """What is known of one tensor without its values (``docs/file-format.md`` has the formulas).
 
     All but the counts are over the finite elements, accumulated in float64. A complex tensor is taken as

@@ -19,8 +19,10 @@ WIDTH = 61
 CHUNK = 249_856
 """elements that are turned to float64 at a time (4096 · 61); it decides the last bits of every sum"""
 
+VALUE_SEED = 0x70726F62652021
+"""mixed with an integer's value; 0 and 1 get different signs"""
+
 _CACHED_AXIS = 1 << 18
-_VALUE_SEED = np.uint64(0x70726F6265)
 
 
 def splitmix64(x: np.ndarray | np.uint64) -> np.ndarray:
@@ -95,7 +97,7 @@ def axes_of(shape: tuple[int, ...], order: tuple[int, ...] = ()) -> tuple[Axis, 
 
 def integer_signs(values: np.ndarray) -> np.ndarray:
     """Return the ±1 (float64) that stands for each integer's value in a sketch of integers."""
-    odd = splitmix64(values.astype(np.int64).view(np.uint64) ^ _VALUE_SEED) & np.uint64(1)
+    odd = splitmix64(values.astype(np.int64).view(np.uint64) ^ np.uint64(VALUE_SEED)) & np.uint64(1)
     return 1.0 - 2.0 * odd.astype(np.float64)
 
 

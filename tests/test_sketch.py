@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from probe.sketch import CHUNK, WIDTH, axes_of, combined, sketch
+from probe.sketch import CHUNK, WIDTH, axes_of, combined, integer_signs, sketch
 from probe.testing import sample
 
 SETTINGS = hypothesis.settings(max_examples=50, deadline=None)
@@ -36,7 +36,7 @@ def naive(values: np.ndarray) -> np.ndarray:
         value = values[index]
         term = float(value) if np.isfinite(value) else 0.0
         if values.dtype.kind in "biu":
-            term = 1.0 - 2.0 * (mix(int(value) % 2**64 ^ 0x70726F6265) & 1)
+            term = 1.0 - 2.0 * (mix(int(value) % 2**64 ^ 0x70726F62652021) & 1)
         bucket = 0
         for axis, i in enumerate(index):
             size, rank = values.shape[axis], values.shape[:axis].count(values.shape[axis])
@@ -206,3 +206,7 @@ def test_no_element_is_overlooked(change: str, index: int) -> None:
         b[index + 1] = a.reshape(-1)[index]
     distance = np.linalg.norm(a.reshape(-1) - b)
     assert np.linalg.norm(sketch(a) - sketch(b.reshape(a.shape))) == pytest.approx(distance, rel=0.5)
+
+
+def test_the_sketch_of_a_mask_tells_it_from_the_empty_one() -> None:
+    assert not np.array_equal(integer_signs(np.array([0])), integer_signs(np.array([1])))

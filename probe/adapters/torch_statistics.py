@@ -1,4 +1,8 @@
-"""`probe.statistics.measure` for PyTorch tensors: computed on the tensor's device, in chunks, in float64."""
+"""`probe.statistics.measure` for PyTorch tensors.
+
+On the CPU by the compiled loop of `probe.kernel`; elsewhere, and where that could not be built, by PyTorch's
+operations on the tensor's device, in chunks, in float64.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,23 @@ import numpy as np
 import torch
 import xxhash
 
+from probe import kernel
 from probe.records import HashKind, TensorStats
-from probe.sketch import CHUNK, WIDTH, Axis, axes_of
+from probe.sketch import CHUNK, VALUE_SEED, WIDTH, Axis, axes_of
 from probe.statistics import finish
 
-_VALUE_SEED = 0x70726F6265
 _INTEGER_KINDS = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 _INTEGER_KINDS |= {torch.uint16, torch.uint32, torch.uint64}
+_KINDS = {getattr(torch, name): kind for name, kind in kernel.KINDS.items()}
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MASKS = {1: 0xFF, 2: 0xFFFF, 4: 0xFFFF_FFFF, 8: -1}
+
+
+_KNOWN_SIZE = 4096
+"""bytes from which on a tensor's statistics are remembered by its hash: equal bytes are passed over once"""
+_KNOWN_LIMIT = 4096
+
+_known: dict[tuple[object, ...], TensorStats] = {}
 
 
 def measure(tensor: torch.Tensor, order: Sequence[int] = (), hash_kind: HashKind | None = None) -> TensorStats:
@@ -26,9 +38,45 @@ def measure(tensor: torch.Tensor, order: Sequence[int] = (), hash_kind: HashKind
     The hash is xxh3_128 for tensors on the CPU, and the position-weighted sum elsewhere, unless it is named.
     """
     tensor = tensor.detach()
+    if tensor.device.type == "cpu" and hash_kind in (None, HashKind.XXH3_128):
+        if kernel.AVAILABLE:
+            return _measure_in_memory(tensor, tuple(order))
+        hash_kind = HashKind.XXH3_128
+    return _measure_by_operations(tensor, order, hash_kind or HashKind.WSUM64)
+
+
+def _measure_in_memory(tensor: torch.Tensor, order: tuple[int, ...]) -> TensorStats:
+    """Let the compiled loop pass over a tensor on the CPU."""
+    if tensor.is_neg() or not tensor.is_contiguous() or tensor.is_conj():
+        tensor = tensor.resolve_conj().resolve_neg().contiguous()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    nbytes = tensor.nbytes
+    digest = xxhash.xxh3_128_intdigest(kernel.view(tensor.data_ptr(), nbytes))
+    shape = tuple(tensor.shape)
+    if nbytes < _KNOWN_SIZE:
+        return _passed_over(tensor, shape, order, digest)
+    key = (digest, tensor.dtype, shape, order)
+    stats = _known.get(key)
+    if stats is None:
+        if len(_known) >= _KNOWN_LIMIT:
+            _known.clear()
+        stats = _known[key] = _passed_over(tensor, shape, order, digest)
+    return stats
+
+
+def _passed_over(tensor: torch.Tensor, shape: tuple[int, ...], order: tuple[int, ...], digest: int) -> TensorStats:
+    kind = _KINDS.get(tensor.dtype)
+    if kind is None:  # 8-bit floats; float32 holds each of them
+        tensor, kind = tensor.to(torch.float32), _KINDS[torch.float32]
+    sums = kernel.sums(tensor.data_ptr(), kind, shape, order)
+    count = tensor.numel() - sums[4] - sums[5] - sums[6]
+    hashed = (digest & 0xFFFF_FFFF_FFFF_FFFF, digest >> 64, HashKind.XXH3_128)
+    return finish(count, *sums[:4], sums[4:8], hashed, np.frombuffer(sums[8]))
+
+
+def _measure_by_operations(tensor: torch.Tensor, order: Sequence[int], hash_kind: HashKind) -> TensorStats:
     values = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-    if hash_kind is None:
-        hash_kind = HashKind.XXH3_128 if tensor.device.type == "cpu" else HashKind.WSUM64
     integer = values.dtype in _INTEGER_KINDS
     axes = axes_of(tuple(values.shape), tuple(order))
     total = _Sums()
@@ -182,7 +230,7 @@ def _signed(word: int) -> int:
 
 
 def _integer_signs(block: torch.Tensor) -> torch.Tensor:
-    odd = _mix(block.to(torch.int64) ^ _VALUE_SEED) & 1
+    odd = _mix(block.to(torch.int64) ^ VALUE_SEED) & 1
     return 1.0 - 2.0 * odd.to(torch.float64)
 
 

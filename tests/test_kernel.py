@@ -1,0 +1,76 @@
+"""The compiled loop gives the sums of the reference, with every instruction set, dtype and shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from probe import kernel
+from probe.statistics import dtype_of, finish, measure
+from probe.testing import assert_stats_agree
+
+pytestmark = pytest.mark.skipif(not kernel.AVAILABLE, reason="probe was installed without a C compiler")
+
+FLOATS = ["float32", "float64", "float16", "bfloat16"]
+SHAPES = [
+    (), (1,), (0,), (0, 5), (5, 0, 3), (1, 1), (7,), (61,), (62,), (488,), (489,), (5000,), (70_000,), (3, 4), (4, 7),
+    (17, 16), (16, 17, 18), (2, 3, 4, 5), (8, 8, 3, 3), (100, 9, 9), (3, 1, 5, 2), (2, 14, 33, 65), (1, 1, 1, 70),
+    (2, 2, 2, 2, 2, 2, 2, 2), (40_000, 2), (61, 61), (15, 61, 61), (488, 3), (1000, 16), (262_145,), (90_000, 3),
+]  # fmt: skip
+
+
+@pytest.fixture(params=["avx512", "avx2", "plain"], autouse=True)
+def instructions(request: pytest.FixtureRequest) -> Iterator[None]:
+    if not kernel.use(request.param):
+        pytest.skip(f"this machine has no {request.param}")
+    yield
+    kernel.use(kernel.INSTRUCTIONS)
+
+
+def check(array: np.ndarray, order: tuple[int, ...] = ()) -> None:
+    array = np.ascontiguousarray(array)
+    expected = measure(array, order)
+    sums = kernel.sums(array.ctypes.data, kernel.KINDS[array.dtype.name], array.shape, order)
+    hashed = (expected.hash_lo, expected.hash_hi, expected.hash_kind)
+    count = array.size - sum(sums[4:7])
+    assert_stats_agree(finish(count, *sums[:4], sums[4:8], hashed, np.frombuffer(sums[8])), expected)
+
+
+def sample(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    values = np.random.default_rng(0).standard_normal(shape) * 30
+    return np.asarray(np.abs(values) if dtype.startswith("u") else values).astype(dtype_of(dtype))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_floats(shape: tuple[int, ...], dtype: str) -> None:
+    array = sample(shape, dtype)
+    check(array)
+    check(array, tuple(reversed(range(array.ndim))))
+    if array.size > 12:
+        array.reshape(-1)[[3, 5, -1, 7, 8]] = np.nan, np.inf, -np.inf, 0.0, -0.0
+        check(array)
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (5000,), (3, 0), (20, 61, 3), (262_200,)], ids=str)
+@pytest.mark.parametrize("dtype", [name for name in kernel.KINDS if name not in FLOATS])
+def test_integers(shape: tuple[int, ...], dtype: str) -> None:
+    check(sample(shape, dtype))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_every_number_of_16_bits(dtype: type) -> None:
+    numbers = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    check(numbers)
+    check(numbers[np.isfinite(numbers.astype(np.float32))])
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_extreme_numbers() -> None:
+    check(np.array([1e200, 2e200]))  # the squares overflow, the numbers do not
+    check(np.array([1e-310, 2e-320, 0.0]))
+    check(np.array([np.nan] * 70))
+    check(np.array([2**63 - 1, -(2**63), 2**53 + 1]))
