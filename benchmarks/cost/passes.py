@@ -1,6 +1,7 @@
 """Statistics of one tensor, in passes over its memory: `python -m benchmarks.cost.passes COUNT SCALE OUT`.
 
-A pass is the time of ``x.sum()`` of the same tensor on one core, measured in turn with the statistics.
+A pass is the time of ``x.sum()`` of the same tensor on one core, measured in turn with the statistics. Before each of
+the two an element is changed: probe knows equal bytes again.
 """
 
 from __future__ import annotations
@@ -50,14 +51,23 @@ def measured(case: Case, measure: Callable[[torch.Tensor], object], count: int, 
     """Time ``measure`` against ``x.sum()``; small tensors are taken many times at once."""
     shape = (max(1, case.shape[0] // scale), *case.shape[1:])
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(getattr(torch, case.dtype))
+    raw = x.view(-1).view(torch.int32).numpy()
     x = x.transpose(0, 1) if case.transposed else x
-    for work in (x.sum, lambda: measure(x)):
-        work()
-    repeats = max(1, int(_TARGET_SECONDS / max(timed(x.sum)[0], 1e-7)))
+
+    def seconds(work: Callable[[], object], repeats: int) -> float:
+        def repeat() -> None:
+            for _ in range(repeats):
+                raw[0] += 1
+                work()
+
+        return timed(repeat)[0] / repeats
+
+    works = (x.sum, lambda: measure(x))
+    repeats = [max(1, int(_TARGET_SECONDS / [seconds(work, 1), seconds(work, 1)][1])) for work in works]
     sums, statistics = [], []
     for _ in range(count):
-        sums.append(timed(lambda: [x.sum() for _ in range(repeats)])[0] / repeats)
-        statistics.append(timed(lambda: [measure(x) for _ in range(repeats)])[0] / repeats)
+        sums.append(seconds(works[0], repeats[0]))
+        statistics.append(seconds(works[1], repeats[1]))
     return {
         "case": case.title,
         "limit": case.limit,
