@@ -74,3 +74,18 @@ def test_extreme_numbers() -> None:
     check(np.array([1e-310, 2e-320, 0.0]))
     check(np.array([np.nan] * 70))
     check(np.array([2**63 - 1, -(2**63), 2**53 + 1]))
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (7,), (33, 70), (40, 3, 3)], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_differences(shape: tuple[int, ...], dtype: str) -> None:
+    a, b = sample(shape, dtype), np.array(sample((*shape, 2), dtype)[..., 1], order="C")
+    for _ in range(2):
+        with np.errstate(invalid="ignore"):
+            expected = measure(a.astype(np.float64) - b.astype(np.float64))
+        sums = kernel.sums(a.ctypes.data, kernel.KINDS[dtype], a.shape, (), b.ctypes.data)
+        hashed = (expected.hash_lo, expected.hash_hi, expected.hash_kind)
+        stats = finish(a.size - sum(sums[4:7]), *sums[:4], sums[4:8], hashed, np.frombuffer(sums[8]))
+        assert_stats_agree(stats, expected)
+        if a.size > 3:  # Inf − Inf is NaN
+            a.reshape(-1)[[1, 2]], b.reshape(-1)[[1, 3]] = np.inf, np.inf

@@ -63,7 +63,7 @@ def view(address: int, nbytes: int) -> memoryview:
 
 
 def sums(
-    address: int, kind: int, shape: tuple[int, ...], order: tuple[int, ...]
+    address: int, kind: int, shape: tuple[int, ...], order: tuple[int, ...], subtracted: int = 0
 ) -> tuple[float, float, float, float, int, int, int, int, bytes]:
     """Pass over a contiguous tensor in memory.
 
@@ -75,6 +75,8 @@ def sums(
         its dtype, of `KINDS`
     shape, order
         as `probe.sketch.axes_of` takes them
+    subtracted
+        address of a tensor of floats of the same kind and shape: the difference is measured, taken in float64
 
     Returns
     -------
@@ -82,7 +84,7 @@ def sums(
         smallest and largest finite element (±inf if there is none), sum and sum of squares of the finite ones in
         float64; counts of NaN, +Inf, −Inf and zeros; the sketch, 61 float64
     """
-    return _kernel.measure(address, kind, _plan(shape, order), VALUE_SEED)
+    return _kernel.measure(address, kind, _plan(shape, order), VALUE_SEED, subtracted)
 
 
 def _plan(shape: tuple[int, ...], order: tuple[int, ...]) -> bytes:

@@ -45,7 +45,7 @@ typedef struct {
     int64_t nan, posinf, neginf, zeros;
 } Sums;
 
-typedef void (*Pass)(const void *, const Plan *, Sums *, double *, double *);
+typedef void (*Pass)(const void *, const void *, const Plan *, Sums *, double *, double *);
 
 /* Which row it is: its sign and the shift of its buckets, the product and the sum of those of its indices. */
 typedef struct {
@@ -175,14 +175,14 @@ static inline float float16(uint16_t bits)
 #include "passes.h"
 #endif
 
-static const Pass *passes = passes_plain;
+static const Pass (*passes)[FLOATS] = passes_plain;
 static const char *instructions = "plain";
 
 /* Take the best instruction set that the machine has, or the one that is named; tell whether it has it. */
 static int choose_instructions(const char *wanted)
 {
     const char *const names[] = {"avx512", "avx2", "plain"};
-    const Pass *const all[] = {
+    const Pass (*const all[])[FLOATS] = {
 #if defined(__x86_64__)
         passes_avx512, passes_avx2,
 #else
@@ -208,15 +208,19 @@ static int choose_instructions(const char *wanted)
 
 /* One element: its value, and what stands for it in the sketch (an integer's sign; the value of a finite float). */
 #define FLOAT_ELEMENT(name, type, load)                                                                               \
-    static inline void element_##name(const void *x, int64_t i, uint64_t seed, double *value, double *sketched)      \
+    static inline void element_##name(const void *x, const void *y, int64_t i, uint64_t seed, double *value,        \
+                                      double *sketched)                                                              \
     {                                                                                                                 \
         (void)seed;                                                                                                   \
         *value = load(((const type *)x)[i]);                                                                          \
+        if (y) *value -= load(((const type *)y)[i]);                                                                  \
         *sketched = isfinite(*value) ? *value : 0;                                                                    \
     }
 #define INTEGER_ELEMENT(name, type)                                                                                   \
-    static inline void element_##name(const void *x, int64_t i, uint64_t seed, double *value, double *sketched)      \
+    static inline void element_##name(const void *x, const void *y, int64_t i, uint64_t seed, double *value,        \
+                                      double *sketched)                                                              \
     {                                                                                                                 \
+        (void)y;                                                                                                      \
         *value = (double)((const type *)x)[i];                                                                        \
         *sketched = splitmix64((uint64_t)((const type *)x)[i] ^ seed) & 1 ? -1 : 1;                                   \
     }
@@ -235,8 +239,8 @@ INTEGER_ELEMENT(uint64, uint64_t)
 
 /* One element after the other: integers, and floats with NaN or Inf among them. */
 #define CAREFUL_PASS(name)                                                                                            \
-    static void careful_##name(const void *x, const Plan *plan, uint64_t seed, Sums *sums, double *negative,         \
-                               double *positive)                                                                      \
+    static void careful_##name(const void *x, const void *y, const Plan *plan, uint64_t seed, Sums *sums,            \
+                               double *negative, double *positive)                                                    \
     {                                                                                                                 \
         float buffer[MAX_PERIOD];                                                                                     \
         Odometer at;                                                                                                  \
@@ -247,7 +251,7 @@ INTEGER_ELEMENT(uint64, uint64_t)
             for (int64_t j = 0, k = 0; j < plan->head.n; j++, i++, k = k + 1 == plan->head.period ? 0 : k + 1) {      \
                 double value, sketched;                                                                               \
                 sign = k ? sign : signs_from_plain(plan, j, buffer);                                                    \
-                element_##name(x, i, seed, &value, &sketched);                                                        \
+                element_##name(x, y, i, seed, &value, &sketched);                                                     \
                 acc[k] += sketched * sign[k];                                                                         \
                 if (isfinite(value)) {                                                                                \
                     sums->low = value < sums->low ? value : sums->low;                                                \
@@ -266,7 +270,7 @@ INTEGER_ELEMENT(uint64, uint64_t)
             odometer_advance(&at, plan);                                                                              \
         }                                                                                                             \
     }
-typedef void (*CarefulPass)(const void *, const Plan *, uint64_t, Sums *, double *, double *);
+typedef void (*CarefulPass)(const void *, const void *, const Plan *, uint64_t, Sums *, double *, double *);
 CAREFUL_PASS(float32)
 CAREFUL_PASS(float64)
 CAREFUL_PASS(bfloat16)
@@ -300,20 +304,20 @@ static void fold(const Plan *plan, const double *negative, const double *positiv
     }
 }
 
-/* Fill in sums and sketch; memory is room for two times (period + 61 inner) doubles. */
-static void run(const void *x, int kind, const Plan *plan, uint64_t seed, Sums *sums, double *sketch, double *memory)
+/* Fill in sums and sketch of x, or of x - y; memory is room for two times (period + 61 inner) doubles. */
+static void run(const void *x, const void *y, int kind, const Plan *plan, uint64_t seed, Sums *sums, double *sketch,
+                double *memory)
 {
     const int64_t size = plan->head.period + WIDTH * plan->head.inner;
     const Sums empty = {INFINITY, -INFINITY, 0, 0, 0, 0, 0, 0};
     double *negative = memory, *positive = memory + size;
     memset(memory, 0, 2 * size * sizeof *memory);
     *sums = empty;
-    if (kind < FLOATS)
-        passes[kind](x, plan, sums, negative, positive);
+    if (kind < FLOATS) passes[y != NULL][kind](x, y ? y : x, plan, sums, negative, positive);
     if (kind >= FLOATS || !isfinite(sums->squares)) {
         memset(memory, 0, 2 * size * sizeof *memory);
         *sums = empty;
-        careful[kind](x, plan, seed, sums, negative, positive);
+        careful[kind](x, y, plan, seed, sums, negative, positive);
     }
     fold(plan, negative, positive, sketch);
 }
@@ -348,8 +352,8 @@ static int read_plan(PyObject *bytes, Plan *plan)
 
 static PyObject *measure(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 4) return PyErr_Format(PyExc_TypeError, "measure(address, kind, plan, seed)");
-    const void *x = PyLong_AsVoidPtr(args[0]);
+    if (count != 5) return PyErr_Format(PyExc_TypeError, "measure(address, kind, plan, seed, subtracted)");
+    const void *x = PyLong_AsVoidPtr(args[0]), *y = PyLong_AsVoidPtr(args[4]);
     const long kind = PyLong_AsLong(args[1]);
     const uint64_t seed = PyLong_AsUnsignedLongLong(args[3]);
     Plan plan;
@@ -360,7 +364,7 @@ static PyObject *measure(PyObject *module, PyObject *const *args, Py_ssize_t cou
     if (size > 1024 + WIDTH && !(memory = malloc(2 * size * sizeof *memory))) return PyErr_NoMemory();
     Sums s;
     PyThreadState *state = elements >= ALONE ? PyEval_SaveThread() : NULL;
-    run(x, (int)kind, &plan, seed, &s, sketch, memory);
+    run(x, y, (int)kind, &plan, seed, &s, sketch, memory);
     if (state) PyEval_RestoreThread(state);
     if (memory != small) free(memory);
     return Py_BuildValue("(ddddLLLLy#)", s.low, s.high, s.total, s.squares, (long long)s.nan, (long long)s.posinf,
@@ -388,7 +392,7 @@ static PyObject *use(PyObject *module, PyObject *name)
 
 static PyMethodDef methods[] = {
     {"measure", (PyCFunction)(void (*)(void))measure, METH_FASTCALL,
-     "measure(address, kind, plan, seed) -> (min, max, sum, sum of squares, nan, +inf, -inf, zeros, sketch)"},
+     "measure(address, kind, plan, seed, subtracted) -> (min, max, sum, sum of squares, nan, +inf, -inf, zeros, sketch)"},
     {"view", (PyCFunction)(void (*)(void))view, METH_FASTCALL, "view(address, nbytes) -> memoryview"},
     {"use", use, METH_O, "use(name) -> whether the machine has this instruction set; it is used from now on"},
     {NULL, NULL, 0, NULL},

@@ -44,8 +44,8 @@ TARGET static inline NAME(floats) NAME(widen_float16)(const uint16_t *p)
 #define MAX MAXF
 #define WIDEN WIDENF
 #define FUNCTION NAME(pass_float32)
-#define LOAD(p) (*(p))
-#define LOADV(p) (*(const NAME(unaligned_floats) *)(p))
+#define LOAD(i) x[i]
+#define LOADV(i) (*(const NAME(unaligned_floats) *)(x + (i)))
 #define PREFETCH(p) __builtin_prefetch((p) + 512)
 #include "rows.h"
 #undef ELEMENT
@@ -55,16 +55,16 @@ TARGET static inline NAME(floats) NAME(widen_float16)(const uint16_t *p)
 
 #define ELEMENT uint16_t
 #define FUNCTION NAME(pass_bfloat16)
-#define LOAD(p) bfloat16(*(p))
-#define LOADV(p) NAME(widen_bfloat16)(p)
+#define LOAD(i) bfloat16(x[i])
+#define LOADV(i) NAME(widen_bfloat16)(x + (i))
 #include "rows.h"
 #undef FUNCTION
 #undef LOAD
 #undef LOADV
 
 #define FUNCTION NAME(pass_float16)
-#define LOAD(p) float16(*(p))
-#define LOADV(p) NAME(widen_float16)(p)
+#define LOAD(i) float16(x[i])
+#define LOADV(i) NAME(widen_float16)(x + (i))
 #include "rows.h"
 #undef ELEMENT
 #undef VALUE
@@ -75,33 +75,79 @@ TARGET static inline NAME(floats) NAME(widen_float16)(const uint16_t *p)
 #undef MAX
 #undef WIDEN
 
-#define ELEMENT double
 #define VALUE double
 #define MIN MIND
 #define MAX MAXD
 #define WIDEN(v) (v)
+#define ELEMENT double
 #define FUNCTION NAME(pass_float64)
-#define LOAD(p) (*(p))
-#define LOADV(p) (*(const NAME(unaligned_doubles) *)(p))
+#define LOAD(i) x[i]
+#define LOADV(i) (*(const NAME(unaligned_doubles) *)(x + (i)))
 #include "rows.h"
-#undef ELEMENT
-#undef VALUE
 #undef FUNCTION
 #undef LOAD
 #undef LOADV
-#undef PREFETCH
+
+#define FUNCTION NAME(change_float64)
+#define LOAD(i) (x[i] - y[i])
+#define LOADV(i) (*(const NAME(unaligned_doubles) *)(x + (i)) - *(const NAME(unaligned_doubles) *)(y + (i)))
+#include "rows.h"
+#undef ELEMENT
+#undef FUNCTION
+#undef LOAD
+#undef LOADV
+
+#define ELEMENT float
+#define FUNCTION NAME(change_float32)
+#define LOAD(i) ((double)x[i] - (double)y[i])
+#define LOADV(i) \
+    (WIDENF(*(const NAME(unaligned_floats) *)(x + (i))) - WIDENF(*(const NAME(unaligned_floats) *)(y + (i))))
+#include "rows.h"
+#undef ELEMENT
+#undef FUNCTION
+#undef LOAD
+#undef LOADV
+
+#define ELEMENT uint16_t
+#define FUNCTION NAME(change_bfloat16)
+#define LOAD(i) ((double)bfloat16(x[i]) - (double)bfloat16(y[i]))
+#define LOADV(i) (WIDENF(NAME(widen_bfloat16)(x + (i))) - WIDENF(NAME(widen_bfloat16)(y + (i))))
+#include "rows.h"
+#undef FUNCTION
+#undef LOAD
+#undef LOADV
+
+#define FUNCTION NAME(change_float16)
+#define LOAD(i) ((double)float16(x[i]) - (double)float16(y[i]))
+#define LOADV(i) (WIDENF(NAME(widen_float16)(x + (i))) - WIDENF(NAME(widen_float16)(y + (i))))
+#include "rows.h"
+#undef ELEMENT
+#undef FUNCTION
+#undef LOAD
+#undef LOADV
+#undef VALUE
 #undef MIN
 #undef MAX
 #undef WIDEN
+#undef PREFETCH
 #undef MINF
 #undef MAXF
 #undef WIDENF
 #undef MIND
 #undef MAXD
 
-static const Pass NAME(passes)[FLOATS] = {
-    [FLOAT32] = (Pass)NAME(pass_float32),
-    [FLOAT64] = (Pass)NAME(pass_float64),
-    [BFLOAT16] = (Pass)NAME(pass_bfloat16),
-    [FLOAT16] = (Pass)NAME(pass_float16),
+/* What measures a tensor, and what measures a difference. */
+static const Pass NAME(passes)[2][FLOATS] = {
+    {
+        [FLOAT32] = (Pass)NAME(pass_float32),
+        [FLOAT64] = (Pass)NAME(pass_float64),
+        [BFLOAT16] = (Pass)NAME(pass_bfloat16),
+        [FLOAT16] = (Pass)NAME(pass_float16),
+    },
+    {
+        [FLOAT32] = (Pass)NAME(change_float32),
+        [FLOAT64] = (Pass)NAME(change_float64),
+        [BFLOAT16] = (Pass)NAME(change_bfloat16),
+        [FLOAT16] = (Pass)NAME(change_float16),
+    },
 };
