@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import fnmatch
 import json
 import re
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,12 @@ import yaml
 from probe.errors import ConfigError
 from probe.records import Phase, Task
 
+LOSS_JUMP = 3.0
+"""``on_loss_jump=True``: a loss above so many times the running median"""
+
 _RANGE = re.compile(r"(\d+)-(\d+)")
+_EVERY = re.compile(r"every *(\d+)")
+_ENDLESS = sys.maxsize
 
 
 @dataclass(frozen=True)
@@ -29,14 +36,18 @@ class RecordConfig:
 
     task: Task = Task.STATISTICS
     level: str = "module"
-    steps: tuple[tuple[int, int], ...] | None = None
-    """ranges of steps, first and last, both included"""
+    steps: tuple[range, ...] | None = None
+    """ranges of steps; ``"every 100"`` is one that does not end"""
     ranks: frozenset[int] | None = None
     modules: tuple[str, ...] | None = None
     """globs of module paths, or class names; with ``!`` in front they exclude"""
     phases: frozenset[Phase] | None = None
     tensors: tuple[str, ...] | None = None
     """globs of module paths: only these in full, statistics of the others"""
+    on_nonfinite: bool = False
+    """record the step after one with NaN or Inf in full"""
+    on_loss_jump: float | None = None
+    """record the step after one whose loss exceeds so many times the running median in full"""
 
     @classmethod
     def from_options(cls, config: str | Path | Mapping[str, Any] | None = None, **options: Any) -> RecordConfig:
@@ -54,8 +65,9 @@ class RecordConfig:
                 raise ConfigError(f"unknown option {name!r}; expected one of {', '.join(known)}")
         task = _choice("task", merged.get("task", Task.STATISTICS), [task.value for task in Task])
         tensors = _patterns("tensors", merged.get("tensors"))
-        if tensors and task == Task.STRUCTURE:
-            raise ConfigError("task='structure' records no numbers, but tensors= asks for values: leave one out")
+        if tensors and task in (Task.STRUCTURE, Task.NORMS):
+            numbers = "no numbers" if task == Task.STRUCTURE else "norms only"
+            raise ConfigError(f"task={task!r} records {numbers}, but tensors= asks for values: leave one out")
         return cls(
             task=Task.TENSOR if tensors else Task(task),
             level=_choice("level", merged.get("level", "module"), ["module"]),
@@ -64,6 +76,8 @@ class RecordConfig:
             modules=_patterns("modules", merged.get("modules")),
             phases=_phases(merged.get("phases")),
             tensors=tensors,
+            on_nonfinite=_flag("on_nonfinite", merged.get("on_nonfinite", False)),
+            on_loss_jump=_factor("on_loss_jump", merged.get("on_loss_jump", False)),
         )
 
     @classmethod
@@ -72,13 +86,27 @@ class RecordConfig:
         phases = stored.get("phases")
         return cls(modules=_patterns("modules", stored.get("modules")), phases=_phases(phases) if phases else None)
 
+    def in_full(self) -> RecordConfig:
+        """Return the options of a step that a trigger asks for: after norms, statistics of everything."""
+        return dataclasses.replace(self, task=Task.STATISTICS) if self.task is Task.NORMS else self
+
     def wants_step(self, step: int) -> bool:
         """Tell whether a step is to be recorded."""
-        return self.steps is None or any(first <= step <= last for first, last in self.steps)
+        return self.steps is None or any(step in chosen for chosen in self.steps)
 
     def is_over(self, step: int) -> bool:
         """Tell whether neither this step nor any later one is to be recorded."""
-        return self.steps is not None and all(last < step for _, last in self.steps)
+        return self.steps is not None and all(chosen[-1] < step for chosen in self.steps)
+
+    def steps_from(self, step: int) -> int | None:
+        """Return how many steps from this one on are to be recorded, or None where there is no end to them."""
+        if self.steps is None or any(chosen.stop == _ENDLESS for chosen in self.steps):
+            return None
+        total = 0
+        for chosen in sorted(self.steps, key=lambda chosen: chosen.start):
+            total += max(0, chosen.stop - max(chosen.start, step))
+            step = max(step, chosen.stop)
+        return total
 
     def wants_rank(self, rank: int) -> bool:
         """Tell whether this process records at all."""
@@ -104,21 +132,38 @@ class RecordConfig:
             return False
         return self.tensors is None or _matches(list(self.tensors), path, class_name)
 
+    def unmatched(self, modules: Sequence[tuple[str, str]]) -> Iterator[str]:
+        """Yield, in words, the patterns of ``modules`` and ``tensors`` that choose none of the (path, class name)."""
+        for option, patterns in (("modules", self.modules), ("tensors", self.tensors)):
+            for pattern in patterns or ():
+                if not pattern.startswith("!") and not any(_matches([pattern], *module) for module in modules):
+                    yield f"{option}={pattern!r} matches no module{_hint(pattern, modules)}"
+
     def as_json(self) -> dict[str, object]:
         """Return the options as they are stored in the file."""
         return {
             "task": self.task.value,
             "level": self.level,
-            "steps": self.steps,
+            "steps": None if self.steps is None else [_as_json(chosen) for chosen in self.steps],
             "ranks": None if self.ranks is None else sorted(self.ranks),
             "modules": self.modules,
             "phases": None if self.phases is None else [phase.label for phase in sorted(self.phases)],
             "tensors": self.tensors,
+            "on_nonfinite": self.on_nonfinite,
+            "on_loss_jump": self.on_loss_jump,
         }
 
 
 def _matches(patterns: list[str], path: str, class_name: str) -> bool:
     return any(fnmatch.fnmatchcase(path, pattern) or pattern == class_name for pattern in patterns)
+
+
+def _hint(pattern: str, modules: Sequence[tuple[str, str]]) -> str:
+    """Return the names that a pattern may have meant: paths with the same last component before others."""
+    known = list(dict.fromkeys(name for module in modules for name in module if name))
+    same = [name for name in known if name.rpartition(".")[2] == pattern.rpartition(".")[2]]
+    near = difflib.get_close_matches(pattern.strip("*."), same or known, n=3, cutoff=0.0 if same else 0.5)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def _loaded(config: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
@@ -154,23 +199,46 @@ def _integers(option: str, value: object) -> frozenset[int] | None:
     return frozenset(map(int, items)) or None
 
 
-def _ranges(value: object) -> tuple[tuple[int, int], ...] | None:
-    """Parse steps: 3, [0, 10], range(5), "10-20", [0, "10-20"]; an empty list means all."""
+def _flag(option: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{option}={value!r}: expected True or False")
+    return value
+
+
+def _factor(option: str, value: object) -> float | None:
+    if isinstance(value, bool):
+        return LOSS_JUMP if value else None
+    if not isinstance(value, Real) or not 1 < value < float("inf"):
+        raise ConfigError(f"{option}={value!r}: expected True, False, or a factor above 1")
+    return float(value)
+
+
+def _ranges(value: object) -> tuple[range, ...] | None:
+    """Parse steps: 3, [0, 10], range(5), "10-20", "every 100", or a list of such; an empty list means all."""
     if value is None:
         return None
     items = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
     found = []
     for item in items:
-        match = _RANGE.fullmatch(item.replace(" ", "")) if isinstance(item, str) else None
-        if match:
-            found.append((int(match[1]), int(match[2])))
+        between = _RANGE.fullmatch(item.replace(" ", "")) if isinstance(item, str) else None
+        every = _EVERY.fullmatch(item.strip()) if isinstance(item, str) else None
+        if between:
+            found.append(range(int(between[1]), int(between[2]) + 1))
+        elif every and int(every[1]):
+            found.append(range(0, _ENDLESS, int(every[1])))
         elif isinstance(item, (Integral, str)) and str(item).isdecimal():
-            found.append((int(item), int(item)))
+            found.append(range(int(item), int(item) + 1))
         else:
-            raise ConfigError(f'steps={value!r}: {item!r} is no step; expected for example 3, [0, 10] or [0, "10-20"]')
-        if found[-1][0] > found[-1][1]:
+            raise ConfigError(
+                f'steps={value!r}: {item!r} is no step; expected for example 3, [0, 10], [0, "10-20"] or "every 100"'
+            )
+        if not found[-1]:
             raise ConfigError(f"steps={value!r}: the range {item!r} runs backwards")
     return tuple(found) or None
+
+
+def _as_json(chosen: range) -> object:
+    return f"every {chosen.step}" if chosen.stop == _ENDLESS else [chosen.start, chosen[-1]]
 
 
 def _patterns(option: str, value: object) -> tuple[str, ...] | None:

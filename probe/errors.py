@@ -14,6 +14,12 @@ ProbeWarning (UserWarning): said once about what could not be recorded or compar
 
 from __future__ import annotations
 
+import sys
+import warnings
+
+_NOT_THE_USERS = {"probe", "torch", "paddle", "mindspore", "contextlib"}
+"""packages that stand between the user's line and what is said about it"""
+
 
 class ProbeError(Exception):
     """Base of every error that probe raises."""
@@ -52,3 +58,11 @@ class NotRecordedError(ProbeError, KeyError):
 
 class ProbeWarning(UserWarning):
     """Something could not be recorded or compared; it is said once."""
+
+
+def warn(text: str) -> None:
+    """Say something as a `ProbeWarning`, at the line of the user's program that led to it."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(f"probe: {text}", ProbeWarning, stacklevel=level)

@@ -7,11 +7,11 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
 import uuid
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 from probe._version import __version__
 from probe.adapters.base import Adapter, adapter_for
 from probe.config import RecordConfig
-from probe.errors import ConfigError, ProbeWarning, RecordingError, StoreError
+from probe.errors import ConfigError, RecordingError, StoreError, warn
 from probe.recorder import Recorder
 from probe.records import RunInfo, StepState
 from probe.store.writer import Writer, now
@@ -27,6 +27,8 @@ from probe.store.writer import Writer, now
 _current: Recorder | None = None
 _excluded = False
 _warned = False
+_starts = 0
+"""recordings that this process has begun: part of the default name, where ranks must agree on it"""
 
 
 def start(
@@ -41,6 +43,8 @@ def start(
     phases: str | Iterable[str] | None = None,
     tensors: str | Iterable[str] | None = None,
     optimizer: object | None = None,
+    on_nonfinite: bool | None = None,
+    on_loss_jump: bool | float | None = None,
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
 ) -> Path | None:
     """Begin to record a model; call it before the first forward.
@@ -51,13 +55,17 @@ def start(
         a module, or a list of modules (pipeline chunks), which get the prefixes ``0.``, ``1.`` …
     path
         the HDF5 file to create; under several ranks ``a.h5`` becomes ``a.rank00003.h5``. Without it the name
-        is ``$PROBE_DUMP`` or ``probe-<date>-<time>.h5``, and said once on stderr.
+        is ``$PROBE_DUMP`` or ``probe-<date>-<time>.h5`` (``probe-<job>.rank00003.h5`` under several ranks, which
+        must agree on it), and said once on stderr.
     level
         what is observed: ``"module"``
     task
-        ``"statistics"`` (default), ``"tensor"`` (values too) or ``"structure"`` (no numbers)
+        ``"statistics"`` (default), ``"tensor"`` (values too), ``"structure"`` (no numbers) or ``"norms"`` (for
+        whole runs: gradient norms, and statistics without hash and sketch of the outputs of ``modules``, which
+        are by default the root and its main blocks)
     steps
-        which steps: ``3``, ``[0, 10]``, ``[0, "10-20"]``; default all
+        which steps: ``3``, ``[0, 10]``, ``[0, "10-20"]``, ``"every 100"``, ``[0, "10-20", "every 1000"]``;
+        default all
     ranks
         which ranks record; default all
     modules
@@ -68,6 +76,11 @@ def start(
         globs of module paths: these in full, statistics of the others
     optimizer
         the optimizer to watch; default every one that updates this model's parameters
+    on_nonfinite
+        after a step with NaN or Inf (in what `step` is given, in a gradient as the optimizer used it, in a
+        recorded output), record the next step in full, whatever ``steps`` says
+    on_loss_jump
+        the same after a step whose loss exceeds 3 times (or this factor) the median of the last 32
     config
         a mapping, or a YAML or JSON file, with the same options
 
@@ -85,18 +98,21 @@ def start(
     ExistsError
         the file is already there
     """
-    global _current, _excluded
+    global _current, _excluded, _starts
     if _current is not None:
         raise RecordingError(f"a recording to {_current.path} is under way; call probe.stop() first")
     options = {"level": level, "task": task, "steps": steps, "ranks": ranks, "modules": modules, "phases": phases,
-               "tensors": tensors}  # fmt: skip
+               "tensors": tensors, "on_nonfinite": on_nonfinite, "on_loss_jump": on_loss_jump}  # fmt: skip
     settings = RecordConfig.from_options(config, **options)
     models = _named_models(model)
     adapter = _common_adapter(models)
     rank, world_size = _place_in_the_world()
     _excluded = not settings.wants_rank(rank)
+    _starts += 1
     if _excluded:
         return None
+    for text in settings.unmatched(_names(adapter, models)):
+        warn(text)
     target = _target(path, rank, world_size)
     info = RunInfo(
         run_id=uuid.uuid4().hex,
@@ -134,7 +150,7 @@ def step(loss: Any = None, **scalars: Any) -> None:
     if _current is None:
         if not _excluded and not _warned:
             _warned = True
-            warnings.warn("probe.step() does nothing: no recording is under way", ProbeWarning, stacklevel=2)
+            warn("probe.step() does nothing: no recording is under way")
         return
     named = {**({} if loss is None else {"loss": loss}), **scalars}
     _current.step({name: _number(name, value) for name, value in named.items()})
@@ -179,7 +195,7 @@ def _stop(state: StepState) -> None:
     try:
         recorder.stop(state)
     except StoreError as error:
-        warnings.warn(f"probe: {error}", ProbeWarning, stacklevel=3)
+        warn(str(error))
 
 
 def _stop_at_exit() -> None:
@@ -216,6 +232,15 @@ def _common_adapter(models: Sequence[tuple[str, Any]]) -> Adapter:
     return adapters.popitem()[1]
 
 
+def _names(adapter: Adapter, models: Sequence[tuple[str, Any]]) -> list[tuple[str, str]]:
+    """Return path and class name of every module, as the recording will have them."""
+    return [
+        (".".join(part for part in (prefix, named.path) if part), type(named.module).__name__)
+        for prefix, model in models
+        for named in adapter.modules(model)
+    ]
+
+
 def _place_in_the_world() -> tuple[int, int]:
     """Return (rank, world size) from torch.distributed or the launcher's variables."""
     torch = sys.modules.get("torch")
@@ -228,7 +253,7 @@ def _place_in_the_world() -> tuple[int, int]:
 
 
 def _target(path: str | os.PathLike[str] | None, rank: int, world_size: int) -> Path:
-    default = time.strftime("probe-%Y%m%d-%H%M%S.h5")
+    default = time.strftime("probe-%Y%m%d-%H%M%S.h5") if world_size == 1 else _name_for_all_ranks()
     given = os.environ.get("PROBE_DUMP") if path is None else path
     target = Path(given or default)
     if target.is_dir():
@@ -238,6 +263,15 @@ def _target(path: str | os.PathLike[str] | None, rank: int, world_size: int) -> 
     if not given:
         print(f"probe: recording to {target}", file=sys.stderr)
     return target
+
+
+def _name_for_all_ranks() -> str:
+    """Return a default name from what all ranks know: the launcher's job, and how often recording has begun."""
+    jobs = [os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")]
+    job = next((job for job in jobs if job not in ("", "none")), "")
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    parts = ["probe", job, "" if restart == "0" else f"restart{restart}", "" if _starts == 1 else str(_starts)]
+    return re.sub(r"[^\w.-]", "_", "-".join(part for part in parts if part)) + ".h5"
 
 
 def _number(name: str, value: Any) -> float:

@@ -14,6 +14,8 @@ from probe.config import RecordConfig
 from probe.errors import ConfigError
 from probe.records import Phase, Task
 
+NO_STEP = 'is no step; expected for example 3, [0, 10], [0, "10-20"] or "every 100"'
+
 
 def steps_of(value: object) -> list[int]:
     config = RecordConfig.from_options(steps=value)
@@ -35,6 +37,10 @@ def steps_of(value: object) -> list[int]:
         ("10 - 12", [10, 11, 12]),
         ([0, "10-12", "11-13"], [0, 10, 11, 12, 13]),
         ("7-7", [7]),
+        ("every 10", [0, 10, 20]),
+        (" every10", [0, 10, 20]),
+        (["every 1"], [*range(25)]),
+        ([3, "8-10", "every 10"], [0, 3, 8, 9, 10, 20]),
     ],
 )
 def test_steps(value: object, expected: list[int]) -> None:
@@ -44,12 +50,15 @@ def test_steps(value: object, expected: list[int]) -> None:
 @pytest.mark.parametrize(
     "value, text",
     [
-        (-1, 'steps=-1: -1 is no step; expected for example 3, [0, 10] or [0, "10-20"]'),
-        (1.5, 'steps=1.5: 1.5 is no step; expected for example 3, [0, 10] or [0, "10-20"]'),
-        (True, 'steps=True: True is no step; expected for example 3, [0, 10] or [0, "10-20"]'),
-        ("²", "steps='²': '²' is no step; expected for example 3, [0, 10] or [0, \"10-20\"]"),
-        ([0, [1, 2]], 'steps=[0, [1, 2]]: [1, 2] is no step; expected for example 3, [0, 10] or [0, "10-20"]'),
-        ("10-", "steps='10-': '10-' is no step; expected for example 3, [0, 10] or [0, \"10-20\"]"),
+        (-1, f"steps=-1: -1 {NO_STEP}"),
+        (1.5, f"steps=1.5: 1.5 {NO_STEP}"),
+        (True, f"steps=True: True {NO_STEP}"),
+        ("²", f"steps='²': '²' {NO_STEP}"),
+        ([0, [1, 2]], f"steps=[0, [1, 2]]: [1, 2] {NO_STEP}"),
+        ("10-", f"steps='10-': '10-' {NO_STEP}"),
+        ("every 0", f"steps='every 0': 'every 0' {NO_STEP}"),
+        ("every -2", f"steps='every -2': 'every -2' {NO_STEP}"),
+        ([0, "every"], f"steps=[0, 'every']: 'every' {NO_STEP}"),
         ("12-10", "steps='12-10': the range '12-10' runs backwards"),
     ],
 )
@@ -64,6 +73,27 @@ def test_when_all_steps_are_over() -> None:
     config = RecordConfig.from_options(steps=[2, "5-7"])
     assert [config.is_over(step) for step in (0, 3, 7, 8, 100)] == [False, False, False, True, True]
     assert not RecordConfig().is_over(10**9)
+    assert not RecordConfig.from_options(steps=[3, "every 10"]).is_over(10**9)
+
+
+@pytest.mark.parametrize(
+    "steps, step, expected",
+    [
+        (None, 0, None),
+        ("every 100", 0, None),
+        ([0, "every 100"], 5, None),
+        (7, 0, 1),
+        (7, 7, 1),
+        (7, 8, 0),
+        ([0, 10], 1, 1),
+        ("0-999", 1, 999),
+        (["5-9", "0-6", 8], 0, 10),
+        (["5-9", "0-6", 8], 6, 4),
+        (["0-20", "3-4", "19-30"], 2, 29),
+    ],
+)
+def test_how_many_steps_are_to_come(steps: object, step: int, expected: int | None) -> None:
+    assert RecordConfig.from_options(steps=steps).steps_from(step) == expected
 
 
 @pytest.mark.parametrize(
@@ -100,6 +130,44 @@ def test_tensors_in_full() -> None:
     with pytest.raises(ConfigError) as caught:
         RecordConfig.from_options(task="structure", tensors="a.*")
     assert str(caught.value) == ("task='structure' records no numbers, but tensors= asks for values: leave one out")
+    with pytest.raises(ConfigError) as caught:
+        RecordConfig.from_options(task="norms", tensors="a.*")
+    assert str(caught.value) == ("task='norms' records norms only, but tensors= asks for values: leave one out")
+
+
+@pytest.mark.parametrize("task, expected", [("norms", Task.STATISTICS), ("tensor", Task.TENSOR)])
+def test_what_a_trigger_records(task: str, expected: Task) -> None:
+    config = RecordConfig.from_options(task=task, modules="a", on_loss_jump=True)
+    assert config.in_full() == dataclasses.replace(config, task=expected)
+
+
+@pytest.mark.parametrize(
+    "value, expected", [(None, None), (False, None), (True, 3.0), (5, 5.0), (np.float32(1.5), 1.5)]
+)
+def test_the_factor_of_a_loss_jump(value: object, expected: float | None) -> None:
+    assert RecordConfig.from_options(on_loss_jump=value).on_loss_jump == expected
+
+
+MODULES = [
+    ("", "Net"), ("model.layers.0", "Block"), ("model.layers.0.mlp", "MLP"), ("model.layers.1", "Block"), ("head", "Linear")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        ({}, []),
+        ({"modules": ["", "*.mlp", "Block", "!nothing"], "tensors": ["head"]}, []),
+        ({"modules": "layers.0.mlp"}, ["modules='layers.0.mlp' matches no module; did you mean 'model.layers.0.mlp'?"]),
+        ({"modules": ["head", "model.layer.*"]}, ["modules='model.layer.*' matches no module; did you mean "
+                                                 "'model.layers.1' or 'model.layers.0' or 'model.layers.0.mlp'?"]),
+        ({"modules": "linear"}, ["modules='linear' matches no module; did you mean 'Linear'?"]),
+        ({"tensors": ["xyzzy", "Hed"]}, ["tensors='xyzzy' matches no module",
+                                        "tensors='Hed' matches no module; did you mean 'head'?"]),
+    ],
+)  # fmt: skip
+def test_patterns_that_choose_nothing(options: dict[str, Any], expected: list[str]) -> None:
+    assert list(RecordConfig.from_options(**options).unmatched(MODULES)) == expected
 
 
 def test_phases_and_ranks() -> None:
@@ -113,7 +181,7 @@ def test_phases_and_ranks() -> None:
 @pytest.mark.parametrize(
     "options, text",
     [
-        ({"task": "tensors"}, "task='tensors' is not known; expected 'structure' or 'statistics' or 'tensor'"),
+        ({"task": "tensors"}, "task='tensors' is not known; expected 'structure' or 'norms' or 'statistics' or 'tensor'"),
         ({"level": "op"}, "level='op' is not known; expected 'module'"),
         ({"level": ["module"]}, "level=['module'] is not known; expected 'module'"),
         ({"phases": "bakward"}, "phases='bakward' is not known; expected 'init' or 'forward' or 'loss' or "
@@ -123,7 +191,12 @@ def test_phases_and_ranks() -> None:
         ({"ranks": "0"}, "ranks='0': expected a number, or a list of numbers from 0"),
         ({"modules": 3}, "modules=3: expected module paths, globs or class names, as strings"),
         ({"tensors": ["a", None]}, "tensors=['a', None]: expected module paths, globs or class names, as strings"),
-        ({"setps": 3}, "unknown option 'setps'; expected one of task, level, steps, ranks, modules, phases, tensors"),
+        ({"on_nonfinite": 1}, "on_nonfinite=1: expected True or False"),
+        ({"on_loss_jump": 1}, "on_loss_jump=1: expected True, False, or a factor above 1"),
+        ({"on_loss_jump": float("nan")}, "on_loss_jump=nan: expected True, False, or a factor above 1"),
+        ({"on_loss_jump": "3"}, "on_loss_jump='3': expected True, False, or a factor above 1"),
+        ({"setps": 3}, "unknown option 'setps'; expected one of task, level, steps, ranks, modules, phases, tensors, "
+                       "on_nonfinite, on_loss_jump"),
     ],
 )  # fmt: skip
 def test_options_that_make_no_sense(options: dict[str, Any], text: str) -> None:
@@ -137,7 +210,7 @@ def test_options_that_make_no_sense(options: dict[str, Any], text: str) -> None:
 def test_a_file_is_overridden_by_arguments(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(json.dumps({"task": "tensor", "steps": [0, "3-4"], "phases": ["forward"]}))
     config = RecordConfig.from_options(tmp_path / name, steps=7, task=None)
-    assert config == RecordConfig(Task.TENSOR, steps=((7, 7),), phases=frozenset({Phase.FORWARD}))
+    assert config == RecordConfig(Task.TENSOR, steps=(range(7, 8),), phases=frozenset({Phase.FORWARD}))
 
 
 @pytest.mark.parametrize(
@@ -162,10 +235,18 @@ def test_files_that_cannot_be_used(name: str, content: bytes | None, text: str, 
 
 
 def test_it_is_frozen_and_goes_into_the_file() -> None:
-    config = RecordConfig.from_options(steps=[1, "2-3"], ranks=1, modules="a*", phases="init", tensors="b")
+    config = RecordConfig.from_options(
+        steps=[1, "2-3", "every 5"],
+        ranks=1,
+        modules="a*",
+        phases="init",
+        tensors="b",
+        on_nonfinite=True,
+        on_loss_jump=4,
+    )
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.task = Task.TENSOR  # type: ignore[misc]
     assert json.loads(json.dumps(config.as_json())) == {
-        "task": "tensor", "level": "module", "steps": [[1, 1], [2, 3]], "ranks": [1], "modules": ["a*"],
-        "phases": ["init"], "tensors": ["b"],
+        "task": "tensor", "level": "module", "steps": [[1, 1], [2, 3], "every 5"], "ranks": [1], "modules": ["a*"],
+        "phases": ["init"], "tensors": ["b"], "on_nonfinite": True, "on_loss_jump": 4.0,
     }  # fmt: skip

@@ -13,8 +13,8 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "probe"
 LAYERS = [
     ["_version", "errors", "records"],
-    ["sketch", "slots", "config", "tree"],
-    ["statistics", "kernel"],
+    ["sketch", "slots", "config", "tree", "triggers", "growth"],
+    ["statistics", "kernel", "blocks"],
     ["store", "adapters.base", "mapping"],
     ["adapters"],
     ["recorder", "matching"],
@@ -26,7 +26,7 @@ LAYERS = [
 """units by layer; a unit imports itself and those of layers above it, the longest name that fits counts"""
 UPWARDS = {("comparison.divergence", "report.table")}
 """imports inside a function that may go up: a result offers its own table"""
-CAPTURE = ["slots", "kernel", "adapters", "recorder", "session", "store.writer", "store.disk"]
+CAPTURE = ["slots", "kernel", "blocks", "triggers", "growth", "adapters", "recorder", "session", "store.writer", "store.disk"]
 COMPARE = ["mapping", "matching", "comparison", "recording", "report", "cli"]
 FRAMEWORKS = {"torch", "paddle", "mindspore"}
 ONLY_INSIDE_FUNCTIONS = {"pandas", "matplotlib", "IPython", "transformers"}

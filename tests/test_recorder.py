@@ -306,7 +306,8 @@ def test_what_is_logged_is_recorded_whatever_the_module_filter_says(tmp_path: Pa
         return y * 2.0
 
     model = block(forward, layer=nn.Linear(4, 4))
-    probe.start(model, tmp_path / "a.h5", modules="nothing*", task="tensor")
+    with pytest.warns(ProbeWarning, match=r"modules='nothing\*' matches no module"):
+        probe.start(model, tmp_path / "a.h5", modules="nothing*", task="tensor")
     y = model(batch())
     probe.log("outside", y)
     y.sum().backward()

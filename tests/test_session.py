@@ -17,13 +17,14 @@ import pytest
 import probe
 from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor
-from probe.errors import ConfigError, ExistsError, RecordingError
+from probe.errors import ConfigError, ExistsError, ProbeWarning, RecordingError
 from probe.records import StepState
 from probe.store.reader import Reader
 from probe.testing import sample
 
 ROOT = Path(__file__).parent.parent
-LAUNCHERS = ["RANK", "WORLD_SIZE", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", "RANK_ID", "RANK_SIZE"]
+JOBS = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID"]
+LAUNCHERS = [*JOBS, "RANK", "WORLD_SIZE", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", "RANK_ID", "RANK_SIZE"]
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +32,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """In an empty folder, without a launcher, and without a recording at the end."""
     for name in [*LAUNCHERS, "PROBE_DUMP"]:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("probe.session._starts", 0)
     monkeypatch.chdir(tmp_path)
     yield
     probe.stop()
@@ -202,6 +204,66 @@ def test_ranks_have_files_of_their_own(
         assert (reader.info.rank, reader.info.world_size) == (rank, size)
 
 
+@pytest.mark.parametrize(
+    "variables, expected",
+    [
+        ({}, ["probe.rank00003.h5", "probe-2.rank00003.h5"]),
+        ({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "77"}, ["probe-77.rank00003.h5", "probe-77-2.rank00003.h5"]),
+        ({"TORCHELASTIC_RUN_ID": "a/b c", "TORCHELASTIC_RESTART_COUNT": "2", "SLURM_JOB_ID": "7"},
+         ["probe-a_b_c-restart2.rank00003.h5", "probe-a_b_c-restart2-2.rank00003.h5"]),
+    ],
+)  # fmt: skip
+def test_default_names_of_ranks_do_not_depend_on_when_each_starts(
+    variables: dict[str, str], expected: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"RANK": "3", "WORLD_SIZE": "8", **variables}.items():
+        monkeypatch.setenv(name, value)
+    found = []
+    for second in range(2):
+        monkeypatch.setattr("probe.session.time.strftime", lambda form, second=second: f"at-{second}")
+        found.append(str(probe.start(model())))
+        probe.stop()
+    assert found == expected
+    assert capsys.readouterr().err == "".join(f"probe: recording to {name}\n" for name in expected)
+
+
+def test_ranks_that_do_not_record_count_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert probe.start(model(), ranks=[0]) is None
+    assert probe.start(model(), ranks=[0, 1]) == Path("probe-2.rank00001.h5")
+
+
+# ---- options that choose nothing -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", ["modules", "tensors"])
+def test_a_pattern_that_matches_no_module_is_told_at_the_users_line(option: str) -> None:
+    net = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    with pytest.warns(ProbeWarning) as caught:
+        probe.start([net, net], "a.h5", **{option: ["0.*", "2.0", "Lineal"]})
+    assert [str(one.message) for one in caught] == [
+        f"probe: {option}='2.0' matches no module; did you mean '1.0' or '0.0' or '0'?",
+        f"probe: {option}='Lineal' matches no module; did you mean 'Linear'?",
+    ]
+    assert {one.filename for one in caught} == {__file__}
+
+
+def test_a_pattern_that_matches_nothing_leaves_nothing_behind_where_warnings_are_errors() -> None:
+    with pytest.raises(ProbeWarning):
+        probe.start(model(), "a.h5", modules="mlp")
+    assert not Path("a.h5").exists()
+    probe.start(model(), "a.h5")
+
+
+def test_warnings_point_at_the_users_line() -> None:
+    code = compile("import probe\n\nprobe.step(loss=1)\n", "users.py", "exec")
+    with pytest.MonkeyPatch.context() as patch, pytest.warns(ProbeWarning) as caught:
+        patch.setattr("probe.session._warned", False)
+        exec(code, {"__name__": "users"})  # noqa: S102
+    assert [(one.filename, one.lineno) for one in caught] == [("users.py", 3)]
+
+
 def test_what_the_file_says_about_the_run() -> None:
     with probe.capture(model(), "a.h5", steps="3-4", modules="!Dropout"):
         pass
@@ -212,7 +274,8 @@ def test_what_the_file_says_about_the_run() -> None:
         assert (a.info.framework, a.info.probe_version) == ("numpy", probe.__version__)
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4}", a.info.created)
         assert a.info.config == {"task": "statistics", "level": "module", "steps": [[3, 4]], "ranks": None,
-                                 "modules": ["!Dropout"], "phases": None, "tensors": None}  # fmt: skip
+                                 "modules": ["!Dropout"], "phases": None, "tensors": None,
+                                 "on_nonfinite": False, "on_loss_jump": None}  # fmt: skip
         assert {"python", "platform", "packages", "git_commit"} <= set(a.environment)
 
 
