@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from probe.adapters.base import Adapter, Group, NamedModule, NamedTensor
+from probe.adapters.base import Adapter, Group, NamedModule, NamedTensor, TensorFacts
 from probe.config import RecordConfig
 from probe.errors import ProbeWarning
 from probe.records import (
@@ -35,7 +35,6 @@ from probe.records import (
 )
 from probe.sketch import WIDTH
 from probe.slots import flatten
-from probe.store.tree import place
 from probe.store.writer import Writer
 
 _UNMEASURED = TensorStats(*[math.nan] * 5, 0, 0, 0, 0, 0, 0, HashKind.NONE, np.zeros(WIDTH))
@@ -139,6 +138,7 @@ class Recorder:
         except BaseException:
             self._take_hooks_off()
             raise
+        self._wants = [config.wants_phase(phase) for phase in Phase]
         self._keep = [config.wants_module(m.path, m.class_name) for m in self._modules]
         self._in_full = [config.wants_values(m.path, m.class_name) for m in self._modules]
         self._begin_step()
@@ -247,7 +247,9 @@ class Recorder:
         )  # fmt: skip
         self._calls.append(call)
         stack.append(call)
-        tensors = [*flatten(args, self._adapter.is_tensor), *flatten(kwargs, self._adapter.is_tensor)]
+        tensors = flatten(args, self._adapter.is_tensor)
+        if kwargs:
+            tensors += flatten(kwargs, self._adapter.is_tensor)
         if not call.recomputed:
             for slot, tensor in tensors:
                 self._observe(Phase.FORWARD, Role.INPUT, index, slot, tensor, call)
@@ -274,7 +276,7 @@ class Recorder:
             call = stack.pop()
         call.end = self._next_seq()
         call.raised = raised
-        tensors = list(flatten(output, self._adapter.is_tensor))
+        tensors = flatten(output, self._adapter.is_tensor)
         if not call.recomputed:
             for slot, tensor in tensors:
                 self._observe(Phase.FORWARD, Role.OUTPUT, index, slot, tensor, call)
@@ -412,7 +414,7 @@ class Recorder:
 
     @_guarded
     def _backward_ended(self, touched: list[int]) -> None:
-        if not self._active or not self._config.wants_phase(Phase.GRADIENT):
+        if not self._active or not self._wants[Phase.GRADIENT]:
             return
         for index in touched:
             gradient = self._adapter.gradient(self._tensors[index].tensor)
@@ -442,7 +444,7 @@ class Recorder:
 
     @_guarded
     def _before_update(self, groups: list[Group], why_not: str) -> None:
-        if not self._active or not self._config.wants_phase(Phase.UPDATE):
+        if not self._active or not self._wants[Phase.UPDATE]:
             return
         for _, index in self._own(groups):
             parameter = self._tensors[index].tensor
@@ -465,7 +467,7 @@ class Recorder:
 
     @_guarded
     def _after_update(self, groups: list[Group]) -> None:
-        if not self._active or not self._config.wants_phase(Phase.UPDATE):
+        if not self._active or not self._wants[Phase.UPDATE]:
             return
         for group in groups:
             indices = tuple(index for _, index in self._own([group]))
@@ -483,9 +485,18 @@ class Recorder:
         self._observe_parameter(Phase.UPDATE, Role.PARAM, index, parameter, 0)
         before = self._before.pop(index, None)
         if before is not None:
-            with self._adapter.quiet():
-                delta = self._adapter.difference(parameter, before)
-            self._observe_parameter(Phase.UPDATE, Role.DELTA, index, delta, 0)
+            self._observe_change(index, parameter, before)
+
+    def _observe_change(self, index: int, after: Any, before: Any) -> None:
+        """Record the update itself: its statistics, never its values."""
+        info = self._parameters[index]
+        try:
+            with self._lock:
+                dtype, stats = self._adapter.measure_update(after, before, info.axes)
+                facts = TensorFacts(dtype, self._adapter.facts(after).shape, requires_grad=False)
+                self._append(Phase.UPDATE, Role.DELTA, info.module, 0, info.slot, facts, stats, 0, index, -1)
+        except Exception as error:  # noqa: BLE001  the others must not be lost
+            self._note(f"the update of {info.names[0]} is not recorded: {error!r}", info.module)
 
     def _own(self, groups: list[Group]) -> list[tuple[Group, int]]:
         """Return the parameters of these models among those of the groups."""
@@ -498,8 +509,7 @@ class Recorder:
         info = self._parameters[index]
         if not self._keep[info.module]:
             return
-        self._record(phase, role, info.module, 0, slot or info.slot, tensor, micro, index, info.axes, fresh=True,
-                     full=role is not Role.DELTA)  # fmt: skip
+        self._record(phase, role, info.module, 0, slot or info.slot, tensor, micro, index, info.axes, fresh=True)
 
     # Any tensor
 
@@ -509,43 +519,43 @@ class Recorder:
     ) -> None:  # fmt: skip
         """Record a tensor of a call; what the user logged is recorded whatever its module."""
         if logged or self._keep[module]:
-            self._record(phase, role, module, call.number, slot, tensor, call.micro, order, (), fresh=False, full=True)
+            self._record(phase, role, module, call.number, slot, tensor, call.micro, order, (), fresh=False)
 
     def _record(
         self, phase: Phase, role: Role, module: int, call: int, slot: str, tensor: Any, micro: int,
-        order: int | None, axes: tuple[int, ...], *, fresh: bool, full: bool,
+        order: int | None, axes: tuple[int, ...], *, fresh: bool,
     ) -> None:  # fmt: skip
         """Measure a tensor and append its record."""
-        if not self._config.wants_phase(phase):
+        if not self._wants[phase]:
             return
         try:
             facts = self._adapter.facts(tensor)
             values = -1
-            with self._adapter.quiet(), self._lock:
+            with self._lock:
                 stats = self._measured(tensor, axes, fresh)
-                if full and self._in_full[module] and stats.hash_kind is not HashKind.NONE:
-                    copy = functools.partial(self._adapter.values, tensor)
+                if self._in_full[module] and stats.hash_kind is not HashKind.NONE:
+                    copy = functools.partial(self._copied, tensor)
                     values = self._writer.tensor(stats, facts.dtype, facts.shape, copy)
                 self._append(phase, role, module, call, slot, facts, stats, micro, order, values)
         except Exception as error:  # noqa: BLE001  one tensor that cannot be read must not lose the others
             name = self._modules[module].path or "the root"
             self._note(f"{phase.label} {role.label} {slot} of {name} could not be recorded: {error!r}", module)
 
+    def _copied(self, tensor: Any) -> np.ndarray:
+        with self._adapter.quiet():
+            return self._adapter.values(tensor)
+
     def _append(
-        self, phase: Phase, role: Role, module: int, call: int, slot: str, facts: Any, stats: TensorStats,
+        self, phase: Phase, role: Role, module: int, call: int, slot: str, facts: TensorFacts, stats: TensorStats,
         micro: int, order: int | None, values: int,
     ) -> None:  # fmt: skip
         seq = self._next_seq()
         row = (
             self.step_number, micro, seq, seq if order is None else order, phase, module, call, role,
             self._writer.slot(slot), facts.dtype.encode(), self._writer.shape(facts.shape), facts.requires_grad,
-            stats.min, stats.max, stats.mean, stats.rms, stats.norm, stats.nan, stats.posinf, stats.neginf,
-            stats.zeros, stats.hash_lo, stats.hash_hi, stats.hash_kind, values,
+            *stats[:-1], values,
         )  # fmt: skip
-        where = None
-        if values >= 0:
-            where = place(self.step_number, micro, self._modules[module].path, call, phase, role, slot)
-        self._writer.add_record(row, stats.sketch, where)
+        self._writer.add_record(row, stats.sketch)
 
     def _measured(self, tensor: Any, axes: tuple[int, ...], fresh: bool) -> TensorStats:
         """Return a tensor's statistics; those of the same object, unwritten since, are not computed again."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 _DEPTH = 16
+_PLAIN = (bool, int, float, str)
 
 
-def flatten(value: object, is_tensor: Callable[[object], bool], slot: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (slot, tensor) for every tensor in nested lists, tuples, mappings and dataclasses.
+def flatten(value: object, is_tensor: Callable[[object], bool], slot: str = "") -> list[tuple[str, Any]]:
+    """Return (slot, tensor) for every tensor in nested lists, tuples, mappings and dataclasses.
 
     Parameters
     ----------
@@ -22,31 +23,36 @@ def flatten(value: object, is_tensor: Callable[[object], bool], slot: str = "") 
         name of ``value`` itself; a bare tensor without a name is slot ``"0"``
     """
     if is_tensor(value):
-        yield slot or "0", value
-    else:
-        yield from _flatten(value, is_tensor, slot, ())
+        return [(slot or "0", value)]
+    found: list[tuple[str, Any]] = []
+    if value is not None:
+        _collect(value, is_tensor, slot, (), found)
+    return found
 
 
-def _flatten(
-    value: object, is_tensor: Callable[[object], bool], slot: str, around: tuple[int, ...]
-) -> Iterator[tuple[str, Any]]:
+def _collect(
+    value: object, is_tensor: Callable[[object], bool], slot: str, around: tuple[int, ...],
+    found: list[tuple[str, Any]],
+) -> None:  # fmt: skip
     """Walk a container; those that it stands in, by id, are not entered again."""
     if id(value) in around or len(around) > _DEPTH:
         return
     for name, item in _items(value):
-        path = f"{slot}.{name}" if slot else name
+        if item is None or type(item) in _PLAIN:
+            continue
+        path = f"{slot}.{name}" if slot else str(name)
         if is_tensor(item):
-            yield path, item
-        elif item is not None:
-            yield from _flatten(item, is_tensor, path, (*around, id(value)))
+            found.append((path, item))
+        else:
+            _collect(item, is_tensor, path, (*around, id(value)), found)
 
 
-def _items(value: object) -> Iterator[tuple[str, object]]:
+def _items(value: object) -> Iterable[tuple[object, object]]:
     if isinstance(value, Mapping):
-        return ((str(key), item) for key, item in value.items())
+        return value.items()
     if isinstance(value, (list, tuple)):
-        names = getattr(value, "_fields", None) or range(len(value))
-        return ((str(name), item) for name, item in zip(names, value, strict=True))
+        names = getattr(value, "_fields", None)
+        return zip(names, value, strict=True) if names else enumerate(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return ((field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value))
-    return iter(())
+    return ()

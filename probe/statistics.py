@@ -6,6 +6,7 @@ An adapter computes the same numbers where its tensors live; `probe.testing` che
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 
 import ml_dtypes
@@ -90,6 +91,22 @@ def measure(values: np.ndarray, order: Sequence[int] = (), hash_kind: HashKind =
     lo, hi = hash_bits(values, hash_kind)
     return finish(count, low, high, total, squares, (nan, posinf, neginf, zeros), (lo, hi, hash_kind),
                   sketch(real, order))  # fmt: skip
+
+
+def measure_update(after: np.ndarray, before: np.ndarray, order: Sequence[int] = ()) -> TensorStats:
+    """Return the statistics of after − before, taken in float64 (complex128).
+
+    Its hash is `update_hash`: that of the two tensors, whose difference is never stored.
+    """
+    wide = np.complex128 if after.dtype.kind == "c" else np.float64
+    stats = measure(after.astype(wide) - before.astype(wide), order, HashKind.NONE)
+    return update_hash(stats, hash_bits(after), hash_bits(before), HashKind.XXH3_128)
+
+
+def update_hash(stats: TensorStats, after: tuple[int, int], before: tuple[int, int], kind: HashKind) -> TensorStats:
+    """Return statistics with the hash of an update, given the (low, high) 64 bits of both tensors' hashes."""
+    digest = xxhash.xxh3_128_intdigest(struct.pack("<4Q", *before, *after))
+    return stats._replace(hash_lo=digest & 0xFFFF_FFFF_FFFF_FFFF, hash_hi=digest >> 64, hash_kind=kind)
 
 
 def finish(

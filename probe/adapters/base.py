@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,8 +40,7 @@ class NamedTensor:
     """order of the axes in the canonical layout, see `probe.sketch.axes_of`; empty when it is the stored one"""
 
 
-@dataclass(frozen=True, slots=True)
-class TensorFacts:
+class TensorFacts(NamedTuple):
     """What a tensor is, without its values."""
 
     dtype: str
@@ -49,8 +48,7 @@ class TensorFacts:
     requires_grad: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CallContext:
+class CallContext(NamedTuple):
     """Under which circumstances a module runs."""
 
     grad_enabled: bool
@@ -133,7 +131,10 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def measure(self, tensor: Tensor, axes: Sequence[int]) -> TensorStats:
-        """Return the statistics of a tensor; the same numbers as `probe.statistics.measure`, to 1e-12."""
+        """Return the statistics of a tensor; the same numbers as `probe.statistics.measure`, to 1e-12.
+
+        It is called many times a step, in whatever mode the user's program is, and leaves no trace by itself.
+        """
 
     @abc.abstractmethod
     def values(self, tensor: Tensor) -> np.ndarray:
@@ -144,14 +145,17 @@ class Adapter(abc.ABC):
         """Return a copy of a tensor where it lives."""
 
     @abc.abstractmethod
-    def difference(self, after: Tensor, before: Tensor) -> Tensor:
-        """Return after − before in float64 (complex128), or float32 where the device has no float64."""
+    def measure_update(self, after: Tensor, before: Tensor, axes: Sequence[int]) -> tuple[str, TensorStats]:
+        """Return what `probe.statistics.measure_update` does, and the dtype in which the difference was taken.
+
+        That is float64 or complex128, or half as wide where the device has no float64.
+        """
 
     # Hooks
 
     @abc.abstractmethod
     def quiet(self) -> AbstractContextManager[object]:
-        """Return a context in which the recorder's own operations leave no trace in the user's program."""
+        """Return a context in which operations on tensors leave no trace in the user's program."""
 
     @abc.abstractmethod
     def context(self) -> CallContext:

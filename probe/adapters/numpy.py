@@ -72,9 +72,9 @@ class NumpyAdapter(Adapter):
     def snapshot(self, tensor: Tensor) -> Tensor:
         return Tensor(tensor.data.copy())
 
-    def difference(self, after: Tensor, before: Tensor) -> Tensor:
-        wide = np.complex128 if after.dtype.kind == "c" else np.float64
-        return Tensor(after.data.astype(wide) - before.data.astype(wide))
+    def measure_update(self, after: Tensor, before: Tensor, axes: Sequence[int]) -> tuple[str, TensorStats]:
+        name = "complex128" if after.dtype.kind == "c" else "float64"
+        return name, statistics.measure_update(after.data, before.data, axes)
 
     # Hooks
 

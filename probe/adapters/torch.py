@@ -98,13 +98,13 @@ class TorchAdapter(Adapter):
         return (
             isinstance(value, torch.Tensor)
             and value.layout is torch.strided
-            and value.device.type != "meta"
+            and not value.is_meta
             and not value.is_nested
             and not torch._C._functorch.is_functorch_wrapped_tensor(value)
         )
 
     def facts(self, tensor: torch.Tensor) -> TensorFacts:
-        return TensorFacts(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.requires_grad)
+        return TensorFacts(_name_of(tensor.dtype), tensor.shape, tensor.requires_grad)
 
     def is_leaf(self, tensor: torch.Tensor) -> bool:
         return tensor.is_leaf
@@ -116,24 +116,25 @@ class TorchAdapter(Adapter):
         return None if tensor.is_inference() else tensor._version
 
     def measure(self, tensor: torch.Tensor, axes: Sequence[int]) -> TensorStats:
-        return torch_statistics.measure(tensor.detach(), axes)
+        stats = torch_statistics.measure_in_place(tensor, axes)
+        if stats is None:
+            with _Quiet():
+                stats = torch_statistics.measure(tensor, axes)
+        return stats
+
+    def measure_update(self, after: torch.Tensor, before: torch.Tensor, axes: Sequence[int]) -> tuple[str, TensorStats]:
+        with _Quiet():
+            return torch_statistics.measure_update(after, before, axes)
 
     def values(self, tensor: torch.Tensor) -> np.ndarray:
         copied = tensor.detach().resolve_conj().resolve_neg().to("cpu", copy=True).contiguous()
-        name = str(copied.dtype).removeprefix("torch.")
-        extra = getattr(ml_dtypes, name, None)
+        extra = getattr(ml_dtypes, _name_of(copied.dtype), None)
         if extra is None:
             return copied.numpy()
         return copied.view(_RAW[copied.element_size()]).numpy().view(extra)
 
     def snapshot(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().clone()
-
-    def difference(self, after: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-        wide = torch.complex128 if after.is_complex() else torch.float64
-        if after.device.type in ("mps", "npu"):
-            wide = torch.complex64 if after.is_complex() else torch.float32
-        return after.detach().to(wide) - before.to(wide)
 
     # Hooks
 
@@ -346,10 +347,15 @@ class _Quiet:
             guard.__exit__(None, None, None)
 
 
+@functools.cache
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _autocast() -> str:
     for device in ("cpu", "cuda"):
         if torch.is_autocast_enabled(device):
-            return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+            return _name_of(torch.get_autocast_dtype(device))
     return ""
 
 

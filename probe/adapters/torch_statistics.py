@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,10 +17,13 @@ import xxhash
 from probe import kernel
 from probe.records import HashKind, TensorStats
 from probe.sketch import CHUNK, VALUE_SEED, WIDTH, Axis, axes_of
-from probe.statistics import finish
+from probe.statistics import finish, update_hash
 
 _INTEGER_KINDS = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 _INTEGER_KINDS |= {torch.uint16, torch.uint32, torch.uint64}
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""types that are what they seem: a subclass may have its values elsewhere"""
+_FLOATS = {torch.float32, torch.float64, torch.bfloat16, torch.float16}
 _KINDS = {getattr(torch, name): kind for name, kind in kernel.KINDS.items()}
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MASKS = {1: 0xFF, 2: 0xFFFF, 4: 0xFFFF_FFFF, 8: -1}
@@ -38,41 +42,78 @@ def measure(tensor: torch.Tensor, order: Sequence[int] = (), hash_kind: HashKind
     The hash is xxh3_128 for tensors on the CPU, and the position-weighted sum elsewhere, unless it is named.
     """
     tensor = tensor.detach()
-    if tensor.device.type == "cpu" and hash_kind in (None, HashKind.XXH3_128):
-        if kernel.AVAILABLE:
-            return _measure_in_memory(tensor, tuple(order))
-        hash_kind = HashKind.XXH3_128
-    return _measure_by_operations(tensor, order, hash_kind or HashKind.WSUM64)
+    if hash_kind in (None, HashKind.XXH3_128):
+        plain = tensor.resolve_conj().resolve_neg().contiguous()
+        stats = measure_in_place(torch.view_as_real(plain) if plain.is_complex() else plain, order)
+        if stats is not None:
+            return stats
+    if hash_kind is None:
+        hash_kind = HashKind.XXH3_128 if tensor.device.type == "cpu" else HashKind.WSUM64
+    return _measure_by_operations(tensor, order, hash_kind)
 
 
-def _measure_in_memory(tensor: torch.Tensor, order: tuple[int, ...]) -> TensorStats:
-    """Let the compiled loop pass over a tensor on the CPU."""
-    if tensor.is_neg() or not tensor.is_contiguous() or tensor.is_conj():
-        tensor = tensor.resolve_conj().resolve_neg().contiguous()
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    nbytes = tensor.nbytes
-    digest = xxhash.xxh3_128_intdigest(kernel.view(tensor.data_ptr(), nbytes))
-    shape = tuple(tensor.shape)
-    if nbytes < _KNOWN_SIZE:
-        return _passed_over(tensor, shape, order, digest)
-    key = (digest, tensor.dtype, shape, order)
+def measure_in_place(tensor: torch.Tensor, order: Sequence[int]) -> TensorStats | None:
+    """Let the compiled loop pass over a tensor as it lies in memory; None if that cannot be done.
+
+    No operation of PyTorch runs, so it does not matter in which mode the user's program is.
+    """
+    kind = _KINDS.get(tensor.dtype)
+    if kind is None or not _lies_plain(tensor):
+        return None
+    order, digest = tuple(order), _digest(tensor)
+    if tensor.nbytes < _KNOWN_SIZE:
+        return _passed_over(tensor, kind, order, digest)
+    key = (digest, kind, tensor.shape, order)
     stats = _known.get(key)
     if stats is None:
         if len(_known) >= _KNOWN_LIMIT:
             _known.clear()
-        stats = _known[key] = _passed_over(tensor, shape, order, digest)
+        stats = _known[key] = _passed_over(tensor, kind, order, digest)
     return stats
 
 
-def _passed_over(tensor: torch.Tensor, shape: tuple[int, ...], order: tuple[int, ...], digest: int) -> TensorStats:
-    kind = _KINDS.get(tensor.dtype)
-    if kind is None:  # 8-bit floats; float32 holds each of them
-        tensor, kind = tensor.to(torch.float32), _KINDS[torch.float32]
-    sums = kernel.sums(tensor.data_ptr(), kind, shape, order)
+def measure_update(after: torch.Tensor, before: torch.Tensor, order: Sequence[int]) -> tuple[str, TensorStats]:
+    """Return the dtype of after − before and its statistics, see `probe.statistics.measure_update`."""
+    after, before = after.detach(), before.detach()
+    kind = HashKind.XXH3_128 if after.device.type == "cpu" else HashKind.WSUM64
+    hashes = _hash(after, kind), _hash(before, kind)
+    wide = torch.complex128 if after.is_complex() else torch.float64
+    if after.device.type in ("mps", "npu"):
+        wide = torch.complex64 if after.is_complex() else torch.float32
+    if after.dtype in _FLOATS and after.dtype == before.dtype and _lies_plain(after) and _lies_plain(before):
+        loop = _KINDS[after.dtype]
+        stats = _finished(after, kernel.sums(after.data_ptr(), loop, after.shape, tuple(order), before.data_ptr()))
+    else:
+        stats = _measure_by_operations(after.to(wide) - before.to(wide), order, HashKind.NONE)
+    return str(wide).removeprefix("torch."), update_hash(stats, *hashes, kind)
+
+
+def _lies_plain(tensor: torch.Tensor) -> bool:
+    """Tell whether the compiled loop can read a tensor: on the CPU, in C order, its memory not freed."""
+    return (
+        kernel.AVAILABLE
+        and type(tensor) in _PLAIN
+        and tensor.is_cpu
+        and tensor.is_contiguous()
+        and not tensor.is_neg()
+        and (tensor.data_ptr() != 0 or tensor.numel() == 0)
+    )
+
+
+def _digest(tensor: torch.Tensor) -> int:
+    return xxhash.xxh3_128_intdigest(kernel.view(tensor.data_ptr(), tensor.nbytes))
+
+
+def _passed_over(tensor: torch.Tensor, kind: int, order: tuple[int, ...], digest: int) -> TensorStats:
+    sums = kernel.sums(tensor.data_ptr(), kind, tensor.shape, order)
+    return _finished(tensor, sums, (*_halves(digest), HashKind.XXH3_128))
+
+
+def _finished(
+    tensor: torch.Tensor, sums: tuple[Any, ...], digest: tuple[int, int, HashKind] = (0, 0, HashKind.NONE)
+) -> TensorStats:
     count = tensor.numel() - sums[4] - sums[5] - sums[6]
-    hashed = (digest & 0xFFFF_FFFF_FFFF_FFFF, digest >> 64, HashKind.XXH3_128)
-    return finish(count, *sums[:4], sums[4:8], hashed, np.frombuffer(sums[8]))
+    return finish(count, *sums[:4], sums[4:8], digest, np.frombuffer(sums[8]))
 
 
 def _measure_by_operations(tensor: torch.Tensor, order: Sequence[int], hash_kind: HashKind) -> TensorStats:
@@ -92,6 +133,10 @@ def _measure_by_operations(tensor: torch.Tensor, order: Sequence[int], hash_kind
         *total.numbers(), (total.nan, total.posinf, total.neginf, total.zeros), (low, high, hash_kind),
         result.cpu().numpy(),
     )  # fmt: skip
+
+
+def _halves(digest: int) -> tuple[int, int]:
+    return digest & 0xFFFF_FFFF_FFFF_FFFF, digest >> 64
 
 
 class _Sums:
@@ -237,10 +282,12 @@ def _integer_signs(block: torch.Tensor) -> torch.Tensor:
 def _hash(tensor: torch.Tensor, kind: HashKind) -> tuple[int, int]:
     if kind is HashKind.NONE:
         return 0, 0
+    if kind is HashKind.XXH3_128 and not tensor.is_conj() and _lies_plain(tensor):
+        return _halves(_digest(tensor))
     flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
     if kind is HashKind.XXH3_128:
-        digest = xxhash.xxh3_128_intdigest(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
-        return digest & 0xFFFF_FFFF_FFFF_FFFF, digest >> 64
+        data = flat.cpu().view(torch.uint8).numpy().data if flat.numel() else b""
+        return _halves(xxhash.xxh3_128_intdigest(data))
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
     size = flat.element_size()

@@ -11,7 +11,7 @@ import pytest
 
 import probe
 from probe.records import HashKind
-from probe.statistics import measure
+from probe.statistics import measure, measure_update
 from probe.testing.arrays import sample
 from probe.testing.recording import Recording
 from probe.testing.training import TrainingKit
@@ -227,8 +227,9 @@ class ObservationContract(TrainingKit):
             delta = run.one(role="delta", **place)
             assert np.array_equal(used, left * np.float32(0.5)) and used.any()
             assert np.allclose(after - before, -0.05 * used, rtol=1e-3, atol=1e-7)
-            expected = measure(after - before, (), HashKind(delta.hash_kind))
-            assert delta.dtype == "float64" and delta.hash == (expected.hash_hi, expected.hash_lo)
+            expected = measure_update(after.astype(used.dtype), before.astype(used.dtype))
+            assert delta.dtype == "float64" and delta.norm == pytest.approx(expected.norm, rel=1e-12)
+            assert delta.hash == (expected.hash_hi, expected.hash_lo)
             states = [s for s in run.find(role="state", path=place["path"]) if s.slot.startswith(place["slot"] + ".")]
             assert any(np.array_equal(state.values, used) for state in states)
 

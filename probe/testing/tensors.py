@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from probe.sketch import CHUNK
-from probe.statistics import dtype_of, measure
+from probe.statistics import dtype_of, measure, measure_update
 from probe.testing.arrays import arrays, assert_stats_agree, sample
 from probe.testing.kit import AdapterKit
 
@@ -81,9 +81,10 @@ class TensorContract(AdapterKit):
         values[:] = 0
         assert np.array_equal(self.numpy(tensor), array * 2)
 
-    def test_differences_are_taken_in_float64(self) -> None:
-        after, before = sample((50,), 0), sample((50,), 1)
-        for dtype in set(self.dtypes) & {"float32", "float16", "bfloat16"}:
-            a, b = after.astype(dtype_of(dtype)), before.astype(dtype_of(dtype))
-            found = self.adapter.difference(self.tensor(a), self.tensor(b))
-            assert np.array_equal(self.numpy(found), a.astype(np.float64) - b.astype(np.float64))
+    def test_updates_are_measured_in_float64(self) -> None:
+        after, before = sample((5, 7), 0), sample((5, 7), 1)
+        for name in set(self.dtypes) & {"float32", "float16", "bfloat16", "float64", "complex64", "float8_e4m3fn"}:
+            a, b = after.astype(dtype_of(name)), before.astype(dtype_of(name))
+            dtype, found = self.adapter.measure_update(self.tensor(a), self.tensor(b), (1, 0))
+            assert dtype == ("complex128" if name == "complex64" else "float64")
+            assert_stats_agree(found, measure_update(a, b, (1, 0)))
