@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from probe.records import Phase, Role, RunInfo, StepState
+from probe.records import ModuleInfo, Phase, Role, RunInfo, StepState
 from probe.statistics import measure
-from probe.store.tree import place
 from probe.store.writer import Writer
 
 INFO = RunInfo("run", "numpy", "2.0", "0.1", "2026-01-01T00:00:00+0000", 0, 1)
+_MODULES: weakref.WeakKeyDictionary[Writer, dict[str, int]] = weakref.WeakKeyDictionary()
+
+
+def module(writer: Writer, path: str) -> int:
+    """Return the index of a module, which is added when it is new."""
+    known = _MODULES.setdefault(writer, {})
+    if path not in known:
+        known[path] = len(known)
+        writer.add_modules([ModuleInfo(path, "Net", -1)])
+    return known[path]
 
 
 def add_record(
@@ -24,12 +34,11 @@ def add_record(
     stats, dtype = measure(array), array.dtype.name
     tensor = writer.tensor(stats, dtype, array.shape, array.copy) if values else -1
     row = (
-        step, micro, 0, 0, Phase.FORWARD, 0, 0, Role.OUTPUT, writer.slot(slot), dtype.encode(),
+        step, micro, 0, 0, Phase.FORWARD, module(writer, path), 0, Role.OUTPUT, writer.slot(slot), dtype.encode(),
         writer.shape(array.shape), False, stats.min, stats.max, stats.mean, stats.rms, stats.norm, stats.nan,
         stats.posinf, stats.neginf, stats.zeros, stats.hash_lo, stats.hash_hi, stats.hash_kind, tensor,
     )  # fmt: skip
-    where = place(step, micro, path, 0, Phase.FORWARD, Role.OUTPUT, slot) if values else None
-    writer.add_record(row, stats.sketch, where)
+    writer.add_record(row, stats.sketch)
     return tensor
 
 

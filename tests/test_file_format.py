@@ -23,7 +23,7 @@ from tests.vectors import SPECIFICATION, array_of, assert_vector, blocks, vector
 
 TEXT = SPECIFICATION.read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^#+ (.+?)\n(.*?)(?=^#|\Z)", re.sub(r"```.*?```", "", TEXT, flags=re.S), re.M | re.S))
-TYPES = {"text": "object", "JSON": "object", "bytes16": "|S16", "enum": "uint8"}
+TYPES = {"text": "object", "JSON": "object", "bytes24": "|S24", "enum": "uint8"}
 
 
 def rows(title: str) -> Iterator[list[str]]:

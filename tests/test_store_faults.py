@@ -105,7 +105,8 @@ def go():
         add_step(writer, step)
     wait(writer)
     add_record(writer, np.ones(100_000), step=5)  # a step that is never closed
-    writer._put_records()
+    writer._take_records()
+    writer._hand_over()
     return writer
 
 kept = go()

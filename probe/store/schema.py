@@ -20,6 +20,9 @@ NO_TENSOR = -1
 BLOB_LIMIT = 4096
 """tensors of fewer bytes share the dataset ``/tensors/blob``"""
 
+DTYPE = "S24"
+"""a dtype's name; the longest is ``float8_e4m3b11fnuz``"""
+
 RECORDS = np.dtype(
     [
         ("step", "i4"),
@@ -31,7 +34,7 @@ RECORDS = np.dtype(
         ("call", "i4"),
         ("role", ROLE),
         ("slot", "i4"),
-        ("dtype", "S16"),
+        ("dtype", DTYPE),
         ("shape", "i4"),
         ("requires_grad", "i1"),
         ("min", "f8"),
@@ -63,7 +66,7 @@ CALLS = np.dtype(
         ("grad_enabled", "i1"),
         ("recomputed", "i1"),
         ("raised", "i1"),
-        ("autocast", "S16"),
+        ("autocast", DTYPE),
     ]
 )
 
@@ -84,7 +87,7 @@ PARAMETERS = np.dtype(
         ("module", "i4"),
         ("slot", _TEXT),
         ("shape", _TEXT),
-        ("dtype", "S16"),
+        ("dtype", DTYPE),
         ("requires_grad", "i1"),
         ("is_buffer", "i1"),
         ("axes", _TEXT),
@@ -116,7 +119,7 @@ STEPS = np.dtype(
         ("state", STATE),
     ]
 )
-TENSOR_INDEX = np.dtype([("id", "i8"), ("dtype", "S16"), ("shape", "i4"), ("offset", "i8"), ("nbytes", "i8")])
+TENSOR_INDEX = np.dtype([("id", "i8"), ("dtype", DTYPE), ("shape", "i4"), ("offset", "i8"), ("nbytes", "i8")])
 
 TABLES = {
     "modules": MODULES,

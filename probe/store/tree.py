@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import h5py
 import numpy as np
+from h5py import h5g, h5s
 
 from probe.errors import StoreError
 from probe.records import Phase, Role
 from probe.statistics import dtype_of
+from probe.store import journal
 from probe.store.reader import Reader
+from probe.store.tables import create_dataset, in_header, storable
+
+_OPEN_GROUPS = 1000
+_COLUMNS = ("step", "micro", "module", "call", "phase", "role", "slot", "tensor")
 
 
 def place(step: int, micro: int, path: str, call: int, phase: Phase, role: Role, slot: str) -> str:
     """Return where an observation stands below ``/tree``, names percent-encoded."""
     pass_name = f"micro_{micro}" if micro >= 0 else f"eval_{-micro - 1}"
-    parts = [f"step_{step}", pass_name, *path.split("."), f"call_{call}", phase.label, f"{role.label}.{slot}"]
-    return "/".join(_encoded(part) for part in parts if part)
+    names = [f"step_{step}", pass_name, *_encoded_path(path), f"call_{call}", phase.label]
+    return "/".join([*names, _encoded(f"{role.label}.{slot}")])
 
 
 def storable_text(text: str) -> str:
@@ -30,50 +37,90 @@ def storable_text(text: str) -> str:
 def write_tree(path: str | Path) -> int:
     """Give every stored tensor of a closed recording its readable place; return how many names there are."""
     with Reader(path) as reader:
-        names = [
-            place(int(r["step"]), int(r["micro"]), reader.modules[r["module"]].path, int(r["call"]), Phase(r["phase"]),
-                  Role(r["role"]), reader.slots[r["slot"]])
-            for r in reader.records
-        ]  # fmt: skip
-        links = [
-            (name, int(tensor)) for name, tensor in zip(names, reader.records["tensor"], strict=True) if tensor >= 0
-        ]
+        links = list(links_of(reader.records, [module.path for module in reader.modules], reader.slots))
     try:
+        journal.repair(path)
         with h5py.File(path, "r+", locking=False) as file:
+            if "tree" in file:
+                del file["tree"]
             link_tree(file, links)
     except OSError as error:
         raise StoreError(f"cannot write to {path}: {error}") from error
     return len(links)
 
 
-def _encoded(part: str) -> str:
-    text = storable_text(part).replace("%", "%25").replace("/", "%2F")
-    return "%2E" if text == "." else text
+def links_of(records: np.ndarray, modules: Sequence[str], slots: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Yield (place, tensor id) of the records whose values are stored."""
+    stored = records[records["tensor"] >= 0]
+    for step, micro, module, call, phase, role, slot, tensor in zip(
+        *(stored[c].tolist() for c in _COLUMNS), strict=True
+    ):
+        yield place(step, micro, modules[module], call, Phase(phase), Role(role), slots[slot]), tensor
 
 
 def link_tree(file: h5py.File, links: Iterable[tuple[str, int]]) -> None:
-    """Give every (place, tensor id) its name below ``/tree``."""
-    tree = file.require_group("tree")
-    index = {int(row["id"]): row for row in file["tensor_index"][:]}
-    shapes = file["shapes"].asstr()[:]
-    made: dict[int, h5py.Dataset] = {}
+    """Give every (place, tensor id) its name below ``/tree``, which must not exist."""
+    tree = _Tree(file)
     for name, tensor in links:
-        if name in tree or tensor not in index:
-            continue
-        if index[tensor]["offset"] < 0:
-            tree[name] = file[f"tensors/{tensor}"]
-        elif tensor in made:
-            tree[name] = made[tensor]
+        tree.link(name, tensor)
+
+
+class _Tree:
+    """The groups below ``/tree``; what there is of them is known here and never asked of the file."""
+
+    def __init__(self, file: h5py.File) -> None:
+        self._root = file.create_group("tree").id
+        self._tensors, self._blob = file["tensors"].id, file["tensors/blob"]
+        self._index = {int(row["id"]): row for row in file["tensor_index"][:]}
+        self._shapes = file["shapes"].asstr()[:]
+        self._names: set[str] = set()
+        self._open: dict[str, h5g.GroupID] = {}
+        self._small: dict[int, str] = {}
+
+    def link(self, name: str, tensor: int) -> None:
+        row = self._index.get(tensor)
+        if row is None or name in self._names:
+            return
+        self._names.add(name)
+        above, _, last = name.rpartition("/")
+        group = self._group(above)
+        if row["offset"] < 0:
+            group.links.create_hard(last.encode(), self._tensors, str(tensor).encode())
+        elif tensor in self._small:
+            group.links.create_hard(last.encode(), self._root, self._small[tensor].encode())
         else:
-            made[tensor] = _unpacked(file, tree, name, index[tensor], shapes)
+            self._unpack(group, last, row)
+            self._small[tensor] = name
+
+    def _group(self, path: str) -> h5g.GroupID:
+        if not path:
+            return self._root
+        group = self._open.get(path)
+        if group is None:
+            above, _, last = path.rpartition("/")
+            parent = self._group(above)
+            known = path in self._names
+            group = h5g.open(parent, last.encode()) if known else h5g.create(parent, last.encode())
+            self._names.add(path)
+            if len(self._open) >= _OPEN_GROUPS:
+                self._open.clear()
+            self._open[path] = group
+        return group
+
+    def _unpack(self, group: h5g.GroupID, name: str, row: np.void) -> None:
+        """Copy a small tensor from the blob."""
+        dtype = row["dtype"].decode()
+        raw = self._blob[row["offset"] : row["offset"] + row["nbytes"]]
+        array = storable(raw.view(dtype_of(dtype)).reshape(json.loads(self._shapes[row["shape"]])))
+        create_dataset(group, name.encode(), array, dtype, in_header()).write(h5s.ALL, h5s.ALL, array)
 
 
-def _unpacked(file: h5py.File, tree: h5py.Group, name: str, row: np.void, shapes: np.ndarray) -> h5py.Dataset:
-    dtype = dtype_of(row["dtype"].decode())
-    raw = file["tensors/blob"][row["offset"] : row["offset"] + row["nbytes"]]
-    if dtype.type.__module__.startswith("ml_dtypes"):
-        dtype = np.dtype(f"u{dtype.itemsize}")
-    array = np.frombuffer(raw.tobytes(), dtype=dtype).reshape(json.loads(shapes[row["shape"]]))
-    dataset = tree.create_dataset(name, data=array)
-    dataset.attrs["dtype"] = row["dtype"].decode()
-    return dataset
+@functools.lru_cache(maxsize=512)
+def _encoded_path(path: str) -> list[str]:
+    return [_encoded(part) for part in path.split(".") if part]
+
+
+@functools.lru_cache(maxsize=512)
+def _encoded(part: str) -> str:
+    text = storable_text(part).replace("%", "%25").replace("/", "%2F")
+    return "%2E" if text == "." else text

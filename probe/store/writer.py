@@ -1,8 +1,8 @@
 """Writing a recording: one thread owns the file, a byte-bounded queue feeds it.
 
 The recorder hands over rows and tensors and goes on. ``end_step`` is a barrier in the queue: the thread
-writes what came before it, commits, appends the step's row to ``/steps`` and commits again. So a file that is
-left behind by a killed process is readable, and holds every step that stands in ``/steps``.
+writes what came before it and the step's row in ``/steps``, and commits. So a file that is left behind by a
+killed process is readable, and holds every step that stands in ``/steps``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from probe.errors import ExistsError, StoreError
+from probe.errors import ExistsError, RecordingError, StoreError
 from probe.records import (
     HashKind,
     ModuleInfo,
@@ -34,11 +34,29 @@ from probe.records import (
 )
 from probe.sketch import WIDTH
 from probe.store import schema
-from probe.store.disk import Disk
-from probe.store.tree import link_tree, storable_text
+from probe.store.disk import PAGE, Disk
+from probe.store.queue import Queue
+from probe.store.tables import Table, Values, packer
+from probe.store.tree import link_tree, links_of, storable_text
 
 _BATCH = 1024
+"""records that are handed over together"""
+_HANDOVER = 16 << 20
+"""bytes of values that are handed over together"""
+_CHUNK = 1 << 15
+"""bytes in a chunk of a table; the last one is written anew at every step"""
 _TREE_LIMIT = 20_000
+_NOTES_LIMIT = 10_000
+_NAMES_LIMIT = 32 << 20
+"""bytes of memory for the names of slots, and for shapes"""
+_NO_SKETCH = bytes(8 * WIDTH)
+_LAYOUT: dict[str, Any] = {
+    "libver": ("v108", "v110"),
+    "fs_strategy": "page",
+    "fs_page_size": PAGE,
+    "page_buf_size": 1 << 20,
+}
+"""metadata in pages of their own, tensors at their borders; checksums over metadata; nothing that marks an open file"""
 
 
 class Writer:
@@ -65,17 +83,23 @@ class Writer:
         self.path = path
         self.error: Exception | None = None
         self._disk, self._file = _create(path, info)
-        self._slots: dict[str, int] = {}
-        self._shapes: dict[tuple[int, ...], int] = {}
-        self._new_names: dict[str, list[str]] = {"slots": [], "shapes": []}
-        self._tensors: dict[tuple[object, ...], int] = {}
+        self._slots, self._shapes = _Names("slots", storable_text), _Names("shapes", json.dumps)
+        self._known: dict[tuple[object, ...], int] = {}
+        self._known_before: dict[tuple[object, ...], int] = {}
         self._n_tensors = 0
-        self._rows: list[tuple[Any, ...]] = []
-        self._sketches: list[np.ndarray] = []
+        self._new_tensors: list[tuple[int, np.ndarray, str, int]] = []
+        self._records: list[bytes] = []
+        self._sketches: list[np.ndarray | None] = []
         self._counts = dict.fromkeys(("records", "calls", "scalars", "notes", "optimizer"), 0)
-        self._links: list[tuple[str, int]] = []
-        self._blob_end = 0
-        self._queue = _Queue(queue_bytes)
+        self._pack_record = packer(schema.RECORDS).pack
+        self._jobs: deque[Callable[[], object]] = deque()
+        self._jobs_bytes = 0
+        self._queue = Queue(queue_bytes)
+        self._tables = {name: Table(self._file, name) for name in (*schema.TABLES, "slots", "shapes", "sketches")}
+        self._values = Values(self._file, self._disk)
+        self._modules: list[str] = []
+        self._stored: list[np.ndarray] = []
+        self._n_stored = 0
         self._working = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="probe-writer", daemon=True)
         self._thread.start()
@@ -90,7 +114,8 @@ class Writer:
              m.n_params)
             for m in modules
         ]  # fmt: skip
-        self._queue.put(lambda: self._append("modules", rows))
+        self._modules += [row[0] for row in rows]
+        self._jobs.append(lambda: self._tables["modules"].append_rows(rows))
 
     def add_parameters(self, parameters: Iterable[ParameterInfo]) -> None:
         """Append parameters and buffers; their index is their place in the order of all that were added."""
@@ -99,55 +124,49 @@ class Writer:
              p.requires_grad, p.is_buffer, json.dumps(p.axes))
             for p in parameters
         ]  # fmt: skip
-        self._queue.put(lambda: self._append("parameters", rows))
+        self._jobs.append(lambda: self._tables["parameters"].append_rows(rows))
 
     def set_attributes(self, group: str, attributes: dict[str, object]) -> None:
         """Set attributes of a group; what is not a string or number is stored as JSON."""
         plain = {storable_text(key): _plain(value) for key, value in attributes.items()}
-        self._queue.put(lambda: self._file.require_group(group).attrs.update(plain))
+        self._jobs.append(lambda: self._file.require_group(group).attrs.update(plain))
 
     def slot(self, name: str) -> int:
-        """Return the index of a slot's name in ``/slots``."""
-        return self._interned(self._slots, name, "slots", name)
+        """Return the index of a slot's name in ``/slots``. Raises RecordingError when there are too many."""
+        return self._slots.index(name)
 
     def shape(self, shape: tuple[int, ...]) -> int:
-        """Return the index of a shape in ``/shapes``."""
-        return self._interned(self._shapes, shape, "shapes", json.dumps(shape))
-
-    def _interned(self, table: dict[Any, int], key: object, dataset: str, text: str) -> int:
-        index = table.get(key)
-        if index is None:
-            index = table[key] = len(table)
-            self._new_names[dataset].append(storable_text(text))
-        return index
+        """Return the index of a shape in ``/shapes``. Raises RecordingError when there are too many."""
+        return self._shapes.index(shape)
 
     def tensor(self, stats: TensorStats, dtype: str, shape: tuple[int, ...], values: Callable[[], np.ndarray]) -> int:
-        """Store values unless equal ones are stored already; return the tensor's id.
+        """Store values, unless equal ones were met in this step or in the one before; return the tensor's id.
 
         ``values`` is called only when they are new, and must return an array that nobody writes to again.
         """
         key = (stats.hash_hi, stats.hash_lo, stats.hash_kind, dtype, shape)
-        tensor = self._tensors.get(key)
-        if tensor is not None and stats.hash_kind is not HashKind.NONE:
-            return tensor
-        array = values()
-        tensor = self._tensors[key] = self._n_tensors
-        self._n_tensors += 1
-        index = self.shape(shape)
-        self._queue.put(lambda: self._store(tensor, array, dtype, index), array.nbytes)
+        tensor = self._known.get(key, self._known_before.get(key))
+        if tensor is None or stats.hash_kind is HashKind.NONE:
+            index, array = self.shape(shape), values()
+            tensor = self._n_tensors
+            self._n_tensors += 1
+            self._new_tensors.append((tensor, array, dtype, index))
+            self._jobs_bytes += array.nbytes
+            if self._jobs_bytes >= min(_HANDOVER, self._queue.limit // 4):
+                self._hand_over()
+        self._known[key] = tensor
         return tensor
 
-    def add_record(self, row: tuple[Any, ...], sketch: np.ndarray, place: str | None = None) -> None:
-        """Append a record (the columns of `schema.RECORDS`, in order) and its sketch.
+    def add_record(self, row: tuple[Any, ...], sketch: np.ndarray | None) -> None:
+        """Append a record (the columns of `schema.RECORDS`, in order) and its sketch (float64, shape (61,)).
 
-        ``place`` is where a stored tensor is found in ``/tree``.
+        Nobody may write to the sketch again. Where there is none (None) its numbers are zeros.
         """
-        self._rows.append(row)
+        self._records.append(self._pack_record(*row))
         self._sketches.append(sketch)
-        if place is not None and len(self._links) <= _TREE_LIMIT:
-            self._links.append((place, row[-1]))
-        if len(self._rows) >= _BATCH:
-            self._put_records()
+        if len(self._records) >= _BATCH:
+            self._take_records()
+            self._hand_over()
 
     def end_step(
         self,
@@ -161,7 +180,7 @@ class Writer:
         state: StepState,
     ) -> None:
         """Close a step: all that was added since the last one belongs to it. Does not wait."""
-        self._put_records()
+        self._take_records()
         optimizer = [
             (step, g.optimizer, storable_text(g.class_name), g.group, _as_json(g.hyper),
              json.dumps(g.parameters))
@@ -170,7 +189,7 @@ class Writer:
         parts = {
             "calls": calls,
             "scalars": [(at, storable_text(name), value) for at, name, value in scalars],
-            "notes": [(at, module, storable_text(text)) for at, module, text in notes],
+            "notes": [(at, module, storable_text(text)) for at, module, text in self._kept(notes)],
             "optimizer": optimizer,
         }
         for table, rows in parts.items():
@@ -178,13 +197,15 @@ class Writer:
         counts = self._counts
         row = (step, counts["records"], counts["calls"], counts["scalars"], counts["notes"],
                counts["optimizer"], wall_time, int(state))  # fmt: skip
-        self._queue.put(lambda: self._close_step(parts, row))
+        self._jobs.append(lambda: self._close_step(parts, row))
+        self._known, self._known_before = {}, self._known
+        self._hand_over()
 
     def close(self) -> None:
         """Write what is left, the readable tree, and close the file. Raises StoreError if writing failed."""
         if self._thread.is_alive():
-            self._put_names()
-            self._queue.put(self._finish)
+            self._jobs.append(self._finish)
+            self._hand_over()
             self._queue.put(None)
             self._thread.join()
         _LIVE.discard(self)
@@ -198,20 +219,31 @@ class Writer:
             self._thread.join()
         self._let_go()
 
-    def _put_records(self) -> None:
-        self._put_names()
-        rows, sketches = self._rows, self._sketches
-        if not rows:
-            return
-        self._rows, self._sketches = [], []
-        self._counts["records"] += len(rows)
-        self._queue.put(lambda: self._append_records(rows, sketches), len(rows) * 8 * (WIDTH + 24))
+    def _kept(self, notes: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+        """Return the notes that there is room for; the last says that there was none for more."""
+        room = _NOTES_LIMIT - self._counts["notes"]
+        if len(notes) < room or not room:
+            return notes[:room]
+        more = (notes[-1][0], -1, f"there were {_NOTES_LIMIT:,} notes: further ones are not kept")
+        return [*notes[: room - 1], more]
 
-    def _put_names(self) -> None:
-        for dataset, names in self._new_names.items():
-            if names:
-                self._queue.put(functools.partial(self._append, dataset, names))
-                self._new_names[dataset] = []
+    def _take_records(self) -> None:
+        """Make a job of the records so far."""
+        if self._records:
+            self._jobs.append(functools.partial(self._append_records, self._records, self._sketches))
+            self._jobs_bytes += len(self._records) * (schema.RECORDS.itemsize + len(_NO_SKETCH))
+            self._counts["records"] += len(self._records)
+            self._records, self._sketches = [], []
+
+    def _hand_over(self) -> None:
+        """Put into the queue what was collected, behind the names that it refers to."""
+        jobs, nbytes = self._jobs, self._jobs_bytes
+        jobs.appendleft(functools.partial(self._values.store, self._new_tensors))
+        for names in (self._slots, self._shapes):
+            jobs.appendleft(functools.partial(self._tables[names.table].append_rows, names.new))
+            names.new = []
+        self._jobs, self._jobs_bytes, self._new_tensors = deque(), 0, []
+        self._queue.put(functools.partial(_do, jobs), nbytes)
 
     # Done by the writer's thread
 
@@ -236,90 +268,73 @@ class Writer:
             self._file.close()
         self._disk.close()
 
-    def _append(self, table: str, rows: list[Any]) -> None:
-        if rows:
-            dataset = self._file[table]
-            array = np.array(rows, dtype=dataset.dtype)
-            dataset.resize(dataset.shape[0] + len(rows), axis=0)
-            dataset[-len(rows) :] = array
-
-    def _append_records(self, rows: list[tuple[Any, ...]], sketches: list[np.ndarray]) -> None:
-        self._append("records", rows)
-        dataset = self._file["sketches"]
-        dataset.resize(dataset.shape[0] + len(sketches), axis=0)
-        dataset[-len(sketches) :] = np.stack(sketches)
+    def _append_records(self, packed: list[bytes], sketches: list[np.ndarray | None]) -> None:
+        rows = np.frombuffer(b"".join(packed), schema.RECORDS)
+        self._tables["records"].append(rows)
+        if any(sketch is not None for sketch in sketches):
+            data = b"".join([_NO_SKETCH if sketch is None else sketch for sketch in sketches])
+            self._tables["sketches"].append(np.frombuffer(data, np.float64).reshape(len(rows), WIDTH))
+        else:
+            self._tables["sketches"].extend(len(rows))
+        stored = rows[rows["tensor"] >= 0]
+        self._n_stored += len(stored)
+        if len(stored) and self._n_stored <= _TREE_LIMIT:
+            self._stored.append(stored)
 
     def _close_step(self, parts: dict[str, list[tuple[Any, ...]]], row: tuple[Any, ...]) -> None:
+        self._values.flush()
         for table, rows in parts.items():
-            self._append(table, rows)
-        self._commit()
-        self._append("steps", [row])
-        self._commit()
-
-    def _commit(self) -> None:
+            self._tables[table].append_rows(rows)
+        self._tables["steps"].append_rows([row])
         self._file.flush()
         self._disk.commit()
 
-    def _store(self, tensor: int, array: np.ndarray, dtype: str, shape: int) -> None:
-        data = _storable(array)
-        if array.nbytes >= schema.BLOB_LIMIT:
-            dataset = self._file["tensors"].create_dataset(str(tensor), data=data)
-            dataset.attrs["dtype"] = dtype
-            offset = -1
-        else:
-            blob = self._file["tensors/blob"]
-            offset = self._blob_end
-            self._blob_end += array.nbytes
-            blob.resize(self._blob_end, axis=0)
-            if array.nbytes:
-                blob[offset : self._blob_end] = np.frombuffer(data.tobytes(), dtype=np.uint8)
-        self._append("tensor_index", [(tensor, dtype.encode(), shape, offset, array.nbytes)])
-
     def _finish(self) -> None:
-        if len(self._links) <= _TREE_LIMIT:
-            link_tree(self._file, self._links)
+        self._values.flush()
+        if self._stored and self._n_stored <= _TREE_LIMIT:
+            link_tree(self._file, links_of(np.concatenate(self._stored), self._modules, self._slots.names))
         self._file.attrs["closed"] = True
         self._file.close()
         self._disk.commit()
         self._disk.close()
 
 
-class _Queue:
-    """First in, first out; holds at most ``limit`` bytes (or one item that is larger)."""
+class _Names:
+    """Names that are stored once and have numbers: ``/slots``, ``/shapes``."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._items: deque[tuple[Callable[[], object] | None, int]] = deque()
+    def __init__(self, table: str, text: Callable[[Any], str]) -> None:
+        self.table = table
+        self.new: list[str] = []
+        """texts that are not in the file yet"""
+        self._text = text
+        self._numbers: dict[Any, int] = {}
         self._bytes = 0
-        self._closed = False
-        self._changed = threading.Condition()
 
-    def put(self, job: Callable[[], object] | None, nbytes: int = 0) -> None:
-        with self._changed:
-            while nbytes and self._items and self._bytes + nbytes > self._limit and not self._closed:
-                self._changed.wait()
-            if self._closed:
-                return
-            self._items.append((job, nbytes))
-            self._bytes += nbytes
-            self._changed.notify_all()
+    @property
+    def names(self) -> list[Any]:
+        """All of them, by number."""
+        return list(self._numbers)
 
-    def get(self) -> Callable[[], object] | None:
-        with self._changed:
-            while not self._items:
-                self._changed.wait()
-            job, nbytes = self._items.popleft()
-            self._bytes -= nbytes
-            self._changed.notify_all()
-            return job
+    def index(self, name: Any) -> int:
+        number = self._numbers.get(name)
+        return self._add(name) if number is None else number
 
-    def close(self) -> None:
-        """Drop what is left; later items are dropped too."""
-        with self._changed:
-            self._closed = True
-            self._items.clear()
-            self._items.append((None, 0))
-            self._changed.notify_all()
+    def _add(self, name: Any) -> int:
+        text = self._text(name)
+        if self._bytes + len(text) + 100 > _NAMES_LIMIT:
+            raise RecordingError(
+                f"there are {len(self._numbers):,} different {self.table} already: tensors with further ones are not recorded"
+            )
+        self._bytes += len(text) + 100
+        self.new.append(text)
+        number = self._numbers[name] = len(self._numbers)
+        return number
+
+
+def _do(jobs: deque[Callable[[], object]]) -> None:
+    """Do jobs in their order, and hold none of them longer than it takes."""
+    while jobs:
+        jobs.popleft()()
 
 
 def _create(path: Path, info: RunInfo) -> tuple[Disk, h5py.File]:
@@ -331,7 +346,7 @@ def _create(path: Path, info: RunInfo) -> tuple[Disk, h5py.File]:
     except OSError as error:
         text = f"cannot create {path}: {error.strerror}; is the folder there and writable?"
         raise StoreError(text) from error
-    file = h5py.File(disk, "w")
+    file = h5py.File(disk, "w", **_LAYOUT)
     _lay_out(file, info)
     file.flush()
     try:
@@ -348,12 +363,12 @@ def _lay_out(file: h5py.File, info: RunInfo) -> None:
     attributes = {name: getattr(info, name) for name in info.__dataclass_fields__}
     file.attrs.update({"format": schema.FORMAT, "version": schema.VERSION})
     file.attrs.update({key: _plain(value) for key, value in attributes.items()})
-    for table, dtype in schema.TABLES.items():
-        file.create_dataset(table, shape=(0,), maxshape=(None,), dtype=dtype, chunks=(_BATCH,))
-    for table in ("slots", "shapes"):
-        file.create_dataset(table, shape=(0,), maxshape=(None,), dtype=h5py.string_dtype(), chunks=(_BATCH,))
-    file.create_dataset("sketches", shape=(0, WIDTH), maxshape=(None, WIDTH), dtype="f8", chunks=(256, WIDTH))
-    file.create_dataset("tensors/blob", shape=(0,), maxshape=(None,), dtype="u1", chunks=(1 << 16,))
+    texts = dict.fromkeys(("slots", "shapes"), h5py.string_dtype())
+    for table, dtype in {**schema.TABLES, **texts, "tensors/blob": np.dtype("u1")}.items():
+        rows = _CHUNK // dtype.itemsize
+        file.create_dataset(table, shape=(0,), maxshape=(None,), dtype=dtype, chunks=(rows,))
+    rows = _CHUNK // len(_NO_SKETCH)
+    file.create_dataset("sketches", shape=(0, WIDTH), maxshape=(None, WIDTH), dtype="f8", chunks=(rows, WIDTH))
     file.create_group("environment")
 
 
@@ -372,13 +387,6 @@ def _as_json(value: object) -> str:
         return json.dumps(value, default=repr)
     except (TypeError, ValueError, RecursionError):  # keys that are no strings, a value that holds itself
         return json.dumps(repr(value))
-
-
-def _storable(array: np.ndarray) -> np.ndarray:
-    """Return an array as HDF5 can hold it: ml_dtypes' numbers as unsigned integers of their width."""
-    if array.dtype.kind == "V" or array.dtype.type.__module__.startswith("ml_dtypes"):
-        return array.view(f"u{array.dtype.itemsize}")
-    return array
 
 
 def _failure_text(path: Path, error: Exception) -> str:

@@ -1,0 +1,108 @@
+"""What a commit is about to overwrite, written down behind the end of the file until it is done.
+
+A process that is killed between two writes of a commit leaves the old bytes in some places and the new ones in
+others. The journal has the new ones: with it over them, the file is as the commit would have left it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import xxhash
+
+_RUN = struct.Struct("<QQ")
+_END = struct.Struct("<8sQQ")
+_MAGIC = b"probeJNL"
+
+
+def parts(runs: Iterable[tuple[int, bytes]]) -> list[bytes]:
+    """Return a journal of (offset, bytes), in parts that follow each other."""
+    found = [part for offset, data in runs for part in (_RUN.pack(offset, len(data)), data)]
+    digest = xxhash.xxh3_64()
+    for part in found:
+        digest.update(part)
+    return [*found, _END.pack(_MAGIC, sum(map(len, found)), digest.intdigest())]
+
+
+def pending(path: str | Path) -> list[tuple[int, bytes]]:
+    """Return what a commit was writing, as (offset, bytes), when it was cut off; empty when none was."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - _END.size, 0))
+        end = file.read()
+        if len(end) < _END.size:
+            return []
+        magic, length, digest = _END.unpack(end)
+        if magic != _MAGIC or length > size - _END.size:
+            return []
+        file.seek(size - _END.size - length)
+        body = file.read(length)
+    return list(_runs(body)) if xxhash.xxh3_64_intdigest(body) == digest else []
+
+
+def _runs(body: bytes) -> Iterator[tuple[int, bytes]]:
+    place = 0
+    while place < len(body):
+        offset, length = _RUN.unpack_from(body, place)
+        place += _RUN.size + length
+        yield offset, body[place - length : place]
+
+
+def readable(path: str | Path) -> Path | Overlay:
+    """Return what `h5py.File` is to read: the path, or the file as its last commit would have left it."""
+    runs = pending(path)
+    return Overlay(path, runs) if runs else Path(path)
+
+
+def repair(path: str | Path) -> None:
+    """Complete a commit that was cut off. Nobody may be writing the file."""
+    runs = pending(path)
+    if not runs:
+        return
+    with open(path, "r+b") as file:
+        for offset, data in runs:
+            file.seek(offset)
+            file.write(data)
+        file.seek(-_END.size, os.SEEK_END)
+        _, length, _ = _END.unpack(file.read())
+        file.truncate(file.tell() - _END.size - length)
+
+
+class Overlay:
+    """A file to read, with other bytes in some places; `h5py.File` takes it in place of a path."""
+
+    def __init__(self, path: str | Path, runs: list[tuple[int, bytes]]) -> None:
+        self._file = open(path, "rb")  # noqa: SIM115  closed with the object, as h5py keeps it
+        self._runs = runs
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to an offset."""
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Return the offset."""
+        return self._file.tell()
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill a buffer from the offset."""
+        view = memoryview(buffer).cast("B")
+        start = self._file.tell()
+        count = self._file.readinto(view)
+        for offset, data in self._runs:
+            first, last = max(offset, start), min(offset + len(data), start + count)
+            if first < last:
+                view[first - start : last - start] = data[first - offset : last - offset]
+        return count
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes."""
+        size = os.fstat(self._file.fileno()).st_size - self.tell() if size < 0 else size
+        buffer = bytearray(size)
+        return bytes(buffer[: self.readinto(memoryview(buffer))])
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
