@@ -257,18 +257,21 @@ class Recorder:
             self._watch_inputs(call, tensors, is_leaf)
 
     def _watch_inputs(self, call: _Call, tensors: list[tuple[str, Any]], is_leaf: bool) -> None:
-        source = self._original_of(call)
-        for slot, tensor in tensors:
+        source = self._original_of(call) if call.recomputed else call
+        watched = [(slot, tensor) for slot, tensor in tensors if self._adapter.requires_grad(tensor)]
+        for slot, tensor in watched:
             entry = _Input(slot, source.seq)
             entry.remove = self._watch(tensor, functools.partial(self._total_gradient, call, entry), call)
             call.inputs.append(entry)
-        if is_leaf:
-            call.edges = self._adapter.graph_edges([tensor for _, tensor in tensors])
+        if is_leaf and watched:
+            call.edges = self._adapter.graph_edges([tensor for _, tensor in watched])
 
     @_guarded
     def _after_call(self, index: int, output: object, raised: bool) -> None:
         stack = self._stack()
-        if not self._active or not any(call.module == index for call in stack):
+        if not self._active or not stack:
+            return
+        if stack[-1].module != index and not any(call.module == index for call in stack):
             return
         call = stack.pop()
         while call.module != index:
@@ -311,8 +314,9 @@ class Recorder:
         for entry in call.inputs:
             entry.remove = None
         for slot, tensor in tensors:
-            found = functools.partial(self._gradient, Role.GRAD_OUTPUT, call, slot, source.end)
-            self._watch(tensor, found, call)
+            if self._adapter.requires_grad(tensor):
+                found = functools.partial(self._gradient, Role.GRAD_OUTPUT, call, slot, source.end)
+                self._watch(tensor, found, call)
 
     def _watch(self, tensor: Any, found: Callable[[Any], None], call: _Call) -> Callable[[], None] | None:
         """Call ``found(gradient)`` when a tensor of a call has its gradient; return what takes the hook off.

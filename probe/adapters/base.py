@@ -118,6 +118,10 @@ class Adapter(abc.ABC):
         """Return dtype, shape and requires_grad."""
 
     @abc.abstractmethod
+    def requires_grad(self, tensor: Tensor) -> bool:
+        """Tell whether a tensor will have a gradient."""
+
+    @abc.abstractmethod
     def is_leaf(self, tensor: Tensor) -> bool:
         """Tell whether no operation made a tensor, so that a hook on its gradient stays until it is taken off."""
 
@@ -175,7 +179,10 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def on_gradient(self, tensor: Tensor, found: Callable[[Tensor], None]) -> Callable[[], None] | None:
-        """Call ``found(gradient)`` when the gradient of a tensor is complete; None when it will have none."""
+        """Call ``found(gradient)`` when the gradient of a tensor is complete; None when it will have none.
+
+        Returns what takes the hook off again.
+        """
 
     def graph_edges(self, tensors: Sequence[Tensor]) -> list[object]:
         """Return for each input tensor of a call where it stands in the graph, to be given to `on_call_gradient`."""

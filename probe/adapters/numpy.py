@@ -54,6 +54,9 @@ class NumpyAdapter(Adapter):
     def is_tensor(self, value: object) -> bool:
         return isinstance(value, Tensor)
 
+    def requires_grad(self, tensor: Tensor) -> bool:
+        return tensor.requires_grad
+
     def is_leaf(self, tensor: Tensor) -> bool:
         return tensor.node.leaf is not None
 

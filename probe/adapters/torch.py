@@ -106,6 +106,9 @@ class TorchAdapter(Adapter):
     def facts(self, tensor: torch.Tensor) -> TensorFacts:
         return TensorFacts(_name_of(tensor.dtype), tensor.shape, tensor.requires_grad)
 
+    def requires_grad(self, tensor: torch.Tensor) -> bool:
+        return tensor.requires_grad
+
     def is_leaf(self, tensor: torch.Tensor) -> bool:
         return tensor.is_leaf
 
@@ -144,9 +147,10 @@ class TorchAdapter(Adapter):
     def context(self) -> CallContext:
         grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         task = torch._C._current_graph_task_id()
-        if self._backwards is not None:
+        if self._backwards is not None and (task >= 0 or self._backwards.unsettled):
             self._backwards.seen(task)
-        return CallContext(grad, task >= 0, _autocast(), torch._C._functorch.maybe_current_level() is not None)
+        autocast = _autocast() if torch._C._is_any_autocast_enabled() else ""
+        return CallContext(grad, task >= 0, autocast, torch._C._functorch.maybe_current_level() is not None)
 
     def on_call(
         self,
@@ -164,17 +168,11 @@ class TorchAdapter(Adapter):
         return lambda: [handle.remove() for handle in handles] and None
 
     def on_gradient(self, tensor: torch.Tensor, found: Callable[[torch.Tensor], None]) -> Removal | None:
-        if not tensor.requires_grad:
-            return None
-
-        def hook(gradient: torch.Tensor) -> None:
-            found(gradient)
-
-        return tensor.register_hook(hook).remove
+        return tensor.register_hook(found).remove if tensor.requires_grad else None
 
     def graph_edges(self, tensors: Sequence[torch.Tensor]) -> list[object]:
         edges = [_edge(tensor) if tensor.requires_grad else None for tensor in tensors]
-        start = torch.autograd._get_sequence_nr()
+        start = torch._C._autograd._get_sequence_nr()
         return [None if edge is None else (edge, start) for edge in edges]
 
     def on_call_gradient(
@@ -191,11 +189,13 @@ class TorchAdapter(Adapter):
                 wanted.setdefault(edge, []).append(index)
         if not wanted:
             return {}
-        crossings = _crossings([t.grad_fn for t in outputs if t.grad_fn is not None], wanted, start)
-        alone = {edge: indices[0] for edge, indices in wanted.items() if len(indices) == 1}
-        return {
-            alone[edge]: _collect(places, alone[edge], found) for edge, places in crossings.items() if edge in alone
-        }
+        made = [node for node in [tensor.grad_fn for tensor in outputs] if node is not None]
+        possible: dict[int, Removal | None] = {}
+        for edge, places in _crossings(made, wanted, start).items():
+            indices = wanted[edge]
+            if len(indices) == 1:
+                possible[indices[0]] = _collect(places, indices[0], found)
+        return possible
 
     def on_parameter_gradients(self, parameters: Sequence[torch.Tensor], ended: Callable[[list[int]], None]) -> Removal:
         self._backwards = _Backwards(parameters, ended)
@@ -246,6 +246,11 @@ class _Backwards:
         self._stale = True
         """a parameter may have been unfrozen since the hooks were set"""
         self._hook()
+
+    @property
+    def unsettled(self) -> bool:
+        """Tell whether there is something to do when a module runs outside of any pass."""
+        return self._stale or bool(self._open)
 
     def remove(self) -> None:
         """Take all hooks off."""
@@ -361,8 +366,9 @@ def _autocast() -> str:
 
 def _edge(tensor: torch.Tensor) -> tuple[object, int]:
     """Return (node, output number) that a tensor stands for in the graph; for a leaf, its accumulator."""
-    if tensor.grad_fn is not None:
-        return tensor.grad_fn, tensor.output_nr
+    node = tensor.grad_fn
+    if node is not None:
+        return node, tensor.output_nr
     with torch.enable_grad():
         return tensor.view_as(tensor).grad_fn.next_functions[0]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -60,7 +59,7 @@ def measure_in_place(tensor: torch.Tensor, order: Sequence[int]) -> TensorStats 
     kind = _KINDS.get(tensor.dtype)
     if kind is None or not _lies_plain(tensor):
         return None
-    order, digest = tuple(order), _digest(tensor)
+    order, digest = tuple(order), kernel.digest(tensor.data_ptr(), tensor.nbytes)
     if tensor.nbytes < _KNOWN_SIZE:
         return _passed_over(tensor, kind, order, digest)
     key = (digest, kind, tensor.shape, order)
@@ -82,7 +81,9 @@ def measure_update(after: torch.Tensor, before: torch.Tensor, order: Sequence[in
         wide = torch.complex64 if after.is_complex() else torch.float32
     if after.dtype in _FLOATS and after.dtype == before.dtype and _lies_plain(after) and _lies_plain(before):
         loop = _KINDS[after.dtype]
-        stats = _finished(after, kernel.sums(after.data_ptr(), loop, after.shape, tuple(order), before.data_ptr()))
+        stats = kernel.stats(
+            after.data_ptr(), loop, after.shape, tuple(order), bytes(16), HashKind.NONE, before.data_ptr()
+        )
     else:
         stats = _measure_by_operations(after.to(wide) - before.to(wide), order, HashKind.NONE)
     return str(wide).removeprefix("torch."), update_hash(stats, *hashes, kind)
@@ -100,20 +101,8 @@ def _lies_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def _digest(tensor: torch.Tensor) -> int:
-    return xxhash.xxh3_128_intdigest(kernel.view(tensor.data_ptr(), tensor.nbytes))
-
-
-def _passed_over(tensor: torch.Tensor, kind: int, order: tuple[int, ...], digest: int) -> TensorStats:
-    sums = kernel.sums(tensor.data_ptr(), kind, tensor.shape, order)
-    return _finished(tensor, sums, (*_halves(digest), HashKind.XXH3_128))
-
-
-def _finished(
-    tensor: torch.Tensor, sums: tuple[Any, ...], digest: tuple[int, int, HashKind] = (0, 0, HashKind.NONE)
-) -> TensorStats:
-    count = tensor.numel() - sums[4] - sums[5] - sums[6]
-    return finish(count, *sums[:4], sums[4:8], digest, np.frombuffer(sums[8]))
+def _passed_over(tensor: torch.Tensor, kind: int, order: tuple[int, ...], digest: bytes) -> TensorStats:
+    return kernel.stats(tensor.data_ptr(), kind, tensor.shape, order, digest, HashKind.XXH3_128)
 
 
 def _measure_by_operations(tensor: torch.Tensor, order: Sequence[int], hash_kind: HashKind) -> TensorStats:
@@ -283,7 +272,7 @@ def _hash(tensor: torch.Tensor, kind: HashKind) -> tuple[int, int]:
     if kind is HashKind.NONE:
         return 0, 0
     if kind is HashKind.XXH3_128 and not tensor.is_conj() and _lies_plain(tensor):
-        return _halves(_digest(tensor))
+        return _halves(int.from_bytes(kernel.digest(tensor.data_ptr(), tensor.nbytes), "big"))
     flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
     if kind is HashKind.XXH3_128:
         data = flat.cpu().view(torch.uint8).numpy().data if flat.numel() else b""

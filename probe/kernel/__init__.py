@@ -6,11 +6,11 @@ All integer formulas come from `probe.sketch`: the compiled part gets them as a 
 
 from __future__ import annotations
 
-import functools
 import math
 
 import numpy as np
 
+from probe.records import HashKind, TensorStats
 from probe.sketch import VALUE_SEED, WIDTH, Axis, axes_of
 
 try:
@@ -33,8 +33,8 @@ _SHORT = 16
 _LANES = 8
 _PERIOD = 2048
 """sums of a row that are kept apart, at most, so that they stay in the cache"""
-_LONG = 1 << 15
-"""plans of shapes with an axis longer than this are large: few are kept"""
+_PLANS_LIMIT = 32 << 20
+"""bytes of plans that are kept"""
 _TABLED = 1 << 18
 """the signs of a row's axis longer than this are made by the loop as it goes"""
 
@@ -57,15 +57,16 @@ class _NoAxis(Axis):
 _NOTHING = _NoAxis(1, 0)
 
 
-def view(address: int, nbytes: int) -> memoryview:
-    """Return the bytes at an address; it is the caller's to keep them there."""
-    return _kernel.view(address, nbytes)
+def digest(address: int, nbytes: int) -> bytes:
+    """Return the xxh3_128 hash of the bytes at an address, big-endian."""
+    return _kernel.digest(address, nbytes)
 
 
-def sums(
-    address: int, kind: int, shape: tuple[int, ...], order: tuple[int, ...], subtracted: int = 0
-) -> tuple[float, float, float, float, int, int, int, int, bytes]:
-    """Pass over a contiguous tensor in memory.
+def stats(
+    address: int, kind: int, shape: tuple[int, ...], order: tuple[int, ...], digest: bytes, hash_kind: HashKind,
+    subtracted: int = 0,
+) -> TensorStats:  # fmt: skip
+    """Pass over a contiguous tensor in memory; return the statistics of `probe.statistics.measure`.
 
     Parameters
     ----------
@@ -75,20 +76,25 @@ def sums(
         its dtype, of `KINDS`
     shape, order
         as `probe.sketch.axes_of` takes them
+    digest, hash_kind
+        the hash that belongs to it, big-endian
     subtracted
         address of a tensor of floats of the same kind and shape: the difference is measured, taken in float64
-
-    Returns
-    -------
-    tuple
-        smallest and largest finite element (±inf if there is none), sum and sum of squares of the finite ones in
-        float64; counts of NaN, +Inf, −Inf and zeros; the sketch, 61 float64
     """
-    return _kernel.measure(address, kind, _plan(shape, order), VALUE_SEED, subtracted)
+    plan = _plans.get((shape, order)) or _plan(shape, order)
+    numbers, sketch = _kernel.measure(address, kind, plan, VALUE_SEED, subtracted, digest, hash_kind)
+    return TensorStats(*numbers, np.frombuffer(sketch))
+
+
+_plans: dict[tuple[tuple[int, ...], tuple[int, ...]], bytes] = {}
 
 
 def _plan(shape: tuple[int, ...], order: tuple[int, ...]) -> bytes:
-    return _small_plan(shape, order) if max(shape, default=0) <= _LONG else _large_plan(shape, order)
+    plan = _make_plan(shape, order)
+    if len(plan) + sum(map(len, _plans.values())) > _PLANS_LIMIT:
+        _plans.clear()
+    _plans[tuple(shape), order] = plan
+    return plan
 
 
 def _make_plan(shape: tuple[int, ...], order: tuple[int, ...]) -> bytes:
@@ -109,6 +115,7 @@ def _make_plan(shape: tuple[int, ...], order: tuple[int, ...]) -> bytes:
     period = WIDTH * inner
     if period * _LANES <= _PERIOD:
         period *= _LANES
+    period = min(period, max(row.size * inner, 1))
     tabled = row.size <= _TABLED
     rows = math.prod(axis.size for axis in axes) if row.size else 0
     parts = [
@@ -124,7 +131,3 @@ def _make_plan(shape: tuple[int, ...], order: tuple[int, ...]) -> bytes:
         parts.append(axis.signs(0, axis.size).astype(np.int8))
         parts.append((axis.buckets(0, axis.size) * back % WIDTH).astype(np.uint8))
     return b"".join(part.tobytes() for part in parts)
-
-
-_small_plan = functools.lru_cache(maxsize=1024)(_make_plan)
-_large_plan = functools.lru_cache(maxsize=16)(_make_plan)

@@ -350,14 +350,27 @@ static int read_plan(PyObject *bytes, Plan *plan)
     return 0;
 }
 
+/* Eight bytes, the first of which counts most. */
+static unsigned long long half(const char *bytes)
+{
+    unsigned long long value = 0;
+    for (int i = 0; i < 8; i++) value = value << 8 | (uint8_t)bytes[i];
+    return value;
+}
+
 static PyObject *measure(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 5) return PyErr_Format(PyExc_TypeError, "measure(address, kind, plan, seed, subtracted)");
+    if (count != 7)
+        return PyErr_Format(PyExc_TypeError, "measure(address, kind, plan, seed, subtracted, digest, hash_kind)");
     const void *x = PyLong_AsVoidPtr(args[0]), *y = PyLong_AsVoidPtr(args[4]);
     const long kind = PyLong_AsLong(args[1]);
     const uint64_t seed = PyLong_AsUnsignedLongLong(args[3]);
     Plan plan;
+    char *digest;
+    Py_ssize_t length;
     if (PyErr_Occurred() || read_plan(args[2], &plan) < 0) return NULL;
+    if (PyBytes_AsStringAndSize(args[5], &digest, &length) < 0) return NULL;
+    if (length != 16) return PyErr_Format(PyExc_ValueError, "a digest of %zd bytes", length);
     if (kind < 0 || kind >= KINDS) return PyErr_Format(PyExc_ValueError, "kind %ld", kind);
     const int64_t size = plan.head.period + WIDTH * plan.head.inner, elements = plan.head.n * plan.head.rows;
     double small[2 * (1024 + WIDTH)], sketch[WIDTH], *memory = small;
@@ -367,18 +380,26 @@ static PyObject *measure(PyObject *module, PyObject *const *args, Py_ssize_t cou
     run(x, y, (int)kind, &plan, seed, &s, sketch, memory);
     if (state) PyEval_RestoreThread(state);
     if (memory != small) free(memory);
-    return Py_BuildValue("(ddddLLLLy#)", s.low, s.high, s.total, s.squares, (long long)s.nan, (long long)s.posinf,
-                         (long long)s.neginf, (long long)s.zeros, (char *)sketch, (Py_ssize_t)sizeof sketch);
+    const double finite = (double)(elements - s.nan - s.posinf - s.neginf), nothing = NAN;
+    return Py_BuildValue("(dddddLLLLKKO)y#", finite ? s.low : nothing, finite ? s.high : nothing, s.total / finite,
+                         sqrt(s.squares / finite), sqrt(s.squares), (long long)s.nan, (long long)s.posinf,
+                         (long long)s.neginf, (long long)s.zeros, half(digest + 8), half(digest), args[6],
+                         (char *)sketch, (Py_ssize_t)sizeof sketch);
 }
 
-static PyObject *view(PyObject *module, PyObject *const *args, Py_ssize_t count)
+static PyObject *xxh3_128_digest; /* of the package xxhash */
+
+static PyObject *digest(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 2) return PyErr_Format(PyExc_TypeError, "view(address, nbytes)");
-    char *address = PyLong_AsVoidPtr(args[0]);
+    if (count != 2) return PyErr_Format(PyExc_TypeError, "digest(address, nbytes)");
+    char nothing, *address = PyLong_AsVoidPtr(args[0]);
     const Py_ssize_t size = PyLong_AsSsize_t(args[1]);
     if (PyErr_Occurred()) return NULL;
-    static char nothing;
-    return PyMemoryView_FromMemory(size ? address : &nothing, size, PyBUF_READ);
+    PyObject *view = PyMemoryView_FromMemory(size ? address : &nothing, size, PyBUF_READ);
+    if (!view) return NULL;
+    PyObject *found = PyObject_CallFunctionObjArgs(xxh3_128_digest, view, NULL);
+    Py_DECREF(view);
+    return found;
 }
 
 static PyObject *use(PyObject *module, PyObject *name)
@@ -392,8 +413,8 @@ static PyObject *use(PyObject *module, PyObject *name)
 
 static PyMethodDef methods[] = {
     {"measure", (PyCFunction)(void (*)(void))measure, METH_FASTCALL,
-     "measure(address, kind, plan, seed, subtracted) -> (min, max, sum, sum of squares, nan, +inf, -inf, zeros, sketch)"},
-    {"view", (PyCFunction)(void (*)(void))view, METH_FASTCALL, "view(address, nbytes) -> memoryview"},
+     "measure(address, kind, plan, seed, subtracted, digest, hash_kind) -> (the fields of TensorStats), sketch"},
+    {"digest", (PyCFunction)(void (*)(void))digest, METH_FASTCALL, "digest(address, nbytes) -> xxh3_128, big-endian"},
     {"use", use, METH_O, "use(name) -> whether the machine has this instruction set; it is used from now on"},
     {NULL, NULL, 0, NULL},
 };
@@ -403,6 +424,8 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_kernel", NULL, 
 PyMODINIT_FUNC PyInit__kernel(void)
 {
     choose_instructions(NULL);
+    PyObject *xxhash = PyImport_ImportModule("xxhash");
+    if (!xxhash || !(xxh3_128_digest = PyObject_GetAttrString(xxhash, "xxh3_128_digest"))) return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module && PyModule_AddStringConstant(module, "instructions", instructions) < 0) {
         Py_DECREF(module);
