@@ -86,10 +86,6 @@ class RecordConfig:
         phases = stored.get("phases")
         return cls(modules=_patterns("modules", stored.get("modules")), phases=_phases(phases) if phases else None)
 
-    def in_full(self) -> RecordConfig:
-        """Return the options of a step that a trigger asks for: after norms, statistics of everything."""
-        return dataclasses.replace(self, task=Task.STATISTICS) if self.task is Task.NORMS else self
-
     def wants_step(self, step: int) -> bool:
         """Tell whether a step is to be recorded."""
         return self.steps is None or any(step in chosen for chosen in self.steps)

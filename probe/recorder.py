@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import shutil
 import threading
 import time
-import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,8 +21,10 @@ from typing import Any
 import numpy as np
 
 from probe.adapters.base import Adapter, Group, NamedModule, NamedTensor, TensorFacts
+from probe.blocks import main_blocks
 from probe.config import RecordConfig
-from probe.errors import ProbeWarning
+from probe.errors import warn
+from probe.growth import shortage
 from probe.records import (
     HashKind,
     ModuleInfo,
@@ -35,7 +38,9 @@ from probe.records import (
 )
 from probe.sketch import WIDTH
 from probe.slots import flatten
+from probe.store.schema import CALLS, RECORDS
 from probe.store.writer import Writer
+from probe.triggers import Triggers
 
 _UNMEASURED = TensorStats(*[math.nan] * 5, 0, 0, 0, 0, 0, 0, HashKind.NONE, np.zeros(WIDTH))
 
@@ -130,6 +135,10 @@ class Recorder:
         self._tensors: list[NamedTensor] = []
         self._parameter_index: dict[int, int] = {}
         self._last_recorded: int | None = None
+        self._triggers = Triggers(config.on_nonfinite, config.on_loss_jump)
+        self._room_is_known = False
+        self._forwards: Counter[int] = Counter()
+        self._updates = 0
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._roots: set[int] = set()
         try:
@@ -141,6 +150,9 @@ class Recorder:
         self._wants = [config.wants_phase(phase) for phase in Phase]
         self._keep = [config.wants_module(m.path, m.class_name) for m in self._modules]
         self._in_full = [config.wants_values(m.path, m.class_name) for m in self._modules]
+        everything = range(len(self._modules))
+        chosen = main_blocks(self._modules, sorted(self._roots)) if config.modules is None else everything
+        self._heard_for_norms = [i in self._roots or (i in chosen and self._keep[i]) for i in everything]
         self._begin_step()
         self.running = True
 
@@ -199,8 +211,12 @@ class Recorder:
         except Exception as error:  # noqa: BLE001  a module that takes no hooks must not end the training
             self._note(f"{named.path or 'the root'} takes no hooks ({error}): its calls are not recorded", index)
 
-    def _begin_step(self) -> None:
-        self._active = self._config.wants_step(self.step_number)
+    def _begin_step(self, because: str = "") -> None:
+        """Begin a step; ``because`` says why it is to be recorded in full whatever the options say."""
+        self._because = because
+        self._active = bool(because) or self._config.wants_step(self.step_number)
+        self._norms = self._config.task is Task.NORMS and not because
+        self._nbytes = self._init_bytes = 0
         self._began = time.time()
         self._seq = 0
         self._calls: list[_Call] = []
@@ -224,7 +240,10 @@ class Recorder:
     def _before_call(
         self, index: int, module: weakref.ref[Any], is_leaf: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
+        if self._norms and not self._heard_for_norms[index]:
+            return
         if not self._active:
+            self._count_forward(index)
             return
         context = self._adapter.context()
         if context.transformed:
@@ -235,6 +254,7 @@ class Recorder:
             # a root inside another one is part of its pass; a root inside itself was left there by an interrupt
             if index in self._roots and not any(c.module in self._roots and c.module != index for c in stack):
                 self._begin_pass(index, context.grad_enabled, stack)
+                self._count_forward(index)
             self._record_initial()
         original = self._original(index, stack) if context.recomputing else None
         micro = original.micro if original else stack[-1].micro if stack else self._micro
@@ -247,6 +267,8 @@ class Recorder:
         )  # fmt: skip
         self._calls.append(call)
         stack.append(call)
+        if self._norms:
+            return
         tensors = flatten(args, self._adapter.is_tensor)
         if kwargs:
             tensors += flatten(kwargs, self._adapter.is_tensor)
@@ -284,7 +306,7 @@ class Recorder:
             for slot, tensor in tensors:
                 self._observe(Phase.FORWARD, Role.OUTPUT, index, slot, tensor, call)
         original = self._original_of(call) if call.recomputed else None
-        if self._watches_gradients(call, original):
+        if not self._norms and self._watches_gradients(call, original):
             self._watch_outputs(call, original or call, tensors)
         call.inputs, call.edges = [], []
         if not stack:
@@ -342,6 +364,10 @@ class Recorder:
         number = self._passes.get((root, grad_enabled), 0)
         self._passes[root, grad_enabled] = number + 1
         self._micro = number if grad_enabled else -1 - number
+
+    def _count_forward(self, index: int) -> None:
+        if not self.step_number and index in self._roots:
+            self._forwards[index] += 1
 
     def _next_number(self, index: int, micro: int) -> int:
         number = self._numbers.get((index, micro), 0)
@@ -418,7 +444,7 @@ class Recorder:
 
     @_guarded
     def _backward_ended(self, touched: list[int]) -> None:
-        if not self._active or not self._wants[Phase.GRADIENT]:
+        if not self._active or self._norms or not self._wants[Phase.GRADIENT]:
             return
         for index in touched:
             gradient = self._adapter.gradient(self._tensors[index].tensor)
@@ -429,7 +455,7 @@ class Recorder:
 
     def _record_initial(self) -> None:
         """Record parameters and buffers, unless they are those that the step before left."""
-        if self._initialised:
+        if self._initialised or self._norms:
             return
         self._initialised = True
         follows = self._last_recorded is not None and self._last_recorded == self.step_number - 1
@@ -437,6 +463,7 @@ class Recorder:
             for index, named in enumerate(self._tensors):
                 role = Role.BUFFER if named.is_buffer else Role.PARAM
                 self._observe_parameter(Phase.INIT, role, index, named.tensor, 0)
+            self._init_bytes = self._nbytes
 
     @_guarded
     def _record_buffers(self) -> None:
@@ -457,11 +484,13 @@ class Recorder:
                 self._note(f"gradients as the optimizer used them are not recorded: {why_not}", -1)
             elif gradient is not None:
                 self._observe_parameter(Phase.UPDATE, Role.PARAM_GRAD, index, gradient, 0)
-            if self._config.task is not Task.STRUCTURE and self._keep[self._parameters[index].module]:
+            if not self._norms and self._config.task is not Task.STRUCTURE:
                 self._keep_for_update(index)
 
     def _keep_for_update(self, index: int) -> None:
         """Copy a parameter until the optimizer has changed it; where memory is short, say that the update is lost."""
+        if not self._keep[self._parameters[index].module]:
+            return
         try:
             with self._adapter.quiet():
                 self._before[index] = self._adapter.snapshot(self._tensors[index].tensor)
@@ -471,7 +500,8 @@ class Recorder:
 
     @_guarded
     def _after_update(self, groups: list[Group]) -> None:
-        if not self._active or not self._wants[Phase.UPDATE]:
+        self._updates += 1
+        if not self._active or self._norms or not self._wants[Phase.UPDATE]:
             return
         for group in groups:
             indices = tuple(index for _, index in self._own([group]))
@@ -511,7 +541,7 @@ class Recorder:
         self, phase: Phase, role: Role, index: int, tensor: Any, micro: int, slot: str | None = None
     ) -> None:
         info = self._parameters[index]
-        if not self._keep[info.module]:
+        if not self._keep[info.module] and not self._norms:
             return
         self._record(phase, role, info.module, 0, slot or info.slot, tensor, micro, index, info.axes, fresh=True)
 
@@ -547,7 +577,9 @@ class Recorder:
 
     def _copied(self, tensor: Any) -> np.ndarray:
         with self._adapter.quiet():
-            return self._adapter.values(tensor)
+            array = self._adapter.values(tensor)
+        self._nbytes += array.nbytes
+        return array
 
     def _append(
         self, phase: Phase, role: Role, module: int, call: int, slot: str, facts: TensorFacts, stats: TensorStats,
@@ -559,12 +591,27 @@ class Recorder:
             self._writer.slot(slot), facts.dtype.encode(), self._writer.shape(facts.shape), facts.requires_grad,
             *stats[:-1], values,
         )  # fmt: skip
-        self._writer.add_record(row, stats.sketch)
+        sketch = None if stats.hash_kind is HashKind.NONE else stats.sketch
+        self._writer.add_record(row, sketch)
+        self._nbytes += RECORDS.itemsize if sketch is None else RECORDS.itemsize + sketch.nbytes
+        if (stats.nan or stats.posinf or stats.neginf) and self._triggers.look_at_values:
+            self._saw_nonfinite(phase, role, module, slot, stats)
+
+    def _saw_nonfinite(self, phase: Phase, role: Role, module: int, slot: str, stats: TensorStats) -> None:
+        """Tell the triggers; infinite outputs are not uncommon (masks), infinite gradients are."""
+        path = self._modules[module].path
+        if role is Role.OUTPUT and stats.nan:
+            self._triggers.saw_nonfinite(f"output {slot} of {path or 'the root'} has NaN")
+        elif role is Role.PARAM_GRAD and phase is Phase.UPDATE:
+            name = _joined(path, slot)
+            self._triggers.saw_nonfinite(f"the gradient of {name}, as the optimizer used it, has NaN or Inf")
 
     def _measured(self, tensor: Any, axes: tuple[int, ...], fresh: bool) -> TensorStats:
         """Return a tensor's statistics; those of the same object, unwritten since, are not computed again."""
         if self._config.task is Task.STRUCTURE:
             return _UNMEASURED
+        if self._norms:
+            return self._adapter.summarize(tensor)
         version = None if fresh else self._adapter.version_of(tensor)
         if version is None:
             return self._adapter.measure(tensor, axes)
@@ -579,15 +626,36 @@ class Recorder:
 
     def step(self, scalars: dict[str, float]) -> None:
         """Close the step and begin the next one."""
+        because = self._triggers.ended(self.step_number, scalars)
+        too_large = ""
         if self._active:
             self._record_buffers()
             self._scalars += [(self.step_number, name, value) for name, value in scalars.items()]
             self._end_step(StepState.CLOSED)
+            too_large = self._shortage()
         self.step_number += 1
         self._release_leaves()
-        self._begin_step()
+        self._begin_step(f"step {self.step_number} is recorded in full: {because}" if because else "")
         if self._writer.error is not None and self.running:
             self._give_up()
+        if self._triggers.needs_loss and "loss" not in scalars:
+            self._say("on_loss_jump looks at the loss, but probe.step() was given none: probe.step(loss=...)")
+        for text in (too_large, self._because):
+            self._say(text)
+
+    def _shortage(self) -> str:
+        """Say, when the first step has been recorded, if those to come will not fit on the disk."""
+        if self._room_is_known:
+            return ""
+        self._room_is_known = True
+        follows = self._config.wants_step(self.step_number + 1)  # then it has no initial parameters
+        per_step = self._nbytes + len(self._calls) * CALLS.itemsize - (self._init_bytes if follows else 0)
+        folder = self._writer.path.parent
+        try:
+            free = shutil.disk_usage(folder).free
+        except OSError:
+            return ""
+        return shortage(per_step, self._config.steps_from(self.step_number + 1), free, str(folder))
 
     @_guarded
     def log(self, name: str, tensor: Any) -> None:
@@ -603,6 +671,8 @@ class Recorder:
         original = self._original_of(call) if call.recomputed else None
         if original is None:
             self._observe(phase, Role.VALUE, call.module, name, tensor, call, logged=True)
+        if self._norms:
+            return
         if original is None or not original.grad_enabled:
             seq = self._seq
             self._watch(tensor, lambda g: self._gradient(Role.GRAD_OUTPUT, call, name, seq, g, True), call)
@@ -612,24 +682,37 @@ class Recorder:
         if self._active:
             self._scalars.append((self.step_number, name, value))
 
-    def stop(self, state: StepState = StepState.CLOSED) -> None:
-        """Take every hook off, close the open step and the file."""
+    def stop(self, state: StepState = StepState.CLOSED, *, one_step: bool = False) -> None:
+        """Take every hook off, close the open step and the file; ``one_step`` when all may be meant as a single step."""
         if not self.running:
             return
         if self._active:
             self._record_buffers()
         self.running = False
         self._take_hooks_off()
+        never_stepped = self._never_stepped(one_step) if state is StepState.CLOSED else ""
+        if never_stepped:
+            self._notes.append((0, -1, never_stepped))
         if self._active and (self._calls or self._seq or self._scalars or self._notes):
             self._end_step(state)
         self._forget()
         self._writer.close()
+        self._say(never_stepped)
+
+    def _never_stepped(self, one_step: bool) -> str:
+        """Say that steps were not told apart, unless what ran may well have been a single one."""
+        count = max(self._forwards.values(), default=0)
+        if self.step_number or count < 2 or self._updates < (2 if one_step else 0) or self._updates == 1:
+            return ""
+        return f"probe.step() was never called: all {count} forwards are in step 0; call it at the end of each step"
 
     def _end_step(self, state: StepState) -> None:
         now = self._next_seq()
         for call in self._calls:
             if call.end < 0:
                 call.end = now
+        if self._because:
+            self._notes.append((self.step_number, -1, self._because))
         self._writer.end_step(
             self.step_number,
             calls=[call.as_row() for call in self._calls],
@@ -667,19 +750,21 @@ class Recorder:
         self.running = False
         self._take_hooks_off()
         self._forget()
-        warnings.warn(
-            f"probe: writing {self._writer.path} failed ({self._writer.error}); the recording has stopped, your "
-            "training goes on, and the complete steps in the file can be read",
-            ProbeWarning,
-            stacklevel=3,
+        warn(
+            f"writing {self._writer.path} failed ({self._writer.error}); the recording has stopped, your "
+            "training goes on, and the complete steps in the file can be read"
         )
 
     def _note(self, text: str, module: int) -> None:
         """Say once, and put into the file, what could not be recorded."""
         if text not in self._said:
-            self._said.add(text)
             self._notes.append((self.step_number, module, text))
-            warnings.warn(f"probe: {text}", ProbeWarning, stacklevel=2)
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        if text and text not in self._said:
+            self._said.add(text)
+            warn(text)
 
     def _trouble(self, error: Exception) -> None:
         try:

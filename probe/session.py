@@ -111,6 +111,9 @@ def start(
     _starts += 1
     if _excluded:
         return None
+    if optimizer is not None and not adapter.is_optimizer(optimizer):
+        kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+        raise RecordingError(f"probe.start() was given optimizer={kind}; expected an optimizer of {adapter.framework}")
     for text in settings.unmatched(_names(adapter, models)):
         warn(text)
     target = _target(path, rank, world_size)
@@ -183,17 +186,17 @@ def capture(model: Any, path: str | os.PathLike[str] | None = None, **options: A
     except BaseException:
         _stop(StepState.ABORTED)
         raise
-    _stop(StepState.CLOSED)
+    _stop(StepState.CLOSED, one_step=True)
 
 
-def _stop(state: StepState) -> None:
+def _stop(state: StepState, *, one_step: bool = False) -> None:
     global _current, _excluded, _warned
     recorder, _current = _current, None
     _excluded, _warned = False, True
     if recorder is None:
         return
     try:
-        recorder.stop(state)
+        recorder.stop(state, one_step=one_step)
     except StoreError as error:
         warn(str(error))
 

@@ -135,12 +135,6 @@ def test_tensors_in_full() -> None:
     assert str(caught.value) == ("task='norms' records norms only, but tensors= asks for values: leave one out")
 
 
-@pytest.mark.parametrize("task, expected", [("norms", Task.STATISTICS), ("tensor", Task.TENSOR)])
-def test_what_a_trigger_records(task: str, expected: Task) -> None:
-    config = RecordConfig.from_options(task=task, modules="a", on_loss_jump=True)
-    assert config.in_full() == dataclasses.replace(config, task=expected)
-
-
 @pytest.mark.parametrize(
     "value, expected", [(None, None), (False, None), (True, 3.0), (5, 5.0), (np.float32(1.5), 1.5)]
 )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from probe.errors import RecordingError
-from probe.records import TensorStats
+from probe.records import HashKind, TensorStats
 
 Tensor = Any
 Module = Any
@@ -140,6 +140,10 @@ class Adapter(abc.ABC):
         It is called many times a step, in whatever mode the user's program is, and leaves no trace by itself.
         """
 
+    def summarize(self, tensor: Tensor) -> TensorStats:
+        """Return the same as `measure`, without a hash, and with or without a sketch."""
+        return self.measure(tensor, ())._replace(hash_lo=0, hash_hi=0, hash_kind=HashKind.NONE)
+
     @abc.abstractmethod
     def values(self, tensor: Tensor) -> np.ndarray:
         """Return a copy of a tensor's values that nobody else writes to."""
@@ -210,6 +214,10 @@ class Adapter(abc.ABC):
         """Return the gradient as it stands at a parameter now."""
 
     # Optimizers
+
+    @abc.abstractmethod
+    def is_optimizer(self, value: object) -> bool:
+        """Tell whether a value is an optimizer that `on_update` can watch."""
 
     @abc.abstractmethod
     def on_update(

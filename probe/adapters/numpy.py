@@ -130,6 +130,9 @@ class NumpyAdapter(Adapter):
 
     # Optimizers
 
+    def is_optimizer(self, value: object) -> bool:
+        return isinstance(value, Optimizer)
+
     def on_update(
         self,
         optimizer: Optimizer | None,

@@ -209,6 +209,9 @@ class TorchAdapter(Adapter):
 
     # Optimizers
 
+    def is_optimizer(self, value: object) -> bool:
+        return isinstance(value, Optimizer)
+
     def on_update(
         self,
         optimizer: Optimizer | None,

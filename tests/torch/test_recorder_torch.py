@@ -40,6 +40,7 @@ def run(path: Path, model: nn.Module, micros: int = 1, **options: Any) -> Record
     probe.start(model, path, task="tensor", **options)
     for micro in range(micros):
         model(batch(micro)).square().sum().backward()
+    probe.step()
     probe.stop()
     return Recording(path)
 
@@ -184,6 +185,7 @@ def test_evaluation_between_micro_batches(tmp_path: Path, mode: Callable[[], Any
         with mode():
             model(batch(10 + micro))
         model.train()
+    probe.step()
     probe.stop()
     recording = Recording(tmp_path / "a.h5")
     inputs = recording.find(path="", role="input")
