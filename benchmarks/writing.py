@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 import numpy as np
 
+import probe.store.writer
 from probe.records import HashKind, ModuleInfo, Phase, Role, RunInfo, StepState, TensorStats
 from probe.sketch import WIDTH
 from probe.store.writer import Writer
@@ -65,6 +66,18 @@ def write_recording(path: Path, arrays: Sequence[np.ndarray]) -> None:
     writer.close()
 
 
+def write_nameless(path: Path, arrays: Sequence[np.ndarray]) -> None:
+    """As a recording of more than 20,000 tensors is written: without the readable tree."""
+    limit, probe.store.writer._TREE_LIMIT = probe.store.writer._TREE_LIMIT, 0
+    try:
+        write_recording(path, arrays)
+    finally:
+        probe.store.writer._TREE_LIMIT = limit
+
+
+WAYS = {"os.write": write_plainly, "recording": write_recording, "without names": write_nameless}
+
+
 def timed(write: Callable[[Path, Sequence[np.ndarray]], None], folder: Path, arrays: Sequence[np.ndarray]) -> tuple:
     path = folder / "file.h5"
     wall, cpu = time.perf_counter(), time.process_time()
@@ -77,19 +90,17 @@ def timed(write: Callable[[Path, Sequence[np.ndarray]], None], folder: Path, arr
 
 def compare(folder: Path, size: int, total: int, rounds: int) -> str:
     arrays = [np.full(size // 4, number, np.float32) for number in range(max(total // size, 2 * STEPS))]
-    n_bytes = size * len(arrays)
-    for write in (write_plainly, write_recording):
+    for write in WAYS.values():
         timed(write, folder, arrays)
-    pairs = [(timed(write_plainly, folder, arrays), timed(write_recording, folder, arrays)) for _ in range(rounds)]
-    plain, recorded = (statistics.median(pair[side][0] for pair in pairs) for side in (0, 1))
-    cpu = [statistics.median(pair[side][1] for pair in pairs) for side in (0, 1)]
-    ratios = sorted(a[0] / b[0] for a, b in pairs)
-    return (
-        f"{size >> 10:6d} KiB × {len(arrays):5d}  os.write {n_bytes / plain / 2**20:6.0f} MiB/s  "
-        f"{plain / len(arrays) * 1e6:7.1f} µs each  {cpu[0]:.2f} s CPU   recording {n_bytes / recorded / 2**20:6.0f} MiB/s  "
-        f"{recorded / len(arrays) * 1e6:7.1f} µs each  {cpu[1]:.2f} s CPU   "
-        f"{100 * statistics.median(ratios):4.0f} % ({100 * ratios[0]:.0f}–{100 * ratios[-1]:.0f})"
-    )
+    taken = [{name: timed(write, folder, arrays) for name, write in WAYS.items()} for _ in range(rounds)]
+    cells = [f"{size >> 10:6d} KiB × {len(arrays):5d}"]
+    for name in WAYS:
+        wall, cpu = (statistics.median(each[name][part] for each in taken) for part in (0, 1))
+        ratios = sorted(100 * each["os.write"][0] / each[name][0] for each in taken)
+        ratio = f" {statistics.median(ratios):3.0f} % ({ratios[0]:.0f}–{ratios[-1]:.0f})" if name != "os.write" else ""
+        speed = len(arrays) * size / wall / 2**20
+        cells.append(f"{name} {speed:5.0f} MiB/s {wall / len(arrays) * 1e6:6.1f} µs each {cpu:.2f} s CPU{ratio}")
+    return "  ".join(cells)
 
 
 def measure_rows(folder: Path, count: int, per_step: int) -> str:
@@ -122,9 +133,12 @@ def measure_rows(folder: Path, count: int, per_step: int) -> str:
     "--folder", type=click.Path(path_type=Path, exists=True), help="Where to write; default: the temporary one."
 )
 @click.option("--rounds", default=7, show_default=True)
+@click.option("--cpu", type=int, help="Stay on this CPU: less noise, nothing overlaps.")
 @click.option("--total", default=1024, show_default=True, help="MiB in each file of large arrays.")
-def main(folder: Path | None, rounds: int, total: int) -> None:
+def main(folder: Path | None, rounds: int, cpu: int | None, total: int) -> None:
     """Measure the writing of tensors and rows, on the disk and in memory."""
+    if cpu is not None:
+        os.sched_setaffinity(0, {cpu})
     folders = [folder] if folder else [Path(tempfile.gettempdir()), *filter(Path.is_dir, [Path("/dev/shm")])]
     for place in folders:
         scratch = Path(tempfile.mkdtemp(dir=place))

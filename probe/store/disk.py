@@ -142,7 +142,8 @@ class Disk:
 
     def _forget(self, start: int, stop: int) -> None:
         """Drop held pages whose bytes are about to be written."""
-        for page in self._held.keys() & range(start // PAGE, -(-stop // PAGE)):
+        pages = range(start // PAGE, -(-stop // PAGE))
+        for page in [page for page in self._held if page in pages]:
             del self._held[page]
 
     def _replace(self, runs: list[tuple[int, bytes]]) -> None:

@@ -19,6 +19,7 @@ from probe.store.reader import Reader
 from probe.store.tables import create_dataset, in_header, storable
 
 _OPEN_GROUPS = 1000
+_PART = 1 << 22
 _COLUMNS = ("step", "micro", "module", "call", "phase", "role", "slot", "tensor")
 
 
@@ -76,6 +77,7 @@ class _Tree:
         self._names: set[str] = set()
         self._open: dict[str, h5g.GroupID] = {}
         self._small: dict[int, str] = {}
+        self._begin, self._part = 0, np.empty(0, np.uint8)
 
     def link(self, name: str, tensor: int) -> None:
         row = self._index.get(tensor)
@@ -110,9 +112,15 @@ class _Tree:
     def _unpack(self, group: h5g.GroupID, name: str, row: np.void) -> None:
         """Copy a small tensor from the blob."""
         dtype = row["dtype"].decode()
-        raw = self._blob[row["offset"] : row["offset"] + row["nbytes"]]
+        raw = self._from_blob(int(row["offset"]), int(row["nbytes"]))
         array = storable(raw.view(dtype_of(dtype)).reshape(json.loads(self._shapes[row["shape"]])))
         create_dataset(group, name.encode(), array, dtype, in_header()).write(h5s.ALL, h5s.ALL, array)
+
+    def _from_blob(self, start: int, count: int) -> np.ndarray:
+        """Return bytes of the blob, which is read in larger parts than one tensor."""
+        if not self._begin <= start <= start + count <= self._begin + len(self._part):
+            self._begin, self._part = start, self._blob[start : start + max(count, _PART)]
+        return self._part[start - self._begin : start - self._begin + count]
 
 
 @functools.lru_cache(maxsize=512)

@@ -41,7 +41,7 @@ from probe.store.tree import link_tree, links_of, storable_text
 
 _BATCH = 1024
 """records that are handed over together"""
-_HANDOVER = 16 << 20
+_HANDOVER = 8 << 20
 """bytes of values that are handed over together"""
 _CHUNK = 1 << 15
 """bytes in a chunk of a table; the last one is written anew at every step"""
