@@ -32,7 +32,7 @@ def pending(path: str | Path) -> list[tuple[int, bytes]]:
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - _END.size, 0))
-        end = file.read()
+        end = file.read(_END.size)  # it may have grown meanwhile
         if len(end) < _END.size:
             return []
         magic, length, digest = _END.unpack(end)
