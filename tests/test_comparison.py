@@ -177,7 +177,7 @@ MODEL_FAULTS: dict[str, tuple[Callable[[Model], object], tuple[str, str, str, st
     ),
     "code between two children": (
         lambda m: replaced(m, "layers.1.mlp", forward=lambda s, x: s.down(s.act(s.gate(x)) * s.up(x) * 1.001)),
-        ("forward", "introduced", "layers.1.mlp", "0"),
+        ("forward", "introduced", "layers.1.mlp", ""),
     ),
     "dropout left on": (
         lambda m: replaced(m, "layers.1.attn", forward=_drop_some),
@@ -196,7 +196,7 @@ MODEL_FAULTS: dict[str, tuple[Callable[[Model], object], tuple[str, str, str, st
     ),
     "gradient at a container's output": (
         lambda m: replaced(m, "layers.1.mlp", forward=lambda s, x: scaled_gradient(MLP.forward(s, x), 1.5)),
-        ("backward", "introduced", "layers.1.mlp", "0"),
+        ("backward", "introduced", "layers.1.mlp", ""),
     ),
     "gradient at a container's input": (
         lambda m: replaced(m, "layers.1.mlp", forward=lambda s, x: MLP.forward(s, scaled_gradient(x, 1.5))),
@@ -339,15 +339,15 @@ def _without_decay(model: Model) -> nn.Optimizer:
 OPTIMIZER_FAULTS: dict[str, tuple[Callable[[Model], nn.Optimizer], tuple[str, str, str, str], str]] = {
     "learning rate": (
         lambda m: nn.AdamW(m.parameters(), lr=1.1e-3),
-        ("update", "update", "", ""), "the settings differ: lr 0.001 against 0.0011",
+        ("update", "update", "", ""), "the settings differ: lr 0.001 against 0.0011 (group 0)",
     ),
     "weight decay of norms": (
         _without_decay,
-        ("update", "update", "layers.0.norm1", "weight"), "the settings differ: weight_decay 0.01 against 0.0",
+        ("update", "update", "layers.0.norm1", "weight"), "the settings differ: weight_decay 0.01 against 0.0 (group 0)",
     ),
     "beta2": (
         lambda m: nn.AdamW(m.parameters(), lr=1e-3, betas=(0.9, 0.99)),
-        ("update", "update", "", ""), "the settings differ: betas [0.9, 0.999] against [0.9, 0.99]",
+        ("update", "update", "", ""), "the settings differ: betas [0.9, 0.999] against [0.9, 0.99] (group 0)",
     ),
     "one parameter left out": (
         lambda m: nn.AdamW([p for p in m.parameters() if p is not module(m, UP).weight], lr=1e-3),
@@ -442,8 +442,9 @@ def test_another_split_into_micro_batches(run: Recorder) -> None:
     assert wrong is not None and (wrong.phase, wrong.path) == (Phase.GRADIENT, "")
     assert wrong.evidence == (
         "39 of 39 gradients differ", "all by the same factor: B is 2 times A",
-        "the backward pass was not compared, so which of them comes first is not known",
+        "the backward pass was not compared, so which of them comes first is not known", "the optimizer used them so",
     )  # fmt: skip
+    assert wrong.hint == "accumulation is divided on A only: B does not divide the loss by its 2 micro-batches"
 
 
 def test_another_split_of_other_data(run: Recorder) -> None:

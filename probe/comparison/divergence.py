@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from probe.comparison.events import ONE_SIDED, Event, StepPairs
-from probe.comparison.ledger import State
+from probe.comparison.ledger import Judged, State
 from probe.comparison.metrics import Metrics, Side, Status
 from probe.comparison.result import SCHEMA, Coverage, Divergence, Kind, NodeRef, SlotResult, Verdict
 from probe.comparison.updates import UpdateJudge
@@ -225,6 +225,7 @@ class _Run:
     # One step
 
     def _step(self, pairs: StepPairs, state: State) -> None:
+        state.carried, state.returned = state.returned, set()
         walk = StepWalk(pairs, state, self.tree_a)
         walk.judge_init()
         if pairs.same_micros:
@@ -240,6 +241,8 @@ class _Run:
             walk.judge_buffers()
         else:
             self._other_split(pairs, walk)
+        walk.judge_drift()
+        walk.warn_of_order()
         walk.judge_gradients()
         UpdateJudge(walk, pairs, state).judge()
         self._collect(pairs, walk)
@@ -257,8 +260,7 @@ class _Run:
         self.warnings.append(f"step {pairs.step}: {text}: forward and backward are not compared, sums of gradients are")
 
     def _collect(self, pairs: StepPairs, walk: StepWalk) -> None:
-        walk.findings.sort(key=lambda finding: _cause_order(finding))
-        self.findings += walk.findings
+        self.findings += _independent(sorted(walk.findings, key=_cause_order))
         self.warnings += walk.warnings
         for text in walk.doubts:
             self._doubt(text)
@@ -273,11 +275,12 @@ class _Run:
             for call in pairs.calls_b:
                 if (call.micro, call.module, call.number) not in shared_b and self.tree_b.wrapped(call.module) is None:
                     _count(self.loose_b, self.b.modules[call.module].path)
-        ordered = sorted(walk.events, key=lambda item: (item[0].micro, item[0].phase))
-        self.nan = self.nan or self._first_nan(pairs, [event for event, _, _ in ordered])
-        self.slots += [self._slot(pairs, *item) for item in ordered]
+        ordered = sorted(walk.events, key=lambda judged: (judged.event.micro, judged.event.phase))
+        self.nan = self.nan or self._first_nan(pairs, [judged.event for judged in ordered])
+        self.slots += [self._slot(pairs, judged) for judged in ordered]
 
-    def _slot(self, pairs: StepPairs, event: Event, limit: float, verdict: str) -> SlotResult:
+    def _slot(self, pairs: StepPairs, judged: Judged) -> SlotResult:
+        event = judged.event
         pair = pairs.matching.pairs[event.pair]
         a, b = self.a.modules[pair.a], self.b.modules[pair.b]
         assert event.metrics is not None
@@ -285,7 +288,7 @@ class _Run:
             event.step, event.micro, event.phase, event.role, event.call, a.path, a.class_name, event.slot_a, b.path,
             b.class_name, event.slot_b, pairs.a.dtypes[event.row_a], pairs.b.dtypes[event.row_b],
             pairs.a.shapes[event.row_a], pairs.b.shapes[event.row_b], pair.reason.value, event.metrics, event.row_a,
-            event.row_b, limit, verdict,
+            event.row_b, judged.limit, judged.error, judged.verdict,
         )  # fmt: skip
 
     def _first_nan(self, pairs: StepPairs, events: Iterable[Event]) -> str:
@@ -343,6 +346,21 @@ def _cause_order(finding: Divergence) -> tuple[int, int, int]:
     return ref.step, micro, int(finding.phase)
 
 
+def _independent(findings: list[Divergence]) -> list[Divergence]:
+    """Return the first finding, and those behind it that are no consequence of another one.
+
+    A module is named once, for what comes first there; of its weights each, of the model as a whole one of each phase.
+    """
+    places: dict[tuple[str, object], Divergence] = {}
+    for finding in findings:
+        ref = (finding.a or finding.b)[0]
+        detail = finding.phase if not ref.path else ref.slot if finding.phase is Phase.INIT else None
+        is_named = any(place[0] == ref.path for place in places) if detail is None else (ref.path, detail) in places
+        if not places or (finding.is_independent and not is_named):
+            places[ref.path, detail] = finding
+    return list(places.values())
+
+
 def _weights(reader: Reader, tree: Tree) -> Callable[[int], frozenset[object]]:
     """Return what gives the hashes of all parameters of a module and below, as they were in the first step."""
     own: dict[int, set[object]] = {}
@@ -370,7 +388,7 @@ def _differing_batches(pairs: StepPairs) -> str:
             if call.caller < 0 and call.micro >= 0:
                 for slot, taken in rows.get((call.micro, call.module, call.number), Role.INPUT).items():
                     count = math.prod(side.shapes[taken[0]])
-                    mean, norm = side.columns["mean"][taken[0]], side.columns["norm"][taken[0]]
+                    mean, norm = (side.columns["mean"][taken[0]], side.columns["norm"][taken[0]])
                     sums = found.setdefault(slot, [0.0, 0.0, 0.0])
                     for k, value in enumerate((count, count * mean, norm**2)):
                         sums[k] += value
@@ -396,4 +414,4 @@ def _numbers(steps: Iterable[int]) -> str:
     return ", ".join(map(str, numbers[:5])) + (" …" if len(numbers) > 5 else "")
 
 
-__all__ = ["Comparison", "Metrics", "ONE_SIDED", "Kind", "NodeRef", "Reason", "compare"]
+__all__ = ["ONE_SIDED", "Comparison", "Kind", "Metrics", "NodeRef", "Reason", "compare"]

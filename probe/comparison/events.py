@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from probe.comparison.metrics import PARAMETER_ROLES, Metrics, Side, kind_of, measure_pair, squeezed
+from probe.comparison.metrics import Metrics, Side, kind_of, measure_pair, squeezed
+from probe.comparison.side import PARAMETER_ROLES
 from probe.matching import Matching, Reason
 from probe.records import Phase, Role
 
@@ -186,7 +187,7 @@ class StepPairs:
     def _slot_events(
         self, node: Node, key_a: Key, key_b: Key, roles: tuple[Role, ...], backward: bool
     ) -> Iterator[Event]:
-        first_a, first_b = self.rows_a.get(key_a, roles[0]), self.rows_b.get(key_b, roles[0])
+        first_a, first_b = (self.rows_a.get(key_a, roles[0]), self.rows_b.get(key_b, roles[0]))
         pairs = self.pair_slots(first_a, first_b)
         names_b = dict(pairs)
         for role in roles:
@@ -211,8 +212,11 @@ class StepPairs:
                         node.micro, phase, role, node.pair, node.call, mine, slot_b, ONE_SIDED, found_b[0]
                     )
 
-    def parameter_events(self, phase: Phase, role: Role) -> Iterator[Event]:
-        """Yield the events of parameters in the order of A's modules, the last occurrence of each."""
+    def parameter_events(self, phase: Phase, role: Role, factor: float = 1.0) -> Iterator[Event]:
+        """Yield the events of parameters in the order of A's modules, the last occurrence of each.
+
+        A's are multiplied by ``factor`` before they are compared.
+        """
         prefix = f"{phase.label}:"
         left = {
             (pair.b, slot): rows[-1]
@@ -227,7 +231,7 @@ class StepPairs:
                     b = self._counterpart(pair.a, name, prefix, left)
                     row = left.pop(b) if b is not None else ONE_SIDED
                     other = b[1][len(prefix) :] if b is not None else ""
-                    yield self._event(0, phase, role, index, 0, name, other, rows[-1], row)
+                    yield self._event(0, phase, role, index, 0, name, other, rows[-1], row, factor)
         for (module, slot), row in left.items():
             yield self._event(0, phase, role, self.pair_of_b[module], 0, "", slot[len(prefix) :], ONE_SIDED, row)
 
@@ -248,13 +252,18 @@ class StepPairs:
         return None
 
     def _event(
-        self, micro: int, phase: Phase, role: Role, pair: int, call: int, slot_a: str, slot_b: str, i: int, j: int
-    ) -> Event:
+        self, micro: int, phase: Phase, role: Role, pair: int, call: int, slot_a: str, slot_b: str, i: int, j: int,
+        factor: float = 1.0,
+    ) -> Event:  # fmt: skip
         event = Event(self.step, micro, phase, role, pair, call, slot_a, slot_b, i, j)
         if not event.is_one_sided:
-            free = role not in PARAMETER_ROLES and self._may_differ_in_layout(pair)
-            event.metrics = measure_pair(self.a, i, self.b, j, free_axes=free)
+            event.metrics = self.measured(event, factor)
         return event
+
+    def measured(self, event: Event, factor: float) -> Metrics:
+        """Compare the tensors of a two-sided event, A's multiplied by a factor."""
+        free = event.role not in PARAMETER_ROLES and self._may_differ_in_layout(event.pair)
+        return measure_pair(self.a, event.row_a, self.b, event.row_b, free_axes=free, factor=factor)
 
     def _may_differ_in_layout(self, pair: int) -> bool:
         """Tell whether axes may stand in another order: not where both sides run the same class under the same name."""

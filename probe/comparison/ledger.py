@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -29,6 +28,10 @@ class State:
     """relative errors of buffers after the step"""
     optimizer: dict[tuple[int, str], float] = field(default_factory=dict)
     """relative errors of the optimizer's state after the step"""
+    returned: set[tuple[object, object]] = field(default_factory=set)
+    """hashes, in A and in B, of what the calls of this step returned"""
+    carried: set[tuple[object, object]] = field(default_factory=set)
+    """the same of the step before: recurrent states are handed in again"""
 
     @property
     def worst(self) -> Level:
@@ -37,6 +40,20 @@ class State:
         for each in self.parameters.values():
             level.merge(each)
         return level
+
+
+@dataclass(slots=True)
+class Judged:
+    """An event with its verdict."""
+
+    event: Event
+    limit: float
+    """the largest error that would have been noise"""
+    verdict: str
+    error: float
+    """what was held against the limit: of a parameter's gradient, relative to the gradients it was computed from"""
+    sources: float
+    """the largest error among what it was computed from"""
 
 
 class Ledger:
@@ -56,8 +73,9 @@ class Ledger:
         self.pairs, self.state = pairs, state
         self._tree_a = tree_a
         self.findings: list[Divergence] = []
-        self.events: list[tuple[Event, float, str]] = []
-        """every event with its limit and verdict"""
+        self.events: list[Judged] = []
+        self._judged: dict[int, Judged] = {}
+        """by the id of the event"""
         self.warnings: list[str] = []
         self.doubts: list[str] = []
         """what keeps the step from being called aligned"""
@@ -73,45 +91,76 @@ class Ledger:
         self._with_inputs: set[Node] = set()
         """calls of which an input was compared"""
         self._unknown: dict[int, set[str]] = {}
+        """by the id of a call: inputs of which it is not known whether they agree"""
+        self._lacking: dict[int, list[tuple[str, str]]] = {}
+        """by the id of a call: inputs that one side alone has, as (slot, side)"""
+        self._rearranged: set[Node] = set()
+        """calls that were given elements in another order, though a caller of theirs returns the same"""
+        self._around: dict[str, None] = {}
+        """paths of those callers"""
         self._other_batch = False
         """an input of the model has another size"""
         self._frozen: set[int] = set()
         """modules of A that own a parameter which learns on one side only"""
         self._cut: list[Divergence] = []
+        self._drifted: list[Event] = []
+        """parameters that differ before the step, which is not the first, and of which that alone says nothing"""
+        self._factors: list[float] = []
+        """what B's gradients are times A's, by micro-batch"""
+        self.scaling: tuple[float, Divergence] | None = None
+        """that factor, and the finding, which is none if the optimizer used them without it"""
         self._flow: Flow
 
-    def settle(self, event: Event, limit: float, wrong: bool, sources: float = 0.0) -> bool:
+    def settle(
+        self, event: Event, limit: float, wrong: bool, sources: float = 0.0, *, error: float | None = None,
+        verdict: str = "",
+    ) -> bool:  # fmt: skip
         """Note an event's verdict; return whether it is a finding."""
         metrics = event.metrics
         assert metrics is not None
-        if not metrics.is_known:
-            verdict = "not comparable"
-        elif metrics.status is Status.EQUAL:
-            verdict = "equal"
-        elif wrong:
-            verdict = "introduced"
-        elif self.findings and metrics.rel_l2 > tolerance.FORWARD.limit(self.u(event), 0.0):
-            verdict = "inherited"
-        else:
-            verdict = "noise"
-        self.events.append((event, limit, verdict))
+        verdict = verdict or self._verdict(event, metrics, wrong)
+        judged = Judged(event, limit, verdict, metrics.rel_l2 if error is None else error, sources)
+        self.events.append(judged)
+        self._judged[id(event)] = judged
         return wrong
+
+    def _verdict(self, event: Event, metrics: Metrics, wrong: bool) -> str:
+        if not metrics.is_known:
+            return "not comparable"
+        if metrics.status is Status.EQUAL:
+            return "equal"
+        if wrong:
+            return "introduced"
+        if self.findings and metrics.rel_l2 > tolerance.FORWARD.limit(self.u(event), 0.0):
+            return "inherited"
+        return "noise"
 
     def _add(
         self, phase: Phase, kind: Kind, event: Event, pair: int | None, rule: Rule, evidence: Iterable[str], *,
         hint: str, node: Node | None = None, slot: str | None = None, root: bool = False,
     ) -> None:  # fmt: skip
-        limit = next((limit for e, limit, _ in reversed(self.events) if e is event), rule.limit(self.u(event), 0.0))
+        """Add a finding at a pair of modules, or at the model as a whole.
+
+        The event's slot is named with it where the event is one of the module's own.
+        """
         if root:
-            refs = self.root_refs(event)
+            refs = self.root_refs()
         else:
             assert pair is not None
-            refs = self.refs(pair, node, slot or event.slot_a, slot or event.slot_b)
+            own = (event.slot_a, event.slot_b) if pair == event.pair else ("", "")
+            refs = self.refs(pair, node, *(own if slot is None else (slot, slot)))
+        judged = self._judged.get(id(event))
+        limit = rule.limit(self.u(event), 0.0) if judged is None else judged.limit
         self._append(Divergence(phase, event.role, kind, self._confidence(event, node), *refs, event.metrics, limit,
-                                tuple(evidence), hint))  # fmt: skip
+                                tuple(evidence), hint, self._is_apart(event, rule)))  # fmt: skip
 
     def _append(self, divergence: Divergence) -> None:
         self.findings.append(divergence)
+
+    def _is_apart(self, event: Event, rule: Rule) -> bool:
+        """Tell whether what an event was computed from agrees, up to rounding: then it is no consequence of anything."""
+        judged = self._judged.get(id(event))
+        return judged is None or judged.sources <= rule.limit(self.u(event), 0.0)
 
     def _confidence(self, event: Event, node: Node | None) -> float:
         value = 0.99
@@ -121,28 +170,24 @@ class Ledger:
             value *= 0.9
         if node is not None and self._between(node, node.end):
             value *= 0.9
-        limit = next((limit for e, limit, _ in reversed(self.events) if e is event), math.nan)
-        if event.metrics is not None and event.metrics.rel_l2 < 2 * limit:
+        judged = self._judged.get(id(event))
+        if judged is not None and judged.error < 2 * judged.limit:
             value *= 0.7
         return value
-
-    def unknown_inputs(self, node: Node) -> set[str]:
-        """Return the inputs of a call of which nothing is known."""
-        return self._unknown.get(id(node), set())
 
     def refs(
         self, pair: int, node: Node | None, slot_a: str, slot_b: str
     ) -> tuple[tuple[NodeRef, ...], tuple[NodeRef, ...]]:
         """Return a place in A and in B."""
         modules = self.pairs.matching.pairs[pair]
-        a, b = self.pairs.a.reader.modules[modules.a], self.pairs.b.reader.modules[modules.b]
+        a, b = (self.pairs.a.reader.modules[modules.a], self.pairs.b.reader.modules[modules.b])
         micro, call = (node.micro, node.call) if node is not None else (0, 0)
         return (
             (NodeRef(self.pairs.step, micro, a.path, a.class_name, call, slot_a),),
             (NodeRef(self.pairs.step_b, micro, b.path, b.class_name, call, slot_b),),
         )
 
-    def root_refs(self, event: Event) -> tuple[tuple[NodeRef, ...], tuple[NodeRef, ...]]:
+    def root_refs(self) -> tuple[tuple[NodeRef, ...], tuple[NodeRef, ...]]:
         """Return the whole model in A and in B."""
         a, b = self.pairs.a.reader.modules[0], self.pairs.b.reader.modules[0]
         return (
@@ -171,16 +216,8 @@ class Ledger:
     def _path_a(self, pair: int) -> str:
         return self.pairs.a.reader.modules[self.pairs.matching.pairs[pair].a].path or "the root"
 
-
-def common_factor(events: Iterable[Event]) -> list[str]:
-    """Say so when all of B's tensors are the same multiple of A's."""
-    found = [event.metrics for event in events if event.metrics is not None]
-    ratios = [metrics.norm_ratio for metrics in found]
-    if not ratios or not max(ratios) - min(ratios) < 1e-3 * abs(max(ratios)):
-        return []
-    if any(abs(metrics.norm_ratio - 1) < 0.5 * metrics.rel_l2 for metrics in found):
-        return []  # the factor is not what makes them differ
-    return [f"all by the same factor: B is {ratios[0]:.6g} times A"]
+    def _path_b(self, pair: int) -> str:
+        return self.pairs.b.reader.modules[self.pairs.matching.pairs[pair].b].path or "the root"
 
 
 def kind_of_finding(metrics: Metrics) -> Kind:

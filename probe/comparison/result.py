@@ -68,6 +68,8 @@ class Divergence:
     """what was found, in words, most telling first"""
     hint: str = ""
     """what to look at"""
+    is_independent: bool = True
+    """what it was computed from agrees, so that it is no consequence of an earlier one"""
 
     @property
     def estimated(self) -> bool:
@@ -152,6 +154,8 @@ class SlotResult:
     row_b: int
     """rows among the records of the step"""
     limit: float = math.nan
+    error: float = math.nan
+    """what was held against the limit: of a parameter's gradient, relative to the gradients it was computed from"""
     verdict: str = ""
     """``equal``, ``noise``, ``introduced``, ``inherited``, ``not comparable`` or ``not judged``"""
 

@@ -39,6 +39,8 @@ GRADIENT = Rule(k=64, k16=16, gain=16)
 USED = Rule(k=64, k16=16, gain=16)
 STATE = Rule(k=64, k16=16, gain=16)
 
+DRIFT = 16
+"""weights that unrecorded steps have changed may differ by this much more (clean pairs: by 1 after 100 steps)"""
 INTEGER_GAIN = 20
 """share of integers that may differ, as a multiple of their sources' error"""
 UPDATE_ERROR_LIMIT = 0.1

@@ -7,27 +7,24 @@ parameter differences that are larger than those of real faults.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from probe.comparison import tolerance
 from probe.comparison.events import Event, StepPairs
-from probe.comparison.ledger import State, common_factor
+from probe.comparison.ledger import State
 from probe.comparison.metrics import Metrics, Status
 from probe.comparison.result import Divergence, Kind, NodeRef
+from probe.comparison.scaling import common_factor, factor_of, scaling_text
+from probe.comparison.settings import ParameterKey, different_settings, settings_text
 from probe.comparison.walk import StepWalk
 from probe.records import Phase, Role
 from probe.sketch import WIDTH
 from probe.statistics import unit_roundoff
 
-_NUMERIC = ("lr", "weight_decay", "momentum", "dampening", "betas", "eps", "alpha", "nesterov", "amsgrad", "maximize",
-            "rho", "initial_accumulator_value", "lr_decay", "lambd")  # fmt: skip
-_SAME = 1e-9
 _PARALLEL = 0.9
-
-ParameterKey = tuple[int, str]
-"""(pair of modules, slot)"""
+_FLOAT16_LEAST = 2.0**-24
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +38,8 @@ class _Fault:
     hint: str = ""
     is_weak: bool = False
     """sign flips of vanishing gradients under Adam could look like this"""
+    sources: float = 0.0
+    """the error of the gradient that was used"""
 
 
 class UpdateJudge:
@@ -48,12 +47,14 @@ class UpdateJudge:
 
     def __init__(self, walk: StepWalk, pairs: StepPairs, state: State) -> None:
         self.walk, self.pairs, self.state = walk, pairs, state
-        self.settings = _different_settings(pairs)
-        """parameters whose hyper-parameters differ: {name: (A's, B's)}"""
+        self.settings = different_settings(pairs)
+        """parameters whose hyper-parameters differ, and in what"""
 
     def judge(self) -> None:
         """Judge the phase, in the order of cause and effect."""
         used = self._used_gradients()
+        if self._is_scaled(used):
+            return
         if used:
             self._report(used, "gradients as the optimizer used them", Role.PARAM_GRAD)
             return
@@ -62,12 +63,28 @@ class UpdateJudge:
         if not updates:
             self._report(self._states(), "optimizer states", Role.STATE)
         if not self.walk.findings and self.settings:
-            texts = sorted({_settings_text(differing) for differing in self.settings.values()})
-            self.walk.warnings.append(
-                f"the optimizers are set differently for {len(self.settings)} parameters ({'; '.join(texts)}), which "
-                "does not show in this step's numbers"
+            self.walk.doubts.append(
+                f"the optimizers are set differently for {len(self.settings)} parameters: "
+                f"{settings_text(self.settings.values())}; that does not show in the numbers yet"
             )
         self._remember_parameters()
+
+    def _is_scaled(self, used: list[_Fault]) -> bool:
+        """Tell whether B's gradients are a multiple of A's, and the optimizer used them so; say so if it did not."""
+        if self.walk.scaling is None:
+            return False
+        factor, finding = self.walk.scaling
+        judged = [j.event for j in self.walk.events if (j.event.phase, j.event.role) == (Phase.UPDATE, Role.PARAM_GRAD)]
+        if judged and not used:
+            text = f"{scaling_text(factor)}, the optimizer used them without that factor: {finding.hint}"
+            self.walk.warnings.append(text)
+            return False
+        use = "the optimizer used them so" if used else "whether the optimizer used them so was not recorded"
+        self.walk.findings.append(replace(finding, evidence=(*finding.evidence, use)))
+        limit = max((fault.limit for fault in used), default=0.0)
+        if used and factor_of(self.pairs, [fault.event for fault in used], limit) == 1:
+            self._report(used, "gradients as the optimizer used them", Role.PARAM_GRAD)
+        return True
 
     def _used_gradients(self) -> list[_Fault]:
         faults = []
@@ -82,7 +99,8 @@ class UpdateJudge:
             wrong = metrics.is_known and raw is not None and raw <= 0.1 and metrics.rel_l2 > limit
             if self.walk.settle(event, limit, wrong, raw or 0.0):
                 text = "the gradient that backward left agrees, the one that the optimizer used differs"
-                faults.append(_Fault(event, limit, text, "look at clipping, unscaling and the reduction over ranks"))
+                hint = "look at clipping, unscaling and the reduction over ranks"
+                faults.append(_Fault(event, limit, text, hint, sources=raw or 0.0))
             if raw is None and math.isfinite(metrics.rel_l2):
                 norm = max(metrics.norm_a, metrics.norm_b)
                 unjudged.append((metrics.rel_l2 * norm, norm, u))
@@ -108,7 +126,8 @@ class UpdateJudge:
                 limit = math.nan
             else:
                 fault, limit = self._update_fault(event)
-                self.walk.settle(event, limit, fault is not None and not fault.is_weak, 1.0)
+                error = self.state.gradients.get((event.pair, event.slot_a), 0.0)
+                self.walk.settle(event, limit, fault is not None and not fault.is_weak, error)
             if fault is not None:
                 faults.append(fault)
         return faults
@@ -141,6 +160,8 @@ class UpdateJudge:
         if not larger:
             return None, 0.0
         bound = tolerance.update_bound(error, u, parameter / larger, size)
+        if metrics.status is Status.NONFINITE:
+            return self._fault(event, math.nan, "the update is not finite everywhere", self._about_eps(event)), bound
         if min(metrics.norm_a, metrics.norm_b) == 0.0 and larger > 4 * u * parameter:
             side = "B" if metrics.norm_b == 0.0 else "A"
             return self._fault(event, math.nan, f"{side} does not change this parameter at all"), bound
@@ -168,19 +189,19 @@ class UpdateJudge:
 
     def _without_weak(self, faults: list[_Fault]) -> list[_Fault]:
         """Leave out weak evidence, unless many parameters show it or their settings differ."""
-        judged = sum(e.phase is Phase.UPDATE and e.role is Role.DELTA for e, _, _ in self.walk.events)
+        judged = sum((j.event.phase, j.event.role) == (Phase.UPDATE, Role.DELTA) for j in self.walk.events)
         if len(faults) > max(2, tolerance.SYSTEMATIC * judged):
             return faults
         return [fault for fault in faults if not fault.is_weak or _parameter(fault.event) in self.settings]
 
     def _decay(self, event: Event, metrics: Metrics, rounding: float) -> tuple[str, str] | None:
         """Tell whether the difference of the updates is parallel to the parameter: weight decay."""
-        before_a, before_b = self._row_before(self.pairs.a, event, "a"), self._row_before(self.pairs.b, event, "b")
+        before_a, before_b = (self._row_before(self.pairs.a, event, "a"), self._row_before(self.pairs.b, event, "b"))
         if before_a is None or before_b is None:
             return None
         difference = self.pairs.b.sketches[event.row_b] - self.pairs.a.sketches[event.row_a]
         parameter = self.pairs.a.sketches[before_a]
-        length, weight = float(np.linalg.norm(difference)), float(np.linalg.norm(parameter))
+        length, weight = (float(np.linalg.norm(difference)), float(np.linalg.norm(parameter)))
         if not weight or length < 8 * rounding or math.prod(self.pairs.a.shapes[event.row_a]) < WIDTH // 4:
             return None
         along = float(difference @ parameter) / weight**2
@@ -190,7 +211,23 @@ class UpdateJudge:
         return text, "look at the weight decay of this parameter's group"
 
     def _fault(self, event: Event, limit: float, text: str, hint: str = "", weak: bool = False) -> _Fault:
-        return _Fault(event, limit, text, hint or "look at the optimizer's settings for this parameter", weak)
+        error = self.state.gradients.get((event.pair, event.slot_a), 0.0)
+        return _Fault(event, limit, text, hint or "look at the optimizer's settings for this parameter", weak, error)
+
+    def _about_eps(self, event: Event) -> str:
+        """Say so when an optimizer's eps is zero in the parameter's own dtype."""
+        for side in (self.pairs.a, self.pairs.b):
+            for at, group in side.reader.optimizer:
+                eps = group.hyper.get("eps")
+                is_tiny = isinstance(eps, float) and 0 < eps < _FLOAT16_LEAST
+                if at == side.step and is_tiny and "float16" in self._dtypes_of(event):
+                    return f"the optimizer's eps {eps} is 0 in float16: a vanishing gradient is divided by 0"
+        return "look at what the optimizer divides by"
+
+    def _dtypes_of(self, event: Event) -> set[str]:
+        rows = (self._row_before(self.pairs.a, event, "a"), self._row_before(self.pairs.b, event, "b"))
+        sides = (self.pairs.a, self.pairs.b)
+        return {side.dtypes[row] for side, row in zip(sides, rows, strict=True) if row is not None}
 
     def _states(self) -> list[_Fault]:
         faults = []
@@ -208,7 +245,8 @@ class UpdateJudge:
                 text = (
                     f"the optimizer's {name} differs (B is {metrics.norm_ratio:.4g} times A), gradient and update agree"
                 )
-                faults.append(_Fault(event, limit, text, "look at the betas and at what the state began with"))
+                hint = "look at the betas and at what the state began with"
+                faults.append(_Fault(event, limit, text, hint, sources=error))
         return faults
 
     def _two_sided(self, role: Role) -> list[Event]:
@@ -219,7 +257,8 @@ class UpdateJudge:
     def _report(self, faults: list[_Fault], plural: str, role: Role) -> None:
         if not faults:
             return
-        judged = {_parameter(e) for e, _, _ in self.walk.events if e.phase is Phase.UPDATE and e.role is role}
+        settled = [j.event for j in self.walk.events]
+        judged = {_parameter(e) for e in settled if e.phase is Phase.UPDATE and e.role is role}
         concerned = {_parameter(fault.event) for fault in faults}
         judged |= concerned
         if len(concerned) > max(2, tolerance.MOST * len(judged)):
@@ -227,29 +266,34 @@ class UpdateJudge:
             return
         for fault in faults:
             differing = self.settings.get(_parameter(fault.event))
-            hint = f"the settings differ: {_settings_text(differing)}" if differing else fault.hint
+            hint = f"the settings differ: {settings_text([differing])}" if differing else fault.hint
             refs = self.walk.refs(fault.event.pair, None, fault.event.slot_a or fault.event.slot_b,
                                    fault.event.slot_b or fault.event.slot_a)  # fmt: skip
-            kind = Kind.MISSING if fault.event.is_one_sided else Kind.UPDATE
-            self._append(fault, kind, refs, (fault.text,), hint)
+            self._append(fault, refs, (fault.text,), hint)
 
     def _report_all(self, faults: list[_Fault], text: str) -> None:
         """One finding for the optimizer as a whole."""
         first = faults[0]
         texts = [text, *common_factor(fault.event for fault in faults), f"the first of them: {first.text}"]
-        common = {_settings_text(differing) for differing in self.settings.values()}
-        hint = f"the settings differ: {'; '.join(sorted(common))}" if common else first.hint
-        self._append(first, Kind.UPDATE, self.walk.root_refs(first.event), tuple(texts), hint)
+        concerned = [self.settings[key] for key in map(_parameter, (f.event for f in faults)) if key in self.settings]
+        hint = f"the settings differ: {settings_text(concerned)}" if concerned else first.hint
+        self._append(first, self.walk.root_refs(), tuple(texts), hint, is_whole=True)
 
     def _append(
-        self, fault: _Fault, kind: Kind, refs: tuple[tuple[NodeRef, ...], tuple[NodeRef, ...]],
-        evidence: tuple[str, ...], hint: str,
+        self, fault: _Fault, refs: tuple[tuple[NodeRef, ...], tuple[NodeRef, ...]], evidence: tuple[str, ...], hint: str,
+        is_whole: bool = False,
     ) -> None:  # fmt: skip
+        event = fault.event
+        kind = Kind.MISSING if event.is_one_sided and not is_whole else Kind.UPDATE
+        if event.metrics is not None and event.metrics.status is Status.NONFINITE:
+            kind = Kind.NONFINITE
         confidence = 0.97 if self.settings else 0.9
+        apart = fault.sources <= tolerance.USED.limit(self.walk.u(event), 0.0)
         self.walk.findings.append(
-            Divergence(Phase.UPDATE, fault.event.role, kind, confidence, *refs, fault.event.metrics, fault.limit,
-                       evidence, hint)
-        )  # fmt: skip
+            Divergence(
+                Phase.UPDATE, event.role, kind, confidence, *refs, event.metrics, fault.limit, evidence, hint, apart
+            )
+        )
 
     # Parameters
 
@@ -289,43 +333,3 @@ class UpdateJudge:
 
 def _parameter(event: Event) -> ParameterKey:
     return event.pair, (event.slot_a or event.slot_b).partition(".")[0]
-
-
-def _different_settings(pairs: StepPairs) -> dict[ParameterKey, dict[str, tuple[object, object]]]:
-    """Return the hyper-parameters that differ, by parameter of A."""
-    mine, theirs = _settings(pairs, "a"), _settings(pairs, "b")
-    found = {}
-    for key in mine.keys() & theirs.keys():
-        a, b = mine[key], theirs[key]
-        differing = {
-            name: (a[name], b[name]) for name in _NUMERIC if name in a and name in b and not _alike(a[name], b[name])
-        }
-        if differing:
-            found[key] = differing
-    return found
-
-
-def _settings(pairs: StepPairs, which: str) -> dict[ParameterKey, dict[str, object]]:
-    side = pairs.a if which == "a" else pairs.b
-    step = pairs.step if which == "a" else pairs.step_b
-    index = pairs.pair_of_a if which == "a" else pairs.pair_of_b
-    found = {}
-    for at, group in side.reader.optimizer:
-        if at == step:
-            for number in group.parameters:
-                parameter = side.reader.parameters[number]
-                if parameter.module in index:
-                    found[index[parameter.module], parameter.slot] = group.hyper
-    return found
-
-
-def _alike(a: object, b: object) -> bool:
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(_alike(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
-        return math.isclose(a, b, rel_tol=1e-6, abs_tol=_SAME * 1e-6)
-    return a == b
-
-
-def _settings_text(differing: dict[str, tuple[object, object]]) -> str:
-    return ", ".join(f"{name} {a} against {b}" for name, (a, b) in differing.items())

@@ -13,9 +13,10 @@ from probe.comparison import tolerance
 from probe.comparison.events import Event, Node
 from probe.comparison.flow import Flow
 from probe.comparison.forward import ForwardWalk
-from probe.comparison.ledger import common_factor, kind_of_finding, scale_hint
-from probe.comparison.result import Kind
-from probe.comparison.tolerance import Level, Rule
+from probe.comparison.ledger import kind_of_finding, scale_hint
+from probe.comparison.result import Divergence, Kind
+from probe.comparison.scaling import common_factor, factor_of, meaning_of, scaling_text
+from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
 
 
@@ -31,10 +32,47 @@ class StepWalk(ForwardWalk):
             if node is None or node.parent is None:
                 self._backward[None].merge(level)
         self._flow = Flow(self.pairs, micro)
-        events = [(n, e) for n, e in self.pairs.node_events(micro, backward=True)]
-        for node, event in sorted(events, key=lambda pair: self._flow.order(*pair)):
-            if event.metrics is not None:
+        events = [(n, e) for n, e in self.pairs.node_events(micro, backward=True) if e.metrics is not None]
+        events.sort(key=lambda pair: self._flow.order(*pair))
+        self._look_for_scaling(events)
+        for node, event in events:
+            if self._is_inside_rearranged(node):
+                self.settle(event, math.nan, False, verdict="not judged")
+            else:
                 self._judge_backward_event(node, event)
+
+    def _look_for_scaling(self, events: list[tuple[Node, Event]]) -> None:
+        """Where B's gradients begin as a multiple of A's, compare all of them without that factor."""
+        tops = [(n, e) for n, e in events if n.parent is None and e.role is Role.GRAD_OUTPUT] or events[:1]
+        if not tops:
+            return
+        node, first = tops[0]
+        factor = 1.0
+        if not self.findings and self._last_outputs_known([node]):
+            limit = tolerance.BACKWARD.limit(max(self.u(event) for _, event in tops), self._backward[None].error)
+            factor = factor_of(self.pairs, [event for _, event in tops], limit)
+        self._factors.append(factor)
+        if factor == 1:
+            return
+        facts = ("the model's outputs agree", scaling_text(factor))
+        self._note_scaling(factor, Phase.LOSS, first, facts, node)
+        for _, event in events:
+            event.metrics = self.pairs.measured(event, factor)
+
+    def _note_scaling(
+        self, factor: float, phase: Phase, event: Event, facts: tuple[str, ...], node: Node | None = None
+    ) -> None:
+        """Keep the finding that B's gradients are a multiple of A's until it is known whether the optimizer used them so."""
+        if self.scaling is not None:
+            return
+        meaning = meaning_of(factor, len(self.pairs.micros_a), len(self.pairs.micros_b))
+        slots = (event.slot_a, event.slot_b) if node is not None else ("", "")
+        refs = self.root_refs() if node is None else self.refs(node.pair, node, *slots)
+        finding = Divergence(
+            phase, event.role, Kind.INTRODUCED, self._confidence(event, None), *refs, event.metrics,
+            tolerance.BACKWARD.limit(self.u(event), 0.0), facts, meaning,
+        )  # fmt: skip
+        self.scaling = factor, finding
 
     def _judge_backward_event(self, node: Node, event: Event) -> None:
         metrics = event.metrics
@@ -95,7 +133,8 @@ class StepWalk(ForwardWalk):
 
     def judge_gradients(self) -> None:
         """Judge the gradients that backward left at the parameters."""
-        events = list(self.pairs.parameter_events(Phase.GRADIENT, Role.PARAM_GRAD))
+        factor = self._factors[0] if self._factors else 1.0
+        events = list(self.pairs.parameter_events(Phase.GRADIENT, Role.PARAM_GRAD, factor))
         unwatched = [event for event in events if event.is_one_sided and self.pairs.is_unwatched(event)]
         if unwatched and len(unwatched) < len(events):
             events = [event for event in events if event not in unwatched]
@@ -105,18 +144,27 @@ class StepWalk(ForwardWalk):
         if events and not both:
             self.warnings.append("parameter gradients were recorded on one side only: they are not compared")
             return
+        self._look_for_common_factor(both)
         owners = self._owners()
-        found, missing = [], []
-        for event in events:
+        found = [event for event in both if self._judge_parameter_gradient(event, owners)]
+        for event in events if not self._cut else ():
             if event.is_one_sided:
-                missing.append(event)
-            elif self._judge_parameter_gradient(event, owners):
-                found.append(event)
-        for event in missing if not self._cut else ():
-            self._charge_missing_gradient(event)
-        self._add_parameters(found, len(both), Phase.GRADIENT, tolerance.GRADIENT,
-                             "the gradient of this parameter differs, the gradients at its module's output agree",
-                             "gradients", "look at accumulation, loss scale and reduction over micro-batches or ranks")  # fmt: skip
+                self._charge_missing_gradient(event)
+        if len(set(self._factors)) <= 1:  # else sums of gradients with several factors cannot agree
+            self._add_gradients(found, len(both))
+
+    def _look_for_common_factor(self, events: list[Event]) -> None:
+        """Where no gradients of calls were compared: see whether B's parameter gradients are one multiple of A's."""
+        if self._factors or self.findings or not events:
+            return
+        limit = tolerance.GRADIENT.limit(max(map(self.u, events)), 0.0)
+        factor = factor_of(self.pairs, events, limit)
+        if factor == 1:
+            return
+        facts = (f"{len(events)} of {len(events)} gradients differ", *common_factor(events), _BLIND)
+        self._note_scaling(factor, Phase.GRADIENT, events[0], facts)
+        for event in events:
+            event.metrics = self.pairs.measured(event, factor)
 
     def _judge_parameter_gradient(self, event: Event, owners: dict[tuple[int, str], list[int]]) -> bool:
         metrics = event.metrics
@@ -128,19 +176,25 @@ class StepWalk(ForwardWalk):
         self.state.gradients[event.pair, event.slot_a] = metrics.rel_l2
         scale = max(own, math.sqrt(sum(self._grad_norm.get(pair, 0.0) ** 2 for pair in pairs)))
         error = metrics.rel_l2 * own / scale if scale and own else metrics.rel_l2
+        sources = self._sources_of_gradient(pairs)
+        u = max(self.u(event), sources.u)
+        floor = 16 * u if not self._arrived else 0.0
+        limit = tolerance.GRADIENT.limit(u, max(sources.error, floor))
+        wrong = error > limit and not sources.tainted
+        return self.settle(event, limit, wrong, sources.error, error=error)
+
+    def _sources_of_gradient(self, pairs: list[int]) -> Level:
+        """Return the errors of what the gradient of a parameter of these pairs of modules was computed from."""
         sources = Level()
         for pair in pairs:
             sources.merge(self._arrived.get(pair, Level()))
         for node, level in self._forward.items():
-            if node is not None and node.pair in pairs:
+            if node is not None and node.pair in pairs and node not in self._rearranged:
                 sources.merge(level)
         if not any(pair in self._arrived for pair in pairs):
             for level in self._backward.values():
                 sources.merge(level)
-        u = max(self.u(event), sources.u)
-        floor = 16 * u if not self._arrived else 0.0
-        limit = tolerance.GRADIENT.limit(u, max(sources.error, floor))
-        return self.settle(event, limit, error > limit and not sources.tainted, sources.error)
+        return sources
 
     def _owners(self) -> dict[tuple[int, str], list[int]]:
         """Return, for tied parameters, the pairs of all modules that hold them."""
@@ -170,18 +224,32 @@ class StepWalk(ForwardWalk):
                   (f"{slot} gets a gradient on {side} only",), slot=slot,
                   hint=f"{slot} does not learn on {other}: {why}")  # fmt: skip
 
-    def _add_parameters(
-        self, found: list[Event], judged: int, phase: Phase, rule: Rule, text: str, plural: str, hint: str
-    ) -> None:
-        """Add findings about parameters: one for all where most are concerned and alike, else one for each."""
-        blind = phase is Phase.GRADIENT and not self._arrived and len(found) > 1
+    def _add_gradients(self, found: list[Event], judged: int) -> None:
+        """Add findings about gradients: one for all where most are concerned, else one for each."""
+        hint = "look at accumulation, loss scale and reduction over micro-batches or ranks"
+        blind = not self._arrived and len(found) > 1
         if blind or len(found) > max(2, tolerance.MOST * judged):
-            said = [f"{len(found)} of {judged} {plural} differ", *common_factor(found)]
+            said = [f"{len(found)} of {judged} gradients differ", *common_factor(found)]
             if blind:
-                said.append("the backward pass was not compared, so which of them comes first is not known")
-            self._add(phase, Kind.INTRODUCED, found[0], None, rule, tuple(said), hint=hint, root=True)
+                said.append(_BLIND)
+            self._add(Phase.GRADIENT, Kind.INTRODUCED, found[0], None, tolerance.GRADIENT, said, hint=hint, root=True)
             return
+        text = "the gradient of this parameter differs, the gradients at its module's output agree"
         for event in found:
             assert event.metrics is not None
-            self._add(phase, kind_of_finding(event.metrics), event, event.pair, rule, (text,),
-                      hint=scale_hint(event.metrics) or hint)  # fmt: skip
+            self._add(Phase.GRADIENT, kind_of_finding(event.metrics), event, event.pair, tolerance.GRADIENT, (text,),
+                      hint=self._zero_rows(event) or scale_hint(event.metrics) or hint)  # fmt: skip
+
+    def _zero_rows(self, event: Event) -> str:
+        """Say so when whole rows of an embedding's gradient are zero on one side only."""
+        zeros = [side.columns["zeros"][row] for side, row in ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))]
+        shape = self.pairs.a.shapes[event.row_a]
+        more = abs(zeros[0] - zeros[1])
+        if len(shape) != 2 or "Embedding" not in self._classes(event.pair)[0] or not more or more % shape[1]:
+            return ""
+        side = "A" if zeros[0] > zeros[1] else "B"
+        rows = more // shape[1]
+        return f"{rows} more {'row is' if rows == 1 else 'rows are'} zero on {side}: look at padding_idx"
+
+
+_BLIND = "the backward pass was not compared, so which of them comes first is not known"

@@ -30,7 +30,7 @@ def summary(file: str | Path) -> Group:
             "run": f"{info.run_id}, recorded {info.created}, rank {info.rank} of {info.world_size}",
             "framework": f"{info.framework} {info.framework_version}, probe {info.probe_version}",
             "model": _model(reader),
-            "recorded": ", ".join(f"{key}={value}" for key, value in info.config.items() if value is not None),
+            "recorded": ", ".join(f"{key}={value}" for key, value in info.config.items() if value not in (None, False)),
             "steps": _steps(reader),
             "observations": _counts(reader),
             "scalars": _scalars(reader),

@@ -1,0 +1,244 @@
+"""Who answers for a wrong value of the forward pass."""
+
+from __future__ import annotations
+
+from probe.comparison import tolerance
+from probe.comparison.events import Event, Loose, Node, Rows
+from probe.comparison.ledger import Ledger, kind_of_finding, scale_hint
+from probe.comparison.metrics import Side, squeezed
+from probe.comparison.result import Divergence, Kind, NodeRef
+from probe.comparison.tolerance import Level, Rule
+from probe.matching import Reason
+from probe.records import Phase, Role
+
+SAME_BATCH = "feed both sides the same batch before looking at anything else"
+
+
+class Charger(Ledger):
+    """Charges a wrong value of the forward pass to the code that made it."""
+
+    def _context(self, node: Node | None) -> Level:
+        """Return the errors of all that a call has been given and its children have returned so far."""
+        level = self._forward.get(node)
+        if level is None:
+            level = self._forward[node] = Level()
+            assert node is not None
+            level.merge(self.state.parameters.get(node.pair, Level()))
+            level.tainted = self._context(node.parent).tainted
+            if any(self._has_parameters(loose) for loose in node.loose_a):
+                level.merge(self.state.worst)
+        return level
+
+    def _has_parameters(self, loose: Loose) -> bool:
+        return self.pairs.a.reader.modules[loose.module].n_params > 0
+
+    def _is_loss(self, event: Event) -> bool:
+        row = event.row_a
+        node_path = self.pairs.a.reader.modules[self.pairs.matching.pairs[event.pair].a].path
+        return event.role is Role.OUTPUT and not squeezed(self.pairs.a.shapes[row]) and node_path == self._root_path()
+
+    def _root_path(self) -> str:
+        tops = [self.pairs.matching.pairs[n.pair].a for n in self.pairs.nodes.values() if n.parent is None]
+        return self.pairs.a.reader.modules[tops[0]].path if tops else ""
+
+    # Inputs
+
+    def _charge_input(self, node: Node, event: Event, rule: Rule) -> None:
+        """An input is wrong though what it was made from is right: the caller's own code made it so."""
+        assert event.metrics is not None
+        if node.parent is None:
+            what = event.metrics.reason or "the model is given different inputs"
+            self._add(Phase.FORWARD, Kind.INPUTS, event, node.pair, rule, (what,), node=node, hint=SAME_BATCH)
+            return
+        if self._charge_model_input(node, event, rule):
+            return
+        if self._charge_loose(node.parent, event, node.begin, node.begin_b, rule):
+            return
+        name = self._path_a(node.pair)
+        place = self._place_of(node)
+        if place is None:
+            facts = (f"the input {event.slot_a} of {name} differs already, and nothing before it was compared",)
+            self._add(Phase.FORWARD, Kind.INPUTS, event, node.pair, rule, facts, node=node,
+                      hint="record the modules before it too: what is wrong lies there, or in the batch")  # fmt: skip
+            return
+        between = self._between(node.parent, node.begin)
+        facts = (f"the input {event.slot_a} of {name} differs, what was there before it agrees",)
+        if between:
+            facts += (f"not compared on the way: {self._names(between)}",)
+        self._add(Phase.FORWARD, kind_of_finding(event.metrics), event, place.pair, rule, facts, node=place,
+                  hint=self._other_order(place)
+                  or "look at the code of this module itself: what it does between the modules that it calls")  # fmt: skip
+
+    def _charge_model_input(self, node: Node, event: Event, rule: Rule) -> bool:
+        """Charge an input to the batch when it is, on both sides, one of the model's own inputs."""
+        given = self._given_to_the_model(node, event)
+        if given is None:
+            return False
+        top, slots = given
+        facts = (f"{self._path_a(node.pair)} is handed what the model was given, and that differs",)
+        self._append(Divergence(Phase.FORWARD, event.role, Kind.INPUTS, 0.95, *self.refs(top.pair, top, *slots),
+                                event.metrics, rule.limit(self.u(event), 0.0), facts, SAME_BATCH))  # fmt: skip
+        return True
+
+    def _given_to_the_model(self, node: Node, event: Event) -> tuple[Node, tuple[str, str]] | None:
+        """Return the model and its slots when an input is, on both sides, one of the model's own inputs."""
+        top = list(node.ancestors())[-1]
+        pair = self.pairs.matching.pairs[top.pair]
+        sides = (
+            (self.pairs.a, self.pairs.rows_a.get((top.micro, pair.a, top.call), Role.INPUT), event.row_a),
+            (self.pairs.b, self.pairs.rows_b.get((top.micro, pair.b, top.call), Role.INPUT), event.row_b),
+        )
+        slots = []
+        for side, rows, row in sides:
+            same = [slot for slot, found in rows.items() if side.digest(found[0]) == side.digest(row) is not None]
+            slots += same[:1]
+        return (top, (slots[0], slots[1])) if len(slots) == 2 else None
+
+    def _place_of(self, node: Node) -> Node | None:
+        """Return the innermost caller of which it is known that it began right, by its inputs or by what ran inside."""
+        good = max(self._last_good.values(), default=-1)
+        for place in node.ancestors():
+            module = self._module_a(place)
+            has_none = not self.pairs.rows_a.get((place.micro, module, place.call), Role.INPUT)
+            if place in self._with_inputs or good >= place.begin:
+                return place
+            if has_none and self.pairs.a.watches(Phase.FORWARD, module):
+                return place
+        return None
+
+    def _other_order(self, place: Node) -> str:
+        """Say so when B calls the modules inside a call in another order."""
+        inside = [node for node in self.pairs.nodes.values() if node.parent is place]
+        mine = sorted(inside, key=lambda node: node.begin)
+        theirs = sorted(inside, key=lambda node: node.begin_b)
+        for a, b in zip(mine, theirs, strict=True):
+            if a is not b:
+                return f"B calls {self._path_b(b.pair)} where A calls {self._path_a(a.pair)}: the order differs"
+        return ""
+
+    def _module_a(self, node: Node) -> int:
+        return self.pairs.matching.pairs[node.pair].a
+
+    # Outputs
+
+    def _charge_output(self, node: Node, event: Event) -> None:
+        assert event.metrics is not None
+        if self._is_loss(event):
+            self._add(Phase.LOSS, Kind.INTRODUCED, event, node.pair, tolerance.LOSS,
+                      ("the loss differs, what it is computed from agrees",), node=node,
+                      hint="look at the loss function: reduction, label smoothing, ignored index, weights")  # fmt: skip
+            return
+        if node.pair in self._missing and not node.loose_a:
+            slot, side = self._missing[node.pair]
+            facts = (f"the parameter {slot} exists on {side} only and is not zero", "the module's output differs")
+            self._add(Phase.INIT, Kind.MISSING, event, node.pair, tolerance.FORWARD, facts, node=node, slot=slot,
+                      hint=f"{slot} is missing on {'B' if side == 'A' else 'A'}")  # fmt: skip
+            return
+        if self._charge_lacking_input(node, event):
+            return
+        if self._charge_loose(node, event, node.end, node.end_b, tolerance.FORWARD):
+            return
+        facts, hint = self._about_output(node, event)
+        self._add(Phase.FORWARD, kind_of_finding(event.metrics), event, node.pair, tolerance.FORWARD, facts, node=node,
+                  hint=hint or "look at what this module computes and with which settings")  # fmt: skip
+
+    def _about_output(self, node: Node, event: Event) -> tuple[tuple[str, ...], str]:
+        """Return what is known of a call whose output is wrong, and a hint if there is one."""
+        facts = [self._agreement(node)]
+        unknown = sorted(self._unknown.get(id(node), ()))
+        if unknown:
+            facts.append(f"not known to agree: {', '.join(unknown)} (on one side only, or of another kind)")
+        classes = self._classes(node.pair)
+        hint = scale_hint(event.metrics)
+        inside = self._between(node, node.end)
+        if inside:
+            facts.append(f"not compared inside: {self._names(inside)}")
+        if node.training[0] != node.training[1]:
+            facts.append(
+                f"it runs in {mode_name(node.training[0])} mode in A and in {mode_name(node.training[1])} mode in B"
+            )
+            hint = "call train() or eval() on both models alike"
+        if classes[0] != classes[1] and self.pairs.matching.pairs[node.pair].reason is not Reason.MAPPED:
+            facts.append(f"the classes differ: {classes[0]} against {classes[1]}")
+        return tuple(facts), hint
+
+    def _charge_lacking_input(self, node: Node, event: Event) -> bool:
+        """Charge a wrong output to the batch when its module and the model itself get an input on one side only."""
+        mine = {side for _, side in self._lacking.get(id(node), ())}
+        tops = [top for top in self.pairs.nodes.values() if top.parent is None and top.micro == node.micro]
+        found = [(top, *place) for top in tops for place in self._lacking.get(id(top), ()) if place[1] in mine]
+        if not found or node.parent is None:
+            return False
+        top, slot, side = found[0]
+        other = "B" if side == "A" else "A"
+        facts = (
+            f"the model is given {slot} on {side} only",
+            f"the output {event.slot_a} of {self._path_a(node.pair)}, which gets an input on {side} only too, differs first",
+        )
+        self._append(Divergence(
+            Phase.FORWARD, Role.INPUT, Kind.INPUTS, 0.8, *self.refs(top.pair, top, slot, slot), event.metrics,
+            tolerance.FORWARD.limit(self.u(event), 0.0), facts, f"give {other} the same {slot}, or look at its default there",
+        ))  # fmt: skip
+        return True
+
+    def _agreement(self, node: Node) -> str:
+        """Say what the output of a call was made from."""
+        parameters = self.state.parameters.get(node.pair)
+        weights = "" if parameters is None else "parameters equal" if not parameters.error else "parameters agree"
+        error = self._context(node).error
+        return ", ".join(part for part in (f"inputs agree (rel {error:.1e})", weights, "output differs") if part)
+
+    # Calls without a partner
+
+    def _between(self, caller: Node, before: int) -> list[Loose]:
+        since = self._last_good.get(caller, caller.begin)
+        return [loose for loose in caller.loose_a if since <= loose.begin < before and not self._is_noop(loose)]
+
+    def _names(self, calls: list[Loose]) -> str:
+        paths = [self.pairs.a.reader.modules[loose.module].path for loose in calls]
+        return ", ".join(paths[:4]) + (f" and {len(paths) - 4} more" if len(paths) > 4 else "")
+
+    def _charge_loose(self, caller: Node, event: Event, before: int, before_b: int, rule: Rule) -> bool:
+        """Blame the only unmatched module that was called since the last good event, if there is just one."""
+        mine = self._between(caller, before)
+        theirs = [loose for loose in caller.loose_b if loose.begin < before_b and not self._is_noop_b(loose)]
+        if len(mine) == 1 and not theirs:
+            side, loose, missing = "A", mine[0], "B"
+        elif not mine and len(theirs) == 1:
+            side, loose, missing = "B", theirs[0], "A"
+        else:
+            return False
+        reader = (self.pairs.a if side == "A" else self.pairs.b).reader
+        module = reader.modules[loose.module]
+        ref = NodeRef(event.step, event.micro, module.path, module.class_name, loose.call, "")
+        limit = rule.limit(self.u(event), 0.0)
+        self._append(Divergence(
+            Phase.FORWARD, event.role, Kind.MISSING, self._confidence(event, None),
+            (ref,) if side == "A" else (), (ref,) if side == "B" else (), event.metrics, limit,
+            (f"{module.path} is called on {side} and has no counterpart on {missing}",
+             f"what comes next, {self._path_a(event.pair)}, gets another {event.slot_a}"),
+            f"{missing} lacks this module, or runs it under a name that the mapping does not give",
+            self._is_apart(event, rule),
+        ))  # fmt: skip
+        return True
+
+    def _is_noop(self, loose: Loose) -> bool:
+        return _is_noop(self.pairs.a, self.pairs.rows_a, loose)
+
+    def _is_noop_b(self, loose: Loose) -> bool:
+        return _is_noop(self.pairs.b, self.pairs.rows_b, loose)
+
+
+def _is_noop(side: Side, rows: Rows, loose: Loose) -> bool:
+    """Tell whether a call returned what it was given (Identity, an inactive Dropout), or nothing at all."""
+    key = (loose.micro, loose.module, loose.call)
+    given = {side.digest(found[0]) for found in rows.get(key, Role.INPUT).values()}
+    outputs = rows.get(key, Role.OUTPUT)
+    if not outputs:
+        return side.reader.modules[loose.module].n_params == 0
+    return all(side.digest(found[0]) in given for found in outputs.values())
+
+
+def mode_name(training: bool) -> str:
+    """Return the name of a module's mode."""
+    return "training" if training else "evaluation"

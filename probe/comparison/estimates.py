@@ -1,0 +1,137 @@
+"""How far two tensors are apart, from their sketches and statistics.
+
+From sketches ‖A−B‖ and the cosine are estimated (``docs/file-format.md``); norms are exact either way.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from probe.comparison.side import OVERFLOW, PLAIN, Metrics, Side, Status, Taken, clipped, kind_of, squeezed
+
+PERMUTED = "axes of the same size may be swapped; record with task='tensor' to decide"
+_PARALLEL = 1e-2
+"""share of the difference of two sketches up to which it is no other direction than theirs"""
+
+
+def compare_sketches(
+    a: Side, i: int, b: Side, j: int, *, free_axes: bool, turned: tuple[int, ...] | None, taken: Taken = PLAIN
+) -> Metrics:
+    """Estimate the error of record j of B against record i of A; the parameters are those of `compare_values`."""
+    counts = [tuple(side.columns[name][row] for name in ("nan", "posinf", "neginf")) for side, row in ((a, i), (b, j))]
+    norm_a, norm_b = abs(taken.factor) * a.columns["norm"][i], b.columns["norm"][j]
+    if counts[0] != counts[1]:
+        return Metrics(Status.NONFINITE, math.inf, norm_a=norm_a, norm_b=norm_b, estimated=True,
+                       reason=_nonfinite_text(counts[0], counts[1]))  # fmt: skip
+    if sorted(squeezed(a.shapes[i])) != sorted(squeezed(b.shapes[j])):
+        return _from_statistics(a, i, b, j, taken.factor)
+    if kind_of(a.dtypes[i]) == "integer":
+        share = _share_of_integers(a, i, b, j, turned)
+        metrics = Metrics(Status.COMPARED, share, norm_a=norm_a, norm_b=norm_b, estimated=True)
+    else:
+        metrics = geometry(taken.factor * a.sketches[i], b.sketches[j], norm_a, norm_b)
+    if free_axes and metrics.rel_l2 > 1e-3 and looks_permuted(a, i, b, j):
+        return Metrics(Status.PERMUTED, norm_a=norm_a, norm_b=norm_b, estimated=True, reason=PERMUTED)
+    return metrics
+
+
+def geometry(a: np.ndarray, b: np.ndarray, norm_a: float, norm_b: float) -> Metrics:
+    """Return what two sketches and the norms of their tensors tell.
+
+    Where one sketch is a multiple of the other, and the norms agree with that, so are the tensors: then nothing
+    has to be estimated.
+    """
+    larger = max(norm_a, norm_b)
+    if not math.isfinite(larger):
+        return Metrics(Status.NOT_COMPARABLE, norm_a=norm_a, norm_b=norm_b, reason=OVERFLOW)
+    if not larger:
+        return Metrics(Status.EQUAL, 0.0, 1.0, 0.0, norm_a, norm_b, estimated=True)
+    with np.errstate(over="ignore"):
+        distance, length_a, length_b = (float(np.linalg.norm(each)) for each in (b - a, a, b))
+    distance = min(max(distance, abs(norm_a - norm_b)), norm_a + norm_b)
+    cosine = clipped(float(a @ b) / (length_a * length_b)) if length_a and length_b else 0.0
+    sign = _multiple(a, b, norm_a, norm_b)
+    if sign:
+        distance, cosine = abs(norm_b - sign * norm_a), sign
+    coherence = clipped((norm_b * cosine - norm_a) / distance) if norm_a and distance else 0.0
+    return Metrics(Status.COMPARED, distance / larger, cosine, coherence, norm_a, norm_b, estimated=True)
+
+
+def _multiple(a: np.ndarray, b: np.ndarray, norm_a: float, norm_b: float) -> float:
+    """Return the sign of the factor between two tensors where their sketches say that one is a multiple, else 0."""
+    square = float(a @ a)
+    distance = float(np.linalg.norm(b - a))
+    if not square or not distance or not norm_a or not norm_b:
+        return 0.0
+    factor = float(a @ b) / square
+    rest = float(np.linalg.norm(b - factor * a))
+    gap = abs(abs(factor) * norm_a - norm_b) * math.sqrt(square) / norm_a
+    return math.copysign(1.0, factor) if max(rest, gap) <= _PARALLEL * distance else 0.0
+
+
+def _share_of_integers(a: Side, i: int, b: Side, j: int, turned: tuple[int, ...] | None) -> float:
+    """Estimate the share of integers that differ.
+
+    A sketch holds ±1 by value: elements that differ contribute 4 each, in half of the cases. The means give a lower
+    bound, and where the hashes differ at least one element does.
+    """
+    count = max(1, math.prod(a.shapes[i]))
+    distance = float(np.linalg.norm(a.sketches[i] - b.sketches[j]))
+    share = min(1.0, distance**2 / (2 * count))
+    if not _same_statistics(a, i, b, j) or (turned is None and same_layout(a, i, b, j) and _same_hash_kind(a, i, b, j)):
+        low = min(a.columns["min"][i], b.columns["min"][j])
+        high = max(a.columns["max"][i], b.columns["max"][j])
+        gap = abs(a.columns["mean"][i] - b.columns["mean"][j]) / (high - low) if high > low else 0.0
+        share = max(share, 1 / count, min(1.0, gap))
+    return share
+
+
+def same_layout(a: Side, i: int, b: Side, j: int) -> bool:
+    """Tell whether equal bytes of two records are equal tensors."""
+    return squeezed(a.shapes[i]) == squeezed(b.shapes[j]) and a.dtypes[i] == b.dtypes[j]
+
+
+def _same_hash_kind(a: Side, i: int, b: Side, j: int) -> bool:
+    return bool(a.columns["hash_kind"][i] == b.columns["hash_kind"][j])
+
+
+def _from_statistics(a: Side, i: int, b: Side, j: int, factor: float) -> Metrics:
+    """Compare what does not depend on how the elements are arranged: a lower bound of the error."""
+    mine = [factor * a.columns[name][i] for name in ("min", "max", "mean", "rms")]
+    theirs = [b.columns[name][j] for name in ("min", "max", "mean", "rms")]
+    if factor < 0:
+        mine[0], mine[1], mine[3] = mine[1], mine[0], -mine[3]
+    size = max(map(abs, (*mine[:2], *theirs[:2])))
+    norm_a, norm_b = abs(factor) * a.columns["norm"][i], b.columns["norm"][j]
+    if not size or math.isnan(size):
+        return Metrics(Status.EQUAL, 0.0, norm_a=norm_a, norm_b=norm_b, estimated=True)
+    gaps = [abs(x - y) / size for x, y in zip(mine, theirs, strict=True)]
+    return Metrics(Status.COMPARED, max(gaps), norm_a=norm_a, norm_b=norm_b, estimated=True)
+
+
+def _same_statistics(a: Side, i: int, b: Side, j: int) -> bool:
+    return all(_same(a.columns[name][i], b.columns[name][j]) for name in ("min", "max", "mean", "rms", "zeros"))
+
+
+def _same(x: float, y: float) -> bool:
+    return x == y or (x != x and y != y)
+
+
+def looks_permuted(a: Side, i: int, b: Side, j: int) -> bool:
+    """Tell whether two tensors could be the same with axes of the same size swapped."""
+    sizes = squeezed(a.shapes[i])
+    return len(set(sizes)) < len(sizes) and same_content(a, i, b, j)
+
+
+def same_content(a: Side, i: int, b: Side, j: int, within: float = 1e-5) -> bool:
+    """Tell whether all that does not depend on the order of the elements agrees."""
+    names = ("min", "max", "rms")
+    return all(math.isclose(a.columns[n][i], b.columns[n][j], rel_tol=within, abs_tol=1e-12) for n in names)
+
+
+def _nonfinite_text(a: tuple[int, ...], b: tuple[int, ...]) -> str:
+    names = ("NaN", "+Inf", "-Inf")
+    texts = [", ".join(f"{count} {name}" for count, name in zip(side, names, strict=True) if count) for side in (a, b)]
+    return f"A has {texts[0] or 'only finite values'}, B has {texts[1] or 'only finite values'}"

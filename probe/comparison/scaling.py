@@ -1,0 +1,67 @@
+"""Gradients of B that are one multiple of A's: loss scaling, a loss that is divided on one side only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from probe.comparison.events import Event, StepPairs
+from probe.comparison.metrics import Status
+
+_LEAST_SCALE = 8
+"""powers of two from here on are taken for loss scales"""
+
+
+def factor_of(pairs: StepPairs, events: Iterable[Event], limit: float) -> float:
+    """Return the number that all of A's tensors are to be multiplied by to be B's up to an error; 1 if there is none."""
+    known = [
+        (event, event.metrics) for event in events
+        if event.metrics is not None and event.metrics.status is Status.COMPARED
+        and event.metrics.norm_a > 0 and event.metrics.norm_b > 0
+    ]  # fmt: skip
+    if not known:
+        return 1.0
+    _, largest = max(known, key=lambda pair: pair[1].norm_a)
+    factor = _rounded(math.copysign(largest.norm_ratio, largest.cosine), limit)
+    if abs(factor - 1) <= limit:
+        return 1.0
+    return factor if all(pairs.measured(event, factor).rel_l2 <= limit for event, _ in known) else 1.0
+
+
+def _rounded(factor: float, limit: float) -> float:
+    """Return a whole number, or one over a whole number, where that is as good."""
+    whole = float(round(factor)) if abs(factor) >= 1 else 1 / round(1 / factor)
+    return whole if abs(factor / whole - 1) <= min(limit, 1e-3) else factor
+
+
+def meaning_of(factor: float, micros_a: int, micros_b: int) -> str:
+    """Return what a common factor of the gradients most likely is."""
+    for side, other, count, whole in (("B", "A", micros_b, factor), ("A", "B", micros_a, 1 / factor)):
+        if count > 1 and math.isclose(whole, count, rel_tol=1e-3):
+            return (
+                f"accumulation is divided on {other} only: {side} does not divide the loss by its {count} micro-batches"
+            )
+    if micros_a != micros_b and micros_a and math.isclose(factor, micros_b / micros_a, rel_tol=1e-3):
+        return f"the loss is not divided by the number of micro-batches, {micros_a} in A and {micros_b} in B"
+    if factor == -1:
+        return "one side goes up where the other goes down: the sign of the loss, or maximize="
+    size = math.log2(max(factor, 1 / factor)) if factor > 0 else 0.0
+    if size >= math.log2(_LEAST_SCALE) and size == round(size):
+        return "loss scaling"
+    return "look at the loss scale, and at how the loss is reduced: sum or mean, number of micro-batches or ranks"
+
+
+def scaling_text(factor: float) -> str:
+    """Say what the factor is."""
+    return f"B's gradients are {factor:.6g} times A's"
+
+
+def common_factor(events: Iterable[Event]) -> list[str]:
+    """Say so when all of B's tensors are the same multiple of A's, and nothing else makes them differ."""
+    found = [event.metrics for event in events if event.metrics is not None]
+    factors = [math.copysign(metrics.norm_ratio, metrics.cosine) for metrics in found if metrics.norm_a]
+    if not factors or len(factors) < len(found) or max(factors) - min(factors) >= 1e-3 * abs(max(factors)):
+        return []
+    if any(abs(metrics.coherence) < 0.98 for metrics in found):
+        return []
+    return [f"all by the same factor: B is {factors[0]:.6g} times A"]

@@ -1,0 +1,91 @@
+"""Hyper-parameters of the optimizers that differ between the two sides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from probe.comparison.events import StepPairs
+
+_NUMERIC = ("lr", "weight_decay", "momentum", "dampening", "betas", "eps", "alpha", "nesterov", "amsgrad", "maximize",
+            "rho", "initial_accumulator_value", "lr_decay", "lambd", "decoupled_weight_decay", "adam_w_mode",
+            "bias_correction")  # fmt: skip
+_CLASSES = {"sgd", "momentum", "adam", "adamw", "adamax", "nadam", "radam", "adagrad", "adadelta", "rmsprop", "rprop",
+            "asgd", "lbfgs", "adafactor", "muon", "lamb", "lion"}  # fmt: skip
+"""optimizers that are known by name: two different ones are not the same under another name, as FusedAdam is AdamW"""
+_SAME = 1e-15
+
+ParameterKey = tuple[int, str]
+"""(pair of modules, slot)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What one parameter is trained with on one side."""
+
+    class_name: str
+    group: int
+    hyper: dict[str, object]
+
+
+Difference = tuple[str, ...]
+"""in words: the settings of a parameter that differ, the group first"""
+
+
+def different_settings(pairs: StepPairs) -> dict[ParameterKey, Difference]:
+    """Return what differs, by parameter."""
+    mine, theirs = _settings(pairs, "a"), _settings(pairs, "b")
+    found = {}
+    for key in mine.keys() & theirs.keys():
+        texts = _differences(mine[key], theirs[key])
+        if texts:
+            found[key] = (str(mine[key].group), *texts)
+    return found
+
+
+def settings_text(differences: Iterable[Difference]) -> str:
+    """Say what differs, and in which groups."""
+    by_texts: dict[Difference, list[str]] = {}
+    for group, *texts in sorted(set(differences)):
+        by_texts.setdefault(tuple(texts), []).append(group)
+    return "; ".join(
+        f"{', '.join(texts)} (group{'s' if len(groups) > 1 else ''} {', '.join(groups)})"
+        for texts, groups in by_texts.items()
+    )
+
+
+def _differences(a: Setting, b: Setting) -> list[str]:
+    texts = []
+    names = a.class_name.casefold(), b.class_name.casefold()
+    if names[0] != names[1] and _CLASSES.issuperset(names):
+        texts.append(f"{a.class_name} against {b.class_name}")
+    texts += [
+        f"{name} {a.hyper[name]} against {b.hyper[name]}"
+        for name in _NUMERIC
+        if name in a.hyper and name in b.hyper and not _alike(a.hyper[name], b.hyper[name])
+    ]
+    return texts
+
+
+def _settings(pairs: StepPairs, which: str) -> dict[ParameterKey, Setting]:
+    side = pairs.a if which == "a" else pairs.b
+    step = pairs.step if which == "a" else pairs.step_b
+    index = pairs.pair_of_a if which == "a" else pairs.pair_of_b
+    found = {}
+    for at, group in side.reader.optimizer:
+        if at == step:
+            setting = Setting(group.class_name, group.group, group.hyper)
+            for number in group.parameters:
+                parameter = side.reader.parameters[number]
+                if parameter.module in index:
+                    found[index[parameter.module], parameter.slot] = setting
+    return found
+
+
+def _alike(a: object, b: object) -> bool:
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(_alike(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
+        return math.isclose(a, b, rel_tol=1e-6, abs_tol=_SAME)
+    return a == b

@@ -1,0 +1,140 @@
+"""One step of a recording as the comparison reads it, and what is known of a pair of its tensors."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+from probe.config import RecordConfig
+from probe.records import HashKind, Phase, Role, StepState, Task
+from probe.statistics import dtype_of, is_float
+from probe.store.reader import Reader
+
+PARAMETER_ROLES = (Role.PARAM, Role.BUFFER, Role.PARAM_GRAD, Role.STATE, Role.DELTA)
+"""roles of what belongs to a parameter or buffer, not to a call"""
+
+OVERFLOW = "the squares of the elements overflow"
+
+
+class Status(enum.StrEnum):
+    """What is known of a pair of tensors."""
+
+    EQUAL = "equal"
+    """bit for bit, or every number the same"""
+    COMPARED = "compared"
+    """the error is known, or estimated"""
+    NONFINITE = "nonfinite"
+    """NaN or Inf on one side where the other has none, or elsewhere"""
+    PERMUTED = "looks permuted"
+    """axes of the same size, equal norms, other values: not decided"""
+    NOT_COMPARABLE = "not comparable"
+    """shapes or kinds differ, or nothing was measured"""
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """The error of B against A for one pair of tensors."""
+
+    status: Status
+    rel_l2: float = math.nan
+    """‖A−B‖ / max(‖A‖, ‖B‖); for integers the share of elements that differ"""
+    cosine: float = math.nan
+    coherence: float = math.nan
+    """cosine between A and B−A: ±1 when the error is a uniform scale of the value"""
+    norm_a: float = math.nan
+    norm_b: float = math.nan
+    max_abs: float = math.nan
+    max_abs_at: tuple[int, ...] | None = None
+    max_rel: float = math.nan
+    mean_abs: float = math.nan
+    estimated: bool = False
+    """from sketches or statistics, not from values"""
+    reason: str = ""
+    """why it is not comparable"""
+
+    @property
+    def norm_ratio(self) -> float:
+        """‖B‖ / ‖A‖."""
+        return self.norm_b / self.norm_a if self.norm_a else math.nan
+
+    @property
+    def is_known(self) -> bool:
+        """Tell whether the error is a number."""
+        return self.status in (Status.EQUAL, Status.COMPARED, Status.NONFINITE)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """How the elements of two tensors are taken when they are compared."""
+
+    factor: float = 1.0
+    """what A's are multiplied by"""
+    as_masks: bool = False
+    """as 0 and 1: 1 where they are not 0"""
+
+
+PLAIN = Taken()
+
+
+class Side:
+    """One step of a recording as the comparison reads it: plain lists, for speed; rows count from 0 in each step."""
+
+    def __init__(self, reader: Reader, step: int) -> None:
+        self.reader, self.step = reader, step
+        rows = reader.of_step("records", step)
+        self.columns = {name: rows[name].tolist() for name in rows.dtype.names}
+        self.dtypes = [name.decode() for name in self.columns["dtype"]]
+        self.shapes = [reader.shapes[i] for i in self.columns["shape"]]
+        self.slots = [reader.slots[i] for i in self.columns["slot"]]
+        self.sketches = reader.of_step("sketches", step)
+        self._config = RecordConfig.from_recording(reader.info.config)
+        self._task = reader.info.config.get("task")
+        self._is_aborted = any(row["state"] == StepState.ABORTED for row in reader.steps if row["step"] == step)
+        self._axes = {(p.module, p.slot): p.axes for p in reader.parameters if p.axes}
+        self.measured: dict[tuple[object, ...], Metrics] = {}
+        """what was found of pairs of stored tensors: one that was recorded several times is read once"""
+
+    def digest(self, row: int) -> tuple[int, int, int] | None:
+        """Return the hash of a record with its kind, or None when there is none."""
+        kind = self.columns["hash_kind"][row]
+        if kind == HashKind.NONE:
+            return None
+        return self.columns["hash_lo"][row], self.columns["hash_hi"][row], kind
+
+    def axes(self, row: int) -> tuple[int, ...]:
+        """Return the order of a parameter's axes in the canonical layout."""
+        own = tuple(range(len(self.shapes[row])))
+        if not self._axes or self.columns["role"][row] not in PARAMETER_ROLES:
+            return own
+        found = self._axes.get((self.columns["module"][row], self.slots[row].partition(".")[0]), own)
+        return found if len(found) == len(own) else own
+
+    def watches(self, phase: Phase, module: int) -> bool:
+        """Tell whether a phase of a module was to be recorded, and the step came to its end."""
+        info = self.reader.modules[module]
+        wanted = self._config.wants_phase(phase) and self._config.wants_module(info.path, info.class_name)
+        has_updates = self._task != Task.STRUCTURE or phase is not Phase.UPDATE
+        return wanted and has_updates and not self._is_aborted
+
+    def has_values(self, row: int) -> bool:
+        """Tell whether the values of a record are stored."""
+        return self.columns["tensor"][row] >= 0
+
+
+def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape without its axes of size 1."""
+    return tuple(size for size in shape if size != 1)
+
+
+def kind_of(dtype: str) -> str:
+    """Return ``float``, ``complex``, ``integer`` (bools too)."""
+    resolved = dtype_of(dtype)
+    if resolved.kind == "c":
+        return "complex"
+    return "float" if is_float(resolved) else "integer"
+
+
+def clipped(value: float) -> float:
+    """Return a cosine that rounding made larger than 1 as 1."""
+    return max(-1.0, min(1.0, value))
