@@ -42,6 +42,8 @@ from probe.store.schema import CALLS, RECORDS
 from probe.store.writer import Writer
 from probe.triggers import Triggers
 
+_WAITING = 8192
+"""records that wait for a device, at most, before it is waited for"""
 _UNMEASURED = TensorStats(*[math.nan] * 5, 0, 0, 0, 0, 0, 0, HashKind.NONE, np.zeros(WIDTH))
 
 
@@ -135,25 +137,26 @@ class Recorder:
         self._tensors: list[NamedTensor] = []
         self._parameter_index: dict[int, int] = {}
         self._last_recorded: int | None = None
+        self._waiting: list[tuple[tuple[Any, ...], str, Any, int]] = []
         self._triggers = Triggers(config.on_nonfinite, config.on_loss_jump)
         self._room_is_known = False
         self._forwards: Counter[int] = Counter()
         self._updates = 0
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._roots: set[int] = set()
+        self._unhooked: list[tuple[int, weakref.ref[Any], bool]] = []
+        self._removals_of_step: list[Callable[[], None]] = []
         try:
             self._add_models(models)
+            self._wants = [config.wants_phase(phase) for phase in Phase]
+            self._keep = [config.wants_module(m.path, m.class_name) for m in self._modules]
+            self._in_full = [config.wants_values(m.path, m.class_name) for m in self._modules]
+            self._set_hooks()
             self._removals.append(adapter.on_update(optimizer, self._before_update, self._after_update))
+            self._begin_step()
         except BaseException:
             self._take_hooks_off()
             raise
-        self._wants = [config.wants_phase(phase) for phase in Phase]
-        self._keep = [config.wants_module(m.path, m.class_name) for m in self._modules]
-        self._in_full = [config.wants_values(m.path, m.class_name) for m in self._modules]
-        everything = range(len(self._modules))
-        chosen = main_blocks(self._modules, sorted(self._roots)) if config.modules is None else everything
-        self._heard_for_norms = [i in self._roots or (i in chosen and self._keep[i]) for i in everything]
-        self._begin_step()
         self.running = True
 
     @property
@@ -179,11 +182,9 @@ class Recorder:
             for named in modules:
                 self._modules.append(_module_info(named, prefix, index_of, n_params))
             for named in modules:
-                self._hook(index_of[named.path], named)
+                self._unhooked.append((index_of[named.path], weakref.ref(named.module), named.is_leaf))
             for text in self._adapter.cautions(model):
                 self._note(text, first)
-        parameters = [named.tensor for named in self._tensors]
-        self._removals.append(self._adapter.on_parameter_gradients(parameters, self._backward_ended))
         self._writer.add_modules(self._modules)
         self._writer.add_parameters(self._parameters)
 
@@ -203,19 +204,51 @@ class Recorder:
             )  # fmt: skip
         return elements
 
-    def _hook(self, index: int, named: NamedModule) -> None:
-        before = functools.partial(self._before_call, index, weakref.ref(named.module), named.is_leaf)
+    def _set_hooks(self) -> None:
+        """Hook every module; for norms only those that they are taken of, the others when a step is to be in full."""
+        hooked, self._unhooked = self._unhooked, []
+        if self._config.task is Task.NORMS:
+            chosen = main_blocks(self._modules, sorted(self._roots))
+            if self._config.modules is not None:
+                chosen = self._roots | {index for index, keep in enumerate(self._keep) if keep}
+            self._unhooked = [entry for entry in hooked if entry[0] not in chosen]
+            hooked = [entry for entry in hooked if entry[0] in chosen]
+        for entry in hooked:
+            self._hook(*entry, self._removals)
+        if self._config.task is not Task.NORMS:
+            self._hook_parameters(self._removals)
+
+    def _set_hooks_of_step(self) -> None:
+        """Hook what is not hooked for norms, or take these hooks off again."""
+        for removal in self._removals_of_step:
+            removal()
+        self._removals_of_step = []
+        if self._because and self._config.task is Task.NORMS:
+            for entry in self._unhooked:
+                self._hook(*entry, self._removals_of_step)
+            self._hook_parameters(self._removals_of_step)
+
+    def _hook(self, index: int, module: weakref.ref[Any], is_leaf: bool, removals: list[Callable[[], None]]) -> None:
+        before = functools.partial(self._before_call, index, module, is_leaf)
         after = functools.partial(self._after_call, index)
+        live = module()
         try:
-            self._removals.append(self._adapter.on_call(named.module, before, after))
+            if live is not None:
+                removals.append(self._adapter.on_call(live, before, after))
         except Exception as error:  # noqa: BLE001  a module that takes no hooks must not end the training
-            self._note(f"{named.path or 'the root'} takes no hooks ({error}): its calls are not recorded", index)
+            name = self._modules[index].path or "the root"
+            self._note(f"{name} takes no hooks ({error}): its calls are not recorded", index)
+
+    def _hook_parameters(self, removals: list[Callable[[], None]]) -> None:
+        parameters = [named.tensor for named in self._tensors]
+        removals.append(self._adapter.on_parameter_gradients(parameters, self._backward_ended))
 
     def _begin_step(self, because: str = "") -> None:
         """Begin a step; ``because`` says why it is to be recorded in full whatever the options say."""
         self._because = because
         self._active = bool(because) or self._config.wants_step(self.step_number)
         self._norms = self._config.task is Task.NORMS and not because
+        self._set_hooks_of_step()
         self._nbytes = self._init_bytes = 0
         self._began = time.time()
         self._seq = 0
@@ -240,8 +273,6 @@ class Recorder:
     def _before_call(
         self, index: int, module: weakref.ref[Any], is_leaf: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        if self._norms and not self._heard_for_norms[index]:
-            return
         if not self._active:
             self._count_forward(index)
             return
@@ -500,7 +531,8 @@ class Recorder:
 
     @_guarded
     def _after_update(self, groups: list[Group]) -> None:
-        self._updates += 1
+        if not self.step_number and self._own(groups):
+            self._updates += 1
         if not self._active or self._norms or not self._wants[Phase.UPDATE]:
             return
         for group in groups:
@@ -568,6 +600,8 @@ class Recorder:
             with self._lock:
                 stats = self._measured(tensor, axes, fresh)
                 if self._in_full[module] and stats.hash_kind is not HashKind.NONE:
+                    if type(stats) is not TensorStats:
+                        (stats,) = self._adapter.settle([stats])
                     copy = functools.partial(self._copied, tensor)
                     values = self._writer.tensor(stats, facts.dtype, facts.shape, copy)
                 self._append(phase, role, module, call, slot, facts, stats, micro, order, values)
@@ -586,18 +620,33 @@ class Recorder:
         micro: int, order: int | None, values: int,
     ) -> None:  # fmt: skip
         seq = self._next_seq()
-        row = (
+        facts_row = (
             self.step_number, micro, seq, seq if order is None else order, phase, module, call, role,
             self._writer.slot(slot), facts.dtype.encode(), self._writer.shape(facts.shape), facts.requires_grad,
-            *stats[:-1], values,
         )  # fmt: skip
+        if self._waiting or type(stats) is not TensorStats:
+            self._waiting.append((facts_row, slot, stats, values))
+            if len(self._waiting) >= _WAITING:
+                self._settle()
+        else:
+            self._add(facts_row, slot, stats, values)
+
+    @_guarded
+    def _settle(self) -> None:
+        """Append the records whose statistics a device was still computing, and those that came behind them."""
+        waiting, self._waiting = self._waiting, []
+        settled = iter(self._adapter.settle([stats for _, _, stats, _ in waiting if type(stats) is not TensorStats]))
+        for facts_row, slot, stats, values in waiting:
+            self._add(facts_row, slot, stats if type(stats) is TensorStats else next(settled), values)
+
+    def _add(self, facts_row: tuple[Any, ...], slot: str, stats: TensorStats, values: int) -> None:
         sketch = None if stats.hash_kind is HashKind.NONE else stats.sketch
-        self._writer.add_record(row, sketch)
+        self._writer.add_record((*facts_row, *stats[:-1], values), sketch)
         self._nbytes += RECORDS.itemsize if sketch is None else RECORDS.itemsize + sketch.nbytes
         if (stats.nan or stats.posinf or stats.neginf) and self._triggers.look_at_values:
-            self._saw_nonfinite(phase, role, module, slot, stats)
+            self._saw_nonfinite(*facts_row[4:8], slot, stats)
 
-    def _saw_nonfinite(self, phase: Phase, role: Role, module: int, slot: str, stats: TensorStats) -> None:
+    def _saw_nonfinite(self, phase: Phase, module: int, call: int, role: Role, slot: str, stats: TensorStats) -> None:
         """Tell the triggers; infinite outputs are not uncommon (masks), infinite gradients are."""
         path = self._modules[module].path
         if role is Role.OUTPUT and stats.nan:
@@ -626,10 +675,12 @@ class Recorder:
 
     def step(self, scalars: dict[str, float]) -> None:
         """Close the step and begin the next one."""
+        if self._active:
+            self._record_buffers()
+            self._settle()
         because = self._triggers.ended(self.step_number, scalars)
         too_large = ""
         if self._active:
-            self._record_buffers()
             self._scalars += [(self.step_number, name, value) for name, value in scalars.items()]
             self._end_step(StepState.CLOSED)
             too_large = self._shortage()
@@ -688,6 +739,7 @@ class Recorder:
             return
         if self._active:
             self._record_buffers()
+            self._settle()
         self.running = False
         self._take_hooks_off()
         never_stepped = self._never_stepped(one_step) if state is StepState.CLOSED else ""
@@ -735,9 +787,9 @@ class Recorder:
         self._stacks = threading.local()
 
     def _take_hooks_off(self) -> None:
-        for removal in self._removals:
+        for removal in [*self._removals, *self._removals_of_step]:
             removal()
-        self._removals.clear()
+        self._removals, self._removals_of_step, self._unhooked = [], [], []
 
     def _release_leaves(self) -> None:
         """Take this step's hooks off the tensors that outlive it."""

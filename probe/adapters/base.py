@@ -137,8 +137,13 @@ class Adapter(abc.ABC):
     def measure(self, tensor: Tensor, axes: Sequence[int]) -> TensorStats:
         """Return the statistics of a tensor; the same numbers as `probe.statistics.measure`, to 1e-12.
 
-        It is called many times a step, in whatever mode the user's program is, and leaves no trace by itself.
+        It is called many times a step, in whatever mode the user's program is, and leaves no trace by itself. A device
+        that is still computing gives something else, which `settle` turns into statistics.
         """
+
+    def settle(self, pending: Sequence[Any]) -> list[TensorStats]:
+        """Wait for what `measure`, `summarize` and `measure_update` returned that are no `TensorStats` yet."""
+        return list(pending)
 
     def summarize(self, tensor: Tensor) -> TensorStats:
         """Return the same as `measure`, without a hash, and with or without a sketch."""

@@ -16,9 +16,9 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from probe.adapters import torch_statistics
+from probe.adapters import torch_device, torch_statistics
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
-from probe.records import TensorStats
+from probe.records import HashKind, TensorStats
 
 _EDGE_LIMIT = 256
 _RAW = {1: torch.uint8, 2: torch.int16}
@@ -123,6 +123,17 @@ class TorchAdapter(Adapter):
         if stats is None:
             with _Quiet():
                 stats = torch_statistics.measure(tensor, axes)
+        return stats
+
+    def settle(self, pending: Sequence[torch_device.Pending]) -> list[TensorStats]:
+        with _Quiet():
+            return torch_device.settle(pending)
+
+    def summarize(self, tensor: torch.Tensor) -> TensorStats:
+        stats = torch_statistics.summarize_in_place(tensor)
+        if stats is None:
+            with _Quiet():
+                stats = torch_statistics.measure(tensor, (), HashKind.NONE)
         return stats
 
     def measure_update(self, after: torch.Tensor, before: torch.Tensor, axes: Sequence[int]) -> tuple[str, TensorStats]:
