@@ -776,7 +776,8 @@ class Recorder:
         )
         self._call_rows += len(self._calls)
         self._notes = []
-        self._last_recorded = self.step_number
+        if not self._norms:  # they say nothing of the parameters that the step left
+            self._last_recorded = self.step_number
 
     def _forget(self) -> None:
         """Hold nothing of the model any longer."""

@@ -16,7 +16,7 @@ import pytest
 
 import probe
 from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor, no_grad
+from probe.adapters.numpy_tensor import Tensor, backward_hooks, no_grad
 from probe.errors import ProbeWarning, RecordingError
 from probe.records import HashKind
 from probe.statistics import measure
@@ -113,6 +113,32 @@ def test_norms_are_of_gradients_as_used_and_of_the_outputs_of_main_blocks() -> N
     assert not len(run.optimizer) and run.info.config["task"] == "norms"
     assert run.called() == [(0, path, 0) for path in ("", "layers.0", "layers.1")] * 3
     assert [int(c["caller"]) for c in run.calls] == [-1, 0, 0, -1, 3, 3, -1, 6, 6]
+
+
+def hooked(net: nn.Module) -> set[str]:
+    assert all(len(module.pre_hooks) == len(module.post_hooks) <= 1 for _, module in net.modules())
+    return {path for path, module in net.modules() if len(module.pre_hooks)}
+
+
+def test_only_chosen_modules_have_hooks_but_in_a_step_in_full() -> None:
+    training = Training()
+    everything = {path for path, _ in training.net.modules()}
+    blocks = {"", "layers.0", "layers.1"}
+    before = len(backward_hooks)
+    probe.start(training.net, "a.h5", task="norms", on_nonfinite=True)
+    assert hooked(training.net) == blocks and len(backward_hooks) == before
+    with pytest.warns(ProbeWarning, match="step 1 is recorded in full"):
+        training.step(math.nan)
+    assert hooked(training.net) == everything and len(backward_hooks) == before + 1
+    training.step(math.nan)
+    assert hooked(training.net) == blocks and len(backward_hooks) == before
+    probe.stop()
+    assert hooked(training.net) == set()
+    probe.start(training.net, "b.h5", task="norms", on_nonfinite=True)
+    with pytest.warns(ProbeWarning, match="step 1 is recorded in full"):
+        training.step(math.nan)
+    probe.stop()
+    assert hooked(training.net) == set() and len(backward_hooks) == before
 
 
 def test_norms_have_statistics_but_neither_hash_nor_sketch() -> None:
@@ -238,7 +264,7 @@ def test_a_loss_that_is_not_finite(task: str) -> None:
 def test_norms_before_and_after_a_full_step() -> None:
     with pytest.warns(ProbeWarning, match="step 1 is recorded in full"):
         run = recorded([math.inf, 1.0, 1.0], task="norms", on_nonfinite=True)
-    assert in_full(run) == [1]
+    assert in_full(run) == [1] and {s.phase for s in run.find(step=1)} == FULL
     thin = [{(s.phase, s.role, s.path, s.slot) for s in run.find(step=step)} for step in (0, 2)]
     assert thin[0] == thin[1] and len(thin[0]) == 3 + 12
     full = run.one(step=1, phase="update", role="param_grad", path="head", slot="weight")

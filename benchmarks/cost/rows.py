@@ -45,6 +45,7 @@ ROWS = {
         pairs_per_file=5,
     ),
     "tensors": Row("tensors of everything", "probe", {"task": "tensor"}, pairs_per_file=2),
+    "norms": Row("norms, for whole runs", "probe", {"task": "norms"}, wall={"512": 1.03, "128": 1.03}),
     "peer-statistics": Row("statistics, L0", "msprobe", {"task": "statistics", "level": "L0"}),
     "peer-tensors": Row("tensors, L0", "msprobe", {"task": "tensor", "level": "L0"}, pairs_per_file=2),
     "peer-statistics-L1": Row("statistics, L1", "msprobe", {"task": "statistics", "level": "L1"}),

@@ -63,5 +63,6 @@ def test_the_plain_model_has_no_hooks_and_the_other_one_has(tmp_path: Path) -> N
 
 
 def test_losses_that_differ_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Probe, "step", lambda self, train: train() + 1)
+    step = Probe.step
+    monkeypatch.setattr(Probe, "step", lambda self, train: step(self, train) + 1)
     assert not Comparison("statistics", "tiny", tmp_path).run(2)["losses_equal"]

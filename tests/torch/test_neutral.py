@@ -111,8 +111,9 @@ def test_a_plain_training_repeats_itself(name: str) -> None:
     assert all(torch.isfinite(loss).all() for loss in result.losses)
 
 
-# tensors are recorded with optimizer=, statistics without; some cases in all four ways
+# tensors are recorded with optimizer=, statistics and norms without; some cases in all four ways
 WAYS = [(name, "statistics", False) for name in CASES] + [(name, "tensor", True) for name in CASES]
+WAYS += [(name, "norms", False) for name in CASES]
 FEW = ("mlp", "cnn_in_place", "fused_adamw", "lbfgs", "optimizer_in_backward", "raises")
 WAYS += [way for name in FEW for way in ((name, "statistics", True), (name, "tensor", False))]
 
