@@ -16,6 +16,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from probe import kernel
 from probe.adapters import torch_device, torch_statistics
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
 from probe.records import HashKind, TensorStats
@@ -81,6 +82,7 @@ class TorchAdapter(Adapter):
     def environment(self) -> dict[str, object]:
         facts: dict[str, object] = {
             "num_threads": torch.get_num_threads(),
+            "statistics_on_cpu": kernel.INSTRUCTIONS or "torch operations",
             "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
             "cudnn_deterministic": torch.backends.cudnn.deterministic,
