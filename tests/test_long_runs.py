@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 import probe
 from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy import NumpyAdapter
 from probe.adapters.numpy_tensor import Tensor, backward_hooks, no_grad
 from probe.errors import ProbeWarning, RecordingError
 from probe.records import HashKind
@@ -139,6 +141,15 @@ def test_only_chosen_modules_have_hooks_but_in_a_step_in_full() -> None:
         training.step(math.nan)
     probe.stop()
     assert hooked(training.net) == set() and len(backward_hooks) == before
+
+
+def test_norms_keep_no_copy_of_the_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[Any] = []
+    monkeypatch.setattr(NumpyAdapter, "snapshot", lambda self, tensor: copied.append(tensor))
+    training = Training()
+    probe.start(training.net, "a.h5", task="norms")
+    training.step()
+    assert not copied
 
 
 def test_norms_have_statistics_but_neither_hash_nor_sketch() -> None:
@@ -370,22 +381,27 @@ def test_a_recording_that_will_fit_is_not_spoken_of(monkeypatch: pytest.MonkeyPa
     recorded([1.0] * 3, steps=[0])  # no further step
 
 
+@pytest.mark.parametrize("steps", ["every 1", "every 2"])
 @pytest.mark.parametrize("task", ["norms", "statistics", "tensor"])
-def test_what_is_predicted_is_what_the_file_grows_by(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_predicted_is_what_the_file_grows_by(task: str, steps: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[float] = []
     monkeypatch.setattr("probe.recorder.shortage", lambda size, *rest: told.append(size) or "")
-    training = Training()
-    probe.start(training.net, "a.h5", task=task)
-    sizes = {}
-    for step in range(301):
-        training.step(loss=1.0)
-        if step in (0, 300):
-            probe.session._current._writer._queue.put(
-                lambda step=step: sizes.update({step: Path("a.h5").stat().st_size})
-            )
+    net = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    optimizer = nn.SGD(net.parameters(), 1e-4)
+    probe.start(net, "a.h5", task=task, steps=steps)
+    sizes: dict[int, int] = {}
+    last = 2000 if task == "norms" else 80  # many, where what is written at once is much more than a step
+    for step in range(last + 1):
+        net(Tensor(sample((2, 64), step))).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        probe.step(loss=1.0)
+        if step in (0, last):
+            written = functools.partial(lambda step: sizes.update({step: Path("a.h5").stat().st_size}), step)
+            probe.session._current._writer._queue.put(written)
     probe.stop()
-    grown = (sizes[300] - sizes[0]) / 300
-    assert len(told) == 1 and told[0] == pytest.approx(grown, rel=0.35)
+    grown = (sizes[last] - sizes[0]) / (last if steps == "every 1" else last / 2)
+    assert len(told) == 1 and told[0] == pytest.approx(grown, rel=0.15)
 
 
 # Steps that were never told apart, and objects that are no optimizer
@@ -420,6 +436,16 @@ def test_so_is_one_without_an_optimizer_and_one_of_norms() -> None:
         with pytest.warns(ProbeWarning) as caught:
             probe.stop()
         assert [str(one.message) for one in caught] == [message(2)]
+
+
+def test_so_is_one_whose_steps_never_came() -> None:
+    net = Net()
+    probe.start(net, "a.h5", steps=[5])
+    for _ in range(4):
+        net(Tensor(sample((5, 4)))).sum().backward()
+    with pytest.warns(ProbeWarning) as caught:
+        probe.stop()
+    assert [str(one.message) for one in caught] == [message(4)]
 
 
 def test_one_step_needs_no_call() -> None:
