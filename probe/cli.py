@@ -86,6 +86,7 @@ def compare_command(
     Exit status: 0 aligned, 1 diverged, 2 could not tell.
     Example:     probe compare a.h5 b.h5 -lm megatron-core/qwen2
     """
+    style = style or _style_of(output)
     options: dict[str, Any] = {"direction": map_direction, "min_coverage": min_coverage}
     if sys.stderr.isatty():
         with Progress(console=Console(stderr=True), transient=True) as progress:
@@ -94,7 +95,6 @@ def compare_command(
             result = compare(a, b, mapping, **options)
     else:  # rich would end its progress by an empty line
         result = compare(a, b, mapping, **options)
-    style = style or _FORMATS.get(Path(output).suffix.lower() if output else "", "text")
     if output is None:
         _show(result, style, top)
     else:
@@ -104,6 +104,15 @@ def compare_command(
             raise _Failure(f"cannot write {output}: {error.strerror}") from error
         click.echo(f"{result.verdict.value}; the report is in {text.harmless(output)}", err=True)
     sys.exit(_EXIT[result.verdict])
+
+
+def _style_of(output: str | None) -> str:
+    """Return the format that a file's name asks for."""
+    suffix = Path(output or "").suffix.lower()
+    style = _FORMATS.get(suffix) if suffix else "text"
+    if style is None:
+        raise _Failure(f"cannot tell the format of {output}: expected {', '.join(_FORMATS)}, or --format")
+    return style
 
 
 def _show(result: Comparison, style: str, top: int) -> None:

@@ -297,6 +297,15 @@ def test_a_report_in_a_file(folder: Path, name: str, kind: str) -> None:
         assert json.loads(text)["verdict"] == "diverged"
 
 
+def test_a_file_whose_name_asks_for_no_known_format_is_not_written(folder: Path) -> None:
+    _pair(net(), net())
+    result = run("compare", "a.h5", "b.h5", "-o", "r.xlsx")
+    message = "Error: cannot tell the format of r.xlsx: expected .json, .csv, .txt, or --format\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", message)
+    assert not Path("r.xlsx").exists()
+    assert run("compare", "a.h5", "b.h5", "-o", "r.xlsx", "--format", "csv").exit_code == 0
+
+
 def test_the_format_goes_before_the_name_of_the_file(folder: Path) -> None:
     _pair(net(), net())
     assert run("compare", "a.h5", "b.h5", "--format", "csv", "-o", "r.json").exit_code == 0
@@ -446,7 +455,13 @@ def test_a_mapping_that_is_not_there(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing*"], "no module of a.h5 matches 'nothing*'; `probe info` lists what there is"),
+        (["nothing*"], "no module of a.h5 matches 'nothing*'; probe show FILE '*' lists all"),
+        (
+            ["layers.1.upp"],
+            "no module of a.h5 matches 'layers.1.upp'; did you mean layers.1.up or layers.2.up or layers.0.up?",
+        ),
+        (["Head"], "no module of a.h5 matches 'Head'; did you mean head?"),
+        (["*Lay"], "no module of a.h5 matches '*Lay'; did you mean Layer?"),
         (
             ["*", "--phase", "fwd"],
             "phase 'fwd' is not known; expected one of init, forward, loss, backward, gradient, update",
@@ -472,10 +487,11 @@ def test_info_of_a_run_without_a_complete_step(folder: Path) -> None:
     with h5py.File("a.h5", "r+") as file:
         file["steps"].resize(0, axis=0)
         file.attrs["closed"] = False
-    result = run("info", "a.h5")
-    assert result.exit_code == 0
-    assert "none is complete" in result.stdout and "still being written" in result.stdout
-    assert run("show", "a.h5").exit_code == 2
+    record(Path("b.h5"))
+    message = "a.h5 has no complete step: its process was ended in the first one, or is still in it"
+    for arguments in (["info", "a.h5"], ["show", "a.h5"], ["compare", "a.h5", "b.h5"], ["compare", "b.h5", "a.h5"]):
+        result = run(*arguments)
+        assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"Error: {message}\n")
 
 
 def test_as_a_program(folder: Path) -> None:

@@ -609,7 +609,7 @@ def test_low_coverage(run: Recorder) -> None:
     found = probe.compare(a, b)
     assert found.verdict is Verdict.UNDECIDED
     assert said(
-        found, "only 2% of the module calls have a counterpart (--min-coverage 50%): give a layer mapping with -lm"
+        found, "only 1 of 43 module calls of A have a counterpart (--min-coverage 50%): give a layer mapping with -lm"
     )
     assert len(found.only_a) == len(found.only_b) == 42
     assert (found.coverage.paired, found.coverage.only_a, found.coverage.only_b) == (1, 42, 42)
@@ -626,7 +626,7 @@ def test_two_files_that_are_no_pair_of_models(run: Recorder, clean: Clean) -> No
     other = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, VOCABULARY))
     found = probe.compare(clean("statistics"), run(other))
     assert found.verdict is not Verdict.ALIGNED
-    assert said(found, "of the module calls have a counterpart (--min-coverage 50%)")
+    assert said(found, "only 1 of 3 module calls of B have a counterpart (--min-coverage 50%)")
 
 
 # Steps that an exception ended

@@ -218,7 +218,7 @@ class Charger(Ledger):
             (f"{module.path} is called on {side} and has no counterpart on {missing}",
              f"what comes next, {self._path_a(event.pair)}, gets another {event.slot_a}"),
             f"{missing} lacks this module, or runs it under a name that the mapping does not give",
-            self._is_apart(event, rule),
+            is_independent=self._is_apart(event, rule),
         ))  # fmt: skip
         return True
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from probe.comparison.events import ONE_SIDED, Event, StepPairs
+from probe.comparison.guards import Guards, grouped, uncompared_weights
 from probe.comparison.ledger import Judged, State
 from probe.comparison.metrics import Metrics, Side, Status
 from probe.comparison.result import SCHEMA, Coverage, Divergence, Kind, NodeRef, SlotResult, Verdict
@@ -24,6 +25,7 @@ from probe.tree import Tree
 
 MIN_COVERAGE = 0.5
 NOISE = "built-in model"
+_MOST_NAMED = 4
 
 Progress = Callable[[int, int], None]
 
@@ -124,6 +126,8 @@ def compare(
     """
     parsed = load_mapping(mapping)
     with Reader(a) as first, Reader(b) as second:
+        first.require_steps()
+        second.require_steps()
         return _Run(first, second).compared(
             parsed, None if direction is None else _direction(direction), min_coverage, progress
         )
@@ -177,46 +181,14 @@ class _Run:
                 break
         return self._answer(matching, min_coverage)
 
-    # Guards
-
     def _guard(self) -> list[int]:
         """Look for what makes a comparison worthless; return the steps that both have."""
-        for side, name in ((self.a, "A"), (self.b, "B")):
-            if not len(side.steps):
-                self._doubt(f"{name} has no complete step ({side.path})")
-            self.warnings += [f"{name}: {text}" for _, _, text in side.notes]
-        for option in ("phases", "modules"):
-            wanted = [side.info.config.get(option) for side in (self.a, self.b)]
-            if wanted[0] != wanted[1]:
-                texts = ["all" if each is None else ", ".join(each) for each in wanted]
-                self.warnings.append(
-                    f"the {option} that were recorded are not the same: {texts[0]} in A, {texts[1]} in B; what one side "
-                    "lacks is not compared"
-                )
-        if self.a.info.run_id == self.b.info.run_id:
-            self._doubt("both files are the same run: it was compared with itself")
-        mine = [int(row["step"]) for row in self.a.steps]
-        theirs = {int(row["step"]) for row in self.b.steps}
-        common = [step for step in mine if step in theirs]
-        if mine and theirs and not common:
-            self._doubt(f"no step in common: A has {_numbers(mine)}, B has {_numbers(sorted(theirs))}")
-        elif len(common) < len(mine) or len(common) < len(theirs):
-            alone = (("A", [s for s in mine if s not in theirs]), ("B", sorted(theirs.difference(mine))))
-            parts = [f"{_numbers(steps)} only in {name}" for name, steps in alone if steps and common]
-            self.warnings += [f"steps not compared: {', '.join(parts)}"] if parts else []
-        self._guard_aborted(common)
-        return common
-
-    def _guard_aborted(self, common: Iterable[int]) -> None:
-        """Say which steps an exception ended; where it did so on one side only, the runs are not alike."""
-        aborted = [{int(row["step"]) for row in side.steps if row["state"] == 1} for side in (self.a, self.b)]
-        for name, here, there in (("A", aborted[0], aborted[1]), ("B", aborted[1], aborted[0])):
-            for step in sorted(here):
-                text = f"{name}: step {step} was ended by an exception"
-                if step in common and step not in there:
-                    self._doubt(f"{text}, on the other side it was not")
-                else:
-                    self.warnings.append(text)
+        guards = Guards(self.a, self.b, self.tree_a, self.tree_b)
+        steps = guards.common_steps()
+        self.warnings += guards.warnings
+        for text in guards.doubts:
+            self._doubt(text)
+        return steps
 
     def _doubt(self, text: str) -> None:
         self.warnings.append(text)
@@ -232,12 +204,12 @@ class _Run:
             for micro in pairs.micros_a:
                 walk.judge_forward(micro)
                 if micro == pairs.micros_a[-1]:
-                    walk.judge_loss(self._scalars(self.a, pairs.step), self._scalars(self.b, pairs.step_b))
+                    walk.judge_loss(self.a.scalars_of(pairs.step), self.b.scalars_of(pairs.step_b))
                 walk.judge_backward(micro)
             for micro in sorted({node.micro for node in pairs.nodes.values() if node.micro < 0}, reverse=True):
                 walk.judge_forward(micro)
             if not pairs.micros_a:
-                walk.judge_loss(self._scalars(self.a, pairs.step), self._scalars(self.b, pairs.step_b))
+                walk.judge_loss(self.a.scalars_of(pairs.step), self.b.scalars_of(pairs.step_b))
             walk.judge_buffers()
         else:
             self._other_split(pairs, walk)
@@ -264,20 +236,24 @@ class _Run:
         self.warnings += walk.warnings
         for text in walk.doubts:
             self._doubt(text)
-        self.paired += len(pairs.nodes)
-        shared_b = {(node.micro, pairs.matching.pairs[node.pair].b, node.call) for node in pairs.nodes.values()}
         if pairs.same_micros:
-            for call in pairs.calls_a:
-                if (call.micro, call.module, call.number) not in pairs.nodes and self.tree_a.wrapped(
-                    call.module
-                ) is None:
-                    _count(self.loose_a, self.a.modules[call.module].path)
-            for call in pairs.calls_b:
-                if (call.micro, call.module, call.number) not in shared_b and self.tree_b.wrapped(call.module) is None:
-                    _count(self.loose_b, self.b.modules[call.module].path)
+            self._count_calls(pairs)
         ordered = sorted(walk.events, key=lambda judged: (judged.event.micro, judged.event.phase))
         self.nan = self.nan or self._first_nan(pairs, [judged.event for judged in ordered])
         self.slots += [self._slot(pairs, judged) for judged in ordered]
+
+    def _count_calls(self, pairs: StepPairs) -> None:
+        """Count the calls that are paired, and those that are not; wrappers only pass on."""
+        shared_a = set(pairs.nodes)
+        shared_b = {(node.micro, pairs.matching.pairs[node.pair].b, node.call) for node in pairs.nodes.values()}
+        for calls, shared, tree, loose in (
+            (pairs.calls_a, shared_a, self.tree_a, self.loose_a), (pairs.calls_b, shared_b, self.tree_b, self.loose_b),
+        ):  # fmt: skip
+            for call in calls:
+                if (call.micro, call.module, call.number) not in shared and tree.wrapped(call.module) is None:
+                    path = tree.path(call.module)
+                    loose[path] = loose.get(path, 0) + 1
+        self.paired += sum(self.tree_a.wrapped(module) is None for _, module, _ in shared_a)
 
     def _slot(self, pairs: StepPairs, judged: Judged) -> SlotResult:
         event = judged.event
@@ -297,16 +273,27 @@ class _Run:
                 path = self.a.modules[pairs.matching.pairs[event.pair].a].path or "the root"
                 return f"step {event.step}: {event.phase.label} {event.role.label} {event.slot_a} of {path} has"
         losses = (
-            self._scalars(self.a, pairs.step).get("loss", 0.0),
-            self._scalars(self.b, pairs.step_b).get("loss", 0.0),
+            self.a.scalars_of(pairs.step).get("loss", 0.0),
+            self.b.scalars_of(pairs.step_b).get("loss", 0.0),
         )
         return f"step {pairs.step}: the loss is" if all(math.isnan(loss) for loss in losses) else ""
 
-    @staticmethod
-    def _scalars(reader: Reader, step: int) -> dict[str, float]:
-        return {name: value for at, name, value in reader.scalars if at == step}
-
     # The answer
+
+    def _say_uncompared_weights(self, known: Iterable[SlotResult]) -> None:
+        """Say which weights stand in one model only, or in another form there: fused ones, for example."""
+        weights = [slot for slot in known if slot.role is Role.PARAM]
+        if not weights:
+            return
+        sides = (
+            ("A", self.a, {(slot.path_a, slot.slot_a) for slot in weights}, set(self.loose_a)),
+            ("B", self.b, {(slot.path_b, slot.slot_b) for slot in weights}, set(self.loose_b)),
+        )
+        left = {name: uncompared_weights(side, seen) for name, side, seen, _ in sides}
+        in_pairs = any(names and not loose for (_, _, _, loose), names in zip(sides, left.values(), strict=True))
+        if all(left.values()) or in_pairs:
+            texts = [f"{grouped(names, _MOST_NAMED)} in {name}" for name, names in left.items() if names]
+            self.warnings.append(f"weights that were not compared, for want of a counterpart: {'; '.join(texts)}")
 
     def _answer(self, matching: Matching, min_coverage: float) -> Comparison:
         known = [slot for slot in self.slots if slot.metrics.is_known]
@@ -314,10 +301,10 @@ class _Run:
         coverage = Coverage(self.paired, sum(self.loose_a.values()), sum(self.loose_b.values()), unknown, len(known))
         if not known and not self.findings:
             self._doubt("nothing was compared: no pair of tensors with numbers on both sides")
-        if coverage.share < min_coverage and self.paired:
+        if coverage.share < min_coverage and coverage.total:
             self._doubt(
-                f"only {coverage.share:.0%} of the module calls have a counterpart (--min-coverage {min_coverage:.0%}): "
-                "give a layer mapping with -lm"
+                f"only {coverage.paired} of {coverage.total} module calls of {coverage.smaller} have a counterpart "
+                f"(--min-coverage {min_coverage:.0%}): give a layer mapping with -lm"
             )
         if unknown > len(known) > 0:
             self._doubt(
@@ -325,6 +312,7 @@ class _Run:
             )
         if self.nan and not self.findings:
             self._doubt(f"{self.nan} NaN on both sides: what is computed from it cannot be judged")
+        self._say_uncompared_weights(known)
         infinite = [slot for slot in known if slot.metrics.status is Status.NONFINITE]
         if infinite and not self.findings:
             self._doubt(f"{infinite[0].path_a} has NaN or Inf on both sides, in other places")
@@ -403,15 +391,6 @@ def _first(slots: Iterable[SlotResult]) -> str:
     """Return the first pair of tensors that could not be compared, and why."""
     slot = next(slot for slot in slots if not slot.metrics.is_known)
     return f"{slot.role.label} {slot.slot_a} of {slot.path_a or 'the root'}, {slot.metrics.reason}"
-
-
-def _count(counts: dict[str, int], path: str) -> None:
-    counts[path] = counts.get(path, 0) + 1
-
-
-def _numbers(steps: Iterable[int]) -> str:
-    numbers = list(steps)
-    return ", ".join(map(str, numbers[:5])) + (" …" if len(numbers) > 5 else "")
 
 
 __all__ = ["ONE_SIDED", "Comparison", "Kind", "Metrics", "NodeRef", "Reason", "compare"]

@@ -334,7 +334,7 @@ def _names(side: Side) -> dict[tuple[int, str], list[tuple[int, str]]]:
 
 def _calls(side: Side) -> list[Call]:
     """Return a step's calls in order, without those that activation checkpointing made again."""
-    rows = side.reader.of_step("calls", side.step)
+    rows = side.calls
     chosen = rows["recomputed"] == 0
     first = _first_call(side)
     return [

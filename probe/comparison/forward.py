@@ -415,7 +415,7 @@ class ForwardWalk(Charger):
             Phase.LOSS, Role.VALUE, Kind.INTRODUCED if math.isfinite(error) else Kind.NONFINITE, 0.95,
             *self.refs(nodes[0].pair, nodes[0], "loss", "loss"), metrics, limit, facts,
             "look at the loss function: reduction, label smoothing, ignored index, weights",
-            outputs.error <= tolerance.LOSS.limit(outputs.u, 0.0),
+            is_independent=outputs.error <= tolerance.LOSS.limit(outputs.u, 0.0),
         ))  # fmt: skip
 
     def _last_outputs_known(self, tops: list[Node]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -150,9 +151,9 @@ class Ledger:
             own = (event.slot_a, event.slot_b) if pair == event.pair else ("", "")
             refs = self.refs(pair, node, *(own if slot is None else (slot, slot)))
         judged = self._judged.get(id(event))
-        limit = rule.limit(self.u(event), 0.0) if judged is None else judged.limit
+        limit, error = (rule.limit(self.u(event), 0.0), math.nan) if judged is None else (judged.limit, judged.error)
         self._append(Divergence(phase, event.role, kind, self._confidence(event, node), *refs, event.metrics, limit,
-                                tuple(evidence), hint, self._is_apart(event, rule)))  # fmt: skip
+                                tuple(evidence), hint, error, self._is_apart(event, rule)))  # fmt: skip
 
     def _append(self, divergence: Divergence) -> None:
         self.findings.append(divergence)

@@ -68,6 +68,8 @@ class Divergence:
     """what was found, in words, most telling first"""
     hint: str = ""
     """what to look at"""
+    error: float = math.nan
+    """what was held against the limit, where that is not the relative error of the two tensors"""
     is_independent: bool = True
     """what it was computed from agrees, so that it is no consequence of an earlier one"""
 
@@ -117,10 +119,19 @@ class Coverage:
     """pairs of tensors that were compared"""
 
     @property
+    def smaller(self) -> str:
+        """The side that made fewer calls, A or B."""
+        return "B" if self.only_b < self.only_a else "A"
+
+    @property
+    def total(self) -> int:
+        """Module calls of the smaller side."""
+        return self.paired + min(self.only_a, self.only_b)
+
+    @property
     def share(self) -> float:
         """Paired calls as a share of the smaller side's."""
-        total = self.paired + min(self.only_a, self.only_b)
-        return self.paired / total if total else 0.0
+        return self.paired / self.total if self.total else 0.0
 
     def as_json(self) -> dict[str, object]:
         """Return the fields by their names in JSON."""

@@ -73,13 +73,12 @@ def _settings(pairs: StepPairs, which: str) -> dict[ParameterKey, Setting]:
     step = pairs.step if which == "a" else pairs.step_b
     index = pairs.pair_of_a if which == "a" else pairs.pair_of_b
     found = {}
-    for at, group in side.reader.optimizer:
-        if at == step:
-            setting = Setting(group.class_name, group.group, group.hyper)
-            for number in group.parameters:
-                parameter = side.reader.parameters[number]
-                if parameter.module in index:
-                    found[index[parameter.module], parameter.slot] = setting
+    for group in side.reader.groups_of(step):
+        setting = Setting(group.class_name, group.group, group.hyper)
+        for number in group.parameters:
+            parameter = side.reader.parameters[number]
+            if parameter.module in index:
+                found[index[parameter.module], parameter.slot] = setting
     return found
 
 

@@ -6,10 +6,13 @@ import enum
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from probe.config import RecordConfig
 from probe.records import HashKind, Phase, Role, StepState, Task
 from probe.statistics import dtype_of, is_float
 from probe.store.reader import Reader
+from probe.tree import Tree
 
 PARAMETER_ROLES = (Role.PARAM, Role.BUFFER, Role.PARAM_GRAD, Role.STATE, Role.DELTA)
 """roles of what belongs to a parameter or buffer, not to a call"""
@@ -84,6 +87,8 @@ class Side:
         self.reader, self.step = reader, step
         rows = reader.of_step("records", step)
         self.columns = {name: rows[name].tolist() for name in rows.dtype.names}
+        self.calls = reader.of_step("calls", step)
+        self._name_what_wrappers_hold()
         self.dtypes = [name.decode() for name in self.columns["dtype"]]
         self.shapes = [reader.shapes[i] for i in self.columns["shape"]]
         self.slots = [reader.slots[i] for i in self.columns["slot"]]
@@ -94,6 +99,14 @@ class Side:
         self._axes = {(p.module, p.slot): p.axes for p in reader.parameters if p.axes}
         self.measured: dict[tuple[object, ...], Metrics] = {}
         """what was found of pairs of stored tensors: one that was recorded several times is read once"""
+
+    def _name_what_wrappers_hold(self) -> None:
+        """Let what a compiled model holds stand for it: the wrapper alone was seen to run."""
+        tree = Tree(self.reader.modules)
+        inner = stand_ins(set(np.unique(self.calls["module"]).tolist()), tree)
+        if inner:
+            self.columns["module"] = [inner.get(module, module) for module in self.columns["module"]]
+            self.calls["module"] = [inner.get(module, module) for module in self.calls["module"].tolist()]
 
     def digest(self, row: int) -> tuple[int, int, int] | None:
         """Return the hash of a record with its kind, or None when there is none."""
@@ -120,6 +133,18 @@ class Side:
     def has_values(self, row: int) -> bool:
         """Tell whether the values of a record are stored."""
         return self.columns["tensor"][row] >= 0
+
+
+def called(calls: np.ndarray, tree: Tree) -> set[int]:
+    """Return the modules that were seen to run, what a wrapper holds included where the wrapper alone was."""
+    seen = set(np.unique(calls["module"]).tolist())
+    return seen | set(stand_ins(seen, tree).values())
+
+
+def stand_ins(seen: set[int], tree: Tree) -> dict[int, int]:
+    """Return wrappers that were seen to run while what they hold was not, as compiled models do, and what they hold."""
+    found = {index: tree.unwrapped(index) for index in seen if tree.wrapped(index) is not None}
+    return {wrapper: inner for wrapper, inner in found.items() if inner not in seen}
 
 
 def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -217,10 +217,10 @@ class UpdateJudge:
     def _about_eps(self, event: Event) -> str:
         """Say so when an optimizer's eps is zero in the parameter's own dtype."""
         for side in (self.pairs.a, self.pairs.b):
-            for at, group in side.reader.optimizer:
+            for group in side.reader.groups_of(side.step):
                 eps = group.hyper.get("eps")
                 is_tiny = isinstance(eps, float) and 0 < eps < _FLOAT16_LEAST
-                if at == side.step and is_tiny and "float16" in self._dtypes_of(event):
+                if is_tiny and "float16" in self._dtypes_of(event):
                     return f"the optimizer's eps {eps} is 0 in float16: a vanishing gradient is divided by 0"
         return "look at what the optimizer divides by"
 
@@ -291,7 +291,16 @@ class UpdateJudge:
         apart = fault.sources <= tolerance.USED.limit(self.walk.u(event), 0.0)
         self.walk.findings.append(
             Divergence(
-                Phase.UPDATE, event.role, kind, confidence, *refs, event.metrics, fault.limit, evidence, hint, apart
+                Phase.UPDATE,
+                event.role,
+                kind,
+                confidence,
+                *refs,
+                event.metrics,
+                fault.limit,
+                evidence,
+                hint,
+                is_independent=apart,
             )
         )
 

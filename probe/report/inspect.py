@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 from collections import Counter
 from pathlib import Path
@@ -16,11 +17,13 @@ from probe.report.text import plain
 from probe.store.reader import Reader
 
 _NUMBERS = ("min", "max", "mean", "norm")
+_SUGGESTED = 3
 
 
 def summary(file: str | Path) -> Group:
     """Return who recorded what, when, and how much of it."""
     with Reader(file) as reader:
+        reader.require_steps()
         info = reader.info
         facts = Table.grid(padding=(0, 2))
         size = reader.path.stat().st_size / 2**20
@@ -55,13 +58,14 @@ def listing(file: str | Path, pattern: str, step: int | None, phase: str | None,
     if phase is not None and phase not in labels:
         raise ConfigError(f"phase {phase!r} is not known; expected one of {', '.join(labels)}")
     with Reader(file) as reader:
+        reader.require_steps()
         chosen = [
             index
             for index, module in enumerate(reader.modules)
             if fnmatch.fnmatchcase(module.path, pattern) or fnmatch.fnmatchcase(module.class_name, pattern)
         ]
         if not chosen:
-            raise NotRecordedError(f"no module of {reader.path} matches {pattern!r}; `probe info` lists what there is")
+            raise NotRecordedError(f"no module of {reader.path} matches {pattern!r}; {_near(reader, pattern)}")
         wanted = set(chosen)
         rows = [
             row
@@ -87,6 +91,17 @@ def listing(file: str | Path, pattern: str, step: int | None, phase: str | None,
         left = len(rows) - len(shown)
         more = [Text(f"{left} more rows: --limit 0 shows all")] if left else []
         return Group(table, *more)
+
+
+def _near(reader: Reader, pattern: str) -> str:
+    """Suggest modules whose path or class is like a pattern that matches none."""
+    names = dict.fromkeys(name for module in reader.modules for name in (module.path, module.class_name) if name)
+    last = pattern.strip("*").rpartition(".")[2].lower()
+    inside = [name for name in names if last and last in name.lower()]
+    near = difflib.get_close_matches(pattern, names, _SUGGESTED) or inside[:_SUGGESTED]
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return "probe show FILE '*' lists all"
 
 
 def _what(reader: Reader, row: object) -> str:

@@ -46,7 +46,7 @@ def as_csv(comparison: Comparison) -> str:
 
 COLUMNS = [
     "step", "micro", "phase", "verdict", "path_a", "path_b", "class_a", "class_b", "call", "role", "slot_a", "slot_b",
-    "rel_l2", "limit", "cosine", "coherence", "norm_a", "norm_b", "norm_ratio", "max_abs", "max_abs_at", "max_rel",
+    "rel_l2", "error", "limit", "cosine", "coherence", "norm_a", "norm_b", "norm_ratio", "max_abs", "max_abs_at", "max_rel",
     "mean_abs", "estimated", "dtype_a", "dtype_b", "shape_a", "shape_b", "status", "matched_by", "why_not",
 ]  # fmt: skip
 
@@ -57,7 +57,7 @@ def _row(slot: SlotResult) -> dict[str, object]:
         "step": slot.step, "micro": slot.micro, "phase": slot.phase.label, "verdict": slot.verdict,
         "path_a": slot.path_a, "path_b": slot.path_b, "class_a": slot.class_a, "class_b": slot.class_b,
         "call": slot.call, "role": slot.role.label, "slot_a": slot.slot_a, "slot_b": slot.slot_b,
-        "rel_l2": metrics.rel_l2, "limit": slot.limit, "cosine": metrics.cosine, "coherence": metrics.coherence,
+        "rel_l2": metrics.rel_l2, "error": slot.error, "limit": slot.limit, "cosine": metrics.cosine, "coherence": metrics.coherence,
         "norm_a": metrics.norm_a, "norm_b": metrics.norm_b, "norm_ratio": metrics.norm_ratio,
         "max_abs": metrics.max_abs, "max_abs_at": _text(metrics.max_abs_at), "max_rel": metrics.max_rel,
         "mean_abs": metrics.mean_abs, "estimated": metrics.estimated, "dtype_a": slot.dtype_a, "dtype_b": slot.dtype_b,

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.text import Text
 
 from probe.comparison.divergence import Comparison
-from probe.comparison.metrics import Metrics
+from probe.comparison.guards import grouped
 from probe.comparison.result import Divergence, NodeRef, SlotResult, Verdict
 
 _STYLE = {Verdict.ALIGNED: "bold green", Verdict.DIVERGED: "bold red", Verdict.UNDECIDED: "bold yellow"}
@@ -18,9 +18,9 @@ _CONTROL = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
 )
 """what a terminal obeys, or what changes the order of what it shows"""
-_NUMBER = re.compile(r"\d+")
 _LONGEST = 200
 _MOST_LISTED = 8
+_SUMMED = "of the gradients that it was computed from"
 
 
 def render(comparison: Comparison, top: int = 5) -> Text:
@@ -88,7 +88,7 @@ def _first(out: Text, comparison: Comparison, first: Divergence) -> None:
     _places(out, first)
     for line in first.evidence:
         out.append(f"  {plain(line)}\n")
-    numbers = _numbers(first.metrics, first.limit)
+    numbers = _numbers(first)
     if numbers:
         out.append(f"  {numbers}\n")
     if first.hint:
@@ -116,15 +116,20 @@ def _path(ref: NodeRef) -> str:
     return plain(ref.path) or "(the whole model)"
 
 
-def _numbers(metrics: Metrics | None, limit: float) -> str:
+def _numbers(divergence: Divergence) -> str:
+    metrics, limit = divergence.metrics, divergence.limit
     if metrics is None or not metrics.is_known:
         return ""
     about = "≈" if metrics.estimated else ""
+    error = metrics.rel_l2 if math.isnan(divergence.error) else divergence.error
     parts = [f"rel {about}{metrics.rel_l2:.1e}"]
-    if math.isfinite(limit):
+    if not _alike(error, metrics.rel_l2):
+        parts[0] += f", {about}{error:.1e} {_SUMMED}"
+    if error > limit:
         parts[0] += f" (up to {limit:.1e} is noise)"
     if math.isfinite(metrics.cosine):
-        parts.append(f"cos {about}{metrics.cosine:.6f}")
+        digits = 2 if metrics.estimated else 6
+        parts.append(f"cos {about}{metrics.cosine:.{digits}f}")
     if math.isfinite(metrics.norm_ratio):
         parts.append(f"norm B/A {metrics.norm_ratio:.6g}")
     if math.isfinite(metrics.max_abs):
@@ -135,16 +140,22 @@ def _numbers(metrics: Metrics | None, limit: float) -> str:
     return "  ".join(parts)
 
 
+def _alike(x: float, y: float) -> bool:
+    return x == y or math.isclose(x, y, rel_tol=0.01)
+
+
 def _others(out: Text, others: tuple[Divergence, ...], top: int) -> None:
     if not others:
         return
     out.append(f"Also wrong by itself, in the order of cause ({min(top, len(others))} of {len(others)})\n")
     for divergence in others[:top]:
         ref = (divergence.a or divergence.b)[0]
-        size = f"  rel {divergence.metrics.rel_l2:.1e}" if divergence.metrics is not None else ""
+        is_known = divergence.metrics is not None and divergence.metrics.is_known
+        size = f"  rel {divergence.metrics.rel_l2:.1e}" if is_known else ""
+        slot = f"  {divergence.role.label} {plain(ref.slot)}" if ref.slot else ""
         out.append(f"  {divergence.phase.label:<8}  ")
         out.append(_path(ref), style="cyan")
-        out.append(f"  {divergence.role.label} {plain(ref.slot)}{size}\n")
+        out.append(f"{slot}{size}\n")
     out.append("\n")
 
 
@@ -155,41 +166,34 @@ def _aligned(out: Text, comparison: Comparison) -> None:
     out.append(f"No divergence in {len(known)} pairs of tensors over {_count(steps, 'step')}; {equal} are bit-equal.\n")
     closest = _closest(known)
     if closest is not None:
+        of_what = "" if _alike(closest.error, closest.metrics.rel_l2) else f" {_SUMMED}"
         out.append(
             f"Closest to its limit: {closest.phase.label} {closest.role.label} {plain(closest.slot_a)} of "
-            f"{plain(closest.path_a) or 'the model'}: rel {closest.metrics.rel_l2:.1e}, up to {closest.limit:.1e} is noise\n"
+            f"{plain(closest.path_a) or 'the model'}: rel {closest.error:.1e}{of_what}, up to {closest.limit:.1e} is noise\n"
         )
     out.append("\n")
 
 
 def _closest(slots: Iterable[SlotResult]) -> SlotResult | None:
-    judged = [slot for slot in slots if slot.limit > 0 and slot.metrics.rel_l2 > 0 and slot.phase.label != "update"]
-    return max(judged, key=lambda slot: slot.metrics.rel_l2 / slot.limit, default=None)
+    judged = [slot for slot in slots if slot.limit > 0 and slot.error > 0 and slot.phase.label != "update"]
+    return max(judged, key=lambda slot: slot.error / slot.limit, default=None)
 
 
 def _footer(out: Text, comparison: Comparison) -> None:
     coverage = comparison.coverage
-    total = coverage.paired + coverage.only_a
+    calls = (
+        f"{coverage.paired} of {coverage.total} module calls of {coverage.smaller}"
+        if coverage.total
+        else "no module calls"
+    )
     out.append(
-        f"Compared {coverage.paired} of {total} module calls of A ({coverage.only_a} only in A, {coverage.only_b} only in "
-        f"B), {coverage.compared} pairs of tensors · {coverage.not_comparable} not comparable · noise: {comparison.noise}\n"
+        f"Compared {calls} ({coverage.only_a} only in A, {coverage.only_b} only in B), {coverage.compared} pairs of "
+        f"tensors · {coverage.not_comparable} not comparable · noise: {comparison.noise}\n"
     )
     for side, paths in (("A", comparison.only_a), ("B", comparison.only_b)):
         if paths:
-            out.append(f"Only in {side}: {_grouped(paths)}\n")
-
-
-def _grouped(paths: Iterable[str]) -> str:
-    """Return paths; those that differ in their numbers only as one, with ``*`` and how many there are."""
-    groups: dict[str, list[str]] = {}
-    for path in paths:
-        groups.setdefault(_NUMBER.sub("*", path), []).append(path)
-    parts = [
-        f"{plain(name)} ×{len(members)}" if len(members) > 1 else plain(members[0]) or "the model"
-        for name, members in groups.items()
-    ]
-    more = f" and {len(parts) - _MOST_LISTED} more" if len(parts) > _MOST_LISTED else ""
-    return ", ".join(parts[:_MOST_LISTED]) + more
+            named = grouped([plain(path) or "the model" for path in paths], _MOST_LISTED)
+            out.append(f"Only in {side}: {named}\n")
 
 
 def _file(path: str) -> str:

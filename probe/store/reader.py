@@ -70,6 +70,13 @@ class Reader:
         """Complete steps, rows of `schema.STEPS`."""
         return self._steps
 
+    def require_steps(self) -> None:
+        """Raise StoreError where a process was ended before it had completed a step: there is nothing to look at."""
+        if not len(self._steps) and not self.info.closed:
+            raise StoreError(
+                f"{self.path} has no complete step: its process was ended in the first one, or is still in it"
+            )
+
     def _complete(self, counter: str) -> int:
         return int(self._steps[counter][-1]) if len(self._steps) else 0
 
@@ -151,6 +158,17 @@ class Reader:
         rows = self._table("scalars", self._complete("n_scalars"))
         return [(int(r["step"]), _text(r["name"]), float(r["value"])) for r in rows]
 
+    def scalars_of(self, step: int) -> dict[str, float]:
+        """Return what was logged as a number in a step, by name."""
+        return self._scalars_by_step.get(step, {})
+
+    @functools.cached_property
+    def _scalars_by_step(self) -> dict[int, dict[str, float]]:
+        found: dict[int, dict[str, float]] = {}
+        for step, name, value in self.scalars:
+            found.setdefault(step, {})[name] = value
+        return found
+
     @functools.cached_property
     def notes(self) -> list[tuple[int, int, str]]:
         """(step, module or −1, text) of what could not be recorded."""
@@ -167,6 +185,17 @@ class Reader:
                             tuple(json.loads(r["parameters"]))))
             for r in rows
         ]  # fmt: skip
+
+    def groups_of(self, step: int) -> list[OptimizerGroup]:
+        """Return the parameter groups of a step."""
+        return self._groups_by_step.get(step, [])
+
+    @functools.cached_property
+    def _groups_by_step(self) -> dict[int, list[OptimizerGroup]]:
+        found: dict[int, list[OptimizerGroup]] = {}
+        for step, group in self.optimizer:
+            found.setdefault(step, []).append(group)
+        return found
 
     @functools.cached_property
     def environment(self) -> dict[str, Any]:
