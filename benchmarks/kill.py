@@ -1,0 +1,201 @@
+"""`python -m benchmarks.kill --runs 500 --torch 30`: trainings that are killed while they are recorded.
+
+Each is a forked process that gets SIGKILL at a random moment. What its file then says of the steps that stand in
+``/steps`` has to be, bit for bit, what the same training wrote that was left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+
+import probe
+from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy_tensor import Tensor
+from probe.errors import FormatError
+from probe.store import journal
+from probe.store.reader import Reader
+from probe.testing import sample
+
+STEPS = 60
+"""A training that lives long enough ends here, and waits to be killed."""
+_TABLES = ("records", "sketches", "calls")
+_LISTS = ("modules", "parameters", "scalars", "notes", "optimizer")
+Training = Callable[[Path], None]
+
+
+def train_numpy(path: Path) -> None:
+    nn.manual_seed(0)
+    net = nn.Sequential(nn.Linear(16, 120), nn.ReLU(), nn.Linear(120, 120), nn.RMSNorm(120), nn.Linear(120, 3))
+    optimizer = nn.AdamW(net.parameters(), 0.001)
+    probe.start(net, path, task="tensor")
+    for step in range(STEPS):
+        output = net(Tensor(sample((40, 16), step)))
+        loss = (output * output).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        probe.step(loss=loss)
+
+
+def train_torch(path: Path) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    net = torch.nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True)
+    optimizer = torch.optim.AdamW(net.parameters(), 0.01)
+    probe.start(net, path, task="tensor")
+    for step in range(STEPS):
+        loss = net(torch.from_numpy(sample((8, 20, 32), step))).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        probe.step(loss=loss)
+
+
+def in_child(work: Callable[[], None], errors: Path) -> int:
+    """Fork a process that does something and then waits; return its number."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+            signal.pause()
+        except BaseException:  # whatever it was, the parent has to know, and nothing else may run here
+            errors.write_text(traceback.format_exc())
+        finally:
+            os._exit(1)
+    return child
+
+
+@dataclass
+class Expected:
+    """What a training writes that is left alone."""
+
+    path: Path
+    seconds: float
+
+    def __post_init__(self) -> None:
+        with Reader(self.path) as reader:
+            self.steps = reader.steps.copy()
+            self.tables = {name: getattr(reader, name) for name in _TABLES}
+            self.lists = {name: getattr(reader, name) for name in _LISTS}
+            self.names = reader.slots, reader.shapes
+            tensors = {int(tensor) for tensor in reader.records["tensor"] if tensor >= 0}
+            self.values = {tensor: reader.values(tensor).tobytes() for tensor in tensors}
+
+    @classmethod
+    def of(cls, train: Training, folder: Path) -> Expected:
+        """Let a training end in peace, twice: what it takes the second time is what it will take."""
+        path, errors, seconds = folder / "whole.h5", folder / "whole.txt", 0.0
+
+        def whole() -> None:
+            train(path)
+            probe.stop()
+            os._exit(0)
+
+        for _ in range(2):
+            path.unlink(missing_ok=True)
+            began = time.monotonic()
+            status = os.waitpid(in_child(whole, errors), 0)[1]
+            assert status == 0, errors.read_text() if errors.exists() else status
+            seconds = time.monotonic() - began
+        return cls(path, seconds)
+
+    def check(self, path: Path) -> int:
+        """Compare a file with this; return how many complete steps are in it."""
+        with Reader(path) as reader:
+            count = len(reader.steps)
+            columns = [name for name in self.steps.dtype.names if name != "wall_time"]
+            assert all(np.array_equal(reader.steps[name], self.steps[name][:count]) for name in columns), "steps"
+            for name, whole in self.tables.items():
+                rows = getattr(reader, name)
+                assert rows.tobytes() == whole[: len(rows)].tobytes(), name
+            last = self.steps[count - 1] if count else np.zeros(1, self.steps.dtype)[0]
+            assert len(reader.records) == last["n_records"] and len(reader.calls) == last["n_calls"]
+            for name, items in self.lists.items():
+                found = getattr(reader, name)
+                assert found == items[: len(found)], name
+            for known, found in zip(self.names, (reader.slots, reader.shapes), strict=True):
+                assert found == known[: len(found)]
+            for tensor in {int(tensor) for tensor in reader.records["tensor"] if tensor >= 0}:
+                assert reader.values(tensor).tobytes() == self.values[tensor], f"tensor {tensor}"
+        return count
+
+
+@dataclass
+class Count:
+    """What became of the killed ones."""
+
+    exact: int = 0
+    unreadable: int = 0
+    """killed before the file was there, or was one: nothing is lost"""
+    cut: int = 0
+    """a commit was cut off, and completed by its journal"""
+    steps: int = 0
+    most: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.exact} read back exactly, {self.steps} complete steps, up to {self.most} in one file; "
+            f"{self.cut} killed inside a commit; {self.unreadable} killed before there was a recording"
+        )
+
+
+def kill(train: Training, runs: int, folder: Path, seed: int = 0) -> Count:
+    """Kill a training at random moments; raise AssertionError at the first file that is not what it should be."""
+    expected, found, moments = Expected.of(train, folder), Count(), random.Random(seed)
+    for number in range(runs):
+        path, errors = folder / f"{number}.h5", folder / f"{number}.txt"
+        child = in_child(lambda: train(path), errors)  # noqa: B023  it runs at once
+        time.sleep(moments.uniform(0, expected.seconds))
+        os.kill(child, signal.SIGKILL)
+        status = os.waitpid(child, 0)[1]
+        assert os.WIFSIGNALED(status), errors.read_text()
+        if not began(path):
+            found.unreadable += 1
+            continue
+        found.cut += bool(journal.pending(path))
+        count = expected.check(path)
+        found.exact += 1
+        found.steps += count
+        found.most = max(found.most, count)
+        path.unlink()
+    return found
+
+
+def began(path: Path) -> bool:
+    """Tell whether a file was complete enough to be a recording, if an empty one."""
+    with contextlib.suppress(FileNotFoundError, FormatError):
+        return path.stat().st_size > 0 and not Reader(path).close()
+    return False
+
+
+@click.command()
+@click.option("--runs", default=500, show_default=True, help="Trainings of the numpy adapter.")
+@click.option("--torch", "torch_runs", default=30, show_default=True, help="Trainings of PyTorch.")
+@click.option("--seed", default=0, show_default=True)
+def main(runs: int, torch_runs: int, seed: int) -> None:
+    """Kill trainings, and check what they leave."""
+    for name, train, count in (("numpy", train_numpy, runs), ("torch", train_torch, torch_runs)):
+        if not count:
+            continue
+        if name == "torch":
+            import torch  # noqa: F401  once, and not in every child
+        with tempfile.TemporaryDirectory() as folder:
+            print(f"{name}: {kill(train, count, Path(folder), seed)} ({count} runs)", flush=True)
+
+
+if __name__ == "__main__":
+    main()
