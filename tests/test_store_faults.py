@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probe.errors import StoreError
+from probe.errors import FormatError, StoreError
 from probe.statistics import measure
+from probe.store import journal
 from probe.store.reader import Reader
 from probe.store.writer import Writer
 from probe.testing import sample
@@ -96,6 +97,59 @@ def test_a_killed_process_leaves_its_complete_steps(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     steps = [complete_steps(tmp_path / f"{number}.h5") for number in range(12)]
     assert max(steps) > 15
+
+
+KILLED_AT = """
+from probe.store import disk
+
+def kill_at(number):
+    calls = iter(range(number, -1, -1))
+    def last():
+        return next(calls) == 0
+    def die(descriptor, data, offset):
+        write(descriptor, [data[: len(data) // 2]], offset)
+        os.kill(os.getpid(), signal.SIGKILL)
+    def many(descriptor, parts, offset):
+        return die(descriptor, b"".join(parts), offset) if last() else write(descriptor, parts, offset)
+    def one(descriptor, data, size, offset):
+        return die(descriptor, data, offset) if last() else overwrite(descriptor, data, size, offset)
+    def cut(descriptor, size):
+        return os.kill(os.getpid(), signal.SIGKILL) if last() else truncate(descriptor, size)
+    write, overwrite, truncate = os.pwritev, disk._pwrite, os.ftruncate
+    os.pwritev, disk._pwrite, os.ftruncate = many, one, cut
+
+number = status = 0
+while True:
+    child = os.fork()
+    if not child:
+        kill_at(number)
+        writer = Writer(Path(sys.argv[1]) / f"{number}.h5", INFO)
+        for step in range(3):
+            add_step(writer, step)
+            wait(writer)
+        writer.close()
+        os._exit(0)
+    if os.waitpid(child, 0)[1] == 0:
+        break
+    number += 1
+print(number)
+"""
+
+
+@needs_fork
+def test_a_process_that_is_killed_in_any_write_leaves_its_complete_steps(tmp_path: Path) -> None:
+    """In the middle of each in turn, of the first to the last."""
+    done = run(KILLED_AT, tmp_path)
+    assert done.returncode == 0, done.stderr
+    kills, steps = int(done.stdout), []
+    for number in range(kills):
+        path = tmp_path / f"{number}.h5"
+        journal.repair(path)
+        try:
+            steps.append(complete_steps(path))
+        except FormatError:
+            assert not steps, "killed before there was a recording"
+    assert kills > 40 and steps == sorted(steps) and set(steps) == {0, 1, 2, 3}
 
 
 ENDED = """
