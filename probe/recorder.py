@@ -6,6 +6,7 @@ exception out; what goes wrong is said once, and noted in the file.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
@@ -23,7 +24,7 @@ import numpy as np
 from probe.adapters.base import Adapter, Group, NamedModule, NamedTensor, TensorFacts
 from probe.blocks import main_blocks
 from probe.config import RecordConfig
-from probe.errors import warn
+from probe.errors import ProbeWarning, warn
 from probe.growth import shortage
 from probe.records import (
     HashKind,
@@ -92,9 +93,18 @@ def _guarded(method: Callable[..., None]) -> Callable[..., None]:
         if not self.running:
             return
         try:
-            method(self, *args)
+            with self._lock:
+                if self.running:
+                    method(self, *args)
         except Exception as error:  # noqa: BLE001  the training must go on whatever happened here
-            self._trouble(error)
+            try:
+                self._note(f"not recorded because of an error inside probe: {error!r}", -1)
+            except Exception:  # noqa: BLE001  no room on the stack, warnings that are errors
+                self._unsaid = True
+        except BaseException as error:
+            with contextlib.suppress(Exception):
+                self._note(f"{type(error).__name__} interrupted probe: what it was recording then is missing", -1)
+            raise
 
     return safe
 
@@ -131,6 +141,7 @@ class Recorder:
         self._lock = threading.RLock()
         self._stacks = threading.local()
         self._said: set[str] = set()
+        self._unsaid = False
         self._notes: list[tuple[int, int, str]] = []
         self._modules: list[ModuleInfo] = []
         self._parameters: list[ParameterInfo] = []
@@ -146,6 +157,9 @@ class Recorder:
         self._roots: set[int] = set()
         self._unhooked: list[tuple[int, weakref.ref[Any], bool]] = []
         self._removals_of_step: list[Callable[[], None]] = []
+        self._leaf_removals: list[Callable[[], None]] = []
+        self._before: dict[int, Any] = {}
+        self._seen: dict[int, tuple[weakref.ref[Any], int, TensorStats]] = {}
         try:
             self._add_models(models)
             self._wants = [config.wants_phase(phase) for phase in Phase]
@@ -154,10 +168,10 @@ class Recorder:
             self._set_hooks()
             self._removals.append(adapter.on_update(optimizer, self._before_update, self._after_update))
             self._begin_step()
+            self.running = True
         except BaseException:
-            self._take_hooks_off()
+            self._end()
             raise
-        self.running = True
 
     @property
     def path(self) -> object:
@@ -259,10 +273,9 @@ class Recorder:
         self._micro = 0
         self._last_backward_micro = 0
         self._initialised = False
-        self._seen: dict[int, tuple[weakref.ref[Any], int, TensorStats]] = {}
-        self._before: dict[int, Any] = {}
+        self._seen, self._before = {}, {}
         self._views: list[tuple[weakref.ref[Any], int | None, int]] = []
-        self._leaf_removals: list[Callable[[], None]] = []
+        self._leaf_removals = []
         self._leaf_micros: dict[int, set[int]] = {}
         self._scalars: list[tuple[int, str, float]] = []
         self._groups: list[OptimizerGroup] = []
@@ -287,6 +300,9 @@ class Recorder:
                 self._begin_pass(index, context.grad_enabled, stack)
                 self._count_forward(index)
             self._record_initial()
+        if stack and stack[-1].step != self.step_number:
+            stack.append(_Call(stack[-1].step, 0, 0, index, 0, -1, False, False, False, "", -1))
+            return
         original = self._original(index, stack) if context.recomputing else None
         micro = original.micro if original else stack[-1].micro if stack else self._micro
         number = original.number if original else self._next_number(index, micro)
@@ -330,6 +346,12 @@ class Recorder:
         while call.module != index:
             call.raised, call.end = True, self._next_seq()
             call = stack.pop()
+        if call.step != self.step_number:
+            name = self._modules[index].path or "the model"
+            self._note(
+                f"{name} was running when another thread called probe.step(): its outputs are not recorded", index
+            )
+            return
         call.end = self._next_seq()
         call.raised = raised
         tensors = flatten(output, self._adapter.is_tensor)
@@ -390,11 +412,18 @@ class Recorder:
 
     def _begin_pass(self, root: int, grad_enabled: bool, stack: list[_Call]) -> None:
         """Count a forward of the root; what is left on the stack was left by exceptions."""
-        stack.clear()
+        self._abandon(stack)
         self._seen.clear()
         number = self._passes.get((root, grad_enabled), 0)
         self._passes[root, grad_enabled] = number + 1
         self._micro = number if grad_enabled else -1 - number
+
+    def _abandon(self, stack: list[_Call]) -> None:
+        """Take note of calls that were left by an interrupt, of which no hook was told."""
+        for call in stack:
+            if call.end < 0:
+                call.raised, call.end = True, self._next_seq()
+        stack.clear()
 
     def _count_forward(self, index: int) -> None:
         if not self.step_number and index in self._roots:
@@ -675,6 +704,24 @@ class Recorder:
 
     def step(self, scalars: dict[str, float]) -> None:
         """Close the step and begin the next one."""
+        with self._lock:
+            if not self.running:
+                return
+            try:
+                texts = self._next_step(scalars)
+            except Exception as error:  # noqa: BLE001  the training must go on
+                return self._give_up(f"recording to {self._writer.path} failed in probe.step() ({error!r})")
+            except BaseException as error:
+                with contextlib.suppress(ProbeWarning):
+                    self._give_up(f"recording to {self._writer.path} was interrupted in probe.step() ({error!r})")
+                raise
+        self._writer.wait_for_room()
+        for text in texts:
+            self._say(text)
+
+    def _next_step(self, scalars: dict[str, float]) -> list[str]:
+        """Close the step and begin the next one; return what is to be said."""
+        self._abandon(self._stack())
         if self._active:
             self._record_buffers()
             self._settle()
@@ -687,12 +734,13 @@ class Recorder:
         self.step_number += 1
         self._release_leaves()
         self._begin_step(f"step {self.step_number} is recorded in full: {because}" if because else "")
-        if self._writer.error is not None and self.running:
-            self._give_up()
+        if self._writer.error is not None:
+            self._give_up(f"writing {self._writer.path} failed ({self._writer.error})")
+            return []
+        no_loss = ""
         if self._triggers.needs_loss and "loss" not in scalars:
-            self._say("on_loss_jump looks at the loss, but probe.step() was given none: probe.step(loss=...)")
-        for text in (too_large, self._because):
-            self._say(text)
+            no_loss = "on_loss_jump looks at the loss, but probe.step() was given none: probe.step(loss=...)"
+        return [no_loss, too_large, self._because]
 
     def _shortage(self) -> str:
         """Say, when the first step has been recorded, if those to come will not fit on the disk."""
@@ -730,26 +778,55 @@ class Recorder:
 
     def log_number(self, name: str, value: float) -> None:
         """Record a number."""
-        if self._active:
+        if self.running and self._active:
             self._scalars.append((self.step_number, name, value))
+
+    def discard(self) -> None:
+        """End the recording as if it had never begun."""
+        self._end()
 
     def stop(self, state: StepState = StepState.CLOSED, *, one_step: bool = False) -> None:
         """Take every hook off, close the open step and the file; ``one_step`` when all may be meant as a single step."""
-        if not self.running:
-            return
+        path = self._writer.path
+        with self._lock:
+            if not self.running:
+                return
+            try:
+                text = self._last_step(state, one_step)
+            except Exception as error:  # noqa: BLE001  the training must go on
+                text = f"the last step is not in {path}: probe.stop() failed ({error!r})"
+            except BaseException as error:
+                self._end()
+                with contextlib.suppress(ProbeWarning):
+                    warn(f"the last step is not in {path}: probe.stop() was interrupted ({error!r})")
+                raise
+            finally:
+                self._end()
+        try:
+            self._writer.close()
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                with contextlib.suppress(ProbeWarning):
+                    warn(f"{path} is still being written: it will be complete when the process has ended")
+            raise
+        self._say(text)
+
+    @property
+    def inside_a_call(self) -> bool:
+        """Tell whether a module is running, or was left by an interrupt since which the model has not run again."""
+        return any(call.end < 0 for call in self._calls)
+
+    def _last_step(self, state: StepState, one_step: bool) -> str:
+        """Close the open step; return what is to be said."""
         if self._active:
             self._record_buffers()
             self._settle()
-        self.running = False
-        self._take_hooks_off()
         never_stepped = self._never_stepped(one_step) if state is StepState.CLOSED else ""
         if never_stepped:
             self._notes.append((0, -1, never_stepped))
         if self._active and (self._calls or self._seq or self._scalars or self._notes):
             self._end_step(state)
-        self._forget()
-        self._writer.close()
-        self._say(never_stepped)
+        return never_stepped
 
     def _never_stepped(self, one_step: bool) -> str:
         """Say that steps were not told apart, unless what ran may well have been a single one."""
@@ -765,6 +842,11 @@ class Recorder:
                 call.end = now
         if self._because:
             self._notes.append((self.step_number, -1, self._because))
+        if self._unsaid:
+            self._notes.append(
+                (self.step_number, -1, "not recorded because of an error inside probe that could not be said")
+            )
+            self._unsaid = False
         self._writer.end_step(
             self.step_number,
             calls=[call.as_row() for call in self._calls],
@@ -779,6 +861,22 @@ class Recorder:
         if not self._norms:  # they say nothing of the parameters that the step left
             self._last_recorded = self.step_number
 
+    def _end(self) -> None:
+        """End the recording: take every hook off, hold nothing of the model, let the file be finished.
+
+        All of it a second time, should the first be interrupted.
+        """
+        try:
+            self._end_once()
+        finally:
+            self._end_once()
+
+    def _end_once(self) -> None:
+        self.running = False
+        self._take_hooks_off()
+        self._forget()
+        self._writer.finish()
+
     def _forget(self) -> None:
         """Hold nothing of the model any longer."""
         self._tensors, self._calls, self._parameter_index = [], [], {}
@@ -789,7 +887,8 @@ class Recorder:
 
     def _take_hooks_off(self) -> None:
         for removal in [*self._removals, *self._removals_of_step]:
-            removal()
+            with contextlib.suppress(Exception):  # the others are to be taken off all the same
+                removal()
         self._removals, self._removals_of_step, self._unhooked = [], [], []
 
     def _release_leaves(self) -> None:
@@ -798,15 +897,10 @@ class Recorder:
             removal()
         self._leaf_removals.clear()
 
-    def _give_up(self) -> None:
-        """Stop because the file cannot be written; the training goes on."""
-        self.running = False
-        self._take_hooks_off()
-        self._forget()
-        warn(
-            f"writing {self._writer.path} failed ({self._writer.error}); the recording has stopped, your "
-            "training goes on, and the complete steps in the file can be read"
-        )
+    def _give_up(self, why: str) -> None:
+        """End the recording because of a fault; the training goes on."""
+        self._end()
+        warn(f"{why}; the recording has stopped, your training goes on, and the complete steps in the file can be read")
 
     def _note(self, text: str, module: int) -> None:
         """Say once, and put into the file, what could not be recorded."""
@@ -818,12 +912,6 @@ class Recorder:
         if text and text not in self._said:
             self._said.add(text)
             warn(text)
-
-    def _trouble(self, error: Exception) -> None:
-        try:
-            self._note(f"not recorded because of an error inside probe: {error!r}", -1)
-        except Exception:  # noqa: BLE001, S110  warnings may be errors; the training must go on
-            pass
 
 
 def _joined(prefix: str, path: str) -> str:

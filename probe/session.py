@@ -99,7 +99,7 @@ def start(
         the file is already there
     """
     global _current, _excluded, _starts
-    if _current is not None:
+    if _current is not None and _current.running:
         raise RecordingError(f"a recording to {_current.path} is under way; call probe.stop() first")
     options = {"level": level, "task": task, "steps": steps, "ranks": ranks, "modules": modules, "phases": phases,
                "tensors": tensors, "on_nonfinite": on_nonfinite, "on_loss_jump": on_loss_jump}  # fmt: skip
@@ -128,15 +128,21 @@ def start(
         config=settings.as_json(),
         model_config=adapter.model_config(models[0][1]),
     )
-    writer = Writer(target, info)
+    environment = _environment(adapter)
+    writer = _current = None
     try:
-        writer.set_attributes("environment", _environment(adapter))
+        writer = Writer(target, info)
+        writer.set_attributes("environment", environment)
         _current = Recorder(adapter, models, writer, settings, optimizer)
+        return target
     except BaseException:
-        writer.close()
-        target.unlink(missing_ok=True)
+        recorder, _current = _current, None
+        if recorder is not None:
+            recorder.discard()
+        if writer is not None:
+            writer.abandon()
+            target.unlink(missing_ok=True)
         raise
-    return target
 
 
 def step(loss: Any = None, **scalars: Any) -> None:
@@ -191,19 +197,22 @@ def capture(model: Any, path: str | os.PathLike[str] | None = None, **options: A
 
 def _stop(state: StepState, *, one_step: bool = False) -> None:
     global _current, _excluded, _warned
-    recorder, _current = _current, None
     _excluded, _warned = False, True
+    recorder = _current
     if recorder is None:
         return
     try:
         recorder.stop(state, one_step=one_step)
     except StoreError as error:
         warn(str(error))
+    finally:
+        if not recorder.running:
+            _current = None
 
 
 def _stop_at_exit() -> None:
-    """Complete a recording that the program never stopped; its step is aborted if an exception ended the program."""
-    failed = getattr(sys, "last_value", None) is not None
+    """Complete a recording that the program never stopped; its step is aborted if an exception ended it."""
+    failed = getattr(sys, "last_value", None) is not None or (_current is not None and _current.inside_a_call)
     _stop(StepState.ABORTED if failed else StepState.CLOSED)
 
 

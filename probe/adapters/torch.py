@@ -174,11 +174,10 @@ class TorchAdapter(Adapter):
         if isinstance(module, torch.jit.ScriptModule):
             raise TypeError("a ScriptModule takes no hooks with keyword arguments")
         mine = weakref.ref(module)
-        handles = (
-            module.register_forward_pre_hook(_PreHook(mine, before), with_kwargs=True),
-            module.register_forward_hook(_PostHook(mine, after), with_kwargs=True, always_call=True),
+        return _all_or_none(
+            lambda: module.register_forward_pre_hook(_PreHook(mine, before), with_kwargs=True),
+            lambda: module.register_forward_hook(_PostHook(mine, after), with_kwargs=True, always_call=True),
         )
-        return lambda: [handle.remove() for handle in handles] and None
 
     def on_gradient(self, tensor: torch.Tensor, found: Callable[[torch.Tensor], None]) -> Removal | None:
         return tensor.register_hook(found).remove if tensor.requires_grad else None
@@ -238,10 +237,12 @@ class TorchAdapter(Adapter):
             after(_groups(optimizer))
 
         if optimizer is None:
-            handles = (register_optimizer_step_pre_hook(pre_hook), register_optimizer_step_post_hook(post_hook))
-        else:
-            handles = (optimizer.register_step_pre_hook(pre_hook), optimizer.register_step_post_hook(post_hook))
-        return lambda: [handle.remove() for handle in handles] and None
+            return _all_or_none(
+                lambda: register_optimizer_step_pre_hook(pre_hook), lambda: register_optimizer_step_post_hook(post_hook)
+            )
+        return _all_or_none(
+            lambda: optimizer.register_step_pre_hook(pre_hook), lambda: optimizer.register_step_post_hook(post_hook)
+        )
 
     def optimizer_state(self, optimizer: Optimizer, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         state = optimizer.state.get(parameter, {})
@@ -261,7 +262,11 @@ class _Backwards:
         self._hooked: dict[int, Any] = {}
         self._stale = True
         """a parameter may have been unfrozen since the hooks were set"""
-        self._hook()
+        try:
+            self._hook()
+        except BaseException:
+            self.remove()
+            raise
 
     @property
     def unsettled(self) -> bool:
@@ -311,6 +316,23 @@ class _Backwards:
             next(iter(self._open.values())).update(touched)
         elif touched:
             self._ended(sorted(touched))
+
+
+def _all_or_none(*registrations: Callable[[], Any]) -> Removal:
+    """Set hooks, all of them or, should something interrupt, none; return what takes them off."""
+    handles: list[Any] = []
+
+    def remove() -> None:
+        for handle in handles:
+            handle.remove()
+
+    try:
+        for register in registrations:
+            handles.append(register())
+        return remove
+    except BaseException:
+        remove()
+        raise
 
 
 class _CallHook:

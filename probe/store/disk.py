@@ -52,7 +52,6 @@ class Disk:
     def __init__(self, path: Path) -> None:
         self.error: OSError | None = None
         self._frozen = False
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         self._process = os.getpid()
         self._held: dict[int, bytes | bytearray] = {}
         self._on_disk: dict[int, bytes | bytearray] = {}
@@ -61,6 +60,7 @@ class Disk:
         self._committed_pages = self._committed_size = 0
         self._torn = False
         self._size = self._position = self._written = 0
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
 
     def commit(self) -> None:
         """Write what is held, all or nothing. Raises OSError if this or any write before it failed."""

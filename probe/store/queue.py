@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Queue:
-    """First in, first out; holds at most ``limit`` bytes (or one item that is larger)."""
+    """First in, first out; who waits for room after each item lets it hold ``limit`` bytes, or one item more."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -18,15 +18,19 @@ class Queue:
         self._changed = threading.Condition()
 
     def put(self, job: Callable[[], object] | None, nbytes: int = 0) -> None:
-        """Append a job; wait while there is no room for its bytes."""
+        """Append a job. Does not wait: what interrupts a wait must not lose the job, see `wait_for_room`."""
         with self._changed:
-            while nbytes and self._items and self._bytes + nbytes > self.limit and not self._closed:
-                self._changed.wait()
             if self._closed:
                 return
             self._items.append((job, nbytes))
             self._bytes += nbytes
             self._changed.notify_all()
+
+    def wait_for_room(self) -> None:
+        """Wait while more is held than the limit, unless it is a single item."""
+        with self._changed:
+            while self._bytes > self.limit and len(self._items) > 1:
+                self._changed.wait()
 
     def get(self) -> Callable[[], object] | None:
         """Take the first job, or wait for one; None is the last."""
@@ -44,4 +48,5 @@ class Queue:
             self._closed = True
             self._items.clear()
             self._items.append((None, 0))
+            self._bytes = 0
             self._changed.notify_all()

@@ -10,8 +10,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import itertools
 import json
-import math
 import os
 import threading
 import time
@@ -44,9 +44,8 @@ _BATCH = 1024
 """records that are handed over together"""
 _HANDOVER = 8 << 20
 """bytes of values that are handed over together"""
-_CHUNK = 8 * PAGE
+_CHUNK = 1 << 15
 """bytes in a chunk of a table; the last one is written anew at every step"""
-_CHECKSUM = 4
 _TREE_LIMIT = 20_000
 _NOTES_LIMIT = 10_000
 _NAMES_LIMIT = 32 << 20
@@ -84,28 +83,33 @@ class Writer:
     def __init__(self, path: Path, info: RunInfo, queue_bytes: int = 256 << 20) -> None:
         self.path = path
         self.error: Exception | None = None
-        self._disk, self._file = _create(path, info)
         self._slots, self._shapes = _Names("slots", storable_text), _Names("shapes", json.dumps)
         self._known: dict[tuple[object, ...], int] = {}
         self._known_before: dict[tuple[object, ...], int] = {}
         self._n_tensors = 0
         self._new_tensors: list[tuple[int, np.ndarray, str, int]] = []
-        self._records: list[bytes] = []
-        self._sketches: list[np.ndarray | None] = []
+        self._records: list[tuple[bytes, np.ndarray | None]] = []
         self._counts = dict.fromkeys(("records", "calls", "scalars", "notes", "optimizer"), 0)
         self._pack_record = packer(schema.RECORDS).pack
         self._jobs: deque[Callable[[], object]] = deque()
         self._jobs_bytes = 0
         self._queue = Queue(queue_bytes)
-        self._tables = {name: Table(self._file, name) for name in (*schema.TABLES, "slots", "shapes", "sketches")}
-        self._values = Values(self._file, self._disk)
         self._modules: list[str] = []
         self._stored: list[np.ndarray] = []
         self._n_stored = 0
+        self._torn = self._finishing = False
         self._working = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="probe-writer", daemon=True)
-        self._thread.start()
+        self._disk, self._file = _create(path, info)
         _LIVE.add(self)
+        try:
+            self._tables = {name: Table(self._file, name) for name in (*schema.TABLES, "slots", "shapes", "sketches")}
+            self._values = Values(self._file, self._disk)
+            self._thread.start()
+        except BaseException:
+            self.abandon()
+            path.unlink()
+            raise
 
     # Handed over by the recorder's thread
 
@@ -154,9 +158,10 @@ class Writer:
             self._n_tensors += 1
             self._new_tensors.append((tensor, array, dtype, index))
             self._jobs_bytes += array.nbytes
-            if self._jobs_bytes >= min(_HANDOVER, self._queue.limit // 4):
-                self._hand_over()
         self._known[key] = tensor
+        if self._jobs_bytes >= min(_HANDOVER, self._queue.limit // 4):
+            self._hand_over()
+            self._queue.wait_for_room()
         return tensor
 
     def add_record(self, row: tuple[Any, ...], sketch: np.ndarray | None) -> None:
@@ -164,11 +169,11 @@ class Writer:
 
         Nobody may write to the sketch again. Where there is none (None) its numbers are zeros.
         """
-        self._records.append(self._pack_record(*row))
-        self._sketches.append(sketch)
+        self._records.append((self._pack_record(*row), sketch))
         if len(self._records) >= _BATCH:
             self._take_records()
             self._hand_over()
+            self._queue.wait_for_room()
 
     def end_step(
         self,
@@ -181,7 +186,7 @@ class Writer:
         wall_time: float,
         state: StepState,
     ) -> None:
-        """Close a step: all that was added since the last one belongs to it. Does not wait."""
+        """Close a step: all that was added since the last one belongs to it. Does not wait: `wait_for_room` does."""
         self._take_records()
         optimizer = [
             (step, g.optimizer, storable_text(g.class_name), g.group, _as_json(g.hyper),
@@ -203,21 +208,32 @@ class Writer:
         self._known, self._known_before = {}, self._known
         self._hand_over()
 
-    def close(self) -> None:
-        """Write what is left, the readable tree, and close the file. Raises StoreError if writing failed."""
-        if self._thread.is_alive():
+    def wait_for_room(self) -> None:
+        """Wait while the queue holds more than it may."""
+        self._queue.wait_for_room()
+
+    def finish(self) -> None:
+        """Let what is left be written, and the readable tree, and the file be closed. Does not wait for it."""
+        if not self._finishing:
             self._jobs.append(self._finish)
             self._hand_over()
             self._queue.put(None)
-            self._thread.join()
+            self._finishing = True
+
+    def close(self) -> None:
+        """Finish, and wait for it. Raises StoreError if writing failed."""
+        self.finish()
+        self._thread.join()
+        self._queue.close()  # whoever is inside a hook still need not wait for a thread that has ended
         _LIVE.discard(self)
         if self.error is not None:
             raise StoreError(_failure_text(self.path, self.error)) from self.error
 
     def abandon(self) -> None:
-        """Let go of the file without writing to it again."""
-        if self._thread.is_alive():
+        """Let go of the file without writing to it again, unless it is being finished: then wait for that."""
+        if not self._finishing:
             self._queue.close()
+        if self._thread.is_alive():
             self._thread.join()
         self._let_go()
 
@@ -232,20 +248,29 @@ class Writer:
     def _take_records(self) -> None:
         """Make a job of the records so far."""
         if self._records:
-            self._jobs.append(functools.partial(self._append_records, self._records, self._sketches))
-            self._jobs_bytes += len(self._records) * (schema.RECORDS.itemsize + len(_NO_SKETCH))
-            self._counts["records"] += len(self._records)
-            self._records, self._sketches = [], []
+            records, self._records = self._records, []
+            self._jobs.append(functools.partial(self._append_records, records))
+            self._jobs_bytes += len(records) * (schema.RECORDS.itemsize + len(_NO_SKETCH))
+            self._counts["records"] += len(records)
 
     def _hand_over(self) -> None:
-        """Put into the queue what was collected, behind the names that it refers to."""
+        """Put into the queue what was collected, behind the names that it refers to.
+
+        What is interrupted here (Ctrl-C, no memory, no room on the stack) may have been put there or not: then no more
+        is written.
+        """
+        if self._torn:
+            self.error = self.error or RecordingError("interrupted while rows were handed over")
+            self._queue.close()
+            return
+        self._torn = True
         jobs, nbytes = self._jobs, self._jobs_bytes
         jobs.appendleft(functools.partial(self._values.store, self._new_tensors))
         for names in (self._slots, self._shapes):
-            jobs.appendleft(functools.partial(self._tables[names.table].append_rows, names.new))
-            names.new = []
+            jobs.appendleft(functools.partial(self._tables[names.table].append_rows, names.taken()))
         self._jobs, self._jobs_bytes, self._new_tensors = deque(), 0, []
         self._queue.put(functools.partial(_do, jobs), nbytes)
+        self._torn = False
 
     # Done by the writer's thread
 
@@ -259,6 +284,7 @@ class Writer:
         except Exception as error:  # noqa: BLE001  whatever went wrong, the training goes on
             self.error = error
             self._queue.close()
+        if self.error is not None:
             with self._working:
                 self._let_go()
 
@@ -270,7 +296,8 @@ class Writer:
             self._file.close()
         self._disk.close()
 
-    def _append_records(self, packed: list[bytes], sketches: list[np.ndarray | None]) -> None:
+    def _append_records(self, records: list[tuple[bytes, np.ndarray | None]]) -> None:
+        packed, sketches = zip(*records, strict=True)
         rows = np.frombuffer(b"".join(packed), schema.RECORDS)
         self._tables["records"].append(rows)
         if any(sketch is not None for sketch in sketches):
@@ -292,6 +319,8 @@ class Writer:
         self._disk.commit()
 
     def _finish(self) -> None:
+        if not self._file:  # done already
+            return
         self._values.flush()
         if self._stored and self._n_stored <= _TREE_LIMIT:
             link_tree(self._file, links_of(np.concatenate(self._stored), self._modules, self._slots.names))
@@ -306,11 +335,9 @@ class _Names:
 
     def __init__(self, table: str, text: Callable[[Any], str]) -> None:
         self.table = table
-        self.new: list[str] = []
-        """texts that are not in the file yet"""
         self._text = text
         self._numbers: dict[Any, int] = {}
-        self._bytes = 0
+        self._taken = self._bytes = 0
 
     @property
     def names(self) -> list[Any]:
@@ -322,15 +349,21 @@ class _Names:
         return self._add(name) if number is None else number
 
     def _add(self, name: Any) -> int:
-        text = self._text(name)
-        if self._bytes + len(text) + 100 > _NAMES_LIMIT:
+        size = len(self._text(name)) + 100
+        if self._bytes + size > _NAMES_LIMIT:
             raise RecordingError(
                 f"there are {len(self._numbers):,} different {self.table} already: tensors with further ones are not recorded"
             )
-        self._bytes += len(text) + 100
-        self.new.append(text)
+        self._bytes += size
         number = self._numbers[name] = len(self._numbers)
         return number
+
+    def taken(self) -> list[str]:
+        """Return the texts that are not in the file yet, to be appended there."""
+        count = len(self._numbers) - self._taken
+        new = list(itertools.islice(reversed(self._numbers), count))[::-1]
+        self._taken += count
+        return [self._text(name) for name in new]
 
 
 def _do(jobs: deque[Callable[[], object]]) -> None:
@@ -349,18 +382,15 @@ def _create(path: Path, info: RunInfo) -> tuple[Disk, h5py.File]:
         text = f"cannot create {path}: {error.strerror}; is the folder there and writable?"
         raise StoreError(text) from error
     file = h5py.File(disk, "w", **_LAYOUT)
+    _lay_out(file, info)
+    file.flush()
     try:
-        _lay_out(file, info)
-        file.flush()
         disk.commit()
-    except BaseException as error:
-        disk.freeze()
+    except OSError as error:
         file.close()
         disk.close()
         path.unlink()
-        if error is not disk.error:
-            raise
-        raise StoreError(f"cannot write {path}: {disk.error.strerror}") from error
+        raise StoreError(f"cannot write {path}: {error.strerror}") from error
     return disk, file
 
 
@@ -369,19 +399,12 @@ def _lay_out(file: h5py.File, info: RunInfo) -> None:
     file.attrs.update({"format": schema.FORMAT, "version": schema.VERSION})
     file.attrs.update({key: _plain(value) for key, value in attributes.items()})
     texts = dict.fromkeys(("slots", "shapes"), h5py.string_dtype())
-    for table, dtype in {**schema.TABLES, **texts}.items():
-        _create_table(file, table, (), dtype)
-    _create_table(file, "sketches", (WIDTH,), np.dtype("f8"))
-    file.create_dataset("tensors/blob", shape=(0,), maxshape=(None,), dtype="u1", chunks=(_CHUNK,))
+    for table, dtype in {**schema.TABLES, **texts, "tensors/blob": np.dtype("u1")}.items():
+        rows = _CHUNK // dtype.itemsize
+        file.create_dataset(table, shape=(0,), maxshape=(None,), dtype=dtype, chunks=(rows,))
+    rows = _CHUNK // len(_NO_SKETCH)
+    file.create_dataset("sketches", shape=(0, WIDTH), maxshape=(None, WIDTH), dtype="f8", chunks=(rows, WIDTH))
     file.create_group("environment")
-
-
-def _create_table(file: h5py.File, name: str, row: tuple[int, ...], dtype: np.dtype) -> None:
-    """Create an empty table whose chunks have checksums: a flipped bit in a statistic would be a finding."""
-    rows = (_CHUNK - _CHECKSUM) // (dtype.itemsize * math.prod(row))
-    file.create_dataset(
-        name, shape=(0, *row), maxshape=(None, *row), dtype=dtype, chunks=(rows, *row), fletcher32=not dtype.hasobject
-    )  # fmt: skip
 
 
 def _plain(value: object) -> object:
