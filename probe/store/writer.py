@@ -12,6 +12,7 @@ import contextlib
 import functools
 import itertools
 import json
+import math
 import os
 import threading
 import time
@@ -44,8 +45,9 @@ _BATCH = 1024
 """records that are handed over together"""
 _HANDOVER = 8 << 20
 """bytes of values that are handed over together"""
-_CHUNK = 1 << 15
+_CHUNK = 8 * PAGE
 """bytes in a chunk of a table; the last one is written anew at every step"""
+_CHECKSUM = 4
 _TREE_LIMIT = 20_000
 _NOTES_LIMIT = 10_000
 _NAMES_LIMIT = 32 << 20
@@ -382,15 +384,18 @@ def _create(path: Path, info: RunInfo) -> tuple[Disk, h5py.File]:
         text = f"cannot create {path}: {error.strerror}; is the folder there and writable?"
         raise StoreError(text) from error
     file = h5py.File(disk, "w", **_LAYOUT)
-    _lay_out(file, info)
-    file.flush()
     try:
+        _lay_out(file, info)
+        file.flush()
         disk.commit()
-    except OSError as error:
+    except BaseException as error:
+        disk.freeze()
         file.close()
         disk.close()
         path.unlink()
-        raise StoreError(f"cannot write {path}: {error.strerror}") from error
+        if error is not disk.error:
+            raise
+        raise StoreError(f"cannot write {path}: {disk.error.strerror}") from error
     return disk, file
 
 
@@ -399,12 +404,19 @@ def _lay_out(file: h5py.File, info: RunInfo) -> None:
     file.attrs.update({"format": schema.FORMAT, "version": schema.VERSION})
     file.attrs.update({key: _plain(value) for key, value in attributes.items()})
     texts = dict.fromkeys(("slots", "shapes"), h5py.string_dtype())
-    for table, dtype in {**schema.TABLES, **texts, "tensors/blob": np.dtype("u1")}.items():
-        rows = _CHUNK // dtype.itemsize
-        file.create_dataset(table, shape=(0,), maxshape=(None,), dtype=dtype, chunks=(rows,))
-    rows = _CHUNK // len(_NO_SKETCH)
-    file.create_dataset("sketches", shape=(0, WIDTH), maxshape=(None, WIDTH), dtype="f8", chunks=(rows, WIDTH))
+    for table, dtype in {**schema.TABLES, **texts}.items():
+        _create_table(file, table, (), dtype)
+    _create_table(file, "sketches", (WIDTH,), np.dtype("f8"))
+    file.create_dataset("tensors/blob", shape=(0,), maxshape=(None,), dtype="u1", chunks=(_CHUNK,))
     file.create_group("environment")
+
+
+def _create_table(file: h5py.File, name: str, row: tuple[int, ...], dtype: np.dtype) -> None:
+    """Create an empty table whose chunks have checksums: a flipped bit in a statistic would be a finding."""
+    rows = (_CHUNK - _CHECKSUM) // (dtype.itemsize * math.prod(row))
+    file.create_dataset(
+        name, shape=(0, *row), maxshape=(None, *row), dtype=dtype, chunks=(rows, *row), fletcher32=not dtype.hasobject
+    )  # fmt: skip
 
 
 def _plain(value: object) -> object:
