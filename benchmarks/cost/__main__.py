@@ -20,6 +20,8 @@ from benchmarks.cost.table import cost_table, passes_table, trust
 
 ROOT = Path(__file__).parents[2]
 PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
+PAIRS = {"512": 10, "128": 40, "tiny": 2}
+"""Timed pairs of steps, by size: short steps vary more."""
 WIDTH = 180
 """Columns of the table where it does not go to a terminal."""
 
@@ -27,16 +29,14 @@ WIDTH = 180
 @click.command()
 @click.option("--row", "rows", multiple=True, type=click.Choice([*ROWS, "passes"]), help="Only this; may be repeated.")
 @click.option("--size", "sizes", multiple=True, type=click.Choice(list(SIZES)), help="Only this; may be repeated.")
-@click.option("--pairs", type=click.IntRange(min=2), default=10, show_default=True, help="Timed pairs of steps.")
-@click.option(
-    "--quick", is_flag=True, help="A tiny model, 2 pairs, small tensors: shows that it runs, not what it costs."
-)
+@click.option("--pairs", type=click.IntRange(min=2), help="Timed pairs of steps [default: 10 at 512, 40 at 128].")
+@click.option("--quick", is_flag=True, help="A tiny model, few pairs: shows that it runs, not what it costs.")
 @click.option("--peers", is_flag=True, help="mindstudio-probe beside probe.")
 @click.option("--peers-python", type=click.Path(path_type=Path), default=PEERS_PYTHON, help="A Python that has it.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Write recordings here [default: temporary files].")
 @click.option("--json", "out", type=click.Path(path_type=Path), help="Write the figures here; others there are kept.")
 def main(
-    rows: tuple[str, ...], sizes: tuple[str, ...], pairs: int, quick: bool, peers: bool, peers_python: Path,
+    rows: tuple[str, ...], sizes: tuple[str, ...], pairs: int | None, quick: bool, peers: bool, peers_python: Path,
     folder: Path | None, out: Path | None,
 ) -> None:  # fmt: skip
     """Time plain and recorded training steps in turn, and print what recording costs.
@@ -46,11 +46,10 @@ def main(
     sizes = sizes or (("tiny",) if quick else ("512", "128"))
     chosen = [row for row in ROWS if row in rows or (not rows and (peers or ROWS[row].tool == "probe"))]
     results = _earlier(out)
-    pairs = 2 if quick else pairs
     for size in sizes:
         for row in chosen:
             python = sys.executable if ROWS[row].tool == "probe" else str(peers_python)
-            found = _child(python, "benchmarks.cost.measure", [row, size, str(pairs)], folder)
+            found = _child(python, "benchmarks.cost.measure", [row, size, str(pairs or PAIRS[size])], folder)
             results["rows"] = [r for r in results["rows"] if (r["row"], r["size"]) != (row, size)] + [found]
     if not rows or "passes" in rows:
         results["passes"] = _child(

@@ -47,7 +47,7 @@ ROWS = {
     "tensors": Row("tensors of everything", "probe", {"task": "tensor"}, pairs_per_file=2),
     "norms": Row("norms, for whole runs", "probe", {"task": "norms"}, wall={"512": 1.03, "128": 1.03}),
     "peer-statistics": Row("statistics, L0", "msprobe", {"task": "statistics", "level": "L0"}),
-    "peer-tensors": Row("tensors, L0", "msprobe", {"task": "tensor", "level": "L0"}, pairs_per_file=2),
+    "peer-tensors": Row("tensors, L0", "msprobe", {"task": "tensor", "level": "L0"}, pairs_per_file=5),
     "peer-statistics-L1": Row("statistics, L1", "msprobe", {"task": "statistics", "level": "L1"}),
     "peer-tensors-L1": Row("tensors, L1", "msprobe", {"task": "tensor", "level": "L1"}, pairs_per_file=2),
 }
