@@ -43,6 +43,7 @@ from probe.store.schema import CALLS, RECORDS
 from probe.store.writer import Writer
 from probe.triggers import Triggers
 
+_RECORD_BYTES = RECORDS.itemsize
 _WAITING = 8192
 """records that wait for a device, at most, before it is waited for"""
 _UNMEASURED = TensorStats(*[math.nan] * 5, 0, 0, 0, 0, 0, 0, HashKind.NONE, np.zeros(WIDTH))
@@ -669,9 +670,12 @@ class Recorder:
             self._add(facts_row, slot, stats if type(stats) is TensorStats else next(settled), values)
 
     def _add(self, facts_row: tuple[Any, ...], slot: str, stats: TensorStats, values: int) -> None:
-        sketch = None if stats.hash_kind is HashKind.NONE else stats.sketch
-        self._writer.add_record((*facts_row, *stats[:-1], values), sketch)
-        self._nbytes += RECORDS.itemsize if sketch is None else RECORDS.itemsize + sketch.nbytes
+        if stats.hash_kind is HashKind.NONE:
+            self._writer.add_record((*facts_row, *stats[:-1], values), None)
+            self._nbytes += _RECORD_BYTES
+        else:
+            self._writer.add_record((*facts_row, *stats[:-1], values), stats.sketch)
+            self._nbytes += _RECORD_BYTES + 8 * WIDTH
         if (stats.nan or stats.posinf or stats.neginf) and self._triggers.look_at_values:
             self._saw_nonfinite(*facts_row[4:8], slot, stats)
 

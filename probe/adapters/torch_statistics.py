@@ -30,6 +30,7 @@ _KNOWN_SIZE = 4096
 """bytes from which on a tensor's statistics are remembered by its hash: equal bytes are passed over once"""
 _KNOWN_LIMIT = 4096
 
+_XXH3 = HashKind.XXH3_128
 _known: dict[tuple[object, ...], TensorStats] = {}
 
 
@@ -64,15 +65,16 @@ def measure_in_place(tensor: torch.Tensor, order: Sequence[int]) -> TensorStats 
     kind = _KINDS.get(tensor.dtype)
     if kind is None or not _lies_plain(tensor):
         return None
-    order, digest = tuple(order), kernel.digest(tensor.data_ptr(), tensor.nbytes)
-    if tensor.nbytes < _KNOWN_SIZE:
-        return _passed_over(tensor, kind, order, digest)
-    key = (digest, kind, tensor.shape, order)
+    address, nbytes, shape, order = tensor.data_ptr(), tensor.nbytes, tensor.shape, tuple(order)
+    digest = kernel.digest(address, nbytes)
+    if nbytes < _KNOWN_SIZE:
+        return kernel.stats(address, kind, shape, order, digest, _XXH3)
+    key = (digest, kind, shape, order)
     stats = _known.get(key)
     if stats is None:
         if len(_known) >= _KNOWN_LIMIT:
             _known.clear()
-        stats = _known[key] = _passed_over(tensor, kind, order, digest)
+        stats = _known[key] = kernel.stats(address, kind, shape, order, digest, _XXH3)
     return stats
 
 
@@ -116,10 +118,6 @@ def _lies_plain(tensor: torch.Tensor) -> bool:
         and not tensor.is_neg()
         and (tensor.data_ptr() != 0 or tensor.numel() == 0)
     )
-
-
-def _passed_over(tensor: torch.Tensor, kind: int, order: tuple[int, ...], digest: bytes) -> TensorStats:
-    return kernel.stats(tensor.data_ptr(), kind, tensor.shape, order, digest, HashKind.XXH3_128)
 
 
 def _measure_by_operations(tensor: torch.Tensor, order: Sequence[int], hash_kind: HashKind) -> TensorStats:

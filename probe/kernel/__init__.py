@@ -83,7 +83,7 @@ def stats(
     """
     plan = _plans.get((shape, order)) or _plan(shape, order)
     numbers, sketch = _kernel.measure(address, kind, plan, VALUE_SEED, subtracted, digest, hash_kind)
-    return TensorStats(*numbers, np.frombuffer(sketch))
+    return TensorStats._make((*numbers, np.frombuffer(sketch)))
 
 
 _plans: dict[tuple[tuple[int, ...], tuple[int, ...]], bytes] = {}
