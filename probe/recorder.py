@@ -24,6 +24,7 @@ import numpy as np
 from probe.adapters.base import Adapter, Group, NamedModule, NamedTensor, TensorFacts
 from probe.blocks import main_blocks
 from probe.config import RecordConfig
+from probe.contents import Contents, joined
 from probe.errors import ProbeWarning, warn
 from probe.growth import shortage
 from probe.records import (
@@ -38,7 +39,7 @@ from probe.records import (
     TensorStats,
 )
 from probe.sketch import WIDTH
-from probe.slots import flatten
+from probe.slots import DEPTH, flatten, holds_tensor, is_container
 from probe.store.schema import CALLS, RECORDS
 from probe.store.writer import Writer
 from probe.triggers import Triggers
@@ -143,17 +144,21 @@ class Recorder:
         self._stacks = threading.local()
         self._said: set[str] = set()
         self._unsaid = False
+        self._missed: set[str] = set()
+        self._opaque: set[type] = set()
         self._notes: list[tuple[int, int, str]] = []
         self._modules: list[ModuleInfo] = []
         self._parameters: list[ParameterInfo] = []
         self._tensors: list[NamedTensor] = []
         self._parameter_index: dict[int, int] = {}
+        self._contents = Contents(adapter, self._tensors, self._parameters, self._parameter_index)
         self._last_recorded: int | None = None
         self._waiting: list[tuple[tuple[Any, ...], str, Any, int]] = []
         self._triggers = Triggers(config.on_nonfinite, config.on_loss_jump)
         self._room_is_known = False
         self._forwards: Counter[int] = Counter()
         self._updates = 0
+        self._last_backward_step: int | None = None
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._roots: set[int] = set()
         self._unhooked: list[tuple[int, weakref.ref[Any], bool]] = []
@@ -198,6 +203,7 @@ class Recorder:
                 self._modules.append(_module_info(named, prefix, index_of, n_params))
             for named in modules:
                 self._unhooked.append((index_of[named.path], weakref.ref(named.module), named.is_leaf))
+            self._contents.add(prefix, model)
             for text in self._adapter.cautions(model):
                 self._note(text, first)
         self._writer.add_modules(self._modules)
@@ -214,7 +220,7 @@ class Recorder:
             self._parameter_index[id(named.tensor)] = len(self._parameters)
             self._tensors.append(named)
             self._parameters.append(
-                ParameterInfo(tuple(_joined(prefix, name) for name in named.names), index_of.get(owner, 0), slot,
+                ParameterInfo(tuple(joined(prefix, name) for name in named.names), index_of.get(owner, 0), slot,
                               facts.shape, facts.dtype, facts.requires_grad, named.is_buffer, named.axes)
             )  # fmt: skip
         return elements
@@ -317,9 +323,12 @@ class Recorder:
         stack.append(call)
         if self._norms:
             return
-        tensors = flatten(args, self._adapter.is_tensor)
+        missed: list[tuple[str, object]] = []
+        tensors = flatten(args, self._adapter.is_tensor, "", missed)
         if kwargs:
-            tensors += flatten(kwargs, self._adapter.is_tensor)
+            tensors += flatten(kwargs, self._adapter.is_tensor, "", missed)
+        if missed:
+            self._note_missed(Role.INPUT, index, missed)
         if not call.recomputed:
             for slot, tensor in tensors:
                 self._observe(Phase.FORWARD, Role.INPUT, index, slot, tensor, call)
@@ -355,7 +364,10 @@ class Recorder:
             return
         call.end = self._next_seq()
         call.raised = raised
-        tensors = flatten(output, self._adapter.is_tensor)
+        missed: list[tuple[str, object]] = []
+        tensors = flatten(output, self._adapter.is_tensor, "", missed)
+        if missed:
+            self._note_missed(Role.OUTPUT, index, missed)
         if not call.recomputed:
             for slot, tensor in tensors:
                 self._observe(Phase.FORWARD, Role.OUTPUT, index, slot, tensor, call)
@@ -366,6 +378,20 @@ class Recorder:
         if not stack:
             self._seen.clear()
             self._look_at_views()
+
+    def _note_missed(self, role: Role, index: int, missed: list[tuple[str, object]]) -> None:
+        """Say of what was given or returned that it holds tensors which are not recorded; once for each kind."""
+        for slot, value in missed:
+            what = self._adapter.unreadable(value)
+            if not what and is_container(value):
+                what = f"tensors more than {DEPTH} containers deep"
+            elif not what and (type(value) in self._opaque or holds_tensor(value, self._adapter.is_tensor)):
+                self._opaque.add(type(value))
+                what = f"tensors in objects of class {type(value).__qualname__}"
+            if what and what not in self._missed:
+                self._missed.add(what)
+                name = self._modules[index].path or "the root"
+                self._note(f"{what} are not recorded; the first is {role.label} {slot} of {name}", index)
 
     def _look_at_views(self) -> None:
         """A view that is changed in place loses the hook on its gradient: say so."""
@@ -505,6 +531,7 @@ class Recorder:
 
     @_guarded
     def _backward_ended(self, touched: list[int]) -> None:
+        self._last_backward_step = self.step_number
         if not self._active or self._norms or not self._wants[Phase.GRADIENT]:
             return
         for index in touched:
@@ -521,14 +548,22 @@ class Recorder:
         self._initialised = True
         follows = self._last_recorded is not None and self._last_recorded == self.step_number - 1
         if not follows:
+            self._look_for_changes()
             for index, named in enumerate(self._tensors):
                 role = Role.BUFFER if named.is_buffer else Role.PARAM
                 self._observe_parameter(Phase.INIT, role, index, named.tensor, 0)
             self._init_bytes = self._nbytes
 
     @_guarded
+    def _look_for_changes(self) -> None:
+        news = self._contents.news()
+        if news:
+            self._note(news, -1)
+
+    @_guarded
     def _record_buffers(self) -> None:
         """Record what the step made of the buffers: running statistics."""
+        self._look_for_changes()
         if self._initialised:
             for index, named in enumerate(self._tensors):
                 if named.is_buffer:
@@ -538,6 +573,7 @@ class Recorder:
     def _before_update(self, groups: list[Group], why_not: str) -> None:
         if not self._active or not self._wants[Phase.UPDATE]:
             return
+        self._look_at_order(groups, why_not)
         for _, index in self._own(groups):
             parameter = self._tensors[index].tensor
             gradient = self._adapter.gradient(parameter)
@@ -547,6 +583,16 @@ class Recorder:
                 self._observe_parameter(Phase.UPDATE, Role.PARAM_GRAD, index, gradient, 0)
             if not self._norms and self._config.task is not Task.STRUCTURE:
                 self._keep_for_update(index)
+
+    def _look_at_order(self, groups: list[Group], why_not: str) -> None:
+        """Say that the gradients of the step before are used only now: probe.step() should come behind the update."""
+        before = self._last_backward_step
+        unseen = why_not or self._config.task is Task.NORMS  # backward comes later, or nobody listens to it
+        late = before is not None and before < self.step_number and not unseen
+        if late and any(
+            self._adapter.gradient(self._tensors[index].tensor) is not None for _, index in self._own(groups)
+        ):
+            self._note("probe.step() comes before the optimizer's step: updates are recorded one step late", -1)
 
     def _keep_for_update(self, index: int) -> None:
         """Copy a parameter until the optimizer has changed it; where memory is short, say that the update is lost."""
@@ -603,7 +649,10 @@ class Recorder:
         self, phase: Phase, role: Role, index: int, tensor: Any, micro: int, slot: str | None = None
     ) -> None:
         info = self._parameters[index]
-        if not self._keep[info.module] and not self._norms:
+        if index in self._contents.gone or (not self._keep[info.module] and not self._norms):
+            return
+        if not self._adapter.is_tensor(tensor) and self._config.task is not Task.STRUCTURE:
+            self._note_missed(role, info.module, [(slot or info.slot, tensor)])
             return
         self._record(phase, role, info.module, 0, slot or info.slot, tensor, micro, index, info.axes, fresh=True)
 
@@ -685,7 +734,7 @@ class Recorder:
         if role is Role.OUTPUT and stats.nan:
             self._triggers.saw_nonfinite(f"output {slot} of {path or 'the root'} has NaN")
         elif role is Role.PARAM_GRAD and phase is Phase.UPDATE:
-            name = _joined(path, slot)
+            name = joined(path, slot)
             self._triggers.saw_nonfinite(f"the gradient of {name}, as the optimizer used it, has NaN or Inf")
 
     def _measured(self, tensor: Any, axes: tuple[int, ...], fresh: bool) -> TensorStats:
@@ -883,7 +932,9 @@ class Recorder:
 
     def _forget(self) -> None:
         """Hold nothing of the model any longer."""
-        self._tensors, self._calls, self._parameter_index = [], [], {}
+        for held in (self._tensors, self._parameter_index):
+            held.clear()
+        self._calls = []
         self._release_leaves()
         self._before.clear()
         self._seen.clear()
@@ -918,10 +969,6 @@ class Recorder:
             warn(text)
 
 
-def _joined(prefix: str, path: str) -> str:
-    return f"{prefix}.{path}" if prefix and path else prefix or path
-
-
 def _parent_of(path: str, index_of: dict[str, int]) -> int:
     """Return the index of the module around a path; a module's own name may hold dots."""
     outer = path.rpartition(".")[0]
@@ -941,4 +988,4 @@ def _module_info(named: NamedModule, prefix: str, index_of: dict[str, int], n_pa
         line = inspect.unwrap(kind.forward).__code__.co_firstlineno if file else 0
     except (OSError, TypeError, AttributeError):
         file, line = "", 0
-    return ModuleInfo(_joined(prefix, path), kind.__name__, parent, file, line, total)
+    return ModuleInfo(joined(prefix, path), kind.__name__, parent, file, line, total)

@@ -17,6 +17,7 @@ LAYERS = [
     ["statistics", "kernel", "blocks"],
     ["store", "adapters.base", "mapping"],
     ["adapters"],
+    ["contents"],
     ["recorder", "matching"],
     ["comparison"],
     ["session", "recording", "report"],
@@ -26,7 +27,8 @@ LAYERS = [
 """units by layer; a unit imports itself and those of layers above it, the longest name that fits counts"""
 UPWARDS = {("comparison.divergence", "report.table")}
 """imports inside a function that may go up: a result offers its own table"""
-CAPTURE = ["slots", "kernel", "blocks", "triggers", "growth", "adapters", "recorder", "session", "store.writer", "store.disk"]
+CAPTURE = ["slots", "kernel", "blocks", "triggers", "growth", "contents", "adapters", "recorder", "session", "store.writer",
+           "store.disk"]  # fmt: skip
 COMPARE = ["mapping", "matching", "comparison", "recording", "report", "cli"]
 FRAMEWORKS = {"torch", "paddle", "mindspore"}
 ONLY_INSIDE_FUNCTIONS = {"pandas", "matplotlib", "IPython", "transformers"}

@@ -95,6 +95,13 @@ class Adapter(abc.ABC):
     def is_training(self, module: Module) -> bool:
         """Tell whether a module is in training mode."""
 
+    def members(self, model: Module) -> list[object]:
+        """Return every module, parameter and buffer, in the same order as long as none is added or replaced.
+
+        It is called at every step.
+        """
+        return [each.module for each in self.modules(model)] + [each.tensor for each in self.parameters(model)]
+
     def cautions(self, model: Module) -> Iterable[str]:
         """Yield what of a model cannot be recorded, in words."""
         return ()
@@ -112,6 +119,10 @@ class Adapter(abc.ABC):
     @abc.abstractmethod
     def is_tensor(self, value: object) -> bool:
         """Tell whether a value is a tensor that can be recorded."""
+
+    def unreadable(self, value: object) -> str:
+        """Return in the plural what kind of tensor a value is that `is_tensor` denies, ``""`` when it is none."""
+        return ""
 
     @abc.abstractmethod
     def facts(self, tensor: Tensor) -> TensorFacts:

@@ -57,6 +57,18 @@ class TorchAdapter(Adapter):
             for key, tensor in tensors.items():
                 yield NamedTensor(tuple(names[key]), tensor, is_buffer)
 
+    def members(self, model: torch.nn.Module) -> list[object]:
+        found: list[Any] = []
+        left: list[Any] = [model]
+        while left:
+            module = left.pop()
+            if module is not None:
+                found.append(module)
+                if not isinstance(module, torch.jit.ScriptModule):  # what is inside comes in new objects
+                    found += [*module._parameters.values(), *module._buffers.values()]
+                    left += module._modules.values()
+        return [each for each in found if each is not None]
+
     def is_training(self, module: torch.nn.Module) -> bool:
         return module.training
 
@@ -104,6 +116,13 @@ class TorchAdapter(Adapter):
             and not value.is_nested
             and not torch._C._functorch.is_functorch_wrapped_tensor(value)
         )
+
+    def unreadable(self, value: object) -> str:
+        if not isinstance(value, torch.Tensor):
+            return ""
+        if value.is_meta:
+            return "tensors on the meta device"
+        return "nested tensors" if value.is_nested else f"tensors of {_name_of(value.layout)} layout"
 
     def facts(self, tensor: torch.Tensor) -> TensorFacts:
         return TensorFacts(_name_of(tensor.dtype), tensor.shape, tensor.requires_grad)
@@ -391,8 +410,8 @@ class _Quiet:
 
 
 @functools.cache
-def _name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _name_of(kind: torch.dtype | torch.layout) -> str:
+    return str(kind).removeprefix("torch.")
 
 
 def _autocast() -> str:
