@@ -15,7 +15,7 @@ from probe.comparison.metrics import Status
 from probe.comparison.tolerance import Level
 from probe.records import Role
 
-_OTHER = 0.05
+_OTHER = 0.3
 """relative error beyond which elements stand elsewhere, and are not only rounded otherwise"""
 
 
@@ -73,7 +73,7 @@ class Arrangement:
         assert metrics is not None
         if metrics.status in (Status.NOT_COMPARABLE, Status.PERMUTED):
             return True
-        within = max(1e-5, 4 * self._roundoff(event))
+        u = self._roundoff(event)
         return metrics.rel_l2 > _OTHER and same_content(
-            self._pairs.a, event.row_a, self._pairs.b, event.row_b, within=within
+            self._pairs.a, event.row_a, self._pairs.b, event.row_b, within=max(1e-5, 2 * u), rms_within=max(1e-5, u / 4)
         )

@@ -55,9 +55,12 @@ class Charger(Ledger):
         if self._charge_loose(node.parent, event, node.begin, node.begin_b, rule):
             return
         name = self._path_a(node.pair)
+        if self._charge_lacking_input(node.parent, event, f"the input {event.slot_a} of {name} differs first"):
+            return
         place = self._place_of(node)
         if place is None:
             facts = (f"the input {event.slot_a} of {name} differs already, and nothing before it was compared",)
+            facts += (event.metrics.reason,) if event.metrics.reason else ()
             self._add(Phase.FORWARD, Kind.INPUTS, event, node.pair, rule, facts, node=node,
                       hint="record the modules before it too: what is wrong lies there, or in the batch")  # fmt: skip
             return
@@ -132,15 +135,25 @@ class Charger(Ledger):
             slot, side = self._missing[node.pair]
             facts = (f"the parameter {slot} exists on {side} only and is not zero", "the module's output differs")
             self._add(Phase.INIT, Kind.MISSING, event, node.pair, tolerance.FORWARD, facts, node=node, slot=slot,
-                      hint=f"{slot} is missing on {'B' if side == 'A' else 'A'}")  # fmt: skip
+                      hint=self._tied(node.pair, slot, side) or f"{slot} is missing on {'B' if side == 'A' else 'A'}")  # fmt: skip
             return
-        if self._charge_lacking_input(node, event):
+        what = f"the output {event.slot_a} of {self._path_a(node.pair)} differs first"
+        if node.parent is not None and self._charge_lacking_input(node, event, what):
             return
         if self._charge_loose(node, event, node.end, node.end_b, tolerance.FORWARD):
             return
         facts, hint = self._about_output(node, event)
         self._add(Phase.FORWARD, kind_of_finding(event.metrics), event, node.pair, tolerance.FORWARD, facts, node=node,
                   hint=hint or "look at what this module computes and with which settings")  # fmt: skip
+
+    def _tied(self, pair: int, slot: str, side: str) -> str:
+        """Say so when a parameter that is not on the other side is another name of a tied one there."""
+        modules = self.pairs.matching.pairs[pair]
+        other, module, name = (self.pairs.b, modules.b, "B") if side == "A" else (self.pairs.a, modules.a, "A")
+        full = f"{other.reader.modules[module].path}.{slot}"
+        tied = (p.names[0] for p in other.reader.parameters if full in p.names[1:])
+        first = next(tied, None)
+        return "" if first is None else f"{slot} is tied to {first} on {name}, not on {side}"
 
     def _about_output(self, node: Node, event: Event) -> tuple[tuple[str, ...], str]:
         """Return what is known of a call whose output is wrong, and a hint if there is one."""
@@ -162,19 +175,16 @@ class Charger(Ledger):
             facts.append(f"the classes differ: {classes[0]} against {classes[1]}")
         return tuple(facts), hint
 
-    def _charge_lacking_input(self, node: Node, event: Event) -> bool:
-        """Charge a wrong output to the batch when its module and the model itself get an input on one side only."""
-        mine = {side for _, side in self._lacking.get(id(node), ())}
-        tops = [top for top in self.pairs.nodes.values() if top.parent is None and top.micro == node.micro]
-        found = [(top, *place) for top in tops for place in self._lacking.get(id(top), ()) if place[1] in mine]
-        if not found or node.parent is None:
+    def _charge_lacking_input(self, place: Node, event: Event, what: str) -> bool:
+        """Charge something wrong in a call to the batch when the call and the model get an input on one side only."""
+        mine = {side for _, side in self._lacking.get(id(place), ())}
+        tops = [top for top in self.pairs.nodes.values() if top.parent is None and top.micro == place.micro]
+        found = [(top, *lacking) for top in tops for lacking in self._lacking.get(id(top), ()) if lacking[1] in mine]
+        if not found:
             return False
         top, slot, side = found[0]
         other = "B" if side == "A" else "A"
-        facts = (
-            f"the model is given {slot} on {side} only",
-            f"the output {event.slot_a} of {self._path_a(node.pair)}, which gets an input on {side} only too, differs first",
-        )
+        facts = (f"the model is given {slot} on {side} only", what)
         self._append(Divergence(
             Phase.FORWARD, Role.INPUT, Kind.INPUTS, 0.8, *self.refs(top.pair, top, slot, slot), event.metrics,
             tolerance.FORWARD.limit(self.u(event), 0.0), facts, f"give {other} the same {slot}, or look at its default there",

@@ -154,6 +154,9 @@ class _Run:
         self.paired = 0
         self.nan = ""
         """the first tensor, or loss, that is NaN on both sides"""
+        self.weights_a: set[tuple[str, str]] = set()
+        self.weights_b: set[tuple[str, str]] = set()
+        """(path, slot) of the weights that were recorded"""
         self.loose_a: dict[str, int] = {}
         self.loose_b: dict[str, int] = {}
 
@@ -236,24 +239,47 @@ class _Run:
         self.warnings += walk.warnings
         for text in walk.doubts:
             self._doubt(text)
-        if pairs.same_micros:
-            self._count_calls(pairs)
+        self._count_calls(pairs)
+        self._note_weights(pairs)
         ordered = sorted(walk.events, key=lambda judged: (judged.event.micro, judged.event.phase))
         self.nan = self.nan or self._first_nan(pairs, [judged.event for judged in ordered])
         self.slots += [self._slot(pairs, judged) for judged in ordered]
 
     def _count_calls(self, pairs: StepPairs) -> None:
-        """Count the calls that are paired, and those that are not; wrappers only pass on."""
+        """Count the calls that are paired, and those that are not, in the passes that both sides made.
+
+        Wrappers only pass on.
+        """
+        passes = [{call.micro for call in calls} for calls in (pairs.calls_a, pairs.calls_b)]
+        forwards = [sum(micro < 0 for micro in each) for each in passes]
+        if forwards[0] != forwards[1]:
+            self.warnings.append(
+                f"A made {forwards[0]} forward passes without gradients in a step, B {forwards[1]}: those that both made "
+                "are compared"
+            )
+        if not pairs.same_micros:
+            return
+        both = passes[0] & passes[1]
         shared_a = set(pairs.nodes)
         shared_b = {(node.micro, pairs.matching.pairs[node.pair].b, node.call) for node in pairs.nodes.values()}
         for calls, shared, tree, loose in (
             (pairs.calls_a, shared_a, self.tree_a, self.loose_a), (pairs.calls_b, shared_b, self.tree_b, self.loose_b),
         ):  # fmt: skip
             for call in calls:
-                if (call.micro, call.module, call.number) not in shared and tree.wrapped(call.module) is None:
+                is_shared = (call.micro, call.module, call.number) in shared
+                if not is_shared and call.micro in both and tree.wrapped(call.module) is None:
                     path = tree.path(call.module)
                     loose[path] = loose.get(path, 0) + 1
         self.paired += sum(self.tree_a.wrapped(module) is None for _, module, _ in shared_a)
+
+    def _note_weights(self, pairs: StepPairs) -> None:
+        """Keep which weights were recorded on either side."""
+        for rows, tree, recorded in (
+            (pairs.rows_a, self.tree_a, self.weights_a), (pairs.rows_b, self.tree_b, self.weights_b),
+        ):  # fmt: skip
+            for (key, role), slots in rows.by_key.items():
+                if role is Role.PARAM:
+                    recorded.update((tree.path(key[1]), slot.partition(":")[2]) for slot in slots)
 
     def _slot(self, pairs: StepPairs, judged: Judged) -> SlotResult:
         event = judged.event
@@ -283,15 +309,12 @@ class _Run:
     def _say_uncompared_weights(self, known: Iterable[SlotResult]) -> None:
         """Say which weights stand in one model only, or in another form there: fused ones, for example."""
         weights = [slot for slot in known if slot.role is Role.PARAM]
-        if not weights:
-            return
-        sides = (
-            ("A", self.a, {(slot.path_a, slot.slot_a) for slot in weights}, set(self.loose_a)),
-            ("B", self.b, {(slot.path_b, slot.slot_b) for slot in weights}, set(self.loose_b)),
-        )
-        left = {name: uncompared_weights(side, seen) for name, side, seen, _ in sides}
-        in_pairs = any(names and not loose for (_, _, _, loose), names in zip(sides, left.values(), strict=True))
-        if all(left.values()) or in_pairs:
+        left = {
+            "A": uncompared_weights(self.a, self.weights_a, {(slot.path_a, slot.slot_a) for slot in weights}),
+            "B": uncompared_weights(self.b, self.weights_b, {(slot.path_b, slot.slot_b) for slot in weights}),
+        }
+        in_pairs = (left["A"] and not self.loose_a) or (left["B"] and not self.loose_b)
+        if weights and (all(left.values()) or in_pairs):
             texts = [f"{grouped(names, _MOST_NAMED)} in {name}" for name, names in left.items() if names]
             self.warnings.append(f"weights that were not compared, for want of a counterpart: {'; '.join(texts)}")
 
@@ -338,6 +361,7 @@ def _independent(findings: list[Divergence]) -> list[Divergence]:
     """Return the first finding, and those behind it that are no consequence of another one.
 
     A module is named once, for what comes first there; of its weights each, of the model as a whole one of each phase.
+    Behind other inputs, and behind a graph that is cut, everything is a consequence.
     """
     places: dict[tuple[str, object], Divergence] = {}
     for finding in findings:
@@ -346,6 +370,9 @@ def _independent(findings: list[Divergence]) -> list[Divergence]:
         is_named = any(place[0] == ref.path for place in places) if detail is None else (ref.path, detail) in places
         if not places or (finding.is_independent and not is_named):
             places[ref.path, detail] = finding
+        is_cut = (finding.phase, finding.kind) == (Phase.BACKWARD, Kind.MISSING)
+        if finding.kind is Kind.INPUTS or is_cut:
+            break
     return list(places.values())
 
 

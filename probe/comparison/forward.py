@@ -10,7 +10,7 @@ from probe.comparison.arrangement import Arrangement
 from probe.comparison.charge import SAME_BATCH, Charger, mode_name
 from probe.comparison.events import Event, Node
 from probe.comparison.ledger import scale_hint
-from probe.comparison.metrics import Metrics, Status, kind_of
+from probe.comparison.metrics import Metrics, Status, are_merged, kind_of, squeezed
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
@@ -208,6 +208,7 @@ class ForwardWalk(Charger):
         outputs = [e for _, e in tops if e.role is Role.OUTPUT]
         if other and not self.findings and not (outputs and all(map(self._same_size, outputs))):
             self._charge_input(*other[0], tolerance.FORWARD)
+            self._context(None).tainted = True
 
     def _same_size(self, event: Event) -> bool:
         return math.prod(self.pairs.a.shapes[event.row_a]) == math.prod(self.pairs.b.shapes[event.row_b])
@@ -223,19 +224,23 @@ class ForwardWalk(Charger):
             )
 
     def _look_for_cut(self, node: Node, event: Event) -> None:
-        """Note the first tensor that learns on one side only, where no frozen parameter explains it."""
-        if self._cut or not node.grad_enabled or event.role is Role.VALUE or self.u(event) == 0.0:
+        """Note the first tensor that learns on one side only, though all that it was made from learns alike."""
+        if not node.grad_enabled or event.role is Role.VALUE or self.u(event) == 0.0:
             return
         learns = self._learns(event)
+        if learns[0] == learns[1]:
+            return
         place = node.parent if event.role is Role.INPUT else node
-        if learns[0] == learns[1] or place is None or self._frozen & set(self._tree_a.subtree(self._module_a(place))):
+        inherits = place in self._learns_otherwise
+        self._learns_otherwise |= {node, node.parent}
+        if self._cut or inherits or place is None or self._frozen & set(self._tree_a.subtree(self._module_a(place))):
             return
         side = "B" if learns[0] else "A"
         what = f"{event.role.label} {event.slot_a} of {self._path_a(node.pair)}"
         slots = (event.slot_a, event.slot_b) if place is node else ("", "")
         self._cut.append(Divergence(
             Phase.BACKWARD, event.role, Kind.MISSING, 0.95, *self.refs(place.pair, place, *slots),
-            event.metrics, math.nan, (f"the {what} needs a gradient on {'A' if side == 'B' else 'B'} only",),
+            None, math.nan, (f"the {what} needs a gradient on {'A' if side == 'B' else 'B'} only",),
             f"{side} cuts the graph here: look for detach(), no_grad() or .data",
         ))  # fmt: skip
 
@@ -260,6 +265,9 @@ class ForwardWalk(Charger):
         if is_input and node.parent is None:  # what an earlier call returned may be handed in again
             sources = metrics.rel_l2 if self._digests(event) in self.state.carried | self.state.returned else 0.0
         limit = self._forward_limit(event, u, sources)
+        if is_input and node.parent is None and self._has_other_axes(node, event):
+            self._charge_other_axes(node, event)
+            return
         wrong = metrics.rel_l2 > limit and not context.tainted
         if wrong and self._pass_over(node, event):
             return
@@ -270,6 +278,19 @@ class ForwardWalk(Charger):
             else:
                 self._charge_output(node, event)
         self._take_in(node, event, context, wrong)
+
+    def _has_other_axes(self, node: Node, event: Event) -> bool:
+        """Tell whether as many elements stand in axes that are neither swapped nor merged, in the same class."""
+        shapes = squeezed(self.pairs.a.shapes[event.row_a]), squeezed(self.pairs.b.shapes[event.row_b])
+        return self._same_code(node) and sorted(shapes[0]) != sorted(shapes[1]) and not are_merged(*shapes)
+
+    def _charge_other_axes(self, node: Node, event: Event) -> None:
+        shapes = [list(side.shapes[row]) for side, row in ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))]
+        self.settle(event, math.nan, False)
+        self._add(Phase.FORWARD, Kind.INPUTS, event, node.pair, tolerance.FORWARD,
+                  (f"shape {shapes[0]} against {shapes[1]}",), node=node, hint=SAME_BATCH)  # fmt: skip
+        for level in (self._context(node), self._context(None)):
+            level.tainted = True
 
     def _take_in(self, node: Node, event: Event, context: Level, wrong: bool) -> None:
         """Make an event a source of what comes after it."""
@@ -311,7 +332,10 @@ class ForwardWalk(Charger):
                 f"order: {event.metrics.reason}"
             )
         elif is_wrong and not context.tainted:
-            assert place is not None
+            place = self._place_of(node) if is_input else node
+            if place is None:
+                self._charge_input(node, event, tolerance.FORWARD)
+                return
             self._add(Phase.FORWARD, Kind.SHAPE, event, place.pair, tolerance.FORWARD, (f"{what}: {event.metrics.reason}",),
                       node=place, hint="look at sizes, padding and strides there")  # fmt: skip
         elif not is_permuted:
@@ -398,6 +422,8 @@ class ForwardWalk(Charger):
         if math.isfinite(x) != math.isfinite(y):
             error = math.inf
         if error <= limit or not nodes or any(f.phase is Phase.LOSS for f in self.findings):
+            return
+        if not self._last_outputs_known(nodes) and self.findings:
             return
         if not self._last_outputs_known(nodes):
             self.doubts.append(

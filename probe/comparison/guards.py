@@ -115,13 +115,14 @@ def _numbers(steps: Iterable[int]) -> str:
     return ", ".join(map(str, numbers[:5])) + (" …" if len(numbers) > 5 else "")
 
 
-def uncompared_weights(side: Reader, compared: set[tuple[str, str]]) -> list[str]:
-    """Return the weights of a side that are not among those that were compared, by (path, slot)."""
-    return [
-        parameter.names[0]
-        for parameter in side.parameters
-        if not parameter.is_buffer and not compared.intersection(map(_place, parameter.names))
-    ]
+def uncompared_weights(side: Reader, recorded: set[tuple[str, str]], compared: set[tuple[str, str]]) -> list[str]:
+    """Return the weights of a side that were recorded and not compared, both given by (path, slot)."""
+    found = []
+    for parameter in side.parameters:
+        places = set(map(_place, parameter.names))
+        if not parameter.is_buffer and places & recorded and not places & compared:
+            found.append(parameter.names[0])
+    return found
 
 
 def _place(name: str) -> tuple[str, str]:

@@ -47,7 +47,7 @@ def measure_pair(a: Side, i: int, b: Side, j: int, *, free_axes: bool = True, fa
         return _compare_masks(a, i, b, j, free_axes, turned, (masked[0], masked[1]))
     taken = Taken(factor) if factor != 1 else PLAIN
     can_be_read = a.has_values(i) and b.has_values(j)
-    if can_be_read and (sorted(squeezed(shape_a)) == sorted(squeezed(shape_b)) or _are_merged(shape_a, shape_b)):
+    if can_be_read and (sorted(squeezed(shape_a)) == sorted(squeezed(shape_b)) or are_merged(shape_a, shape_b)):
         return compare_values(a, i, b, j, free_axes=free_axes, turned=turned, taken=taken)
     return compare_sketches(a, i, b, j, free_axes=free_axes, turned=turned, taken=taken)
 
@@ -66,7 +66,7 @@ def _turned(
     return None if found == tuple(range(len(kept))) else found
 
 
-def _are_merged(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+def are_merged(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     """Tell whether one shape is the other with neighbouring axes merged: [b·s, h] and [b, s, h]."""
     ends = [set(itertools.accumulate(squeezed(shape), operator.mul)) for shape in (a, b)]
     return ends[0] <= ends[1] or ends[1] <= ends[0]
@@ -111,4 +111,4 @@ def _compare_masks(
     return replace(found, status=known, norm_a=math.sqrt(counts[0]), norm_b=math.sqrt(counts[1]), reason=reason)
 
 
-__all__ = ["OVERFLOW", "Metrics", "Side", "Status", "kind_of", "measure_pair", "squeezed"]
+__all__ = ["OVERFLOW", "Metrics", "Side", "Status", "are_merged", "kind_of", "measure_pair", "squeezed"]

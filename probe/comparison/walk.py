@@ -140,7 +140,7 @@ class StepWalk(ForwardWalk):
             events = [event for event in events if event not in unwatched]
         both = [event for event in events if not event.is_one_sided]
         if both:
-            self.findings += self._cut
+            self.findings = self._cut + self.findings  # other gradients behind a cut follow from it
         if events and not both:
             self.warnings.append("parameter gradients were recorded on one side only: they are not compared")
             return
