@@ -35,7 +35,8 @@ _LISTS = ("modules", "parameters", "scalars", "notes", "optimizer")
 Training = Callable[[Path], None]
 
 
-def train_numpy(path: Path) -> None:
+def train_numpy(path: Path, between: Callable[[int], None] = lambda step: None) -> None:
+    """Train and record; ``between`` is called in the middle of every step."""
     nn.manual_seed(0)
     net = nn.Sequential(nn.Linear(16, 120), nn.ReLU(), nn.Linear(120, 120), nn.RMSNorm(120), nn.Linear(120, 3))
     optimizer = nn.AdamW(net.parameters(), 0.001)
@@ -45,11 +46,12 @@ def train_numpy(path: Path) -> None:
         loss = (output * output).sum()
         optimizer.zero_grad()
         loss.backward()
+        between(step)
         optimizer.step()
         probe.step(loss=loss)
 
 
-def train_torch(path: Path) -> None:
+def train_torch(path: Path, between: Callable[[int], None] = lambda step: None) -> None:
     import torch
 
     torch.set_num_threads(1)
@@ -61,6 +63,7 @@ def train_torch(path: Path) -> None:
         loss = net(torch.from_numpy(sample((8, 20, 32), step))).square().mean()
         optimizer.zero_grad()
         loss.backward()
+        between(step)
         optimizer.step()
         probe.step(loss=loss)
 
@@ -167,6 +170,7 @@ def kill(train: Training, runs: int, folder: Path, seed: int = 0) -> Count:
             found.unreadable += 1
             continue
         found.cut += bool(journal.pending(path))
+        journal.repair(path)
         count = expected.check(path)
         found.exact += 1
         found.steps += count
