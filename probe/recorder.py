@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from probe import buffers
 from probe.adapters.base import Adapter, Group, NamedModule, NamedTensor, TensorFacts
 from probe.blocks import main_blocks
 from probe.config import RecordConfig
@@ -931,7 +932,8 @@ class Recorder:
         self._writer.finish()
 
     def _forget(self) -> None:
-        """Hold nothing of the model any longer."""
+        """Hold nothing of the model any longer, nor memory for copies."""
+        buffers.release()
         for held in (self._tensors, self._parameter_index):
             held.clear()
         self._calls = []

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "probe"
 LAYERS = [
     ["_version", "errors", "records"],
     ["sketch", "slots", "config", "tree", "triggers", "growth"],
-    ["statistics", "kernel", "blocks"],
+    ["statistics", "kernel", "buffers", "blocks"],
     ["store", "adapters.base", "mapping"],
     ["adapters"],
     ["contents"],
@@ -27,7 +27,7 @@ LAYERS = [
 """units by layer; a unit imports itself and those of layers above it, the longest name that fits counts"""
 UPWARDS = {("comparison.divergence", "report.table")}
 """imports inside a function that may go up: a result offers its own table"""
-CAPTURE = ["slots", "kernel", "blocks", "triggers", "growth", "contents", "adapters", "recorder", "session", "store.writer",
+CAPTURE = ["slots", "kernel", "buffers", "blocks", "triggers", "growth", "contents", "adapters", "recorder", "session", "store.writer",
            "store.disk"]  # fmt: skip
 COMPARE = ["mapping", "matching", "comparison", "recording", "report", "cli"]
 FRAMEWORKS = {"torch", "paddle", "mindspore"}

@@ -16,7 +16,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from probe import kernel
+from probe import buffers, kernel
 from probe.adapters import torch_device, torch_statistics
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
 from probe.records import HashKind, TensorStats
@@ -162,11 +162,13 @@ class TorchAdapter(Adapter):
             return torch_statistics.measure_update(after, before, axes)
 
     def values(self, tensor: torch.Tensor) -> np.ndarray:
-        copied = tensor.detach().resolve_conj().resolve_neg().to("cpu", copy=True).contiguous()
-        extra = getattr(ml_dtypes, _name_of(copied.dtype), None)
-        if extra is None:
-            return copied.numpy()
-        return copied.view(_RAW[copied.element_size()]).numpy().view(extra)
+        plain = tensor.detach().resolve_conj().resolve_neg()
+        extra = getattr(ml_dtypes, _name_of(plain.dtype), None)
+        if extra is not None:
+            plain = plain.view(_RAW[plain.element_size()])
+        array = buffers.empty(tuple(plain.shape), np.dtype(_name_of(plain.dtype)))
+        torch.from_numpy(array).copy_(plain)
+        return array if extra is None else array.view(extra)
 
     def snapshot(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().clone()

@@ -51,7 +51,9 @@ def assert_stats_agree(actual: TensorStats, expected: TensorStats, tolerance: fl
     scales = {"mean": expected.rms, "rms": expected.rms, "norm": expected.norm}
     for name, scale in scales.items():
         a, b = getattr(actual, name), getattr(expected, name)
-        assert a == b or abs(a - b) <= tolerance * scale + 1e-300 or (a != a and b != b), f"{name}: {a!r}, expected {b!r}"
+        assert a == b or abs(a - b) <= tolerance * scale + 1e-300 or (a != a and b != b), (
+            f"{name}: {a!r}, expected {b!r}"
+        )
     assert actual.sketch.shape == expected.sketch.shape and actual.sketch.dtype == np.float64
     scale = np.linalg.norm(expected.sketch) + (expected.norm if expected.norm == expected.norm else 0.0)
     assert np.abs(actual.sketch - expected.sketch).max() <= tolerance * scale + 1e-300, "sketch"
