@@ -93,6 +93,7 @@ class Reader:
             if self.attributes.get("closed", False):
                 break
             self._file.close()
+            self.__dict__.pop("_blob", None)  # it belongs to the file that was closed
             time.sleep(0.01 * attempt)
             self._file = _opened(self.path)
         raise FormatError(f"{self.path} is damaged: {what} cannot be read ({failure})") from failure
