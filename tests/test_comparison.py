@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
 import probe
 from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy_tensor import Tensor, no_grad, operation, softmax
 from probe.comparison.divergence import Comparison
 from probe.comparison.result import SCHEMA, Kind, Verdict
 from probe.errors import ConfigError, NotRecordedError, ProbeWarning, StoreError
@@ -944,3 +945,642 @@ def test_a_direction_that_is_none(clean: Clean, run: Recorder, direction: str) -
 def test_a_file_that_is_not_there(tmp_path: Path, clean: Clean) -> None:
     with pytest.raises(StoreError, match=re.escape(f"there is no file {tmp_path / 'none.h5'}")):
         probe.compare(clean("statistics"), tmp_path / "none.h5")
+
+
+# Batches that are not the same
+
+
+class Scaled(GPT):
+    """A model with a second input, which does not depend on the batch."""
+
+    def forward(self, ids: Tensor, scale: Tensor) -> Tensor:
+        x = self.embed(ids) * scale
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x))
+
+
+def _evaluating(shape: tuple[int, int]) -> Callable[..., float]:
+    def step(model: Model, optimizer: nn.Optimizer, number: int) -> float:
+        ids = np.random.default_rng(7).integers(0, VOCABULARY, shape)
+        with no_grad():
+            model(Tensor(ids), Tensor(np.full(WIDTH, 0.5, np.float32)))
+        return 0.0
+
+    return step
+
+
+@pytest.mark.parametrize("task", ["structure", *TASKS])
+@pytest.mark.parametrize("shape", [(4, 6), (2, 9), (3, 4)], ids=["batch", "length", "as many elements"])
+def test_an_evaluation_of_another_batch_is_not_aligned(run: Recorder, task: str, shape: tuple[int, int]) -> None:
+    def scaled() -> GPT:
+        return changed(lambda m: setattr(m, "__class__", Scaled))
+
+    found = probe.compare(
+        run(scaled(), step=_evaluating((2, 6)), task=task), run(scaled(), step=_evaluating(shape), task=task)
+    )
+    if task == "structure" and shape == (3, 4):
+        assert found.verdict is Verdict.UNDECIDED
+        return
+    first = found.first_divergence
+    assert first is not None and (first.kind, first.path, first.a[0].slot) == (Kind.INPUTS, "", "0")
+    assert first.evidence == (f"shape [2, 6] against {list(shape)}",)
+    assert found.divergences == (first,)
+
+
+def test_another_batch_where_the_model_itself_was_not_recorded(run: Recorder) -> None:
+    paths = []
+    for shape in ((2, 6), (4, 6)):
+        model = changed(lambda m: setattr(m, "__class__", Scaled))
+        paths.append(run(model, step=_evaluating(shape), modules=["layers.1*"]))
+    found = probe.compare(*paths)
+    first = found.first_divergence
+    assert first is not None and (first.kind, first.path) == (Kind.INPUTS, "layers.1")
+    assert first.evidence == (
+        "the input 0 of layers.1 differs already, and nothing before it was compared",
+        "shape [2, 6, 16] against [4, 6, 16]",
+    )
+    assert not said(found, "weights that were not compared"), "they were not recorded"
+
+
+FLIPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "channels": lambda x: x[:, ::-1],
+    "rows": lambda x: x[[2, 0, 3, 1]],
+    "height and width": lambda x: x.swapaxes(2, 3),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("flip", FLIPS)
+def test_an_input_in_another_order_is_another_input(run: Recorder, task: str, flip: str) -> None:
+    def step(change: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Tensor]:
+        def made(model: Model, optimizer: nn.Optimizer, number: int) -> Tensor:
+            images = np.random.default_rng(3).random((4, 3, 5, 5)).astype(np.float32)
+            loss = (model(Tensor(np.ascontiguousarray(change(images)))) ** 2.0).mean()
+            loss.backward()
+            return loss
+
+        return made
+
+    def net() -> Model:
+        nn.manual_seed(0)
+        return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+
+    found = probe.compare(run(net(), step=step(lambda x: x), task=task), run(net(), step=step(FLIPS[flip]), task=task))
+    first = found.first_divergence
+    assert first is not None and (first.kind, first.path, first.a[0].slot) == (Kind.INPUTS, "", "0")
+    assert found.divergences == (first,)
+
+
+def test_passes_without_gradients_that_one_side_did_not_make_are_said(run: Recorder) -> None:
+    def evaluations(count: int) -> Callable[..., Tensor]:
+        def step(model: Model, optimizer: nn.Optimizer, number: int) -> Tensor:
+            loss = plain_step(model, optimizer, number)
+            for _ in range(count):
+                evaluate(model, optimizer, number)
+            return loss
+
+        return step
+
+    found = probe.compare(run(step=evaluations(3)), run(step=evaluations(1)))
+    assert found.verdict is Verdict.ALIGNED
+    text = "A made 3 forward passes without gradients in a step, B 1: those that both made are compared"
+    assert found.warnings == (text,)
+    assert found.only_a == ()
+
+
+def test_an_input_that_one_side_alone_is_given_and_that_changes_something(run: Recorder) -> None:
+    def masked(self: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return nn.Attention.forward(self, x if mask is None else x * mask)
+
+    def block(self: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        x = x + (self.attn(self.norm1(x)) if mask is None else self.attn(self.norm1(x), mask=mask))
+        return x + self.mlp(self.norm2(x))
+
+    def forward(self: Any, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = layer(x) if mask is None else layer(x, mask=mask)
+        return self.head(self.norm(x))
+
+    def model() -> GPT:
+        made = gpt()
+        made.__class__ = type("GPT", (GPT,), {"forward": forward})
+        for number in range(3):
+            replaced(made, f"layers.{number}", forward=block)
+            replaced(made, f"layers.{number}.attn", forward=masked)
+        return made
+
+    def step(mask: Tensor | None) -> Callable[..., Tensor]:
+        def made(model: Model, optimizer: nn.Optimizer, number: int) -> Tensor:
+            loss = loss_of(model(batch(), mask=mask) if mask is not None else model(batch()), batch())
+            loss.backward()
+            return loss
+
+        return made
+
+    mask = Tensor(np.array([1, 1, 1, 1, 0, 0], np.float32)[:, None])
+    found = probe.compare(run(model(), step=step(mask)), run(model(), step=step(None)))
+    first = found.first_divergence
+    assert first is not None and (first.kind, first.path, first.a[0].slot) == (Kind.INPUTS, "", "mask")
+    assert first.evidence == (
+        "the model is given mask on A only", "the input 0 of layers.0.attn.q differs first",
+    )  # fmt: skip
+    assert first.hint == "give B the same mask, or look at its default there"
+    assert found.divergences == (first,)
+    ones = Tensor(np.ones((6, 1), np.float32))
+    assert probe.compare(run(model(), step=step(ones)), run(model(), step=step(None))).verdict is Verdict.ALIGNED
+
+
+def test_a_state_that_is_handed_in_again_is_no_other_input(run: Recorder) -> None:
+    """Its error grows from step to step past what a fresh input may differ by."""
+
+    class Map(nn.Module):
+        """1 − 1.9 x²: doubles what its input is off, whatever that is."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * x * np.float32(-1.9 * self.factor) + np.float32(1)
+
+    class Recurrent(nn.Module):
+        def __init__(self, factor: float) -> None:
+            nn.manual_seed(0)
+            super().__init__(inner=Map(factor=factor), read=nn.Linear(WIDTH, 3))
+
+        def forward(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+            state = self.inner(state)
+            return self.read(state) + x, state
+
+    def step() -> Callable[..., Tensor]:
+        kept = [np.linspace(-0.9, 0.95, 2 * WIDTH, dtype=np.float32).reshape(2, WIDTH)]
+
+        def made(model: Model, optimizer: nn.Optimizer, number: int) -> Tensor:
+            y, state = model(Tensor(np.full(3, number, np.float32)), Tensor(kept[0]))
+            kept[0] = state.data.copy()
+            loss = (y * y).mean()
+            loss.backward()
+            return loss
+
+        return made
+
+    found = probe.compare(run(Recurrent(1.0), step=step(), steps=12), run(Recurrent(1 + 2e-7), step=step(), steps=12))
+    states = [slot for slot in found.slots if slot.role is Role.INPUT and (slot.path_a, slot.slot_a) == ("", "1")]
+    assert max(slot.error for slot in states) > 16 * 2.0**-24, "else it would pass as a fresh input"
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
+
+
+# Models that are not seen inside
+
+
+class OptimizedModule(nn.Module):
+    """Runs what it holds without calling its hooks, as a compiled model does."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(_orig_mod=model)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        hooks = [(m, m.pre_hooks, m.post_hooks) for _, m in self._orig_mod.modules()]
+        for module_, _, _ in hooks:
+            module_.pre_hooks, module_.post_hooks = type(module_.pre_hooks)(), type(module_.post_hooks)()
+        try:
+            return self._orig_mod(ids)
+        finally:
+            for module_, before, after in hooks:
+                module_.pre_hooks, module_.post_hooks = before, after
+
+
+class DistributedDataParallel(nn.Module):
+    def __init__(self, model: Model) -> None:
+        super().__init__(module=model)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.module(ids)
+
+
+def test_a_model_of_which_nothing_inside_was_seen_is_not_aligned(clean: Clean, run: Recorder) -> None:
+    compiled = run(OptimizedModule(gpt()), steps=2)
+    for pair, names in (((compiled, run(OptimizedModule(gpt()), steps=2)), "AB"), ((clean(), compiled), "B")):
+        found = probe.compare(*pair)
+        assert found.verdict is Verdict.UNDECIDED
+        for name in names:
+            assert said(
+                found,
+                f"{name}: nothing that runs inside _orig_mod was recorded: it is compiled, or calls none of its modules",
+            )
+        outputs = [slot for slot in found.slots if slot.role is Role.OUTPUT]
+        assert len(outputs) == 2, "the wrapper stands for what it holds"
+
+
+def test_wrappers_are_not_among_what_one_side_lacks(clean: Clean, run: Recorder) -> None:
+    wrapped = run(DistributedDataParallel(gpt()), steps=2)
+    for pair in ((clean(), wrapped), (wrapped, clean())):
+        found = probe.compare(*pair)
+        assert found.verdict is Verdict.ALIGNED
+        assert (found.only_a, found.only_b, found.coverage.paired) == ((), (), 2 * 43)
+
+
+def test_a_model_that_was_never_called(run: Recorder) -> None:
+    def idle(model: Model, optimizer: nn.Optimizer, number: int) -> float:
+        for parameter in model.parameters():
+            parameter.grad = Tensor(np.ones_like(parameter.data))
+        optimizer.step()
+        return 1.0
+
+    found = probe.compare(run(step=idle), run(step=idle))
+    assert found.verdict is Verdict.UNDECIDED
+    assert said(found, "A: no call of a module was recorded") and said(found, "B: no call of a module was recorded")
+
+
+def test_a_run_that_was_ended_early_is_said(run: Recorder) -> None:
+    a, b = run(steps=3), run(steps=1)
+    with h5py.File(b, "r+") as file:
+        file.attrs["closed"] = False
+    found = probe.compare(a, b)
+    assert found.verdict is Verdict.ALIGNED
+    text = "steps not compared: 1, 2 only in A (the other was not closed: its process was ended, or is still running)"
+    assert said(found, text)
+
+
+def test_weights_that_stand_in_another_form_on_the_other_side_are_said(clean: Clean, run: Recorder) -> None:
+    def fused(self: Any, x: Tensor) -> Tensor:
+        y = self.qkv(x)
+        q, k, v = (y[:, :, n * WIDTH : (n + 1) * WIDTH] for n in range(3))
+        count, length, _ = x.shape
+        q, k, v = (z.reshape(count, length, self.heads, -1).swapaxes(1, 2) for z in (q, k, v))
+        scores = q @ k.swapaxes(-1, -2) * (WIDTH / self.heads) ** -0.5
+        mixed = softmax(scores + np.triu(np.full((length, length), -np.inf), 1)) @ v
+        return self.o(mixed.swapaxes(1, 2).reshape(count, length, WIDTH))
+
+    def model() -> GPT:
+        made = gpt()
+        for number in range(3):
+            attention = replaced(made, f"layers.{number}.attn", forward=fused)
+            attention.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
+            parts = [vars(attention).pop(name).weight.data for name in ("q", "k", "v")]
+            attention.qkv.weight = nn.Parameter(np.concatenate(parts))
+        return made
+
+    found = probe.compare(clean(), run(model(), steps=2))
+    assert found.verdict is Verdict.ALIGNED
+    assert said(
+        found, "weights that were not compared, for want of a counterpart: layers.*.attn.q.weight ×3, "
+        "layers.*.attn.k.weight ×3, layers.*.attn.v.weight ×3 in A; layers.*.attn.qkv.weight ×3 in B"
+    )  # fmt: skip
+
+
+# What is computed in another order
+
+
+class Sorter(nn.Module):
+    """Runs a module over its rows in an order of its own, or in two parts; returns them as they came."""
+
+    def __init__(self, how: str, inner: Model) -> None:
+        super().__init__(how=how, inner=inner)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, WIDTH)
+        if self.how == "as they are":
+            return self.inner(rows).reshape(*x.shape)
+        order = np.random.default_rng(1).permutation(rows.shape[0])
+        if self.how == "in parts":
+            order = np.arange(rows.shape[0])
+            parts = [self.inner(rows[order[:5]]).data, self.inner(rows[order[5:]]).data]
+            spread = operation(np.concatenate(parts), (x, lambda g: g.reshape(x.shape)))
+            return spread.reshape(*x.shape)
+        return self.inner(rows[order])[np.argsort(order)].reshape(*x.shape)
+
+
+def _with_sorter(how: str, inner: Callable[[], Model] = nn.SiLU) -> GPT:
+    return changed(lambda m: setattr(module(m, "layers.1.mlp"), "after", Sorter(how, inner()))
+                   or replaced(m, "layers.1.mlp", forward=lambda s, x: s.after(MLP.forward(s, x))))  # fmt: skip
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_rows_in_another_order_inside_a_call_that_returns_the_same(run: Recorder, task: str) -> None:
+    a, b = run(_with_sorter("as they are"), task=task), run(_with_sorter("shuffled"), task=task)
+    found = probe.compare(a, b)
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
+    assert found.warnings == (
+        "inside layers.1.mlp.after the elements stand in another order, or are split otherwise: what is returned agrees, "
+        "what is inside is not judged",
+    )
+    inside = {slot.verdict for slot in found["layers.1.mlp.after.inner"]}
+    assert inside == {"not judged"}
+
+
+def test_rows_in_parts_inside_a_call_that_returns_the_same(run: Recorder) -> None:
+    def forward_only(model: Model, optimizer: nn.Optimizer, number: int) -> float:
+        return evaluate(model, optimizer, number)
+
+    found = probe.compare(
+        run(_with_sorter("as they are"), step=forward_only), run(_with_sorter("in parts"), step=forward_only)
+    )
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
+    assert said(found, "inside layers.1.mlp.after the elements stand in another order, or are split otherwise")
+
+
+def test_rows_in_another_order_that_are_not_put_back(run: Recorder) -> None:
+    wrong = _with_sorter("shuffled")
+    replaced(wrong, "layers.1.mlp.after", forward=lambda s, x: s.inner(x.reshape(-1, WIDTH)[::-1]).reshape(*x.shape))
+    first = probe.compare(run(_with_sorter("as they are")), run(wrong)).first_divergence
+    assert first is not None and first.path == "layers.1.mlp.after"
+
+
+def test_what_vanishes_behind_a_call_is_found_where_it_is(run: Recorder) -> None:
+    class Plus(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.much
+
+    def model(much: float) -> GPT:
+        made = _with_sorter("as they are", lambda: Plus(much=much))
+        replaced(made, "layers.1.mlp.after", forward=lambda s, x: s.inner(x) - s.inner.much)
+        return made
+
+    first = probe.compare(run(model(0.5)), run(model(0.25))).first_divergence
+    assert first is not None and first.path == "layers.1.mlp.after.inner"
+
+
+# One multiple of the gradients
+
+
+def _scaled(factor: float, *, undone: bool) -> Callable[..., Tensor]:
+    def step(model: Model, optimizer: nn.Optimizer, number: int) -> Tensor:
+        loss = loss_of(model(batch(number)), batch(number))
+        (loss * factor).backward()
+        if undone:
+            for parameter in model.parameters():
+                parameter.grad.data /= np.float32(factor)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("factor", [65536.0, 1024.0, 1 / 256])
+def test_a_loss_scale_that_is_undone_is_said_and_no_fault(run: Recorder, task: str, factor: float) -> None:
+    found = probe.compare(run(steps=2, task=task), run(step=_scaled(factor, undone=True), steps=2, task=task))
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
+    text = f"B's gradients are {factor:.6g} times A's, the optimizer used them without that factor: loss scaling"
+    assert found.warnings == (text,)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    ("factor", "hint"),
+    [
+        (65536.0, "loss scaling"),
+        (-1.0, "one side goes up where the other goes down: the sign of the loss, or maximize="),
+        (3.0, "look at the loss scale, and at how the loss is reduced: sum or mean, number of micro-batches or ranks"),
+    ],
+)
+def test_a_loss_scale_that_the_optimizer_used(clean: Clean, run: Recorder, task: str, factor: float, hint: str) -> None:
+    found = probe.compare(clean(task), run(step=_scaled(factor, undone=False), task=task))
+    first = found.first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.LOSS, "")
+    assert first.evidence == (
+        "the model's outputs agree", f"B's gradients are {factor:.6g} times A's", "the optimizer used them so",
+    )  # fmt: skip
+    assert first.hint == hint
+    assert first.metrics is not None and first.metrics.cosine == pytest.approx(math.copysign(1, factor))
+    assert found.divergences == (first,)
+
+
+def test_a_fault_beside_a_loss_scale_is_found(clean: Clean, run: Recorder) -> None:
+    wrong = changed(MODEL_FAULTS["gradient of one of two consumers"][0])
+    found = probe.compare(clean(), run(wrong, step=_scaled(1024.0, undone=True)))
+    first = found.first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.BACKWARD, UP)
+
+
+def test_a_loss_scale_where_only_parameter_gradients_were_recorded(run: Recorder) -> None:
+    phases = ["forward", "gradient"]
+    found = probe.compare(run(phases=phases), run(step=_scaled(65536.0, undone=True), phases=phases))
+    first = found.first_divergence
+    assert first is not None and (first.phase, first.path, first.hint) == (Phase.GRADIENT, "", "loss scaling")
+    assert first.evidence[1] == "all by the same factor: B is 65536 times A"
+    assert first.evidence[-1] == "whether the optimizer used them so was not recorded"
+
+
+def test_accumulation_that_is_divided_on_one_side_only(run: Recorder) -> None:
+    a, b = run(step=_micro_batches(4)), run(step=_micro_batches(4, scale=4.0))
+    for pair, factor, names in (((a, b), "4", "AB"), ((b, a), "0.25", "BA")):
+        found = probe.compare(*pair)
+        first = found.first_divergence
+        assert first is not None and first.phase is Phase.LOSS
+        assert first.evidence[1] == f"B's gradients are {factor} times A's"
+        assert first.hint == (
+            f"accumulation is divided on {names[0]} only: {names[1]} does not divide the loss by its 4 micro-batches"
+        )
+        assert found.divergences == (first,), "not once for every micro-batch"
+
+
+def test_no_common_factor_where_noise_has_the_same_size(run: Recorder) -> None:
+    """Every tensor shorter by the same part in a thousand, and pointing elsewhere: the length says nothing."""
+
+    def turned(model: Model, ids: Tensor, number: int) -> Tensor:
+        loss = loss_of(model(ids), ids)
+        loss.backward()
+        for place, parameter in enumerate(model.parameters()):
+            g = parameter.grad.data
+            side = np.random.default_rng(place).standard_normal(g.shape)
+            side -= g * ((side * g).sum() / (g * g).sum())
+            turned = g + 0.05 * side * np.linalg.norm(g) / np.linalg.norm(side)
+            g[...] = turned * (0.9999 * np.linalg.norm(g) / np.linalg.norm(turned))
+        return loss
+
+    first = probe.compare(run(task="tensor"), run(step=_step(turned), task="tensor")).first_divergence
+    assert first is not None and first.phase is Phase.UPDATE
+    assert not any("factor" in text for text in first.evidence)
+
+
+# Settings of the optimizer
+
+
+class Adam(nn.AdamW):
+    """The same under another name: what it does differs only with weight decay."""
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda m: nn.AdamW(m.parameters(), lr=1e-3, eps=1e-10), "eps 1e-08 against 1e-10 (group 0)"),
+        (lambda m: Adam(m.parameters(), lr=1e-3), "AdamW against Adam (group 0)"),
+        (lambda m: nn.AdamW([{"params": m.parameters()[:9]}, {"params": m.parameters()[9:], "eps": 1e-10}], lr=1e-3),
+         "eps 1e-08 against 1e-10 (group 0)"),
+    ],
+)  # fmt: skip
+def test_settings_that_differ_and_do_not_show_are_not_aligned(
+    clean: Clean, run: Recorder, make: Callable[[Model], nn.Optimizer], text: str
+) -> None:
+    model = gpt()
+    found = probe.compare(clean(), run(model, steps=2, optimizer=make(model)))
+    assert (found.verdict, found.divergences) == (Verdict.UNDECIDED, ())
+    (warning,) = found.warnings
+    assert warning.startswith("the optimizers are set differently for ")
+    assert warning.endswith(f" parameters: {text}; that does not show in the numbers yet")
+
+
+def test_settings_that_are_blamed_are_not_said_to_leave_no_trace(clean: Clean, run: Recorder) -> None:
+    model = gpt()
+    found = probe.compare(clean(), run(model, optimizer=nn.AdamW(model.parameters(), lr=1.1e-3)))
+    assert found.verdict is Verdict.DIVERGED
+    assert not said(found, "set differently")
+
+
+def test_another_class_of_optimizer_is_named_where_the_updates_differ(clean: Clean, run: Recorder) -> None:
+    model = gpt()
+    first = probe.compare(clean(), run(model, optimizer=nn.SGD(model.parameters(), lr=1e-3))).first_divergence
+    assert first is not None and first.phase is Phase.UPDATE
+    assert first.hint == "the settings differ: AdamW against SGD, weight_decay 0.01 against 0.0 (group 0)"
+
+
+# Hints
+
+
+def test_a_row_of_an_embedding_without_a_gradient(clean: Clean, run: Recorder) -> None:
+    padding = int(batch().data[0, 0])
+    keeps = np.ones((VOCABULARY, 1), np.float32)
+    keeps[padding] = 0
+
+    def padded(model: Model) -> None:
+        replaced(model, "embed", forward=lambda s, ids: operation(
+            s.weight.data, (s.weight, lambda g: g * keeps))[ids])  # fmt: skip
+
+    found = probe.compare(clean(), run(changed(padded)))
+    assert_found(found, ("gradient", "introduced", "embed", "weight"))
+    assert found.first_divergence is not None
+    assert found.first_divergence.hint == "1 more row is zero on B: look at padding_idx"
+
+
+def test_weights_that_differ_because_a_step_before_was_not_recorded(tmp_path: Path) -> None:
+    def late(path: Path, lr: float, rough: bool = False) -> Path:
+        model = rounding_otherwise(gpt()) if rough else gpt()
+        optimizer = nn.AdamW(model.parameters(), lr=1e-3)
+        with probe.capture(model, path, steps=[3, 4]):
+            for number in range(5):
+                optimizer.param_groups[0]["lr"] = lr if number == 0 else 1e-3
+                probe.step(loss=plain_step(model, optimizer, number))
+        return path
+
+    a = late(tmp_path / "a.h5", 1e-3)
+    first = probe.compare(a, late(tmp_path / "b.h5", 2e-3)).first_divergence
+    assert first is not None and (first.phase, first.step) == (Phase.INIT, 3)
+    assert first.evidence == ("39 of 39 parameters differ before step 3; step 2 was not recorded",)
+    assert first.hint == "record the steps before 3 too: the runs part there, or do not start from the same weights"
+    found = probe.compare(a, late(tmp_path / "c.h5", 1e-3, rough=True))
+    assert found.verdict is Verdict.ALIGNED, "rounding makes weights drift apart"
+
+
+def test_one_weight_that_differs_before_a_later_step(tmp_path: Path) -> None:
+    def late(path: Path, factor: float) -> Path:
+        model = gpt()
+        module(model, "layers.1.norm2").weight.data[3] *= np.float32(factor)
+        optimizer = nn.SGD(model.parameters(), lr=1e-3)
+        with probe.capture(model, path, steps=[2]):
+            for number in range(3):
+                probe.step(loss=plain_step(model, optimizer, number))
+        return path
+
+    found = probe.compare(late(tmp_path / "a.h5", 1.0), late(tmp_path / "b.h5", 1.0002))
+    assert found.verdict is not Verdict.ALIGNED
+    said_ = [*found.warnings, *(text for d in found.divergences for text in (*d.evidence, d.hint))]
+    assert any("step 2" in text and "step 1 was not recorded" in text for text in said_), said_
+
+
+def test_layers_whose_weights_stand_in_another_order(clean: Clean, run: Recorder) -> None:
+    def swapped(model: Model) -> None:
+        members = vars(model.layers)
+        members["0"], members["1"] = members["1"], members["0"]
+
+    first = probe.compare(clean(), run(changed(swapped))).first_divergence
+    assert first is not None and (first.phase, first.kind) == (Phase.INIT, Kind.INIT)
+    assert first.hint == "what layers.0.norm1 has in A, layers.1.norm1 has in B: look at the order of the layers"
+
+
+def test_layers_that_run_in_another_order(clean: Clean, run: Recorder) -> None:
+    def forward(self: Any, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        for number in "102":
+            x = getattr(self.layers, number)(x)
+        return self.head(self.norm(x))
+
+    there = changed(lambda m: setattr(m, "__class__", type("GPT", (GPT,), {"forward": forward})))
+    first = probe.compare(clean(), run(there)).first_divergence
+    assert first is not None and (first.path, first.a[0].slot) == ("", "")
+    assert first.hint == "B calls layers.1 where A calls layers.0: the order differs"
+
+
+def test_a_tied_weight_is_not_called_missing_without_saying_that_it_is_tied(clean: Clean, run: Recorder) -> None:
+    def tied(model: Model) -> None:
+        model.head.weight = model.embed.weight
+
+    first = probe.compare(clean(), run(changed(tied))).first_divergence
+    assert first is not None and (first.kind, first.path) == (Kind.MISSING, "head")
+    assert first.hint == "weight is tied to embed.weight on B, not on A"
+
+
+def test_frozen_weights_are_named_and_not_what_is_made_from_them(clean: Clean, run: Recorder) -> None:
+    def frozen(model: Model) -> None:
+        for path in ("embed", "layers.0.norm1"):
+            module(model, path).weight.requires_grad = False
+
+    found = probe.compare(clean(), run(changed(frozen)))
+    assert [(d.phase, d.kind, d.path) for d in found.divergences] == [
+        (Phase.GRADIENT, Kind.MISSING, "embed"), (Phase.GRADIENT, Kind.MISSING, "layers.0.norm1"),
+    ]  # fmt: skip
+
+
+def test_a_graph_that_is_cut_comes_before_the_gradients_that_follow_from_it(clean: Clean, run: Recorder) -> None:
+    def detached(self: Any, x: Tensor) -> Tensor:
+        return Tensor(nn.Attention.forward(self, x).data)
+
+    found = probe.compare(clean(), run(changed(lambda m: replaced(m, "layers.1.attn", forward=detached))))
+    first = found.first_divergence
+    assert first is not None and (first.phase, first.kind, first.path) == (
+        Phase.BACKWARD,
+        Kind.MISSING,
+        "layers.1.attn",
+    )
+    assert found.divergences == (first,)
+
+
+# One fault, one place
+
+
+@pytest.mark.parametrize("name", MODEL_FAULTS)
+def test_a_single_fault_is_one_place(clean: Clean, faulty: Faulty, name: str) -> None:
+    found = probe.compare(clean(), faulty(name, "statistics"))
+    assert found.divergences == (found.first_divergence,)
+
+
+def test_two_faults_of_which_the_second_does_not_follow_from_the_first_are_both_named(
+    clean: Clean, run: Recorder
+) -> None:
+    def both(model: Model) -> None:
+        MODEL_FAULTS["gradient of one weight"][0](model)
+        MODEL_FAULTS["frozen"][0](model)
+        module(model, "layers.2.mlp.down").weight.requires_grad = False
+
+    found = probe.compare(clean(), run(changed(both)))
+    assert {d.path for d in found.divergences} == {DOWN, "layers.2.mlp.down"}
+
+
+def test_a_gradient_that_is_zero_but_for_rounding_is_shown_beside_a_limit_of_its_own_kind(run: Recorder) -> None:
+    class Shift(nn.Module):
+        """Adds one number to all features: the norm behind it takes it away again."""
+
+        def __init__(self, up: bool) -> None:
+            super().__init__(shift=nn.Parameter(np.zeros(1, np.float32)), norm=nn.LayerNorm(WIDTH), up=up)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x * np.float32(1 + 2e-7) if self.up else x
+            return self.norm(x + self.shift)
+
+    def model(up: bool) -> GPT:
+        return changed(lambda m: setattr(m, "norm", Shift(up)))
+
+    found = probe.compare(run(model(False), task="tensor"), run(model(True), task="tensor"))
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
+    (slot,) = (s for s in found["norm"] if (s.phase, s.slot_a) == (Phase.GRADIENT, "shift"))
+    assert slot.metrics.rel_l2 > 10 * slot.limit > 10 * slot.error

@@ -514,6 +514,63 @@ def test_values_on_one_side_only_are_of_no_use(tmp_path: Path) -> None:
     assert found.rel_l2 == pytest.approx(relative(a, b), rel=0.5)
 
 
+# Multiples
+
+
+@pytest.mark.parametrize("factor", [-1.0, -3.0, 1e-4, 0.5, 1.0001, 2.0, 65536.0])
+def test_an_exact_multiple_is_not_estimated_but_known(measured: Measure, values: bool, factor: float) -> None:
+    a = noise((40, 64))
+    found = measured(arrays(a, a * factor, dtype="float64"), values=values)
+    assert found.cosine == pytest.approx(math.copysign(1, factor), abs=1e-9)
+    assert found.rel_l2 == pytest.approx(abs(factor - 1) / max(1, abs(factor)), rel=1e-6)
+    assert found.coherence == pytest.approx(math.copysign(1, factor - 1), abs=1e-6)
+
+
+@pytest.mark.parametrize("factor", [65536.0, -3.0, 1.5])
+def test_a_factor_is_taken_out_before_tensors_are_compared(tmp_path: Path, values: bool, factor: float) -> None:
+    a = noise((40, 64))
+    b = a * factor + 1e-3 * abs(factor) * noise((40, 64), 1)
+    path = write_tensors(tmp_path / "a.h5", arrays(a, b, dtype="float64"), values=values)
+    with Reader(path) as reader:
+        side = Side(reader, 0)
+        found = measure_pair(side, 0, side, 1, factor=factor)
+    assert found.rel_l2 == pytest.approx(relative(factor * a, b), rel=1e-9 if values else 0.4)
+    assert found.norm_ratio == pytest.approx(1, abs=1e-2)
+
+
+# Masks that are added to scores
+
+
+def _mask(dtype: str, lowest: float, shift: int = 0) -> Tensor:
+    masked = np.triu(np.ones((12, 12)), 1 + shift)
+    return Tensor(np.where(masked > 0, lowest, 0.0).astype(dtype))
+
+
+LOWEST = {"float32": float(np.finfo(np.float32).min), "float16": -65504.0, "bfloat16": -3.3895313892515355e38,
+          "float64": float(np.finfo(np.float64).min)}  # fmt: skip
+MASKS = [*LOWEST.items(), ("float32", -math.inf), ("float32", -1e4)]
+
+
+@pytest.mark.parametrize("a", MASKS, ids=str)
+@pytest.mark.parametrize("b", MASKS, ids=str)
+def test_masks_are_compared_by_where_they_mask(
+    measured: Measure, values: bool, a: tuple[str, float], b: tuple[str, float]
+) -> None:
+    found = measured([_mask(*a), _mask(*b)], values=values)
+    assert found.status in (Status.EQUAL, Status.COMPARED) and found.rel_l2 < 1e-6
+    if a[1] != b[1]:
+        assert found.status is Status.COMPARED and found.reason.startswith("two masks, ")
+        other = measured([_mask(*a), _mask(*b, shift=1)], values=values)
+        assert other.status is Status.COMPARED and other.rel_l2 > 0.05
+
+
+def test_what_is_no_mask_is_not_compared_as_one(measured: Measure, values: bool) -> None:
+    bias = _mask("float32", -2000.0).array + np.float32(0.5)
+    low = _mask("float32", -2000.0).array * np.linspace(1, 2, 12, dtype=np.float32)
+    for a, b in ((bias, bias * 2), (low, low * 2)):
+        assert measured([Tensor(a), Tensor(b)], values=values).rel_l2 == pytest.approx(0.5, abs=1e-3)
+
+
 # Cost
 
 

@@ -160,13 +160,13 @@ class UpdateJudge:
         if not larger:
             return None, 0.0
         bound = tolerance.update_bound(error, u, parameter / larger, size)
+        if error > tolerance.UPDATE_ERROR_LIMIT:
+            return None, math.nan
         if metrics.status is Status.NONFINITE:
             return self._fault(event, math.nan, "the update is not finite everywhere", self._about_eps(event)), bound
         if min(metrics.norm_a, metrics.norm_b) == 0.0 and larger > 4 * u * parameter:
             side = "B" if metrics.norm_b == 0.0 else "A"
             return self._fault(event, math.nan, f"{side} does not change this parameter at all"), bound
-        if error > tolerance.UPDATE_ERROR_LIMIT:
-            return None, math.nan
         decay = self._decay(event, metrics, u * parameter)
         if decay is not None:
             return self._fault(event, math.nan, *decay), bound
