@@ -10,6 +10,7 @@ import time
 import weakref
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -17,9 +18,10 @@ from probe.errors import FormatError, StoreError
 from probe.statistics import measure
 from probe.store import journal
 from probe.store.reader import Reader
+from probe.store.tree import write_tree
 from probe.store.writer import Writer
 from probe.testing import sample
-from tests.rows import INFO, add_record, end_step
+from tests.rows import INFO, add_record, end_step, write
 
 ROOT = Path(__file__).parent.parent
 PER_STEP = 10
@@ -150,6 +152,20 @@ def test_a_process_that_is_killed_in_any_write_leaves_its_complete_steps(tmp_pat
         except FormatError:
             assert not steps, "killed before there was a recording"
     assert kills > 40 and steps == sorted(steps) and set(steps) == {0, 1, 2, 3}
+
+
+def test_a_commit_that_was_cut_off_is_completed_by_the_export_of_the_tree(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    write(path, [[sample((5000,)), sample((3,))]])
+    whole = path.read_bytes()
+    torn = b"x" * 4096 + whole[4096:]
+    path.write_bytes(torn + b"".join(journal.parts([(0, whole[:4096])])))
+    with h5py.File(journal.readable(path), "r") as file:
+        assert file["tensors/0"].shape == (5000,)
+    assert path.read_bytes()[: len(whole)] == torn, "reading changes nothing"
+    assert write_tree(path) == 2
+    with Reader(path) as reader:
+        assert len(reader.steps) == 1 and reader.values(0).tobytes() == sample((5000,)).tobytes()
 
 
 ENDED = """

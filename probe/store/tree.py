@@ -37,10 +37,10 @@ def storable_text(text: str) -> str:
 
 def write_tree(path: str | Path) -> int:
     """Give every stored tensor of a closed recording its readable place; return how many names there are."""
+    _complete(Path(path))
     with Reader(path) as reader:
         links = list(links_of(reader.records, [module.path for module in reader.modules], reader.slots))
     try:
-        journal.repair(path)
         with h5py.File(path, "r+", locking=False) as file:
             if "tree" in file:
                 del file["tree"]
@@ -48,6 +48,15 @@ def write_tree(path: str | Path) -> int:
     except OSError as error:
         raise StoreError(f"cannot write to {path}: {error}") from error
     return len(links)
+
+
+def _complete(path: Path) -> None:
+    """Complete what a killed process was committing."""
+    try:
+        if path.is_file():
+            journal.repair(path)
+    except OSError as error:
+        raise StoreError(f"cannot write to {path}: {error}") from error
 
 
 def links_of(records: np.ndarray, modules: Sequence[str], slots: Sequence[str]) -> Iterator[tuple[str, int]]:
