@@ -19,6 +19,9 @@ _ROUND = 1 << 16
 _LIMIT = 256 << 20
 """bytes of unused blocks that are kept"""
 
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+"""a forked process must not write into what its parent copied"""
+
 _unused: dict[int, deque[mmap.mmap]] = {}
 
 
@@ -31,7 +34,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     try:
         block = _unused[size].pop()
     except (KeyError, IndexError):
-        block = mmap.mmap(-1, size)
+        block = mmap.mmap(-1, size, **_PRIVATE)
     raw = np.frombuffer(block, np.uint8, nbytes)
     # every view of it holds this array: when it goes, nobody sees the block any more
     weakref.finalize(raw, _keep, block, size).atexit = False

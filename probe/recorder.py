@@ -282,6 +282,7 @@ class Recorder:
         self._last_backward_micro = 0
         self._initialised = False
         self._seen, self._before = {}, {}
+        self._reuses = self._adapter.writes_are_seen()
         self._views: list[tuple[weakref.ref[Any], int | None, int]] = []
         self._leaf_removals = []
         self._leaf_micros: dict[int, set[int]] = {}
@@ -527,7 +528,10 @@ class Recorder:
         else:
             self._gradient(Role.GRAD_TOTAL, call, entry.slot, entry.seq, gradient)
 
+    @_guarded
     def _call_gradient(self, call: _Call, inputs: list[_Input], index: int, gradient: Any) -> None:
+        if isinstance(gradient, Exception):  # its parts could not be added up
+            raise gradient
         self._gradient(Role.GRAD_INPUT, call, inputs[index].slot, inputs[index].seq, gradient)
 
     @_guarded
@@ -744,7 +748,7 @@ class Recorder:
             return _UNMEASURED
         if self._norms:
             return self._adapter.summarize(tensor)
-        version = None if fresh else self._adapter.version_of(tensor)
+        version = self._adapter.version_of(tensor) if self._reuses and not fresh else None
         if version is None:
             return self._adapter.measure(tensor, axes)
         known = self._seen.get(id(tensor))

@@ -140,6 +140,10 @@ class Adapter(abc.ABC):
         """Tell whether a hook on a tensor's gradient is lost when it is written to in place."""
         return False
 
+    def writes_are_seen(self) -> bool:
+        """Tell whether every in-place write changes a tensor's version; collective operations may not."""
+        return True
+
     @abc.abstractmethod
     def version_of(self, tensor: Tensor) -> int | None:
         """Return a number that changes with every in-place write, or None where there is none."""

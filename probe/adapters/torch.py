@@ -136,6 +136,9 @@ class TorchAdapter(Adapter):
     def is_view(self, tensor: torch.Tensor) -> bool:
         return tensor._is_view()
 
+    def writes_are_seen(self) -> bool:
+        return not (torch.distributed.is_available() and torch.distributed.is_initialized())
+
     def version_of(self, tensor: torch.Tensor) -> int | None:
         return None if tensor.is_inference() else tensor._version
 
@@ -252,10 +255,12 @@ class TorchAdapter(Adapter):
         after: Callable[[list[Group]], None],
     ) -> Removal:
         def pre_hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            before(_groups(optimizer), _why_not_used(optimizer, args, kwargs))
+            if not torch.compiler.is_compiling():
+                before(_groups(optimizer), _why_not_used(optimizer, args, kwargs))
 
         def post_hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            after(_groups(optimizer))
+            if not torch.compiler.is_compiling():
+                after(_groups(optimizer))
 
         if optimizer is None:
             return _all_or_none(
@@ -470,7 +475,11 @@ def _collect(places: list[tuple[Any, int]], index: int, found: Callable[[int, to
         arrived = [parts[key] for key in sorted(parts)]
         parts.clear()
         if arrived:
-            found(index, _sum(arrived))
+            try:
+                total: object = _sum(arrived)
+            except Exception as error:  # noqa: BLE001  out of memory, mostly; the recorder says what is missing
+                total = error
+            found(index, total)
 
     def keep(which: int, gradient: torch.Tensor) -> None:
         parts[which] = gradient.detach()
@@ -521,7 +530,12 @@ def _plain(value: object) -> object:
         return float(value) if value.numel() == 1 else f"tensor{tuple(value.shape)}"
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    return value if isinstance(value, (str, int, float, bool)) or value is None else repr(value)
+    if isinstance(value, (str, int, float, bool)) or value is None:
+        return value
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001  a user's object; this runs inside the optimizer's step
+        return f"a {type(value).__name__}"
 
 
 def _plain_facts(config: object) -> dict[str, object]:

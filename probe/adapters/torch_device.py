@@ -78,12 +78,16 @@ def _sums(part: torch.Tensor, clean: torch.Tensor) -> torch.Tensor:
 
 
 def settle(pending: Sequence[Pending]) -> list[TensorStats]:
-    """Wait for the device, fetch all results in one transfer, and return the statistics."""
-    if not pending:
-        return []
-    fetched = torch.cat([each.numbers for each in pending]).cpu()
-    rows = fetched.split([each.numbers.numel() for each in pending])
-    return [_finished(each, row) for each, row in zip(pending, rows, strict=True)]
+    """Wait for the devices, fetch all results in one transfer from each, and return the statistics."""
+    devices: dict[torch.device, list[int]] = {}
+    for index, each in enumerate(pending):
+        devices.setdefault(each.numbers.device, []).append(index)
+    settled: dict[int, TensorStats] = {}
+    for indices in devices.values():
+        fetched = torch.cat([pending[index].numbers for index in indices]).cpu()
+        rows = fetched.split([pending[index].numbers.numel() for index in indices])
+        settled.update((index, _finished(pending[index], row)) for index, row in zip(indices, rows, strict=True))
+    return [settled[index] for index in range(len(pending))]
 
 
 def _finished(pending: Pending, row: torch.Tensor) -> TensorStats:

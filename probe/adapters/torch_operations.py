@@ -13,6 +13,7 @@ from probe.sketch import CHUNK, VALUE_SEED, WIDTH, Axis
 INTEGERS = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 INTEGERS |= {torch.uint16, torch.uint32, torch.uint64}
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_CACHED_SIGNS = 1 << 18
 _MASKS = {1: 0xFF, 2: 0xFFFF, 4: 0xFFFF_FFFF, 8: -1}
 
 
@@ -66,7 +67,7 @@ def sketch_of(block: torch.Tensor, axes: tuple[Axis, ...], starts: tuple[int, ..
 
 def _folded(values: torch.Tensor, axis: Axis, start: int, size: int) -> torch.Tensor:
     """Sign the last axis, and add what is 61 apart: at most 61 columns are left."""
-    signs = _signs(axis, start, size, values.device)
+    signs = (_signs if size <= _CACHED_SIGNS else _signs.__wrapped__)(axis, start, size, values.device)
     if size <= WIDTH:
         return values * signs
     whole = size - size % WIDTH

@@ -97,7 +97,8 @@ def measure_update(
     name = str(wide).removeprefix("torch.")
     if not after.is_cpu:
         return name, measure_on_device(after.to(wide) - before.to(wide), order, HashKind.WSUM64, (before, after))
-    if after.dtype in _FLOATS and after.dtype == before.dtype and _lies_plain(after) and _lies_plain(before):
+    alike = after.dtype == before.dtype and after.shape == before.shape
+    if alike and after.dtype in _FLOATS and _lies_plain(after) and _lies_plain(before):
         loop = _KINDS[after.dtype]
         stats = kernel.stats(
             after.data_ptr(), loop, after.shape, tuple(order), bytes(16), HashKind.NONE, before.data_ptr()
@@ -116,7 +117,7 @@ def _lies_plain(tensor: torch.Tensor) -> bool:
         and tensor.is_cpu
         and tensor.is_contiguous()
         and not tensor.is_neg()
-        and (tensor.data_ptr() != 0 or tensor.numel() == 0)
+        and (tensor.storage_offset() * tensor.itemsize + tensor.nbytes) <= tensor.untyped_storage().nbytes()
     )
 
 

@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 
 import h5py
 import numpy as np
+import xxhash
 
 from probe.errors import FormatError, NotRecordedError, StoreError
-from probe.records import ModuleInfo, OptimizerGroup, ParameterInfo, RunInfo
+from probe.records import HashKind, ModuleInfo, OptimizerGroup, ParameterInfo, RunInfo
 from probe.statistics import dtype_of
-from probe.store import schema
+from probe.store import journal, schema
 
 T = TypeVar("T")
 
@@ -93,7 +94,7 @@ class Reader:
             if self.attributes.get("closed", False):
                 break
             self._file.close()
-            self.__dict__.pop("_blob", None)  # it belongs to the file that was closed
+            self.__dict__.pop("_blob", None)  # it belonged to the file that was closed
             time.sleep(0.01 * attempt)
             self._file = _opened(self.path)
         raise FormatError(f"{self.path} is damaged: {what} cannot be read ({failure})") from failure
@@ -226,6 +227,26 @@ class Reader:
         row = self._tensor_index.get(tensor)
         if row is None:
             raise NotRecordedError(f"no values were stored for this tensor in {self.path}; record with task='tensor'")
+        yield from self._checked(tensor, self._parts(row, chunk, into))
+
+    def _checked(self, tensor: int, parts: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+        """Pass values on; raise FormatError behind the last of them if they do not have the hash of their record."""
+        digest = xxhash.xxh3_128()
+        for part in parts:
+            digest.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
+            yield part
+        if digest.intdigest() != self._hashes.get(tensor, digest.intdigest()):
+            raise FormatError(f"{self.path} is damaged: the values of tensor {tensor} are not those that were recorded")
+
+    @functools.cached_property
+    def _hashes(self) -> dict[int, int]:
+        """The hash of each stored tensor, of those that have one over their bytes."""
+        rows = self.records[(self.records["tensor"] >= 0) & (self.records["hash_kind"] == HashKind.XXH3_128)]
+        columns = (rows[name].tolist() for name in ("tensor", "hash_hi", "hash_lo"))
+        return {tensor: high << 64 | low for tensor, high, low in zip(*columns, strict=True)}
+
+    def _parts(self, row: np.void, chunk: int, into: np.ndarray | None) -> Iterator[np.ndarray]:
+        tensor = int(row["id"])
         what = f"tensor {tensor}"
         dtype = dtype_of(row["dtype"].decode())
         if row["offset"] >= 0:
@@ -320,7 +341,7 @@ def _opened(path: Path) -> h5py.File:
     for attempt in range(_ATTEMPTS):  # a writer may be changing it
         time.sleep(0.01 * attempt)
         try:
-            file = h5py.File(path, "r", locking=False)
+            file = h5py.File(journal.readable(path), "r", locking=False)
         except PermissionError as error:
             raise StoreError(f"{path} may not be read: {error.strerror}") from error
         except OSError as error:
