@@ -58,6 +58,7 @@ _LAYOUT: dict[str, Any] = {
     "fs_strategy": "page",
     "fs_page_size": PAGE,
     "page_buf_size": 1 << 20,
+    "rdcc_nbytes": 8 * _CHUNK,
 }
 """metadata in pages of their own, tensors at their borders; checksums over metadata; nothing that marks an open file"""
 
