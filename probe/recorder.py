@@ -46,6 +46,8 @@ from probe.store.writer import Writer
 from probe.triggers import Triggers
 
 _RECORD_BYTES = RECORDS.itemsize
+_SAID = 1000
+"""different messages of a recording"""
 _WAITING = 8192
 """records that wait for a device, at most, before it is waited for"""
 _UNMEASURED = TensorStats(*[math.nan] * 5, 0, 0, 0, 0, 0, 0, HashKind.NONE, np.zeros(WIDTH))
@@ -100,13 +102,17 @@ def _guarded(method: Callable[..., None]) -> Callable[..., None]:
                 if self.running:
                     method(self, *args)
         except Exception as error:  # noqa: BLE001  the training must go on whatever happened here
+            if not self.running:  # a signal handler has ended the recording in the middle of this
+                return
             try:
                 self._note(f"not recorded because of an error inside probe: {error!r}", -1)
             except Exception:  # noqa: BLE001  no room on the stack, warnings that are errors
                 self._unsaid = True
         except BaseException as error:
             with contextlib.suppress(Exception):
-                self._note(f"{type(error).__name__} interrupted probe: what it was recording then is missing", -1)
+                self._before.clear()
+                if not self._closing:  # or `step` and `stop` say it
+                    self._note(f"{type(error).__name__} interrupted probe: what it was recording then is missing", -1)
             raise
 
     return safe
@@ -144,7 +150,7 @@ class Recorder:
         self._lock = threading.RLock()
         self._stacks = threading.local()
         self._said: set[str] = set()
-        self._unsaid = False
+        self._unsaid = self._closing = False
         self._missed: set[str] = set()
         self._opaque: set[type] = set()
         self._notes: list[tuple[int, int, str]] = []
@@ -765,6 +771,7 @@ class Recorder:
         with self._lock:
             if not self.running:
                 return
+            self._closing = True
             try:
                 texts = self._next_step(scalars)
             except Exception as error:  # noqa: BLE001  the training must go on
@@ -773,6 +780,7 @@ class Recorder:
                 with contextlib.suppress(ProbeWarning):
                     self._give_up(f"recording to {self._writer.path} was interrupted in probe.step() ({error!r})")
                 raise
+            self._closing = False
         self._writer.wait_for_room()
         for text in texts:
             self._say(text)
@@ -846,26 +854,26 @@ class Recorder:
     def stop(self, state: StepState = StepState.CLOSED, *, one_step: bool = False) -> None:
         """Take every hook off, close the open step and the file; ``one_step`` when all may be meant as a single step."""
         path = self._writer.path
-        with self._lock:
-            if not self.running:
-                return
-            try:
-                text = self._last_step(state, one_step)
-            except Exception as error:  # noqa: BLE001  the training must go on
-                text = f"the last step is not in {path}: probe.stop() failed ({error!r})"
-            except BaseException as error:
-                self._end()
-                with contextlib.suppress(ProbeWarning):
-                    warn(f"the last step is not in {path}: probe.stop() was interrupted ({error!r})")
-                raise
-            finally:
-                self._end()
+        interrupted = f"{path} is still being written: it will be complete when the process has ended"
         try:
+            with self._lock:
+                if not self.running:
+                    return
+                self._closing = True
+                try:
+                    text = self._last_step(state, one_step)
+                except Exception as error:  # noqa: BLE001  the training must go on
+                    text = f"the last step is not in {path}: probe.stop() failed ({error!r})"
+                except BaseException as error:
+                    interrupted = f"the last step is not in {path}: probe.stop() was interrupted ({error!r})"
+                    raise
+                finally:
+                    self._end()
             self._writer.close()
         except BaseException as error:
-            if not isinstance(error, Exception):
+            if not isinstance(error, Exception) and not self.running:
                 with contextlib.suppress(ProbeWarning):
-                    warn(f"{path} is still being written: it will be complete when the process has ended")
+                    warn(interrupted)
             raise
         self._say(text)
 
@@ -893,7 +901,15 @@ class Recorder:
             return ""
         return f"probe.step() was never called: all {count} forwards are in step 0; call it at the end of each step"
 
+    def _note_unfinished_update(self) -> None:
+        """Say that an optimizer began a step that it did not end."""
+        if self._before:
+            first, *others = [self._parameters[index].names[0] for index in self._before]
+            name = f"{first} and {len(others)} more" if others else first
+            self._note(f"an optimizer's step was not seen to its end: the update of {name} is not recorded", -1)
+
     def _end_step(self, state: StepState) -> None:
+        self._note_unfinished_update()
         now = self._next_seq()
         for call in self._calls:
             if call.end < 0:
@@ -965,6 +981,8 @@ class Recorder:
 
     def _note(self, text: str, module: int) -> None:
         """Say once, and put into the file, what could not be recorded."""
+        if len(self._said) >= _SAID - 1:
+            text = "there is more that could not be recorded; it is not said any more"
         if text not in self._said:
             self._notes.append((self.step_number, module, text))
             self._say(text)

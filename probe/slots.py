@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-DEPTH = 16
+DEPTH = 17
 """levels of containers that are looked into"""
 _FIRST = 8
 _PLAIN = (bool, int, float, str)
@@ -47,7 +47,7 @@ def _collect(
     """Walk a container; those that it stands in, by id, are not entered again."""
     if id(value) in around:
         return
-    items = None if len(around) > DEPTH else _items(value)
+    items = None if len(around) >= DEPTH else _items(value)
     if items is None:
         missed.append((slot or "0", value))
         return

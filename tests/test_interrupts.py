@@ -128,7 +128,7 @@ ENDS = {
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # from within a weak reference
-@pytest.mark.parametrize("part", ["start", "hooks"])
+@pytest.mark.parametrize("part", PARTS)
 def test_an_interrupt_anywhere_in_probe(part: str, tmp_path: Path) -> None:
     plain = train(None, Interrupt())
     whole = train(tmp_path / "whole.h5", Interrupt(), part)
@@ -190,6 +190,25 @@ def test_a_wait_for_the_disk_can_be_interrupted(tmp_path: Path) -> None:
         stats = measure(s.values)
         assert s.hash == (stats.hash_hi, stats.hash_lo)
     assert (run.find(role="input")[-1].values == sample((64, 64), 100)).all()
+
+
+def test_stop_can_be_interrupted_while_it_waits_for_the_disk(tmp_path: Path) -> None:
+    model = nn.Linear(4, 4)
+    path = tmp_path / "a.h5"
+    probe.start(model, path, task="tensor")
+    writer = probe.session._current._writer
+    disk_is_slow = threading.Event()
+    writer._queue.put(disk_is_slow.wait)
+    model(Tensor(sample((5, 4))))
+    timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), 2))
+    with pytest.warns(ProbeWarning) as caught, pytest.raises(KeyboardInterrupt):
+        timer.start()
+        probe.stop()
+    assert [str(one.message) for one in caught] == [f"probe: {ENDS['late'].format(path=path)}"]
+    assert hooks(model) == 0
+    disk_is_slow.set()
+    finished()
+    assert Recording(path).info.closed and len(Recording(path).steps) == 1
 
 
 # ---- processes that end --------------------------------------------------------------------------------
@@ -315,3 +334,23 @@ print(weights(), len(net.pre_hooks), threading.active_count())
 """
     plain, recorded = run(code, tmp_path, "plain"), run(code, tmp_path)
     assert (recorded.returncode, recorded.stdout, recorded.stderr) == (0, plain.stdout, "")
+
+
+def test_a_signal_handler_may_stop_the_recording_at_any_moment(tmp_path: Path) -> None:
+    """Also in the middle of a hook: the handler runs between two lines of probe."""
+    code = """
+signal.signal(signal.SIGALRM, lambda *_: probe.stop())
+signal.setitimer(signal.ITIMER_REAL, {})
+end = time.monotonic() + 0.25
+while time.monotonic() < end:
+    train()
+print(len(net.pre_hooks), threading.active_count())
+"""
+    for number in range(3):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        done = run(code.format(0.02 + number / 27), folder)
+        assert (done.returncode, done.stdout) == (0, "0 1\n"), done.stderr
+        assert done.stderr.count("ProbeWarning") == sum(map(done.stderr.count, ("failed", "not seen to its end")))
+        found = Recording(folder / "a.h5")
+        assert len(found.steps) >= 3

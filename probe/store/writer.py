@@ -37,7 +37,7 @@ from probe.records import (
 from probe.sketch import WIDTH
 from probe.store import schema
 from probe.store.disk import PAGE, Disk
-from probe.store.queue import Queue
+from probe.store.queue import PAUSE, Queue
 from probe.store.tables import Table, Values, packer
 from probe.store.tree import link_tree, links_of, storable_text
 
@@ -102,6 +102,8 @@ class Writer:
         self._n_stored = 0
         self._torn = self._finishing = False
         self._working = threading.Lock()
+        self._ended = False
+        """the thread has done its work; `join` takes a thread for ended once it was interrupted (CPython 3.11)"""
         self._thread = threading.Thread(target=self._run, name="probe-writer", daemon=True)
         self._disk, self._file = _create(path, info)
         _LIVE.add(self)
@@ -226,7 +228,7 @@ class Writer:
     def close(self) -> None:
         """Finish, and wait for it. Raises StoreError if writing failed."""
         self.finish()
-        self._thread.join()
+        self._wait_for_end()
         self._queue.close()  # whoever is inside a hook still need not wait for a thread that has ended
         _LIVE.discard(self)
         if self.error is not None:
@@ -236,9 +238,14 @@ class Writer:
         """Let go of the file without writing to it again, unless it is being finished: then wait for that."""
         if not self._finishing:
             self._queue.close()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._wait_for_end()
         self._let_go()
+
+    def _wait_for_end(self) -> None:
+        if self._thread.is_alive():  # it is not in a forked process
+            while not self._ended:
+                time.sleep(PAUSE)
+            self._thread.join()
 
     def _kept(self, notes: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
         """Return the notes that there is room for; the last says that there was none for more."""
@@ -287,9 +294,12 @@ class Writer:
         except Exception as error:  # noqa: BLE001  whatever went wrong, the training goes on
             self.error = error
             self._queue.close()
-        if self.error is not None:
-            with self._working:
-                self._let_go()
+        try:
+            if self.error is not None:
+                with self._working:
+                    self._let_go()
+        finally:
+            self._ended = True
 
     def _let_go(self) -> None:
         """Close the file, left as it is on disk; HDF5 must not hold it any more when the process ends."""

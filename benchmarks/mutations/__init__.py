@@ -1,0 +1,1 @@
+"""Each promise broken on purpose, and the test that must notice."""

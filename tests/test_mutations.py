@@ -1,0 +1,33 @@
+"""The list of mutations fits the tree: every text is there once, every test exists. Running them takes minutes."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.mutations.catalogue import MUTATIONS, Mutation
+from benchmarks.mutations.trial import ROOT, StaleMutation, patched
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_the_text_that_is_replaced_occurs_once(mutation: Mutation) -> None:
+    compile(patched(ROOT, mutation), mutation.path, "exec")
+
+
+def test_a_text_that_is_gone_is_an_error() -> None:
+    stale = Mutation("gone", "", "probe/errors.py", "no such text", "", "")
+    with pytest.raises(StaleMutation) as caught:
+        patched(ROOT, stale)
+    assert str(caught.value) == "gone: its old text occurs 0 times in probe/errors.py, expected once"
+
+
+def test_every_test_exists() -> None:
+    torch = importlib.util.find_spec("torch") is not None
+    wanted = {m.test for m in MUTATIONS if torch or not m.test.startswith("tests/torch/")}
+    files = sorted({test.partition("::")[0] for test in wanted})
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert wanted <= set(done.stdout.splitlines()), wanted - set(done.stdout.splitlines())
