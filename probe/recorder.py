@@ -228,7 +228,7 @@ class Recorder:
             self._tensors.append(named)
             self._parameters.append(
                 ParameterInfo(tuple(joined(prefix, name) for name in named.names), index_of.get(owner, 0), slot,
-                              facts.shape, facts.dtype, facts.requires_grad, named.is_buffer, named.axes)
+                              facts.shape, facts.dtype, facts.requires_grad, named.is_buffer, named.axes, named.canonical)
             )  # fmt: skip
         return elements
 
