@@ -37,7 +37,13 @@ class PdparamsFile(WeightFile):
         if self._arrays is None:
             with self.path.open("rb") as file:
                 found = WeightsUnpickler(file, self.path).load()
-            self._arrays = {name: _array(value) for name, value in _plain(found, self.path).items()}
+            arrays = _plain(found, self.path)
+            objects = [name for name, value in arrays.items() if value.dtype.kind not in "biufc"]
+            if objects:
+                raise ConversionError(
+                    f"{self.path}: {objects[0]} is an array of {arrays[objects[0]].dtype}, not of numbers"
+                )
+            self._arrays = {name: _array(value) for name, value in arrays.items()}
         return self._arrays
 
 

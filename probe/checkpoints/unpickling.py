@@ -17,7 +17,16 @@ try:  # numpy 2 moved it
 except ImportError:
     from numpy.core.multiarray import _reconstruct
 
+
+def _encoded(text: str, encoding: str) -> bytes:
+    """Return the bytes of an array as protocols before 3 pickle them."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"bytes in the encoding {encoding}")
+    return text.encode(encoding)
+
+
 _ARRAYS: dict[str, Any] = {
+    "_codecs.encode": _encoded,
     "numpy.core.multiarray._reconstruct": _reconstruct,
     "numpy._core.multiarray._reconstruct": _reconstruct,
     "numpy.ndarray": np.ndarray,
@@ -58,6 +67,8 @@ class WeightsUnpickler(pickle.Unpickler):
         """Return the object."""
         try:
             return super().load()
+        except ConversionError:
+            raise
         except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
             raise ConversionError(f"{self._path} is damaged, or no file of weights: {error}") from error
 
