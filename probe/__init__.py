@@ -11,10 +11,16 @@ Recording, inside a training program::
 Comparing, anywhere, without a framework::
 
     probe.compare("a.h5", "b.h5", mapping="map.yaml").first_divergence
+
+Weights of one framework for another::
+
+    state = probe.convert_weights(torch_model.state_dict(), to="paddle", source=torch_model)
 """
 
 from probe._version import __version__
 from probe.comparison.divergence import compare
+from probe.conversion import convert_weights
+from probe.loading import load_matching
 from probe.recording import open_recording as open
 from probe.session import capture, log, start, step, stop
 
@@ -22,6 +28,8 @@ __all__ = [
     "__version__",
     "capture",
     "compare",
+    "convert_weights",
+    "load_matching",
     "log",
     "open",
     "start",

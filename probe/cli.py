@@ -14,8 +14,11 @@ from rich.progress import Progress
 from probe._version import __version__
 from probe.comparison.divergence import MIN_COVERAGE, Comparison, compare
 from probe.comparison.result import Verdict
+from probe.conversion import convert_checkpoint
 from probe.errors import ProbeError
+from probe.layouts import FRAMEWORKS
 from probe.report import inspect, table, text
+from probe.report.weights import conversion_table
 from probe.store.tree import write_tree
 
 _EXIT = {Verdict.ALIGNED: 0, Verdict.DIVERGED: 1, Verdict.UNDECIDED: 2}
@@ -166,6 +169,46 @@ def export(file: str, tree: bool) -> None:
     Example: probe export a.h5 --tree
     """
     click.echo(f"{write_tree(file)} names below /tree in {text.harmless(file)}")
+
+
+@main.command("convert", cls=_Command)
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option("--to", required=True, type=click.Choice(FRAMEWORKS), help="Whose weights to write.")
+@click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models.")
+@click.option(
+    "--map-direction", type=click.Choice(["a-to-b", "b-to-a"]), help="Which side the mapping is written from."
+)
+@click.option(
+    "--from", "model", metavar="RECORDING|FRAMEWORK", help="A recording of the source's model; its structure is enough."
+)
+@click.option("--like", metavar="RECORDING", help="A recording of the target's model; its structure is enough.")
+@click.option("--dtype", help="float32, float16 or bfloat16; default: as the source.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: SOURCE-paddle, by the framework.")
+@click.option("--allow-missing", multiple=True, metavar="NAME|GLOB", help="What the source need not have.")
+@click.option("--allow-extra", multiple=True, metavar="NAME|GLOB", help="What the target need not take.")
+def convert_command(
+    source: Path, output: Path | None, mapping: str | None, map_direction: str | None, **options: Any
+) -> None:
+    """Convert weights: a file, the index of several, or a folder with configuration and tokenizer.
+
+    Reads safetensors, pytorch_model.bin, .pdparams and .ckpt. The names of tensors do not tell which of them to
+    transpose, the classes of the modules do: a recording of either model says them (task="structure" is enough), one
+    of both is needed where probe does not know a class.
+
+    \b
+    Example: probe convert bert/ --to paddle --from torch.h5 --like paddle.h5 -lm bert.yaml
+    """
+    options["direction"] = map_direction
+    if sys.stderr.isatty():
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("converting", total=None)
+            options["progress"] = lambda done, total: progress.update(task, completed=done, total=total)
+            target, plan = convert_checkpoint(source, output, mapping, **options)
+    else:
+        target, plan = convert_checkpoint(source, output, mapping, **options)
+    console = Console(highlight=False)
+    Console(highlight=False, width=max(_TABLE_WIDTH, console.width), soft_wrap=True).print(conversion_table(plan))
+    click.echo(f"{len(plan.moves)} tensors are in {text.harmless(str(target))}", err=True)
 
 
 def compare_main() -> None:

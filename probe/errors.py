@@ -7,6 +7,7 @@ ProbeError
 │   ├── FormatError                             not a probe file, damaged, or of a newer version
 │   └── ExistsError       (also FileExistsError)
 ├── MappingError          (also ValueError)     a layer mapping that cannot be used
+├── ConversionError       (also ValueError)     weights that cannot be read, converted or written
 └── NotRecordedError      (also KeyError)       asked for something that the file does not hold
 
 ProbeWarning (UserWarning): said once about what could not be recorded or compared.
@@ -50,6 +51,10 @@ class ExistsError(StoreError, FileExistsError):
 
 class MappingError(ProbeError, ValueError):
     """A layer mapping is not valid or cannot be applied."""
+
+
+class ConversionError(ProbeError, ValueError):
+    """Weights cannot be read, converted or written."""
 
 
 class NotRecordedError(ProbeError, KeyError):

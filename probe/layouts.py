@@ -60,10 +60,13 @@ _ROWS: dict[str, tuple[Row, ...]] = {
     ),
     "mindspore": (
         (
-            ("_BatchNorm", "_InstanceNorm", "SyncBatchNorm", *_of_sizes("BatchNorm", 1), *_of_sizes("InstanceNorm", 1)),
+            (
+                "_BatchNorm", "_InstanceNorm", "SyncBatchNorm", "BatchNorm1d", "BatchNorm2d", *_of_sizes("InstanceNorm", 1),
+            ),
             _MOVING,
         ),
-        (("LayerNorm", "GroupNorm", "RMSNorm"), _GAMMA_BETA),
+        (("BatchNorm3d",), {f"bn2d.{slot}": layout for slot, layout in _MOVING.items()}),  # it holds a BatchNorm2d
+        (("LayerNorm", "GroupNorm"), _GAMMA_BETA),
         (("Embedding", "EmbeddingLookup", "VocabEmbedding"), _TABLE_OF_ROWS),
         (("PReLU",), {"w": Layout("weight")}),
         (("Conv1d", "Conv1dTranspose"), {"weight": Layout("weight", unit=(2,))}),
@@ -138,6 +141,59 @@ def _own(framework: str, names: Iterable[str]) -> list[str]:
     parts = [name.rpartition(".") for name in names]
     packages = _PACKAGES.get(framework, set())
     return [plain for module, _, plain in parts if not module or module.partition(".")[0] in packages]
+
+
+# Which class of one framework is which of another
+
+
+def _sized(torch: str, paddle: str, mindspore: str) -> tuple[tuple[str, str, str], ...]:
+    """Return the row of a class that comes in three sizes: ``Conv{}`` is ``Conv1d``, ``Conv2d``, ``Conv3d``."""
+    return tuple((torch.format(f"{n}d"), paddle.format(f"{n}D"), mindspore.format(f"{n}d")) for n in (1, 2, 3))
+
+
+FRAMEWORKS = ("torch", "paddle", "mindspore")
+CLASSES: tuple[tuple[str, str, str], ...] = (
+    ("Linear", "Linear", "Dense"),
+    ("NonDynamicallyQuantizableLinear", "Linear", "Dense"),
+    ("Bilinear", "Bilinear", "BiDense"),
+    ("Embedding", "Embedding", "Embedding"),
+    *_sized("Conv{}", "Conv{}", "Conv{}"),
+    *_sized("ConvTranspose{}", "Conv{}Transpose", "Conv{}Transpose"),
+    *_sized("BatchNorm{}", "BatchNorm{}", "BatchNorm{}"),
+    *_sized("InstanceNorm{}", "InstanceNorm{}", "InstanceNorm{}"),
+    ("LayerNorm", "LayerNorm", "LayerNorm"),
+    ("GroupNorm", "GroupNorm", "GroupNorm"),
+    ("PReLU", "PReLU", "PReLU"),
+    ("LSTM", "LSTM", "LSTM"),
+    ("GRU", "GRU", "GRU"),
+    ("RNN", "SimpleRNN", "RNN"),
+    ("LSTMCell", "LSTMCell", "LSTMCell"),
+    ("GRUCell", "GRUCell", "GRUCell"),
+    ("RNNCell", "SimpleRNNCell", "RNNCell"),
+    ("MultiheadAttention", "MultiHeadAttention", "MultiheadAttention"),
+)
+"""classes that do the same, in torch, paddle and mindspore; each row is proven in ``tests/frameworks``"""
+
+RECURRENT = ("LSTM", "GRU", "RNN", "SimpleRNN")
+
+
+def counterpart(framework: str, names: Iterable[str], other: str) -> str:
+    """Return what another framework calls a class; ``""`` when nothing is known of it or its bases."""
+    if framework == other:
+        return next(iter(names)).rpartition(".")[2]
+    if framework in FRAMEWORKS and other in FRAMEWORKS:
+        here, there = FRAMEWORKS.index(framework), FRAMEWORKS.index(other)
+        for name in _own(framework, names):
+            for row in CLASSES:
+                if row[here] == name:
+                    return row[there]
+    return ""
+
+
+def stored_as(framework: str, class_name: str, canonical: str) -> tuple[str, Layout]:
+    """Return what a framework's own class calls the parameter that torch calls ``canonical``, and its layout."""
+    found = [(slot, layout) for slot, layout in _row(framework, (class_name,)).items() if layout.name == canonical]
+    return found[0] if found else (canonical, Layout(canonical))
 
 
 # Optimizer states

@@ -18,6 +18,7 @@ WRAPPERS = {
     "PipelineParallel": "_layers",
     "TensorParallel": "_layers",
     "ShardingParallel": "_layers",
+    "BatchNorm3d": "bn2d",
 }
 """classes that hold one model and add nothing to what it computes: the name of what they hold"""
 

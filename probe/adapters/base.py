@@ -181,6 +181,13 @@ class Adapter(abc.ABC):
         That is float64 or complex128, or half as wide where the device has no float64.
         """
 
+    def assign(self, tensor: Tensor, values: np.ndarray) -> None:
+        """Put values of its shape into a parameter or buffer, in place, cast to its dtype.
+
+        Only `probe.load_matching` calls it.
+        """
+        raise NotImplementedError(f"the adapter of {self.framework} cannot put values into parameters yet")
+
     # Hooks
 
     @abc.abstractmethod
@@ -285,3 +292,13 @@ def adapter_for(model: object) -> Adapter:
     raise RecordingError(
         f"probe.start() was given a {kind}; expected a module of {', '.join(sorted(_ADAPTERS))}, or a list of them"
     )
+
+
+def adapter_of_tensor(value: object) -> Adapter | None:
+    """Return the adapter whose framework a tensor is of, found by the frameworks that are already imported."""
+    for adapter_module, adapter_class, framework_module, _ in _ADAPTERS.values():
+        if framework_module in sys.modules:
+            adapter: Adapter = getattr(importlib.import_module(adapter_module), adapter_class)()
+            if adapter.is_tensor(value):
+                return adapter
+    return None

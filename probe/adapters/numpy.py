@@ -73,6 +73,9 @@ class NumpyAdapter(Adapter):
     def values(self, tensor: Tensor) -> np.ndarray:
         return np.array(tensor.data, order="C")
 
+    def assign(self, tensor: Tensor, values: np.ndarray) -> None:
+        tensor.data[...] = values
+
     def snapshot(self, tensor: Tensor) -> Tensor:
         return Tensor(tensor.data.copy())
 

@@ -177,6 +177,12 @@ class TorchAdapter(Adapter):
         torch.from_numpy(array).copy_(plain)
         return array if extra is None else array.view(extra)
 
+    def assign(self, tensor: torch.Tensor, values: np.ndarray) -> None:
+        bits = hasattr(ml_dtypes, values.dtype.name)
+        plain = torch.from_numpy(np.array(values.view(f"i{values.itemsize}") if bits else values))
+        with torch.no_grad():
+            tensor.copy_(plain.view(getattr(torch, values.dtype.name)) if bits else plain)
+
     def snapshot(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().clone()
 

@@ -1,0 +1,57 @@
+"""What a file of weights says of each tensor, and the kinds of numbers that it knows by name."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One tensor of a file, without its values."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its values."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class WeightFile(abc.ABC):
+    """A file of weights that can be read tensor by tensor."""
+
+    tensors: dict[str, Stored]
+
+    @abc.abstractmethod
+    def read(self, name: str) -> np.ndarray:
+        """Return the values of a tensor."""
+
+
+def as_stored(tensors: Sequence[Stored], arrays: Iterable[np.ndarray]) -> Iterator[tuple[Stored, np.ndarray]]:
+    """Yield each tensor with its array in C order, which must be what was announced."""
+    for stored, array in zip(tensors, arrays, strict=True):
+        assert (array.dtype, array.shape) == (stored.dtype, stored.shape), stored.name
+        yield stored, array if array.flags.c_contiguous else array.copy(order="C")
+
+
+def raw(array: np.ndarray) -> memoryview:
+    """Return the bytes of an array in C order, without a copy."""
+    return memoryview(array.reshape(-1).view(np.uint8))
+
+
+def read_range(path: Path, start: int, nbytes: int) -> np.ndarray:
+    """Return bytes of a file."""
+    with path.open("rb") as file:
+        file.seek(start)
+        return np.fromfile(file, np.uint8, nbytes)

@@ -1,0 +1,157 @@
+"""What ``torch.save(state_dict)`` writes, zip archives and files of torch before 1.6 alike; torch is not needed."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import ml_dtypes
+import numpy as np
+
+from probe.checkpoints.stored import BFLOAT16, Stored, WeightFile, read_range
+from probe.checkpoints.unpickling import WeightsUnpickler, state_dict_in
+from probe.errors import ConversionError
+
+_MAGIC = 0x1950A86A20F9469CFC6C
+_STORAGES = {
+    "torch.FloatStorage": "<f4", "torch.DoubleStorage": "<f8", "torch.HalfStorage": "<f2", "torch.LongStorage": "<i8",
+    "torch.IntStorage": "<i4", "torch.ShortStorage": "<i2", "torch.CharStorage": "i1", "torch.ByteStorage": "u1",
+    "torch.BoolStorage": "?", "torch.BFloat16Storage": BFLOAT16, "torch.ComplexFloatStorage": "<c8",
+    "torch.storage.UntypedStorage": "u1", "torch.UntypedStorage": "u1",
+}  # fmt: skip
+_DTYPES = {
+    "torch.float8_e4m3fn": ml_dtypes.float8_e4m3fn, "torch.float8_e5m2": ml_dtypes.float8_e5m2,
+    "torch.uint16": "<u2", "torch.uint32": "<u4", "torch.uint64": "<u8",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """The class of a storage, or the dtype of a tensor."""
+
+    dtype: np.dtype
+
+
+@dataclass(frozen=True)
+class _Storage:
+    """Where the bytes of one or more tensors lie."""
+
+    key: str
+    dtype: np.dtype
+    numel: int
+
+
+@dataclass(frozen=True)
+class _View:
+    """A tensor: a part of a storage."""
+
+    storage: _Storage
+    dtype: np.dtype
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def _rebuild(storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *rest: Any) -> _View:
+    kinds = [each.dtype for each in rest if isinstance(each, _Kind)]
+    return _View(storage, kinds[0] if kinds else storage.dtype, offset, tuple(shape), tuple(strides))
+
+
+def _rebuild_parameter(data: _View, *_: Any) -> _View:
+    return data
+
+
+_FUNCTIONS: dict[str, Any] = {
+    "torch._utils._rebuild_tensor": _rebuild,
+    "torch._utils._rebuild_tensor_v2": _rebuild,
+    "torch._utils._rebuild_tensor_v3": _rebuild,
+    "torch._utils._rebuild_parameter": _rebuild_parameter,
+    "torch.Size": tuple,
+}
+
+
+def _also(name: str) -> Any:
+    if name in _STORAGES or name in _DTYPES:
+        return _Kind(np.dtype(_STORAGES.get(name) or _DTYPES.get(name)))
+    return _FUNCTIONS.get(name)
+
+
+def _storage(pid: Any) -> _Storage:
+    _, kind, key, _, numel, *_ = pid
+    return _Storage(str(key), kind.dtype, int(numel))
+
+
+class TorchFile(WeightFile):
+    """A file of the format, its pickle read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        found, self._bytes_of = _read_zip(path) if zipfile.is_zipfile(path) else _read_legacy(path)
+        self._views: dict[str, _View] = dict(state_dict_in(found, path, _View))
+        self.tensors = {name: Stored(name, view.dtype, view.shape) for name, view in self._views.items()}
+
+    def read(self, name: str) -> np.ndarray:
+        view = self._views[name]
+        storage = view.storage
+        count = storage.numel * storage.dtype.itemsize
+        data = self._bytes_of(storage.key, count)
+        if data.size != count:
+            raise ConversionError(f"{self.path} is damaged: {name} should have {count} bytes, it has {data.size}")
+        array = data.view(view.dtype)
+        last = view.offset + sum((n - 1) * stride for n, stride in zip(view.shape, view.strides, strict=True))
+        if math.prod(view.shape) and not 0 <= last < array.size:
+            raise ConversionError(f"{self.path} is damaged: {name} lies outside of its storage")
+        strides = [stride * array.itemsize for stride in view.strides]
+        return np.lib.stride_tricks.as_strided(array[view.offset :], view.shape, strides, writeable=False)
+
+
+_BytesOf = Callable[[str, int], np.ndarray]
+
+
+def _read_zip(path: Path) -> tuple[Any, _BytesOf]:
+    with zipfile.ZipFile(path) as archive:
+        pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+        if len(pickles) != 1:
+            raise ConversionError(f"{path} is a zip archive, but none that torch.save() wrote")
+        folder = pickles[0].removesuffix("data.pkl")
+        if f"{folder}byteorder" in archive.namelist() and archive.read(f"{folder}byteorder") != b"little":
+            raise ConversionError(f"{path} was written on a big-endian machine, which probe does not read")
+        with archive.open(pickles[0]) as file:
+            found = WeightsUnpickler(file, path, _also, _storage).load()
+
+    def bytes_of(key: str, count: int) -> np.ndarray:
+        with zipfile.ZipFile(path) as archive:
+            return np.frombuffer(archive.read(f"{folder}data/{key}"), np.uint8)[:count]
+
+    return found, bytes_of
+
+
+def _read_legacy(path: Path) -> tuple[Any, _BytesOf]:
+    """Read the format before 1.6: pickles, and behind them each storage's number of elements and its bytes."""
+    sizes: dict[str, int] = {}
+
+    def storage(pid: Any) -> _Storage:
+        found = _storage(pid)
+        sizes[found.key] = found.dtype.itemsize
+        return found
+
+    with path.open("rb") as file:
+        if _load(file, path) != _MAGIC:
+            raise ConversionError(f"{path} is not what torch.save() writes")
+        for _ in range(2):  # the protocol's version, facts about the system
+            _load(file, path)
+        found = WeightsUnpickler(file, path, _also, storage).load()
+        places = {}
+        for key in _load(file, path):
+            numel = int.from_bytes(file.read(8), "little")
+            places[str(key)] = file.tell()
+            file.seek(numel * sizes.get(str(key), 1), 1)
+    return found, lambda key, count: read_range(path, places[key], count)
+
+
+def _load(file: IO[bytes], path: Path) -> Any:
+    return WeightsUnpickler(file, path).load()

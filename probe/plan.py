@@ -1,0 +1,298 @@
+"""What becomes of every weight: from which of the source it is made, and how; and what fits nowhere."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from probe.checkpoints import Stored
+from probe.errors import ConversionError
+from probe.layouts import layout_of
+from probe.mapping import LayerMapping
+from probe.matching import Direction, match
+from probe.statistics import dtype_of, is_float
+from probe.structure import COUNTER, Key, Structure, Weight, imagined
+
+_MOST_NAMED = 8
+_LEGACY = {"weight": "gamma", "bias": "beta"}
+"""what checkpoints from TensorFlow's time call the parameters of LayerNorm"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A source tensor, or one of the equal parts that it is split into along the first canonical axis."""
+
+    stored: Stored
+    axes: tuple[int, ...] = ()
+    index: int = 0
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Move:
+    """One tensor of the target and what it is made of: nothing where it is a count that begins at 0."""
+
+    target: Stored
+    parts: tuple[Part, ...]
+    canonical_shape: tuple[int, ...]
+    axes: tuple[int, ...] = ()
+    """order of the target's axes in the canonical layout"""
+
+    @property
+    def action(self) -> str:
+        """What is done, in words; ``""`` when the values stay as they are."""
+        if not self.parts:
+            return "made: 0"
+        first = self.parts[0]
+        was_turned, is_turned = (axes not in ((), tuple(range(len(axes)))) for axes in (first.axes, self.axes))
+        shape = tuple(size for size in first.stored.shape if size != 1)
+        says = [f"part {first.index + 1} of {first.count}"] if first.count > 1 and len(self.parts) == 1 else []
+        says += [f"concat {len(self.parts)}"] if len(self.parts) > 1 else []
+        says += ["transpose"] if was_turned != is_turned else []
+        if not says and first.stored.shape != self.target.shape and len(shape) != len(first.stored.shape):
+            says.append("reshape")
+        says += [f"cast to {self.target.dtype}"] if first.stored.dtype != self.target.dtype else []
+        return ", ".join(says)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a conversion will do."""
+
+    moves: tuple[Move, ...]
+    left_out: tuple[Stored, ...] = ()
+    """of the source, allowed to be in no target"""
+    tied: tuple[tuple[Part, Part], ...] = ()
+    """of the source, one tensor in one of the models: they must hold the same values"""
+
+
+def planned(
+    state: Mapping[str, Stored], source: Structure, target: Structure, partner: Mapping[int, int], *,
+    dtype: str | None = None, allow_missing: Iterable[str] = (), allow_extra: Iterable[str] = (),
+) -> Plan:  # fmt: skip
+    """Work out how the target's weights are made.
+
+    Parameters
+    ----------
+    state
+        the tensors of the source, by name
+    source, target
+        the two models
+    partner
+        module of the source for each of the target's
+    dtype
+        that floating-point weights are to have; None for what they have
+    allow_missing, allow_extra
+        names or globs of what the source need not have, of what the target need not take
+
+    Raises
+    ------
+    ConversionError
+        a tensor is missing, extra or misshapen
+    """
+    finder = _Finder(state, source, target, partner)
+    wanted = None if dtype is None else dtype_of(dtype)
+    moves, missing, misshapen = [], [], []
+    for weight in target.weights:
+        parts = finder.parts_of(weight)
+        if parts is None:
+            if weight.slot == COUNTER:
+                moves.append(Move(Stored(weight.names[0], np.dtype("i8"), ()), (), ()))
+            elif not is_allowed(weight.names, allow_missing):
+                missing.append(weight.names[0])
+            continue
+        shape, problem = _canonical_shape(weight, parts)
+        if problem:
+            misshapen.append(problem)
+            continue
+        was = parts[0].stored.dtype
+        kind = wanted if wanted is not None and is_float(was) else was
+        names = weight.names if target.framework != "mindspore" else weight.names[:1]
+        moves += [Move(Stored(name, kind, weight.shape), parts, shape, weight.layout.axes) for name in names]
+    left = [stored for name, stored in state.items() if name not in finder.used]
+    extra = [s.name for s in left if not finder.is_counter(s.name) and not is_allowed((s.name,), allow_extra)]
+    complain(missing, extra, misshapen, target.framework)
+    return Plan(tuple(moves), tuple(left), tuple(finder.tied))
+
+
+def partners(
+    source: Structure, target: Structure, mapping: LayerMapping, direction: Direction | None = None
+) -> dict[int, int]:
+    """Return the module of the source for each of the target's that has one."""
+
+    def nothing_known(_: int) -> frozenset[object]:
+        return frozenset()
+
+    found = match(source.tree, target.tree, mapping, nothing_known, nothing_known, direction)
+    return {pair.b: pair.a for pair in found.pairs}
+
+
+def both_structures(
+    source: Structure | None, target: Structure | None, source_framework: str, to: str, mapping: LayerMapping,
+    direction: Direction | None = None,
+) -> tuple[Structure, Structure, dict[int, int]]:  # fmt: skip
+    """Return the structures of both sides, where one may have to be worked out from the other, and their partners."""
+    if source is not None and target is not None:
+        return source, target, partners(source, target, mapping, direction)
+    if source is not None:
+        target, places = imagined(source, to, mapping)
+        return source, target, {there: here for here, there in places.items()}
+    if target is None:
+        raise ConversionError(
+            "names of tensors do not tell the classes of modules, and only these tell which weights to transpose: give "
+            'a recording of either model (task "structure" is enough) with --from or --like, or the model itself in Python'
+        )
+    source, places = imagined(target, source_framework, mapping)
+    return source, target, places
+
+
+class _Finder:
+    """Finds what a weight of the target is made of."""
+
+    def __init__(
+        self, state: Mapping[str, Stored], source: Structure, target: Structure, partner: Mapping[int, int]
+    ) -> None:
+        self.state, self.source, self.target, self.partner = state, source, target, partner
+        self.used: set[str] = set()
+        self.tied: list[tuple[Part, Part]] = []
+        self._pieces: dict[Key, tuple[Weight, int, int]] = {}
+        for weight in source.weights:
+            parts = source.parts(weight)
+            keys = source.keys_of(weight) if parts == (weight.layout.name,) else []
+            for number, part in enumerate(parts):
+                for key in keys or [(weight.module, part)]:
+                    self._pieces.setdefault(key, (weight, number, len(parts)))
+
+    def parts_of(self, weight: Weight) -> tuple[Part, ...] | None:
+        """Return the parts of a weight of the target, None when one is missing."""
+        parts = self.target.parts(weight)
+        if parts == (weight.layout.name,):
+            found = [self._part(module, name) for module, name in self.target.keys_of(weight)]
+            several = [part for part in found if part is not None]
+            self.tied += [(several[0], other) for other in several[1:] if other.stored != several[0].stored]
+            return tuple(several[:1]) or None
+        packed = [self._part(weight.module, part) for part in parts]
+        found = tuple(part for part in packed if part is not None)
+        if len(found) < len(parts):
+            return None
+        same = all(
+            (part.stored, part.index, part.count) == (found[0].stored, i, len(parts)) for i, part in enumerate(found)
+        )
+        return (Part(found[0].stored, found[0].axes),) if same else found
+
+    def _part(self, module: int, name: str) -> Part | None:
+        """Return what a part is, looked for below the nearest module around it that has a partner."""
+        tree = self.target.tree
+        while True:
+            here = self.partner.get(module)
+            if here is not None:
+                piece = self._piece(here, name)
+                if piece is not None:
+                    return piece
+            parent = tree.modules[module].parent
+            if parent < 0:
+                return None
+            module, name = parent, f"{tree.name(module)}.{name}"
+
+    def _piece(self, module: int, name: str) -> Part | None:
+        tree, found = self.source.tree, self._pieces.get((module, name))
+        if found is None and "." in name:
+            *path, slot = name.split(".")
+            inner = tree.resolve(module, path)
+            found = None if inner is None else self._pieces.get((inner, slot))
+        if found is None:
+            return None
+        weight, index, count = found
+        spelled = [name for name in map(self._spelled, weight.names) if name]
+        if not spelled:
+            return None
+        parts = [Part(self.state[name], weight.layout.axes, index, count) for name in spelled]
+        if not self.used.issuperset(spelled):
+            self.tied += [(parts[0], other) for other in parts[1:]]
+        self.used.update(spelled)
+        return parts[0]
+
+    def _spelled(self, name: str) -> str:
+        """Return how the state spells a name: as it is, without wrappers, or as old checkpoints did."""
+        owner, _, slot = name.rpartition(".")
+        index = self.source.tree.by_path.get(owner)
+        bare = name if index is None else ".".join([*self._bare(index), slot])
+        for candidate in (name, bare):
+            prefix = candidate[: len(candidate) - len(slot)]
+            for spelling in (candidate, f"{prefix}{_LEGACY.get(slot, slot)}"):
+                if spelling in self.state:
+                    return spelling
+        return ""
+
+    def _bare(self, index: int) -> list[str]:
+        tree, names = self.source.tree, []
+        while tree.modules[index].parent >= 0:
+            parent = tree.modules[index].parent
+            if tree.wrapped(parent) != tree.name(index):
+                names.append(tree.name(index))
+            index = parent
+        return names[::-1]
+
+    def is_counter(self, name: str) -> bool:
+        """Tell whether a tensor is what BatchNorm counts its batches in, where the target has no such thing."""
+        owner, _, slot = name.rpartition(".")
+        module = self.source.tree.by_path.get(owner)
+        if slot != COUNTER or module is None:
+            return False
+        return layout_of(self.source.framework, self.source.kinds[module], slot).name == COUNTER
+
+
+def _canonical_shape(weight: Weight, parts: Sequence[Part]) -> tuple[tuple[int, ...], str]:
+    """Return the shape of what the parts make, as the target has it; and what is wrong with it."""
+    shapes = []
+    for part in parts:
+        order = part.axes if len(part.axes) == len(part.stored.shape) else range(len(part.stored.shape))
+        shape = tuple(part.stored.shape[axis] for axis in order)
+        shapes.append((shape[0] // part.count, *shape[1:]) if part.count > 1 and shape else shape)
+    made = (sum(shape[0] for shape in shapes), *shapes[0][1:]) if len(shapes) > 1 else shapes[0]
+    wanted = weight.canonical_shape
+    if _without_ones(made) == _without_ones(wanted) and (made == wanted or math.prod(made) == math.prod(wanted)):
+        return wanted, ""
+    of = " + ".join(f"{part.stored.name} {list(part.stored.shape)}" for part in parts)
+    return wanted, f"{weight.names[0]} is to be {list(weight.shape)}, the source has {of}"
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size != 1)
+
+
+def is_allowed(names: Iterable[str], patterns: Iterable[str]) -> bool:
+    """Tell whether one of the names is one of the patterns, or fits one."""
+    return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def complain(missing: list[str], extra: list[str], misshapen: list[str], to: str) -> None:
+    """Raise `ConversionError` when there is anything."""
+    texts = []
+    if missing:
+        texts.append(
+            f"{_some(missing)}: the {to} model has {_them(missing)}, the source does not (--allow-missing "
+            "NAME leaves out what is meant to be)"
+        )
+    if extra:
+        texts.append(
+            f"{_some(extra)}: in the source, but the {to} model has no place for {_them(extra)} "
+            "(--allow-extra NAME leaves out what is meant to be)"
+        )
+    if misshapen:
+        texts.append(_some(misshapen))
+    if texts:
+        raise ConversionError("\n".join(texts))
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def _them(names: list[str]) -> str:
+    return "it" if len(names) == 1 else "them"

@@ -1,0 +1,292 @@
+"""What is known of a model's weights without their values: the modules, their classes, and how each weight lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from probe.adapters.base import adapter_for
+from probe.errors import ConversionError, MappingError
+from probe.layouts import (
+    RECURRENT,
+    Layout,
+    class_names,
+    counterpart,
+    layout_of,
+    stored_as,
+    unpacked,
+)
+from probe.mapping import LayerMapping
+from probe.records import ModuleInfo
+from probe.store.reader import Reader
+from probe.tree import Tree
+
+Key = tuple[int, str]
+"""(module, canonical name below it) of a weight, or of a part of one"""
+
+COUNTER = "num_batches_tracked"
+"""BatchNorm's count of batches: only torch has it"""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A parameter or buffer."""
+
+    names: tuple[str, ...]
+    """every qualified name, the first is the owner's"""
+    module: int
+    slot: str
+    shape: tuple[int, ...]
+    layout: Layout
+    is_buffer: bool = False
+
+    @property
+    def canonical_shape(self) -> tuple[int, ...]:
+        """The shape in the canonical layout."""
+        order = self.layout.axes if len(self.layout.axes) == len(self.shape) else range(len(self.shape))
+        return tuple(self.shape[axis] for axis in order if axis not in self.layout.unit)
+
+
+@dataclass(frozen=True)
+class Structure:
+    """The modules and weights of a model."""
+
+    framework: str
+    tree: Tree
+    kinds: Sequence[tuple[str, ...]]
+    """names of the class and its bases, as `probe.layouts` takes them, by module"""
+    weights: Sequence[Weight]
+
+    def parts(self, weight: Weight) -> tuple[str, ...]:
+        """Return the canonical names of what is packed in a weight; only itself when nothing is."""
+        return unpacked(self.framework, self.kinds[weight.module], weight.slot) or (weight.layout.name,)
+
+    def keys_of(self, weight: Weight) -> list[Key]:
+        """Return the keys of a weight that is not packed, by each of its names."""
+        found = [(weight.module, weight.layout.name)]
+        for name in weight.names[1:]:
+            owner, _, slot = name.rpartition(".")
+            module = self.tree.by_path.get(owner)
+            if module is not None:
+                found.append((module, layout_of(self.framework, self.kinds[module], slot).name))
+        return found
+
+
+def structure_of(source: Any) -> Structure:
+    """Return the structure of a model, or of the model that a recording is of.
+
+    Parameters
+    ----------
+    source
+        a recording's path, or a model of a framework that probe knows
+    """
+    return _of_recording(Path(source)) if isinstance(source, (str, Path)) else _of_model(source)
+
+
+def _of_recording(path: Path) -> Structure:
+    with Reader(path) as reader:
+        framework, modules, parameters = reader.info.framework, reader.modules, reader.parameters
+    kinds = [(module.class_name,) for module in modules]
+    weights = []
+    for p in parameters:
+        by_class = layout_of(framework, kinds[p.module], p.slot)
+        layout = Layout(p.canonical, p.axes, by_class.unit) if p.canonical else by_class
+        weights.append(Weight(p.names, p.module, p.slot, p.shape, _fitting(layout, p.shape), p.is_buffer))
+    return Structure(framework, Tree(modules), kinds, weights)
+
+
+def _of_model(model: Any) -> Structure:
+    adapter = adapter_for(model)
+    found = list(adapter.modules(model))
+    index = {named.path: i for i, named in enumerate(found)}
+    modules = [
+        ModuleInfo(named.path, type(named.module).__name__, index[_parent(named.path)] if named.path else -1)
+        for named in found
+    ]
+    kinds = [class_names(type(named.module)) for named in found]
+    weights = []
+    for named in adapter.parameters(model):
+        owner, _, slot = named.names[0].rpartition(".")
+        shape = tuple(adapter.facts(named.tensor).shape)
+        layout = _fitting(layout_of(adapter.framework, kinds[index[owner]], slot), shape)
+        weights.append(Weight(named.names, index[owner], slot, shape, layout, named.is_buffer))
+    return Structure(adapter.framework, Tree(modules), kinds, weights)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition(".")[0]
+
+
+def _fitting(layout: Layout, shape: tuple[int, ...]) -> Layout:
+    """Return a layout without what a shape does not have."""
+    axes = layout.axes if len(layout.axes) == len(shape) else ()
+    return Layout(layout.name, axes, tuple(axis for axis in layout.unit if axis < len(shape) and shape[axis] == 1))
+
+
+# The structure that a model has in another framework, where only one side is known
+
+
+def imagined(known: Structure, framework: str, mapping: LayerMapping) -> tuple[Structure, dict[int, int]]:
+    """Return the structure that a model has in another framework, and its module for each of the known one's.
+
+    Raises
+    ------
+    ConversionError
+        a class whose counterpart probe does not know holds a weight of more than one axis
+    """
+    _check_written_from(known, mapping)
+    modules = [ModuleInfo("", "", -1)]
+    by_path = {"": 0}
+    kinds: list[tuple[str, ...]] = [()]
+    partner: dict[int, int] = {}
+    for index in range(len(known.tree)):
+        path = _renamed(known.tree, mapping, index)
+        place = _placed(path, modules, by_path, kinds)
+        kinds[place] = (counterpart(known.framework, known.kinds[index], framework),)
+        partner[index] = place
+    there = _Imagined(known, framework, modules, by_path, kinds, partner)
+    for weight in known.weights:
+        if weight.slot != COUNTER and not _is_inside_recurrent(known, weight.module):
+            there.add(weight)
+    renamed = [
+        ModuleInfo(module.path, kinds[i][0] if kinds[i] else "", module.parent) for i, module in enumerate(modules)
+    ]
+    return Structure(framework, Tree(renamed), kinds, there.weights), partner
+
+
+def _placed(path: str, modules: list[ModuleInfo], by_path: dict[str, int], kinds: list[tuple[str, ...]]) -> int:
+    """Return the module at a path, made with all that it stands in where it is not there yet."""
+    if path not in by_path:
+        parent = _placed(_parent(path), modules, by_path, kinds)
+        by_path[path] = len(modules)
+        modules.append(ModuleInfo(path, "", parent))
+        kinds.append(())
+    return by_path[path]
+
+
+class _Imagined:
+    """The weights of the other framework's model, as they are put together."""
+
+    def __init__(
+        self, known: Structure, framework: str, modules: list[ModuleInfo], by_path: dict[str, int],
+        kinds: list[tuple[str, ...]], partner: dict[int, int],
+    ) -> None:  # fmt: skip
+        self.known, self.framework, self.partner = known, framework, partner
+        self.modules, self.by_path, self.kinds = modules, by_path, kinds
+        self.weights: list[Weight] = []
+
+    def add(self, weight: Weight) -> None:
+        """Append what takes the place of a weight."""
+        known = self.known
+        attention = known.tree.modules[weight.module].parent
+        is_packed_there = unpacked(self.framework, self.kinds[self.partner[attention]], "in_proj_weight")
+        child = known.tree.name(weight.module) if attention >= 0 else ""
+        parts = known.parts(weight)
+        if len(parts) > 1 or parts[0] != weight.layout.name:
+            place = self.partner[weight.module]
+            if unpacked(self.framework, self.kinds[place], weight.slot):
+                self._append(place, weight.slot, weight.canonical_shape, Layout(weight.slot))
+            else:
+                self._add_unpacked(place, weight, parts)
+        elif attention >= 0 and is_packed_there and child in ("q_proj", "k_proj", "v_proj"):
+            self._add_packed(attention, child, weight)
+        else:
+            self._add_single(weight)
+
+    def _add_unpacked(self, place: int, weight: Weight, parts: tuple[str, ...]) -> None:
+        shape = (weight.canonical_shape[0] // len(parts), *weight.canonical_shape[1:])
+        linear = counterpart("torch", ("Linear",), self.framework)
+        for part in parts:
+            path, _, canonical = part.rpartition(".")
+            base = self.modules[place].path
+            child = _placed(f"{base}.{path}" if base else path, self.modules, self.by_path, self.kinds)
+            self.kinds[child] = (linear,)
+            slot, layout = stored_as(self.framework, linear, canonical)
+            self._append(child, slot, shape, layout)
+
+    def _add_packed(self, attention: int, child: str, weight: Weight) -> None:
+        """Let q, k and v of one size be one parameter, and be three otherwise, as torch does."""
+        siblings = [
+            other for other in self.known.weights
+            if self.known.tree.modules[other.module].parent == attention and other.layout.name == weight.layout.name
+            and self.known.tree.name(other.module) in ("q_proj", "k_proj", "v_proj")
+        ]  # fmt: skip
+        place = self.partner[attention]
+        shapes = {other.canonical_shape for other in siblings}
+        is_one = len(siblings) == 3 and len(shapes) == 1
+        slot = f"in_proj_{weight.layout.name}" if is_one else f"{child}_{weight.layout.name}"
+        shape = (3 * weight.canonical_shape[0], *weight.canonical_shape[1:]) if is_one else weight.canonical_shape
+        if not is_one or child == "q_proj":
+            self._append(place, slot, shape, Layout(slot))
+
+    def _add_single(self, weight: Weight) -> None:
+        known, place = self.known, self.partner[weight.module]
+        class_name = self.kinds[place][0] if self.kinds[place] else ""
+        if not class_name and sum(size > 1 for size in weight.canonical_shape) > 1:
+            raise ConversionError(
+                f"{weight.names[0]}: probe does not know whether what {known.tree.class_name(weight.module)} is in "
+                f"{self.framework} stores it in the same order of axes: record the {self.framework} model too (task "
+                '"structure" is enough) and give both recordings with --from and --like'
+            )
+        for module, canonical in known.keys_of(weight):  # each name of a tied one, as its class has it
+            if module == weight.module or not _is_inside_recurrent(known, module):
+                place = self.partner[module]
+                class_name = self.kinds[place][0] if self.kinds[place] else ""
+                slot, layout = stored_as(self.framework, class_name, canonical)
+                self._append(place, slot, weight.canonical_shape, layout)
+
+    def _append(self, place: int, slot: str, canonical_shape: tuple[int, ...], layout: Layout) -> None:
+        path = self.modules[place].path
+        shape = stored_shape(canonical_shape, layout)
+        self.weights.append(Weight((f"{path}.{slot}" if path else slot,), place, slot, shape, layout))
+
+
+def stored_shape(canonical: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
+    """Return the shape in which a layout stores what has a shape in the canonical one."""
+    axes = layout.axes if len(layout.axes) == len(canonical) else tuple(range(len(canonical)))
+    shape = [canonical[axes.index(axis)] for axis in range(len(canonical))]
+    for axis in layout.unit:
+        shape.insert(axis, 1)
+    return tuple(shape)
+
+
+def _is_inside_recurrent(known: Structure, module: int) -> bool:
+    """Tell whether a module is a cell of an LSTM or GRU, which lists the parameters under names of its own too."""
+    parent = known.tree.modules[module].parent
+    while parent >= 0:
+        if any(name.rpartition(".")[2] in RECURRENT for name in known.kinds[parent]):
+            return True
+        parent = known.tree.modules[parent].parent
+    return False
+
+
+def _renamed(tree: Tree, mapping: LayerMapping, index: int) -> str:
+    """Return the path that a module has on the other side, as far as the mapping alone tells."""
+    names, here, found = tree.steps_to(index), tree.root, []
+    while names:
+        rules = mapping.section(tree.class_name(here), here == tree.root)
+        rule = next((rule for rule in rules if tuple(names[: len(rule.source)]) == rule.source), None)
+        used = len(rule.source) if rule else 1
+        if rule is not None:
+            found += rule.target
+        elif tree.wrapped(here) != names[0]:
+            found.append(names[0])
+        for name in names[:used]:
+            here = tree.children[here][name]
+        names = names[used:]
+    return ".".join(found)
+
+
+def _check_written_from(known: Structure, mapping: LayerMapping) -> None:
+    tree = known.tree
+    if mapping.rules and not any(
+        tree.resolve(index, rule.source) is not None
+        for index in range(len(tree))
+        for rule in mapping.section(tree.class_name(index), index == tree.root)
+    ):
+        raise MappingError(
+            f"{mapping.name}: none of its {len(mapping.rules)} keys names a module of the {known.framework} model that was "
+            "given: it is written from the other side, whose recording is needed too (--from and --like)"
+        )
