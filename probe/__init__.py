@@ -14,16 +14,25 @@ Comparing, anywhere, without a framework::
 """
 
 from probe._version import __version__
+from probe.batch_comparison import compare_batches
+from probe.batches import load_batches, save_batches
 from probe.comparison.divergence import compare
+from probe.inputs import make_inputs
 from probe.recording import open_recording as open
+from probe.seeding import seed_all
 from probe.session import capture, log, start, step, stop
 
 __all__ = [
     "__version__",
     "capture",
     "compare",
+    "compare_batches",
+    "load_batches",
     "log",
+    "make_inputs",
     "open",
+    "save_batches",
+    "seed_all",
     "start",
     "step",
     "stop",

@@ -285,3 +285,12 @@ def adapter_for(model: object) -> Adapter:
     raise RecordingError(
         f"probe.start() was given a {kind}; expected a module of {', '.join(sorted(_ADAPTERS))}, or a list of them"
     )
+
+
+def adapters_in_use() -> list[Adapter]:
+    """Return the adapters of all frameworks that are imported."""
+    return [
+        getattr(importlib.import_module(adapter_module), adapter_class)()
+        for adapter_module, adapter_class, framework_module, _ in _ADAPTERS.values()
+        if framework_module in sys.modules
+    ]
