@@ -18,10 +18,14 @@ Weights of one framework for another::
 """
 
 from probe._version import __version__
+from probe.batch_comparison import compare_batches
+from probe.batches import load_batches, save_batches
 from probe.comparison.divergence import compare
 from probe.conversion import convert_weights
+from probe.inputs import make_inputs
 from probe.loading import load_matching
 from probe.recording import open_recording as open
+from probe.seeding import seed_all
 from probe.session import capture, log, start, step, stop
 
 __all__ = [
@@ -30,8 +34,13 @@ __all__ = [
     "compare",
     "convert_weights",
     "load_matching",
+    "compare_batches",
+    "load_batches",
     "log",
+    "make_inputs",
     "open",
+    "save_batches",
+    "seed_all",
     "start",
     "step",
     "stop",

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from probe import origins
 from probe._version import __version__
 from probe.adapters.base import Adapter, adapter_for
 from probe.config import RecordConfig
@@ -134,6 +135,7 @@ def start(
         writer = Writer(target, info)
         writer.set_attributes("environment", environment)
         _current = Recorder(adapter, models, writer, settings, optimizer)
+        origins.follow(lambda facts: writer.set_attributes("environment", facts))
         return target
     except BaseException:
         recorder, _current = _current, None
@@ -208,6 +210,7 @@ def _stop(state: StepState, *, one_step: bool = False) -> None:
     finally:
         if not recorder.running:
             _current = None
+            origins.follow(None)
 
 
 def _stop_at_exit() -> None:
@@ -219,6 +222,7 @@ def _stop_at_exit() -> None:
 def _forget_in_child() -> None:
     """A forked process goes on without recording: the file and its writer stay with the parent."""
     global _current, _excluded
+    origins.follow(None)
     if _current is not None:
         _current.abandon()
         _current, _excluded = None, True
@@ -308,6 +312,7 @@ def _environment(adapter: Adapter) -> dict[str, object]:
         "packages": packages,
         "git_commit": _git_commit(),
         **adapter.environment(),
+        **origins.facts(),
     }
 
 

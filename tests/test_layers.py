@@ -13,10 +13,13 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "probe"
 LAYERS = [
     ["_version", "errors", "records"],
-    ["sketch", "slots", "config", "tree", "triggers", "growth", "layouts"],
+    ["sketch", "slots", "config", "tree", "triggers", "growth", "layouts", "origins"],
     ["statistics", "kernel", "buffers", "blocks"],
     ["store", "adapters.base", "mapping", "checkpoints"],
     ["adapters"],
+    ["inputs", "seeding"],
+    ["batches"],
+    ["batch_comparison"],
     ["recorder", "matching"],
     ["comparison", "structure"],
     ["plan"],

@@ -294,11 +294,15 @@ def adapter_for(model: object) -> Adapter:
     )
 
 
+def adapters_in_use() -> list[Adapter]:
+    """Return the adapters of all frameworks that are imported."""
+    return [
+        getattr(importlib.import_module(adapter_module), adapter_class)()
+        for adapter_module, adapter_class, framework_module, _ in _ADAPTERS.values()
+        if framework_module in sys.modules
+    ]
+
+
 def adapter_of_tensor(value: object) -> Adapter | None:
     """Return the adapter whose framework a tensor is of, found by the frameworks that are already imported."""
-    for adapter_module, adapter_class, framework_module, _ in _ADAPTERS.values():
-        if framework_module in sys.modules:
-            adapter: Adapter = getattr(importlib.import_module(adapter_module), adapter_class)()
-            if adapter.is_tensor(value):
-                return adapter
-    return None
+    return next((adapter for adapter in adapters_in_use() if adapter.is_tensor(value)), None)

@@ -11,6 +11,7 @@ from typing import Any
 
 from probe.comparison.events import ONE_SIDED, Event, StepPairs
 from probe.comparison.guards import Guards, grouped, uncompared_weights
+from probe.comparison.known_differences import KnownDifferences
 from probe.comparison.ledger import Judged, State
 from probe.comparison.metrics import Metrics, Side, Status
 from probe.comparison.result import SCHEMA, Coverage, Divergence, Kind, NodeRef, SlotResult, Verdict
@@ -147,6 +148,7 @@ class _Run:
     def __init__(self, a: Reader, b: Reader) -> None:
         self.a, self.b = a, b
         self.tree_a, self.tree_b = Tree(a.modules), Tree(b.modules)
+        self.known = KnownDifferences(a, b)
         self.warnings: list[str] = []
         self.findings: list[Divergence] = []
         self.slots: list[SlotResult] = []
@@ -235,7 +237,7 @@ class _Run:
         self.warnings.append(f"step {pairs.step}: {text}: forward and backward are not compared, sums of gradients are")
 
     def _collect(self, pairs: StepPairs, walk: StepWalk) -> None:
-        self.findings += _independent(sorted(walk.findings, key=_cause_order))
+        self.findings += map(self.known.named, _independent(sorted(walk.findings, key=_cause_order)))
         self.warnings += walk.warnings
         for text in walk.doubts:
             self._doubt(text)

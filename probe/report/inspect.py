@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def summary(file: str | Path) -> Group:
             "run": f"{info.run_id}, recorded {info.created}, rank {info.rank} of {info.world_size}",
             "framework": f"{info.framework} {info.framework_version}, probe {info.probe_version}",
             "model": _model(reader),
+            **_origins(reader),
             "recorded": ", ".join(f"{key}={value}" for key, value in info.config.items() if value not in (None, False)),
             "steps": _steps(reader),
             "observations": _counts(reader),
@@ -107,6 +109,18 @@ def _near(reader: Reader, pattern: str) -> str:
 def _what(reader: Reader, row: object) -> str:
     phase, role = Phase(row["phase"]).label, Role(row["role"]).label  # type: ignore[index]
     return f"{phase} {role} {plain(reader.slots[row['slot']])}"  # type: ignore[index]
+
+
+def _origins(reader: Reader) -> dict[str, str]:
+    """Say what random numbers and inputs came from, where the program told probe."""
+    facts, rows = reader.environment, {}
+    if "seed" in facts:
+        open_ends = json.loads(facts.get("not_deterministic", "[]"))
+        how = "deterministic" if facts.get("deterministic") else "not made deterministic"
+        rows["seed"] = "; ".join([f"{facts['seed']} by probe.seed_all, {how}", *(f"not: {text}" for text in open_ends)])
+    if "inputs" in facts:
+        rows["inputs"] = "; ".join(json.loads(facts["inputs"]))
+    return rows
 
 
 def _model(reader: Reader) -> str:
