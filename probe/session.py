@@ -111,6 +111,9 @@ def start(
     _starts += 1
     if _excluded:
         return None
+    refusal = next(filter(None, (adapter.refusal(each) for _, each in models)), "")
+    if refusal:
+        raise RecordingError(f"probe.start(): {refusal}")
     if optimizer is not None and not adapter.is_optimizer(optimizer):
         kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
         raise RecordingError(f"probe.start() was given optimizer={kind}; expected an optimizer of {adapter.framework}")

@@ -20,11 +20,11 @@ _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def dtype_of(name: str) -> np.dtype:
-    """Return the numpy dtype of a recorded dtype's name, with bfloat16 and the float8 family."""
-    try:
-        return np.dtype(name)
-    except TypeError:
-        return np.dtype(getattr(ml_dtypes, name))
+    """Return the numpy dtype of a recorded dtype's name, with bfloat16 and the float8 family.
+
+    Those are ml_dtypes' own whatever else may have told numpy what the name means (MindSpore does).
+    """
+    return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def is_float(dtype: np.dtype) -> bool:

@@ -179,6 +179,7 @@ class Recorder:
 
     def _begin_step(self, because: str = "") -> None:
         self.run.begin_step(because)
+        self.run.adapter.forget_gradients()
         for part in (self._hooks, self._calls, self._measuring, self._gradients, self._updates):
             part.begin_step()
         self._scalars = []
