@@ -80,6 +80,8 @@ class Adapter(abc.ABC):
 
     framework: str
     version: str
+    silent: str = ""
+    """why modules may run without their hooks, and what to do; ``""`` where `cautions` tells beforehand"""
 
     # Models
 
@@ -239,6 +241,7 @@ class Adapter(abc.ABC):
 
     def forget_gradients(self) -> None:
         """Begin a step: a framework that keeps no gradients at its parameters adds them up from zero again."""
+        return None
 
     # Optimizers
 

@@ -40,6 +40,7 @@ class MindSporeAdapter(Adapter):
 
     framework = "mindspore"
     version = str(mindspore.__version__)
+    silent = "code that mindspore.jit compiles runs without hooks; leave mindspore.jit out while you record"
 
     def __init__(self) -> None:
         self._clock: Clock | None = None
@@ -58,8 +59,9 @@ class MindSporeAdapter(Adapter):
         return ""
 
     def modules(self, model: nn.Cell) -> Iterable[NamedModule]:
-        for path, cell in model.cells_and_names():
-            yield NamedModule(path, cell, not any(each is not None for each in cell._cells.values()))
+        for path, cell in _named_cells(model):
+            inside = [name for name, child in cell._cells.items() if child is not None and name != "_recompute_cell"]
+            yield NamedModule(path, cell, not inside)
 
     def parameters(self, model: nn.Cell) -> Iterable[NamedTensor]:
         names: dict[int, list[str]] = {}
@@ -76,7 +78,7 @@ class MindSporeAdapter(Adapter):
         return bool(module.training)
 
     def cautions(self, model: nn.Cell) -> Iterable[str]:
-        for path, cell in model.cells_and_names():
+        for path, cell in _named_cells(model):
             name = path or "the model"
             if _is_compiled(cell):
                 yield f"{name} is compiled by mindspore.jit: what runs inside it is not recorded"
@@ -214,12 +216,10 @@ class MindSporeAdapter(Adapter):
         groups: list[Group] = []
 
         def begins(optimizer: nn.Cell, given: tuple[Any, ...]) -> None:
+            groups[:] = optimizers.groups_of(optimizer)
+            self._used, why_not = optimizers.gradients_used(optimizer, given)
             try:
-                groups[:] = optimizers.groups_of(optimizer)
-                self._used, why_not = optimizers.gradients_used(optimizer, given)
                 before(groups, why_not)
-            except Exception as error:  # noqa: BLE001  a user's optimizer; it must go on
-                before(groups, f"{type(optimizer).__name__} cannot be looked into ({error!r})")
             finally:
                 self._used = {}
 
@@ -272,13 +272,20 @@ def _both(first: Any, second: Any) -> Removal:
     return remove
 
 
+def _named_cells(model: nn.Cell) -> Iterator[tuple[str, nn.Cell]]:
+    """Yield every cell once, without what MindSpore puts into cells that it is to compute again in backward."""
+    for path, cell in model.cells_and_names():
+        if not f".{path}.".count("._recompute_cell."):
+            yield path, cell
+
+
 def _named_tensors(cell: nn.Cell, prefix: str, around: list[nn.Cell]) -> Iterator[tuple[str, Tensor]]:
     """Yield every parameter and buffer under every one of its names."""
     for name, tensor in [*cell._params.items(), *cell._buffers.items()]:
         if isinstance(tensor, Tensor) and name not in cell._non_persistent_buffers_set:
             yield f"{prefix}{name}", tensor
     for name, child in cell._cells.items():
-        if child is not None and not any(child is each for each in around):
+        if child is not None and name != "_recompute_cell" and not any(child is each for each in around):
             yield from _named_tensors(child, f"{prefix}{name}.", [*around, cell])
 
 

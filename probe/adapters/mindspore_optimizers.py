@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ from mindspore.experimental.optim import Optimizer as GroupedOptimizer
 
 from probe.adapters.base import Group
 from probe.adapters.mindspore_statistics import array_of, tensor_of
+from probe.errors import RecordingError
 
 Removal = Callable[[], None]
 Before = Callable[[nn.Cell, tuple[Any, ...]], None]
@@ -20,6 +20,12 @@ After = Callable[[nn.Cell], None]
 CLASSES = (nn.Optimizer, GroupedOptimizer)
 _NO_STATE = ("parameters", "_parameters", "params", "group_params", "lrs", "learning_rate", "group_lr", "weight_decay")
 """attributes of optimizers that hold tensors, one for each parameter, and are no state"""
+_SETTINGS = {
+    "momentum": "momentum", "dampening": "dampening", "nesterov": "nesterov", "eps": "eps", "rho": "rho",
+    "centered": "centered", "lambd": "lambd", "alpha": "alpha", "l1": "l1", "l2": "l2", "lr_power": "lr_power",
+    "loss_scale": "loss_scale", "decay": "alpha", "epsilon": "eps", "use_nesterov": "nesterov", "use_amsgrad": "amsgrad",
+}  # fmt: skip
+"""attributes of optimizers, and what PyTorch calls them; what has no value does not count"""
 
 
 def watch(optimizer: nn.Cell, before: Before, after: After) -> Removal:
@@ -42,6 +48,12 @@ def watch(optimizer: nn.Cell, before: Before, after: After) -> Removal:
 def watch_all(before: Before, after: After) -> Removal:
     """Do the same for every optimizer of the process; one inside another one is part of its step."""
     running: list[nn.Cell] = []
+    replaced: list[tuple[type[nn.Cell], Any]] = []
+
+    def remove() -> None:
+        for kind, watched in replaced:
+            if vars(kind).get("__call__") is watched:
+                del kind.__call__
 
     def watched(optimizer: nn.Cell, *args: Any, **kwargs: Any) -> Any:
         if running:
@@ -55,13 +67,11 @@ def watch_all(before: Before, after: After) -> Removal:
         finally:
             running.clear()
 
-    def remove() -> None:
-        for kind in CLASSES:
-            if kind.__dict__.get("__call__") is watched:
-                del kind.__call__
-
     try:
         for kind in CLASSES:
+            if "__call__" in vars(kind):
+                raise RecordingError(f"{kind.__qualname__}.__call__ is replaced already; give probe.start() optimizer=")
+            replaced.append((kind, watched))
             kind.__call__ = watched
     except BaseException:
         remove()
@@ -95,7 +105,14 @@ def _scaled(gradient: Any, factor: np.ndarray) -> Any:
 
 
 def groups_of(optimizer: nn.Cell) -> list[Group]:
-    """Return the parameters of an optimizer by what they are trained with."""
+    """Return the parameters of an optimizer by what they are trained with; without that, if it cannot be found out."""
+    try:
+        return _groups(optimizer)
+    except Exception:  # noqa: BLE001  a user's optimizer, which may keep things in another way
+        return [Group(optimizer, type(optimizer).__name__, 0, {}, list(optimizer.parameters))]
+
+
+def _groups(optimizer: nn.Cell) -> list[Group]:
     if isinstance(optimizer, GroupedOptimizer):
         return [
             Group(optimizer, type(optimizer).__name__, index, _plain_settings(group), list(group["params"]))
@@ -138,12 +155,19 @@ def _rates(optimizer: nn.Optimizer) -> list[object]:
 def _rate(rate: Any, optimizer: nn.Optimizer) -> object:
     if not isinstance(rate, nn.Cell):
         return _plain(rate)
-    step = int(optimizer.global_step.asnumpy()[0])
     table = getattr(rate, "learning_rate", None)
     if isinstance(table, Tensor):  # a list of rates, one for each step; or one that is the same in all steps
         values = table.asnumpy().reshape(-1)
-        return _shortest(values[min(step, values.size - 1)])
-    return f"{type(rate).__name__} at step {step}"
+        return _shortest(values[min(int(optimizer.global_step.asnumpy()[0]), values.size - 1)])
+    return _of_schedule(rate, optimizer)
+
+
+def _of_schedule(schedule: nn.Cell, optimizer: nn.Optimizer) -> object:
+    """Return what a schedule says of the step that begins; it is a function of the step's number alone."""
+    try:
+        return _plain(schedule.construct(optimizer.global_step))
+    except Exception:  # noqa: BLE001  a user's schedule
+        return f"{type(schedule).__name__}, which could not be asked"
 
 
 def _decays(optimizer: nn.Optimizer) -> list[object]:
@@ -154,23 +178,16 @@ def _decays(optimizer: nn.Optimizer) -> list[object]:
 
 
 def _decay(decay: Any, optimizer: nn.Optimizer) -> object:
-    if isinstance(decay, nn.Cell):
-        return f"{type(decay).__name__} at step {int(optimizer.global_step.asnumpy()[0])}"
-    value = _plain(decay)
+    value = _of_schedule(decay, optimizer) if isinstance(decay, nn.Cell) else _plain(decay)
     return value / optimizer.loss_scale if isinstance(value, float) and optimizer.loss_scale != 1.0 else value
 
 
 def _settings(optimizer: nn.Optimizer) -> dict[str, object]:
-    """Return the other arguments that an optimizer was made with, where it keeps them as numbers."""
-    names = [*inspect.signature(type(optimizer).__init__).parameters]
-    kept = {name: _plain(getattr(optimizer, name, None)) for name in names if name not in _ARGUMENTS}
-    settings = {name: value for name, value in kept.items() if value is not None}
-    if "beta1" in settings and "beta2" in settings:
-        settings["betas"] = [settings["beta1"], settings["beta2"]]
-    return settings
-
-
-_ARGUMENTS = ("self", "params", "learning_rate", "weight_decay", "args", "kwargs")
+    """Return what else an optimizer is set to, under the names that other frameworks have for it."""
+    kept = [(name, _plain(getattr(optimizer, own, None))) for own, name in _SETTINGS.items()]
+    settings = {name: value for name, value in kept if value is not None}
+    betas = [_plain(getattr(optimizer, own, None)) for own in ("beta1", "beta2")]
+    return settings if None in betas else {**settings, "betas": betas}
 
 
 def _plain_settings(group: dict[str, Any]) -> dict[str, object]:
