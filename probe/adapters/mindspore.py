@@ -23,6 +23,7 @@ from probe.adapters import mindspore_statistics as statistics
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
 from probe.adapters.mindspore_graph import Backwards, Clock, collect, crossings, edge_of, executor
 from probe.adapters.mindspore_statistics import array_of, name_of, tensor_of
+from probe.layouts import class_names, layout_of
 from probe.records import TensorStats
 
 _RUNNING_STATISTICS = ("moving_mean", "moving_variance", "running_mean", "running_var", "num_batches_tracked")
@@ -64,15 +65,14 @@ class MindSporeAdapter(Adapter):
             yield NamedModule(path, cell, not inside)
 
     def parameters(self, model: nn.Cell) -> Iterable[NamedTensor]:
-        names: dict[int, list[str]] = {}
-        tensors: dict[int, Tensor] = {}
-        for name, tensor in _named_tensors(model, "", []):
-            names.setdefault(id(tensor), []).append(name)
-            tensors[id(tensor)] = tensor
-        named = [NamedTensor(tuple(names[key]), tensor, _is_buffer(names[key][0], tensor))
-                 for key, tensor in tensors.items() if self.is_tensor(tensor)]  # fmt: skip
-        yield from (each for each in named if not each.is_buffer)
-        yield from (each for each in named if each.is_buffer)
+        found: dict[int, tuple[list[str], Tensor, nn.Cell, str]] = {}
+        for name, tensor, owner, slot in _named_tensors(model, "", []):
+            found.setdefault(id(tensor), ([], tensor, owner, slot))[0].append(name)
+        for of_buffers in (False, True):
+            for names, tensor, owner, slot in found.values():
+                if self.is_tensor(tensor) and _is_buffer(slot, tensor) is of_buffers:
+                    layout = layout_of("mindspore", class_names(type(owner)), slot)
+                    yield NamedTensor(tuple(names), tensor, of_buffers, layout.axes, layout.name)
 
     def is_training(self, module: nn.Cell) -> bool:
         return bool(module.training)
@@ -143,7 +143,10 @@ class MindSporeAdapter(Adapter):
         return contextlib.nullcontext()
 
     def context(self) -> CallContext:
-        return CallContext(executor.requires_grad(), executor.get_current_autodiff_engine_id() >= 0, "")
+        in_backward = executor.get_current_autodiff_engine_id() >= 0
+        if self._backwards is not None and not in_backward:
+            self._backwards.hook()
+        return CallContext(executor.requires_grad(), in_backward, "")
 
     def on_call(
         self,
@@ -279,21 +282,21 @@ def _named_cells(model: nn.Cell) -> Iterator[tuple[str, nn.Cell]]:
             yield path, cell
 
 
-def _named_tensors(cell: nn.Cell, prefix: str, around: list[nn.Cell]) -> Iterator[tuple[str, Tensor]]:
-    """Yield every parameter and buffer under every one of its names."""
-    for name, tensor in [*cell._params.items(), *cell._buffers.items()]:
-        if isinstance(tensor, Tensor) and name not in cell._non_persistent_buffers_set:
-            yield f"{prefix}{name}", tensor
+def _named_tensors(cell: nn.Cell, prefix: str, around: list[nn.Cell]) -> Iterator[tuple[str, Tensor, nn.Cell, str]]:
+    """Yield every parameter and buffer under every one of its names, with the cell that holds it and its name there."""
+    for slot, tensor in [*cell._params.items(), *cell._buffers.items()]:
+        if isinstance(tensor, Tensor) and slot not in cell._non_persistent_buffers_set:
+            yield f"{prefix}{slot}", tensor, cell, slot
     for name, child in cell._cells.items():
         if child is not None and name != "_recompute_cell" and not any(child is each for each in around):
             yield from _named_tensors(child, f"{prefix}{name}.", [*around, cell])
 
 
-def _is_buffer(name: str, tensor: Tensor) -> bool:
+def _is_buffer(slot: str, tensor: Tensor) -> bool:
     """Tell running statistics, which MindSpore keeps as parameters without gradient, from frozen weights."""
     if not isinstance(tensor, Parameter):
         return True
-    return not tensor.requires_grad and name.rpartition(".")[2] in _RUNNING_STATISTICS
+    return not tensor.requires_grad and slot in _RUNNING_STATISTICS
 
 
 def _is_compiled(cell: nn.Cell) -> bool:

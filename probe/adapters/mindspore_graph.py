@@ -131,27 +131,39 @@ class Backwards:
     def __init__(self, parameters: Sequence[Parameter], ended: Callable[[list[int]], None]) -> None:
         self._ended = ended
         self._open: dict[int, dict[int, Tensor]] = {}
-        self._parameters: list[Parameter] = []
+        self._parameters = list(parameters)
+        self._unhooked = list(range(len(self._parameters)))
         self._handles: list[Any] = []
-        self._sums: dict[int, Tensor] = {}
+        self._sums: dict[int, Tensor | Exception] = {}
         try:
-            for index, parameter in enumerate(parameters):
-                self._parameters.append(parameter)
-                self._handles.append(parameter.register_hook(functools.partial(self._arrived, index)))
+            self.hook()
         except BaseException:
             self.remove()
             raise
+
+    def hook(self) -> None:
+        """Hook the parameters that have a gradient, and were not hooked before: some may have been unfrozen."""
+        unhooked, self._unhooked = self._unhooked, []
+        for index in unhooked:
+            parameter = self._parameters[index]
+            if isinstance(parameter, Parameter) and parameter.requires_grad:
+                self._handles.append(parameter.register_hook(functools.partial(self._arrived, index)))
+            else:
+                self._unhooked.append(index)
 
     def remove(self) -> None:
         """Take all hooks off."""
         for handle in self._handles:
             handle.remove()
-        self._handles, self._parameters = [], []
+        self._handles, self._parameters, self._unhooked = [], [], []
         self.forget()
 
     def sum_of(self, parameter: Parameter) -> Tensor | None:
-        """Return what backward passes have added up for a parameter."""
-        return self._sums.get(id(parameter))
+        """Return what backward passes have added up for a parameter; raise what kept them from it."""
+        found = self._sums.get(id(parameter))
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     def used(self, parameters: Sequence[Parameter]) -> None:
         """Begin anew for parameters whose gradients have been used."""
@@ -179,11 +191,12 @@ class Backwards:
 
     def _finish(self, engine: int) -> None:
         arrived = self._open.pop(engine, {})
-        try:
-            for index, gradient in arrived.items():
-                key = id(self._parameters[index])
-                before = self._sums.get(key)
+        for index, gradient in arrived.items():
+            key = id(self._parameters[index])
+            before = self._sums.get(key)
+            try:
                 self._sums[key] = gradient if before is None else added([before, gradient])
-        finally:
-            if arrived:
-                self._ended(sorted(arrived))
+            except Exception as error:  # noqa: BLE001  out of memory, mostly; it would end the training
+                self._sums[key] = error
+        if arrived:
+            self._ended(sorted(arrived))
