@@ -112,6 +112,9 @@ def start(
     _starts += 1
     if _excluded:
         return None
+    refusal = next(filter(None, (adapter.refusal(each) for _, each in models)), "")
+    if refusal:
+        raise RecordingError(f"probe.start(): {refusal}")
     if optimizer is not None and not adapter.is_optimizer(optimizer):
         kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
         raise RecordingError(f"probe.start() was given optimizer={kind}; expected an optimizer of {adapter.framework}")
@@ -147,15 +150,24 @@ def start(
         raise
 
 
-def step(loss: Any = None, **scalars: Any) -> None:
+def step(loss: Any = None, *, grads: Any = None, **scalars: Any) -> None:
     """End a training step; call it once per optimizer step, after it.
 
     Parameters
     ----------
     loss
         the step's loss: a number, or a tensor with one element
+    grads
+        the gradients of the parameters that are trained: a list or tuple in the model's order (that of
+        ``trainable_params()``), or a dict by name. Only MindSpore needs them, and only where probe cannot see them
+        itself, as in a function compiled by ``mindspore.jit``; what probe saw is not recorded twice.
     scalars
         whatever else is to be followed over the steps: lr, grad_norm, loss_scale …
+
+    Raises
+    ------
+    ConfigError
+        a scalar is no number, or ``grads`` do not fit the parameters
     """
     global _warned
     if _current is None:
@@ -164,7 +176,7 @@ def step(loss: Any = None, **scalars: Any) -> None:
             warn("probe.step() does nothing: no recording is under way")
         return
     named = {**({} if loss is None else {"loss": loss}), **scalars}
-    _current.step({name: _number(name, value) for name, value in named.items()})
+    _current.step({name: _number(name, value) for name, value in named.items()}, grads)
 
 
 def stop() -> None:

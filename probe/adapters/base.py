@@ -82,6 +82,8 @@ class Adapter(abc.ABC):
 
     framework: str
     version: str
+    silent: str = ""
+    """why modules may run without their hooks, and what to do; ``""`` where `cautions` tells beforehand"""
 
     # Models
 
@@ -103,6 +105,10 @@ class Adapter(abc.ABC):
         It is called at every step.
         """
         return [each.module for each in self.modules(model)] + [each.tensor for each in self.parameters(model)]
+
+    def refusal(self, model: Module) -> str:
+        """Return in words why nothing of a model can be recorded, and what to do; ``""`` when it can."""
+        return ""
 
     def cautions(self, model: Module) -> Iterable[str]:
         """Yield what of a model cannot be recorded, in words."""
@@ -242,6 +248,10 @@ class Adapter(abc.ABC):
     def gradient(self, parameter: Parameter) -> Tensor | None:
         """Return the gradient as it stands at a parameter now."""
 
+    def forget_gradients(self) -> None:
+        """Begin a step: a framework that keeps no gradients at its parameters adds them up from zero again."""
+        return None
+
     # Optimizers
 
     @abc.abstractmethod
@@ -272,6 +282,7 @@ class Adapter(abc.ABC):
 
 _ADAPTERS = {
     "torch": ("probe.adapters.torch", "TorchAdapter", "torch.nn.modules.module", "Module"),
+    "mindspore": ("probe.adapters.mindspore", "MindSporeAdapter", "mindspore.nn.cell", "Cell"),
     "numpy": ("probe.adapters.numpy", "NumpyAdapter", "probe.adapters.numpy_nn", "Module"),
 }
 

@@ -11,9 +11,10 @@ from probe.comparison.events import StepPairs
 _NUMERIC = ("lr", "weight_decay", "momentum", "dampening", "betas", "eps", "alpha", "nesterov", "amsgrad", "maximize",
             "rho", "initial_accumulator_value", "lr_decay", "lambd", "decoupled_weight_decay", "adam_w_mode",
             "bias_correction")  # fmt: skip
-_CLASSES = {"sgd", "momentum", "adam", "adamw", "adamax", "nadam", "radam", "adagrad", "adadelta", "rmsprop", "rprop",
+_CLASSES = {"sgd", "adam", "adamw", "adamax", "nadam", "radam", "adagrad", "adadelta", "rmsprop", "rprop",
             "asgd", "lbfgs", "adafactor", "muon", "lamb", "lion"}  # fmt: skip
-"""optimizers that are known by name: two different ones are not the same under another name, as FusedAdam is AdamW"""
+"""optimizers that are known by name: two different ones are not the same under another name, as FusedAdam is AdamW, and
+PaddlePaddle's and MindSpore's Momentum is PyTorch's SGD"""
 _SAME = 1e-15
 
 ParameterKey = tuple[int, str]

@@ -29,6 +29,8 @@ class Gradients:
         self.last_step: int | None = None
         """in which a backward pass ended"""
         self._last_micro = 0
+        self._found: set[int] = set()
+        """parameters whose gradients are recorded in this step"""
         self._views: list[tuple[weakref.ref[Any], int | None, int]] = []
         self._leaf_removals: list[Removal] = []
         self._leaf_micros: dict[int, set[int]] = {}
@@ -41,6 +43,7 @@ class Gradients:
         self._leaf_micros = {}
         self._views = []
         self._last_micro = 0
+        self._found = set()
 
     def forget(self) -> None:
         """Hold no hook any longer."""
@@ -100,7 +103,18 @@ class Gradients:
         for index in touched:
             gradient = run.adapter.gradient(run.tensors[index].tensor)
             if gradient is not None:
+                self._found.add(index)
                 self._measuring.observe_parameter(Phase.GRADIENT, Role.PARAM_GRAD, index, gradient, self._last_micro)
+
+    @guarded
+    def record_given(self, given: dict[int, Any]) -> None:
+        """Record the gradients that the user handed over, but for those that a backward pass has brought."""
+        run = self.run
+        if not run.active or run.norms or not run.wants[Phase.GRADIENT]:
+            return
+        micro = max(self._calls.micro, 0)
+        for index in sorted(given.keys() - self._found):
+            self._measuring.observe_parameter(Phase.GRADIENT, Role.PARAM_GRAD, index, given[index], micro)
 
     def _watch(self, tensor: Any, found: Found, call: Call) -> Removal | None:
         """Call ``found(gradient)`` when a tensor of a call has its gradient; return what takes the hook off.

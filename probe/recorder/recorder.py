@@ -21,6 +21,7 @@ from probe.growth import shortage
 from probe.recorder.calls import Call, Calls
 from probe.recorder.contents import Contents
 from probe.recorder.forward import Forward
+from probe.recorder.given import gradients_by_index
 from probe.recorder.gradients import Gradients
 from probe.recorder.hooks import Hooks
 from probe.recorder.measuring import Measuring
@@ -121,14 +122,22 @@ class Recorder:
         if self.run.running and self.run.active:
             self._scalars.append((self.run.step, name, value))
 
-    def step(self, scalars: dict[str, float]) -> None:
-        """Close the step and begin the next one."""
+    def step(self, scalars: dict[str, float], grads: object = None) -> None:
+        """Close the step and begin the next one.
+
+        Raises
+        ------
+        ConfigError
+            ``grads`` are not the gradients of the models' parameters
+        """
         run = self.run
+        given = gradients_by_index(run, grads) if run.running and grads is not None else {}
         with run.lock:
             if not run.running:
                 return
             run.closing = True
             try:
+                self._gradients.record_given(given)
                 texts = self._next_step(scalars)
             except Exception as error:  # noqa: BLE001  the training must go on
                 return self._give_up(f"recording to {self.path} failed in probe.step() ({error!r})")
@@ -179,6 +188,7 @@ class Recorder:
 
     def _begin_step(self, because: str = "") -> None:
         self.run.begin_step(because)
+        self.run.adapter.forget_gradients()
         for part in (self._hooks, self._calls, self._measuring, self._gradients, self._updates):
             part.begin_step()
         self._scalars = []
@@ -223,6 +233,7 @@ class Recorder:
     def _end_step(self, state: StepState) -> None:
         run = self.run
         self._updates.end_step()
+        self._note_silence()
         now = run.next_seq()
         for call in self._calls.all:
             if call.end < 0:
@@ -236,6 +247,13 @@ class Recorder:
             wall_time=time.time() - self._began,
             state=state,
         )
+
+    def _note_silence(self) -> None:
+        """Say that nothing was seen to run inside the models, where a framework may have run it without hooks."""
+        run = self.run
+        inside = {index for index, info in enumerate(run.modules) if info.parent >= 0} - run.roots
+        if run.adapter.silent and inside and inside.isdisjoint(call.module for call in self._calls.all):
+            run.note(f"no module inside the model was seen to run: {run.adapter.silent}", -1)
 
     def _shortage(self) -> str:
         """Say, when the first step has been recorded, if those to come will not fit on the disk."""

@@ -1,0 +1,305 @@
+"""MindSpore: cells, hooks, gradients, optimizers, in PyNative mode. Tested against 2.10 on the CPU.
+
+What of MindSpore this rests on stands in ``tests/mindspore/test_facts_mindspore.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import mindspore
+import numpy as np
+from mindspore import Parameter, Tensor, nn
+
+from probe import buffers, kernel
+from probe.adapters import mindspore_optimizers as optimizers
+from probe.adapters import mindspore_statistics as statistics
+from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
+from probe.adapters.mindspore_graph import Backwards, Clock, collect, crossings, edge_of, executor
+from probe.adapters.mindspore_statistics import array_of, name_of, tensor_of
+from probe.layouts import class_names, layout_of
+from probe.records import TensorStats
+
+_RUNNING_STATISTICS = ("moving_mean", "moving_variance", "running_mean", "running_var", "num_batches_tracked")
+"""parameters without gradient that are buffers"""
+_COMPILERS = ("staging_specialize", "_fn", "jit_trace_wrap")
+"""functions that ``mindspore.jit`` puts in the place of another, by its capture mode"""
+_NUMERIC_ENVIRONMENT = ("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "DEVICE_ID", "HCCL_DETERMINISTIC", "MS_JIT",
+                        "MS_DEV_JIT_ENABLE_VIEW_OP", "OMP_NUM_THREADS", "PYTHONHASHSEED")  # fmt: skip
+
+Removal = Callable[[], None]
+
+
+class MindSporeAdapter(Adapter):
+    """The verbs of `probe.adapters.base.Adapter` for ``mindspore.nn.Cell``."""
+
+    framework = "mindspore"
+    version = str(mindspore.__version__)
+    silent = "code that mindspore.jit compiles runs without hooks; leave mindspore.jit out while you record"
+
+    def __init__(self) -> None:
+        self._clock: Clock | None = None
+        self._backwards: Backwards | None = None
+        self._used: dict[int, Any] = {}
+        """the gradients of an optimizer's step that has begun, by their parameters' ids"""
+
+    # Models
+
+    def refusal(self, model: nn.Cell) -> str:
+        if mindspore.get_context("mode") == mindspore.GRAPH_MODE:
+            return (
+                "MindSpore is in graph mode, in which no hooks run: call "
+                "mindspore.set_context(mode=mindspore.PYNATIVE_MODE) before probe.start()"
+            )
+        return ""
+
+    def modules(self, model: nn.Cell) -> Iterable[NamedModule]:
+        for path, cell in _named_cells(model):
+            inside = [name for name, child in cell._cells.items() if child is not None and name != "_recompute_cell"]
+            yield NamedModule(path, cell, not inside)
+
+    def parameters(self, model: nn.Cell) -> Iterable[NamedTensor]:
+        found: dict[int, tuple[list[str], Tensor, nn.Cell, str]] = {}
+        for name, tensor, owner, slot in _named_tensors(model, "", []):
+            found.setdefault(id(tensor), ([], tensor, owner, slot))[0].append(name)
+        for of_buffers in (False, True):
+            for names, tensor, owner, slot in found.values():
+                if self.is_tensor(tensor) and _is_buffer(slot, tensor) is of_buffers:
+                    layout = layout_of("mindspore", class_names(type(owner)), slot)
+                    yield NamedTensor(tuple(names), tensor, of_buffers, layout.axes, layout.name)
+
+    def is_training(self, module: nn.Cell) -> bool:
+        return bool(module.training)
+
+    def cautions(self, model: nn.Cell) -> Iterable[str]:
+        for path, cell in _named_cells(model):
+            name = path or "the model"
+            if _is_compiled(cell):
+                yield f"{name} is compiled by mindspore.jit: what runs inside it is not recorded"
+            if any(not self.is_tensor(each) for each in cell._params.values() if each is not None):
+                yield f"{name} has parameters without values: they are not recorded; run init_parameters_data() first"
+
+    def environment(self) -> dict[str, object]:
+        return {
+            "device_target": mindspore.get_context("device_target"),
+            "deterministic": mindspore.get_context("deterministic"),
+            "pynative_synchronize": mindspore.get_context("pynative_synchronize"),
+            "statistics_on_cpu": kernel.INSTRUCTIONS or "numpy",
+            "initial_seed": str(mindspore.get_seed()),
+            "variables": {name: os.environ[name] for name in _NUMERIC_ENVIRONMENT if name in os.environ},
+        }
+
+    # Tensors
+
+    def is_tensor(self, value: object) -> bool:
+        return isinstance(value, Tensor) and name_of(value.dtype) in statistics.DTYPES and not value.has_init
+
+    def unreadable(self, value: object) -> str:
+        if isinstance(value, (mindspore.COOTensor, mindspore.CSRTensor, mindspore.RowTensor)):
+            return f"sparse tensors ({type(value).__name__})"
+        if not isinstance(value, Tensor):
+            return ""
+        return "tensors without values" if value.has_init else f"tensors of dtype {name_of(value.dtype)}"
+
+    def facts(self, tensor: Tensor) -> TensorFacts:
+        return TensorFacts(name_of(tensor.dtype), tuple(tensor.shape), self.requires_grad(tensor))
+
+    def requires_grad(self, tensor: Tensor) -> bool:
+        return tensor.requires_grad if isinstance(tensor, Parameter) else tensor._requires_grad
+
+    def is_leaf(self, tensor: Tensor) -> bool:
+        return tensor._is_leaf
+
+    def version_of(self, tensor: Tensor) -> int | None:
+        return None  # not all in-place writes change Tensor._version
+
+    def measure(self, tensor: Tensor, axes: Sequence[int]) -> TensorStats:
+        return statistics.measure(tensor, axes)
+
+    def summarize(self, tensor: Tensor) -> TensorStats:
+        return statistics.summarize(tensor)
+
+    def measure_update(self, after: Tensor, before: Tensor, axes: Sequence[int]) -> tuple[str, TensorStats]:
+        return statistics.measure_update(after, before, axes)
+
+    def values(self, tensor: Tensor) -> np.ndarray:
+        array = array_of(tensor)
+        copy = buffers.empty(array.shape, array.dtype)
+        np.copyto(copy, array)
+        return copy
+
+    def snapshot(self, tensor: Tensor) -> Tensor:
+        return tensor_of(array_of(tensor).copy())
+
+    # Hooks
+
+    def quiet(self) -> AbstractContextManager[object]:
+        return contextlib.nullcontext()
+
+    def context(self) -> CallContext:
+        in_backward = executor.get_current_autodiff_engine_id() >= 0
+        if self._backwards is not None and not in_backward:
+            self._backwards.hook()
+        return CallContext(executor.requires_grad(), in_backward, "")
+
+    def on_call(
+        self,
+        module: nn.Cell,
+        before: Callable[[tuple[Any, ...], dict[str, Any]], None],
+        after: Callable[[object, bool], None],
+    ) -> Removal:
+        if module.has_bprop:
+            raise TypeError("a cell with a bprop of its own runs no forward hooks")
+        mine = weakref.ref(module)
+        first = module.register_forward_pre_hook(_PreHook(mine, before), with_kwargs=True)
+        try:
+            second = module.register_forward_hook(_PostHook(mine, after), with_kwargs=True, always_call=True)
+        except BaseException:
+            first.remove()
+            raise
+        return _both(first, second)
+
+    def on_gradient(self, tensor: Tensor, found: Callable[[Tensor], None]) -> Removal | None:
+        return tensor.register_hook(found).remove if self.requires_grad(tensor) else None
+
+    def graph_edges(self, tensors: Sequence[Tensor]) -> list[object]:
+        edges = [edge_of(tensor) for tensor in tensors]
+        if self._clock is None:
+            self._clock = Clock()
+        start = self._clock.now()
+        return [None if edge is None else (edge, start) for edge in edges]
+
+    def on_call_gradient(
+        self, edges: Sequence[object], outputs: Sequence[Tensor], found: Callable[[int, Tensor], None]
+    ) -> dict[int, Removal | None]:
+        wanted: dict[Any, list[int]] = {}
+        start = 0
+        for index, given in enumerate(edges):
+            if given is not None:
+                edge, start = given
+                wanted.setdefault(edge, []).append(index)
+        if not wanted:
+            return {}
+        made = [node for node in [tensor._grad_node for tensor in outputs if tensor._requires_grad] if node is not None]
+        return {
+            wanted[edge][0]: collect(places, wanted[edge][0], found)
+            for edge, places in crossings(made, set(wanted), start).items()
+            if len(wanted[edge]) == 1
+        }
+
+    def on_parameter_gradients(self, parameters: Sequence[Parameter], ended: Callable[[list[int]], None]) -> Removal:
+        self._backwards = Backwards(parameters, ended)
+        return self._backwards.remove
+
+    def gradient(self, parameter: Parameter) -> Any:
+        used = self._used.get(id(parameter))
+        return self._backwards.sum_of(parameter) if used is None and self._backwards is not None else used
+
+    def forget_gradients(self) -> None:
+        if self._backwards is not None:
+            self._backwards.forget()
+
+    # Optimizers
+
+    def is_optimizer(self, value: object) -> bool:
+        return isinstance(value, optimizers.CLASSES)
+
+    def on_update(
+        self,
+        optimizer: nn.Cell | None,
+        before: Callable[[list[Group], str], None],
+        after: Callable[[list[Group]], None],
+    ) -> Removal:
+        groups: list[Group] = []
+
+        def begins(optimizer: nn.Cell, given: tuple[Any, ...]) -> None:
+            groups[:] = optimizers.groups_of(optimizer)
+            self._used, why_not = optimizers.gradients_used(optimizer, given)
+            try:
+                before(groups, why_not)
+            finally:
+                self._used = {}
+
+        def ended(optimizer: nn.Cell) -> None:
+            done, groups[:] = list(groups), []
+            if self._backwards is not None:
+                self._backwards.used([parameter for group in done for parameter in group.parameters])
+            after(done)
+
+        return optimizers.watch_all(begins, ended) if optimizer is None else optimizers.watch(optimizer, begins, ended)
+
+    def optimizer_state(self, optimizer: nn.Cell, parameter: Parameter) -> dict[str, Tensor]:
+        return optimizers.state_of(optimizer, parameter)
+
+
+class _CallHook:
+    """A hook that belongs to one cell: in copies of it it does nothing."""
+
+    def __init__(self, module: Callable[[], object], call: Callable[..., None]) -> None:
+        self._module, self._call = module, call
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _CallHook:
+        return type(self)(_nothing, _nothing)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (_nothing, _nothing)
+
+
+class _PreHook(_CallHook):
+    def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._module() is module:
+            self._call(args, kwargs)
+
+
+class _PostHook(_CallHook):
+    def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
+        if self._module() is module:
+            self._call(output, output is None and sys.exc_info()[0] is not None)
+
+
+def _nothing(*args: object) -> None:
+    return None
+
+
+def _both(first: Any, second: Any) -> Removal:
+    def remove() -> None:
+        first.remove()
+        second.remove()
+
+    return remove
+
+
+def _named_cells(model: nn.Cell) -> Iterator[tuple[str, nn.Cell]]:
+    """Yield every cell once, without what MindSpore puts into cells that it is to compute again in backward."""
+    for path, cell in model.cells_and_names():
+        if not f".{path}.".count("._recompute_cell."):
+            yield path, cell
+
+
+def _named_tensors(cell: nn.Cell, prefix: str, around: list[nn.Cell]) -> Iterator[tuple[str, Tensor, nn.Cell, str]]:
+    """Yield every parameter and buffer under every one of its names, with the cell that holds it and its name there."""
+    for slot, tensor in [*cell._params.items(), *cell._buffers.items()]:
+        if isinstance(tensor, Tensor) and slot not in cell._non_persistent_buffers_set:
+            yield f"{prefix}{slot}", tensor, cell, slot
+    for name, child in cell._cells.items():
+        if child is not None and name != "_recompute_cell" and not any(child is each for each in around):
+            yield from _named_tensors(child, f"{prefix}{name}.", [*around, cell])
+
+
+def _is_buffer(slot: str, tensor: Tensor) -> bool:
+    """Tell running statistics, which MindSpore keeps as parameters without gradient, from frozen weights."""
+    if not isinstance(tensor, Parameter):
+        return True
+    return not tensor.requires_grad and slot in _RUNNING_STATISTICS
+
+
+def _is_compiled(cell: nn.Cell) -> bool:
+    """Tell whether ``mindspore.jit`` runs a cell."""
+    code = getattr(cell.construct, "__code__", None)
+    return code is not None and hasattr(cell.construct, "__wrapped__") and code.co_name in _COMPILERS

@@ -1,0 +1,202 @@
+"""MindSpore's graph of gradients: what one call contributes to the gradient of its input, and where a pass ends."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from mindspore import Parameter, Tensor
+from mindspore.nn import cell
+
+from probe.adapters.mindspore_statistics import array_of, tensor_of
+
+_EDGE_LIMIT = 256
+_WEIGHT = 1 << 63
+"""weights have sequence numbers from here on: no operation made them"""
+
+Removal = Callable[[], None]
+Edge = tuple[int, int]
+"""(a node's id, the number of its output)"""
+
+executor = cell._pynative_executor
+
+
+class Clock:
+    """Tells the sequence number of the next node, by a node of its own that nothing else is made from."""
+
+    def __init__(self) -> None:
+        self._hand = Parameter(Tensor(np.zeros(1, np.float32)), name="probe")
+
+    def now(self) -> int:
+        """Return a number that every node made from now on exceeds."""
+        node = self._hand.view(1)._grad_node
+        return -1 if node is None else node._sequence_nr()
+
+
+def edge_of(tensor: Tensor) -> Edge | None:
+    """Return where a tensor stands in the graph; None when it is not in it."""
+    node = tensor._grad_node if tensor._requires_grad else None
+    return None if node is None else (node._unique_id(), tensor._output_index)
+
+
+def crossings(roots: Sequence[Any], wanted: set[Edge], start: int) -> dict[Edge, list[tuple[Any, int]]]:
+    """Find, for each wanted edge, the (node, input number) in the graph of a call that lead to it.
+
+    Only nodes with sequence numbers above ``start`` are walked: the call made them. Where more than _EDGE_LIMIT
+    are met, nothing is returned.
+    """
+    found: dict[Edge, list[tuple[Any, int]]] = {}
+    met: set[int] = set()
+    wanted_nodes = {node for node, _ in wanted}
+
+    def inside(node: Any) -> bool:
+        return node._unique_id() not in wanted_nodes and start < node._sequence_nr() < _WEIGHT
+
+    stack = [root for root in roots if inside(root)]
+    while stack:
+        node = stack.pop()
+        if node._unique_id() in met:
+            continue
+        met.add(node._unique_id())
+        if len(met) > _EDGE_LIMIT:
+            return {}
+        for place, (source, number) in enumerate(node.next_functions):
+            if source is None:
+                continue
+            edge = source._unique_id(), number
+            if edge in wanted:
+                found.setdefault(edge, []).append((node, place))
+            elif inside(source):
+                stack.append(source)
+    return found
+
+
+def collect(places: list[tuple[Any, int]], index: int, found: Callable[[int, Any], None]) -> Removal | None:
+    """Watch the gradients that cross the given places; if they are several, return what reports their sum."""
+    if len(places) == 1:
+        ((node, place),) = places
+        node.register_hook(_crossing(place, functools.partial(found, index)))
+        return None
+    parts: dict[int, Tensor] = {}
+    count = len(places)
+
+    def report() -> None:
+        arrived = [parts[key] for key in sorted(parts)]
+        parts.clear()
+        if arrived:
+            try:
+                total: object = added(arrived)
+            except Exception as error:  # noqa: BLE001  out of memory, mostly; the recorder says what is missing
+                total = error
+            found(index, total)
+
+    def keep(which: int, gradient: Tensor) -> None:
+        parts[which] = gradient
+        if len(parts) == count:
+            report()
+
+    for which, (node, place) in enumerate(places):
+        node.register_hook(_crossing(place, functools.partial(keep, which)))
+    return report
+
+
+def _crossing(place: int, found: Callable[[Tensor], None]) -> Callable[[tuple[Any, ...], tuple[Any, ...]], None]:
+    """Return a hook for a node, which must not hold a node: the two would never be freed."""
+
+    def hook(grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
+        if grad_inputs[place] is not None:
+            found(grad_inputs[place])
+
+    return hook
+
+
+def added(parts: Sequence[Tensor]) -> Tensor:
+    """Return the sum of tensors, as a new one; sums of 16-bit numbers are taken in float32."""
+    arrays = [array_of(part) for part in parts]
+    dtype = arrays[0].dtype
+    total = arrays[0].astype(np.promote_types(dtype, np.float32), copy=True)
+    for array in arrays[1:]:
+        total += array
+    return tensor_of(total.astype(dtype, copy=False))
+
+
+class Backwards:
+    """The backward passes under way, and the parameters that each has given a gradient to.
+
+    MindSpore keeps no gradients at parameters: what hooks on the parameters see is added up here until it is used.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter], ended: Callable[[list[int]], None]) -> None:
+        self._ended = ended
+        self._open: dict[int, dict[int, Tensor]] = {}
+        self._parameters = list(parameters)
+        self._unhooked = list(range(len(self._parameters)))
+        self._handles: list[Any] = []
+        self._sums: dict[int, Tensor | Exception] = {}
+        try:
+            self.hook()
+        except BaseException:
+            self.remove()
+            raise
+
+    def hook(self) -> None:
+        """Hook the parameters that have a gradient, and were not hooked before: some may have been unfrozen."""
+        unhooked, self._unhooked = self._unhooked, []
+        for index in unhooked:
+            parameter = self._parameters[index]
+            if isinstance(parameter, Parameter) and parameter.requires_grad:
+                self._handles.append(parameter.register_hook(functools.partial(self._arrived, index)))
+            else:
+                self._unhooked.append(index)
+
+    def remove(self) -> None:
+        """Take all hooks off."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._parameters, self._unhooked = [], [], []
+        self.forget()
+
+    def sum_of(self, parameter: Parameter) -> Tensor | None:
+        """Return what backward passes have added up for a parameter; raise what kept them from it."""
+        found = self._sums.get(id(parameter))
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def used(self, parameters: Sequence[Parameter]) -> None:
+        """Begin anew for parameters whose gradients have been used."""
+        for parameter in parameters:
+            self._sums.pop(id(parameter), None)
+
+    def forget(self) -> None:
+        """Begin anew for all parameters."""
+        self._sums.clear()
+        self._open.clear()
+
+    def _arrived(self, index: int, gradient: Tensor) -> None:
+        try:
+            self._take(index, gradient)
+        except Exception:  # noqa: BLE001  it would end the training; the gradient is missing in the file
+            self._open.clear()
+
+    def _take(self, index: int, gradient: Tensor) -> None:
+        engine = executor.get_current_autodiff_engine_id()
+        arrived = self._open.get(engine)
+        if arrived is None:
+            arrived = self._open[engine] = {}
+            executor.queue_backward_final_callback(functools.partial(self._finish, engine))
+        arrived[index] = gradient
+
+    def _finish(self, engine: int) -> None:
+        arrived = self._open.pop(engine, {})
+        for index, gradient in arrived.items():
+            key = id(self._parameters[index])
+            before = self._sums.get(key)
+            try:
+                self._sums[key] = gradient if before is None else added([before, gradient])
+            except Exception as error:  # noqa: BLE001  out of memory, mostly; it would end the training
+                self._sums[key] = error
+        if arrived:
+            self._ended(sorted(arrived))
