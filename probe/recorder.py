@@ -173,6 +173,7 @@ class Recorder:
         self._leaf_removals: list[Callable[[], None]] = []
         self._before: dict[int, Any] = {}
         self._seen: dict[int, tuple[weakref.ref[Any], int, TensorStats]] = {}
+        adapter.on_caution(self._caution)
         try:
             self._add_models(models)
             self._wants = [config.wants_phase(phase) for phase in Phase]
@@ -900,6 +901,11 @@ class Recorder:
         if self.step_number or count < 2 or self._updates < (2 if one_step else 0) or self._updates == 1:
             return ""
         return f"probe.step() was never called: all {count} forwards are in step 0; call it at the end of each step"
+
+    @_guarded
+    def _caution(self, text: str) -> None:
+        if self._active:
+            self._note(text, -1)
 
     def _note_unfinished_update(self) -> None:
         """Say that an optimizer began a step that it did not end."""

@@ -106,6 +106,9 @@ class Adapter(abc.ABC):
         """Yield what of a model cannot be recorded, in words."""
         return ()
 
+    def on_caution(self, say: Callable[[str], None]) -> None:  # noqa: B027  most adapters know it all beforehand
+        """Call ``say(text)`` when it turns out, while the model runs, that something cannot be recorded."""
+
     def model_config(self, model: Module) -> dict[str, object]:
         """Return the model's configuration (heads, eps, …), or nothing when it has none."""
         return {}
@@ -263,6 +266,7 @@ class Adapter(abc.ABC):
 
 _ADAPTERS = {
     "torch": ("probe.adapters.torch", "TorchAdapter", "torch.nn.modules.module", "Module"),
+    "paddle": ("probe.adapters.paddle", "PaddleAdapter", "paddle.nn.layer.layers", "Layer"),
     "numpy": ("probe.adapters.numpy", "NumpyAdapter", "probe.adapters.numpy_nn", "Module"),
 }
 

@@ -18,6 +18,9 @@ class AdapterKit(abc.ABC):
 
     adapter: Adapter
     dtypes: tuple[str, ...] = DTYPES
+    lacks: frozenset[str] = frozenset()
+    """what the framework does not tell, of: ``age of nodes`` (whether a call made a node of the graph); instead of
+    what is then not recorded, the tests want a note that says so"""
 
     @abc.abstractmethod
     def tensor(self, array: np.ndarray, requires_grad: bool = False) -> Any:
