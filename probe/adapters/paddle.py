@@ -19,14 +19,12 @@ from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedT
 from probe.adapters.paddle_backward import Backwards, is_running, set_hook
 from probe.adapters.paddle_optimizer import Optimizer, Updates, inner, state_of
 from probe.adapters.paddle_statistics import name_of
+from probe.layouts import class_names, layout_of
 from probe.records import TensorStats
 
 _NUMERIC_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _NUMERIC_FLAGS = ("FLAGS_cudnn_deterministic", "FLAGS_embedding_deterministic", "FLAGS_use_mkldnn",
                   "FLAGS_gemm_use_half_precision_compute_type")  # fmt: skip
-_LINEAR_CLASSES = ("ColumnParallelLinear", "RowParallelLinear", "ColumnSequenceParallelLinear",
-                   "RowSequenceParallelLinear")  # fmt: skip
-"""of paddle.distributed.fleet, with a weight as `paddle.nn.Linear` has it"""
 _STATISTICS_OF = {"_BatchNormBase": ("_mean", "_variance"), "BatchNorm": ("_mean", "_variance"),
                   "SpectralNorm": ("weight_u", "weight_v")}  # fmt: skip
 """what stands among the parameters of a class and is none: nobody trains it"""
@@ -64,7 +62,8 @@ class PaddleAdapter(Adapter):
         for wanted in (False, True):
             for names, tensor, layer, is_buffer in found.values():
                 if is_buffer is wanted:
-                    yield NamedTensor(tuple(names), tensor, is_buffer, _axes(layer, names[0].rpartition(".")[2]))
+                    layout = layout_of("paddle", class_names(type(layer)), names[0].rpartition(".")[2])
+                    yield NamedTensor(tuple(names), tensor, is_buffer, layout.axes, layout.name)
 
     def members(self, model: Layer) -> list[object]:
         found: list[Any] = []
@@ -282,12 +281,6 @@ def _buffers(layer: Layer) -> dict[str, Any]:
     """Return what a layer keeps in its state; PaddlePaddle calls every tensor that is an attribute a buffer."""
     passing = layer._non_persistable_buffer_names_set
     return {slot: tensor for slot, tensor in layer._buffers.items() if slot not in passing}
-
-
-def _axes(layer: Layer, slot: str) -> tuple[int, ...]:
-    """Return the order of the axes in the canonical layout; a Linear's weight is stored as [in, out]."""
-    linear = isinstance(layer, paddle.nn.Linear) or type(layer).__name__ in _LINEAR_CLASSES
-    return (1, 0) if linear and slot == "weight" else ()
 
 
 def _is_compiled(layer: Layer) -> bool:
