@@ -131,6 +131,7 @@ def _collect(places: list[tuple[Any, int]], index: int, found: Found) -> Callabl
         node._register_post_hook(_Crossing(node, place, lambda gradient: found(index, gradient)))
         return None
     parts: dict[int, Any] = {}
+    count = len(places)  # the hooks must not hold the nodes
 
     def report() -> None:
         arrived = [parts[key] for key in sorted(parts)]
@@ -145,7 +146,7 @@ def _collect(places: list[tuple[Any, int]], index: int, found: Found) -> Callabl
     def keep(which: int, gradient: Any) -> None:
         # the others are added to it in place
         parts[which] = gradient if isinstance(gradient, Exception) else copy_of(gradient)
-        if len(parts) == len(places):
+        if len(parts) == count:
             report()
 
     for which, (node, place) in enumerate(places):
