@@ -82,6 +82,8 @@ class Adapter(abc.ABC):
 
     framework: str
     version: str
+    limits: tuple[str, ...] = ()
+    """what the framework never tells, in words: it stands in the notes of every file, and is not said aloud"""
 
     # Models
 
@@ -107,9 +109,6 @@ class Adapter(abc.ABC):
     def cautions(self, model: Module) -> Iterable[str]:
         """Yield what of a model cannot be recorded, in words."""
         return ()
-
-    def on_caution(self, say: Callable[[str], None]) -> None:  # noqa: B027  most adapters know it all beforehand
-        """Call ``say(text)`` when it turns out, while the model runs, that something cannot be recorded."""
 
     def model_config(self, model: Module) -> dict[str, object]:
         """Return the model's configuration (heads, eps, …), or nothing when it has none."""

@@ -14,7 +14,7 @@ import paddle
 from paddle.nn import Layer
 
 from probe import kernel
-from probe.adapters import paddle_graph, paddle_statistics
+from probe.adapters import paddle_statistics
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
 from probe.adapters.paddle_backward import Backwards, is_running, set_hook
 from probe.adapters.paddle_optimizer import Optimizer, Updates, inner, state_of
@@ -37,13 +37,15 @@ class PaddleAdapter(Adapter):
 
     framework = "paddle"
     version = str(paddle.__version__)
+    limits = (
+        "PaddlePaddle does not tell what one call contributes to the gradient of its input: what is recorded is the "
+        "total (grad_total), of all that use the tensor",
+    )
 
     def __init__(self) -> None:
         self._backwards: Backwards | None = None
         self._updates: Updates | None = None
         self._compiled: weakref.WeakSet[Layer] = weakref.WeakSet()
-        self._calling: Callable[[], Layer | None] = _nothing
-        self._caution: Callable[[str], None] = _nothing
 
     # Models
 
@@ -82,9 +84,6 @@ class PaddleAdapter(Adapter):
         for path, layer in model.named_sublayers(include_self=True):
             if _is_compiled(layer):
                 yield f"{path or 'the model'} is compiled (to_static): what runs inside it is not recorded"
-
-    def on_caution(self, say: Callable[[str], None]) -> None:
-        self._caution = say
 
     def model_config(self, model: Layer) -> dict[str, object]:
         for _, layer in model.named_sublayers(include_self=True):
@@ -174,13 +173,8 @@ class PaddleAdapter(Adapter):
         if module in self._compiled:  # `cautions` has said it
             return _nothing
         mine = weakref.ref(module)
-
-        def first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self._calling = mine
-            before(args, kwargs)
-
         return _all_or_none(
-            lambda: module.register_forward_pre_hook(_PreHook(mine, first), with_kwargs=True).remove,
+            lambda: module.register_forward_pre_hook(_PreHook(mine, before), with_kwargs=True).remove,
             lambda: (
                 module.register_forward_post_hook(_PostHook(mine, after), with_kwargs=True, always_call=True).remove
             ),
@@ -197,22 +191,6 @@ class PaddleAdapter(Adapter):
                 backwards.passing()
 
         return set_hook(tensor, passing)
-
-    def graph_edges(self, tensors: Sequence[paddle.Tensor]) -> list[object]:
-        layer = self._calling()
-        if layer is not None and paddle_graph.reaches_others(layer):
-            self._caution(
-                f"{layer.full_name()} ({type(layer).__name__}) can use tensors of the graph that are not handed to it: "
-                "gradients of its inputs are recorded as totals, not as its own contribution"
-            )
-            return [None] * len(tensors)
-        with _Quiet():
-            return paddle_graph.edges_of(tensors)
-
-    def on_call_gradient(
-        self, edges: Sequence[object], outputs: Sequence[paddle.Tensor], found: Callable[[int, paddle.Tensor], None]
-    ) -> dict[int, Removal | None]:
-        return paddle_graph.watch(edges, outputs, found)
 
     def on_parameter_gradients(
         self, parameters: Sequence[paddle.Tensor], ended: Callable[[list[int]], None]

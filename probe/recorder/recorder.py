@@ -69,7 +69,7 @@ class Recorder:
         self._hooks = Hooks(run, forward, self._gradients, self._updates)
         self._scalars: list[tuple[int, str, float]] = []
         self._room_is_known = False
-        adapter.on_caution(lambda text: run.note(text, -1))
+        run.notes += [(0, -1, text) for text in adapter.limits]
         try:
             hookable = add_models(run, models)
             contents.add(models)

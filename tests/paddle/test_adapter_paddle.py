@@ -20,7 +20,7 @@ from probe.testing import AdapterContract  # noqa: E402
 
 class TestPaddleAdapter(AdapterContract):
     adapter = PaddleAdapter()
-    lacks = frozenset({"age of nodes"})
+    lacks = frozenset({"own contributions"})
 
     @pytest.fixture(autouse=True)
     def _seed(self) -> None:

@@ -98,7 +98,7 @@ def test_warnings_that_are_errors_do_not_reach_the_training(tmp_path: Path) -> N
 
 VERBS = (
     "is_training", "is_tensor", "facts", "version_of", "measure", "values", "snapshot", "measure_update", "quiet",
-    "context", "on_gradient", "graph_edges", "on_call_gradient", "gradient", "optimizer_state",
+    "context", "on_gradient", "gradient", "optimizer_state",
 )  # fmt: skip
 
 

@@ -25,20 +25,6 @@ def mlp() -> nn.Layer:
     return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Dropout(0.2), nn.Linear(8, 3))
 
 
-class Gate(nn.Layer):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = self.create_parameter([6], default_initializer=nn.initializer.Normal())
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.weight + x
-
-
-def gates_in_bfloat16() -> nn.Layer:
-    """PaddlePaddle has no product of matrices in bfloat16 on the CPU."""
-    return nn.Sequential(Gate(), Gate()).to(dtype="bfloat16")
-
-
 class ReluInPlace(nn.Layer):
     def forward(self, x: Tensor) -> Tensor:
         return F.relu_(x)

@@ -82,10 +82,6 @@ def by_lbfgs(model: nn.Layer) -> Optimizer:
     return paddle.optimizer.LBFGS(0.1, max_iter=3, parameters=model.parameters())
 
 
-def by_master_weights(model: nn.Layer) -> Optimizer:
-    return paddle.optimizer.AdamW(0.01, parameters=model.parameters(), multi_precision=True)
-
-
 def backward(loss: Tensor) -> None:
     loss.backward()
 
@@ -250,10 +246,6 @@ def two_forwards(model: nn.Layer, index: int) -> Tensor:
 def under_auto_cast(model: nn.Layer, index: int) -> Tensor:
     with paddle.amp.auto_cast(dtype="bfloat16"):
         return model(batch(index, 4, 6)).astype("float32").square().mean()
-
-
-def in_bfloat16(model: nn.Layer, index: int) -> Tensor:
-    return model(batch(index, 4, 6).astype("bfloat16")).astype("float32").square().mean()
 
 
 SCALER = paddle.amp.GradScaler(init_loss_scaling=8.0, enable=False)
