@@ -84,6 +84,8 @@ class Adapter(abc.ABC):
     version: str
     silent: str = ""
     """why modules may run without their hooks, and what to do; ``""`` where `cautions` tells beforehand"""
+    limits: tuple[str, ...] = ()
+    """what the framework never tells, in words: it stands in the notes of every file, and is not said aloud"""
 
     # Models
 
@@ -283,6 +285,7 @@ class Adapter(abc.ABC):
 _ADAPTERS = {
     "torch": ("probe.adapters.torch", "TorchAdapter", "torch.nn.modules.module", "Module"),
     "mindspore": ("probe.adapters.mindspore", "MindSporeAdapter", "mindspore.nn.cell", "Cell"),
+    "paddle": ("probe.adapters.paddle", "PaddleAdapter", "paddle.nn.layer.layers", "Layer"),
     "numpy": ("probe.adapters.numpy", "NumpyAdapter", "probe.adapters.numpy_nn", "Module"),
 }
 

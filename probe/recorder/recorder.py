@@ -70,6 +70,7 @@ class Recorder:
         self._hooks = Hooks(run, forward, self._gradients, self._updates)
         self._scalars: list[tuple[int, str, float]] = []
         self._room_is_known = False
+        run.notes += [(0, -1, text) for text in adapter.limits]
         try:
             hookable = add_models(run, models)
             contents.add(models)

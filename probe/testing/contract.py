@@ -37,7 +37,7 @@ class AdapterContract(TensorContract, ObservationContract):
 
         steps = run("steps", steps=[1])
         assert {s.step for s in steps.seen} == {1} == set(steps.steps["step"]) == {s[0] for s in steps.scalars}
-        assert steps.find(phase="init", role="param") and not steps.notes
+        assert steps.find(phase="init", role="param") and not self.missed(steps)
         assert {s.phase for s in run("phases", phases=["forward", "update"]).seen} == {"forward", "update"}
         by_path = run("modules", modules=["block*", "!*.gate"])
         assert {s.path for s in by_path.find(phase="forward", role="output")} == {
@@ -71,7 +71,7 @@ class AdapterContract(TensorContract, ObservationContract):
         hidden = run.one(phase="forward", role="value", slot="hidden").values
         assert np.array_equal(hidden, run.one(path="block", role="output").values)
         gradient = run.one(role="grad_output", slot="hidden").values
-        assert np.array_equal(gradient, run.one(path="head", role="grad_input").values)
+        assert np.array_equal(gradient, run.one(path="head", role=self.of_input).values)
         assert {s[1]: s[2] for s in run.scalars} == {
             "temperature": 2.5, "lr": 0.1, "loss": pytest.approx(float(squares.values.sum()), rel=1e-6)
         }  # fmt: skip
@@ -138,7 +138,7 @@ class AdapterContract(TensorContract, ObservationContract):
         assert [name for _, name, _ in run.called()] == ["", "layer", "outer", "outer.bad"] * 2
         assert run.calls["raised"].tolist() == [1, 0, 1, 1, 0, 0, 0, 0]
         assert run.calls["caller"].tolist() == [-1, 0, 0, 2, -1, 4, 4, 6]
-        assert {s.micro for s in run.find(phase="backward")} == {1} and not run.notes
+        assert {s.micro for s in run.find(phase="backward")} == {1} and not self.missed(run)
 
     def test_an_error_of_probe_does_not_reach_the_training(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

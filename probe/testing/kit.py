@@ -18,6 +18,9 @@ class AdapterKit(abc.ABC):
 
     adapter: Adapter
     dtypes: tuple[str, ...] = DTYPES
+    lacks: frozenset[str] = frozenset()
+    """what the framework does not tell, of: ``own contributions`` (of a call to the gradient of its input; the total is
+    wanted instead). Each must be among the adapter's `limits`, in words"""
 
     @abc.abstractmethod
     def tensor(self, array: np.ndarray, requires_grad: bool = False) -> Any:

@@ -43,9 +43,9 @@ class ObservationContract(TrainingKit):
         for path in outputs:
             expected |= {("forward", "input", path, "0"), ("forward", "output", path, "0")}
             expected |= {("backward", "grad_output", path, "0")}
-        expected |= {("backward", "grad_input", path, "0") for path in ("block.up", "block.act", "block.gate", "head")}
+        expected |= {("backward", self.of_input, path, "0") for path in ("block.up", "block.act", "block.gate", "head")}
         assert {key for key in run.keys() if key[1] != "state"} == expected
-        assert len(run.find(role="state")) >= len(weights) and not run.notes
+        assert len(run.find(role="state")) >= len(weights) and not self.missed(run)
         assert len({(s.phase, s.role, s.path, s.slot) for s in run.seen}) == len(run.seen)
 
     def test_what_is_recorded_is_what_was_computed(self, tmp_path: Path) -> None:
@@ -79,15 +79,18 @@ class ObservationContract(TrainingKit):
     def test_own_contributions_sum_to_the_total(self, tmp_path: Path) -> None:
         run = self.run(tmp_path, self.net())
         total = run.one(path="block", role="grad_total").values
-        parts = [run.one(path=path, role="grad_input").values for path in ("block.up", "block.gate")]
-        assert np.allclose(sum(parts), total, rtol=1e-6, atol=1e-6) and not np.allclose(parts[0], total)
+        parts = [run.one(path=path, role=self.of_input).values for path in ("block.up", "block.gate")]
         assert np.array_equal(run.one(path="embed", role="grad_output").values, total)
+        if "own contributions" in self.lacks:
+            assert all(np.array_equal(part, total) for part in parts)
+            return
+        assert np.allclose(sum(parts), total, rtol=1e-6, atol=1e-6) and not np.allclose(parts[0], total)
 
     def test_gradients_are_in_the_order_of_backward(self, tmp_path: Path) -> None:
         run = self.run(tmp_path, self.net())
         order = {(s.path, s.role): s.order for s in run.find(phase="backward") if s.slot == "0"}
-        chain = [("head", "grad_output"), ("head", "grad_input"), ("block", "grad_output"),
-                 ("block.gate", "grad_input"), ("block.act", "grad_output"), ("block.up", "grad_input"),
+        chain = [("head", "grad_output"), ("head", self.of_input), ("block", "grad_output"),
+                 ("block.gate", self.of_input), ("block.act", "grad_output"), ("block.up", self.of_input),
                  ("block", "grad_total"), ("embed", "grad_output")]  # fmt: skip
         assert [order[link] for link in chain] == sorted(order[link] for link in chain)
 
@@ -114,9 +117,13 @@ class ObservationContract(TrainingKit):
             late=self.module(late),
         )
         run = self.run(tmp_path, model)
+        own = {"fork": 2.0, "both": 12.0, "late": 11.0}
+        if "own contributions" in self.lacks:
+            own = dict.fromkeys(own, 125.0)
+            assert any("one call contributes" in text for _, _, text in run.notes)
         gradient = run.one(path="", role="grad_output").values
-        for path, factor in (("fork", 2.0), ("both", 12.0), ("late", 11.0)):
-            assert np.allclose(run.one(path=path, role="grad_input").values, gradient * factor, rtol=1e-6), path
+        for path, factor in own.items():
+            assert np.allclose(run.one(path=path, role=self.of_input).values, gradient * factor, rtol=1e-6), path
         del model.kept
 
     def test_names_of_nested_arguments_and_outputs(self, tmp_path: Path) -> None:
@@ -198,13 +205,13 @@ class ObservationContract(TrainingKit):
         model = self.module(lambda module, x: module.inner(module.query) * x, inner=inner, query=query)
         before = self.hooks(model, query)
         run = self.run(tmp_path, model, count=2, micros=2)
-        assert self.hooks(model, query) == before and not run.notes
-        for role, path in (("grad_total", "inner"), ("grad_input", "inner.layer")):
+        assert self.hooks(model, query) == before and not self.missed(run)
+        for role, path in (("grad_total", "inner"), (self.of_input, "inner.layer")):
             found = run.find(role=role, path=path)
             assert [(s.step, s.micro) for s in found] == [(0, 0), (0, 1), (1, 0), (1, 1)]
             assert len({s.hash for s in found}) == 4
         running = run.one(phase="gradient", step=1, micro=0, slot="query").values
-        assert np.allclose(run.find(role="grad_total")[2].values, running, rtol=1e-6)
+        assert np.allclose(run.find(role="grad_total", path="inner")[2].values, running, rtol=1e-6)
 
     # Parameters and optimizers
 

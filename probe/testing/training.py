@@ -40,6 +40,15 @@ class TrainingKit(AdapterKit):
             forward, "Net", {"scale": scale}, embed=self.linear(4, 4), block=inner, head=self.linear(4, 3)
         )
 
+    @property
+    def of_input(self) -> str:
+        """The role of the gradients of a leaf module's inputs."""
+        return "grad_total" if "own contributions" in self.lacks else "grad_input"
+
+    def missed(self, run: Recording) -> list[str]:
+        """Return what a recording says that it misses, but for what the framework never tells."""
+        return [text for _, _, text in run.notes if text not in self.adapter.limits]
+
     def parameters(self, model: Any) -> list[Any]:
         """Return the parameters that are trained."""
         named = [item for item in self.adapter.parameters(model) if not item.is_buffer]

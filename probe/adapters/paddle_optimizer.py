@@ -1,0 +1,218 @@
+"""What PaddlePaddle's optimizers use and do.
+
+There are no hooks on optimizers, so three methods are wrapped, for all classes, as long as a recording runs: ``step``,
+``_apply_optimize``, which also ``minimize`` calls, and ``append_regularization_ops``, which ``_apply_optimize`` calls with
+the gradients when they have been clipped and weight decay has not been added.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import paddle
+from paddle.optimizer import Optimizer
+
+from probe.adapters.base import Group
+
+Before = Callable[[list[Group], str], None]
+After = Callable[[list[Group]], None]
+
+_METHODS = ("step", "_apply_optimize", "append_regularization_ops")
+_HYPER = {"_beta1": "beta1", "_beta2": "beta2", "_epsilon": "epsilon", "_momentum": "momentum", "_rho": "rho",
+          "_use_nesterov": "use_nesterov", "_centered": "centered", "_amsgrad": "amsgrad",
+          "_multi_precision": "multi_precision", "_initial_accumulator_value": "initial_accumulator_value",
+          "_rescale_grad": "rescale_grad"}  # fmt: skip
+_CLOSURE = "the optimizer computes its gradients in a closure"
+
+
+def inner(optimizer: Any) -> Any:
+    """Return the optimizer inside the wrappers of distributed training."""
+    while not isinstance(optimizer, Optimizer) and hasattr(optimizer, "_inner_opt"):
+        optimizer = optimizer._inner_opt
+    return optimizer
+
+
+class Updates:
+    """The steps of optimizers that are being made, told to a recorder."""
+
+    def __init__(self, optimizer: Any, before: Before, after: After) -> None:
+        self._only = None if optimizer is None else weakref.ref(inner(optimizer))
+        self._before, self._after = before, after
+        self._used: dict[int, Any] = {}
+        self._depth = 0
+        self._groups: list[Group] = []
+        self._wrapped: list[tuple[type, str, Any]] = []
+        try:
+            for owner in _classes(Optimizer):
+                for name in _METHODS:
+                    if name in vars(owner):
+                        self._wrap(owner, name)
+        except BaseException:
+            self.remove()
+            raise
+
+    def remove(self) -> None:
+        """Take the wrappers off."""
+        while self._wrapped:
+            owner, name, original = self._wrapped.pop()
+            if getattr(vars(owner).get(name), "_probe_updates", None) is self:
+                setattr(owner, name, original)
+
+    def used(self, parameter: Any) -> Any:
+        """Return the gradient that the update under way uses; None where there is none, or no update."""
+        return self._used.get(id(parameter))
+
+    def _wrap(self, owner: type, name: str) -> None:
+        original = vars(owner)[name]
+        around = {"step": self._step, "_apply_optimize": self._part, "append_regularization_ops": self._ready}[name]
+
+        @functools.wraps(original)
+        def wrapper(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._only is not None and self._only() is not optimizer:
+                return original(optimizer, *args, **kwargs)
+            return around(original, optimizer, args, kwargs)
+
+        wrapper._probe_updates = self  # type: ignore[attr-defined]
+        self._wrapped.append((owner, name, original))
+        setattr(owner, name, wrapper)
+
+    def _step(self, original: Callable[..., Any], optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        closure = any(callable(value) for value in (*args, *kwargs.values()))
+        if closure and not self._depth:
+            self._groups = groups_of(optimizer)
+            self._before(self._groups, _CLOSURE)
+        return self._whole(original, optimizer, args, kwargs)
+
+    def _part(self, original: Callable[..., Any], optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return self._whole(original, optimizer, args, kwargs)
+        finally:
+            self._used = {}
+
+    def _whole(
+        self, original: Callable[..., Any], optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run what may be inside a step already; when the outermost has ended, tell."""
+        self._depth += 1
+        try:
+            result = original(optimizer, *args, **kwargs)
+        except BaseException:
+            self._groups = []
+            raise
+        finally:
+            self._depth -= 1
+        if not self._depth:
+            groups, self._groups = self._groups, []
+            if groups:
+                self._after(groups)
+        return result
+
+    def _ready(
+        self, original: Callable[..., Any], optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        pairs = args[0] if args else kwargs.get("parameters_and_grads", ())
+        self._tell(optimizer, pairs)
+        return original(optimizer, *args, **kwargs)
+
+    def _tell(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
+        self._used = {id(parameter): gradient for parameter, gradient in pairs}
+        groups = [
+            group
+            for group in groups_of(optimizer)
+            if any(id(parameter) in self._used for parameter in group.parameters)
+        ]
+        self._groups += groups
+        self._before(groups, "")
+
+
+def _classes(base: type) -> Iterator[type]:
+    met = set()
+    left = [base]
+    while left:
+        each = left.pop()
+        if each not in met:
+            met.add(each)
+            yield each
+            left += each.__subclasses__()
+
+
+def groups_of(optimizer: Any) -> list[Group]:
+    """Return an optimizer's groups, parted further by what each parameter's learning rate and decay really are."""
+    given = (
+        optimizer._param_groups if optimizer._param_groups and isinstance(optimizer._param_groups[0], dict) else None
+    )
+    found: list[Group] = []
+    for options in given or [{"params": optimizer._parameter_list or []}]:
+        parts: dict[tuple[object, ...], Group] = {}
+        for parameter in options["params"]:
+            rate, decay, kind = _rate(optimizer, parameter), *_decay(optimizer, options, parameter)
+            group = parts.get((rate, decay, kind))
+            if group is None:
+                hyper = {"lr": rate, "weight_decay": decay, **({"weight_decay_kind": kind} if kind else {}),
+                         **_hyper(optimizer, options)}  # fmt: skip
+                group = Group(optimizer, type(optimizer).__name__, len(found) + len(parts), hyper, [])
+                parts[rate, decay, kind] = group
+            group.parameters.append(parameter)
+        found += parts.values()
+    return found
+
+
+def _rate(optimizer: Any, parameter: Any) -> float:
+    rate = float(optimizer.get_lr())
+    multiplier = (getattr(parameter, "optimize_attr", None) or {}).get("learning_rate", 1.0)
+    rate *= float(multiplier)
+    ratio = getattr(optimizer, "_lr_ratio", None)
+    return rate * float(ratio(parameter)) if ratio is not None else rate
+
+
+def _decay(optimizer: Any, options: dict[str, Any], parameter: Any) -> tuple[float, str]:
+    """Return the weight decay of a parameter, and of which kind it is if not L2."""
+    applies = getattr(optimizer, "_apply_decay_param_fun", None)
+    if isinstance(optimizer, paddle.optimizer.AdamW):
+        decays = applies is None or applies(parameter.name)
+        return (float(options.get("weight_decay", optimizer._weight_decay)) if decays else 0.0), ""
+    regularizer = getattr(parameter, "regularizer", None) or getattr(optimizer, "regularization", None)
+    if regularizer is None:
+        return 0.0, ""
+    kind = type(regularizer).__name__
+    return float(getattr(regularizer, "_coeff", getattr(regularizer, "_regularization_coeff", 0.0))), (
+        "" if kind.startswith("L2") else kind
+    )
+
+
+def _hyper(optimizer: Any, options: dict[str, Any]) -> dict[str, object]:
+    values = {
+        name: getattr(optimizer, attribute) for attribute, name in _HYPER.items() if hasattr(optimizer, attribute)
+    }
+    values |= {name: options[name] for name in values if name in options}
+    clip = options.get("grad_clip", getattr(optimizer, "_grad_clip", None))
+    if clip is not None:
+        values["grad_clip"] = str(clip)
+    return {name: _plain(value) for name, value in values.items()}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, paddle.Tensor):
+        return float(value.numpy().reshape(-1)[0]) if value.size == 1 else f"tensor{tuple(value.shape)}"
+    if isinstance(value, (str, int, float, bool)) or value is None:
+        return value
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001  a user's object; this runs inside the optimizer's step
+        return f"a {type(value).__name__}"
+
+
+def state_of(optimizer: Any, parameter: Any) -> dict[str, Any]:
+    """Return the tensors (not scalars) that an optimizer keeps for a parameter, under its own names."""
+    master = getattr(optimizer, "_master_weights", {}).get(parameter.name)
+    names = {parameter.name} | ({master.name} if master is not None else set())
+    found = {
+        key: value
+        for key, values in optimizer._accumulators.items()
+        for name, value in values.items()
+        if name in names and not key.endswith("_pow_acc")
+    }
+    return found if master is None else {**found, "master_weight": master}

@@ -1,0 +1,49 @@
+"""Counting hooks: PaddlePaddle does not say which hooks a tensor has, so they are counted as they are set and removed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import paddle
+from paddle import nn
+
+_set: dict[int, int] = {}
+"""hooks by id of their tensor"""
+
+
+def _count(name: str, by: int) -> None:
+    original = getattr(paddle.Tensor, name)
+
+    def counting(tensor: paddle.Tensor, *args: Any) -> Any:
+        result = original(tensor, *args)
+        if result is not False:
+            _set[id(tensor)] = _set.get(id(tensor), 0) + by
+        return result
+
+    setattr(paddle.Tensor, name, counting)
+
+
+_count("_register_grad_hook", 1)
+_count("_remove_grad_hook", -1)
+
+
+def _wrapped_methods() -> int:
+    classes, left = set(), [paddle.optimizer.Optimizer]
+    while left:
+        each = left.pop()
+        classes.add(each)
+        left += each.__subclasses__()
+    return sum(hasattr(member, "_probe_updates") for each in classes for member in vars(each).values())
+
+
+def live_hooks(*objects: Any) -> int:
+    """Count the hooks on layers, their parameters, and tensors, and those of the process."""
+    count = _wrapped_methods()
+    for item in objects:
+        if isinstance(item, nn.Layer):
+            for layer in item.sublayers(include_self=True):
+                count += len(layer._forward_pre_hooks) + len(layer._forward_post_hooks)
+            count += sum(_set.get(id(parameter), 0) for parameter in item.parameters())
+        elif isinstance(item, paddle.Tensor):
+            count += _set.get(id(item), 0)
+    return count
