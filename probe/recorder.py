@@ -110,6 +110,7 @@ def _guarded(method: Callable[..., None]) -> Callable[..., None]:
                 self._unsaid = True
         except BaseException as error:
             with contextlib.suppress(Exception):
+                self._adapter.interrupted()
                 self._before.clear()
                 if not self._closing:  # or `step` and `stop` say it
                     self._note(f"{type(error).__name__} interrupted probe: what it was recording then is missing", -1)
@@ -183,6 +184,7 @@ class Recorder:
             self._begin_step()
             self.running = True
         except BaseException:
+            adapter.interrupted()
             self._end()
             raise
 
@@ -777,6 +779,7 @@ class Recorder:
             except Exception as error:  # noqa: BLE001  the training must go on
                 return self._give_up(f"recording to {self._writer.path} failed in probe.step() ({error!r})")
             except BaseException as error:
+                self._adapter.interrupted()
                 with contextlib.suppress(ProbeWarning):
                     self._give_up(f"recording to {self._writer.path} was interrupted in probe.step() ({error!r})")
                 raise
@@ -865,6 +868,7 @@ class Recorder:
                 except Exception as error:  # noqa: BLE001  the training must go on
                     text = f"the last step is not in {path}: probe.stop() failed ({error!r})"
                 except BaseException as error:
+                    self._adapter.interrupted()
                     interrupted = f"the last step is not in {path}: probe.stop() was interrupted ({error!r})"
                     raise
                 finally:
