@@ -609,11 +609,12 @@ class Recorder:
 
     def _keep_for_update(self, index: int) -> None:
         """Copy a parameter until the optimizer has changed it; where memory is short, say that the update is lost."""
-        if not self._keep[self._parameters[index].module]:
+        parameter = self._tensors[index].tensor
+        if not self._keep[self._parameters[index].module] or not self._adapter.is_tensor(parameter):
             return
         try:
             with self._adapter.quiet():
-                self._before[index] = self._adapter.snapshot(self._tensors[index].tensor)
+                self._before[index] = self._adapter.snapshot(parameter)
         except Exception as error:  # noqa: BLE001  out of memory, mostly
             name = self._parameters[index].names[0]
             self._note(f"the update of {name} is not recorded: {error!r}", self._parameters[index].module)
@@ -989,7 +990,11 @@ class Recorder:
             text = "there is more that could not be recorded; it is not said any more"
         if text not in self._said:
             self._notes.append((self.step_number, module, text))
-            self._say(text)
+            try:
+                self._say(text)
+            except ProbeWarning:  # the user has made warnings errors: what is being recorded must not be lost by it
+                if not self.running:
+                    raise
 
     def _say(self, text: str) -> None:
         if text and text not in self._said:
