@@ -131,6 +131,13 @@ class ParameterInfo:
     is_buffer: bool = False
     axes: tuple[int, ...] = ()
     """order of the axes in the canonical layout; empty when it is the order of the shape"""
+    canonical: str = ""
+    """the slot's name in the canonical layout; empty when it is the same"""
+
+    @property
+    def canonical_slot(self) -> str:
+        """The slot's name in the canonical layout."""
+        return self.canonical or self.slot
 
 
 @dataclass(frozen=True, slots=True)

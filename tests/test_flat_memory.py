@@ -67,7 +67,7 @@ def test_cycles_leave_nothing_behind(task: str, tmp_path: Path) -> None:
         probe.stop()
         path.unlink()
         assert not (model.pre_hooks or model.post_hooks or nn.step_pre_hooks or nn.step_post_hooks or backward_hooks)
-        alive += [weakref.ref(each) for each in (recorder, recorder._writer, optimizer)]
+        alive += [weakref.ref(each) for each in (recorder, recorder.run.writer, optimizer)]
         if not cycle % 2:
             alive += [weakref.ref(each) for each in (model, *model.parameters())]
         optimizer.zero_grad()

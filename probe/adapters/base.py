@@ -38,6 +38,8 @@ class NamedTensor:
     is_buffer: bool
     axes: tuple[int, ...] = ()
     """order of the axes in the canonical layout, see `probe.sketch.axes_of`; empty when it is the stored one"""
+    canonical: str = ""
+    """last part of the first name in the canonical layout (`probe.layouts`); empty when it is the same"""
 
 
 class TensorFacts(NamedTuple):

@@ -12,6 +12,7 @@ from probe import statistics
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
 from probe.adapters.numpy_nn import Buffer, Module, Optimizer, Parameter, step_post_hooks, step_pre_hooks
 from probe.adapters.numpy_tensor import Node, Tensor, backward_hooks, is_grad_enabled, next_number
+from probe.layouts import class_names, layout_of
 from probe.records import TensorStats
 
 Removal = Callable[[], None]
@@ -40,8 +41,8 @@ class NumpyAdapter(Adapter):
             for name, tensor, owner in model.named_tensors(kind):
                 found.setdefault(id(tensor), ([], tensor, owner))[0].append(name)
             for names, tensor, owner in found.values():
-                axes = owner.axes.get(names[0].rpartition(".")[2], ())
-                yield NamedTensor(tuple(names), tensor, kind is Buffer, axes)
+                layout = layout_of("numpy", class_names(type(owner)), names[0].rpartition(".")[2])
+                yield NamedTensor(tuple(names), tensor, kind is Buffer, layout.axes, layout.name)
 
     def is_training(self, module: Module) -> bool:
         return module.training

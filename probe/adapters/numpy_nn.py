@@ -6,7 +6,7 @@ Most of probe's tests run on it, so they need neither a framework nor a mock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -41,9 +41,6 @@ class Buffer(Tensor):
 
 class Module:
     """Something that is called; its attributes are its parameters, buffers and children."""
-
-    axes: ClassVar[dict[str, tuple[int, ...]]] = {}
-    """order of the axes of parameters that are stored in another than the canonical layout, by name"""
 
     def __init__(self, **members: object) -> None:
         self.training = True
@@ -127,8 +124,6 @@ class Linear(Module):
 class LinearInOut(Linear):
     """Linear with the weight stored as [in, out], as PaddlePaddle does."""
 
-    axes = {"weight": (1, 0)}
-
     def __init__(self, n_in: int, n_out: int, bias: bool = True, dtype: object = np.float32) -> None:
         super().__init__(n_in, n_out, bias, dtype)
         self.weight = Parameter(np.ascontiguousarray(self.weight.data.T))
@@ -166,6 +161,17 @@ class LayerNorm(RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x - x.mean(-1, keepdims=True)) + self.bias
+
+
+class GammaBetaNorm(Module):
+    """LayerNorm with the names that MindSpore gives its parameters."""
+
+    def __init__(self, width: int, eps: float = 1e-5, dtype: object = np.float32) -> None:
+        super().__init__(gamma=Parameter(np.ones(width, dtype)), beta=Parameter(np.zeros(width, dtype)), eps=eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x - x.mean(-1, keepdims=True)
+        return x * ((x * x).mean(-1, keepdims=True) + self.eps) ** -0.5 * self.gamma + self.beta
 
 
 class ReLU(Module):

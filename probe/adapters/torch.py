@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from probe import buffers, kernel
 from probe.adapters import torch_device, torch_statistics
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
+from probe.layouts import class_names, layout_of
 from probe.records import HashKind, TensorStats
 
 _EDGE_LIMIT = 256
@@ -48,6 +49,7 @@ class TorchAdapter(Adapter):
             yield NamedModule(path, module, next(module.children(), None) is None)
 
     def parameters(self, model: torch.nn.Module) -> Iterable[NamedTensor]:
+        owners = dict(model.named_modules(remove_duplicate=False))
         for is_buffer, named in ((False, model.named_parameters), (True, model.named_buffers)):
             names: dict[int, list[str]] = {}
             tensors: dict[int, torch.Tensor] = {}
@@ -56,7 +58,9 @@ class TorchAdapter(Adapter):
                     names.setdefault(id(tensor), []).append(name)
                     tensors[id(tensor)] = tensor
             for key, tensor in tensors.items():
-                yield NamedTensor(tuple(names[key]), tensor, is_buffer)
+                owner, _, slot = names[key][0].rpartition(".")
+                layout = layout_of("torch", class_names(type(owners[owner])), slot)
+                yield NamedTensor(tuple(names[key]), tensor, is_buffer, layout.axes, layout.name)
 
     def members(self, model: torch.nn.Module) -> list[object]:
         found: list[Any] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from probe.comparison.metrics import Metrics, Side, kind_of, measure_pair, squeezed
@@ -19,6 +19,8 @@ ONE_SIDED = -1
 
 Key = tuple[int, int, int]
 """(micro, module, call)"""
+Place = tuple[int, str]
+"""(module, canonical slot) of a parameter or of what belongs to it"""
 
 
 @dataclass(slots=True)
@@ -217,39 +219,58 @@ class StepPairs:
 
         A's are multiplied by ``factor`` before they are compared.
         """
+        left = self._by_canonical_slot(phase, role)
         prefix = f"{phase.label}:"
-        left = {
-            (pair.b, slot): rows[-1]
-            for pair in self.matching.pairs
-            for slot, rows in self.rows_b.get((0, pair.b, 0), role).items()
-            if slot.startswith(prefix)
-        }
         for index, pair in enumerate(self.matching.pairs):
             for slot, rows in self.rows_a.get((0, pair.a, 0), role).items():
                 if slot.startswith(prefix):
                     name = slot[len(prefix) :]
-                    b = self._counterpart(pair.a, name, prefix, left)
-                    row = left.pop(b) if b is not None else ONE_SIDED
-                    other = b[1][len(prefix) :] if b is not None else ""
+                    other, row = left.pop(self._counterpart(pair.a, name, left), ("", ONE_SIDED))
                     yield self._event(0, phase, role, index, 0, name, other, rows[-1], row, factor)
-        for (module, slot), row in left.items():
-            yield self._event(0, phase, role, self.pair_of_b[module], 0, "", slot[len(prefix) :], ONE_SIDED, row)
+        for (module, _), (slot, row) in left.items():
+            yield self._event(0, phase, role, self.pair_of_b[module], 0, "", slot, ONE_SIDED, row)
 
-    def _counterpart(
-        self, module: int, slot: str, prefix: str, left: dict[tuple[int, str], int]
-    ) -> tuple[int, str] | None:
+    def _by_canonical_slot(self, phase: Phase, role: Role) -> dict[Place | None, tuple[str, int]]:
+        """Return B's slots and rows of a phase and role, by module and canonical slot."""
+        prefix = f"{phase.label}:"
+        names = [
+            (pair.b, slot[len(prefix) :], rows[-1])
+            for pair in self.matching.pairs
+            for slot, rows in self.rows_b.get((0, pair.b, 0), role).items()
+            if slot.startswith(prefix)
+        ]
+        return {(module, self.b.canonical(module, slot)): (slot, row) for module, slot, row in names}
+
+    def _counterpart(self, module: int, slot: str, left: Container[Place | None]) -> Place | None:
         """Return where B recorded a parameter of A; a tied one may stand there under another of its names."""
-        parameter, _, rest = slot.partition(".")
+        parameter, _, rest = self.a.canonical(module, slot).partition(".")
         suffix = f".{rest}" if rest else ""
         for owner, name in self._names_a.get((module, parameter), [(module, parameter)]):
             if owner not in self.pair_of_a:
                 continue
             place = (self.matching.pairs[self.pair_of_a[owner]].b, name)
-            for other, slot_b in (place, *self._names_b.get(place, ())):
-                key = (other, f"{prefix}{slot_b}{suffix}")
-                if key in left:
-                    return key
+            for other, name_b in (place, *self._names_b.get(place, ())):
+                if (other, f"{name_b}{suffix}") in left:
+                    return other, f"{name_b}{suffix}"
         return None
+
+    def canonical(self, event: Event) -> str:
+        """Return the canonical name of the parameter that an event is about."""
+        pair = self.matching.pairs[event.pair]
+        side, module, slot = (self.a, pair.a, event.slot_a) if event.slot_a else (self.b, pair.b, event.slot_b)
+        return side.canonical(module, slot.partition(".")[0])
+
+    def is_initial_on_both(self, event: Event) -> bool:
+        """Tell whether both sides recorded the parameter of an event as the step began."""
+        name, pair = self.canonical(event), self.matching.pairs[event.pair]
+        prefix = f"{Phase.INIT.label}:"
+        return all(
+            any(slot.startswith(prefix) and side.canonical(module, slot[len(prefix) :]) == name for slot in rows)
+            for side, module, rows in (
+                (self.a, pair.a, self.rows_a.get((0, pair.a, 0), Role.PARAM)),
+                (self.b, pair.b, self.rows_b.get((0, pair.b, 0), Role.PARAM)),
+            )
+        )
 
     def _event(
         self, micro: int, phase: Phase, role: Role, pair: int, call: int, slot_a: str, slot_b: str, i: int, j: int,
@@ -320,14 +341,15 @@ class StepPairs:
         return kind_of(side.dtypes[row]), tuple(sorted(squeezed(side.shapes[row])))
 
 
-def _names(side: Side) -> dict[tuple[int, str], list[tuple[int, str]]]:
-    """Return, for every (module, slot) of a tied parameter, all of its places, that of its records first."""
+def _names(side: Side) -> dict[Place, list[Place]]:
+    """Return, for every place of a tied parameter, all of its places, that of its records first."""
     by_path = {module.path: index for index, module in enumerate(side.reader.modules)}
     found = {}
     for parameter in side.reader.parameters:
         if len(parameter.names) > 1:
             parts = [name.rpartition(".") for name in parameter.names]
-            places = [(by_path[owner], slot) for owner, _, slot in parts if owner in by_path]
+            owners = [(by_path[owner], slot) for owner, _, slot in parts if owner in by_path]
+            places = [(owner, side.canonical(owner, slot)) for owner, slot in owners]
             found.update(dict.fromkeys(places, places))
     return found
 

@@ -17,7 +17,7 @@ _CLASSES = {"sgd", "momentum", "adam", "adamw", "adamax", "nadam", "radam", "ada
 _SAME = 1e-15
 
 ParameterKey = tuple[int, str]
-"""(pair of modules, slot)"""
+"""(pair of modules, canonical slot)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def _settings(pairs: StepPairs, which: str) -> dict[ParameterKey, Setting]:
         for number in group.parameters:
             parameter = side.reader.parameters[number]
             if parameter.module in index:
-                found[index[parameter.module], parameter.slot] = setting
+                found[index[parameter.module], parameter.canonical_slot] = setting
     return found
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import enum
+import functools
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from probe.config import RecordConfig
+from probe.layouts import layout_of, state_name
 from probe.records import HashKind, Phase, Role, StepState, Task
 from probe.statistics import dtype_of, is_float
 from probe.store.reader import Reader
@@ -97,6 +99,7 @@ class Side:
         self._task = reader.info.config.get("task")
         self._is_aborted = any(row["state"] == StepState.ABORTED for row in reader.steps if row["step"] == step)
         self._axes = {(p.module, p.slot): p.axes for p in reader.parameters if p.axes}
+        self._canonical = {(p.module, p.slot): p.canonical_slot for p in reader.parameters}
         self.measured: dict[tuple[object, ...], Metrics] = {}
         """what was found of pairs of stored tensors: one that was recorded several times is read once"""
 
@@ -122,6 +125,31 @@ class Side:
             return own
         found = self._axes.get((self.columns["module"][row], self.slots[row].partition(".")[0]), own)
         return found if len(found) == len(own) else own
+
+    def canonical(self, module: int, slot: str) -> str:
+        """Return the slot of a parameter, or of what belongs to it, in the canonical layout.
+
+        ``gamma`` is ``weight``, ``_mean`` is ``running_mean``, ``gamma.moment1_0`` is ``weight.exp_avg``.
+        """
+        parameter, dot, state = slot.partition(".")
+        name = self._canonical.get((module, parameter))
+        if name is None:  # another name of a tied one: all that is known of it is the class
+            names = (self.reader.modules[module].class_name,)
+            name = layout_of(self.reader.info.framework, names, parameter).name
+        if dot:
+            optimizer = self._optimizers.get((module, parameter), "")
+            state = state_name(self.reader.info.framework, optimizer, state)
+        return f"{name}{dot}{state}"
+
+    @functools.cached_property
+    def _optimizers(self) -> dict[tuple[int, str], str]:
+        """The class of the optimizer of each parameter, by module and slot."""
+        parameters = self.reader.parameters
+        return {
+            (parameters[number].module, parameters[number].slot): group.class_name
+            for group in self.reader.groups_of(self.step)
+            for number in group.parameters
+        }
 
     def watches(self, phase: Phase, module: int) -> bool:
         """Tell whether a phase of a module was to be recorded, and the step came to its end."""

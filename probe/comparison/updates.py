@@ -133,11 +133,7 @@ class UpdateJudge:
         return faults
 
     def _one_sided_update(self, event: Event) -> _Fault | None:
-        pair = self.pairs.matching.pairs[event.pair]
-        slot = f"init:{event.slot_a or event.slot_b}"
-        on_both = slot in self.pairs.rows_a.get((0, pair.a, 0), Role.PARAM) and slot in self.pairs.rows_b.get(
-            (0, pair.b, 0), Role.PARAM
-        )
+        on_both = self.pairs.is_initial_on_both(event)
         if not on_both or self.pairs.is_unwatched(event) or not (self.pairs.micros_a and self.pairs.micros_b):
             return None
         side = "A" if event.row_a >= 0 else "B"
@@ -192,7 +188,7 @@ class UpdateJudge:
         judged = sum((j.event.phase, j.event.role) == (Phase.UPDATE, Role.DELTA) for j in self.walk.events)
         if len(faults) > max(2, tolerance.SYSTEMATIC * judged):
             return faults
-        return [fault for fault in faults if not fault.is_weak or _parameter(fault.event) in self.settings]
+        return [fault for fault in faults if not fault.is_weak or self._parameter(fault.event) in self.settings]
 
     def _decay(self, event: Event, metrics: Metrics, rounding: float) -> tuple[str, str] | None:
         """Tell whether the difference of the updates is parallel to the parameter: weight decay."""
@@ -258,14 +254,14 @@ class UpdateJudge:
         if not faults:
             return
         settled = [j.event for j in self.walk.events]
-        judged = {_parameter(e) for e in settled if e.phase is Phase.UPDATE and e.role is role}
-        concerned = {_parameter(fault.event) for fault in faults}
+        judged = {self._parameter(e) for e in settled if e.phase is Phase.UPDATE and e.role is role}
+        concerned = {self._parameter(fault.event) for fault in faults}
         judged |= concerned
         if len(concerned) > max(2, tolerance.MOST * len(judged)):
             self._report_all(faults, f"the {plural} of {len(concerned)} of {len(judged)} parameters differ")
             return
         for fault in faults:
-            differing = self.settings.get(_parameter(fault.event))
+            differing = self.settings.get(self._parameter(fault.event))
             hint = f"the settings differ: {settings_text([differing])}" if differing else fault.hint
             refs = self.walk.refs(fault.event.pair, None, fault.event.slot_a or fault.event.slot_b,
                                    fault.event.slot_b or fault.event.slot_a)  # fmt: skip
@@ -275,7 +271,9 @@ class UpdateJudge:
         """One finding for the optimizer as a whole."""
         first = faults[0]
         texts = [text, *common_factor(fault.event for fault in faults), f"the first of them: {first.text}"]
-        concerned = [self.settings[key] for key in map(_parameter, (f.event for f in faults)) if key in self.settings]
+        concerned = [
+            self.settings[key] for key in map(self._parameter, (f.event for f in faults)) if key in self.settings
+        ]
         hint = f"the settings differ: {settings_text(concerned)}" if concerned else first.hint
         self._append(first, self.walk.root_refs(), tuple(texts), hint, is_whole=True)
 
@@ -339,6 +337,5 @@ class UpdateJudge:
     def _two_sided_parameters(self) -> list[Event]:
         return self._two_sided(Role.PARAM)
 
-
-def _parameter(event: Event) -> ParameterKey:
-    return event.pair, (event.slot_a or event.slot_b).partition(".")[0]
+    def _parameter(self, event: Event) -> ParameterKey:
+        return event.pair, self.pairs.canonical(event)

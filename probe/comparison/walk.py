@@ -212,9 +212,7 @@ class StepWalk(ForwardWalk):
         side = "A" if event.row_a >= 0 else "B"
         slot = event.slot_a or event.slot_b
         pair = self.pairs.matching.pairs[event.pair]
-        known_a = self.pairs.rows_a.get((0, pair.a, 0), Role.PARAM)
-        known_b = self.pairs.rows_b.get((0, pair.b, 0), Role.PARAM)
-        on_both = f"init:{slot}" in known_a and f"init:{slot}" in known_b
+        on_both = self.pairs.is_initial_on_both(event)
         same_class = self._class_a(pair.a) == self._class_b(pair.b)
         if not on_both and not same_class:
             return

@@ -136,12 +136,15 @@ class Reader:
     @functools.cached_property
     def parameters(self) -> list[ParameterInfo]:
         """All parameters and buffers."""
+        rows = self._table("parameters")
+        names = rows["canonical"] if "canonical" in rows.dtype.names else [b""] * len(rows)  # older files lack it
         return [
             ParameterInfo(
                 tuple(json.loads(r["names"])), int(r["module"]), _text(r["slot"]), tuple(json.loads(r["shape"])),
                 r["dtype"].decode(), bool(r["requires_grad"]), bool(r["is_buffer"]), tuple(json.loads(r["axes"])),
+                _text(canonical),
             )
-            for r in self._table("parameters")
+            for r, canonical in zip(rows, names, strict=True)
         ]  # fmt: skip
 
     @functools.cached_property

@@ -91,6 +91,7 @@ PARAMETERS = np.dtype(
         ("requires_grad", "i1"),
         ("is_buffer", "i1"),
         ("axes", _TEXT),
+        ("canonical", _TEXT),
     ]
 )
 

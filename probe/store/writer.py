@@ -132,7 +132,7 @@ class Writer:
         """Append parameters and buffers; their index is their place in the order of all that were added."""
         rows = [
             (json.dumps(p.names), p.module, storable_text(p.slot), json.dumps(p.shape), p.dtype.encode(),
-             p.requires_grad, p.is_buffer, json.dumps(p.axes))
+             p.requires_grad, p.is_buffer, json.dumps(p.axes), storable_text(p.canonical))
             for p in parameters
         ]  # fmt: skip
         self._jobs.append(lambda: self._tables["parameters"].append_rows(rows))
@@ -364,6 +364,7 @@ class _Names:
     def _add(self, name: Any) -> int:
         size = len(self._text(name)) + 100
         if self._bytes + size > _NAMES_LIMIT:
+            self._bytes = _NAMES_LIMIT  # nor is there room for shorter ones: it is said once
             raise RecordingError(
                 f"there are {len(self._numbers):,} different {self.table} already: tensors with further ones are not recorded"
             )

@@ -69,7 +69,7 @@ def test_cycles_leave_nothing_behind(task: str, watched: bool, tmp_path: Path) -
         probe.stop()
         path.unlink()
         assert not hooks(model, optimizer), "hooks are left"
-        alive += [weakref.ref(each) for each in (recorder, recorder._writer, recorder._adapter)]
+        alive += [weakref.ref(each) for each in (recorder, recorder.run.writer, recorder.run.adapter)]
         if not cycle % 2:
             alive += [weakref.ref(each) for each in (model, optimizer, *model.modules(), *model.parameters())]
         del model, optimizer, recorder

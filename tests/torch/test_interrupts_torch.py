@@ -110,7 +110,7 @@ def weights():
 def written():
     if probe.session._current:
         done = threading.Event()
-        probe.session._current._writer._queue.put(done.set)
+        probe.session._current.run.writer._queue.put(done.set)
         done.wait()
 
 for number, (mode, code) in enumerate(CASES):
@@ -155,7 +155,7 @@ ENDINGS = [
     ("written()\n" + IN_BACKWARD.format(TERM), [CLOSED] * 3),
     (HANDLED.format("sys.exit(9)"), [CLOSED] * 3 + [ABORTED]),
     (HANDLED.format("probe.stop()"), [CLOSED] * 4),
-    ("probe.session._current and probe.session._current._writer._queue.put(lambda: time.sleep(1))\ntrain()", [CLOSED] * 4),
+    ("probe.session._current and probe.session._current.run.writer._queue.put(lambda: time.sleep(1))\ntrain()", [CLOSED] * 4),
 ]  # fmt: skip
 
 
