@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any, Protocol
 
 import probe
+from probe.errors import ProbeWarning
 from probe.store.writer import _LIVE
+from probe.testing import Recording
 
 _PROBE = str(Path(probe.__file__).parent)
+STEPS = 3
 _TOY = ("numpy_nn.py", "numpy_tensor.py")
 """the numpy framework: what it runs by itself is the user's program"""
 
@@ -60,3 +69,131 @@ class Interrupt:
             if self.count == self.at:
                 sys.setprofile(None)
                 signal.raise_signal(signal.SIGINT)
+
+
+def retried(function: Callable[[], object]) -> None:
+    """Do something again if it is interrupted, as the user of a notebook does."""
+    try:
+        function()
+    except KeyboardInterrupt:
+        function()
+
+
+@dataclass
+class Outcome:
+    """What a training left behind."""
+
+    weights: list[bytes]
+    hooks: int
+    said: list[str]
+    places: int
+    """inside probe where it could have been interrupted"""
+
+
+class Training(Protocol):
+    """A small training of `STEPS` steps."""
+
+    model: Any
+    done: int
+    """updates so far"""
+
+    def attempt(self, step: int) -> None:
+        """Make one step from its beginning."""
+
+    def weights(self) -> list[bytes]:
+        """Return the parameters' bytes."""
+
+    def hooks(self) -> int:
+        """Return how many hooks there are on all that it consists of."""
+
+
+def train(make: Callable[[], Training], path: Path | None, interrupt: Interrupt, part: str = "") -> Outcome:
+    """Train 3 steps, each begun again when it is interrupted; only the given part of probe's work is."""
+    training = make()
+
+    def recorded(name: str, function: Callable[[], object]) -> None:
+        if name != part:
+            function()
+        else:
+            with interrupt:
+                function()
+
+    def attempt(step: int) -> None:
+        if training.done == step:
+            training.attempt(step)
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        if path:
+            retried(lambda: recorded("start", lambda: probe.start(training.model, path, task="tensor")))
+        for step in range(STEPS):
+            retried(lambda step=step: recorded("hooks", lambda: attempt(step)))
+            if path:
+                with contextlib.suppress(KeyboardInterrupt):  # it may have done its work: the next step begins
+                    recorded("step", lambda step=step: probe.step(loss=step))
+        if path:
+            retried(lambda: recorded("stop", probe.stop))
+    finished()
+    texts = [str(one.message) for one in said if issubclass(one.category, ProbeWarning)]
+    return Outcome(training.weights(), training.hooks(), texts, interrupt.count)
+
+
+def keys(run: Recording, step: int) -> Counter[tuple[str, str, str, str, int]]:
+    """What a step holds; a step that was begun again has further micro-batches."""
+    return Counter((s.phase, s.role, s.path, s.slot) for s in run.seen if s.step == step)
+
+
+PARTS = {"start": 20, "hooks": 24, "step": 24, "stop": 24}
+"""parts of probe's work, and at how many places each is interrupted"""
+ENDS = {
+    "step": "recording to {path} was interrupted in probe.step() (KeyboardInterrupt()); the recording has stopped, your "
+    "training goes on, and the complete steps in the file can be read",
+    "torn": "writing {path} failed (interrupted while rows were handed over); the recording has stopped, your training "
+    "goes on, and the complete steps in the file can be read",
+    "closed torn": "writing {path} failed (interrupted while rows were handed over); the recording has stopped, "
+    "complete steps in it can be read",
+    "stop": "the last step is not in {path}: probe.stop() was interrupted (KeyboardInterrupt())",
+    "late": "{path} is still being written: it will be complete when the process has ended",
+    "update": "an optimizer's step was not seen to its end: the update of {parameters} is not recorded",
+    "hook": "KeyboardInterrupt interrupted probe: what it was recording then is missing",
+}
+"""what may be said"""
+
+
+def interrupt_everywhere(make: Callable[[], Training], part: str, folder: Path) -> None:
+    """Interrupt one part of probe's work at many places; require the plain training's result, and whole steps."""
+    plain = train(make, None, Interrupt())
+    whole = train(make, folder / "whole.h5", Interrupt(), part)
+    assert (whole.weights, whole.hooks, whole.said) == (plain.weights, 0, []) and whole.places > PARTS[part]
+    reference = Recording(folder / "whole.h5")
+    seen = set()
+    for number in range(PARTS[part]):
+        at = 1 + number * whole.places // PARTS[part]
+        path = folder / f"{at}.h5"
+        found = train(make, path, Interrupt(at), part)
+        assert found.weights == plain.weights and found.hooks == 0, at
+        parameters = f"0.weight and {len(plain.weights) - 1} more"
+        said = {text.format(path=path, parameters=parameters): name for name, text in ENDS.items()}
+        names = [said[text.removeprefix("probe: ")] for text in found.said]
+        assert len(names) <= 1, at
+        seen.update(names)
+        whole_steps(path, reference, names, {text for text in said if said[text] in ("hook", "update")}, at, part)
+    assert seen <= {"start": set(), "hooks": {"hook", "update", "torn"}, "step": {"step", "torn"},
+                    "stop": {"stop", "late", "closed torn"}}[part]  # fmt: skip
+    assert seen or part == "start"
+
+
+def whole_steps(path: Path, reference: Recording, said: list[str], allowed: set[str], at: int, part: str) -> None:
+    """Require every step in the file to be as it is in an uninterrupted run, but for what it says is missing."""
+    run = Recording(path)
+    assert run.steps["step"].tolist() == [*range(len(run.steps))], at
+    begun_late = part == "step" and len(run.steps) == STEPS - 1  # interrupted before it had done anything
+    assert len(run.steps) == STEPS or begun_late or said not in ([], ["hook"], ["update"]), at
+    for step in range(len(run.steps)):
+        mine, expected = keys(run, step), keys(reference, step)
+        noted = [text for at_step, _, text in run.notes if at_step == step]
+        assert mine.keys() <= expected.keys(), at
+        assert noted[0] in allowed if noted else mine >= expected, at
+        for s in run.seen:
+            same = reference.find(phase=s.phase, role=s.role, path=s.path, slot=s.slot)
+            assert s.step != step or (s.hash, s.values is None) in [(r.hash, r.values is None) for r in same], at

@@ -6,37 +6,19 @@ import gc
 import os
 import threading
 import tracemalloc
+import weakref
 from pathlib import Path
 
 import pytest
 
 import probe
 from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy_tensor import Tensor, backward_hooks
 from probe.testing import sample
+from tests.resources import handles, resident, settled
 
 STEPS = int(os.environ.get("PROBE_LONG", "200"))
-
-
-def handles() -> int:
-    """Return how many files this process has open."""
-    return len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 0
-
-
-def resident() -> float:
-    """Return the memory of this process in MiB."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1]) if Path("/proc/self/statm").exists() else 0
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def settled() -> int:
-    """Return the bytes that Python holds when the writer has nothing left to do."""
-    writer = probe.session._current.run.writer
-    written = threading.Event()
-    writer._queue.put(written.set)
-    assert written.wait(60)
-    gc.collect()
-    return tracemalloc.get_traced_memory()[0]
+CYCLES = 24
 
 
 @pytest.mark.parametrize("task", ["statistics", "tensor"])
@@ -65,3 +47,34 @@ def test_memory_is_flat(task: str, tmp_path: Path) -> None:
     limit = 4 << 20 if task == "tensor" else 1 << 18  # rows of 20,000 tensors are kept for the readable tree
     assert max(others) - first < limit
     assert set(files) == {seen[0][1]} and set(threads) == {seen[0][2]}
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor", "norms"])
+def test_cycles_leave_nothing_behind(task: str, tmp_path: Path) -> None:
+    """Neither where one model is recorded again and again nor where every recording has its own."""
+    lasting = nn.Linear(4, 300)
+    seen, alive = [], []
+    for cycle in range(CYCLES):
+        model = lasting if cycle % 2 else nn.Linear(4, 300)
+        optimizer = nn.AdamW(model.parameters(), 0.001)
+        path = tmp_path / f"{cycle}.h5"
+        probe.start(model, path, task=task)
+        recorder = probe.session._current
+        for step in range(3):
+            model(Tensor(sample((100, 4), step))).sum().backward()
+            optimizer.step()
+            probe.step(loss=step)
+        probe.stop()
+        path.unlink()
+        assert not (model.pre_hooks or model.post_hooks or nn.step_pre_hooks or nn.step_post_hooks or backward_hooks)
+        alive += [weakref.ref(each) for each in (recorder, recorder.run.writer, optimizer)]
+        if not cycle % 2:
+            alive += [weakref.ref(each) for each in (model, *model.parameters())]
+        optimizer.zero_grad()
+        del model, optimizer, recorder
+        gc.collect()
+        seen.append((resident(), handles(), threading.active_count()))
+    assert not [type(reference()) for reference in alive if reference() is not None]
+    assert len({each[1:] for each in seen[2:]}) == 1, "files or threads are left"
+    print(f"{task}: {seen[5][0]:.0f} MiB resident after 6 cycles, {seen[-1][0]:.0f} MiB after {CYCLES}")
+    assert seen[-1][0] - seen[5][0] < 8, [each[0] for each in seen]

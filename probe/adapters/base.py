@@ -202,6 +202,9 @@ class Adapter(abc.ABC):
     def quiet(self) -> AbstractContextManager[object]:
         """Return a context in which operations on tensors leave no trace in the user's program."""
 
+    def interrupted(self) -> None:  # noqa: B027  few frameworks have modes to set back
+        """Set back what a `quiet` of this thread has left: an interrupt (Ctrl-C) may come in the middle of its end."""
+
     @abc.abstractmethod
     def context(self) -> CallContext:
         """Return under which circumstances the program runs right now."""

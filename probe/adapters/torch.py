@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -190,6 +191,9 @@ class TorchAdapter(Adapter):
 
     def quiet(self) -> AbstractContextManager[object]:
         return _Quiet()
+
+    def interrupted(self) -> None:
+        _Quiet.end()
 
     def context(self) -> CallContext:
         grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
@@ -407,23 +411,46 @@ def _nothing(*args: object) -> None:
 
 
 class _Quiet:
-    """No graph, no autocast, no inference-only tensors, for the recorder's own operations."""
+    """No graph, no autocast, no inference-only tensors, for the recorder's own operations.
+
+    What an interrupt kept from being set back, `_Quiet.end` sets back: PyTorch's own context managers cannot.
+    """
+
+    _open = threading.local()
+
+    def __init__(self, grad: bool = False) -> None:
+        self._grad, self._grad_before = grad, torch.is_grad_enabled()
+        self._inference = torch._C._InferenceMode(False) if torch.is_inference_mode_enabled() else None
+        self._autocast = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
 
     def __enter__(self) -> None:
-        self._guards: list[Any] = [torch.no_grad()]
-        if torch.is_inference_mode_enabled():
-            self._guards.append(torch.inference_mode(False))
-            self._guards.append(torch.no_grad())
-        if torch.is_autocast_enabled("cpu"):
-            self._guards.append(torch.autocast("cpu", enabled=False))
-        if torch.is_autocast_enabled("cuda"):
-            self._guards.append(torch.autocast("cuda", enabled=False))
-        for guard in self._guards:
-            guard.__enter__()
+        vars(self._open).setdefault("all", []).append(self)
+        if self._inference is not None:
+            self._inference.__enter__()
+        torch._C._set_grad_enabled(self._grad)
+        for device in self._autocast:
+            torch.set_autocast_enabled(device, False)
 
     def __exit__(self, *exc: object) -> None:
-        for guard in reversed(self._guards):
-            guard.__exit__(None, None, None)
+        self._set_back()
+        if self in self._open.all:
+            self._open.all.remove(self)
+
+    def _set_back(self) -> None:
+        """Do it; doing it twice does no harm."""
+        for device in self._autocast:
+            torch.set_autocast_enabled(device, True)
+        torch._C._set_grad_enabled(self._grad_before)
+        if self._inference is not None:
+            self._inference.__exit__(None, None, None)
+
+    @classmethod
+    def end(cls) -> None:
+        """Set back what this thread's interrupted ones have left."""
+        left = vars(cls._open).get("all", [])
+        while left:
+            left[-1]._set_back()
+            left.pop()
 
 
 @functools.cache
@@ -443,7 +470,7 @@ def _edge(tensor: torch.Tensor) -> tuple[object, int]:
     node = tensor.grad_fn
     if node is not None:
         return node, tensor.output_nr
-    with torch.enable_grad():
+    with _Quiet(grad=True):
         return tensor.view_as(tensor).grad_fn.next_functions[0]
 
 
@@ -512,7 +539,7 @@ def _crossing(place: int, found: Callable[[torch.Tensor], None]) -> Callable[[tu
 
 
 def _sum(parts: list[torch.Tensor]) -> torch.Tensor:
-    with torch.no_grad():
+    with _Quiet():
         total = parts[0].to(torch.promote_types(parts[0].dtype, torch.float32))
         for part in parts[1:]:
             total = total + part

@@ -11,6 +11,9 @@ from typing import Any
 from probe.adapters.base import CallContext
 from probe.recorder.run import Run
 
+CALLS = 500_000
+"""of modules in one step that are recorded; they wait in memory for its end, some 400 bytes each"""
+
 
 @dataclass(slots=True)
 class Input:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from probe.recorder.calls import Call, Calls
+from probe.recorder.calls import CALLS, Call, Calls
 from probe.recorder.gradients import Gradients
 from probe.recorder.measuring import Measuring
 from probe.recorder.run import Run, guarded
@@ -29,6 +29,8 @@ class Forward:
         run, calls = self.run, self._calls
         if not run.active:
             calls.count_forward(index)
+            return
+        if run.too_many(len(calls.all), CALLS, "module calls"):
             return
         context = run.adapter.context()
         if context.transformed:

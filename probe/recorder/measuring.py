@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from probe.adapters.base import TensorFacts
+from probe.errors import RecordingError
 from probe.recorder.calls import Call
 from probe.recorder.contents import joined
 from probe.recorder.run import Run, guarded
@@ -74,6 +75,8 @@ class Measuring:
                 dtype, stats = run.adapter.measure_update(after, before, info.axes)
                 facts = TensorFacts(dtype, run.adapter.facts(after).shape, requires_grad=False)
                 self._append(Phase.UPDATE, Role.DELTA, info.module, 0, info.slot, facts, stats, 0, None, -1)
+        except RecordingError as error:
+            self._note_first(str(error), Role.DELTA, info.slot, info.module)
         except Exception as error:  # noqa: BLE001  the others must not be lost
             run.note(f"the update of {info.names[0]} is not recorded: {error!r}", info.module)
 
@@ -87,10 +90,13 @@ class Measuring:
             elif not what and (type(value) in self._opaque or holds_tensor(value, adapter.is_tensor)):
                 self._opaque.add(type(value))
                 what = f"tensors in objects of class {type(value).__qualname__}"
-            if what and what not in self._missed:
-                self._missed.add(what)
-                name = self.run.name_of(index)
-                self.run.note(f"{what} are not recorded; the first is {role.label} {slot} of {name}", index)
+            if what:
+                self._note_first(f"{what} are not recorded", role, slot, index)
+
+    def _note_first(self, what: str, role: Role, slot: str, index: int) -> None:
+        if what not in self._missed:
+            self._missed.add(what)
+            self.run.note(f"{what}; the first is {role.label} {slot} of {self.run.name_of(index)}", index)
 
     @guarded
     def settle(self) -> None:
@@ -113,6 +119,10 @@ class Measuring:
             facts = run.adapter.facts(tensor)
             values = -1
             with run.lock:
+                (
+                    run.writer.slot(slot),
+                    run.writer.shape(facts.shape),
+                )  # where there is no room for them, not even measured
                 stats = self._measured(tensor, axes, fresh)
                 if run.in_full[module] and stats.hash_kind is not HashKind.NONE:
                     if type(stats) is not TensorStats:
@@ -120,6 +130,8 @@ class Measuring:
                     copy = functools.partial(self._copied, tensor)
                     values = run.writer.tensor(stats, facts.dtype, facts.shape, copy)
                 self._append(phase, role, module, call, slot, facts, stats, micro, order, values)
+        except RecordingError as error:
+            self._note_first(str(error), role, slot, module)
         except Exception as error:  # noqa: BLE001  one tensor that cannot be read must not lose the others
             what = f"{phase.label} {role.label} {slot} of {run.name_of(module)}"
             run.note(f"{what} could not be recorded: {error!r}", module)

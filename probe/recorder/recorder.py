@@ -33,6 +33,9 @@ from probe.store.schema import CALLS
 from probe.store.writer import Writer
 from probe.triggers import Triggers
 
+_SCALARS = 500_000
+"""numbers logged in one step that are recorded"""
+
 
 class Recorder:
     """Hooks on one or several models, and the file that they fill.
@@ -78,6 +81,7 @@ class Recorder:
             self._begin_step()
             run.running = True
         except BaseException:
+            adapter.interrupted()
             self._end()
             raise
 
@@ -120,8 +124,9 @@ class Recorder:
 
     def log_number(self, name: str, value: float) -> None:
         """Record a number."""
-        if self.run.running and self.run.active:
-            self._scalars.append((self.run.step, name, value))
+        run = self.run
+        if run.running and run.active and not run.too_many(len(self._scalars), _SCALARS, "logged numbers"):
+            self._scalars.append((run.step, name, value))
 
     def step(self, scalars: dict[str, float], grads: object = None) -> None:
         """Close the step and begin the next one.
@@ -143,6 +148,7 @@ class Recorder:
             except Exception as error:  # noqa: BLE001  the training must go on
                 return self._give_up(f"recording to {self.path} failed in probe.step() ({error!r})")
             except BaseException as error:
+                run.adapter.interrupted()
                 with contextlib.suppress(ProbeWarning):
                     self._give_up(f"recording to {self.path} was interrupted in probe.step() ({error!r})")
                 raise
@@ -165,6 +171,7 @@ class Recorder:
                 except Exception as error:  # noqa: BLE001  the training must go on
                     text = f"the last step is not in {path}: probe.stop() failed ({error!r})"
                 except BaseException as error:
+                    run.adapter.interrupted()
                     interrupted = f"the last step is not in {path}: probe.stop() was interrupted ({error!r})"
                     raise
                 finally:
@@ -199,12 +206,12 @@ class Recorder:
         """Close the step and begin the next one; return what is to be said."""
         run = self.run
         self._calls.abandon(self._calls.stack)
-        if run.active:
+        if run.recorded:
             self._updates.record_buffers()
             self._measuring.settle()
         because = self._triggers.ended(run.step, scalars)
         too_large = ""
-        if run.active:
+        if run.recorded:
             self._scalars += [(run.step, name, value) for name, value in scalars.items()]
             self._end_step(StepState.CLOSED)
             too_large = self._shortage()
@@ -221,13 +228,13 @@ class Recorder:
     def _last_step(self, state: StepState, one_step: bool) -> str:
         """Close the open step; return what is to be said."""
         run = self.run
-        if run.active:
+        if run.recorded:
             self._updates.record_buffers()
             self._measuring.settle()
         never_stepped = self._never_stepped(one_step) if state is StepState.CLOSED else ""
         if never_stepped:
             run.notes.append((0, -1, never_stepped))
-        if run.active and (self._calls.all or run.seq or self._scalars or run.notes):
+        if run.recorded and (self._calls.all or run.seq or self._scalars or run.notes):
             self._end_step(state)
         return never_stepped
 

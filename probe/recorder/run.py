@@ -10,12 +10,14 @@ from typing import Any, Protocol
 
 from probe.adapters.base import Adapter, NamedTensor
 from probe.config import RecordConfig
-from probe.errors import warn
+from probe.errors import ProbeWarning, warn
 from probe.records import ModuleInfo, ParameterInfo, Phase, Task
 from probe.store.writer import Writer
 
 _SAID = 1000
 """different messages of a recording"""
+_LONG = 1000
+"""letters of a message; the file has all of it"""
 
 
 class Run:
@@ -52,8 +54,10 @@ class Run:
         self.in_full: list[bool] = []
         """by module: whether values are"""
         self.step = 0
+        self.recorded = False
+        """whether this step is in the file"""
         self.active = False
-        """whether this step is recorded"""
+        """whether hooks record: not in other steps, nor when there was too much in this one"""
         self.norms = False
         """whether of this step the norms alone are"""
         self.because = ""
@@ -73,7 +77,7 @@ class Run:
     def begin_step(self, because: str) -> None:
         """Begin a step; ``because`` says why it is to be recorded in full whatever the options say."""
         self.because = because
-        self.active = bool(because) or self.config.wants_step(self.step)
+        self.active = self.recorded = bool(because) or self.config.wants_step(self.step)
         self.norms = self.config.task is Task.NORMS and not because
         self.nbytes = self.seq = 0
 
@@ -82,6 +86,15 @@ class Run:
         self.running, self.ended = False, True
         self.tensors.clear()
         self.parameter_index.clear()
+
+    def too_many(self, count: int, most: int, what: str) -> bool:
+        """Record no more of a step that has so many: where no step ever ends they would fill the memory."""
+        if count < most:
+            return False
+        self.active = False
+        text = f"step {self.step} has {count:,} {what}: what follows in it is not recorded"
+        self.note(f"{text}; call probe.step() at the end of each step", -1)
+        return True
 
     def next_seq(self) -> int:
         """Return the number of what happens now, counted within the step."""
@@ -100,13 +113,17 @@ class Run:
             text = "there is more that could not be recorded; it is not said any more"
         if text not in self._said:
             self.notes.append((self.step, module, text))
-            self.say(text)
+            try:
+                self.say(text)
+            except ProbeWarning:  # the user has made warnings errors: what is being recorded must not be lost by it
+                if not self.running:
+                    raise
 
     def say(self, text: str) -> None:
         """Say something once."""
         if text and text not in self._said:
             self._said.add(text)
-            warn(text)
+            warn(_shown(text))
 
     def could_not_say(self) -> None:
         """Remember that a message was lost."""
@@ -121,6 +138,12 @@ class Run:
             notes.append((self.step, -1, "not recorded because of an error inside probe that could not be said"))
             self._unsaid = False
         return notes
+
+
+def _shown(text: str) -> str:
+    """Return a message as it is printed, whatever names are in it."""
+    text = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    return text if len(text) <= _LONG else f"{text[: _LONG // 2]} … {text[-_LONG // 2 :]}"
 
 
 class Part(Protocol):
@@ -147,6 +170,7 @@ def guarded(method: Callable[..., None]) -> Callable[..., None]:
             except Exception:  # noqa: BLE001  no room on the stack, warnings that are errors
                 run.could_not_say()
         except BaseException as error:
+            run.adapter.interrupted()
             if not run.closing:
                 with contextlib.suppress(Exception):
                     text = f"{type(error).__name__} interrupted probe: what it was recording then is missing"

@@ -12,6 +12,9 @@ from probe.recorder.measuring import Measuring
 from probe.recorder.run import Run, guarded
 from probe.records import OptimizerGroup, Phase, Role, Task
 
+_GROUPS = 20_000
+"""of parameters, updated in one step, that are written down; they wait in memory for its end"""
+
 
 class Updates:
     """The hooks around an optimizer's step."""
@@ -93,6 +96,9 @@ class Updates:
             self.count += 1
         if not run.active or run.norms or not run.wants[Phase.UPDATE]:
             return
+        if run.too_many(len(self.groups), _GROUPS, "groups of updated parameters"):
+            self._before.clear()
+            return
         for group in groups:
             indices = tuple(index for _, index in self._own([group]))
             if indices:
@@ -133,11 +139,12 @@ class Updates:
     def _keep_for_update(self, index: int) -> None:
         """Copy a parameter until the optimizer has changed it; where memory is short, say that the update is lost."""
         run, info = self.run, self.run.parameters[index]
-        if not run.keep[info.module]:
+        parameter = run.tensors[index].tensor
+        if not run.keep[info.module] or not run.adapter.is_tensor(parameter):
             return
         try:
             with run.adapter.quiet():
-                self._before[index] = run.adapter.snapshot(run.tensors[index].tensor)
+                self._before[index] = run.adapter.snapshot(parameter)
         except Exception as error:  # noqa: BLE001  out of memory, mostly
             run.note(f"the update of {info.names[0]} is not recorded: {error!r}", info.module)
 

@@ -364,6 +364,7 @@ class _Names:
     def _add(self, name: Any) -> int:
         size = len(self._text(name)) + 100
         if self._bytes + size > _NAMES_LIMIT:
+            self._bytes = _NAMES_LIMIT  # nor is there room for shorter ones: it is said once
             raise RecordingError(
                 f"there are {len(self._numbers):,} different {self.table} already: tensors with further ones are not recorded"
             )
