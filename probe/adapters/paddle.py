@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import paddle
+from paddle.base.dygraph.base import in_sot_simulation_mode, in_to_static_mode
 from paddle.nn import Layer
 
 from probe import kernel
@@ -156,11 +157,11 @@ class PaddleAdapter(Adapter):
 
     def context(self) -> CallContext:
         tracer = paddle.framework._dygraph_tracer()
+        if tracer is None or in_to_static_mode() or in_sot_simulation_mode():
+            return CallContext(False, False, "", transformed=True)
         backward = is_running()
         if self._backwards is not None:
             self._backwards.passing() if backward else self._backwards.outside()
-        if tracer is None:
-            return CallContext(False, backward, "", True)
         autocast = "" if tracer._amp_level == paddle.base.core.AmpLevel.O0 else str(tracer._amp_dtype)
         return CallContext(bool(tracer._has_grad), backward, autocast)
 

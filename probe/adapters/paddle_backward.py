@@ -10,13 +10,16 @@ from types import FrameType
 import paddle
 
 _engine = paddle.base.core.eager
-_ENTRIES = {("backward", "tensor_patch_methods.py"), ("backward", "backward_mode.py"), ("grad", "base.py")}
+_ENTRIES = {
+    "backward": ("/dygraph/tensor_patch_methods.py", "/autograd/backward_mode.py"),
+    "grad": ("/base/dygraph/base.py",),
+}
 """functions of PaddlePaddle that run a backward pass"""
 
 
 def is_running() -> bool:
-    """Tell whether a backward pass is running."""
-    return _engine._is_run_in_backward()
+    """Tell whether a backward pass is running; PaddlePaddle forgets it when one inside it has ended."""
+    return _engine._is_run_in_backward() or _depth(sys._getframe()) > 0
 
 
 def set_hook(tensor: paddle.Tensor, hook: Callable[[paddle.Tensor], None]) -> Callable[[], None]:
@@ -110,6 +113,7 @@ def _depth(frame: FrameType | None) -> int:
     depth = 0
     while frame is not None:
         code = frame.f_code
-        depth += (code.co_name, code.co_filename.rpartition("/")[2]) in _ENTRIES
+        if code.co_name in _ENTRIES and code.co_filename.endswith(_ENTRIES[code.co_name]):
+            depth += 1
         frame = frame.f_back
     return depth

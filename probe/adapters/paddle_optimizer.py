@@ -21,10 +21,10 @@ Before = Callable[[list[Group], str], None]
 After = Callable[[list[Group]], None]
 
 _METHODS = ("step", "_apply_optimize", "append_regularization_ops")
-_HYPER = {"_beta1": "beta1", "_beta2": "beta2", "_epsilon": "epsilon", "_momentum": "momentum", "_rho": "rho",
-          "_use_nesterov": "use_nesterov", "_centered": "centered", "_amsgrad": "amsgrad",
-          "_multi_precision": "multi_precision", "_initial_accumulator_value": "initial_accumulator_value",
-          "_rescale_grad": "rescale_grad"}  # fmt: skip
+_HYPER = {"momentum": "_momentum", "nesterov": "_use_nesterov", "eps": "_epsilon", "rho": "_rho", "centered": "_centered",
+          "amsgrad": "_amsgrad", "initial_accumulator_value": "_initial_accumulator_value",
+          "multi_precision": "_multi_precision", "rescale_grad": "_rescale_grad"}  # fmt: skip
+"""attributes of optimizers, by what torch calls such a thing"""
 _CLOSURE = "the optimizer computes its gradients in a closure"
 
 
@@ -148,6 +148,8 @@ def groups_of(optimizer: Any) -> list[Group]:
     for options in given or [{"params": optimizer._parameter_list or []}]:
         parts: dict[tuple[object, ...], Group] = {}
         for parameter in options["params"]:
+            if parameter.stop_gradient:  # the optimizer passes it over; running statistics are among them
+                continue
             rate, decay, kind = _rate(optimizer, parameter), *_decay(optimizer, options, parameter)
             group = parts.get((rate, decay, kind))
             if group is None:
@@ -161,6 +163,8 @@ def groups_of(optimizer: Any) -> list[Group]:
 
 
 def _rate(optimizer: Any, parameter: Any) -> float:
+    if isinstance(optimizer, paddle.optimizer.LBFGS):  # it has another one beside that of all optimizers
+        return float(optimizer.learning_rate)
     rate = float(optimizer.get_lr())
     multiplier = (getattr(parameter, "optimize_attr", None) or {}).get("learning_rate", 1.0)
     rate *= float(multiplier)
@@ -169,35 +173,46 @@ def _rate(optimizer: Any, parameter: Any) -> float:
 
 
 def _decay(optimizer: Any, options: dict[str, Any], parameter: Any) -> tuple[float, str]:
-    """Return the weight decay of a parameter, and of which kind it is if not L2."""
-    applies = getattr(optimizer, "_apply_decay_param_fun", None)
+    """Return the weight decay of a parameter, and its kind if that is not L2; a parameter's own goes before all others."""
     if isinstance(optimizer, paddle.optimizer.AdamW):
+        applies = optimizer._apply_decay_param_fun
         decays = applies is None or applies(parameter.name)
-        return (float(options.get("weight_decay", optimizer._weight_decay)) if decays else 0.0), ""
-    regularizer = getattr(parameter, "regularizer", None) or getattr(optimizer, "regularization", None)
+        return (float(_number(options.get("weight_decay", optimizer._weight_decay))) if decays else 0.0), ""
+    regularizer = getattr(parameter, "regularizer", None)
+    if regularizer is None and getattr(optimizer, "_regularization_method", ""):  # Momentum decays in its kernel
+        return float(optimizer._regularization_coeff), ""
+    regularizer = regularizer or optimizer.regularization
     if regularizer is None:
         return 0.0, ""
-    kind = type(regularizer).__name__
-    return float(getattr(regularizer, "_coeff", getattr(regularizer, "_regularization_coeff", 0.0))), (
-        "" if kind.startswith("L2") else kind
-    )
+    return float(regularizer._coeff), "" if isinstance(regularizer, paddle.regularizer.L2Decay) else type(
+        regularizer
+    ).__name__
 
 
 def _hyper(optimizer: Any, options: dict[str, Any]) -> dict[str, object]:
     values = {
-        name: getattr(optimizer, attribute) for attribute, name in _HYPER.items() if hasattr(optimizer, attribute)
+        name: getattr(optimizer, attribute) for name, attribute in _HYPER.items() if hasattr(optimizer, attribute)
     }
-    values |= {name: options[name] for name in values if name in options}
-    clip = options.get("grad_clip", getattr(optimizer, "_grad_clip", None))
+    if isinstance(optimizer, paddle.optimizer.RMSProp):
+        values["alpha"] = values.pop("rho")
+    values |= {name: options[other] for name, other in (("eps", "epsilon"), ("rho", "rho")) if other in options}
+    if hasattr(optimizer, "_beta1"):
+        betas = [options.get(name, getattr(optimizer, f"_{name}")) for name in ("beta1", "beta2")]
+        values["betas"] = [_number(beta) for beta in betas]
+    clip = options.get("grad_clip", optimizer._grad_clip)
     if clip is not None:
         values["grad_clip"] = str(clip)
     return {name: _plain(value) for name, value in values.items()}
 
 
+def _number(value: Any) -> Any:
+    return float(value.numpy().reshape(-1)[0]) if isinstance(value, paddle.Tensor) else value
+
+
 def _plain(value: object) -> object:
     if isinstance(value, paddle.Tensor):
-        return float(value.numpy().reshape(-1)[0]) if value.size == 1 else f"tensor{tuple(value.shape)}"
-    if isinstance(value, (str, int, float, bool)) or value is None:
+        return _number(value) if value.size == 1 else f"tensor{tuple(value.shape)}"
+    if isinstance(value, (str, int, float, bool, list)) or value is None:
         return value
     try:
         return repr(value)
