@@ -228,7 +228,8 @@ class Recorder:
             self._tensors.append(named)
             self._parameters.append(
                 ParameterInfo(tuple(joined(prefix, name) for name in named.names), index_of.get(owner, 0), slot,
-                              facts.shape, facts.dtype, facts.requires_grad, named.is_buffer, named.axes, named.canonical)
+                              facts.shape, facts.dtype, facts.requires_grad, named.is_buffer, named.axes, named.canonical,
+                              named.is_persistent)
             )  # fmt: skip
         return elements
 
