@@ -10,12 +10,15 @@ import numpy as np
 
 from probe.adapters.base import adapter_for
 from probe.checkpoints import Stored
-from probe.conversion import made, plan_for
+from probe.conversion import made
 from probe.errors import NotRecordedError
-from probe.plan import Plan
+from probe.mapping import load_mapping
+from probe.matching import Direction
+from probe.plan import Plan, partners, planned
 from probe.records import Phase, Role
 from probe.statistics import dtype_of
 from probe.store.reader import Reader
+from probe.structure import structure_of
 
 
 def load_matching(
@@ -48,10 +51,12 @@ def load_matching(
     with Reader(recording) as reader:
         ids = _initial(reader)
         stored = {name: Stored(name, dtype_of(dtype), shape) for name, (_, dtype, shape) in ids.items()}
-        plan = plan_for(
-            stored, mapping, to=adapter.framework, source=recording, like=model, allow_missing=allow_missing,
-            allow_extra=allow_extra, direction=direction,
-        )  # fmt: skip
+        source, target = structure_of(recording), structure_of(model)
+        chosen = Direction(direction) if direction else None
+        partner = partners(source, target, load_mapping(mapping), chosen)
+        plan = planned(
+            stored, source, target, partner, allow_missing=tuple(allow_missing), allow_extra=tuple(allow_extra)
+        )
         tensors = {name: named.tensor for named in adapter.parameters(model) for name in named.names}
 
         def read(name: str) -> np.ndarray:

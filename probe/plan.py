@@ -11,7 +11,6 @@ import numpy as np
 
 from probe.checkpoints import Stored
 from probe.errors import ConversionError
-from probe.layouts import layout_of
 from probe.mapping import LayerMapping
 from probe.matching import Direction, match
 from probe.statistics import dtype_of, is_float
@@ -49,12 +48,10 @@ class Move:
             return "made: 0"
         first = self.parts[0]
         was_turned, is_turned = (axes not in ((), tuple(range(len(axes)))) for axes in (first.axes, self.axes))
-        shape = tuple(size for size in first.stored.shape if size != 1)
         says = [f"part {first.index + 1} of {first.count}"] if first.count > 1 and len(self.parts) == 1 else []
         says += [f"concat {len(self.parts)}"] if len(self.parts) > 1 else []
         says += ["transpose"] if was_turned != is_turned else []
-        if not says and first.stored.shape != self.target.shape and len(shape) != len(first.stored.shape):
-            says.append("reshape")
+        says += ["reshape"] if not says and first.stored.shape != self.target.shape else []
         says += [f"cast to {self.target.dtype}"] if first.stored.dtype != self.target.dtype else []
         return ", ".join(says)
 
@@ -102,7 +99,7 @@ def planned(
         if parts is None:
             if weight.slot == COUNTER:
                 moves.append(Move(Stored(weight.names[0], np.dtype("i8"), ()), (), ()))
-            elif not is_allowed(weight.names, allow_missing):
+            elif weight.is_persistent and not is_allowed(weight.names, allow_missing):
                 missing.append(weight.names[0])
             continue
         shape, problem = _canonical_shape(weight, parts)
@@ -114,7 +111,7 @@ def planned(
         names = weight.names if target.framework != "mindspore" else weight.names[:1]
         moves += [Move(Stored(name, kind, weight.shape), parts, shape, weight.layout.axes) for name in names]
     left = [stored for name, stored in state.items() if name not in finder.used]
-    extra = [s.name for s in left if not finder.is_counter(s.name) and not is_allowed((s.name,), allow_extra)]
+    extra = [s.name for s in left if not finder.may_go(s.name) and not is_allowed((s.name,), allow_extra)]
     complain(missing, extra, misshapen, target.framework)
     return Plan(tuple(moves), tuple(left), tuple(finder.tied))
 
@@ -237,13 +234,11 @@ class _Finder:
             index = parent
         return names[::-1]
 
-    def is_counter(self, name: str) -> bool:
-        """Tell whether a tensor is what BatchNorm counts its batches in, where the target has no such thing."""
-        owner, _, slot = name.rpartition(".")
-        module = self.source.tree.by_path.get(owner)
-        if slot != COUNTER or module is None:
-            return False
-        return layout_of(self.source.framework, self.source.kinds[module], slot).name == COUNTER
+    def may_go(self, name: str) -> bool:
+        """Tell whether the target can do without a tensor: BatchNorm's count of batches, what is in no checkpoint."""
+        slot = name.rpartition(".")[2]
+        known = [weight for weight in self.source.weights if name in weight.names]
+        return any(slot == COUNTER or not weight.is_persistent for weight in known)
 
 
 def _canonical_shape(weight: Weight, parts: Sequence[Part]) -> tuple[tuple[int, ...], str]:

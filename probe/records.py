@@ -133,6 +133,8 @@ class ParameterInfo:
     """order of the axes in the canonical layout; empty when it is the order of the shape"""
     canonical: str = ""
     """the slot's name in the canonical layout; empty when it is the same"""
+    is_persistent: bool = True
+    """it stands in a state_dict"""
 
     @property
     def canonical_slot(self) -> str:

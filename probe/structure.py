@@ -40,7 +40,8 @@ class Weight:
     slot: str
     shape: tuple[int, ...]
     layout: Layout
-    is_buffer: bool = False
+    is_persistent: bool = True
+    """checkpoints hold it"""
 
     @property
     def canonical_shape(self) -> tuple[int, ...]:
@@ -93,7 +94,7 @@ def _of_recording(path: Path) -> Structure:
     for p in parameters:
         by_class = layout_of(framework, kinds[p.module], p.slot)
         layout = Layout(p.canonical, p.axes, by_class.unit) if p.canonical else by_class
-        weights.append(Weight(p.names, p.module, p.slot, p.shape, _fitting(layout, p.shape), p.is_buffer))
+        weights.append(Weight(p.names, p.module, p.slot, p.shape, _fitting(layout, p.shape), p.is_persistent))
     return Structure(framework, Tree(modules), kinds, weights)
 
 
@@ -111,7 +112,7 @@ def _of_model(model: Any) -> Structure:
         owner, _, slot = named.names[0].rpartition(".")
         shape = tuple(adapter.facts(named.tensor).shape)
         layout = _fitting(layout_of(adapter.framework, kinds[index[owner]], slot), shape)
-        weights.append(Weight(named.names, index[owner], slot, shape, layout, named.is_buffer))
+        weights.append(Weight(named.names, index[owner], slot, shape, layout, named.is_persistent))
     return Structure(adapter.framework, Tree(modules), kinds, weights)
 
 
@@ -235,12 +236,14 @@ class _Imagined:
                 place = self.partner[module]
                 class_name = self.kinds[place][0] if self.kinds[place] else ""
                 slot, layout = stored_as(self.framework, class_name, canonical)
-                self._append(place, slot, weight.canonical_shape, layout)
+                self._append(place, slot, weight.canonical_shape, layout, weight.is_persistent)
 
-    def _append(self, place: int, slot: str, canonical_shape: tuple[int, ...], layout: Layout) -> None:
+    def _append(
+        self, place: int, slot: str, canonical_shape: tuple[int, ...], layout: Layout, is_persistent: bool = True
+    ) -> None:
         path = self.modules[place].path
         shape = stored_shape(canonical_shape, layout)
-        self.weights.append(Weight((f"{path}.{slot}" if path else slot,), place, slot, shape, layout))
+        self.weights.append(Weight((f"{path}.{slot}" if path else slot,), place, slot, shape, layout, is_persistent))
 
 
 def stored_shape(canonical: tuple[int, ...], layout: Layout) -> tuple[int, ...]:

@@ -40,6 +40,8 @@ class NamedTensor:
     """order of the axes in the canonical layout, see `probe.sketch.axes_of`; empty when it is the stored one"""
     canonical: str = ""
     """last part of the first name in the canonical layout (`probe.layouts`); empty when it is the same"""
+    is_persistent: bool = True
+    """it stands in a state_dict: some buffers do not"""
 
 
 class TensorFacts(NamedTuple):

@@ -60,7 +60,8 @@ class TorchAdapter(Adapter):
             for key, tensor in tensors.items():
                 owner, _, slot = names[key][0].rpartition(".")
                 layout = layout_of("torch", class_names(type(owners[owner])), slot)
-                yield NamedTensor(tuple(names[key]), tensor, is_buffer, layout.axes, layout.name)
+                kept = slot not in owners[owner]._non_persistent_buffers_set
+                yield NamedTensor(tuple(names[key]), tensor, is_buffer, layout.axes, layout.name, kept)
 
     def members(self, model: torch.nn.Module) -> list[object]:
         found: list[Any] = []

@@ -137,14 +137,15 @@ class Reader:
     def parameters(self) -> list[ParameterInfo]:
         """All parameters and buffers."""
         rows = self._table("parameters")
-        names = rows["canonical"] if "canonical" in rows.dtype.names else [b""] * len(rows)  # older files lack it
+        later = {"canonical": b"", "is_persistent": 1}  # columns that older files lack
+        columns = [rows[name] if name in rows.dtype.names else [old] * len(rows) for name, old in later.items()]
         return [
             ParameterInfo(
                 tuple(json.loads(r["names"])), int(r["module"]), _text(r["slot"]), tuple(json.loads(r["shape"])),
                 r["dtype"].decode(), bool(r["requires_grad"]), bool(r["is_buffer"]), tuple(json.loads(r["axes"])),
-                _text(canonical),
+                _text(canonical), bool(is_persistent),
             )
-            for r, canonical in zip(rows, names, strict=True)
+            for r, canonical, is_persistent in zip(rows, *columns, strict=True)
         ]  # fmt: skip
 
     @functools.cached_property

@@ -92,6 +92,7 @@ PARAMETERS = np.dtype(
         ("is_buffer", "i1"),
         ("axes", _TEXT),
         ("canonical", _TEXT),
+        ("is_persistent", "i1"),
     ]
 )
 

@@ -143,6 +143,7 @@ def train_step(model: nn.Cell, optimizer: Any, inputs: np.ndarray, target: np.nd
     def forward(x: Tensor, y: Tensor) -> Tensor:
         return loss_of(model(x), y, reduction)
 
+    model.set_train()  # a cell is not in training mode by itself
     loss, gradients = ms.value_and_grad(forward, None, optimizer.parameters)(ms.Tensor(inputs), ms.Tensor(target))
     optimizer(gradients)
     return float(loss)

@@ -137,4 +137,4 @@ def train_step(model: nn.Module, optimizer: Any, inputs: np.ndarray, target: np.
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    return float(loss)
+    return loss.item()
