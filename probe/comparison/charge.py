@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from probe.comparison import tolerance
 from probe.comparison.events import Event, Loose, Node, Rows
+from probe.comparison.given import ran_before
 from probe.comparison.ledger import Ledger, kind_of_finding, scale_hint
 from probe.comparison.metrics import Side, squeezed
 from probe.comparison.result import Divergence, Kind, NodeRef
@@ -71,6 +74,37 @@ class Charger(Ledger):
         self._add(Phase.FORWARD, kind_of_finding(event.metrics), event, place.pair, rule, facts, node=place,
                   hint=self._other_order(place)
                   or "look at the code of this module itself: what it does between the modules that it calls")  # fmt: skip
+
+    def _judge_given(self, node: Node, event: Event) -> None:
+        """Judge a part of the batch that was logged beside the model: it is an input, and no source of anything."""
+        metrics = event.metrics
+        assert metrics is not None
+        u, context = self.u(event), self._context(node)
+        sources = 0.0 if ran_before(self.pairs, node, event) else context.error
+        limit = tolerance.FORWARD.limit(u, sources) if u else tolerance.INTEGER_GAIN * sources
+        sizes = {math.prod(s.shapes[r]) for s, r in ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))}
+        wrong = metrics.rel_l2 > limit if metrics.is_known else len(sizes) > 1
+        if self.settle(event, limit, wrong and not context.tainted, sources):
+            what = metrics.reason or f"{event.slot_a}, which the program logged beside the model, differs"
+            self._add(
+                Phase.FORWARD, Kind.INPUTS, event, node.pair, tolerance.FORWARD, (what,), node=node, hint=SAME_BATCH
+            )
+
+    def lacking_inputs(self) -> list[tuple[str, str]]:
+        """Return (slot, side) of the model's inputs that one side alone has."""
+        tops = (node for node in self.pairs.nodes.values() if node.parent is None)
+        return [each for node in tops for each in self._lacking.get(id(node), ())]
+
+    def charge_batches(self, text: str) -> None:
+        """The micro-batches of the two sides are not the same data."""
+        tops = [node for node in self.pairs.nodes.values() if node.parent is None]
+        if tops:
+            self._append(Divergence(
+                Phase.FORWARD, Role.INPUT, Kind.INPUTS, 0.9, *self.refs(tops[0].pair, tops[0], "", ""), None,
+                evidence=(text,), hint=SAME_BATCH,
+            ))  # fmt: skip
+        else:
+            self.doubts.append(text)
 
     def _charge_model_input(self, node: Node, event: Event, rule: Rule) -> bool:
         """Charge an input to the batch when it is, on both sides, one of the model's own inputs."""

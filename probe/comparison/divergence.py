@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from probe.comparison.events import ONE_SIDED, Event, StepPairs
+from probe.comparison.given import GivenTally
 from probe.comparison.guards import Guards, grouped, uncompared_weights
 from probe.comparison.known_differences import KnownDifferences
 from probe.comparison.ledger import Judged, State
 from probe.comparison.metrics import Metrics, Side, Status
-from probe.comparison.result import SCHEMA, Coverage, Divergence, Kind, NodeRef, SlotResult, Verdict
+from probe.comparison.result import SCHEMA, Coverage, Divergence, Inputs, Kind, NodeRef, SlotResult, Verdict
 from probe.comparison.updates import UpdateJudge
 from probe.comparison.walk import StepWalk
 from probe.errors import ConfigError, NotRecordedError
@@ -49,6 +50,8 @@ class Comparison:
     only_a: tuple[str, ...] = field(default=(), repr=False)
     """modules of A that were called and have no counterpart"""
     only_b: tuple[str, ...] = field(default=(), repr=False)
+    inputs: Inputs = Inputs()
+    """how what both runs were given compares"""
 
     @property
     def first_divergence(self) -> Divergence | None:
@@ -87,6 +90,7 @@ class Comparison:
             "coverage": self.coverage.as_json(),
             "only_a": list(self.only_a),
             "only_b": list(self.only_b),
+            "inputs": self.inputs.as_json(),
             "warnings": list(self.warnings),
             "noise": self.noise,
         }
@@ -149,6 +153,7 @@ class _Run:
         self.a, self.b = a, b
         self.tree_a, self.tree_b = Tree(a.modules), Tree(b.modules)
         self.known = KnownDifferences(a, b)
+        self.given = GivenTally()
         self.warnings: list[str] = []
         self.findings: list[Divergence] = []
         self.slots: list[SlotResult] = []
@@ -241,6 +246,7 @@ class _Run:
         self.warnings += walk.warnings
         for text in walk.doubts:
             self._doubt(text)
+        self.given.add(pairs, walk.events, walk.lacking_inputs())
         self._count_calls(pairs)
         self._note_weights(pairs)
         ordered = sorted(walk.events, key=lambda judged: (judged.event.micro, judged.event.phase))
@@ -347,6 +353,7 @@ class _Run:
         return Comparison(
             verdict, tuple(self.findings), coverage, tuple(dict.fromkeys(self.warnings)), NOISE, tuple(self.slots),
             matching, str(self.a.path), str(self.b.path), tuple(self.loose_a), tuple(self.loose_b),
+            self.given.inputs,
         )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from probe.comparison import tolerance
 from probe.comparison.arrangement import Arrangement
 from probe.comparison.charge import SAME_BATCH, Charger, mode_name
 from probe.comparison.events import Event, Node
+from probe.comparison.given import given_otherwise, is_given
 from probe.comparison.ledger import scale_hint
 from probe.comparison.metrics import Metrics, Status, are_merged, kind_of, squeezed
 from probe.comparison.result import Divergence, Kind
@@ -158,7 +159,7 @@ class ForwardWalk(Charger):
         self._forward = {None: Level()}
         self._last_good = {}
         self._with_inputs = set()
-        events = [(n, e) for n, e in self.pairs.node_events(micro, backward=False)]
+        events = [*self.pairs.node_events(micro, backward=False), *given_otherwise(self.pairs, micro)]
         for node, event in events:
             if event.is_one_sided and event.role is Role.INPUT:
                 slot, side = (event.slot_a, "A") if event.row_a >= 0 else (event.slot_b, "B")
@@ -256,6 +257,9 @@ class ForwardWalk(Charger):
         context = self._context(node.parent if is_input else node)
         if self._is_inside_rearranged(node):
             self.settle(event, math.nan, False, verdict="not judged")
+            return
+        if is_given(self.pairs, node, event):
+            self._judge_given(node, event)
             return
         if not metrics.is_known:
             self._leave_open(node, event, context)
@@ -391,17 +395,6 @@ class ForwardWalk(Charger):
                           hint="look at how this module updates its running statistics: momentum, biased variance")  # fmt: skip
             if metrics.is_known:
                 self.state.buffers[event.pair, event.slot_a] = metrics.rel_l2
-
-    def charge_batches(self, text: str) -> None:
-        """The micro-batches of the two sides are not the same data."""
-        tops = [node for node in self.pairs.nodes.values() if node.parent is None]
-        if tops:
-            self._append(Divergence(
-                Phase.FORWARD, Role.INPUT, Kind.INPUTS, 0.9, *self.refs(tops[0].pair, tops[0], "", ""), None,
-                evidence=(text,), hint=SAME_BATCH,
-            ))  # fmt: skip
-        else:
-            self.doubts.append(text)
 
     # Loss
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ class Guards:
         for name, side, tree in sides:
             self._look_inside(name, side, tree)
         self._compare_filters()
+        self._compare_origins()
         if self.a.info.run_id == self.b.info.run_id:
             self.doubts.append("both files are the same run: it was compared with itself")
         common = self._compare_steps()
@@ -76,6 +78,13 @@ class Guards:
                     f"the {option} that were recorded are not the same: {texts[0]} in A, {texts[1]} in B; what one side "
                     "lacks is not compared"
                 )
+
+    def _compare_origins(self) -> None:
+        """Say where the program told probe of other seeds, or of inputs from elsewhere, on the two sides."""
+        for fact, what in (("seed", "seeds"), ("inputs", "origins of the inputs")):
+            known = [side.environment.get(fact) for side in (self.a, self.b)]
+            if None not in known and str(known[0]) != str(known[1]):
+                self.warnings.append(f"the {what} are not the same: {_fact(known[0])} in A, {_fact(known[1])} in B")
 
     def _compare_steps(self) -> list[int]:
         mine = [int(row["step"]) for row in self.a.steps]
@@ -113,6 +122,10 @@ def _ended(side: Reader) -> str:
 def _numbers(steps: Iterable[int]) -> str:
     numbers = list(steps)
     return ", ".join(map(str, numbers[:5])) + (" …" if len(numbers) > 5 else "")
+
+
+def _fact(value: object) -> str:
+    return "; ".join(json.loads(value)) if isinstance(value, str) else str(value)
 
 
 def uncompared_weights(side: Reader, recorded: set[tuple[str, str]], compared: set[tuple[str, str]]) -> list[str]:

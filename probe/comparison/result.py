@@ -140,6 +140,24 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True)
+class Inputs:
+    """How what both runs were given compares: names of the model's inputs, and of what was logged beside it."""
+
+    equal: tuple[str, ...] = ()
+    """bit for bit, in every step"""
+    close: tuple[str, ...] = ()
+    """but for rounding"""
+    different: tuple[str, ...] = ()
+    not_comparable: tuple[str, ...] = ()
+    only_a: tuple[str, ...] = ()
+    only_b: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, object]:
+        """Return the fields by their names in JSON."""
+        return {name: list(getattr(self, name)) for name in self.__dataclass_fields__}
+
+
+@dataclass(frozen=True, slots=True)
 class SlotResult:
     """One pair of tensors that was compared: a row of the table."""
 

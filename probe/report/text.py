@@ -11,7 +11,7 @@ from rich.text import Text
 
 from probe.comparison.divergence import Comparison
 from probe.comparison.guards import grouped
-from probe.comparison.result import Divergence, NodeRef, SlotResult, Verdict
+from probe.comparison.result import Divergence, Inputs, NodeRef, SlotResult, Verdict
 
 _STYLE = {Verdict.ALIGNED: "bold green", Verdict.DIVERGED: "bold red", Verdict.UNDECIDED: "bold yellow"}
 _CONTROL = re.compile(
@@ -190,10 +190,24 @@ def _footer(out: Text, comparison: Comparison) -> None:
         f"Compared {calls} ({coverage.only_a} only in A, {coverage.only_b} only in B), {coverage.compared} pairs of "
         f"tensors · {coverage.not_comparable} not comparable · noise: {comparison.noise}\n"
     )
+    out.append(f"Inputs: {_inputs(comparison.inputs)}\n")
     for side, paths in (("A", comparison.only_a), ("B", comparison.only_b)):
         if paths:
             named = grouped([plain(path) or "the model" for path in paths], _MOST_LISTED)
             out.append(f"Only in {side}: {named}\n")
+
+
+def _inputs(inputs: Inputs) -> str:
+    """Say how what both runs were given compares."""
+    found = {
+        "equal on both sides": inputs.equal, "equal but for rounding": inputs.close, "different": inputs.different,
+        "not comparable": inputs.not_comparable, "only in A": inputs.only_a, "only in B": inputs.only_b,
+    }  # fmt: skip
+    parts = []
+    for what, names in found.items():
+        shown = [f"argument {plain(name)}" if name[:1].isdigit() else plain(name) for name in names]
+        parts += [f"{grouped(shown, _MOST_LISTED)} {what}"] if shown else []
+    return "; ".join(parts) or "none were compared"
 
 
 def _file(path: str) -> str:

@@ -102,6 +102,8 @@ DOCUMENT = {
     "divergences": [DIVERGENCE],
     "coverage": {"paired": int, "only_a": int, "only_b": int, "not_comparable": int, "compared": int},
     "only_a": [str], "only_b": [str], "warnings": [str], "noise": str,
+    "inputs": {"equal": [str], "close": [str], "different": [str], "not_comparable": [str], "only_a": [str],
+               "only_b": [str]},
 }  # fmt: skip
 
 

@@ -1,0 +1,95 @@
+"""What both runs were given: the model's inputs, and what the program logged beside the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from probe.comparison.events import Event, Node, StepPairs
+from probe.comparison.ledger import Judged
+from probe.comparison.metrics import Status, kind_of
+from probe.comparison.result import Inputs
+from probe.records import Phase, Role
+
+_EQUAL, _CLOSE, _UNKNOWN, _DIFFERENT = range(4)
+
+
+def is_given(pairs: StepPairs, node: Node, event: Event) -> bool:
+    """Tell whether a tensor is part of the batch though the model is not called with it, or is so on one side only.
+
+    That is what was logged outside of all modules before the model ran, and integers behind it: labels.
+    """
+    if node.parent is not None or event.role not in (Role.INPUT, Role.VALUE):
+        return False
+    roles = [side.columns["role"][row] for side, row in ((pairs.a, event.row_a), (pairs.b, event.row_b))]
+    if event.role is Role.INPUT:
+        return Role.VALUE in roles
+    if not _is_outside(pairs, event):
+        return False
+    return ran_before(pairs, node, event) or all(
+        kind_of(side.dtypes[row]) == "integer" for side, row in ((pairs.a, event.row_a), (pairs.b, event.row_b))
+    )
+
+
+def ran_before(pairs: StepPairs, node: Node, event: Event) -> bool:
+    """Tell whether a tensor was there on both sides before a call began."""
+    return pairs.a.columns["seq"][event.row_a] < node.begin and pairs.b.columns["seq"][event.row_b] < node.begin_b
+
+
+def _is_outside(pairs: StepPairs, event: Event) -> bool:
+    phases = (pairs.a.columns["phase"][event.row_a], pairs.b.columns["phase"][event.row_b])
+    return phases == (Phase.LOSS, Phase.LOSS)
+
+
+def given_otherwise(pairs: StepPairs, micro: int) -> Iterator[tuple[Node, Event]]:
+    """Yield what one side hands to the model under the name under which the other side logs it."""
+    for (at, module, call), node in pairs.nodes.items():
+        if at != micro or node.parent is not None:
+            continue
+        keys = (at, module, call), (at, pairs.matching.pairs[node.pair].b, call)
+        for role_a, role_b in ((Role.INPUT, Role.VALUE), (Role.VALUE, Role.INPUT)):
+            rows_a, rows_b = pairs.rows_a.get(keys[0], role_a), pairs.rows_b.get(keys[1], role_b)
+            other_a, other_b = pairs.rows_a.get(keys[0], role_b), pairs.rows_b.get(keys[1], role_a)
+            for slot in rows_a.keys() & rows_b.keys() - other_a.keys() - other_b.keys():
+                event = Event(pairs.step, at, Phase.FORWARD, Role.INPUT, node.pair, call, slot, slot,
+                              rows_a[slot][0], rows_b[slot][0])  # fmt: skip
+                event.metrics = pairs.measured(event, 1.0)
+                yield node, event
+
+
+class GivenTally:
+    """How the inputs of all steps compare, by name."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, int] = {}
+        self._alone: dict[str, str] = {}
+
+    def add(self, pairs: StepPairs, judged: Iterable[Judged], lacking: Iterable[tuple[str, str]]) -> None:
+        """Take in a step: its verdicts, and (slot, side) of the model's inputs that one side alone has."""
+        for each in judged:
+            event = each.event
+            node = pairs.nodes.get((event.micro, pairs.matching.pairs[event.pair].a, event.call))
+            if event.role not in (Role.INPUT, Role.VALUE) or node is None or node.parent is not None:
+                continue
+            if event.phase is Phase.FORWARD and (event.role is Role.INPUT or is_given(pairs, node, event)):
+                same = event.slot_a == event.slot_b
+                name = event.slot_a if same else f"{event.slot_a} (in B {event.slot_b})"
+                self._found[name] = max(self._found.get(name, _EQUAL), _level(each))
+        for slot, side in lacking:
+            self._alone[slot] = side
+
+    @property
+    def inputs(self) -> Inputs:
+        """What was found."""
+        by_level = [tuple(name for name, level in self._found.items() if level == wanted) for wanted in range(4)]
+        alone = [(slot, side) for slot, side in self._alone.items() if slot not in self._found]
+        only = [tuple(slot for slot, side in alone if side == wanted) for wanted in ("A", "B")]
+        return Inputs(by_level[_EQUAL], by_level[_CLOSE], by_level[_DIFFERENT], by_level[_UNKNOWN], *only)
+
+
+def _level(judged: Judged) -> int:
+    metrics = judged.event.metrics
+    if metrics is None or not metrics.is_known:
+        return _UNKNOWN
+    if metrics.status is Status.EQUAL:
+        return _EQUAL
+    return _DIFFERENT if judged.verdict in ("introduced", "inherited") else _CLOSE
