@@ -47,6 +47,7 @@ class Interrupt:
         self._inside: FrameType | None = None
 
     def __enter__(self) -> Interrupt:
+        self._handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
         sys.setprofile(self._look)
         return self
 
@@ -54,6 +55,7 @@ class Interrupt:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         sys.setprofile(None)
+        signal.signal(signal.SIGINT, self._handler)
 
     def _look(self, frame: FrameType, event: str, argument: object) -> None:
         if self._inside is None and event == "call":

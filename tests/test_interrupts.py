@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -26,7 +27,9 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(autouse=True)
 def ended() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     yield
+    signal.signal(signal.SIGINT, before)
     probe.stop()
 
 
@@ -121,6 +124,8 @@ import probe
 from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor
 from probe.testing import sample
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 class Hooked(nn.Module):
     def forward(self, x):

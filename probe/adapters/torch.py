@@ -86,6 +86,8 @@ class TorchAdapter(Adapter):
                 return
             if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
                 yield f"{name} is compiled: what runs inside it is recorded only if it has not run before probe.start()"
+            if not path and _flushes_subnormals():
+                yield "subnormal numbers count as zeros in statistics: torch.set_flush_denormal() is on"
             if any(torch.nn.parameter.is_lazy(p) for p in module.parameters(recurse=False)):
                 yield f"{name} is lazy: its parameters are not recorded; run one forward before probe.start()"
 
@@ -421,13 +423,13 @@ class _Quiet:
 
     def __init__(self, grad: bool = False) -> None:
         self._grad, self._grad_before = grad, torch.is_grad_enabled()
-        self._inference = torch._C._InferenceMode(False) if torch.is_inference_mode_enabled() else None
+        self._inference: Any = None
         self._autocast = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
 
     def __enter__(self) -> None:
         vars(self._open).setdefault("all", []).append(self)
-        if self._inference is not None:
-            self._inference.__enter__()
+        if torch.is_inference_mode_enabled():
+            self._inference = torch._C._InferenceMode(False)  # from here on it is off
         torch._C._set_grad_enabled(self._grad)
         for device in self._autocast:
             torch.set_autocast_enabled(device, False)
@@ -457,6 +459,10 @@ class _Quiet:
 @functools.cache
 def _name_of(kind: torch.dtype | torch.layout) -> str:
     return str(kind).removeprefix("torch.")
+
+
+def _flushes_subnormals() -> bool:
+    return not np.nextafter(np.float32(0), np.float32(1)) * np.float32(1)
 
 
 def _autocast() -> str:

@@ -97,6 +97,7 @@ class Hooked(torch.nn.Module):
         inside()
         return x * 2.0
 
+signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.optim.AdamW([torch.zeros(1)])  # imports much, here for all of them
 
 def train():

@@ -1,0 +1,357 @@
+"""What was once wrong in PyTorch's adapter: memory that is not there, modes, hooks that raise, compiled optimizers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor, nn  # noqa: E402
+
+import probe  # noqa: E402
+from probe.adapters import torch as adapter  # noqa: E402
+from probe.adapters import torch_device, torch_operations, torch_statistics  # noqa: E402
+from probe.adapters.torch import TorchAdapter, _Quiet  # noqa: E402
+from probe.errors import ProbeWarning  # noqa: E402
+from probe.records import HashKind  # noqa: E402
+from probe.sketch import axes_of  # noqa: E402
+from probe.statistics import measure as reference  # noqa: E402
+from probe.testing import Recording, assert_stats_agree, sample  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(False)
+    probe.stop()
+
+
+def batch(seed: int = 0) -> Tensor:
+    return torch.from_numpy(sample((5, 4), seed))
+
+
+def said(caught: list[warnings.WarningMessage]) -> list[str]:
+    return [str(one.message).removeprefix("probe: ") for one in caught if issubclass(one.category, ProbeWarning)]
+
+
+# ---- memory --------------------------------------------------------------------------------------------
+
+
+def freed() -> Tensor:
+    """A tensor whose memory was given back, as FSDP does with unsharded parameters."""
+    tensor = torch.ones(40, 50)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+def beyond() -> Tensor:
+    """A tensor that says it is longer than its memory."""
+    tensor = torch.ones(40, 50)
+    tensor.untyped_storage().resize_(400)
+    return tensor
+
+
+@pytest.mark.parametrize("make", [freed, beyond])
+def test_memory_that_is_not_there_is_not_read_in_place(make: Callable[[], Tensor]) -> None:
+    tensor = make()
+    assert torch_statistics.measure_in_place(tensor, ()) is None
+    assert torch_statistics.summarize_in_place(tensor) is None
+
+
+def test_a_view_up_to_the_last_byte_is_read_in_place() -> None:
+    base = torch.arange(2000.0)
+    tensor = base[1000:].view(20, 50)
+    if (stats := torch_statistics.measure_in_place(tensor, ())) is None:
+        pytest.skip("the compiled loop was not built")
+    assert_stats_agree(stats, reference(tensor.numpy()))
+
+
+class Wrapped(Tensor):
+    """A tensor whose values are elsewhere, as those of a DTensor are."""
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> Tensor:
+        return Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner: Tensor) -> None:
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*[a.inner if isinstance(a, Wrapped) else a for a in args], **(kwargs or {}))
+
+
+def test_subclasses_are_asked_for_their_values() -> None:
+    inner = torch.randn(30, 40)
+    assert torch_statistics.measure_in_place(Wrapped(inner), ()) is None
+    assert_stats_agree(TorchAdapter().measure(Wrapped(inner), ()), reference(inner.numpy()))
+
+
+def test_a_parameter_whose_memory_is_freed_while_it_is_recorded(tmp_path: Path) -> None:
+    """It is said, and everything else is recorded."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    with pytest.warns(ProbeWarning) as caught, probe.capture(model, tmp_path / "a.h5", task="tensor"):
+        weight = model[1].weight
+        memory, size = weight.untyped_storage(), weight.untyped_storage().nbytes()
+        values = weight.detach().clone()
+        memory.resize_(0)
+        model[0](batch())
+        probe.log("x", torch.ones(2))
+        with torch.no_grad():
+            model.register_forward_pre_hook(lambda *_: (memory.resize_(size), weight.data.copy_(values)) and None)
+            model(batch())
+    run = Recording(tmp_path / "a.h5")
+    (text,) = said(caught)
+    assert text.startswith("init param weight of 1 could not be recorded: ")
+    assert [note for _, _, note in run.notes] == [text]
+    assert len(run.find(phase="init")) == 3 and len(run.find(path="", role="output")) == 1
+
+
+def test_settled_statistics_of_two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that is spread over devices: each is waited for by itself, and the order is kept."""
+    tensors = [torch.randn(3, size) for size in (4, 5, 6, 7)]
+    pending = [torch_device.measure_on_device(tensor, (), HashKind.WSUM64) for tensor in tensors]
+    devices = ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
+    together: list[int] = []
+
+    class Numbers:
+        """Stands for a tensor on a device."""
+
+        def __init__(self, values: Tensor, device: str) -> None:
+            self.values, self.device = values, device
+
+        def numel(self) -> int:
+            return self.values.numel()
+
+    def cat(parts: list[Any]) -> Tensor:
+        assert len({part.device for part in parts}) == 1, "tensors of two devices cannot be joined"
+        together.append(len(parts))
+        return plain([part.values for part in parts])
+
+    plain = torch.cat
+    monkeypatch.setattr(torch, "cat", cat)
+    spread = [
+        each._replace(numbers=Numbers(each.numbers, device)) for each, device in zip(pending, devices, strict=True)
+    ]
+    for stats, tensor in zip(torch_device.settle(spread), tensors, strict=True):
+        assert_stats_agree(stats, reference(tensor.numpy(), (), HashKind.WSUM64))
+    assert together == [2, 2]
+
+
+# ---- signs and modes -----------------------------------------------------------------------------------
+
+
+def test_signs_are_kept_but_not_those_of_very_long_axes() -> None:
+    """And what is kept is bounded: long axes of every step's own length would fill the memory."""
+    torch_operations._signs.cache_clear()
+    long = torch_operations._CACHED_SIGNS + 1
+    for size in (10, long):
+        (axis,) = axes_of((size,))
+        values = torch.ones(size, dtype=torch.float64)
+        first = torch_operations._folded(values, axis, 0, size)
+        assert torch.equal(torch_operations._folded(values, axis, 0, size), first)
+    info = torch_operations._signs.cache_info()
+    assert (info.hits, info.currsize) == (1, 1) and info.maxsize == 512
+
+
+def test_signs_that_were_kept_in_inference_mode_can_be_used_outside_of_it() -> None:
+    torch_operations._signs.cache_clear()
+    tensor = torch.randn(30, 40, dtype=torch.float64)
+    with torch.inference_mode(), _Quiet():
+        inside = torch_statistics._measure_by_operations(tensor, (), HashKind.XXH3_128)
+    assert_stats_agree(
+        torch_statistics._measure_by_operations(tensor.requires_grad_().detach(), (), HashKind.XXH3_128), inside
+    )
+
+
+def modes() -> tuple[Any, ...]:
+    cpu = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), *cpu
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        torch.enable_grad, torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16),
+        lambda: torch.autocast("cpu", enabled=False),
+    ],
+    ids=["grad", "no_grad", "inference", "autocast", "no autocast"],
+)  # fmt: skip
+def test_the_users_modes_are_left_and_set_back(around: Callable[[], Any]) -> None:
+    with around():
+        before = modes()
+        for inner in (_Quiet(), TorchAdapter().quiet()):
+            with inner:
+                assert modes()[:3] == (False, False, False)
+                assert not (torch.ones(2, requires_grad=True) * 2).requires_grad
+                assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32
+            assert modes() == before
+        with pytest.raises(ValueError), _Quiet():
+            raise ValueError
+        assert modes() == before
+        inner = _Quiet()
+        inner.__enter__()  # and an interrupt keeps it from its end
+        TorchAdapter().interrupted()
+        assert modes() == before
+        inner.__exit__()
+        assert modes() == before
+    assert not adapter._Quiet._open.all
+
+
+def subnormal(dtype: torch.dtype) -> Tensor:
+    tiny = torch.finfo(dtype).smallest_normal
+    tensor = (torch.randn(40, 50, dtype=torch.float64) * tiny / 8).to(dtype)
+    tensor[0, :3] = torch.tensor([0.0, tiny, -tiny])
+    return tensor
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_it_is_said_when_subnormal_numbers_are_flushed(flushed: bool, tmp_path: Path) -> None:
+    """Their statistics depend on it then, equality (the hash) does not."""
+    tensor = subnormal(torch.float16)
+    expected = reference(tensor.numpy())
+    assert torch.set_flush_denormal(flushed)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with probe.capture(nn.Linear(4, 2), tmp_path / "a.h5", task="tensor"):
+            probe.log("tiny", tensor)
+    torch.set_flush_denormal(False)
+    run = Recording(tmp_path / "a.h5")
+    text = "subnormal numbers count as zeros in statistics: torch.set_flush_denormal() is on"
+    assert said(caught) == [note for _, _, note in run.notes] == ([text] if flushed else [])
+    tiny = run.one(role="value")
+    assert tiny.hash == (expected.hash_hi, expected.hash_lo) and np.array_equal(tiny.values, tensor.numpy())
+    assert flushed or tiny.norm == expected.norm
+
+
+# ---- equality, and writes that are not seen ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_under_collectives_every_tensor_is_read_again(
+    distributed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They write into tensors whose version stays as it was."""
+
+    class Reduce(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            x.detach().numpy()[:] *= 2  # as all_reduce does: the version does not move
+            return x
+
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: distributed)
+    monkeypatch.setattr("probe.session._place_in_the_world", lambda: (0, 1))
+    model = nn.Sequential(Reduce())
+    with probe.capture(model, tmp_path / "a.h5"):
+        model(batch())
+    run = Recording(tmp_path / "a.h5")
+    before, after = run.one(path="0", role="input"), run.one(path="0", role="output")
+    assert (before.hash != after.hash) == distributed
+
+
+def test_memory_that_is_used_again_is_not_taken_for_the_same_tensor(tmp_path: Path) -> None:
+    """Under no_grad a layer's output often lies where the one before it lay."""
+
+    class Chain(nn.Module):
+        def forward(self, x: Tensor) -> list[int]:
+            places = []
+            for number in range(20):
+                y = torch.full((64, 64), float(number))
+                probe.log(f"y{number}", y)
+                places.append(y.data_ptr())
+                del y
+            self.places = len(set(places))
+            return places
+
+    model = Chain()
+    with torch.no_grad(), probe.capture(model, tmp_path / "a.h5", task="tensor"):
+        model(batch())
+    run = Recording(tmp_path / "a.h5")
+    assert model.places < 20, "the memory was not used again: the test shows nothing"
+    assert [s.values[0, 0] for s in run.find(role="value")] == [*range(20)]
+
+
+# ---- hooks that fail -----------------------------------------------------------------------------------
+
+
+def fails(*args: Any, **kwargs: Any) -> Any:
+    raise RuntimeError("planted")
+
+
+class Unprintable:
+    """An option of an optimizer's group that cannot even be printed."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("planted")
+
+
+def test_an_exception_while_contributions_are_added_up_does_not_reach_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes up in a hook on a node, which is no method of the recorder."""
+
+    class Twice(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2 + x.square()
+
+    def train(path: Path | None) -> bytes:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), Twice())
+        if path:
+            probe.start(model, path)
+        model(batch()).sum().backward()
+        probe.stop()
+        return model[0].weight.grad.numpy().tobytes()
+
+    plain = train(None)
+    monkeypatch.setattr("probe.adapters.torch._sum", fails)
+    with pytest.warns(ProbeWarning) as caught:
+        assert train(tmp_path / "a.h5") == plain
+    assert said(caught) == ["not recorded because of an error inside probe: RuntimeError('planted')"]
+    run = Recording(tmp_path / "a.h5")
+    assert not run.find(path="1", role="grad_input") and len(run.find(phase="gradient")) == 2
+
+
+def test_an_option_of_the_optimizer_that_cannot_be_printed(tmp_path: Path) -> None:
+    """The optimizer's hooks are no methods of the recorder either."""
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD([{"params": model.parameters(), "mine": Unprintable()}], 0.1)
+    with probe.capture(model, tmp_path / "a.h5"):
+        model(batch()).sum().backward()
+        optimizer.step()
+    run = Recording(tmp_path / "a.h5")
+    assert len(run.find(role="delta")) == 2 and run.optimizer[0][1].hyper["mine"] == "a Unprintable"
+
+
+def test_a_compiled_optimizer_step_is_left_alone(tmp_path: Path) -> None:
+    """Its hooks would be compiled with it; nothing is recorded there, and nothing breaks."""
+
+    def train(path: Path | None) -> bytes:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, foreach=False)
+        step = torch.compile(lambda: optimizer.step(), backend="eager")
+        if path:
+            probe.start(model, path, optimizer=optimizer)
+        for number in range(2):
+            model(batch(number)).sum().backward()
+            step()
+            optimizer.zero_grad()
+            if path:
+                probe.step(loss=number)
+        probe.stop()
+        return model.weight.detach().numpy().tobytes()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert train(tmp_path / "a.h5") == train(None)
+    assert len(Recording(tmp_path / "a.h5").steps) == 2
