@@ -58,7 +58,8 @@ def _add_parameters(run: Run, prefix: str, model: Any, index_of: dict[str, int])
         run.tensors.append(named)
         run.parameters.append(
             ParameterInfo(tuple(joined(prefix, name) for name in named.names), index_of.get(owner, 0), slot,
-                          facts.shape, facts.dtype, facts.requires_grad, named.is_buffer, named.axes, named.canonical)
+                          facts.shape, facts.dtype, facts.requires_grad, named.is_buffer, named.axes, named.canonical,
+                          named.is_persistent)
         )  # fmt: skip
     return elements
 
