@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from probe.comparison import tolerance
 from probe.comparison.arrangement import Arrangement
-from probe.comparison.charge import SAME_BATCH, Charger, mode_name
+from probe.comparison.buffers import BufferWalk
+from probe.comparison.charge import SAME_BATCH, mode_name
 from probe.comparison.events import Event, Node
 from probe.comparison.given import given_otherwise, is_given
 from probe.comparison.ledger import scale_hint
@@ -18,7 +19,7 @@ from probe.records import Phase, Role
 from probe.statistics import unit_roundoff
 
 
-class ForwardWalk(Charger):
+class ForwardWalk(BufferWalk):
     """Judges what the modules were given and returned."""
 
     # Init
@@ -367,34 +368,6 @@ class ForwardWalk(Charger):
         if self._is_loss(event):
             return tolerance.LOSS.limit(u, sources)
         return tolerance.FORWARD.limit(u, sources)
-
-    # Buffers
-
-    def judge_buffers(self) -> None:
-        """Judge what the step made of the buffers: running statistics whose inputs agree must agree."""
-        before = {(e.pair, e.slot_a): e for e in self.pairs.parameter_events(Phase.INIT, Role.BUFFER)}
-        for event in self.pairs.parameter_events(Phase.UPDATE, Role.BUFFER):
-            metrics = event.metrics
-            if event.is_one_sided or metrics is None:
-                continue
-            sources = Level(self.state.buffers.get((event.pair, event.slot_a), 0.0))
-            old = before.get((event.pair, event.slot_a))
-            if old is not None and old.metrics is not None and old.metrics.is_known:
-                sources.add(old.metrics.rel_l2, self.u(event))
-                if old.metrics.rel_l2 > tolerance.FORWARD.limit(self.u(event), 0.0):
-                    name = f"{event.slot_a} of {self._path_a(event.pair)}"
-                    self.warnings.append(f"the buffer {name} differs {self._when} (rel {old.metrics.rel_l2:.1e})")
-            for node, level in self._forward.items():
-                if node is not None and node.pair == event.pair:
-                    sources.merge(level)
-            limit = tolerance.FORWARD.limit(max(self.u(event), sources.u), sources.error)
-            wrong = metrics.is_known and self.u(event) > 0 and metrics.rel_l2 > limit
-            if self.settle(event, limit, wrong, sources.error):
-                facts = (f"the buffer {event.slot_a} differs after the step, before it and at the inputs both agree",)
-                self._add(Phase.FORWARD, Kind.INTRODUCED, event, event.pair, tolerance.FORWARD, facts,
-                          hint="look at how this module updates its running statistics: momentum, biased variance")  # fmt: skip
-            if metrics.is_known:
-                self.state.buffers[event.pair, event.slot_a] = metrics.rel_l2
 
     # Loss
 

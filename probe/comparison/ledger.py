@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from probe.comparison import tolerance
 from probe.comparison.events import Event, Node, StepPairs
 from probe.comparison.flow import Flow
@@ -27,6 +29,9 @@ class State:
     """relative errors of parameter gradients"""
     buffers: dict[tuple[int, str], float] = field(default_factory=dict)
     """relative errors of buffers after the step"""
+    variances: dict[tuple[int, str], tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    """running variances of both sides after the step, where the frameworks divide by different numbers"""
+    variance_was_told: bool = False
     optimizer: dict[tuple[int, str], float] = field(default_factory=dict)
     """relative errors of the optimizer's state after the step"""
     returned: set[tuple[object, object]] = field(default_factory=set)

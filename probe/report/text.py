@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,6 +20,8 @@ _CONTROL = re.compile(
 )
 """what a terminal obeys, or what changes the order of what it shows"""
 _LONGEST = 200
+_LONGEST_HINT = 1000
+_WIDTH = 120
 _MOST_LISTED = 8
 _SUMMED = "of the gradients that it was computed from"
 
@@ -55,10 +58,10 @@ def render(comparison: Comparison, top: int = 5) -> Text:
     return out
 
 
-def plain(text: str) -> str:
+def plain(text: str, most: int = _LONGEST) -> str:
     """Return a name or message fit for a terminal: no control characters, not endlessly long."""
     safe = harmless(text)
-    return safe if len(safe) <= _LONGEST else f"{safe[: _LONGEST - 1]}…"
+    return safe if len(safe) <= most else f"{safe[: most - 1]}…"
 
 
 def harmless(text: str) -> str:
@@ -92,7 +95,8 @@ def _first(out: Text, comparison: Comparison, first: Divergence) -> None:
     if numbers:
         out.append(f"  {numbers}\n")
     if first.hint:
-        out.append(f"  → {plain(first.hint)}\n", style="bold")
+        lines = textwrap.wrap(plain(first.hint, _LONGEST_HINT), _WIDTH, break_on_hyphens=False)
+        out.append("  → {}\n".format("\n    ".join(lines)), style="bold")
     inherited = sum(slot.verdict == "inherited" for slot in comparison.slots)
     out.append(f"  confidence {first.confidence:.2f}; {inherited} later tensors inherit the error\n\n")
 

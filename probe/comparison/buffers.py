@@ -1,0 +1,55 @@
+"""What a step made of the buffers: running statistics."""
+
+from __future__ import annotations
+
+from probe.comparison import tolerance
+from probe.comparison.charge import Charger
+from probe.comparison.events import Event
+from probe.comparison.result import Kind
+from probe.comparison.running_variance import RunningVariance
+from probe.comparison.tolerance import Level
+from probe.records import Phase, Role
+
+
+class BufferWalk(Charger):
+    """Judges running statistics: where the inputs agree, so must they."""
+
+    def judge_buffers(self) -> None:
+        """Judge what the step made of the buffers."""
+        before = {(e.pair, e.slot_a): e for e in self.pairs.parameter_events(Phase.INIT, Role.BUFFER)}
+        variance = RunningVariance(self.pairs, self.state)
+        explained = []
+        for event in self.pairs.parameter_events(Phase.UPDATE, Role.BUFFER):
+            metrics = event.metrics
+            if event.is_one_sided or metrics is None:
+                continue
+            key = (event.pair, event.slot_a)
+            sources = self._sources_of_buffer(event, before.get(key))
+            limit = tolerance.FORWARD.limit(max(self.u(event), sources.u), sources.error)
+            wrong = metrics.is_known and self.u(event) > 0 and metrics.rel_l2 > limit
+            is_as_expected = variance.explains(event, before.get(key), limit)
+            if wrong and is_as_expected:
+                explained.append(self._path_a(event.pair))
+                wrong = False
+            if self.settle(event, limit, wrong, sources.error):
+                facts = (f"the buffer {event.slot_a} differs after the step, before it and at the inputs both agree",)
+                self._add(Phase.FORWARD, Kind.INTRODUCED, event, event.pair, tolerance.FORWARD, facts,
+                          hint="look at how this module updates its running statistics: momentum, biased variance")  # fmt: skip
+            if metrics.is_known:
+                self.state.buffers[key] = metrics.rel_l2
+        if explained and not self.state.variance_was_told:
+            self.state.variance_was_told = True
+            self.warnings.append(variance.told_of(explained))
+
+    def _sources_of_buffer(self, event: Event, old: Event | None) -> Level:
+        """Return the errors of the buffer before the step, and of what its module was given."""
+        sources = Level(self.state.buffers.get((event.pair, event.slot_a), 0.0))
+        if old is not None and old.metrics is not None and old.metrics.is_known:
+            sources.add(old.metrics.rel_l2, self.u(event))
+            if old.metrics.rel_l2 > tolerance.FORWARD.limit(self.u(event), 0.0):
+                name = f"{event.slot_a} of {self._path_a(event.pair)}"
+                self.warnings.append(f"the buffer {name} differs {self._when} (rel {old.metrics.rel_l2:.1e})")
+        for node, level in self._forward.items():
+            if node is not None and node.pair == event.pair:
+                sources.merge(level)
+        return sources

@@ -1,0 +1,100 @@
+"""Running variances that two frameworks divide by n and by n − 1: no fault, as long as nothing else differs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import probe
+from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy_tensor import Tensor
+from probe.comparison.result import Verdict
+from probe.records import Role
+
+N = 8
+TOLD = (
+    "running_var of 1 differs only by what the frameworks divide by (A, torch, divides by n − 1; B, paddle, divides by n; n = {n}): "
+    "it cannot be set, and only evaluation sees it"
+)
+
+
+class BatchNorm2d(nn.Module):
+    """Keeps running statistics, and does nothing else."""
+
+    def __init__(self, keeps: float, ddof: int, factor: float) -> None:
+        super().__init__(running_mean=nn.Buffer(np.zeros(4, np.float32)), running_var=nn.Buffer(np.ones(4, np.float32)))
+        self.keeps, self.ddof, self.factor = keeps, ddof, np.float32(factor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        new = x.data.var(0, ddof=self.ddof) * self.factor
+        self.running_var.data = (self.keeps * self.running_var.data + (1 - self.keeps) * new).astype(np.float32)
+        return x * 1.0
+
+
+class BatchNorm2D(BatchNorm2d):
+    """The same under Paddle's name."""
+
+
+def record(
+    path: Path, framework: str, *, keeps: float = 0.9, factor: float = 1.0, micros: int = 1, **options: Any
+) -> Path:
+    nn.manual_seed(0)
+    kind, ddof = (BatchNorm2d, 1) if framework == "torch" else (BatchNorm2D, 0)
+    model = nn.Sequential(nn.Linear(4, 4), kind(keeps, ddof, factor), nn.Linear(4, 2))
+    optimizer = nn.SGD(model.parameters(), lr=0.01)
+    with probe.capture(model, path, **options):
+        for step in range(3):
+            for micro in range(micros):
+                x = np.random.default_rng(10 * step + micro).normal(size=(N, 4)).astype(np.float32)
+                (model(Tensor(x)) ** 2.0).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            probe.step()
+    with h5py.File(path, "r+") as file:
+        file.attrs["framework"] = framework
+    return path
+
+
+@pytest.mark.parametrize("options", [{}, {"task": "tensor"}, {"micros": 2}], ids=str)
+def test_what_they_divide_by_is_no_fault(options: dict[str, Any], tmp_path: Path) -> None:
+    found = probe.compare(record(tmp_path / "a.h5", "torch", **options), record(tmp_path / "b.h5", "paddle", **options))
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
+    assert found.warnings.count(TOLD.format(n=N)) == 1
+
+
+def test_what_steps_that_were_not_recorded_left_is_no_fault_either(tmp_path: Path) -> None:
+    options = {"steps": [1, 2]}
+    found = probe.compare(record(tmp_path / "a.h5", "torch", **options), record(tmp_path / "b.h5", "paddle", **options))
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
+    assert any("the buffer running_var of 1 differs before step 1" in text for text in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("framework", "options"),
+    [
+        ("paddle", {"keeps": 0.8}),
+        ("paddle", {"keeps": 0.1}),
+        ("paddle", {"factor": 1.01}),
+        ("paddle", {"factor": 1 + 1 / N}),
+        ("torch", {"factor": 1 - 1 / N}),  # the same framework has no reason to divide otherwise
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_whatever_else_differs_is_found(framework: str, options: dict[str, Any], task: str, tmp_path: Path) -> None:
+    a = record(tmp_path / "a.h5", "torch", task=task)
+    b = record(tmp_path / "b.h5", framework, task=task, **options)
+    found = probe.compare(a, b)
+    first = found.first_divergence
+    assert first is not None and (first.step, first.role, first.path) == (0, Role.BUFFER, "1")
+    assert not any("divide by" in text for text in found.warnings)
+
+
+def test_it_is_not_guessed_where_the_inputs_were_not_recorded(tmp_path: Path) -> None:
+    options = {"phases": ["init", "update"]}
+    found = probe.compare(record(tmp_path / "a.h5", "torch", **options), record(tmp_path / "b.h5", "paddle", **options))
+    assert found.first_divergence is not None and found.first_divergence.role is Role.BUFFER
