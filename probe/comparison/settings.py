@@ -15,6 +15,8 @@ _CLASSES = {"sgd", "adam", "adamw", "adamax", "nadam", "radam", "adagrad", "adad
             "asgd", "lbfgs", "adafactor", "muon", "lamb", "lion"}  # fmt: skip
 """optimizers that are known by name: two different ones are not the same under another name, as FusedAdam is AdamW, and
 PaddlePaddle's and MindSpore's Momentum is PyTorch's SGD"""
+_DECAYS = ("betas", "alpha", "rho")
+"""what optimizers weigh an old average with; the new value has the rest"""
 _SAME = 1e-15
 
 ParameterKey = tuple[int, str]
@@ -43,6 +45,13 @@ def different_settings(pairs: StepPairs) -> dict[ParameterKey, Difference]:
         if texts:
             found[key] = (str(mine[key].group), *texts)
     return found
+
+
+def decay_rounding(pairs: StepPairs) -> float:
+    """Return the relative error of 1 − β where a framework keeps β in float32: 6e-5 at most for Adam's 0.999."""
+    groups = [*pairs.a.reader.groups_of(pairs.step), *pairs.b.reader.groups_of(pairs.step_b)]
+    kept = [value for group in groups for name in _DECAYS for value in _numbers(group.hyper.get(name))]
+    return max((2.0**-24 / (1 - value) for value in kept if 0 < value < 1), default=0.0)
 
 
 def settings_text(differences: Iterable[Difference]) -> str:
@@ -81,6 +90,11 @@ def _settings(pairs: StepPairs, which: str) -> dict[ParameterKey, Setting]:
             if parameter.module in index:
                 found[index[parameter.module], parameter.canonical_slot] = setting
     return found
+
+
+def _numbers(value: object) -> list[float]:
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return [float(each) for each in values if isinstance(each, (int, float))]
 
 
 def _alike(a: object, b: object) -> bool:

@@ -72,6 +72,8 @@ UPDATED_GAIN = 4
 """updates are aligned with what the weights are multiplied by: their errors count this much more at the outputs"""
 NOISY_GRADIENT = 1e-4
 """beyond this error of its gradient, one parameter's update alone proves little under Adam and its kin"""
+SCATTERED = 0.99
+"""below this cosine of its updates too: a part of its gradient is rounding, as a fused key bias is"""
 MOST = 0.6
 """share of parameters beyond which a finding is about all of them"""
 SYSTEMATIC = 0.2

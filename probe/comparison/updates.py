@@ -17,7 +17,7 @@ from probe.comparison.ledger import State
 from probe.comparison.metrics import Metrics, Status
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.scaling import common_factor, factor_of, scaling_text
-from probe.comparison.settings import ParameterKey, different_settings, settings_text
+from probe.comparison.settings import ParameterKey, decay_rounding, different_settings, settings_text
 from probe.comparison.walk import StepWalk
 from probe.records import Phase, Role
 from probe.sketch import WIDTH
@@ -49,6 +49,7 @@ class UpdateJudge:
         self.walk, self.pairs, self.state = walk, pairs, state
         self.settings = different_settings(pairs)
         """parameters whose hyper-parameters differ, and in what"""
+        self._rounding = decay_rounding(pairs)
 
     def judge(self) -> None:
         """Judge the phase, in the order of cause and effect."""
@@ -163,11 +164,13 @@ class UpdateJudge:
         if min(metrics.norm_a, metrics.norm_b) == 0.0 and larger > 4 * u * parameter:
             side = "B" if metrics.norm_b == 0.0 else "A"
             return self._fault(event, math.nan, f"{side} does not change this parameter at all"), bound
-        decay = self._decay(event, metrics, u * parameter)
+        decay = self._decay(event, metrics, 8 * u * parameter + self._rounding * larger)
         if decay is not None:
             return self._fault(event, math.nan, *decay), bound
         noise = math.sqrt(error) + u * parameter / larger
-        weak = self._is_adaptive(event) and error > tolerance.NOISY_GRADIENT
+        # what is really wrong with one parameter's rate keeps the direction; rounding that is divided by itself does not
+        noisy = error > tolerance.NOISY_GRADIENT or metrics.cosine < tolerance.SCATTERED
+        weak = self._is_adaptive(event) and noisy
         if abs(metrics.norm_ratio - 1) > max(tolerance.RATIO_LIMIT, noise):
             text = f"B's update is {metrics.norm_ratio:.4g} times as long as A's"
             weak = weak and 0.5 < metrics.norm_ratio < 2
@@ -198,7 +201,7 @@ class UpdateJudge:
         difference = self.pairs.b.sketches[event.row_b] - self.pairs.a.sketches[event.row_a]
         parameter = self.pairs.a.sketches[before_a]
         length, weight = (float(np.linalg.norm(difference)), float(np.linalg.norm(parameter)))
-        if not weight or length < 8 * rounding or math.prod(self.pairs.a.shapes[event.row_a]) < WIDTH // 4:
+        if not weight or length < rounding or math.prod(self.pairs.a.shapes[event.row_a]) < WIDTH // 4:
             return None
         along = float(difference @ parameter) / weight**2
         if abs(along) * weight < _PARALLEL * length:
@@ -233,7 +236,7 @@ class UpdateJudge:
             parameter = event.slot_a.partition(".")[0]
             error = self.state.gradients.get((event.pair, parameter), 0.0)
             error = max(error, self.state.optimizer.get((event.pair, event.slot_a), 0.0))
-            limit = tolerance.STATE.limit(self.walk.u(event), error)
+            limit = tolerance.STATE.limit(self.walk.u(event), error) + self._rounding
             wrong = metrics.is_known and error <= tolerance.UPDATE_ERROR_LIMIT and metrics.rel_l2 > limit
             self.state.optimizer[event.pair, event.slot_a] = metrics.rel_l2 if metrics.is_known else 1.0
             if self.walk.settle(event, limit, wrong, error):

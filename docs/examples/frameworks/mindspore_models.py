@@ -126,7 +126,7 @@ def optimizer_of(model: nn.Cell, kind: str, weight_decay: float = 0.0) -> nn.Opt
     """Return gradient descent, or Adam."""
     if kind == "sgd":
         return nn.SGD(model.trainable_params(), 0.1, weight_decay=weight_decay)
-    return nn.Adam(model.trainable_params(), 1e-3, eps=1e-8, weight_decay=weight_decay)
+    return nn.Adam(model.trainable_params(), 1e-3, eps=1e-30, weight_decay=weight_decay)
 
 
 def load(model: nn.Cell, weights: dict[str, np.ndarray]) -> None:

@@ -124,7 +124,7 @@ def optimizer_of(model: nn.Layer, kind: str, weight_decay: float = 0.0) -> paddl
     parameters = [parameter for parameter in model.parameters() if not parameter.stop_gradient]
     if kind == "sgd":
         return paddle.optimizer.SGD(0.1, parameters, weight_decay=weight_decay or None)
-    return paddle.optimizer.Adam(1e-3, epsilon=1e-8, parameters=parameters, weight_decay=weight_decay or None)
+    return paddle.optimizer.Adam(1e-3, epsilon=1e-30, parameters=parameters, weight_decay=weight_decay or None)
 
 
 def load(model: nn.Layer, weights: dict[str, np.ndarray]) -> None:

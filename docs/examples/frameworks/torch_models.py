@@ -123,7 +123,7 @@ def optimizer_of(model: nn.Module, kind: str, weight_decay: float = 0.0) -> torc
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if kind == "sgd":
         return torch.optim.SGD(parameters, lr=0.1, weight_decay=weight_decay)
-    return torch.optim.Adam(parameters, lr=1e-3, eps=1e-8, weight_decay=weight_decay)
+    return torch.optim.Adam(parameters, lr=1e-3, eps=1e-30, weight_decay=weight_decay)
 
 
 def load(model: nn.Module, weights: dict[str, np.ndarray]) -> None:
