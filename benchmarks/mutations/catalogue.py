@@ -80,7 +80,7 @@ MUTATIONS = (
     Mutation('gradients stay off after an interrupt', SAME, TORCH,
              '        _Quiet.end()\n',
              '        pass\n',
-             "tests/torch/test_interrupts_torch.py::test_an_interrupt_anywhere_in_probe[hooks-False]"),
+             MODES + "[grad]"),
     Mutation('a tensor is changed in place', SAME, TORCH,
              '        stats = torch_statistics.measure_in_place(tensor, axes)\n',
              '        stats = torch_statistics.measure_in_place(tensor, axes)\n        if tensor.is_floating_point():\n            tensor.data.mul_(1 + 1e-6)\n',
