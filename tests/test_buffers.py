@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -53,3 +54,16 @@ def test_unused_blocks_are_bounded_and_given_back(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("shape", [(), (0, 5), (3, 4)])
 def test_small_arrays_are_plain_ones(shape: tuple[int, ...]) -> None:
     assert buffers.empty(shape, np.dtype("i2")).base is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_does_not_write_into_what_its_parent_copied() -> None:
+    """Anonymous maps are shared with children unless one asks otherwise."""
+    array = buffers.empty(LARGE, np.dtype("f4"))
+    array[:] = 1
+    child = os.fork()
+    if not child:
+        array[:] = 2
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (array == 1).all()

@@ -72,6 +72,23 @@ def test_a_flipped_bit_in_a_table_is_noticed(table: str, tmp_path: Path) -> None
     assert str(caught.value).startswith(f"{path} is damaged: {what} cannot be read (")
 
 
+@pytest.mark.parametrize("size", [5, 5000, 400_000], ids=str)
+@pytest.mark.parametrize("chunk", [0, 1000])
+def test_a_flipped_bit_in_the_values_is_noticed(chunk: int, size: int, tmp_path: Path) -> None:
+    """They have no checksum; their hash stands in the record."""
+    path = tmp_path / "a.h5"
+    writer = Writer(path, INFO)
+    add_record(writer, sample((size,)))
+    end_step(writer)
+    writer.close()
+    values = sample((size,)).tobytes()
+    flipped = values[:2] + bytes([values[2] ^ 1]) + values[3:]
+    path.write_bytes(path.read_bytes().replace(values, flipped))
+    with Reader(path) as reader, pytest.raises(FormatError) as caught:
+        list(reader.parts(0, chunk))
+    assert str(caught.value) == f"{path} is damaged: the values of tensor 0 are not those that were recorded"
+
+
 @pytest.mark.parametrize("at", [9, 20, 44], ids=["size of addresses", "address", "checksum"])
 def test_a_flipped_bit_in_the_superblock_is_noticed(at: int, tmp_path: Path) -> None:
     path = tmp_path / "a.h5"

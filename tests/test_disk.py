@@ -216,6 +216,12 @@ def test_after_a_failure_everything_is_held(tmp_path: Path) -> None:
         disk.commit()
     assert caught.value.errno == errno.EBADF
     assert (tmp_path / "file").read_bytes() == b"old" * 5000
+    os.close(disk._descriptor)
+    disk._descriptor = os.open(tmp_path / "file", os.O_RDWR)  # there is room again
+    write(disk, 0, b"new")
+    with pytest.raises(OSError):
+        disk.commit()
+    assert (tmp_path / "file").read_bytes() == b"old" * 5000
     disk.close()
 
 

@@ -46,7 +46,9 @@ def try_out(tree: Path, mutation: Mutation) -> str:
         status = _status(tree, mutation.test)
     finally:
         path.write_text(original, encoding="utf-8")
-    return {0: "NOT CAUGHT", 1: "caught", None: "caught"}.get(status, f"pytest ended with {status}")
+    if status is None or status < 0:  # it hung, or the process crashed
+        return "caught"
+    return {0: "NOT CAUGHT", 1: "caught"}.get(status, f"pytest ended with {status}")
 
 
 def _status(tree: Path, test: str) -> int | None:

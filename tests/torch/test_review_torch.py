@@ -234,6 +234,29 @@ def test_it_is_said_when_subnormal_numbers_are_flushed(flushed: bool, tmp_path: 
     assert flushed or tiny.norm == expected.norm
 
 
+def test_no_hook_puts_another_tensor_in_the_place_of_the_users(tmp_path: Path) -> None:
+    """Not even an equal one: what a module returned is what its caller gets, and so are arguments and gradients."""
+    made: list[Tensor] = []
+    given: list[Tensor] = []
+
+    class Layer(nn.Module):
+        def forward(self, x: Tensor, *, scale: Tensor) -> Tensor:
+            given.extend((x, scale))
+            made.append(x * scale)
+            return made[-1]
+
+    model = Layer()
+    with probe.capture(model, tmp_path / "a.h5", task="tensor"):
+        x, scale = batch().requires_grad_(), torch.ones(4, requires_grad=True)
+        output = model(x, scale=scale)
+        gradient = torch.ones_like(output)
+        arrived: list[Tensor] = []
+        output.register_hook(arrived.append)
+        output.backward(gradient)
+    assert output is made[0] and given[0] is x and given[1] is scale
+    assert type(output.grad_fn).__name__ == "MulBackward0" and arrived[0].data_ptr() == gradient.data_ptr()
+
+
 # ---- equality, and writes that are not seen ------------------------------------------------------------
 
 

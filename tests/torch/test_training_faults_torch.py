@@ -20,6 +20,8 @@ from torch import Tensor, nn  # noqa: E402
 
 import probe  # noqa: E402
 from probe.errors import ProbeWarning, RecordingError  # noqa: E402
+from probe.recorder.measuring import Measuring  # noqa: E402
+from probe.records import Phase  # noqa: E402
 from probe.testing import Recording, sample  # noqa: E402
 
 
@@ -186,6 +188,31 @@ def test_a_gradient_that_failed_halfway_is_not_taken_for_whole(tmp_path: Path) -
     for s in whole:
         gradient = training.model.get_parameter(f"{s.path}.{s.slot}").grad
         assert np.array_equal(s.values, gradient.numpy())
+
+
+def test_an_exception_in_a_hook_on_a_tensor_does_not_reach_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(path: Path | None) -> bytes:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+        if path:
+            probe.start(model, path)
+        model(batch()).sum().backward()
+        probe.stop()
+        return model[0].weight.grad.numpy().tobytes()
+
+    def observe(self: Measuring, phase: Phase, *args: Any, **kwargs: Any) -> None:
+        if phase is Phase.BACKWARD:
+            raise Planted
+        whole(self, phase, *args, **kwargs)
+
+    plain, whole = train(None), Measuring.observe
+    monkeypatch.setattr(Measuring, "observe", observe)
+    with pytest.warns(ProbeWarning) as caught:
+        assert train(tmp_path / "a.h5") == plain
+    assert said(caught) == ["not recorded because of an error inside probe: Planted()"]
+    assert len(Recording(tmp_path / "a.h5").find(phase="gradient")) == 2
 
 
 # ---- probe's functions in another order ----------------------------------------------------------------
