@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -18,6 +16,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn
 
 from probe import buffers, kernel
+from probe.adapters import mindspore_calls as calls
 from probe.adapters import mindspore_optimizers as optimizers
 from probe.adapters import mindspore_statistics as statistics
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
@@ -144,9 +143,8 @@ class MindSporeAdapter(Adapter):
 
     def context(self) -> CallContext:
         in_backward = executor.get_current_autodiff_engine_id() >= 0
-        if self._backwards is not None and not in_backward:
-            self._backwards.hook()
-        return CallContext(executor.requires_grad(), in_backward, "")
+        begins = bool(calls.entering) and calls.entering[-1].requires_grad and executor.enable_grad()
+        return CallContext(executor.requires_grad() or begins, in_backward, "")
 
     def on_call(
         self,
@@ -154,16 +152,7 @@ class MindSporeAdapter(Adapter):
         before: Callable[[tuple[Any, ...], dict[str, Any]], None],
         after: Callable[[object, bool], None],
     ) -> Removal:
-        if module.has_bprop:
-            raise TypeError("a cell with a bprop of its own runs no forward hooks")
-        mine = weakref.ref(module)
-        first = module.register_forward_pre_hook(_PreHook(mine, before), with_kwargs=True)
-        try:
-            second = module.register_forward_hook(_PostHook(mine, after), with_kwargs=True, always_call=True)
-        except BaseException:
-            first.remove()
-            raise
-        return _both(first, second)
+        return calls.watch(module, before, after)
 
     def on_gradient(self, tensor: Tensor, found: Callable[[Tensor], None]) -> Removal | None:
         return tensor.register_hook(found).remove if self.requires_grad(tensor) else None
@@ -236,43 +225,6 @@ class MindSporeAdapter(Adapter):
 
     def optimizer_state(self, optimizer: nn.Cell, parameter: Parameter) -> dict[str, Tensor]:
         return optimizers.state_of(optimizer, parameter)
-
-
-class _CallHook:
-    """A hook that belongs to one cell: in copies of it it does nothing."""
-
-    def __init__(self, module: Callable[[], object], call: Callable[..., None]) -> None:
-        self._module, self._call = module, call
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _CallHook:
-        return type(self)(_nothing, _nothing)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (_nothing, _nothing)
-
-
-class _PreHook(_CallHook):
-    def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._module() is module:
-            self._call(args, kwargs)
-
-
-class _PostHook(_CallHook):
-    def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
-        if self._module() is module:
-            self._call(output, output is None and sys.exc_info()[0] is not None)
-
-
-def _nothing(*args: object) -> None:
-    return None
-
-
-def _both(first: Any, second: Any) -> Removal:
-    def remove() -> None:
-        first.remove()
-        second.remove()
-
-    return remove
 
 
 def _named_cells(model: nn.Cell) -> Iterator[tuple[str, nn.Cell]]:

@@ -16,6 +16,7 @@ mindspore = pytest.importorskip("mindspore")
 
 from mindspore import Parameter, Tensor, nn, ops  # noqa: E402
 
+from probe.adapters import mindspore_calls as calls  # noqa: E402
 from probe.adapters.mindspore import MindSporeAdapter  # noqa: E402
 from probe.adapters.mindspore_optimizers import CLASSES  # noqa: E402
 from probe.statistics import measure  # noqa: E402
@@ -126,11 +127,13 @@ class TestMindSporeAdapter(AdapterContract):
             self.gradients.pop(id(parameter), None)
 
     def hooks(self, *objects: Any) -> int:
-        count = sum("__call__" in vars(kind) for kind in CLASSES)
+        count = sum("__call__" in vars(kind) for kind in CLASSES) + calls.is_replaced()
+        count += "grad" in vars(nn.cell._pynative_executor)
         for item in objects:
             if isinstance(item, nn.Cell):
                 cells = [cell for _, cell in item.cells_and_names()]
                 count += sum(len(cell._forward_pre_hook) + len(cell._forward_hook) for cell in cells)
+                count += sum(len(calls.watched.get(id(cell), ())) for cell in cells)
                 count += sum(len(parameter.hooks()) for parameter in item.get_parameters())
             else:
                 count += len(item.hooks())
