@@ -61,7 +61,7 @@ class MindSporeAdapter(Adapter):
     def modules(self, model: nn.Cell) -> Iterable[NamedModule]:
         for path, cell in _named_cells(model):
             inside = [name for name, child in cell._cells.items() if child is not None and name != "_recompute_cell"]
-            yield NamedModule(path, cell, not inside)
+            yield NamedModule(path, cell, not inside or _is_compiled(cell))
 
     def parameters(self, model: nn.Cell) -> Iterable[NamedTensor]:
         found: dict[int, tuple[list[str], Tensor, nn.Cell, str]] = {}
@@ -155,7 +155,11 @@ class MindSporeAdapter(Adapter):
         return calls.watch(module, before, after)
 
     def on_gradient(self, tensor: Tensor, found: Callable[[Tensor], None]) -> Removal | None:
-        return tensor.register_hook(found).remove if self.requires_grad(tensor) else None
+        def arrived(gradient: Tensor | None) -> None:
+            if gradient is not None:  # nothing was made of the tensor that the loss depends on
+                found(gradient)
+
+        return Tensor.register_hook(tensor, arrived).remove if self.requires_grad(tensor) else None
 
     def graph_edges(self, tensors: Sequence[Tensor]) -> list[object]:
         edges = [edge_of(tensor) for tensor in tensors]

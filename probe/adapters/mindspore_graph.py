@@ -194,6 +194,8 @@ class Backwards:
     def _finish(self) -> None:
         arrived, self._arrived = self._arrived, {}
         for index, gradient in arrived.items():
+            if gradient is None:
+                continue
             key = id(self._parameters[index])
             before = self._sums.get(key)
             try:
