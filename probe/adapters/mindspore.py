@@ -24,6 +24,7 @@ from probe.adapters.mindspore_graph import Backwards, Clock, collect, crossings,
 from probe.adapters.mindspore_statistics import array_of, name_of, tensor_of
 from probe.layouts import class_names, layout_of
 from probe.records import TensorStats
+from probe.statistics import dtype_of
 
 _RUNNING_STATISTICS = ("moving_mean", "moving_variance", "running_mean", "running_var", "num_batches_tracked")
 """parameters without gradient that are buffers"""
@@ -132,6 +133,10 @@ class MindSporeAdapter(Adapter):
         copy = buffers.empty(array.shape, array.dtype)
         np.copyto(copy, array)
         return copy
+
+    def assign(self, tensor: Tensor, values: np.ndarray) -> None:
+        """Put values of its shape into a parameter or buffer, in place, cast to its dtype."""
+        tensor.assign_value(tensor_of(values.astype(dtype_of(name_of(tensor.dtype)))))
 
     def snapshot(self, tensor: Tensor) -> Tensor:
         return tensor_of(array_of(tensor).copy())
