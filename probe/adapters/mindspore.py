@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -18,6 +16,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn
 
 from probe import buffers, kernel
+from probe.adapters import mindspore_calls as calls
 from probe.adapters import mindspore_optimizers as optimizers
 from probe.adapters import mindspore_statistics as statistics
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
@@ -25,6 +24,7 @@ from probe.adapters.mindspore_graph import Backwards, Clock, collect, crossings,
 from probe.adapters.mindspore_statistics import array_of, name_of, tensor_of
 from probe.layouts import class_names, layout_of
 from probe.records import TensorStats
+from probe.statistics import dtype_of
 
 _RUNNING_STATISTICS = ("moving_mean", "moving_variance", "running_mean", "running_var", "num_batches_tracked")
 """parameters without gradient that are buffers"""
@@ -62,7 +62,7 @@ class MindSporeAdapter(Adapter):
     def modules(self, model: nn.Cell) -> Iterable[NamedModule]:
         for path, cell in _named_cells(model):
             inside = [name for name, child in cell._cells.items() if child is not None and name != "_recompute_cell"]
-            yield NamedModule(path, cell, not inside)
+            yield NamedModule(path, cell, not inside or _is_compiled(cell))
 
     def parameters(self, model: nn.Cell) -> Iterable[NamedTensor]:
         found: dict[int, tuple[list[str], Tensor, nn.Cell, str]] = {}
@@ -134,6 +134,10 @@ class MindSporeAdapter(Adapter):
         np.copyto(copy, array)
         return copy
 
+    def assign(self, tensor: Tensor, values: np.ndarray) -> None:
+        """Put values of its shape into a parameter or buffer, in place, cast to its dtype."""
+        tensor.assign_value(tensor_of(values.astype(dtype_of(name_of(tensor.dtype)))))
+
     def snapshot(self, tensor: Tensor) -> Tensor:
         return tensor_of(array_of(tensor).copy())
 
@@ -144,9 +148,8 @@ class MindSporeAdapter(Adapter):
 
     def context(self) -> CallContext:
         in_backward = executor.get_current_autodiff_engine_id() >= 0
-        if self._backwards is not None and not in_backward:
-            self._backwards.hook()
-        return CallContext(executor.requires_grad(), in_backward, "")
+        begins = bool(calls.entering) and calls.entering[-1].requires_grad and executor.enable_grad()
+        return CallContext(executor.requires_grad() or begins, in_backward, "")
 
     def on_call(
         self,
@@ -154,19 +157,14 @@ class MindSporeAdapter(Adapter):
         before: Callable[[tuple[Any, ...], dict[str, Any]], None],
         after: Callable[[object, bool], None],
     ) -> Removal:
-        if module.has_bprop:
-            raise TypeError("a cell with a bprop of its own runs no forward hooks")
-        mine = weakref.ref(module)
-        first = module.register_forward_pre_hook(_PreHook(mine, before), with_kwargs=True)
-        try:
-            second = module.register_forward_hook(_PostHook(mine, after), with_kwargs=True, always_call=True)
-        except BaseException:
-            first.remove()
-            raise
-        return _both(first, second)
+        return calls.watch(module, before, after)
 
     def on_gradient(self, tensor: Tensor, found: Callable[[Tensor], None]) -> Removal | None:
-        return tensor.register_hook(found).remove if self.requires_grad(tensor) else None
+        def arrived(gradient: Tensor | None) -> None:
+            if gradient is not None:  # nothing was made of the tensor that the loss depends on
+                found(gradient)
+
+        return Tensor.register_hook(tensor, arrived).remove if self.requires_grad(tensor) else None
 
     def graph_edges(self, tensors: Sequence[Tensor]) -> list[object]:
         edges = [edge_of(tensor) for tensor in tensors]
@@ -236,43 +234,6 @@ class MindSporeAdapter(Adapter):
 
     def optimizer_state(self, optimizer: nn.Cell, parameter: Parameter) -> dict[str, Tensor]:
         return optimizers.state_of(optimizer, parameter)
-
-
-class _CallHook:
-    """A hook that belongs to one cell: in copies of it it does nothing."""
-
-    def __init__(self, module: Callable[[], object], call: Callable[..., None]) -> None:
-        self._module, self._call = module, call
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _CallHook:
-        return type(self)(_nothing, _nothing)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (_nothing, _nothing)
-
-
-class _PreHook(_CallHook):
-    def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._module() is module:
-            self._call(args, kwargs)
-
-
-class _PostHook(_CallHook):
-    def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
-        if self._module() is module:
-            self._call(output, output is None and sys.exc_info()[0] is not None)
-
-
-def _nothing(*args: object) -> None:
-    return None
-
-
-def _both(first: Any, second: Any) -> Removal:
-    def remove() -> None:
-        first.remove()
-        second.remove()
-
-    return remove
 
 
 def _named_cells(model: nn.Cell) -> Iterator[tuple[str, nn.Cell]]:

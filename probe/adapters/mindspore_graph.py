@@ -123,39 +123,28 @@ def added(parts: Sequence[Tensor]) -> Tensor:
 
 
 class Backwards:
-    """The backward passes under way, and the parameters that each has given a gradient to.
+    """Backward passes, and the parameters that each gives a gradient to.
 
     MindSpore keeps no gradients at parameters: what hooks on the parameters see is added up here until it is used.
+    The hooks are there only while backward runs, since ``mindspore.jit`` would compile them and fail; so it is
+    the executor's own ``grad`` that is replaced.
     """
 
     def __init__(self, parameters: Sequence[Parameter], ended: Callable[[list[int]], None]) -> None:
         self._ended = ended
-        self._open: dict[int, dict[int, Tensor]] = {}
         self._parameters = list(parameters)
-        self._unhooked = list(range(len(self._parameters)))
-        self._handles: list[Any] = []
+        self._plain = executor.grad
+        self._running = False
+        self._arrived: dict[int, Tensor | Exception] = {}
         self._sums: dict[int, Tensor | Exception] = {}
-        try:
-            self.hook()
-        except BaseException:
-            self.remove()
-            raise
-
-    def hook(self) -> None:
-        """Hook the parameters that have a gradient, and were not hooked before: some may have been unfrozen."""
-        unhooked, self._unhooked = self._unhooked, []
-        for index in unhooked:
-            parameter = self._parameters[index]
-            if isinstance(parameter, Parameter) and parameter.requires_grad:
-                self._handles.append(parameter.register_hook(functools.partial(self._arrived, index)))
-            else:
-                self._unhooked.append(index)
+        self._replacement = self._grad
+        executor.grad = self._replacement
 
     def remove(self) -> None:
-        """Take all hooks off."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles, self._parameters, self._unhooked = [], [], []
+        """Hook no backward pass any more."""
+        if vars(executor).get("grad") is self._replacement:
+            del executor.grad
+        self._parameters = []
         self.forget()
 
     def sum_of(self, parameter: Parameter) -> Tensor | None:
@@ -173,25 +162,40 @@ class Backwards:
     def forget(self) -> None:
         """Begin anew for all parameters."""
         self._sums.clear()
-        self._open.clear()
 
-    def _arrived(self, index: int, gradient: Tensor) -> None:
+    def _grad(self, *args: Any, **kwargs: Any) -> Any:
+        if self._running or not self._parameters:  # computing again what lies inside a pass
+            return self._plain(*args, **kwargs)
+        self._running = True
+        handles = self._hook()
         try:
-            self._take(index, gradient)
-        except Exception:  # noqa: BLE001  it would end the training; the gradient is missing in the file
-            self._open.clear()
+            result = self._plain(*args, **kwargs)
+        except BaseException:
+            self._arrived.clear()
+            raise
+        finally:
+            self._running = False
+            for handle in handles:
+                handle.remove()
+        self._finish()
+        return result
 
-    def _take(self, index: int, gradient: Tensor) -> None:
-        engine = executor.get_current_autodiff_engine_id()
-        arrived = self._open.get(engine)
-        if arrived is None:
-            arrived = self._open[engine] = {}
-            executor.queue_backward_final_callback(functools.partial(self._finish, engine))
-        arrived[index] = gradient
+    def _hook(self) -> list[Any]:
+        handles = []
+        for index, parameter in enumerate(self._parameters):
+            if not isinstance(parameter, Parameter) or not parameter.requires_grad:
+                continue
+            try:  # not Parameter.register_hook: that makes compiled functions compile again
+                handles.append(Tensor.register_hook(parameter, functools.partial(self._arrived.__setitem__, index)))
+            except Exception as error:  # noqa: BLE001  it would end the training
+                self._arrived[index] = error
+        return handles
 
-    def _finish(self, engine: int) -> None:
-        arrived = self._open.pop(engine, {})
+    def _finish(self) -> None:
+        arrived, self._arrived = self._arrived, {}
         for index, gradient in arrived.items():
+            if gradient is None:
+                continue
             key = id(self._parameters[index])
             before = self._sums.get(key)
             try:

@@ -9,6 +9,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn
 from mindspore.experimental.optim import Optimizer as GroupedOptimizer
 
+from probe.adapters import mindspore_calls as calls
 from probe.adapters.base import Group
 from probe.adapters.mindspore_statistics import array_of, tensor_of
 from probe.errors import RecordingError
@@ -30,19 +31,11 @@ _SETTINGS = {
 
 def watch(optimizer: nn.Cell, before: Before, after: After) -> Removal:
     """Call ``before(optimizer, gradients)`` and ``after(optimizer)`` around the steps of one optimizer."""
-    first = optimizer.register_forward_pre_hook(lambda cell, args, kwargs: before(cell, _given(args, kwargs)),
-                                                with_kwargs=True)  # fmt: skip
-    try:
-        second = optimizer.register_forward_hook(lambda cell, args, output: after(cell))
-    except BaseException:
-        first.remove()
-        raise
-
-    def remove() -> None:
-        first.remove()
-        second.remove()
-
-    return remove
+    return calls.watch(
+        optimizer,
+        lambda args, kwargs: before(optimizer, _given(args, kwargs)),
+        lambda output, raised: None if raised else after(optimizer),
+    )
 
 
 def watch_all(before: Before, after: After) -> Removal:

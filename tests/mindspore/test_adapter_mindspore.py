@@ -16,9 +16,10 @@ mindspore = pytest.importorskip("mindspore")
 
 from mindspore import Parameter, Tensor, nn, ops  # noqa: E402
 
+from probe.adapters import mindspore_calls as calls  # noqa: E402
 from probe.adapters.mindspore import MindSporeAdapter  # noqa: E402
 from probe.adapters.mindspore_optimizers import CLASSES  # noqa: E402
-from probe.statistics import measure  # noqa: E402
+from probe.statistics import dtype_of, measure  # noqa: E402
 from probe.testing import DTYPES, AdapterContract, assert_stats_agree  # noqa: E402
 
 UNSIGNED = ("uint16", "uint32", "uint64")
@@ -126,11 +127,13 @@ class TestMindSporeAdapter(AdapterContract):
             self.gradients.pop(id(parameter), None)
 
     def hooks(self, *objects: Any) -> int:
-        count = sum("__call__" in vars(kind) for kind in CLASSES)
+        count = sum("__call__" in vars(kind) for kind in CLASSES) + calls.is_replaced()
+        count += "grad" in vars(nn.cell._pynative_executor)
         for item in objects:
             if isinstance(item, nn.Cell):
                 cells = [cell for _, cell in item.cells_and_names()]
                 count += sum(len(cell._forward_pre_hook) + len(cell._forward_hook) for cell in cells)
+                count += sum(len(calls.watched.get(id(cell), ())) for cell in cells)
                 count += sum(len(parameter.hooks()) for parameter in item.get_parameters())
             else:
                 count += len(item.hooks())
@@ -145,3 +148,17 @@ def test_bfloat16_is_read_bit_for_bit() -> None:
     tensor = Tensor.from_numpy(array.copy())
     assert ADAPTER.values(tensor).tobytes() == array.tobytes()
     assert_stats_agree(ADAPTER.measure(tensor, ()), measure(array))
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
+def test_values_can_be_put_into_parameters_and_buffers(name: str) -> None:
+    values = np.random.default_rng(0).standard_normal((3, 4))
+    for kind in (Parameter, Tensor):
+        tensor = kind(Tensor(np.zeros((3, 4), np.float32)).astype(getattr(mindspore, name)))
+        ADAPTER.assign(tensor, values)
+        assert np.array_equal(ADAPTER.values(tensor), values.astype(dtype_of(name)))
+        assert ADAPTER.facts(tensor).dtype == name
+    dense = nn.Dense(4, 3)
+    ADAPTER.assign(dense.weight, values)
+    expected = np.ones((1, 4), np.float32) @ values.astype(np.float32).T + dense.bias.asnumpy()
+    assert np.allclose(dense(Tensor(np.ones((1, 4), np.float32))).asnumpy(), expected, atol=1e-6)

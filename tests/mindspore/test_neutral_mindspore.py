@@ -24,6 +24,7 @@ from mindspore import Tensor, nn  # noqa: E402
 from zoo_mindspore import CASES, Result, train  # noqa: E402
 
 import probe  # noqa: E402
+from probe.adapters import mindspore_calls as calls  # noqa: E402
 from probe.adapters.mindspore import MindSporeAdapter  # noqa: E402
 from probe.adapters.mindspore_optimizers import CLASSES  # noqa: E402
 
@@ -42,8 +43,11 @@ def stopped() -> Iterator[None]:
 def hooks(model: nn.Cell, optimizer: nn.Cell) -> set[tuple]:
     """Every hook on the cells and parameters of a model and its optimizer, and those of the process."""
     found = {("all", kind.__name__) for kind in CLASSES if "__call__" in vars(kind)}
+    found |= {("all", "call")} if calls.is_replaced() else set()
+    found |= {("all", "grad")} if "grad" in vars(nn.cell._pynative_executor) else set()
     for root in (model, optimizer):
         for path, cell in root.cells_and_names():
+            found |= {(path, id(watch)) for watch in calls.watched.get(id(cell), ())}
             found |= {(path, name, key) for name in CELL_HOOKS for key in getattr(cell, name)}
         for path, parameter in root.parameters_and_names():
             found |= {(path, id(hook)) for hook in parameter.hooks()}
@@ -107,8 +111,10 @@ WAYS += [("mlp", "norms", False), ("mlp", "structure", True)]
 @pytest.mark.parametrize(("name", "task", "watched"), WAYS)
 def test_a_recorded_training_is_bitwise_the_same(name: str, task: str, watched: bool, tmp_path: Path) -> None:
     recording = Recording(tmp_path / "a.h5", task, watched)
-    if task == "norms":
+    if task == "norms" or name in ("shared_and_tied", "partly_compiled"):
         recording.least = 10
+    if name == "compiled_step":
+        recording.least = -1
     assert_same(plain(name), train(CASES[name], recording))
 
 

@@ -57,6 +57,27 @@ class Cnn(nn.Cell):
         return self.head(x.reshape(x.shape[0], -1))
 
 
+class PartlyCompiled(nn.Cell):
+    """A model of which one part is compiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Dense(6, 6), CompiledBlock(), nn.Dense(6, 3)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.last(self.middle(self.first(x)))
+
+
+class CompiledBlock(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.act = nn.Dense(6, 6), nn.ReLU()
+
+    @mindspore.jit
+    def construct(self, x: Tensor) -> Tensor:
+        return self.act(self.layer(x))
+
+
 class Recurrent(nn.Cell):
     def __init__(self) -> None:
         super().__init__()
@@ -152,6 +173,25 @@ def functional(case: Case, model: nn.Cell, optimizer: nn.Cell, result: Result, d
         done(loss)
 
 
+def compiled(case: Case, model: nn.Cell, optimizer: nn.Cell, result: Result, done: Callable[[Tensor], None]) -> None:
+    """The whole step in one compiled function."""
+
+    def forward(x: Tensor) -> Tensor:
+        return model(x).square().mean()
+
+    differentiate = mindspore.value_and_grad(forward, None, optimizer.parameters)
+
+    @mindspore.jit
+    def step(x: Tensor) -> Tensor:
+        loss, gradients = differentiate(x)
+        return ops.depend(loss, optimizer(gradients))
+
+    for number in range(STEPS):
+        loss = step(batch(number, 4, 6))
+        result.losses.append(bits(loss))
+        done(loss)
+
+
 class WithLoss(nn.Cell):
     """A network with its loss, as ``nn.TrainOneStepCell`` takes it."""
 
@@ -233,6 +273,8 @@ CASES = {
     "loss_scale_of_optimizer": Case(Mlp, optimizer=lambda w: nn.Momentum(w, 0.05, 0.9, loss_scale=4.0)),
     "float16": Case(lambda: half(Mlp())),
     "train_one_step_cell": Case(Mlp, train=one_step),
+    "partly_compiled": Case(PartlyCompiled),
+    "compiled_step": Case(Shared, train=compiled),
     "model_train": Case(Mlp, train=by_model),
 }
 
