@@ -137,7 +137,7 @@ class PaddleAdapter(Adapter):
         return paddle_statistics.measure(tensor, axes)
 
     def summarize(self, tensor: paddle.Tensor) -> TensorStats:
-        return paddle_statistics.measure(tensor, (), hashed=False)
+        return paddle_statistics.summarize(tensor)
 
     def measure_update(
         self, after: paddle.Tensor, before: paddle.Tensor, axes: Sequence[int]
