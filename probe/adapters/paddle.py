@@ -219,12 +219,7 @@ class PaddleAdapter(Adapter):
         before: Callable[[list[Group], str], None],
         after: Callable[[list[Group]], None],
     ) -> Removal:
-        def ready(groups: list[Group], why_not: str) -> None:
-            if self._backwards is not None:
-                self._backwards.settle()
-            before(groups, why_not)
-
-        self._updates = Updates(optimizer, ready, after)
+        self._updates = Updates(optimizer, before, after)
         return self._updates.remove
 
     def optimizer_state(self, optimizer: Optimizer, parameter: paddle.Tensor) -> dict[str, paddle.Tensor]:

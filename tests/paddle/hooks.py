@@ -27,13 +27,21 @@ _count("_register_grad_hook", 1)
 _count("_remove_grad_hook", -1)
 
 
-def _wrapped_methods() -> int:
-    classes, left = set(), [paddle.optimizer.Optimizer]
+def _methods() -> dict[tuple[type, str], Any]:
+    found, left = {}, [paddle.optimizer.Optimizer]
     while left:
         each = left.pop()
-        classes.add(each)
+        found.update({(each, name): member for name, member in vars(each).items() if callable(member)})
         left += each.__subclasses__()
-    return sum(hasattr(member, "_probe_updates") for each in classes for member in vars(each).values())
+    return found
+
+
+_ORIGINAL = _methods()
+"""of all optimizer classes, before anything is recorded"""
+
+
+def _wrapped_methods() -> int:
+    return sum(member is not _ORIGINAL.get(place, member) for place, member in _methods().items())
 
 
 def live_hooks(*objects: Any) -> int:

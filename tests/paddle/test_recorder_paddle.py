@@ -17,6 +17,7 @@ from paddle.distributed.fleet.utils import recompute  # noqa: E402
 
 import probe  # noqa: E402
 from probe.adapters.paddle import PaddleAdapter  # noqa: E402
+from probe.adapters.paddle_backward import set_hook  # noqa: E402
 from probe.errors import ProbeWarning, RecordingError  # noqa: E402
 from probe.testing import Recording  # noqa: E402
 
@@ -112,6 +113,17 @@ def test_tensors_that_are_attributes_are_no_buffers(tmp_path: Path) -> None:
 
 
 # ---- optimizers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("update", [zoo.step_and_clear, zoo.minimize])
+def test_gradients_as_used_are_clipped_by_value(update: Update, tmp_path: Path) -> None:
+    model = nn.Linear(6, 2)
+    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters(), grad_clip=nn.ClipGradByValue(0.01))
+    run = recorded(tmp_path / "a.h5", model, optimizer, update)
+    for slot in ("weight", "bias"):
+        left = run.one(phase="gradient", slot=slot).values
+        used = run.one(phase="update", role="param_grad", slot=slot).values
+        assert np.array_equal(used, left.clip(-0.01, 0.01)) and not np.array_equal(used, left)
 
 
 @pytest.mark.parametrize("update", [zoo.step_and_clear, zoo.minimize])
@@ -271,6 +283,66 @@ def test_recomputation_is_recognised_and_gradients_are_recorded_once(reentrant: 
         assert run.one(role="grad_output", path=path, slot="0").values.any()
 
 
+def test_a_gradient_that_passes_inside_and_outside_of_a_segment_is_recorded_when_it_is_whole(tmp_path: Path) -> None:
+    class Twice(nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(recompute(self.layer, self.layer(x), use_reentrant=True))
+
+    model = Twice()
+    run = recorded(tmp_path / "a.h5", model)
+    for slot, parameter in model.layer.named_parameters():
+        assert np.array_equal(run.one(phase="gradient", slot=slot).values, parameter.grad.numpy()), slot
+
+
+def test_gradients_are_recorded_when_the_model_begins_with_a_segment(tmp_path: Path) -> None:
+    class First(nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inside, self.outside = nn.Linear(6, 6), nn.Linear(6, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.outside(recompute(self.inside, x, use_reentrant=True))
+
+    model, x = First(), zoo.batch(0, 4, 6)
+    x.stop_gradient = False
+    with probe.capture(model, tmp_path / "a.h5"):
+        model(x).sum().backward()
+        probe.step()
+    run = Recording(tmp_path / "a.h5")
+    assert sorted(s.path for s in run.find(phase="gradient")) == ["inside"] * 2 + ["outside"] * 2
+
+
+def test_what_a_hook_returns_does_not_reach_the_framework() -> None:
+    x = zoo.batch(0, 2)
+    x.stop_gradient = False
+    set_hook(x, lambda gradient: 1)  # it would end the process
+    (x * 2).sum().backward()
+    assert x.grad.tolist() == [2, 2]
+
+
+def test_writes_that_do_not_count_are_seen(tmp_path: Path) -> None:
+    class Writes(nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Identity(), nn.Identity()
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x)
+            x.set_value(paddle.zeros_like(x))
+            return self.second(x)
+
+    model = Writes()
+    with probe.capture(model, tmp_path / "a.h5", task="tensor"):
+        model(zoo.batch(0, 4, 6))
+    run = Recording(tmp_path / "a.h5")
+    assert run.one(path="first", role="output").values.any()
+    assert not run.one(path="second", role="input").values.any()
+
+
 def test_a_backward_that_failed_leaves_nothing_to_the_next(tmp_path: Path) -> None:
     def fail(gradient: Tensor) -> None:
         raise ZeroDivisionError
@@ -282,7 +354,7 @@ def test_a_backward_that_failed_leaves_nothing_to_the_next(tmp_path: Path) -> No
         with pytest.raises(OSError, match="ZeroDivisionError"):
             model[1](hidden).sum().backward()
         for parameter in model.parameters():
-            parameter.clear_gradient(False)
+            parameter.clear_gradient(True)
         model[0](zoo.batch(1, 4, 6)).sum().backward()
         probe.step()
     run = Recording(tmp_path / "a.h5")
