@@ -40,13 +40,14 @@ _ORIGINAL = _methods()
 """of all optimizer classes, before anything is recorded"""
 
 
-def _wrapped_methods() -> int:
-    return sum(member is not _ORIGINAL.get(place, member) for place, member in _methods().items())
+def wrapped_methods() -> list[tuple[type, str]]:
+    """Return the methods of optimizer classes that are not those that were there at first."""
+    return [place for place, member in _methods().items() if member is not _ORIGINAL.get(place, member)]
 
 
 def live_hooks(*objects: Any) -> int:
     """Count the hooks on layers, their parameters, and tensors, and those of the process."""
-    count = _wrapped_methods()
+    count = len(wrapped_methods())
     for item in objects:
         if isinstance(item, nn.Layer):
             for layer in item.sublayers(include_self=True):

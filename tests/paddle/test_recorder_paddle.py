@@ -12,6 +12,7 @@ import pytest
 paddle = pytest.importorskip("paddle")
 
 import zoo_paddle as zoo  # noqa: E402
+from hooks import wrapped_methods  # noqa: E402
 from paddle import Tensor, nn  # noqa: E402
 from paddle.distributed.fleet.utils import recompute  # noqa: E402
 
@@ -226,6 +227,14 @@ def test_optimizers_of_classes_made_later_are_seen(tmp_path: Path) -> None:
     probe.stop()
     run = Recording(tmp_path / "a.h5")
     assert [group.class_name for _, group in run.optimizer] == ["Late"] and run.find(role="delta")
+
+
+def test_optimizers_get_their_methods_back(tmp_path: Path) -> None:
+    assert not wrapped_methods()  # nor did the tests before leave any
+    model = nn.Linear(6, 2)
+    with probe.capture(model, tmp_path / "a.h5", optimizer=paddle.optimizer.SGD(parameters=model.parameters())):
+        names = {name for _, name in wrapped_methods()}
+    assert names == {"step", "_apply_optimize", "append_regularization_ops"} and not wrapped_methods()
 
 
 def test_a_step_that_fails_is_said(tmp_path: Path) -> None:
