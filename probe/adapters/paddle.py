@@ -137,7 +137,7 @@ class PaddleAdapter(Adapter):
         return paddle_statistics.measure(tensor, axes)
 
     def summarize(self, tensor: paddle.Tensor) -> TensorStats:
-        return paddle_statistics.measure(tensor, (), hashed=False)
+        return paddle_statistics.summarize(tensor)
 
     def measure_update(
         self, after: paddle.Tensor, before: paddle.Tensor, axes: Sequence[int]
@@ -219,12 +219,7 @@ class PaddleAdapter(Adapter):
         before: Callable[[list[Group], str], None],
         after: Callable[[list[Group]], None],
     ) -> Removal:
-        def ready(groups: list[Group], why_not: str) -> None:
-            if self._backwards is not None:
-                self._backwards.settle()
-            before(groups, why_not)
-
-        self._updates = Updates(optimizer, ready, after)
+        self._updates = Updates(optimizer, before, after)
         return self._updates.remove
 
     def optimizer_state(self, optimizer: Optimizer, parameter: paddle.Tensor) -> dict[str, paddle.Tensor]:

@@ -78,11 +78,6 @@ class Backwards:
         if self._touched and not self._awaited:
             self._await()
 
-    def settle(self) -> None:
-        """Report what was touched in a pass whose end was not told."""
-        if self._touched and not is_running():
-            self._report()
-
     def _hook(self) -> None:
         for index, parameter in enumerate(self._parameters):
             if index not in self._hooked and not parameter.stop_gradient and parameter.is_leaf:

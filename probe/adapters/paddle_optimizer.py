@@ -221,13 +221,13 @@ def _plain(value: object) -> object:
 
 
 def state_of(optimizer: Any, parameter: Any) -> dict[str, Any]:
-    """Return the tensors (not scalars) that an optimizer keeps for a parameter, under its own names."""
+    """Return the tensors (not scalars) that an optimizer keeps for a parameter, under its own names for them."""
     master = getattr(optimizer, "_master_weights", {}).get(parameter.name)
-    names = {parameter.name} | ({master.name} if master is not None else set())
-    found = {
-        key: value
-        for key, values in optimizer._accumulators.items()
-        for name, value in values.items()
-        if name in names and not key.endswith("_pow_acc")
-    }
-    return found if master is None else {**found, "master_weight": master}
+    owners = [parameter.name] if master is None else [parameter.name, master.name]
+    prefix = "" if optimizer._name is None else f"{optimizer._name}_"
+    found = {} if master is None else {"master_weight": master}
+    for key, tensors in optimizer._accumulators.items():
+        for owner in owners:
+            if owner in tensors and not key.endswith("_pow_acc"):
+                found[key.removeprefix(prefix)] = tensors[owner]
+    return found

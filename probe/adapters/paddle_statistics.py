@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
-import ml_dtypes
 import numpy as np
 import paddle
 
@@ -31,6 +32,11 @@ def name_of(dtype: paddle.dtype) -> str:
     return str(dtype).removeprefix("paddle.")
 
 
+@functools.cache
+def _numpy_dtype(dtype: paddle.dtype) -> np.dtype:
+    return statistics.dtype_of(name_of(dtype))
+
+
 def is_on_cpu(tensor: paddle.Tensor) -> bool:
     """Tell whether a tensor's memory can be read by this process."""
     place = tensor.place
@@ -38,19 +44,20 @@ def is_on_cpu(tensor: paddle.Tensor) -> bool:
 
 
 def array_of(tensor: paddle.Tensor) -> np.ndarray:
-    """Return a tensor's values as an array: its own memory on the CPU, which must be read before the tensor goes.
+    """Return a tensor's values as an array: its own memory on the CPU, a copy of it otherwise.
 
     Only its address, shape and strides are asked for.
     """
     if not is_on_cpu(tensor):
         tensor = tensor._copy_to(paddle.CPUPlace(), True)
-    dtype = np.dtype(getattr(ml_dtypes, name_of(tensor.dtype), None) or name_of(tensor.dtype))
+    dtype = _numpy_dtype(tensor.dtype)
     shape = tuple(tensor.shape)
     if 0 in shape:
         return np.empty(shape, dtype)
     strides = tuple(tensor.get_strides())
     extent = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     memory = (ctypes.c_ubyte * (extent * dtype.itemsize)).from_address(tensor.data_ptr())
+    memory.owner = tensor
     return np.ndarray(shape, dtype, memory, strides=tuple(stride * dtype.itemsize for stride in strides))
 
 
@@ -62,20 +69,47 @@ def copy_of(tensor: paddle.Tensor) -> np.ndarray:
     return array
 
 
-def measure(tensor: paddle.Tensor, order: Sequence[int] = (), *, hashed: bool = True) -> TensorStats:
-    """Return all statistics of a tensor, see `probe.statistics.measure`; without the hash if so asked."""
-    values = np.ascontiguousarray(array_of(tensor)).reshape(tensor.shape)
-    real = values
-    if values.dtype.kind == "c":
-        real = values.reshape(-1).view(values.real.dtype).reshape(*values.shape, 2)
-    kind = kernel.KINDS.get(real.dtype.name)
-    if not kernel.AVAILABLE or kind is None:
-        return statistics.measure(values, order, HashKind.XXH3_128 if hashed else HashKind.NONE)
-    address, shape, order = real.ctypes.data, real.shape, tuple(order)
-    if not hashed:
-        return kernel.stats(address, kind, shape, (), bytes(16), HashKind.NONE)
-    digest = kernel.digest(address, real.nbytes)
-    if real.nbytes < _KNOWN_SIZE:
+class _Memory(NamedTuple):
+    """A tensor in C order, as the compiled loop reads it; a complex one has a last axis of size 2."""
+
+    address: int
+    kind: int
+    shape: tuple[int, ...]
+    nbytes: int
+    owner: object
+    """while this lives, the memory is there"""
+
+
+@functools.cache
+def _loop_of(dtype: paddle.dtype) -> tuple[int | None, int, tuple[int, ...]]:
+    """Return the number of a dtype in the compiled loop, None if it has none; its bytes; and what axes it adds."""
+    plain = _numpy_dtype(dtype)
+    real = np.empty(0, plain).real.dtype if plain.kind == "c" else plain
+    return kernel.KINDS.get(real.name), plain.itemsize, (2,) if plain.kind == "c" else ()
+
+
+def _memory_of(tensor: paddle.Tensor) -> _Memory | None:
+    """Return where the compiled loop finds a tensor, in a copy if need be; None if there is no loop for it."""
+    kind, size, more = _loop_of(tensor.dtype)
+    if kind is None or not kernel.AVAILABLE:
+        return None
+    shape = tuple(tensor.shape)
+    nbytes = math.prod(shape) * size
+    if tensor.is_contiguous() and is_on_cpu(tensor):
+        return _Memory(tensor.data_ptr(), kind, shape + more, nbytes, tensor)
+    array = np.ascontiguousarray(array_of(tensor))
+    return _Memory(array.ctypes.data, kind, shape + more, nbytes, array)
+
+
+def measure(tensor: paddle.Tensor, order: Sequence[int] = ()) -> TensorStats:
+    """Return all statistics of a tensor, see `probe.statistics.measure`."""
+    memory = _memory_of(tensor)
+    if memory is None:
+        return statistics.measure(array_of(tensor), order)
+    address, kind, shape, nbytes, _ = memory
+    order = tuple(order)
+    digest = kernel.digest(address, nbytes)
+    if nbytes < _KNOWN_SIZE:
         return kernel.stats(address, kind, shape, order, digest, HashKind.XXH3_128)
     key = (digest, kind, shape, order)
     stats = _known.get(key)
@@ -86,20 +120,25 @@ def measure(tensor: paddle.Tensor, order: Sequence[int] = (), *, hashed: bool = 
     return stats
 
 
+def summarize(tensor: paddle.Tensor) -> TensorStats:
+    """Do the same as `measure`, without the hash."""
+    memory = _memory_of(tensor)
+    if memory is None:
+        return statistics.measure(array_of(tensor), (), HashKind.NONE)
+    return kernel.stats(memory.address, memory.kind, memory.shape, (), bytes(16), HashKind.NONE)
+
+
 def measure_update(after: paddle.Tensor, before: paddle.Tensor, order: Sequence[int]) -> tuple[str, TensorStats]:
     """Return the dtype of after − before and its statistics, see `probe.statistics.measure_update`."""
-    new, old = (np.ascontiguousarray(array_of(each)).reshape(each.shape) for each in (after, before))
-    name = "complex128" if new.dtype.kind == "c" else "float64"
-    alike = new.dtype == old.dtype and new.shape == old.shape
-    if not (kernel.AVAILABLE and alike and new.dtype.name in _FLOATS):
-        return name, statistics.measure_update(new, old, order)
-    stats = kernel.stats(
-        new.ctypes.data, kernel.KINDS[new.dtype.name], new.shape, tuple(order), bytes(16), HashKind.NONE,
-        old.ctypes.data,
-    )  # fmt: skip
-    return name, statistics.update_hash(stats, _hash(new), _hash(old), HashKind.XXH3_128)
+    new, old = _memory_of(after), _memory_of(before)
+    alike = after.dtype == before.dtype and after.shape == before.shape
+    if new is None or old is None or not alike or name_of(after.dtype) not in _FLOATS:
+        stats = statistics.measure_update(array_of(after), array_of(before), order)
+        return "complex128" if name_of(after.dtype).startswith("complex") else "float64", stats
+    stats = kernel.stats(new.address, new.kind, new.shape, tuple(order), bytes(16), HashKind.NONE, old.address)
+    return "float64", statistics.update_hash(stats, _hash(new), _hash(old), HashKind.XXH3_128)
 
 
-def _hash(values: np.ndarray) -> tuple[int, int]:
-    digest = int.from_bytes(kernel.digest(values.ctypes.data, values.nbytes), "big")
+def _hash(memory: _Memory) -> tuple[int, int]:
+    digest = int.from_bytes(kernel.digest(memory.address, memory.nbytes), "big")
     return digest & 0xFFFF_FFFF_FFFF_FFFF, digest >> 64

@@ -27,18 +27,27 @@ _count("_register_grad_hook", 1)
 _count("_remove_grad_hook", -1)
 
 
-def _wrapped_methods() -> int:
-    classes, left = set(), [paddle.optimizer.Optimizer]
+def _methods() -> dict[tuple[type, str], Any]:
+    found, left = {}, [paddle.optimizer.Optimizer]
     while left:
         each = left.pop()
-        classes.add(each)
+        found.update({(each, name): member for name, member in vars(each).items() if callable(member)})
         left += each.__subclasses__()
-    return sum(hasattr(member, "_probe_updates") for each in classes for member in vars(each).values())
+    return found
+
+
+_ORIGINAL = _methods()
+"""of all optimizer classes, before anything is recorded"""
+
+
+def wrapped_methods() -> list[tuple[type, str]]:
+    """Return the methods of optimizer classes that are not those that were there at first."""
+    return [place for place, member in _methods().items() if member is not _ORIGINAL.get(place, member)]
 
 
 def live_hooks(*objects: Any) -> int:
     """Count the hooks on layers, their parameters, and tensors, and those of the process."""
-    count = _wrapped_methods()
+    count = len(wrapped_methods())
     for item in objects:
         if isinstance(item, nn.Layer):
             for layer in item.sublayers(include_self=True):

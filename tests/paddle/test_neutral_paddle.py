@@ -25,11 +25,12 @@ from zoo_paddle import CASES, Result, differences, train  # noqa: E402
 
 import probe  # noqa: E402
 from probe.adapters.paddle import PaddleAdapter  # noqa: E402
+from probe.testing import Recording  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::probe.errors.ProbeWarning", "ignore::UserWarning")
 
 
-class Recording:
+class Watched:
     """Records with probe, and sees to it that hooks do not pile up and are gone at the end."""
 
     least = zoo.STEPS
@@ -87,13 +88,47 @@ def id_of(value: object) -> str:
 
 @pytest.mark.parametrize(("name", "task", "watched"), WAYS, ids=id_of)
 def test_a_recorded_training_is_bitwise_the_same(name: str, task: str, watched: bool, tmp_path: Path) -> None:
-    assert_same(plain(name), train(CASES[name], Recording(tmp_path / "a.h5", task, watched)))
+    assert_same(plain(name), train(CASES[name], Watched(tmp_path / "a.h5", task, watched)))
+
+
+def data_parallel_worker(folder: str) -> None:
+    """Both ranks train plainly and with probe; a difference ends the process with an error."""
+    warnings.simplefilter("ignore")
+    paddle.distributed.init_parallel_env()
+    rank = paddle.distributed.get_rank()
+
+    def run(path: Path | None) -> tuple[list[bytes], list[bytes]]:
+        zoo.seed()
+        model = paddle.DataParallel(zoo.mlp())
+        optimizer = zoo.by_momentum(model)
+        if path is not None:
+            probe.start(model, path, task="tensor")
+        gradients = []
+        for step in range(2):
+            loss = model(zoo.batch(10 * step + rank, 4, 6)).square().mean()
+            loss.backward()
+            gradients += [p.grad.numpy().tobytes() for p in model.parameters()]
+            optimizer.step()
+            optimizer.clear_grad()
+            probe.step(loss=loss)
+        probe.stop()
+        return gradients, [p.numpy().tobytes() for p in model.parameters()]
+
+    expected = run(None)
+    assert run(Path(folder, "a.h5")) == expected
+    found = Recording(next(Path(folder).glob(f"*rank*{rank}.h5")))
+    reduced = [seen.values.tobytes() for seen in found.find(phase="gradient")]
+    assert sorted(reduced) == sorted(expected[0])
+
+
+def test_a_recorded_data_parallel_training_is_bitwise_the_same(tmp_path: Path) -> None:
+    paddle.distributed.spawn(data_parallel_worker, args=(str(tmp_path),), nprocs=2, backend="gloo")
 
 
 def test_warnings_that_are_errors_do_not_reach_the_training(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", probe.errors.ProbeWarning)
-        assert_same(plain("lbfgs"), train(CASES["lbfgs"], Recording(tmp_path / "a.h5")))
+        assert_same(plain("lbfgs"), train(CASES["lbfgs"], Watched(tmp_path / "a.h5")))
 
 
 VERBS = (
@@ -106,7 +141,7 @@ VERBS = (
 def test_no_exception_from_a_hook_reaches_the_training(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Failing(Recording):
+    class Failing(Watched):
         least = -1
 
         def start(self, model: nn.Layer, optimizer: zoo.Optimizer) -> None:
@@ -171,7 +206,7 @@ def test_tensors_are_freed_as_soon_as_the_training_lets_go_of_them(
 def test_models_and_optimizers_are_freed(name: str, tmp_path: Path) -> None:
     watched: list[weakref.ref] = []
 
-    class Watching(Recording):
+    class Watching(Watched):
         def start(self, model: nn.Layer, optimizer: zoo.Optimizer) -> None:
             watched.extend(weakref.ref(x) for x in (model, optimizer, *model.sublayers(), *model.parameters()))
             super().start(model, optimizer)
