@@ -220,7 +220,7 @@ def _forget_in_child() -> None:
     """A forked process goes on without recording: the file and its writer stay with the parent."""
     global _current, _excluded
     if _current is not None:
-        _current.running = False
+        _current.abandon()
         _current, _excluded = None, True
 
 

@@ -31,7 +31,7 @@ def resident() -> float:
 
 def settled() -> int:
     """Return the bytes that Python holds when the writer has nothing left to do."""
-    writer = probe.session._current._writer
+    writer = probe.session._current.run.writer
     written = threading.Event()
     writer._queue.put(written.set)
     assert written.wait(60)

@@ -170,7 +170,7 @@ def test_a_wait_for_the_disk_can_be_interrupted(tmp_path: Path) -> None:
     """And nothing is lost by it."""
     model = nn.Linear(64, 64)
     probe.start(model, tmp_path / "a.h5", task="tensor")
-    writer = probe.session._current._writer
+    writer = probe.session._current.run.writer
     writer._queue.limit = 20_000
     disk_is_slow = threading.Event()
     writer._queue.put(disk_is_slow.wait)
@@ -196,7 +196,7 @@ def test_stop_can_be_interrupted_while_it_waits_for_the_disk(tmp_path: Path) -> 
     model = nn.Linear(4, 4)
     path = tmp_path / "a.h5"
     probe.start(model, path, task="tensor")
-    writer = probe.session._current._writer
+    writer = probe.session._current.run.writer
     disk_is_slow = threading.Event()
     writer._queue.put(disk_is_slow.wait)
     model(Tensor(sample((5, 4))))
@@ -238,7 +238,7 @@ def weights():
     return b"".join(p.data.tobytes() for p in net.parameters()).hex()
 
 def slow_disk(seconds):
-    writer = probe.session._current._writer
+    writer = probe.session._current.run.writer
     writer._queue.put(lambda: time.sleep(seconds))
 
 if sys.argv[1] == "recorded":
@@ -260,7 +260,7 @@ CLOSED, ABORTED = StepState.CLOSED, StepState.ABORTED
 WRITTEN = """
 written = threading.Event()
 if sys.argv[1] == "recorded":
-    probe.session._current._writer._queue.put(written.set)
+    probe.session._current.run.writer._queue.put(written.set)
     written.wait()
 """
 IN_FORWARD = "inside = lambda: {}\ntrain()"

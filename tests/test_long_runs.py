@@ -364,7 +364,7 @@ def disk(free: int) -> Any:
 def test_a_recording_that_will_not_fit_is_told_once(
     options: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("probe.recorder.shutil.disk_usage", disk(10 << 10))
+    monkeypatch.setattr("probe.recorder.recorder.shutil.disk_usage", disk(10 << 10))
     training = Training()
     probe.start(training.net, "a.h5", task="tensor", **options)
     with pytest.warns(ProbeWarning, match=text) as caught:
@@ -374,10 +374,10 @@ def test_a_recording_that_will_not_fit_is_told_once(
 
 
 def test_a_recording_that_will_fit_is_not_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probe.recorder.shutil.disk_usage", disk(1 << 30))
+    monkeypatch.setattr("probe.recorder.recorder.shutil.disk_usage", disk(1 << 30))
     recorded([1.0] * 3, task="tensor")
     Path("a.h5").unlink()
-    monkeypatch.setattr("probe.recorder.shutil.disk_usage", disk(0))
+    monkeypatch.setattr("probe.recorder.recorder.shutil.disk_usage", disk(0))
     recorded([1.0] * 3, steps=[0])  # no further step
 
 
@@ -385,7 +385,7 @@ def test_a_recording_that_will_fit_is_not_spoken_of(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("task", ["norms", "statistics", "tensor"])
 def test_what_is_predicted_is_what_the_file_grows_by(task: str, steps: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[float] = []
-    monkeypatch.setattr("probe.recorder.shortage", lambda size, *rest: told.append(size) or "")
+    monkeypatch.setattr("probe.recorder.recorder.shortage", lambda size, *rest: told.append(size) or "")
     net = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
     optimizer = nn.SGD(net.parameters(), 1e-4)
     probe.start(net, "a.h5", task=task, steps=steps)
@@ -398,7 +398,7 @@ def test_what_is_predicted_is_what_the_file_grows_by(task: str, steps: str, monk
         probe.step(loss=1.0)
         if step in (0, last):
             written = functools.partial(lambda step: sizes.update({step: Path("a.h5").stat().st_size}), step)
-            probe.session._current._writer._queue.put(written)
+            probe.session._current.run.writer._queue.put(written)
     probe.stop()
     grown = (sizes[last] - sizes[0]) / (last if steps == "every 1" else last / 2)
     assert len(told) == 1 and told[0] == pytest.approx(grown, rel=0.15)

@@ -547,12 +547,12 @@ def test_threads_that_run_a_model_at_the_same_time(tmp_path: Path) -> None:
 
 
 def test_messages_that_differ_each_time_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probe.recorder._SAID", 20)
+    monkeypatch.setattr("probe.recorder.run._SAID", 20)
     model = nn.Sequential(nn.ReLU())
     probe.start(model, tmp_path / "a.h5")
     recorder = probe.session._current
     with pytest.warns(ProbeWarning) as caught:
         for number in range(50):
-            recorder._note(f"trouble number {number}", -1)
-    assert len(caught) == 20 == len(recorder._said)
+            recorder.run.note(f"trouble number {number}", -1)
+    assert len(caught) == 20 == len(recorder.run._said)
     assert said(caught)[-1] == "there is more that could not be recorded; it is not said any more"

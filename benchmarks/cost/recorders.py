@@ -33,7 +33,7 @@ class Probe:
     def wait(self) -> None:
         """Wait until all that was recorded is in the file."""
         written = threading.Event()
-        self._probe.session._current._writer._queue.put(written.set)
+        self._probe.session._current.run.writer._queue.put(written.set)
         written.wait()
 
     def close(self) -> None:

@@ -34,7 +34,9 @@ FAULTS = "tests/test_training_faults.py::"
 STORE = "tests/test_store_faults.py::"
 INTERRUPTS = "tests/test_interrupts.py::test_an_interrupt_anywhere_in_probe"
 TOYS = "tests/test_adapter_numpy.py::TestNumpyAdapter::"
-RECORDER, TORCH = "probe/recorder.py", "probe/adapters/torch.py"
+PARTS = "probe/recorder/"
+RUN, RECORDER, UPDATES = PARTS + "run.py", PARTS + "recorder.py", PARTS + "updates.py"
+TORCH = "probe/adapters/torch.py"
 WRITER, QUEUE, DISK = "probe/store/writer.py", "probe/store/queue.py", "probe/store/disk.py"
 
 MUTATIONS = (
@@ -52,14 +54,13 @@ MUTATIONS = (
              "        return tensor.register_hook(lambda g: found(g) or g * (1 + 1e-7)).remove "
              "if tensor.requires_grad else None\n",
              RECORDED + "[mlp-statistics-any_optimizer]"),
-    Mutation("an exception leaves a hook", FAILS, RECORDER,
-             '                self._note(f"not recorded because of an error inside probe: {error!r}", -1)\n',
+    Mutation("an exception leaves a hook", FAILS, RUN,
+             '                run.note(f"not recorded because of an error inside probe: {error!r}", -1)\n',
              "                raise RuntimeError from error\n            except RuntimeError:\n                raise\n",
              "tests/test_recorder.py::test_what_an_output_raises_when_it_is_looked_at_does_not_reach_the_training"),
-    Mutation("warnings that are errors leave a hook", FAILS, RECORDER,
-             "            except Exception:  # noqa: BLE001  no room on the stack, warnings that are errors\n"
-             "                self._unsaid = True\n",
-             "            except ZeroDivisionError:\n                self._unsaid = True\n",
+    Mutation("warnings that are errors leave a hook", FAILS, RUN,
+             "            except Exception:  # noqa: BLE001  no room on the stack, warnings that are errors\n",
+             "            except ZeroDivisionError:\n",
              "tests/test_recorder.py::test_warnings_that_are_errors_do_not_reach_the_training_either"),
     Mutation("an error inside step reaches the training", FAILS, RECORDER,
              "            except Exception as error:  # noqa: BLE001  the training must go on\n"
@@ -67,15 +68,15 @@ MUTATIONS = (
              "            except ZeroDivisionError:\n                raise\n"
              "            except Exception as error:\n                return self._give_up(",
              FAULTS + "test_an_error_inside_step_ends_the_recording_and_not_the_training"),
-    Mutation("a note is dropped", SAID, RECORDER,
-             "            self._notes.append((self.step_number, module, text))\n",
+    Mutation("a note is dropped", SAID, RUN,
+             "            self.notes.append((self.step, module, text))\n",
              "            pass\n",
              FAULTS + "test_a_step_before_the_update_is_told"),
-    Mutation("a note is said every time", SAID, RECORDER,
+    Mutation("a note is said every time", SAID, RUN,
              "        if text and text not in self._said:\n            self._said.add(text)\n            warn(text)\n",
              "        if text:\n            warn(text)\n",
              FAULTS + "test_messages_that_differ_each_time_do_not_pile_up"),
-    Mutation("new modules are passed over", SAID, "probe/contents.py",
+    Mutation("new modules are passed over", SAID, PARTS + "contents.py",
              "                modules += self._new_modules(prefix, model)\n",
              "                self._new_modules(prefix, model)\n",
              FAULTS + "test_models_of_a_list_are_looked_at_each"),
@@ -84,10 +85,10 @@ MUTATIONS = (
              "        pass\n",
              FAULTS + "test_deep_nesting_is_told"),
     Mutation("an unfinished update is passed over", SAID, RECORDER,
-             "        self._note_unfinished_update()\n        now",
+             "        self._updates.end_step()\n        now",
              "        now",
              FAULTS + "test_an_exception_that_the_training_catches[optimizer]"),
-    Mutation("handles are forgotten at stop", HOOKS, RECORDER,
+    Mutation("handles are forgotten at stop", HOOKS, PARTS + "hooks.py",
              "        for removal in [*self._removals, *self._removals_of_step]:\n",
              "        for removal in self._removals[1:]:\n",
              FAULTS + "test_an_error_inside_stop_ends_the_recording_and_not_the_training"),
@@ -99,13 +100,13 @@ MUTATIONS = (
              "        while self._put - self._taken > self.limit and len(self._items) > 1 and not self._closed:\n",
              "        while False:\n",
              STORE + "test_a_slow_writer_makes_the_producer_wait"),
-    Mutation("the recorder keeps tensors", MEMORY, RECORDER,
+    Mutation("the recorder keeps tensors", MEMORY, PARTS + "measuring.py",
              "        self._seen[id(tensor)] = (weakref.ref(tensor), version, stats)\n",
              "        self._seen[id(tensor)] = (lambda: tensor, version, stats)\n",
              NEUTRAL + "test_tensors_are_freed_as_soon_as_the_training_lets_go_of_them[False-statistics]"),
     Mutation("logged numbers are kept after the end", MEMORY, RECORDER,
-             "        if self.running and self._active:\n            self._scalars",
-             "        if self._active:\n            self._scalars",
+             "        if self.run.running and self.run.active:\n            self._scalars",
+             "        if self.run.active:\n            self._scalars",
              FAULTS + "test_what_is_logged_after_the_end_is_not_kept"),
     Mutation("an existing file is overwritten", FILE, DISK,
              "os.O_RDWR | os.O_CREAT | os.O_EXCL", "os.O_RDWR | os.O_CREAT | os.O_TRUNC",
@@ -129,13 +130,13 @@ MUTATIONS = (
              '        return np.array(tensor.data, order="C")\n',
              "        return np.asarray(tensor.data)\n",
              TOYS + "test_copies_are_isolated"),
-    Mutation("equality is decided without the version", VALUES, RECORDER,
+    Mutation("equality is decided without the version", VALUES, PARTS + "measuring.py",
              "known[0]() is tensor and known[1] == version:", "known[0]() is tensor:",
              "tests/test_recorder.py::test_a_tensor_that_was_not_written_to_is_measured_once"),
-    Mutation("parameters are not read again", VALUES, RECORDER,
+    Mutation("parameters are not read again", VALUES, PARTS + "measuring.py",
              "if self._reuses and not fresh else None", "if self._reuses else None",
              "tests/test_recorder.py::test_parameters_are_always_read"),
-    Mutation("a replaced parameter is recorded as it was", VALUES, RECORDER,
-             "        if index in self._contents.gone or", "        if",
+    Mutation("a replaced parameter is recorded as it was", VALUES, PARTS + "measuring.py",
+             "        if index in run.gone or", "        if",
              FAULTS + "test_a_parameter_that_was_replaced_is_not_recorded_any_more"),
 )  # fmt: skip

@@ -296,11 +296,10 @@ def adapter_for(model: object) -> Adapter:
     )
 
 
-def adapter_of_tensor(value: object) -> Adapter | None:
-    """Return the adapter whose framework a tensor is of, found by the frameworks that are already imported."""
-    for adapter_module, adapter_class, framework_module, _ in _ADAPTERS.values():
-        if framework_module in sys.modules:
-            adapter: Adapter = getattr(importlib.import_module(adapter_module), adapter_class)()
-            if adapter.is_tensor(value):
-                return adapter
-    return None
+def adapters_in_use() -> list[Adapter]:
+    """Return the adapters of all frameworks that are imported."""
+    return [
+        getattr(importlib.import_module(adapter_module), adapter_class)()
+        for adapter_module, adapter_class, framework_module, _ in _ADAPTERS.values()
+        if framework_module in sys.modules
+    ]

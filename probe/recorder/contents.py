@@ -3,48 +3,30 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
-from probe.adapters.base import Adapter, NamedTensor
-from probe.records import ParameterInfo
+from probe.recorder.run import Run
 
 _NAMED = 5
 """names in one message"""
 
 
 class Contents:
-    """Modules, parameters and buffers of models; holds the models by weak references alone.
+    """Modules, parameters and buffers of the models of a run; holds the models by weak references alone."""
 
-    Parameters
-    ----------
-    adapter
-        of the models' framework
-    tensors, parameters
-        the parameters and buffers that are recorded, and what is known of them, by their index
-    index_of
-        those indices by the tensors' ids
-    """
-
-    def __init__(
-        self,
-        adapter: Adapter,
-        tensors: list[NamedTensor],
-        parameters: list[ParameterInfo],
-        index_of: dict[int, int],
-    ) -> None:
-        self.gone: set[int] = set()
-        """indices of parameters and buffers that the models do not have any more"""
-        self._adapter = adapter
-        self._tensors, self._parameters, self._index_of = tensors, parameters, index_of
+    def __init__(self, run: Run) -> None:
+        self._run = run
         self._models: list[tuple[str, weakref.ref[Any]]] = []
         self._members: list[list[weakref.ref[Any]]] = []
         self._modules: dict[int, weakref.ref[Any]] = {}
 
-    def add(self, prefix: str, model: Any) -> None:
-        """Take a model and all that it holds for known; ``prefix`` stands before the names in it."""
-        self._models.append((prefix, weakref.ref(model)))
-        self._members.append([weakref.ref(member) for member in self._adapter.members(model)])
-        self._new_modules(prefix, model)
+    def add(self, models: Sequence[tuple[str, Any]]) -> None:
+        """Take models, by their prefixes, and all that they hold for known."""
+        for prefix, model in models:
+            self._models.append((prefix, weakref.ref(model)))
+            self._members.append([weakref.ref(member) for member in self._run.adapter.members(model)])
+            self._new_modules(prefix, model)
 
     def news(self) -> str:
         """Return in words what was added or replaced since the last time, and is not recorded; mostly ``""``."""
@@ -62,7 +44,7 @@ class Contents:
         return said if names else ""
 
     def _changed(self, number: int, model: Any) -> bool:
-        known, members = self._members[number], self._adapter.members(model)
+        known, members = self._members[number], self._run.adapter.members(model)
         if len(known) == len(members) and all(ref() is each for ref, each in zip(known, members, strict=True)):
             return False
         self._members[number] = [weakref.ref(member) for member in members]
@@ -70,7 +52,7 @@ class Contents:
 
     def _new_modules(self, prefix: str, model: Any) -> list[str]:
         found = []
-        for named in self._adapter.modules(model):
+        for named in self._run.adapter.modules(model):
             known = self._modules.get(id(named.module))
             if known is None or known() is not named.module:
                 self._modules[id(named.module)] = weakref.ref(named.module)
@@ -79,21 +61,22 @@ class Contents:
 
     def _new_tensors(self, prefix: str, model: Any) -> list[str]:
         """Return the names of new ones. A buffer that took the place of another is recorded in its stead."""
-        places = {name: index for index, info in enumerate(self._parameters) for name in info.names}
+        run = self._run
+        places = {name: index for index, info in enumerate(run.parameters) for name in info.names}
         found, there = [], set()
-        for named in self._adapter.parameters(model):
+        for named in run.adapter.parameters(model):
             name = joined(prefix, named.names[0])
-            index = self._index_of.get(id(named.tensor))
-            if index is None and named.is_buffer and name in places and self._parameters[places[name]].is_buffer:
+            index = run.parameter_index.get(id(named.tensor))
+            if index is None and named.is_buffer and name in places and run.parameters[places[name]].is_buffer:
                 index = places[name]
-                self._index_of.pop(id(self._tensors[index].tensor), None)
-                self._index_of[id(named.tensor)], self._tensors[index] = index, named
+                run.parameter_index.pop(id(run.tensors[index].tensor), None)
+                run.parameter_index[id(named.tensor)], run.tensors[index] = index, named
             if index is None:
                 found.append(name)
             else:
                 there.add(index)
         mine = {index for name, index in places.items() if not prefix or name.startswith(f"{prefix}.")}
-        self.gone = (self.gone - mine) | (mine - there)
+        run.gone = (run.gone - mine) | (mine - there)
         return found
 
 

@@ -1,0 +1,151 @@
+"""Gradients of what modules were given and returned, and of parameters as backward leaves them."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from probe.recorder.calls import Call, Calls, Input
+from probe.recorder.measuring import Measuring
+from probe.recorder.run import Run, guarded
+from probe.records import Phase, Role
+
+Removal = Callable[[], None]
+Found = Callable[[Any], None]
+
+
+class Gradients:
+    """Hooks on the tensors of a step, and what they find.
+
+    A record of backward has the micro and the call of the forward that made its tensor, and the negative number of
+    that moment as its order.
+    """
+
+    def __init__(self, run: Run, measuring: Measuring, calls: Calls) -> None:
+        self.run = run
+        self._measuring, self._calls = measuring, calls
+        self.last_step: int | None = None
+        """in which a backward pass ended"""
+        self._last_micro = 0
+        self._views: list[tuple[weakref.ref[Any], int | None, int]] = []
+        self._leaf_removals: list[Removal] = []
+        self._leaf_micros: dict[int, set[int]] = {}
+
+    def begin_step(self) -> None:
+        """Take the hooks of the step before off the tensors that outlive it."""
+        for removal in self._leaf_removals:
+            removal()
+        self._leaf_removals = []
+        self._leaf_micros = {}
+        self._views = []
+        self._last_micro = 0
+
+    def forget(self) -> None:
+        """Hold no hook any longer."""
+        self.begin_step()
+
+    def watch_inputs(self, call: Call, tensors: list[tuple[str, Any]], is_leaf: bool) -> None:
+        """Wait for the gradients of a call's inputs; to be called before it."""
+        source = self._calls.original_of(call)
+        watched = [(slot, tensor) for slot, tensor in tensors if self.run.adapter.requires_grad(tensor)]
+        for slot, tensor in watched:
+            entry = Input(slot, source.seq)
+            entry.remove = self._watch(tensor, functools.partial(self._total_gradient, call, entry), call)
+            call.inputs.append(entry)
+        if is_leaf and watched:
+            call.edges = self.run.adapter.graph_edges([tensor for _, tensor in watched])
+
+    def watch_outputs(self, call: Call, tensors: list[tuple[str, Any]]) -> None:
+        """Wait for the gradients of a call's outputs, and for what the call contributes to those of its inputs."""
+        if call.edges:
+            found = functools.partial(self._call_gradient, call, call.inputs)
+            possible = self.run.adapter.on_call_gradient(call.edges, [tensor for _, tensor in tensors], found)
+            for index, report in possible.items():
+                entry = call.inputs[index]
+                entry.report = report
+                if report is None and entry.remove is not None:
+                    entry.remove()
+        for entry in call.inputs:
+            entry.remove = None
+        source = self._calls.original_of(call)
+        for slot, tensor in tensors:
+            if self.run.adapter.requires_grad(tensor):
+                found = functools.partial(self._gradient, Role.GRAD_OUTPUT, call, slot, source.end)
+                self._watch(tensor, found, call)
+
+    def watch_logged(self, call: Call, slot: str, tensor: Any) -> None:
+        """Wait for the gradient of a tensor that the user logged."""
+        seq = self.run.seq
+        self._watch(tensor, lambda g: self._gradient(Role.GRAD_OUTPUT, call, slot, seq, g, True), call)
+
+    def look_at_views(self) -> None:
+        """A view that is changed in place loses the hook on its gradient: say so."""
+        for reference, version, module in self._views:
+            tensor = reference()
+            if tensor is not None and self.run.adapter.version_of(tensor) != version:
+                name = self.run.name_of(module, "the model")
+                text = f"a gradient at {name} is not recorded: the tensor is a view that was changed in place"
+                self.run.note(text, module)
+        self._views.clear()
+
+    @guarded
+    def backward_ended(self, touched: list[int]) -> None:
+        """Record the gradients of the parameters that a backward pass has given one."""
+        run = self.run
+        self.last_step = run.step
+        if not run.active or run.norms or not run.wants[Phase.GRADIENT]:
+            return
+        for index in touched:
+            gradient = run.adapter.gradient(run.tensors[index].tensor)
+            if gradient is not None:
+                self._measuring.observe_parameter(Phase.GRADIENT, Role.PARAM_GRAD, index, gradient, self._last_micro)
+
+    def _watch(self, tensor: Any, found: Found, call: Call) -> Removal | None:
+        """Call ``found(gradient)`` when a tensor of a call has its gradient; return what takes the hook off.
+
+        A leaf keeps its hooks, and one that is used in several micro-batches gets a gradient from each of them.
+        """
+        adapter = self.run.adapter
+        if not adapter.is_leaf(tensor):
+            if adapter.is_view(tensor):
+                self._views.append((weakref.ref(tensor), adapter.version_of(tensor), call.module))
+            return adapter.on_gradient(tensor, found)
+        micro = max(call.micro, 0)
+        micros = self._leaf_micros.setdefault(id(tensor), set())
+        micros.add(micro)
+        removal = adapter.on_gradient(tensor, functools.partial(self._leaf_gradient, found, micro, micros))
+        if removal is not None:
+            self._leaf_removals.append(removal)
+        return removal
+
+    @guarded
+    def _gradient(self, role: Role, call: Call, slot: str, seq: int, gradient: Any, logged: bool = False) -> None:
+        if not self.run.active:
+            return
+        if call.step != self.run.step:
+            text = "gradients arrived after the probe.step() of their forward: they are not recorded"
+            self.run.note(text, call.module)
+            return
+        self._last_micro = max(call.micro, 0)
+        self._measuring.observe(Phase.BACKWARD, role, slot, gradient, call, order=-seq, logged=logged)
+
+    @guarded
+    def _leaf_gradient(self, found: Found, micro: int, micros: set[int], gradient: Any) -> None:
+        """Pass on the gradient of a leaf, if the backward under way is that of the micro-batch."""
+        if len(micros) == 1 or micro == self._last_micro:
+            found(gradient)
+
+    @guarded
+    def _total_gradient(self, call: Call, entry: Input, gradient: Any) -> None:
+        if entry.report is not None:
+            entry.report()
+        else:
+            self._gradient(Role.GRAD_TOTAL, call, entry.slot, entry.seq, gradient)
+
+    @guarded
+    def _call_gradient(self, call: Call, inputs: list[Input], index: int, gradient: Any) -> None:
+        if isinstance(gradient, Exception):  # its parts could not be added up
+            raise gradient
+        self._gradient(Role.GRAD_INPUT, call, inputs[index].slot, inputs[index].seq, gradient)

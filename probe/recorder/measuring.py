@@ -1,0 +1,183 @@
+"""A tensor becomes a record: measured, copied where values are wanted, and handed to the writer."""
+
+from __future__ import annotations
+
+import functools
+import math
+import weakref
+from typing import Any
+
+import numpy as np
+
+from probe.adapters.base import TensorFacts
+from probe.recorder.calls import Call
+from probe.recorder.contents import joined
+from probe.recorder.run import Run, guarded
+from probe.records import HashKind, Phase, Role, Task, TensorStats
+from probe.sketch import WIDTH
+from probe.slots import DEPTH, holds_tensor, is_container
+from probe.store.schema import RECORDS
+from probe.triggers import Triggers
+
+_RECORD_BYTES = RECORDS.itemsize
+_WAITING = 8192
+"""records that wait for a device, at most, before it is waited for"""
+_UNMEASURED = TensorStats(*[math.nan] * 5, 0, 0, 0, 0, 0, 0, HashKind.NONE, np.zeros(WIDTH))
+
+
+class Measuring:
+    """What the other parts hand tensors to."""
+
+    def __init__(self, run: Run, triggers: Triggers) -> None:
+        self.run = run
+        self._triggers = triggers
+        self._reuses = True
+        self._seen: dict[int, tuple[weakref.ref[Any], int, TensorStats]] = {}
+        self._waiting: list[tuple[tuple[Any, ...], str, Any, int]] = []
+        self._missed: set[str] = set()
+        self._opaque: set[type] = set()
+
+    def begin_step(self) -> None:
+        """Begin a step."""
+        self._reuses = self.run.adapter.writes_are_seen()
+        self.forget()
+
+    def forget(self) -> None:
+        """Take no tensor for one that was measured before."""
+        self._seen.clear()
+
+    def observe(
+        self, phase: Phase, role: Role, slot: str, tensor: Any, call: Call, order: int | None = None, *,
+        logged: bool = False,
+    ) -> None:  # fmt: skip
+        """Record a tensor of a call; what the user logged is recorded whatever its module."""
+        if logged or self.run.keep[call.module]:
+            self._record(phase, role, call.module, call.number, slot, tensor, call.micro, order, (), fresh=False)
+
+    def observe_parameter(
+        self, phase: Phase, role: Role, index: int, tensor: Any, micro: int = 0, slot: str | None = None
+    ) -> None:
+        """Record a parameter, its gradient or its optimizer state; the bytes are always read."""
+        run, info = self.run, self.run.parameters[index]
+        if index in run.gone or (not run.keep[info.module] and not run.norms):
+            return
+        if not run.adapter.is_tensor(tensor) and run.config.task is not Task.STRUCTURE:
+            self.note_missed(role, info.module, [(slot or info.slot, tensor)])
+            return
+        self._record(phase, role, info.module, 0, slot or info.slot, tensor, micro, None, info.axes, fresh=True)
+
+    def observe_update(self, index: int, after: Any, before: Any) -> None:
+        """Record an update itself: its statistics, never its values."""
+        run, info = self.run, self.run.parameters[index]
+        try:
+            with run.lock:
+                dtype, stats = run.adapter.measure_update(after, before, info.axes)
+                facts = TensorFacts(dtype, run.adapter.facts(after).shape, requires_grad=False)
+                self._append(Phase.UPDATE, Role.DELTA, info.module, 0, info.slot, facts, stats, 0, None, -1)
+        except Exception as error:  # noqa: BLE001  the others must not be lost
+            run.note(f"the update of {info.names[0]} is not recorded: {error!r}", info.module)
+
+    def note_missed(self, role: Role, index: int, missed: list[tuple[str, object]]) -> None:
+        """Say of what was given or returned that it holds tensors which are not recorded; once for each kind."""
+        adapter = self.run.adapter
+        for slot, value in missed:
+            what = adapter.unreadable(value)
+            if not what and is_container(value):
+                what = f"tensors more than {DEPTH} containers deep"
+            elif not what and (type(value) in self._opaque or holds_tensor(value, adapter.is_tensor)):
+                self._opaque.add(type(value))
+                what = f"tensors in objects of class {type(value).__qualname__}"
+            if what and what not in self._missed:
+                self._missed.add(what)
+                name = self.run.name_of(index)
+                self.run.note(f"{what} are not recorded; the first is {role.label} {slot} of {name}", index)
+
+    @guarded
+    def settle(self) -> None:
+        """Append the records whose statistics a device was still computing, and those that came behind them."""
+        waiting, self._waiting = self._waiting, []
+        pending = [stats for _, _, stats, _ in waiting if type(stats) is not TensorStats]
+        settled = iter(self.run.adapter.settle(pending))
+        for facts_row, slot, stats, values in waiting:
+            self._add(facts_row, slot, stats if type(stats) is TensorStats else next(settled), values)
+
+    def _record(
+        self, phase: Phase, role: Role, module: int, call: int, slot: str, tensor: Any, micro: int,
+        order: int | None, axes: tuple[int, ...], *, fresh: bool,
+    ) -> None:  # fmt: skip
+        """Measure a tensor and append its record."""
+        run = self.run
+        if not run.wants[phase]:
+            return
+        try:
+            facts = run.adapter.facts(tensor)
+            values = -1
+            with run.lock:
+                stats = self._measured(tensor, axes, fresh)
+                if run.in_full[module] and stats.hash_kind is not HashKind.NONE:
+                    if type(stats) is not TensorStats:
+                        (stats,) = run.adapter.settle([stats])
+                    copy = functools.partial(self._copied, tensor)
+                    values = run.writer.tensor(stats, facts.dtype, facts.shape, copy)
+                self._append(phase, role, module, call, slot, facts, stats, micro, order, values)
+        except Exception as error:  # noqa: BLE001  one tensor that cannot be read must not lose the others
+            what = f"{phase.label} {role.label} {slot} of {run.name_of(module)}"
+            run.note(f"{what} could not be recorded: {error!r}", module)
+
+    def _measured(self, tensor: Any, axes: tuple[int, ...], fresh: bool) -> TensorStats:
+        """Return a tensor's statistics; those of the same object, unwritten since, are not computed again."""
+        run = self.run
+        if run.config.task is Task.STRUCTURE:
+            return _UNMEASURED
+        if run.norms:
+            return run.adapter.summarize(tensor)
+        version = run.adapter.version_of(tensor) if self._reuses and not fresh else None
+        if version is None:
+            return run.adapter.measure(tensor, axes)
+        known = self._seen.get(id(tensor))
+        if known is not None and known[0]() is tensor and known[1] == version:
+            return known[2]
+        stats = run.adapter.measure(tensor, axes)
+        self._seen[id(tensor)] = (weakref.ref(tensor), version, stats)
+        return stats
+
+    def _copied(self, tensor: Any) -> np.ndarray:
+        with self.run.adapter.quiet():
+            array = self.run.adapter.values(tensor)
+        self.run.nbytes += array.nbytes
+        return array
+
+    def _append(
+        self, phase: Phase, role: Role, module: int, call: int, slot: str, facts: TensorFacts, stats: TensorStats,
+        micro: int, order: int | None, values: int,
+    ) -> None:  # fmt: skip
+        run = self.run
+        seq = run.next_seq()
+        facts_row = (
+            run.step, micro, seq, seq if order is None else order, phase, module, call, role,
+            run.writer.slot(slot), facts.dtype.encode(), run.writer.shape(facts.shape), facts.requires_grad,
+        )  # fmt: skip
+        if self._waiting or type(stats) is not TensorStats:
+            self._waiting.append((facts_row, slot, stats, values))
+            if len(self._waiting) >= _WAITING:
+                self.settle()
+        else:
+            self._add(facts_row, slot, stats, values)
+
+    def _add(self, facts_row: tuple[Any, ...], slot: str, stats: TensorStats, values: int) -> None:
+        if stats.hash_kind is HashKind.NONE:
+            self.run.writer.add_record((*facts_row, *stats[:-1], values), None)
+            self.run.nbytes += _RECORD_BYTES
+        else:
+            self.run.writer.add_record((*facts_row, *stats[:-1], values), stats.sketch)
+            self.run.nbytes += _RECORD_BYTES + 8 * WIDTH
+        if (stats.nan or stats.posinf or stats.neginf) and self._triggers.look_at_values:
+            self._saw_nonfinite(*facts_row[4:8], slot, stats)
+
+    def _saw_nonfinite(self, phase: Phase, module: int, call: int, role: Role, slot: str, stats: TensorStats) -> None:
+        """Tell the triggers; infinite outputs are not uncommon (masks), infinite gradients are."""
+        if role is Role.OUTPUT and stats.nan:
+            self._triggers.saw_nonfinite(f"output {slot} of {self.run.name_of(module)} has NaN")
+        elif role is Role.PARAM_GRAD and phase is Phase.UPDATE:
+            name = joined(self.run.modules[module].path, slot)
+            self._triggers.saw_nonfinite(f"the gradient of {name}, as the optimizer used it, has NaN or Inf")

@@ -1,0 +1,286 @@
+"""The run under way: what the hooks see becomes records.
+
+Everything here runs inside somebody's training. No method that a hook calls returns a value or lets an
+exception out; what goes wrong is said once, and noted in the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from probe import buffers
+from probe.adapters.base import Adapter
+from probe.config import RecordConfig
+from probe.errors import ProbeWarning, warn
+from probe.growth import shortage
+from probe.recorder.calls import Call, Calls
+from probe.recorder.contents import Contents
+from probe.recorder.forward import Forward
+from probe.recorder.gradients import Gradients
+from probe.recorder.hooks import Hooks
+from probe.recorder.measuring import Measuring
+from probe.recorder.models import add_models
+from probe.recorder.run import Run, guarded
+from probe.recorder.updates import Updates
+from probe.records import Phase, Role, StepState
+from probe.store.schema import CALLS
+from probe.store.writer import Writer
+from probe.triggers import Triggers
+
+
+class Recorder:
+    """Hooks on one or several models, and the file that they fill.
+
+    Parameters
+    ----------
+    adapter
+        of the models' framework
+    models
+        (prefix, model); the prefix is ``""`` for a single model, ``"0"``, ``"1"`` … for a list
+    writer
+        where records go
+    config
+        what to record
+    optimizer
+        the optimizer to watch; without it all of the process, for the parameters of these models
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        models: Sequence[tuple[str, Any]],
+        writer: Writer,
+        config: RecordConfig,
+        optimizer: object | None = None,
+    ) -> None:
+        self.run = run = Run(adapter, writer, config)
+        self._triggers = Triggers(config.on_nonfinite, config.on_loss_jump)
+        self._calls = Calls(run)
+        self._measuring = Measuring(run, self._triggers)
+        self._gradients = Gradients(run, self._measuring, self._calls)
+        contents = Contents(run)
+        self._updates = Updates(run, self._measuring, self._gradients, contents)
+        forward = Forward(run, self._measuring, self._calls, self._gradients, self._updates)
+        self._hooks = Hooks(run, forward, self._gradients, self._updates)
+        self._scalars: list[tuple[int, str, float]] = []
+        self._room_is_known = False
+        try:
+            hookable = add_models(run, models)
+            contents.add(models)
+            self._hooks.set(hookable, optimizer)
+            self._begin_step()
+            run.running = True
+        except BaseException:
+            self._end()
+            raise
+
+    @property
+    def path(self) -> Path:
+        """The file that is written."""
+        return self.run.writer.path
+
+    @property
+    def running(self) -> bool:
+        """Whether hooks record."""
+        return self.run.running
+
+    @property
+    def inside_a_call(self) -> bool:
+        """Tell whether a module is running, or was left by an interrupt since which the model has not run again."""
+        return any(call.end < 0 for call in self._calls.all)
+
+    def is_tensor(self, value: object) -> bool:
+        """Tell whether a value is a tensor of the models' framework."""
+        return self.run.adapter.is_tensor(value)
+
+    # The user's calls
+
+    @guarded
+    def log(self, name: str, tensor: Any) -> None:
+        """Record a tensor of the user's, and its gradient, at the module that is running."""
+        run, calls = self.run, self._calls
+        if not run.active:
+            return
+        phase = Phase.FORWARD
+        if calls.stack:
+            call = calls.stack[-1]
+        else:
+            call, phase = Call(run.step, max(calls.micro, 0), run.seq, 0, 0, grad_enabled=True), Phase.LOSS
+        if calls.original_of(call) is call:
+            self._measuring.observe(phase, Role.VALUE, name, tensor, call, logged=True)
+        if not run.norms and (calls.in_graph(call) or not call.recomputed):
+            self._gradients.watch_logged(call, name, tensor)
+
+    def log_number(self, name: str, value: float) -> None:
+        """Record a number."""
+        if self.run.running and self.run.active:
+            self._scalars.append((self.run.step, name, value))
+
+    def step(self, scalars: dict[str, float]) -> None:
+        """Close the step and begin the next one."""
+        run = self.run
+        with run.lock:
+            if not run.running:
+                return
+            run.closing = True
+            try:
+                texts = self._next_step(scalars)
+            except Exception as error:  # noqa: BLE001  the training must go on
+                return self._give_up(f"recording to {self.path} failed in probe.step() ({error!r})")
+            except BaseException as error:
+                with contextlib.suppress(ProbeWarning):
+                    self._give_up(f"recording to {self.path} was interrupted in probe.step() ({error!r})")
+                raise
+            run.closing = False
+        run.writer.wait_for_room()
+        for text in texts:
+            run.say(text)
+
+    def stop(self, state: StepState = StepState.CLOSED, *, one_step: bool = False) -> None:
+        """Take every hook off, close the open step and the file; ``one_step`` when all may be meant as a single step."""
+        run, path = self.run, self.path
+        interrupted = f"{path} is still being written: it will be complete when the process has ended"
+        try:
+            with run.lock:
+                if not run.running:
+                    return
+                run.closing = True
+                try:
+                    text = self._last_step(state, one_step)
+                except Exception as error:  # noqa: BLE001  the training must go on
+                    text = f"the last step is not in {path}: probe.stop() failed ({error!r})"
+                except BaseException as error:
+                    interrupted = f"the last step is not in {path}: probe.stop() was interrupted ({error!r})"
+                    raise
+                finally:
+                    self._end()
+            run.writer.close()
+        except BaseException as error:
+            if not isinstance(error, Exception) and not run.running:
+                with contextlib.suppress(ProbeWarning):
+                    warn(interrupted)
+            raise
+        run.say(text)
+
+    def discard(self) -> None:
+        """End the recording as if it had never begun."""
+        self._end()
+
+    def abandon(self) -> None:
+        """Record nothing more, and leave everything as it is: in a forked process."""
+        self.run.running = False
+
+    # Steps
+
+    def _begin_step(self, because: str = "") -> None:
+        self.run.begin_step(because)
+        for part in (self._hooks, self._calls, self._measuring, self._gradients, self._updates):
+            part.begin_step()
+        self._scalars = []
+        self._began = time.time()
+
+    def _next_step(self, scalars: dict[str, float]) -> list[str]:
+        """Close the step and begin the next one; return what is to be said."""
+        run = self.run
+        self._calls.abandon(self._calls.stack)
+        if run.active:
+            self._updates.record_buffers()
+            self._measuring.settle()
+        because = self._triggers.ended(run.step, scalars)
+        too_large = ""
+        if run.active:
+            self._scalars += [(run.step, name, value) for name, value in scalars.items()]
+            self._end_step(StepState.CLOSED)
+            too_large = self._shortage()
+        run.step += 1
+        self._begin_step(f"step {run.step} is recorded in full: {because}" if because else "")
+        if run.writer.error is not None:
+            self._give_up(f"writing {self.path} failed ({run.writer.error})")
+            return []
+        no_loss = ""
+        if self._triggers.needs_loss and "loss" not in scalars:
+            no_loss = "on_loss_jump looks at the loss, but probe.step() was given none: probe.step(loss=...)"
+        return [no_loss, too_large, run.because]
+
+    def _last_step(self, state: StepState, one_step: bool) -> str:
+        """Close the open step; return what is to be said."""
+        run = self.run
+        if run.active:
+            self._updates.record_buffers()
+            self._measuring.settle()
+        never_stepped = self._never_stepped(one_step) if state is StepState.CLOSED else ""
+        if never_stepped:
+            run.notes.append((0, -1, never_stepped))
+        if run.active and (self._calls.all or run.seq or self._scalars or run.notes):
+            self._end_step(state)
+        return never_stepped
+
+    def _end_step(self, state: StepState) -> None:
+        run = self.run
+        self._updates.end_step()
+        now = run.next_seq()
+        for call in self._calls.all:
+            if call.end < 0:
+                call.end = now
+        run.writer.end_step(
+            run.step,
+            calls=[call.as_row() for call in self._calls.all],
+            scalars=self._scalars,
+            notes=run.notes_of_step(),
+            groups=self._updates.groups,
+            wall_time=time.time() - self._began,
+            state=state,
+        )
+
+    def _shortage(self) -> str:
+        """Say, when the first step has been recorded, if those to come will not fit on the disk."""
+        if self._room_is_known:
+            return ""
+        self._room_is_known = True
+        run = self.run
+        follows = run.config.wants_step(run.step + 1)  # then it has no initial parameters
+        initial = self._updates.init_bytes if follows else 0
+        per_step = run.nbytes + len(self._calls.all) * CALLS.itemsize - initial
+        folder = self.path.parent
+        try:
+            free = shutil.disk_usage(folder).free
+        except OSError:
+            return ""
+        return shortage(per_step, run.config.steps_from(run.step + 1), free, str(folder))
+
+    def _never_stepped(self, one_step: bool) -> str:
+        """Say that steps were not told apart, unless what ran may well have been a single one."""
+        count, updates = max(self._calls.forwards.values(), default=0), self._updates.count
+        if self.run.step or count < 2 or updates < (2 if one_step else 0) or updates == 1:
+            return ""
+        return f"probe.step() was never called: all {count} forwards are in step 0; call it at the end of each step"
+
+    # The end
+
+    def _end(self) -> None:
+        """End the recording: take every hook off, hold nothing of the model, let the file be finished.
+
+        All of it a second time, should the first be interrupted.
+        """
+        try:
+            self._end_once()
+        finally:
+            self._end_once()
+
+    def _end_once(self) -> None:
+        self.run.end()
+        self._hooks.take_off()
+        buffers.release()
+        for part in (self._calls, self._measuring, self._gradients, self._updates):
+            part.forget()
+        self.run.writer.finish()
+
+    def _give_up(self, why: str) -> None:
+        """End the recording because of a fault; the training goes on."""
+        self._end()
+        warn(f"{why}; the recording has stopped, your training goes on, and the complete steps in the file can be read")

@@ -1,0 +1,156 @@
+"""What the parts of a recorder share: the models, the options, how far the run is, and what was said of it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from probe.adapters.base import Adapter, NamedTensor
+from probe.config import RecordConfig
+from probe.errors import warn
+from probe.records import ModuleInfo, ParameterInfo, Phase, Task
+from probe.store.writer import Writer
+
+_SAID = 1000
+"""different messages of a recording"""
+
+
+class Run:
+    """The models as they are recorded, the step under way, and what could not be recorded.
+
+    Parameters
+    ----------
+    adapter
+        of the models' framework
+    writer
+        where records go
+    config
+        what to record
+    """
+
+    def __init__(self, adapter: Adapter, writer: Writer, config: RecordConfig) -> None:
+        self.adapter, self.writer, self.config = adapter, writer, config
+        self.lock = threading.RLock()
+        self.running = self.ended = False
+        self.closing = False
+        """inside ``probe.step()`` or ``probe.stop()``, which tell themselves what interrupts them"""
+        self.modules: list[ModuleInfo] = []
+        self.roots: set[int] = set()
+        """indices of the models themselves"""
+        self.parameters: list[ParameterInfo] = []
+        self.tensors: list[NamedTensor] = []
+        self.parameter_index: dict[int, int] = {}
+        """by a parameter's id"""
+        self.gone: set[int] = set()
+        """indices of parameters and buffers that the models do not have any more"""
+        self.wants = [config.wants_phase(phase) for phase in Phase]
+        self.keep: list[bool] = []
+        """by module: whether what is seen at it is recorded"""
+        self.in_full: list[bool] = []
+        """by module: whether values are"""
+        self.step = 0
+        self.active = False
+        """whether this step is recorded"""
+        self.norms = False
+        """whether of this step the norms alone are"""
+        self.because = ""
+        """why this step is recorded in full whatever the options say"""
+        self.seq = 0
+        self.nbytes = 0
+        """that this step takes in the file"""
+        self.notes: list[tuple[int, int, str]] = []
+        self._said: set[str] = set()
+        self._unsaid = False
+
+    def choose(self) -> None:
+        """Apply the options to the modules, which are known now."""
+        self.keep = [self.config.wants_module(m.path, m.class_name) for m in self.modules]
+        self.in_full = [self.config.wants_values(m.path, m.class_name) for m in self.modules]
+
+    def begin_step(self, because: str) -> None:
+        """Begin a step; ``because`` says why it is to be recorded in full whatever the options say."""
+        self.because = because
+        self.active = bool(because) or self.config.wants_step(self.step)
+        self.norms = self.config.task is Task.NORMS and not because
+        self.nbytes = self.seq = 0
+
+    def end(self) -> None:
+        """Hold nothing of the models any longer, and say nothing more."""
+        self.running, self.ended = False, True
+        self.tensors.clear()
+        self.parameter_index.clear()
+
+    def next_seq(self) -> int:
+        """Return the number of what happens now, counted within the step."""
+        self.seq += 1
+        return self.seq - 1
+
+    def name_of(self, module: int, root: str = "the root") -> str:
+        """Return how a module is called in messages."""
+        return self.modules[module].path or root
+
+    def note(self, text: str, module: int) -> None:
+        """Say once, and put into the file, what could not be recorded."""
+        if self.ended:  # a signal handler has stopped the recording in the middle of something
+            return
+        if len(self._said) >= _SAID - 1:
+            text = "there is more that could not be recorded; it is not said any more"
+        if text not in self._said:
+            self.notes.append((self.step, module, text))
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        """Say something once."""
+        if text and text not in self._said:
+            self._said.add(text)
+            warn(text)
+
+    def could_not_say(self) -> None:
+        """Remember that a message was lost."""
+        self._unsaid = True
+
+    def notes_of_step(self) -> list[tuple[int, int, str]]:
+        """Return what the file is to say of the step that ends."""
+        notes, self.notes = self.notes, []
+        if self.because:
+            notes.append((self.step, -1, self.because))
+        if self._unsaid:
+            notes.append((self.step, -1, "not recorded because of an error inside probe that could not be said"))
+            self._unsaid = False
+        return notes
+
+
+class Part(Protocol):
+    """Whatever has hooks that belong to a run."""
+
+    run: Run
+
+
+def guarded(method: Callable[..., None]) -> Callable[..., None]:
+    """Let no exception out of what a hook calls, nor run it in two threads at once."""
+
+    @functools.wraps(method)
+    def safe(self: Part, *args: Any) -> None:
+        run = self.run
+        if not run.running:
+            return
+        try:
+            with run.lock:
+                if run.running:
+                    method(self, *args)
+        except Exception as error:  # noqa: BLE001  the training must go on whatever happened here
+            try:
+                run.note(f"not recorded because of an error inside probe: {error!r}", -1)
+            except Exception:  # noqa: BLE001  no room on the stack, warnings that are errors
+                run.could_not_say()
+        except BaseException as error:
+            if not run.closing:
+                with contextlib.suppress(Exception):
+                    text = f"{type(error).__name__} interrupted probe: what it was recording then is missing"
+                    run.note(text, -1)
+            raise
+
+    return safe

@@ -1,0 +1,158 @@
+"""Parameters and buffers as a step finds them, and what the optimizer makes of them."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from probe.adapters.base import Group
+from probe.recorder.contents import Contents
+from probe.recorder.gradients import Gradients
+from probe.recorder.measuring import Measuring
+from probe.recorder.run import Run, guarded
+from probe.records import OptimizerGroup, Phase, Role, Task
+
+
+class Updates:
+    """The hooks around an optimizer's step."""
+
+    def __init__(self, run: Run, measuring: Measuring, gradients: Gradients, contents: Contents) -> None:
+        self.run = run
+        self._measuring, self._gradients, self._contents = measuring, gradients, contents
+        self.groups: list[OptimizerGroup] = []
+        self.count = 0
+        """updates in step 0"""
+        self.init_bytes = 0
+        """of this step, that parameters and buffers took at its beginning"""
+        self._initialised = False
+        self._last_recorded: int | None = None
+        self._before: dict[int, Any] = {}
+        self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def begin_step(self) -> None:
+        """Begin a step."""
+        self.groups = []
+        self.init_bytes = 0
+        self._initialised = False
+        self._before = {}
+
+    def forget(self) -> None:
+        """Hold no copy any longer."""
+        self._before.clear()
+
+    def end_step(self) -> None:
+        """Say that an optimizer began a step that it did not end."""
+        if self._before:
+            first, *others = [self.run.parameters[index].names[0] for index in self._before]
+            name = f"{first} and {len(others)} more" if others else first
+            self.run.note(f"an optimizer's step was not seen to its end: the update of {name} is not recorded", -1)
+        if not self.run.norms:  # they say nothing of the parameters that the step left
+            self._last_recorded = self.run.step
+
+    def record_initial(self) -> None:
+        """Record parameters and buffers, unless they are those that the step before left."""
+        run = self.run
+        if self._initialised or run.norms:
+            return
+        self._initialised = True
+        if self._last_recorded is None or self._last_recorded != run.step - 1:
+            self._look_for_changes()
+            for index, named in enumerate(run.tensors):
+                role = Role.BUFFER if named.is_buffer else Role.PARAM
+                self._measuring.observe_parameter(Phase.INIT, role, index, named.tensor)
+            self.init_bytes = run.nbytes
+
+    @guarded
+    def record_buffers(self) -> None:
+        """Record what the step made of the buffers: running statistics."""
+        self._look_for_changes()
+        if self._initialised:
+            for index, named in enumerate(self.run.tensors):
+                if named.is_buffer:
+                    self._measuring.observe_parameter(Phase.UPDATE, Role.BUFFER, index, named.tensor)
+
+    @guarded
+    def before_update(self, groups: list[Group], why_not: str) -> None:
+        """Record the gradients as they are used; ``why_not`` says why they are not those, or is empty."""
+        run = self.run
+        if not run.active or not run.wants[Phase.UPDATE]:
+            return
+        self._look_at_order(groups, why_not)
+        try:
+            for _, index in self._own(groups):
+                self._record_used(index, why_not)
+        except BaseException:
+            self._before.clear()
+            raise
+
+    @guarded
+    def after_update(self, groups: list[Group]) -> None:
+        """Record what the optimizer has made of the parameters and of its own state."""
+        run = self.run
+        if not run.step and self._own(groups):
+            self.count += 1
+        if not run.active or run.norms or not run.wants[Phase.UPDATE]:
+            return
+        for group in groups:
+            indices = tuple(index for _, index in self._own([group]))
+            if indices:
+                number = self._optimizers.setdefault(group.optimizer, len(self._optimizers))
+                self.groups.append(OptimizerGroup(number, group.class_name, group.index, group.hyper, indices))
+        try:
+            for group, index in self._own(groups):
+                self._record_update(group, index)
+        except BaseException:
+            self._before.clear()
+            raise
+
+    @guarded
+    def _look_for_changes(self) -> None:
+        news = self._contents.news()
+        if news:
+            self.run.note(news, -1)
+
+    def _record_used(self, index: int, why_not: str) -> None:
+        run = self.run
+        gradient = run.adapter.gradient(run.tensors[index].tensor)
+        if why_not:
+            run.note(f"gradients as the optimizer used them are not recorded: {why_not}", -1)
+        elif gradient is not None:
+            self._measuring.observe_parameter(Phase.UPDATE, Role.PARAM_GRAD, index, gradient)
+        if not run.norms and run.config.task is not Task.STRUCTURE:
+            self._keep_for_update(index)
+
+    def _look_at_order(self, groups: list[Group], why_not: str) -> None:
+        """Say that the gradients of the step before are used only now: probe.step() should come behind the update."""
+        run, before = self.run, self._gradients.last_step
+        unseen = why_not or run.config.task is Task.NORMS  # backward comes later, or nobody listens to it
+        if before is None or before >= run.step or unseen:
+            return
+        if any(run.adapter.gradient(run.tensors[index].tensor) is not None for _, index in self._own(groups)):
+            run.note("probe.step() comes before the optimizer's step: updates are recorded one step late", -1)
+
+    def _keep_for_update(self, index: int) -> None:
+        """Copy a parameter until the optimizer has changed it; where memory is short, say that the update is lost."""
+        run, info = self.run, self.run.parameters[index]
+        if not run.keep[info.module]:
+            return
+        try:
+            with run.adapter.quiet():
+                self._before[index] = run.adapter.snapshot(run.tensors[index].tensor)
+        except Exception as error:  # noqa: BLE001  out of memory, mostly
+            run.note(f"the update of {info.names[0]} is not recorded: {error!r}", info.module)
+
+    def _record_update(self, group: Group, index: int) -> None:
+        run = self.run
+        parameter = run.tensors[index].tensor
+        slot = run.parameters[index].slot
+        for key, state in run.adapter.optimizer_state(group.optimizer, parameter).items():
+            self._measuring.observe_parameter(Phase.UPDATE, Role.STATE, index, state, slot=f"{slot}.{key}")
+        self._measuring.observe_parameter(Phase.UPDATE, Role.PARAM, index, parameter)
+        before = self._before.pop(index, None)
+        if before is not None:
+            self._measuring.observe_update(index, parameter, before)
+
+    def _own(self, groups: list[Group]) -> list[tuple[Group, int]]:
+        """Return the parameters of these models among those of the groups."""
+        found = [(group, self.run.parameter_index.get(id(p))) for group in groups for p in group.parameters]
+        return [(group, index) for group, index in found if index is not None]

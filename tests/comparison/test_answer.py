@@ -1,0 +1,182 @@
+"""What the answer looks like: objects, tables, JSON, text."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import probe
+from probe.comparison.result import SCHEMA, Verdict
+from probe.errors import ConfigError, NotRecordedError, StoreError
+from probe.records import Phase, Role
+from tests.comparison.planted import Clean, Faulty, Recorder, mostly_statistics
+from tests.toys import TO_SEQUENCE_FIRST, SequenceFirst, gpt
+
+
+def test_drilling_down(clean: Clean, run: Recorder) -> None:
+    found = probe.compare(clean("tensor"), run(SequenceFirst(gpt()), task="tensor"), mapping=TO_SEQUENCE_FIRST)
+    here, there = found["layers.1.norm2"], found["decoder.layers.1.between"]
+    assert here == there and len(here) > 5
+    assert {(s.path_a, s.path_b, s.reason) for s in here} == {("layers.1.norm2", "decoder.layers.1.between", "mapped")}
+    assert {s.path_a for s in found["layers.*.norm1"]} == {f"layers.{n}.norm1" for n in range(3)}
+    assert {s.path_a for s in found["*self_attention"]} == {f"layers.{n}.attn" for n in range(3)}
+    assert {s.path_a for s in found[""]} == {""}
+    (output,) = (s for s in here if s.role is Role.OUTPUT)
+    assert (output.shape_a, output.shape_b) == ((2, 6, 16), (6, 2, 16))
+    assert (output.class_a, output.class_b, output.dtype_a) == ("RMSNorm", "RMSNorm", "float32")
+    with pytest.raises(NotRecordedError, match="'layers.9' is in neither recording, or has no counterpart"):
+        found["layers.9"]
+    with pytest.raises(KeyError):
+        found["nothing*"]
+
+
+def test_slots_stand_in_causal_order(clean: Clean, run: Recorder) -> None:
+    found = probe.compare(clean("statistics"), run(steps=2))
+    order = [(slot.step, slot.phase) for slot in found.slots]
+    assert order == sorted(order)
+    forward = [(s.path_a, s.role) for s in found.slots if s.step == 0 and s.phase is Phase.FORWARD]
+    places = [forward.index(("layers.0", role)) for role in (Role.INPUT, Role.OUTPUT)]
+    assert forward[0] == ("", Role.INPUT) and forward[-1] == ("", Role.OUTPUT)
+    assert places[0] < forward.index(("layers.0.mlp.act", Role.OUTPUT)) < places[1]
+
+
+def test_what_comes_behind_the_fault_is_inherited(clean: Clean, faulty: Faulty) -> None:
+    found = probe.compare(clean("tensor"), faulty("eps", "tensor"))
+    verdicts = {(s.path_a, s.role): s.verdict for s in found.slots if s.phase is Phase.FORWARD}
+    assert verdicts["layers.1.norm2", Role.INPUT] == "equal"
+    assert verdicts["layers.1.norm2", Role.OUTPUT] == "introduced"
+    assert verdicts["layers.1.mlp.up", Role.INPUT] == "inherited"
+    assert verdicts["", Role.OUTPUT] == "inherited"
+    assert verdicts["layers.0", Role.OUTPUT] == "equal"
+
+
+def test_the_table(clean: Clean, faulty: Faulty) -> None:
+    pytest.importorskip("pandas")
+    found = probe.compare(clean("tensor"), faulty("eps", "tensor"))
+    table = found.table()
+    assert len(table) == len(found.slots)
+    wrong = table[table.verdict == "introduced"]
+    assert list(wrong.path_a) == ["layers.1.norm2"]
+    row = wrong.iloc[0]
+    first = found.first_divergence
+    assert first is not None and first.metrics is not None
+    assert (row.rel_l2, row.limit, row.max_abs_at) == (
+        first.metrics.rel_l2,
+        first.limit,
+        str(list(first.metrics.max_abs_at)),
+    )
+    assert (row.phase, row.role, row.status, row.estimated, row.matched_by) == (
+        "forward", "output", "compared", False, "same path",
+    )  # fmt: skip
+    assert table[(table.path_a == "layers.0") & (table.phase == "forward")].rel_l2.max() == 0
+
+
+NUMBER = (int, float)
+
+
+NODE = {"step": int, "micro": int, "path": str, "class": str, "call": int, "slot": str}
+
+
+METRICS = {
+    "status": str, "rel_l2": (*NUMBER, None), "cosine": (*NUMBER, None), "coherence": (*NUMBER, None),
+    "norm_a": (*NUMBER, None), "norm_b": (*NUMBER, None), "norm_ratio": (*NUMBER, None), "max_abs": (*NUMBER, None),
+    "max_abs_at": (list, None), "max_rel": (*NUMBER, None), "mean_abs": (*NUMBER, None), "reason": str,
+}  # fmt: skip
+
+
+DIVERGENCE = {
+    "phase": {"init", "forward", "loss", "backward", "gradient", "update"},
+    "role": {role.label for role in Role},
+    "kind": {"inputs", "init", "introduced", "missing", "nonfinite", "shape", "dtype", "update"},
+    "confidence": NUMBER, "a": [NODE], "b": [NODE], "metrics": (METRICS, None), "estimated": bool,
+    "limit": (*NUMBER, None), "evidence": [str], "hint": str,
+}  # fmt: skip
+
+
+DOCUMENT = {
+    "schema": int, "verdict": {"aligned", "diverged", "undecided"}, "first_divergence": (DIVERGENCE, None),
+    "divergences": [DIVERGENCE],
+    "coverage": {"paired": int, "only_a": int, "only_b": int, "not_comparable": int, "compared": int},
+    "only_a": [str], "only_b": [str], "warnings": [str], "noise": str,
+}  # fmt: skip
+
+
+def conforms(value: object, form: object, where: str = "$") -> None:
+    """Check a JSON document against a form: types, sets of words, dicts of exactly these keys, lists of one form."""
+    if isinstance(form, tuple):
+        if value is None:
+            assert None in form, where
+            return
+        form = form[0] if isinstance(form[0], dict) else tuple(each for each in form if each is not None)
+    if isinstance(form, dict):
+        assert isinstance(value, dict) and value.keys() == form.keys(), f"{where}: {value}"
+        for key, inner in form.items():
+            conforms(value[key], inner, f"{where}.{key}")
+    elif isinstance(form, list):
+        assert isinstance(value, list), where
+        for item in value:
+            conforms(item, form[0], f"{where}[]")
+    elif isinstance(form, set):
+        assert value in form, f"{where}: {value}"
+    else:
+        assert isinstance(value, form) and (form is bool or not isinstance(value, bool)), f"{where}: {value!r}"
+
+
+@pytest.mark.parametrize(
+    ("fault", "task"),
+    mostly_statistics([None, "eps", "NaN", "a layer dropped", "no bias", "frozen", "one weight"], "eps"),
+)
+def test_json_has_the_names_of_the_design(
+    clean: Clean, faulty: Faulty, run: Recorder, fault: str | None, task: str
+) -> None:
+    found = probe.compare(clean(task), faulty(fault, task) if fault else run(task=task))
+    text = json.dumps(found.as_json(), allow_nan=False)
+    document = json.loads(text)
+    conforms(document, DOCUMENT)
+    assert document["schema"] == SCHEMA == 1
+    assert document["verdict"] == ("diverged" if fault else "aligned")
+    assert document["first_divergence"] == (document["divergences"][0] if fault else None)
+    if fault == "eps":
+        first = document["first_divergence"]
+        assert (
+            first["a"]
+            == first["b"]
+            == [{"step": 0, "micro": 0, "path": "layers.1.norm2", "class": "RMSNorm", "call": 0, "slot": "0"}]
+        )
+        assert first["estimated"] is (task == "statistics")
+        assert (first["metrics"]["max_abs"] is None) is (task == "statistics")
+    if fault == "a layer dropped":
+        assert document["first_divergence"]["b"] == []
+        assert document["only_a"][0] == "layers.1"
+    if fault == "NaN":
+        assert document["first_divergence"]["metrics"]["rel_l2"] is None, "JSON knows no infinity"
+
+
+def test_the_answer_is_frozen_and_readable(clean: Clean, faulty: Faulty) -> None:
+    found = probe.compare(clean("statistics"), faulty("eps", "statistics"))
+    assert "layers.1.norm2" in repr(found.first_divergence)
+    assert len(repr(found)) < 5000, "the slots are not part of it"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.verdict = Verdict.ALIGNED  # type: ignore[misc]
+
+
+def test_progress_is_told(run: Recorder) -> None:
+    told: list[tuple[int, int]] = []
+    probe.compare(run(steps=3), run(steps=3), progress=lambda done, total: told.append((done, total)))
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize("direction", ["sideways", "A-to-B", ""])
+def test_a_direction_that_is_none(clean: Clean, run: Recorder, direction: str) -> None:
+    message = re.escape(f"direction={direction!r} is not known; expected 'a-to-b' or 'b-to-a'")
+    with pytest.raises(ConfigError, match=message):
+        probe.compare(clean("statistics"), run(), direction=direction)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, clean: Clean) -> None:
+    with pytest.raises(StoreError, match=re.escape(f"there is no file {tmp_path / 'none.h5'}")):
+        probe.compare(clean("statistics"), tmp_path / "none.h5")

@@ -1,0 +1,266 @@
+"""What is never called aligned: runs that cannot be compared, steps that were broken off, parts that were left out."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import probe
+from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy_tensor import Tensor
+from probe.comparison.result import Kind, Verdict
+from probe.records import Phase, Role
+from tests.comparison.planted import DOWN, MODEL_FAULTS, TASKS, Clean, Faulty, Model, Recorder, changed, said
+from tests.toys import GPT, VOCABULARY, WIDTH, batch, evaluate, gpt, loss_of, module, plain_step, replaced
+
+
+def test_a_run_compared_with_itself(clean: Clean) -> None:
+    found = probe.compare(clean("statistics"), clean("statistics"))
+    assert found.verdict is Verdict.UNDECIDED
+    assert found.warnings == ("both files are the same run: it was compared with itself",)
+
+
+def only_steps(path: Path, steps: object, count: int = 3) -> Path:
+    model = gpt()
+    optimizer = nn.AdamW(model.parameters(), lr=1e-3)
+    with probe.capture(model, path, steps=steps):
+        for number in range(count):
+            probe.step(loss=plain_step(model, optimizer, number))
+    return path
+
+
+def test_no_step_in_common(tmp_path: Path) -> None:
+    found = probe.compare(only_steps(tmp_path / "a.h5", [0]), only_steps(tmp_path / "b.h5", [1, 2]))
+    assert found.verdict is Verdict.UNDECIDED
+    assert found.warnings[0] == "no step in common: A has 0, B has 1, 2"
+    assert (found.slots, found.first_divergence) == ((), None)
+
+
+def test_steps_that_only_one_side_has_are_said(tmp_path: Path) -> None:
+    found = probe.compare(only_steps(tmp_path / "a.h5", [0, 1]), only_steps(tmp_path / "b.h5", [1, 2]))
+    assert found.verdict is Verdict.ALIGNED
+    assert found.warnings == ("steps not compared: 0 only in A, 2 only in B",)
+
+
+def test_no_complete_step(tmp_path: Path, clean: Clean) -> None:
+    empty = only_steps(tmp_path / "empty.h5", 7, count=1)
+    for pair, name in (((empty, clean("statistics")), "A"), ((clean("statistics"), empty), "B")):
+        found = probe.compare(*pair)
+        assert found.verdict is Verdict.UNDECIDED
+        assert found.warnings[0] == f"{name} has no complete step ({empty})"
+
+
+@pytest.mark.parametrize("tasks", [("structure", "structure"), ("structure", "statistics")])
+@pytest.mark.parametrize("fault", [None, "eps", "NaN"])
+def test_without_numbers_nothing_is_called_aligned(run: Recorder, tasks: tuple[str, str], fault: str | None) -> None:
+    there = changed(MODEL_FAULTS[fault][0]) if fault else gpt()
+    found = probe.compare(run(task=tasks[0]), run(there, task=tasks[1]))
+    assert found.verdict is Verdict.UNDECIDED
+    assert found.coverage.compared == 0 and found.coverage.not_comparable > 200
+    assert said(found, "nothing was compared: no pair of tensors with numbers on both sides")
+    assert said(found, "the loss differs (") is (fault is not None)
+
+
+def test_another_shape_of_a_weight_is_seen_without_numbers(run: Recorder) -> None:
+    def widen(model: Model) -> None:
+        module(model, DOWN).weight = nn.Parameter(np.zeros((WIDTH, 3 * WIDTH), np.float32))
+        for name in ("gate", "up"):
+            module(model, f"layers.1.mlp.{name}").weight = nn.Parameter(np.zeros((3 * WIDTH, WIDTH), np.float32))
+            module(model, f"layers.1.mlp.{name}").bias = nn.Parameter(np.zeros(3 * WIDTH, np.float32))
+
+    for task in ("structure", "statistics"):
+        first = probe.compare(run(task=task), run(changed(widen), task=task)).first_divergence
+        assert first is not None and first.kind is Kind.SHAPE
+        assert (first.phase, first.path, first.a[0].slot) == (Phase.INIT, "layers.1.mlp.gate", "weight")
+        assert first.evidence == ("shape [32, 16] against [48, 16]",)
+
+
+def test_a_weight_of_another_kind_of_numbers(run: Recorder, clean: Clean) -> None:
+    def as_integers(model: Model) -> None:
+        weight = module(model, DOWN).weight
+        weight.data, weight.requires_grad = np.ones(weight.shape, np.int8), False
+
+    first = probe.compare(clean("statistics"), run(changed(as_integers))).first_divergence
+    assert first is not None and (first.kind, first.path) == (Kind.DTYPE, DOWN)
+    assert first.evidence == ("float32 against int8",)
+
+
+def test_a_batch_of_another_shape(clean: Clean, run: Recorder) -> None:
+    def twice(model: Model, optimizer: nn.Optimizer, number: int) -> Tensor:
+        ids = Tensor(np.concatenate([batch(number).data] * 2))
+        loss = loss_of(model(ids), ids)
+        loss.backward()
+        return loss
+
+    first = probe.compare(clean("statistics"), run(step=twice)).first_divergence
+    assert first is not None
+    assert (first.phase, first.role, first.kind, first.path) == (Phase.FORWARD, Role.INPUT, Kind.INPUTS, "")
+    assert first.evidence == ("shape [2, 6] against [4, 6]",)
+    assert first.hint == "feed both sides the same batch before looking at anything else"
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_nan_on_both_sides_is_not_aligned(faulty: Faulty, run: Recorder, task: str) -> None:
+    found = probe.compare(faulty("NaN", task), run(changed(MODEL_FAULTS["NaN"][0]), task=task))
+    assert found.verdict is Verdict.UNDECIDED
+    assert found.warnings == (
+        "step 0: forward output 0 of layers.1.norm2 has NaN on both sides: what is computed from it cannot be judged",
+    )
+
+
+def test_a_loss_that_is_nan(clean: Clean, run: Recorder) -> None:
+    def nan(model: Model, optimizer: nn.Optimizer, number: int) -> Tensor:
+        return plain_step(model, optimizer, number) * math.nan
+
+    a, b = run(step=nan), run(step=nan)
+    found = probe.compare(a, b)
+    assert found.verdict is Verdict.UNDECIDED
+    assert found.warnings == ("step 0: the loss is NaN on both sides: what is computed from it cannot be judged",)
+    first = probe.compare(clean("statistics"), b).first_divergence
+    assert first is not None and (first.phase, first.kind) == (Phase.LOSS, Kind.NONFINITE)
+
+
+def test_infinities_in_a_mask_are_no_reason_to_doubt(run: Recorder) -> None:
+    def masked(model: Model, optimizer: nn.Optimizer, number: int) -> Tensor:
+        probe.log("mask", Tensor(np.triu(np.full((4, 4), -np.inf, np.float32), 1)))
+        return plain_step(model, optimizer, number)
+
+    assert probe.compare(run(step=masked), run(step=masked)).verdict is Verdict.ALIGNED
+
+
+def test_low_coverage(run: Recorder) -> None:
+    def renamed(model: Model) -> None:
+        members = vars(model)
+        for old, new in (("layers", "blocks"), ("embed", "tokens"), ("head", "output"), ("norm", "final")):
+            members[new] = members.pop(old)
+
+    def forward(self: Any, ids: Tensor) -> Tensor:
+        x = self.tokens(ids)
+        for layer in self.blocks:
+            x = layer(x)
+        return self.output(self.final(x))
+
+    there = changed(renamed)
+    there.__class__ = type("GPT", (GPT,), {"forward": forward})
+    a, b = run(), run(there)
+    found = probe.compare(a, b)
+    assert found.verdict is Verdict.UNDECIDED
+    assert said(
+        found, "only 1 of 43 module calls of A have a counterpart (--min-coverage 50%): give a layer mapping with -lm"
+    )
+    assert len(found.only_a) == len(found.only_b) == 42
+    assert (found.coverage.paired, found.coverage.only_a, found.coverage.only_b) == (1, 42, 42)
+    assert probe.compare(a, b, min_coverage=0.01).verdict is Verdict.ALIGNED
+
+
+def test_training_against_evaluation(clean: Clean, run: Recorder) -> None:
+    found = probe.compare(clean("statistics"), run(step=evaluate))
+    assert (found.verdict, found.first_divergence) == (Verdict.UNDECIDED, None)
+    assert said(found, "step 0: A ran 1 micro-batches, B 0")
+
+
+def test_two_files_that_are_no_pair_of_models(run: Recorder, clean: Clean) -> None:
+    other = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, VOCABULARY))
+    found = probe.compare(clean("statistics"), run(other))
+    assert found.verdict is not Verdict.ALIGNED
+    assert said(found, "only 1 of 3 module calls of B have a counterpart (--min-coverage 50%)")
+
+
+def _breaks(model: Model, optimizer: nn.Optimizer, number: int) -> Tensor:
+    if number == 1:
+        replaced(model, "layers.1.mlp", forward=lambda s, x: 1 / 0)
+    return plain_step(model, optimizer, number)
+
+
+def test_a_step_that_was_aborted_on_one_side_names_no_module(clean: Clean, run: Recorder) -> None:
+    there = run(step=_breaks, steps=2)
+    for pair, name in (((clean("statistics"), there), "B"), ((there, clean("statistics")), "A")):
+        found = probe.compare(*pair)
+        assert found.verdict is Verdict.UNDECIDED
+        assert found.first_divergence is None, "what is missing is missing because of the exception"
+        assert said(found, f"{name}: step 1 was ended by an exception, on the other side it was not")
+        assert {slot.step for slot in found.slots} == {0, 1}
+
+
+def test_a_step_that_was_aborted_on_both_sides(run: Recorder) -> None:
+    found = probe.compare(run(step=_breaks, steps=2), run(step=_breaks, steps=2))
+    assert found.verdict is Verdict.ALIGNED
+    assert found.warnings == ("A: step 1 was ended by an exception", "B: step 1 was ended by an exception")
+
+
+PHASES = [["forward"], ["backward"], ["gradient"], ["update"], ["init"], ["init", "forward"], ["forward", "backward"]]
+
+
+MODULES = [["layers.2*"], ["layers.1.mlp*"], ["Linear"], [""], ["!layers.0*"]]
+
+
+@pytest.mark.parametrize("option", [{"phases": p} for p in PHASES] + [{"modules": m} for m in MODULES], ids=str)
+def test_what_was_filtered_on_either_side_is_no_fault(
+    clean: Clean, run: Recorder, option: dict[str, list[str]]
+) -> None:
+    one, two = run(**option), run(**option)
+    assert probe.compare(one, two).verdict is Verdict.ALIGNED
+    assert probe.compare(one, two).coverage.compared > 0
+    full = clean("statistics")
+    for pair, sides in (((full, one), "all in A, {} in B"), ((one, full), "{} in A, all in B")):
+        found = probe.compare(*pair)
+        assert found.first_divergence is None, found.first_divergence
+        assert found.verdict in (Verdict.ALIGNED, Verdict.UNDECIDED)
+        assert found.verdict is Verdict.ALIGNED or not found.coverage.compared
+        ((name, filters),) = option.items()
+        text = f"the {name} that were recorded are not the same: {sides.format(', '.join(filters))}"
+        assert said(found, text)
+
+
+@pytest.mark.parametrize(
+    ("phases", "verdict"),
+    [
+        (["forward"], "layers.1.norm2"),
+        (["init", "forward"], "layers.1.norm2"),
+        (["backward"], "the gradient that comes back to the model's output 0 differs"),
+        (["gradient"], "the loss differs ("),
+        (["update"], "the gradients that the optimizer used differ"),
+        (["init"], "the loss differs ("),
+        (["loss"], "the loss differs ("),
+    ],
+    ids=str,
+)
+def test_a_forward_fault_is_never_blamed_on_what_was_recorded_instead(
+    run: Recorder, phases: list[str], verdict: str
+) -> None:
+    found = probe.compare(run(phases=phases), run(changed(MODEL_FAULTS["eps"][0]), phases=phases))
+    first = found.first_divergence
+    if "forward" in phases:
+        assert first is not None and first.path == verdict
+        return
+    assert said(found, verdict)
+    if phases == ["gradient"]:
+        assert first is not None and (first.path, first.phase) == ("", Phase.GRADIENT)
+        assert "the backward pass was not compared, so which of them comes first is not known" in first.evidence
+    else:
+        assert (found.verdict, first) == (Verdict.UNDECIDED, None)
+
+
+@pytest.mark.parametrize(
+    ("modules", "kind", "path"),
+    [
+        (["layers.2*"], Kind.INPUTS, "layers.2"),
+        (["layers.1.mlp*"], Kind.INPUTS, "layers.1.mlp"),
+        (["Linear"], Kind.INTRODUCED, "layers.1"),
+        (["layers.1*"], Kind.INTRODUCED, "layers.1.norm2"),
+        ([""], Kind.INTRODUCED, ""),
+    ],
+    ids=str,
+)
+def test_a_fault_in_a_module_that_was_not_recorded_is_charged_to_none_inside(
+    run: Recorder, modules: list[str], kind: Kind, path: str
+) -> None:
+    wrong = changed(MODEL_FAULTS["eps"][0])
+    first = probe.compare(run(modules=modules), run(wrong, modules=modules)).first_divergence
+    assert first is not None and (first.kind, first.path) == (kind, path)
+    if kind is Kind.INPUTS:
+        assert first.evidence == (f"the input 0 of {path} differs already, and nothing before it was compared",)

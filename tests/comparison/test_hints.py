@@ -1,0 +1,162 @@
+"""Hints, and one place for one fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import probe
+from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy_tensor import Tensor, operation
+from probe.comparison.result import Kind, Verdict
+from probe.records import Phase
+from tests.comparison.planted import DOWN, MODEL_FAULTS, Clean, Faulty, Model, Recorder, assert_found, changed
+from tests.toys import GPT, VOCABULARY, WIDTH, batch, gpt, module, plain_step, replaced, rounding_otherwise
+
+
+def test_a_row_of_an_embedding_without_a_gradient(clean: Clean, run: Recorder) -> None:
+    padding = int(batch().data[0, 0])
+    keeps = np.ones((VOCABULARY, 1), np.float32)
+    keeps[padding] = 0
+
+    def padded(model: Model) -> None:
+        replaced(model, "embed", forward=lambda s, ids: operation(
+            s.weight.data, (s.weight, lambda g: g * keeps))[ids])  # fmt: skip
+
+    found = probe.compare(clean(), run(changed(padded)))
+    assert_found(found, ("gradient", "introduced", "embed", "weight"))
+    assert found.first_divergence is not None
+    assert found.first_divergence.hint == "1 more row is zero on B: look at padding_idx"
+
+
+def test_weights_that_differ_because_a_step_before_was_not_recorded(tmp_path: Path) -> None:
+    def late(path: Path, lr: float, rough: bool = False) -> Path:
+        model = rounding_otherwise(gpt()) if rough else gpt()
+        optimizer = nn.AdamW(model.parameters(), lr=1e-3)
+        with probe.capture(model, path, steps=[3, 4]):
+            for number in range(5):
+                optimizer.param_groups[0]["lr"] = lr if number == 0 else 1e-3
+                probe.step(loss=plain_step(model, optimizer, number))
+        return path
+
+    a = late(tmp_path / "a.h5", 1e-3)
+    first = probe.compare(a, late(tmp_path / "b.h5", 2e-3)).first_divergence
+    assert first is not None and (first.phase, first.step) == (Phase.INIT, 3)
+    assert first.evidence == ("39 of 39 parameters differ before step 3; step 2 was not recorded",)
+    assert first.hint == "record the steps before 3 too: the runs part there, or do not start from the same weights"
+    found = probe.compare(a, late(tmp_path / "c.h5", 1e-3, rough=True))
+    assert found.verdict is Verdict.ALIGNED, "rounding makes weights drift apart"
+
+
+def test_one_weight_that_differs_before_a_later_step(tmp_path: Path) -> None:
+    def late(path: Path, factor: float) -> Path:
+        model = gpt()
+        module(model, "layers.1.norm2").weight.data[3] *= np.float32(factor)
+        optimizer = nn.SGD(model.parameters(), lr=1e-3)
+        with probe.capture(model, path, steps=[2]):
+            for number in range(3):
+                probe.step(loss=plain_step(model, optimizer, number))
+        return path
+
+    found = probe.compare(late(tmp_path / "a.h5", 1.0), late(tmp_path / "b.h5", 1.0002))
+    assert found.verdict is not Verdict.ALIGNED
+    said_ = [*found.warnings, *(text for d in found.divergences for text in (*d.evidence, d.hint))]
+    assert any("step 2" in text and "step 1 was not recorded" in text for text in said_), said_
+
+
+def test_layers_whose_weights_stand_in_another_order(clean: Clean, run: Recorder) -> None:
+    def swapped(model: Model) -> None:
+        members = vars(model.layers)
+        members["0"], members["1"] = members["1"], members["0"]
+
+    first = probe.compare(clean(), run(changed(swapped))).first_divergence
+    assert first is not None and (first.phase, first.kind) == (Phase.INIT, Kind.INIT)
+    assert first.hint == "what layers.0.norm1 has in A, layers.1.norm1 has in B: look at the order of the layers"
+
+
+def test_layers_that_run_in_another_order(clean: Clean, run: Recorder) -> None:
+    def forward(self: Any, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        for number in "102":
+            x = getattr(self.layers, number)(x)
+        return self.head(self.norm(x))
+
+    there = changed(lambda m: setattr(m, "__class__", type("GPT", (GPT,), {"forward": forward})))
+    first = probe.compare(clean(), run(there)).first_divergence
+    assert first is not None and (first.path, first.a[0].slot) == ("", "")
+    assert first.hint == "B calls layers.1 where A calls layers.0: the order differs"
+
+
+def test_a_tied_weight_is_not_called_missing_without_saying_that_it_is_tied(clean: Clean, run: Recorder) -> None:
+    def tied(model: Model) -> None:
+        model.head.weight = model.embed.weight
+
+    first = probe.compare(clean(), run(changed(tied))).first_divergence
+    assert first is not None and (first.kind, first.path) == (Kind.MISSING, "head")
+    assert first.hint == "weight is tied to embed.weight on B, not on A"
+
+
+def test_frozen_weights_are_named_and_not_what_is_made_from_them(clean: Clean, run: Recorder) -> None:
+    def frozen(model: Model) -> None:
+        for path in ("embed", "layers.0.norm1"):
+            module(model, path).weight.requires_grad = False
+
+    found = probe.compare(clean(), run(changed(frozen)))
+    assert [(d.phase, d.kind, d.path) for d in found.divergences] == [
+        (Phase.GRADIENT, Kind.MISSING, "embed"), (Phase.GRADIENT, Kind.MISSING, "layers.0.norm1"),
+    ]  # fmt: skip
+
+
+def test_a_graph_that_is_cut_comes_before_the_gradients_that_follow_from_it(clean: Clean, run: Recorder) -> None:
+    def detached(self: Any, x: Tensor) -> Tensor:
+        return Tensor(nn.Attention.forward(self, x).data)
+
+    found = probe.compare(clean(), run(changed(lambda m: replaced(m, "layers.1.attn", forward=detached))))
+    first = found.first_divergence
+    assert first is not None and (first.phase, first.kind, first.path) == (
+        Phase.BACKWARD,
+        Kind.MISSING,
+        "layers.1.attn",
+    )
+    assert found.divergences == (first,)
+
+
+@pytest.mark.parametrize("name", MODEL_FAULTS)
+def test_a_single_fault_is_one_place(clean: Clean, faulty: Faulty, name: str) -> None:
+    found = probe.compare(clean(), faulty(name, "statistics"))
+    assert found.divergences == (found.first_divergence,)
+
+
+def test_two_faults_of_which_the_second_does_not_follow_from_the_first_are_both_named(
+    clean: Clean, run: Recorder
+) -> None:
+    def both(model: Model) -> None:
+        MODEL_FAULTS["gradient of one weight"][0](model)
+        MODEL_FAULTS["frozen"][0](model)
+        module(model, "layers.2.mlp.down").weight.requires_grad = False
+
+    found = probe.compare(clean(), run(changed(both)))
+    assert {d.path for d in found.divergences} == {DOWN, "layers.2.mlp.down"}
+
+
+def test_a_gradient_that_is_zero_but_for_rounding_is_shown_beside_a_limit_of_its_own_kind(run: Recorder) -> None:
+    class Shift(nn.Module):
+        """Adds one number to all features: the norm behind it takes it away again."""
+
+        def __init__(self, up: bool) -> None:
+            super().__init__(shift=nn.Parameter(np.zeros(1, np.float32)), norm=nn.LayerNorm(WIDTH), up=up)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x * np.float32(1 + 2e-7) if self.up else x
+            return self.norm(x + self.shift)
+
+    def model(up: bool) -> GPT:
+        return changed(lambda m: setattr(m, "norm", Shift(up)))
+
+    found = probe.compare(run(model(False), task="tensor"), run(model(True), task="tensor"))
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
+    (slot,) = (s for s in found["norm"] if (s.phase, s.slot_a) == (Phase.GRADIENT, "shift"))
+    assert slot.metrics.rel_l2 > 10 * slot.limit > 10 * slot.error

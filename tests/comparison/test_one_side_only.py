@@ -1,0 +1,72 @@
+"""What only one of the two sides has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import probe
+from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy_tensor import Tensor
+from probe.comparison.result import Verdict
+from probe.errors import ProbeWarning
+from probe.records import Role
+from tests.comparison.planted import Clean, Model, Recorder, changed
+from tests.toys import GPT, MLP, gpt, plain_step, replaced
+
+
+def test_an_input_that_only_one_side_has_lowers_confidence(run: Recorder) -> None:
+    def with_mask(self: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return nn.Attention.forward(self, x)
+
+    def block(self: Any, x: Tensor) -> Tensor:
+        x = x + self.attn(self.norm1(x), mask=Tensor(np.ones((3, 3), np.float32)))
+        return x + self.mlp(self.norm2(x))
+
+    def masked() -> GPT:
+        return changed(
+            lambda m: (replaced(m, "layers.1.attn", forward=with_mask), replaced(m, "layers.1", forward=block))
+        )
+
+    a = run()
+    assert probe.compare(a, run(masked())).verdict is Verdict.ALIGNED
+    wrong = masked()
+    replaced(wrong, "layers.1.attn", forward=lambda s, x, mask: with_mask(s, x) * 1.01)
+    surely = probe.compare(a, run(changed(lambda m: replaced(
+        m, "layers.1.attn", forward=lambda s, x: nn.Attention.forward(s, x) * 1.01)))).first_divergence  # fmt: skip
+    less = probe.compare(a, run(wrong)).first_divergence
+    assert surely is not None and less is not None
+    assert surely.path == less.path == "layers.1.attn"
+    assert less.confidence < surely.confidence
+    assert any(text.startswith("not known to agree: mask") for text in less.evidence)
+
+
+def test_inputs_with_other_names_are_paired_by_their_content(run: Recorder) -> None:
+    def by_keyword(name: str) -> GPT:
+        model = gpt()
+        replaced(model, "layers.1.mlp", forward=lambda s, **given: MLP.forward(s, given[name]))
+        replaced(model, "layers.1", forward=lambda s, x: _call_mlp(s, x, name))
+        return model
+
+    def _call_mlp(self: Any, x: Tensor, name: str) -> Tensor:
+        x = x + self.attn(self.norm1(x))
+        return x + self.mlp(**{name: self.norm2(x)})
+
+    found = probe.compare(run(by_keyword("hidden")), run(by_keyword("x")))
+    assert found.verdict is Verdict.ALIGNED
+    pairs = {(s.slot_a, s.slot_b) for s in found["layers.1.mlp"] if s.role in (Role.INPUT, Role.GRAD_TOTAL)}
+    assert pairs == {("hidden", "x")}
+
+
+def test_what_could_not_be_recorded_is_passed_on(clean: Clean, run: Recorder) -> None:
+    def odd(model: Model, optimizer: nn.Optimizer, number: int) -> Tensor:
+        probe.log("odd", Tensor(np.array([None])))
+        return plain_step(model, optimizer, number)
+
+    with pytest.warns(ProbeWarning, match="could not be recorded"):
+        there = run(step=odd)
+    found = probe.compare(clean("statistics"), there)
+    assert found.verdict is Verdict.ALIGNED
+    assert [text for text in found.warnings if text.startswith("B: loss value odd of the root could not be recorded")]

@@ -1,0 +1,109 @@
+"""Gradients that are one multiple of the other side's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import probe
+from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy_tensor import Tensor
+from probe.comparison.result import Verdict
+from probe.records import Phase
+from tests.comparison.planted import MODEL_FAULTS, TASKS, UP, Clean, Model, Recorder, changed, in_micro_batches, step_of
+from tests.toys import batch, loss_of
+
+
+def _scaled(factor: float, *, undone: bool) -> Callable[..., Tensor]:
+    def step(model: Model, optimizer: nn.Optimizer, number: int) -> Tensor:
+        loss = loss_of(model(batch(number)), batch(number))
+        (loss * factor).backward()
+        if undone:
+            for parameter in model.parameters():
+                parameter.grad.data /= np.float32(factor)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("factor", [65536.0, 1024.0, 1 / 256])
+def test_a_loss_scale_that_is_undone_is_said_and_no_fault(run: Recorder, task: str, factor: float) -> None:
+    found = probe.compare(run(steps=2, task=task), run(step=_scaled(factor, undone=True), steps=2, task=task))
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
+    text = f"B's gradients are {factor:.6g} times A's, the optimizer used them without that factor: loss scaling"
+    assert found.warnings == (text,)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    ("factor", "hint"),
+    [
+        (65536.0, "loss scaling"),
+        (-1.0, "one side goes up where the other goes down: the sign of the loss, or maximize="),
+        (3.0, "look at the loss scale, and at how the loss is reduced: sum or mean, number of micro-batches or ranks"),
+    ],
+)
+def test_a_loss_scale_that_the_optimizer_used(clean: Clean, run: Recorder, task: str, factor: float, hint: str) -> None:
+    found = probe.compare(clean(task), run(step=_scaled(factor, undone=False), task=task))
+    first = found.first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.LOSS, "")
+    assert first.evidence == (
+        "the model's outputs agree", f"B's gradients are {factor:.6g} times A's", "the optimizer used them so",
+    )  # fmt: skip
+    assert first.hint == hint
+    assert first.metrics is not None and first.metrics.cosine == pytest.approx(math.copysign(1, factor))
+    assert found.divergences == (first,)
+
+
+def test_a_fault_beside_a_loss_scale_is_found(clean: Clean, run: Recorder) -> None:
+    wrong = changed(MODEL_FAULTS["gradient of one of two consumers"][0])
+    found = probe.compare(clean(), run(wrong, step=_scaled(1024.0, undone=True)))
+    first = found.first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.BACKWARD, UP)
+
+
+def test_a_loss_scale_where_only_parameter_gradients_were_recorded(run: Recorder) -> None:
+    phases = ["forward", "gradient"]
+    found = probe.compare(run(phases=phases), run(step=_scaled(65536.0, undone=True), phases=phases))
+    first = found.first_divergence
+    assert first is not None and (first.phase, first.path, first.hint) == (Phase.GRADIENT, "", "loss scaling")
+    assert first.evidence[1] == "all by the same factor: B is 65536 times A"
+    assert first.evidence[-1] == "whether the optimizer used them so was not recorded"
+
+
+def test_accumulation_that_is_divided_on_one_side_only(run: Recorder) -> None:
+    a, b = run(step=in_micro_batches(4)), run(step=in_micro_batches(4, scale=4.0))
+    for pair, factor, names in (((a, b), "4", "AB"), ((b, a), "0.25", "BA")):
+        found = probe.compare(*pair)
+        first = found.first_divergence
+        assert first is not None and first.phase is Phase.LOSS
+        assert first.evidence[1] == f"B's gradients are {factor} times A's"
+        assert first.hint == (
+            f"accumulation is divided on {names[0]} only: {names[1]} does not divide the loss by its 4 micro-batches"
+        )
+        assert found.divergences == (first,), "not once for every micro-batch"
+
+
+def test_no_common_factor_where_noise_has_the_same_size(run: Recorder) -> None:
+    """Every tensor shorter by the same part in a thousand, and pointing elsewhere: the length says nothing."""
+
+    def turned(model: Model, ids: Tensor, number: int) -> Tensor:
+        loss = loss_of(model(ids), ids)
+        loss.backward()
+        for place, parameter in enumerate(model.parameters()):
+            g = parameter.grad.data
+            side = np.random.default_rng(place).standard_normal(g.shape)
+            side -= g * ((side * g).sum() / (g * g).sum())
+            turned = g + 0.05 * side * np.linalg.norm(g) / np.linalg.norm(side)
+            g[...] = turned * (0.9999 * np.linalg.norm(g) / np.linalg.norm(turned))
+        return loss
+
+    first = probe.compare(run(task="tensor"), run(step=step_of(turned), task="tensor")).first_divergence
+    assert first is not None and first.phase is Phase.UPDATE
+    assert not any("factor" in text for text in first.evidence)
