@@ -161,3 +161,44 @@ def test_the_command_takes_only_one_side_of_two_and_says_when_it_cannot(tmp_path
     assert "1.weight, 1.bias: in the source, but the torch model has no place for them" in framework.output
     helped = CliRunner().invoke(main, ["convert", "--help"])
     assert "Example: probe convert bert/ --to paddle --from torch.h5" in helped.output
+
+
+PADDLENLP = """
+class Row:
+    def __init__(self, source_name, target_name, action=None):
+        self.source_name, self.target_name, self.action = source_name, target_name, action
+
+class Config:
+    @classmethod
+    def from_pretrained(cls, folder):
+        return folder
+
+class Llama:
+    config_class = Config
+
+    @classmethod
+    def _get_name_mappings(cls, config):
+        assert config.endswith("net")
+        return [Row("0.weight", "fc.weight", "transpose"), Row("0.bias", "fc.bias"), Row("1.weight", "n.weight"),
+                Row("1.bias", "n.bias")]
+"""
+
+
+def test_the_command_takes_the_mappings_of_a_class(
+    tmp_path: Path, recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "like_paddlenlp.py").write_text(PADDLENLP)
+    monkeypatch.syspath_prepend(tmp_path)
+    arguments = ["convert", str(tmp_path / "net"), "--to", "paddle", "--name-mappings"]
+    done = CliRunner().invoke(main, [*arguments, "like_paddlenlp:Llama"])
+    assert done.exit_code == 0, done.output
+    assert {name: x.shape for name, x in values(tmp_path / "net-paddle").items()} == {
+        "fc.weight": (2, 3), "fc.bias": (3,), "n.weight": (3,), "n.bias": (3,),
+    }  # fmt: skip
+    for wrong, text in {
+        "like_paddlenlp:Row": "like_paddlenlp:Row has no _get_name_mappings",
+        "like_paddlenlp:None_": "cannot import like_paddlenlp:None_",
+        "nowhere:Llama": "cannot import nowhere:Llama: No module named 'nowhere'",
+    }.items():
+        refused = CliRunner().invoke(main, [*arguments, wrong])
+        assert refused.exit_code == 2 and text in refused.output
