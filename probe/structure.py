@@ -15,6 +15,7 @@ from probe.layouts import (
     class_names,
     counterpart,
     layout_of,
+    qualified,
     stored_as,
     unpacked,
 )
@@ -89,7 +90,7 @@ def structure_of(source: Any) -> Structure:
 def _of_recording(path: Path) -> Structure:
     with Reader(path) as reader:
         framework, modules, parameters = reader.info.framework, reader.modules, reader.parameters
-    kinds = [(module.class_name,) for module in modules]
+    kinds = [(qualified(framework, module.class_name, module.file),) for module in modules]
     weights = []
     for p in parameters:
         by_class = layout_of(framework, kinds[p.module], p.slot)
