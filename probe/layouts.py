@@ -181,6 +181,7 @@ FRAMEWORKS = ("torch", "paddle", "mindspore")
 CLASSES: tuple[tuple[str, str, str], ...] = (
     ("Linear", "Linear", "Dense"),
     ("NonDynamicallyQuantizableLinear", "Linear", "Dense"),
+    ("Conv1D", "Linear", "Dense"),  # transformers: GPT-2's Linear
     ("Bilinear", "Bilinear", "BiDense"),
     ("Embedding", "Embedding", "Embedding"),
     *_sized("Conv{}", "Conv{}", "Conv{}"),
