@@ -17,6 +17,7 @@ from probe.comparison.result import Verdict
 from probe.conversion import convert_checkpoint
 from probe.errors import ProbeError
 from probe.layouts import FRAMEWORKS
+from probe.name_mappings import imported
 from probe.report import inspect, table, text
 from probe.report.weights import conversion_table
 from probe.store.tree import write_tree
@@ -184,10 +185,16 @@ def export(file: str, tree: bool) -> None:
 @click.option("--like", metavar="RECORDING", help="A recording of the target's model; its structure is enough.")
 @click.option("--dtype", help="float32, float16 or bfloat16; default: as the source.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: SOURCE-paddle, by the framework.")
+@click.option("--name-mappings", metavar="MODULE:CLASS", help="A class of PaddleNLP whose _get_name_mappings to use.")
 @click.option("--allow-missing", multiple=True, metavar="NAME|GLOB", help="What the source need not have.")
 @click.option("--allow-extra", multiple=True, metavar="NAME|GLOB", help="What the target need not take.")
 def convert_command(
-    source: Path, output: Path | None, mapping: str | None, map_direction: str | None, **options: Any
+    source: Path,
+    output: Path | None,
+    mapping: str | None,
+    map_direction: str | None,
+    name_mappings: str | None,
+    **options: Any,
 ) -> None:
     """Convert weights: a file, the index of several, or a folder with configuration and tokenizer.
 
@@ -199,13 +206,17 @@ def convert_command(
     Example: probe convert bert/ --to paddle --from torch.h5 --like paddle.h5 -lm bert.yaml
     """
     options["direction"] = map_direction
+    if name_mappings:
+        chosen, options["config"] = imported(name_mappings, source)
+    else:
+        chosen = mapping
     if sys.stderr.isatty():
         with Progress(console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task("converting", total=None)
             options["progress"] = lambda done, total: progress.update(task, completed=done, total=total)
-            target, plan = convert_checkpoint(source, output, mapping, **options)
+            target, plan = convert_checkpoint(source, output, chosen, **options)
     else:
-        target, plan = convert_checkpoint(source, output, mapping, **options)
+        target, plan = convert_checkpoint(source, output, chosen, **options)
     console = Console(highlight=False)
     Console(highlight=False, width=max(_TABLE_WIDTH, console.width), soft_wrap=True).print(conversion_table(plan))
     click.echo(f"{len(plan.moves)} tensors are in {text.harmless(str(target))}", err=True)

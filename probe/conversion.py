@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from probe.adapters.base import adapter_of_tensor
+from probe.adapters.base import adapters_in_use
 from probe.checkpoints import SUFFIXES, Checkpoint, Stored, open_checkpoint, write_checkpoint, written_whole
 from probe.checkpoints.writing import write_file
 from probe.errors import ConversionError
@@ -185,11 +185,12 @@ def _arrays(state: Mapping[str, Any]) -> tuple[Read, dict[str, Stored], str]:
     stored: dict[str, Stored] = {}
     arrays: dict[str, np.ndarray] = {}
     framework = ""
+    adapters = adapters_in_use()
     for name, value in state.items():
         if isinstance(value, np.ndarray):
             arrays[name] = value
         else:
-            adapter = adapter_of_tensor(value)
+            adapter = next((found for found in adapters if found.is_tensor(value)), None)
             if adapter is None:
                 raise ConversionError(f"{name} is a {type(value).__name__}: expected a tensor or an array")
             arrays[name] = adapter.values(value)

@@ -87,6 +87,18 @@ _PACKAGES = {
 }
 """whose classes the table means: somebody else's ``Linear`` is what its bases make it"""
 
+_INNER = (
+    "nn/",
+    "mint/nn/",
+    "incubate/nn/",
+    "distributed/fleet/",
+    "transformers/",
+    "models/",
+    "pytorch_utils",
+    "adapters/numpy_nn",
+)
+"""where in these packages the classes are"""
+
 _PACKED_ATTENTION = {"torch": "MultiheadAttention", "mindspore": "MultiheadAttention"}
 _PARTS = ("q_proj", "k_proj", "v_proj")
 _UNPACKED = {
@@ -100,6 +112,20 @@ _UNPACKED = {
 def class_names(kind: type) -> tuple[str, ...]:
     """Return the qualified names of a class and its bases, in the order in which Python looks attributes up."""
     return tuple(f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__ if base is not object)
+
+
+def qualified(framework: str, class_name: str, file: str) -> str:
+    """Return a class' name, as `layout_of` takes it, with the framework before it when its source is the framework's.
+
+    Parameters
+    ----------
+    file
+        source of the class; where it is not known the name stays plain
+    """
+    path = file.replace("\\", "/")
+    packages = _PACKAGES.get(framework, ())
+    own = next((name for name in packages for inner in _INNER if f"/{name}/{inner}" in path), "")
+    return f"{own or 'else'}.{class_name}" if file else class_name
 
 
 def layout_of(framework: str, names: Iterable[str], parameter: str) -> Layout:
@@ -155,6 +181,7 @@ FRAMEWORKS = ("torch", "paddle", "mindspore")
 CLASSES: tuple[tuple[str, str, str], ...] = (
     ("Linear", "Linear", "Dense"),
     ("NonDynamicallyQuantizableLinear", "Linear", "Dense"),
+    ("Conv1D", "Linear", "Dense"),  # transformers: GPT-2's Linear
     ("Bilinear", "Bilinear", "BiDense"),
     ("Embedding", "Embedding", "Embedding"),
     *_sized("Conv{}", "Conv{}", "Conv{}"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from probe.checkpoints import Stored
@@ -16,6 +18,27 @@ def has_name_mappings(mapping: Any) -> bool:
     return hasattr(mapping, "_get_name_mappings") or (
         isinstance(mapping, (list, tuple)) and bool(mapping) and all(hasattr(m, "source_name") for m in mapping)
     )
+
+
+def imported(name: str, source: Path) -> tuple[Any, Any]:
+    """Return a class of PaddleNLP, given as ``package.module:Class``, and its configuration of a checkpoint.
+
+    Raises
+    ------
+    ConversionError
+        there is no such class, or it has no ``_get_name_mappings``
+    """
+    module, _, class_name = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConversionError(
+            f"cannot import {name}: {error}; expected a class as in paddlenlp.transformers:LlamaForCausalLM"
+        ) from error
+    if not has_name_mappings(found):
+        raise ConversionError(f"{name} has no _get_name_mappings: expected a model of PaddleNLP")
+    folder = source if source.is_dir() else source.parent
+    return found, found.config_class.from_pretrained(str(folder))
 
 
 def planned_by_names(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -247,10 +246,11 @@ def _canonical_shape(weight: Weight, parts: Sequence[Part]) -> tuple[tuple[int, 
     for part in parts:
         order = part.axes if len(part.axes) == len(part.stored.shape) else range(len(part.stored.shape))
         shape = tuple(part.stored.shape[axis] for axis in order)
-        shapes.append((shape[0] // part.count, *shape[1:]) if part.count > 1 and shape else shape)
+        whole, left = divmod(shape[0], part.count) if part.count > 1 and shape else (0, 0)
+        shapes.append((whole, *shape[1:]) if whole and not left else shape)
     made = (sum(shape[0] for shape in shapes), *shapes[0][1:]) if len(shapes) > 1 else shapes[0]
     wanted = weight.canonical_shape
-    if _without_ones(made) == _without_ones(wanted) and (made == wanted or math.prod(made) == math.prod(wanted)):
+    if _without_ones(made) == _without_ones(wanted):
         return wanted, ""
     of = " + ".join(f"{part.stored.name} {list(part.stored.shape)}" for part in parts)
     return wanted, f"{weight.names[0]} is to be {list(weight.shape)}, the source has {of}"

@@ -15,6 +15,7 @@ from probe.layouts import (
     class_names,
     counterpart,
     layout_of,
+    qualified,
     stored_as,
     unpacked,
 )
@@ -26,6 +27,7 @@ from probe.tree import Tree
 Key = tuple[int, str]
 """(module, canonical name below it) of a weight, or of a part of one"""
 
+_PACKED = ("q_proj", "k_proj", "v_proj")
 COUNTER = "num_batches_tracked"
 """BatchNorm's count of batches: only torch has it"""
 
@@ -89,7 +91,7 @@ def structure_of(source: Any) -> Structure:
 def _of_recording(path: Path) -> Structure:
     with Reader(path) as reader:
         framework, modules, parameters = reader.info.framework, reader.modules, reader.parameters
-    kinds = [(module.class_name,) for module in modules]
+    kinds = [(qualified(framework, module.class_name, module.file),) for module in modules]
     weights = []
     for p in parameters:
         by_class = layout_of(framework, kinds[p.module], p.slot)
@@ -182,8 +184,6 @@ class _Imagined:
         """Append what takes the place of a weight."""
         known = self.known
         attention = known.tree.modules[weight.module].parent
-        is_packed_there = unpacked(self.framework, self.kinds[self.partner[attention]], "in_proj_weight")
-        child = known.tree.name(weight.module) if attention >= 0 else ""
         parts = known.parts(weight)
         if len(parts) > 1 or parts[0] != weight.layout.name:
             place = self.partner[weight.module]
@@ -191,10 +191,14 @@ class _Imagined:
                 self._append(place, weight.slot, weight.canonical_shape, Layout(weight.slot))
             else:
                 self._add_unpacked(place, weight, parts)
-        elif attention >= 0 and is_packed_there and child in ("q_proj", "k_proj", "v_proj"):
-            self._add_packed(attention, child, weight)
+        elif attention >= 0 and self._is_packed(attention) and known.tree.name(weight.module) in _PACKED:
+            self._add_packed(attention, known.tree.name(weight.module), weight)
         else:
             self._add_single(weight)
+
+    def _is_packed(self, module: int) -> bool:
+        """Tell whether the counterpart of a module is an attention that packs what its children hold here."""
+        return bool(unpacked(self.framework, self.kinds[self.partner[module]], "in_proj_weight"))
 
     def _add_unpacked(self, place: int, weight: Weight, parts: tuple[str, ...]) -> None:
         shape = (weight.canonical_shape[0] // len(parts), *weight.canonical_shape[1:])
@@ -212,7 +216,7 @@ class _Imagined:
         siblings = [
             other for other in self.known.weights
             if self.known.tree.modules[other.module].parent == attention and other.layout.name == weight.layout.name
-            and self.known.tree.name(other.module) in ("q_proj", "k_proj", "v_proj")
+            and self.known.tree.name(other.module) in _PACKED
         ]  # fmt: skip
         place = self.partner[attention]
         shapes = {other.canonical_shape for other in siblings}

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from probe.checkpoints import Stored
 from probe.conversion import convert_weights, plan_for
 from probe.errors import ConversionError, MappingError
+from probe.layouts import Layout
+from probe.structure import Structure, Weight
 from tests.structures import ALIASES, LINEAR, PADDLE, TORCH, Modules, as_paddle, equal, state_of, structure
 
 
@@ -107,6 +109,20 @@ def test_gamma_and_beta_of_old_checkpoints() -> None:
     assert equal(convert_weights(old, to="paddle", source=a), convert_weights(state, to="paddle", source=a))
 
 
+def test_buffers_that_no_checkpoint_holds_are_not_asked_for_and_may_be_there() -> None:
+    known = structure("torch", ENCODER)
+    ids = Weight(("ids",), 0, "ids", (1, 5), Layout("ids"), is_persistent=False)
+    source = Structure("torch", known.tree, known.kinds, [*known.weights, ids])
+    like = structure("paddle", OTHER)
+    state = state_of(known)
+    options: dict[str, Any] = {"mapping": MAPPING, "to": "paddle", "like": like}
+    expected = convert_weights(state, source=known, **options)
+    assert equal(convert_weights(state, source=source, **options), expected)
+    assert equal(convert_weights({**state, "ids": np.arange(5)[None]}, source=source, **options), expected)
+    with pytest.raises(ConversionError, match="ids: in the source, but the paddle model has no place for it"):
+        convert_weights({**state, "ids": np.arange(5)[None]}, source=known, **options)
+
+
 def test_names_without_the_wrapper_that_the_model_was_recorded_in() -> None:
     wrapped = {f"module.{path}".rstrip("."): entry for path, entry in ENCODER.items()}
     a = structure("torch", {"": ("DistributedDataParallel", {}), **wrapped})
@@ -139,6 +155,40 @@ def test_tied_weights_that_differ_are_an_error() -> None:
         convert_weights({"emb.weight": table, "head.weight": table + 1}, to="paddle", source=TIED)
     with pytest.raises(ConversionError, match="but differ in the source"):
         convert_weights({"emb.weight": table, "head.weight": table.T + 1}, to="torch", source="paddle", like=TIED)
+
+
+@pytest.mark.parametrize("kind", ["Linear", "MultiheadAttention", "LSTM"])
+def test_a_model_that_is_one_layer(kind: str) -> None:
+    slots = {
+        "Linear": LINEAR, "MultiheadAttention": {"in_proj_weight": (12, 4), "in_proj_bias": (12,)},
+        "LSTM": {"weight_ih_l0": (16, 4)},
+    }  # fmt: skip
+    known = structure("torch", {"": (kind, slots[kind])})
+    state = state_of(known)
+    there = convert_weights(state, to="paddle", source=known)
+    assert ("q_proj.weight" in there) is (kind == "MultiheadAttention")
+    assert equal(convert_weights(there, to="torch", source="paddle", like=known), state)
+
+
+def test_a_batchnorm_that_holds_another_one() -> None:
+    statistics = {"gamma": (4,), "beta": (4,), "moving_mean": (4,), "moving_variance": (4,)}
+    known = structure("mindspore", {"": ("Net", {}), "bn": ("BatchNorm3d", {}), "bn.bn2d": ("BatchNorm2d", statistics)})
+    state = state_of(known)
+    there = convert_weights(state, to="torch", source=known)
+    assert there.keys() == {"bn.weight", "bn.bias", "bn.running_mean", "bn.running_var"}
+    torchs = structure("torch", {"": ("Net", {}), "bn": ("BatchNorm3d", {name[3:]: (4,) for name in there})})
+    assert equal(convert_weights(state, to="torch", source=known, like=torchs), there)
+    assert equal(convert_weights(there, to="mindspore", source=torchs), state)
+    assert equal(convert_weights(there, to="mindspore", source=torchs, like=known), state)
+
+
+def test_a_packed_weight_that_cannot_be_split_is_misshapen() -> None:
+    state = state_of(TORCH)
+    state["attn.in_proj_weight"] = np.ones((13, 4), np.float32)
+    with pytest.raises(
+        ConversionError, match=r"attn.q_proj.weight is to be \[4, 4\], the source has attn.in_proj_weight \[13"
+    ):
+        convert_weights(state, to="paddle", source=TORCH)
 
 
 def test_attention_of_other_widths_stays_in_three() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from probe.layouts import Layout, class_names, layout_of, state_name, unpacked
+from probe.layouts import Layout, class_names, layout_of, qualified, state_name, unpacked
 
 ROWS = [
     ("paddle", "Linear", "weight", Layout("weight", (1, 0))),
@@ -54,6 +54,23 @@ def test_names_of_classes_are_qualified_and_in_the_order_of_lookup() -> None:
 
     assert [name.rpartition(".")[2] for name in class_names(Mine)] == ["Mine", "Layout"]
     assert class_names(Mine)[1] == "probe.layouts.Layout"
+
+
+FILES = [
+    ("torch", "/site-packages/torch/nn/modules/linear.py", "torch.Linear"),
+    ("torch", "/site-packages/transformers/pytorch_utils.py", "transformers.Linear"),
+    ("torch", "/home/me/torch/my_linear.py", "else.Linear"),
+    ("torch", "", "Linear"),
+    ("paddle", "C:\\site-packages\\paddle\\nn\\layer\\common.py", "paddle.Linear"),
+    ("paddle", "/site-packages/paddle/distributed/fleet/layers/mpu/mp_layers.py", "paddle.Linear"),
+    ("mindspore", "/site-packages/mindspore/mint/nn/layer/basic.py", "mindspore.Linear"),
+]
+
+
+@pytest.mark.parametrize(("framework", "file", "name"), FILES)
+def test_the_source_of_a_class_says_whose_it_is(framework: str, file: str, name: str) -> None:
+    assert qualified(framework, "Linear", file) == name
+    assert (layout_of("paddle", (name,), "weight").axes == (1, 0)) is (name in ("paddle.Linear", "Linear"))
 
 
 def test_packed_attention() -> None:

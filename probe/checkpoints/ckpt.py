@@ -16,7 +16,7 @@ from typing import IO
 
 import numpy as np
 
-from probe.checkpoints.stored import BFLOAT16, Stored, WeightFile, as_stored, raw, read_range
+from probe.checkpoints.stored import BFLOAT16, Stored, WeightFile, as_announced, blocks, read_range
 from probe.errors import ConversionError
 
 _DTYPES = {
@@ -26,7 +26,7 @@ _DTYPES = {
     "BFloat16": BFLOAT16,
 }  # fmt: skip
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-_SLICE = 512 << 20
+_SLICE = 64 << 20
 _CHECKSUM = b"crc_num"
 _CHECKSUM_SIZE = 17
 _VARINT, _BYTES = 0, 2
@@ -100,17 +100,19 @@ def write(path: Path, tensors: Sequence[Stored], arrays: Iterable[np.ndarray]) -
         if stored.dtype not in _NAMES:
             raise ConversionError(f"{stored.name} is {stored.dtype}, which .ckpt files cannot hold: give --dtype")
     with path.open("wb") as file:
-        for stored, array in as_stored(tensors, arrays):
-            data = raw(array)
-            for start in range(0, max(1, len(data)), _SLICE):
-                part = data[start : start + _SLICE]
-                dims = b"".join(b"\x08" + _varint(size) for size in stored.shape)
-                kind = _NAMES[stored.dtype].encode()
-                head = dims + b"\x12" + _varint(len(kind)) + kind + b"\x1a" + _varint(len(part))
-                tag = stored.name.encode()
-                outer = b"\x0a" + _varint(len(tag)) + tag + b"\x12" + _varint(len(head) + len(part)) + head
-                file.write(b"\x0a" + _varint(len(outer) + len(part)) + outer)
+        for stored, array in as_announced(tensors, arrays):
+            for part in blocks(array, _SLICE) if array.size else [memoryview(b"")]:
+                file.write(_head(stored, len(part)))
                 file.write(part)
+
+
+def _head(stored: Stored, size: int) -> bytes:
+    """Return what stands before some bytes of a tensor."""
+    kind, tag = _NAMES[stored.dtype].encode(), stored.name.encode()
+    dims = b"".join(b"\x08" + _varint(length) for length in stored.shape)
+    tensor = dims + b"\x12" + _varint(len(kind)) + kind + b"\x1a" + _varint(size)
+    value = b"\x0a" + _varint(len(tag)) + tag + b"\x12" + _varint(len(tensor) + size) + tensor
+    return b"\x0a" + _varint(len(value) + size) + value
 
 
 def _end(file: IO[bytes]) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from probe.checkpoints.stored import BFLOAT16, Stored, WeightFile, as_stored
+from probe.checkpoints.stored import BFLOAT16, Stored, WeightFile, as_announced, blocks
 from probe.checkpoints.unpickling import WeightsUnpickler, state_dict_in
 from probe.errors import ConversionError
 
@@ -55,7 +55,7 @@ def write(path: Path, tensors: Sequence[Stored], arrays: Iterable[np.ndarray]) -
     with path.open("wb") as file:
         pickler = _Pickler(file, protocol=4)
         pickler.fast = True  # no memo, which would keep every array alive
-        pickler.dump(_Items(as_stored(tensors, arrays)))
+        pickler.dump(_Items(as_announced(tensors, arrays)))
 
 
 def _plain(found: Any, path: Path) -> dict[str, Any]:
@@ -110,7 +110,9 @@ class _Pickler(pickle._Pickler):
         self.save((3, "|" if array.dtype.itemsize == 1 else "<", None, None, None, -1, -1, 0))
         self.write(pickle.BUILD)
         self.save(False)
-        self.save(array.tobytes())
+        self.framer.write_large_bytes(pickle.BINBYTES8 + array.nbytes.to_bytes(8, "little"), b"")
+        for part in blocks(array):
+            self.framer.file_write(part)
         self.write(pickle.TUPLE + pickle.BUILD)
 
     def _save_global(self, module: str, name: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from probe.checkpoints.stored import BFLOAT16, Stored, WeightFile, as_stored, raw, read_range
+from probe.checkpoints.stored import BFLOAT16, Stored, WeightFile, as_announced, blocks, read_range
 from probe.errors import ConversionError
 
 _DTYPES = {
@@ -62,8 +62,8 @@ def write(path: Path, tensors: Sequence[Stored], arrays: Iterable[np.ndarray], f
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
-        for _, array in as_stored(tensors, arrays):
-            file.write(raw(array))
+        for _, array in as_announced(tensors, arrays):
+            file.writelines(blocks(array))
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:

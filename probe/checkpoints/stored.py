@@ -38,16 +38,22 @@ class WeightFile(abc.ABC):
         """Return the values of a tensor."""
 
 
-def as_stored(tensors: Sequence[Stored], arrays: Iterable[np.ndarray]) -> Iterator[tuple[Stored, np.ndarray]]:
-    """Yield each tensor with its array in C order, which must be what was announced."""
+def as_announced(tensors: Sequence[Stored], arrays: Iterable[np.ndarray]) -> Iterator[tuple[Stored, np.ndarray]]:
+    """Yield each tensor with its array, which must be what was announced."""
     for stored, array in zip(tensors, arrays, strict=True):
         assert (array.dtype, array.shape) == (stored.dtype, stored.shape), stored.name
-        yield stored, array if array.flags.c_contiguous else array.copy(order="C")
+        yield stored, array
 
 
-def raw(array: np.ndarray) -> memoryview:
-    """Return the bytes of an array in C order, without a copy."""
-    return memoryview(array.reshape(-1).view(np.uint8))
+def blocks(array: np.ndarray, most: int = 32 << 20) -> Iterator[memoryview]:
+    """Yield the bytes of an array in C order, by blocks; what lies otherwise is copied block by block only."""
+    if array.flags.c_contiguous:
+        data = memoryview(array.reshape(-1).view(np.uint8))
+        yield from (data[start : start + most] for start in range(0, len(data), most))
+    else:
+        rows = max(1, most * len(array) // array.nbytes)
+        for start in range(0, len(array), rows):
+            yield memoryview(np.ascontiguousarray(array[start : start + rows]).reshape(-1).view(np.uint8))
 
 
 def read_range(path: Path, start: int, nbytes: int) -> np.ndarray:

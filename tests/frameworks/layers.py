@@ -40,7 +40,7 @@ def target_and_memory(rng: np.random.Generator) -> list[np.ndarray]:
 
 
 INPUTS: dict[str, Callable[[np.random.Generator], list[np.ndarray]]] = {
-    "Linear": image(4, 6), "square Linear": image(4, 6), "Embedding": ids, "Bilinear": two,
+    "Linear": image(4, 6), "square Linear": image(4, 6), "Conv1D": image(4, 6), "Embedding": ids, "Bilinear": two,
     "Conv1d": image(2, 4, 9), "Conv2d": image(2, 4, 7, 6), "Conv3d": image(2, 2, 4, 5, 6), "grouped Conv2d": image(2, 4, 7, 6),
     "ConvTranspose1d": image(2, 4, 5), "ConvTranspose2d": image(2, 4, 5, 6), "ConvTranspose3d": image(1, 2, 3, 4, 5),
     "grouped ConvTranspose2d": image(2, 4, 5, 6),
@@ -60,8 +60,10 @@ EVALUATED = {"BatchNorm2d in evaluation"}
 
 def torch_layers() -> dict[str, Callable[[], Any]]:
     from torch import nn
+    from transformers.pytorch_utils import Conv1D
 
     return {
+        "Conv1D": lambda: Conv1D(5, 6),
         "Linear": lambda: nn.Linear(6, 5), "square Linear": lambda: nn.Linear(6, 6),
         "Embedding": lambda: nn.Embedding(7, 4), "Bilinear": lambda: nn.Bilinear(2, 3, 4),
         "Conv1d": lambda: nn.Conv1d(4, 6, 3), "Conv2d": lambda: nn.Conv2d(4, 6, (3, 2)),
@@ -91,6 +93,7 @@ def paddle_layers() -> dict[str, Callable[[], Any]]:
     from paddle import nn
 
     return {
+        "Conv1D": lambda: nn.Linear(6, 5),
         "Linear": lambda: nn.Linear(6, 5), "square Linear": lambda: nn.Linear(6, 6),
         "Embedding": lambda: nn.Embedding(7, 4), "Bilinear": lambda: nn.Bilinear(2, 3, 4),
         "Conv1d": lambda: nn.Conv1D(4, 6, 3), "Conv2d": lambda: nn.Conv2D(4, 6, (3, 2)),
@@ -120,6 +123,7 @@ def mindspore_layers() -> dict[str, Callable[[], Any]]:
 
     valid = {"pad_mode": "valid", "has_bias": True}
     return {
+        "Conv1D": lambda: nn.Dense(6, 5),
         "Linear": lambda: nn.Dense(6, 5), "square Linear": lambda: nn.Dense(6, 6),
         "Embedding": lambda: nn.Embedding(7, 4), "Bilinear": lambda: nn.BiDense(2, 3, 4),
         "Conv1d": lambda: nn.Conv1d(4, 6, 3, **valid), "Conv2d": lambda: nn.Conv2d(4, 6, (3, 2), **valid),

@@ -156,3 +156,24 @@ def test_recorded_weights_are_put_into_a_model_of_another_dtype(tmp_path: Path) 
         b.norm(torch.ones(2, 8, dtype=torch.bfloat16))
     probe.load_matching(c, tmp_path / "b.h5")
     assert same(c.state_dict(), b.state_dict())
+
+
+class Linear(nn.Module):
+    """Somebody's own, which stores its weight as [in, out]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, 3))
+
+
+def test_a_recording_tells_torchs_linear_from_somebody_elses(tmp_path: Path) -> None:
+    for name, layer in (("torchs", nn.Linear(3, 3, bias=False)), ("mine", Linear())):
+        with probe.capture(nn.Sequential(layer), tmp_path / f"{name}.h5", task="structure"):
+            pass
+    state = {"0.weight": torch.arange(9.0).view(3, 3)}
+    there = probe.convert_weights(state, to="paddle", source=tmp_path / "torchs.h5")
+    assert np.array_equal(there["0.weight"], state["0.weight"].t())
+    with pytest.raises(
+        ConversionError, match="does not know whether what Linear is in paddle stores it in the same order"
+    ):
+        probe.convert_weights(state, to="paddle", source=tmp_path / "mine.h5")
