@@ -206,7 +206,8 @@ def _inputs(inputs: Inputs) -> str:
     parts = []
     for what, names in found.items():
         shown = [f"argument {plain(name)}" if name[:1].isdigit() else plain(name) for name in names]
-        parts += [f"{grouped(shown, _MOST_LISTED)} {what}"] if shown else []
+        more = f" and {len(shown) - _MOST_LISTED} more" if len(shown) > _MOST_LISTED else ""
+        parts += [f"{', '.join(shown[:_MOST_LISTED])}{more} {what}"] if shown else []
     return "; ".join(parts) or "none were compared"
 
 
