@@ -7,6 +7,7 @@ Each is a forked process that gets SIGKILL at a random moment. What its file the
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -151,15 +152,20 @@ class Count:
 
     def __str__(self) -> str:
         return (
-            f"{self.exact} read back exactly, {self.steps} complete steps, up to {self.most} in one file; "
-            f"{self.cut} killed inside a commit; {self.unreadable} killed before there was a recording"
+            f"{self.exact} of {self.exact} read back exactly, {self.steps} complete steps, up to {self.most} in one file; "
+            f"{self.cut} killed inside a commit; {self.unreadable} more killed before there was a recording"
         )
 
 
 def kill(train: Training, runs: int, folder: Path, seed: int = 0) -> Count:
-    """Kill a training at random moments; raise AssertionError at the first file that is not what it should be."""
+    """Kill trainings at random moments until there are so many recordings.
+
+    Raises AssertionError at the first file that is not what it should be.
+    """
     expected, found, moments = Expected.of(train, folder), Count(), random.Random(seed)
-    for number in range(runs):
+    for number in itertools.count():
+        if found.exact == runs:
+            break
         path, errors = folder / f"{number}.h5", folder / f"{number}.txt"
         child = in_child(lambda: train(path), errors)  # noqa: B023  it runs at once
         time.sleep(moments.uniform(0, expected.seconds))
@@ -186,8 +192,8 @@ def began(path: Path) -> bool:
 
 
 @click.command()
-@click.option("--runs", default=500, show_default=True, help="Trainings of the numpy adapter.")
-@click.option("--torch", "torch_runs", default=30, show_default=True, help="Trainings of PyTorch.")
+@click.option("--runs", default=500, show_default=True, help="Killed recordings of the numpy adapter.")
+@click.option("--torch", "torch_runs", default=30, show_default=True, help="Killed recordings of PyTorch.")
 @click.option("--seed", default=0, show_default=True)
 def main(runs: int, torch_runs: int, seed: int) -> None:
     """Kill trainings, and check what they leave."""
@@ -197,7 +203,7 @@ def main(runs: int, torch_runs: int, seed: int) -> None:
         if name == "torch":
             import torch  # noqa: F401  once, and not in every child
         with tempfile.TemporaryDirectory() as folder:
-            print(f"{name}: {kill(train, count, Path(folder), seed)} ({count} runs)", flush=True)
+            print(f"{name}: {kill(train, count, Path(folder), seed)} ", flush=True)
 
 
 if __name__ == "__main__":

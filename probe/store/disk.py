@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from probe.store import journal
+from probe.store import journal, uncached
 
 _libc = ctypes.PyDLL(None, use_errno=True)
 _pwrite = getattr(_libc, "pwrite64", _libc.pwrite)
@@ -61,6 +61,7 @@ class Disk:
         self._torn = False
         self._size = self._position = self._written = 0
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        self._uncached = uncached.Uncached(path)
 
     def commit(self) -> None:
         """Write what is held, all or nothing. Raises OSError if this or any write before it failed."""
@@ -86,6 +87,7 @@ class Disk:
                     os.ftruncate(self._descriptor, self._committed_size)
             os.close(self._descriptor)
             self._descriptor = -1
+            self._uncached.close()
 
     def write_many(self, parts: Iterable[tuple[int, memoryview]]) -> None:
         """Write tensors, past HDF5, at ascending offsets; in one piece what comes behind the end of the file."""
@@ -186,13 +188,18 @@ class Disk:
         """Write parts that follow each other."""
         left = [memoryview(part) for part in parts if len(part)]
         while left:
-            done = os.pwritev(self._descriptor, left[:_PARTS], offset)
+            done = self._uncached.write(left[0], offset) or self._write_cached(left, offset)
             offset += done
             self._written = max(self._written, offset)
             while left and done >= len(left[0]):
                 done -= len(left.pop(0))
             if done:
                 left[0] = left[0][done:]
+
+    def _write_cached(self, parts: list[memoryview], offset: int) -> int:
+        """Write the first part, and those behind it up to the next that may go past the cache."""
+        large = (place for place in range(1, min(len(parts), _PARTS)) if len(parts[place]) >= uncached.LEAST)
+        return os.pwritev(self._descriptor, parts[: next(large, _PARTS)], offset)
 
     # What h5py calls
 
