@@ -117,7 +117,7 @@ class Batches:
         self._check_version(self._json("begin.json"))
         end = self._json("end.json")
         self._count, self.digest = int(end["batches"]), str(end["digest"])
-        origins.note_input(f"load_batches, {self._count} batches of {self.path.name}, digest {self.digest}")
+        origins.note_input(f"load_batches, digest {self.digest}, {self._count} batch{'' if self._count == 1 else 'es'}")
 
     def _check_version(self, begin: dict[str, Any]) -> None:
         if begin.get("format") != FORMAT:

@@ -157,7 +157,7 @@ def test_the_same_batches_make_the_same_file(tmp_path: Path) -> None:
 def test_their_origin_is_kept(tmp_path: Path) -> None:
     probe.save_batches([batch()], tmp_path / "b.npz")
     digest = probe.load_batches(tmp_path / "b.npz").digest
-    assert origins.facts()["inputs"] == [f"load_batches, 1 batches of b.npz, digest {digest}"]
+    assert origins.facts()["inputs"] == [f"load_batches, digest {digest}, 1 batch"]
 
 
 REFUSED: dict[str, tuple[Any, str]] = {

@@ -19,6 +19,8 @@ _CONTROL = re.compile(
 )
 """what a terminal obeys, or what changes the order of what it shows"""
 _LONGEST = 200
+LONGEST_LIST = 2000
+"""characters of what names several things: known differences, origins of inputs"""
 _MOST_LISTED = 8
 _SUMMED = "of the gradients that it was computed from"
 
@@ -55,10 +57,10 @@ def render(comparison: Comparison, top: int = 5) -> Text:
     return out
 
 
-def plain(text: str) -> str:
+def plain(text: str, longest: int = _LONGEST) -> str:
     """Return a name or message fit for a terminal: no control characters, not endlessly long."""
     safe = harmless(text)
-    return safe if len(safe) <= _LONGEST else f"{safe[: _LONGEST - 1]}…"
+    return safe if len(safe) <= longest else f"{safe[: longest - 1]}…"
 
 
 def harmless(text: str) -> str:
@@ -92,7 +94,7 @@ def _first(out: Text, comparison: Comparison, first: Divergence) -> None:
     if numbers:
         out.append(f"  {numbers}\n")
     if first.hint:
-        out.append(f"  → {plain(first.hint)}\n", style="bold")
+        out.append(f"  → {plain(first.hint, LONGEST_LIST)}\n", style="bold")
     inherited = sum(slot.verdict == "inherited" for slot in comparison.slots)
     out.append(f"  confidence {first.confidence:.2f}; {inherited} later tensors inherit the error\n\n")
 
