@@ -67,7 +67,7 @@ def recording(
 
 
 def finding(row: KnownDifference, classes: tuple[str, str], step: int = 1, **changes: Any) -> Divergence:
-    slot = {"*": "weight", "*var*": "running_var"}.get(row.slots, row.slots)
+    slot = {"*": "weight", "*var*": "running_var", "*mean*": "running_mean"}.get(row.slots, row.slots)
     a, b = (NodeRef(step, 0, "" if row.is_of_optimizer else "it", name, 0, slot) for name in classes)
     plain = Divergence(
         row.phases[0],
@@ -347,4 +347,5 @@ def test_the_report_shows_all_of_it(tmp_path: Path) -> None:
     comparison = probe.compare(a, b)
     first = comparison.first_divergence
     assert first is not None and len(first.hint) > 200
+    assert "running variance" not in first.hint  # the mean comes first, and tells which of both it is
     assert f"→ {first.hint}\n" in render(comparison).plain

@@ -97,6 +97,7 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         },
         _FORWARD,
         (Role.BUFFER,),
+        slots="*mean*",
         advice="m on one side is 1 − m on the other: PyTorch's 0.1 is the others' 0.9",
     ),
     KnownDifference(
