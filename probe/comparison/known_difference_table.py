@@ -146,6 +146,14 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         mindspore=Habit(("AvgPool?d", "MaxPool?d"), "1", "stride=kernel_size"),
     ),
     _of_output(
+        "pool-ceil",
+        "with ceil_mode, of windows that hold nothing but padding, pooling",
+        "choose a size or a padding where there are none",
+        torch=Habit(("AvgPool?d", "MaxPool?d"), "drops them"),
+        paddle=Habit(("AvgPool?D", "MaxPool?D"), "keeps them"),
+        mindspore=Habit(("AvgPool?d", "MaxPool?d"), "drops them"),
+    ),
+    _of_output(
         "conv-padding",
         "a convolution's padding is by default",
         torch=Habit(("Conv?d",), "none", "padding='same'"),
