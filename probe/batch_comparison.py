@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from probe.adapters.base import adapters_in_use
+from probe.adapters.base import Adapter, adapters_in_use
 from probe.batches import array_of, check_count, joined, load_batches, parts_of
 from probe.errors import ConfigError
 
@@ -114,7 +114,8 @@ class _Pair:
         self, number: int, a: Any, b: Any, atol: float, names: dict[str, None], notes: dict[str, None]
     ) -> None:
         self._number, self._atol, self._names, self._notes = number, atol, names, notes
-        self._a, self._b = dict(_fields(a)), dict(_fields(b))
+        adapters = adapters_in_use()
+        self._a, self._b = dict(_fields(a, adapters)), dict(_fields(b, adapters))
 
     def difference(self) -> BatchDifference | None:
         """Return the first sample that differs, in the first field of A that does."""
@@ -171,9 +172,9 @@ class _Pair:
         return differs
 
 
-def _fields(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def _fields(value: Any, adapters: list[Adapter], name: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every tensor as an array, and every other value, by name; a list of plain values is an array of them."""
-    array = array_of(value, adapters_in_use())
+    array = array_of(value, adapters)
     parts = None if array is not None else parts_of(value)
     if parts is None:
         yield name, value if array is None else array
@@ -185,7 +186,7 @@ def _fields(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, plain
         return
     for key, item in items:
-        yield from _fields(item, joined(name, key))
+        yield from _fields(item, adapters, joined(name, key))
 
 
 def _plain(array: np.ndarray) -> np.ndarray:

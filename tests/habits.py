@@ -77,6 +77,12 @@ def stride_of_pool(run: Run) -> str:
     return {2: "the kernel's size", 4: "1"}[size]
 
 
+def windows_of_padding(run: Run) -> str:
+    """Of a pooling of 2 × 2 with stride 2, padding 1 and ceil_mode: the fourth window of 5 + 2 begins in the padding."""
+    size = run(np.ones((1, 1, 5, 5), "float32")).shape[-1]
+    return {3: "drops them", 4: "keeps them"}[size]
+
+
 def padding_of_conv(run: Run) -> str:
     """Of a convolution of 3 × 3 with the default padding."""
     size = run(np.ones((1, 1, 6, 6), "float32")).shape[-1]

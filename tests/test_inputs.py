@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -184,9 +185,21 @@ def test_the_origin_of_inputs_that_are_made_meanwhile(tmp_path: Path) -> None:
     with probe.capture(model, tmp_path / "a.h5"):
         probe.make_inputs({"x": "float32[1]"}, seed=6)
         probe.step(loss=1.0)
+    assert origins._listener is None, "the recording's writer would live on"
     probe.make_inputs({"x": "float32[1]"}, seed=8)
     with Reader(tmp_path / "a.h5") as reader:
         assert reader.environment["inputs"] == '["make_inputs, seed 6: x float32[1] normal"]'
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_does_not_write_into_its_parents_file(tmp_path: Path) -> None:
+    with probe.capture(gpt(), tmp_path / "a.h5"):
+        child = os.fork()
+        if not child:
+            os._exit(int(origins._listener is not None))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert origins._listener is not None
+        probe.step(loss=1.0)
 
 
 def test_many_origins_stay_few() -> None:

@@ -20,6 +20,7 @@ from probe.comparison.known_difference_table import KNOWN_DIFFERENCES, VERIFIED,
 from probe.comparison.known_differences import KnownDifferences
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.records import ModuleInfo, OptimizerGroup, Phase, Role, RunInfo, StepState
+from probe.report.text import render
 from probe.store.reader import Reader
 from probe.store.writer import Writer
 
@@ -66,7 +67,7 @@ def recording(
 
 
 def finding(row: KnownDifference, classes: tuple[str, str], step: int = 1, **changes: Any) -> Divergence:
-    slot = {"*": "weight", "*var*": "running_var"}.get(row.slots, row.slots)
+    slot = {"*": "weight", "*var*": "running_var", "*mean*": "running_mean"}.get(row.slots, row.slots)
     a, b = (NodeRef(step, 0, "" if row.is_of_optimizer else "it", name, 0, slot) for name in classes)
     plain = Divergence(
         row.phases[0],
@@ -340,3 +341,13 @@ def test_gradients_that_were_cleared_to_zero(tmp_path: Path) -> None:
     found = probe.compare(a, b)
     assert found.first_divergence is not None and found.first_divergence.step == 1
     assert names_of([found.first_divergence.hint]) == ["cleared-gradients"]
+
+
+def test_the_report_shows_all_of_it(tmp_path: Path) -> None:
+    a = record(tmp_path / "a.h5", "torch", batchnorm("BatchNorm2d", 0.1, True, NAMES))
+    b = record(tmp_path / "b.h5", "paddle", batchnorm("BatchNorm2D", 0.9, False, NAMES))
+    comparison = probe.compare(a, b)
+    first = comparison.first_divergence
+    assert first is not None and len(first.hint) > 200
+    assert "running variance" not in first.hint  # the mean comes first, and tells which of both it is
+    assert f"→ {first.hint}\n" in render(comparison).plain

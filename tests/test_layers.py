@@ -32,8 +32,10 @@ LAYERS = [
 """units by layer; a unit imports itself and those of layers above it, the longest name that fits counts"""
 UPWARDS = {("comparison.divergence", "report.table")}
 """imports inside a function that may go up: a result offers its own table"""
-CAPTURE = ["slots", "kernel", "buffers", "blocks", "triggers", "growth", "adapters", "recorder", "session", "store.writer",
-           "store.disk"]  # fmt: skip
+CAPTURE = [
+    "origins", "seeding", "inputs", "batches", "slots", "kernel", "buffers", "blocks", "triggers", "growth", "adapters",
+    "recorder", "session", "store.writer", "store.disk",
+]  # fmt: skip
 COMPARE = ["mapping", "matching", "comparison", "recording", "report", "cli"]
 FRAMEWORKS = {"torch", "paddle", "mindspore"}
 ONLY_INSIDE_FUNCTIONS = {"pandas", "matplotlib", "IPython", "transformers"}

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -119,6 +120,15 @@ def test_the_last_seed_counts(tmp_path: Path) -> None:
     shown = CliRunner().invoke(main, ["info", str(tmp_path / "a.h5")], env={"COLUMNS": "300"}).output
     assert "12 by probe.seed_all, deterministic; not: " in shown
     assert "inputs        make_inputs, seed 1: x float32[2] normal" in shown
+
+
+def test_a_damaged_list_is_an_error(tmp_path: Path) -> None:
+    probe.seed_all(11)
+    path = record(tmp_path / "a.h5")
+    with h5py.File(path, "r+") as file:
+        file["environment"].attrs["not_deterministic"] = '["gene'
+    result = CliRunner().invoke(main, ["info", str(path)])
+    assert result.exit_code == 2 and "a.h5 is damaged: /environment not_deterministic cannot be read" in result.output
 
 
 def test_without_it_nothing_is_said(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from probe.comparison.arrangement import Arrangement
 from probe.comparison.buffers import BufferWalk
 from probe.comparison.charge import SAME_BATCH, mode_name
 from probe.comparison.events import Event, Node
-from probe.comparison.given import given_otherwise, is_given
+from probe.comparison.given import given_otherwise, is_given, logged_apart
 from probe.comparison.ledger import scale_hint
 from probe.comparison.metrics import Metrics, Status, are_merged, kind_of, squeezed
 from probe.comparison.result import Divergence, Kind
@@ -160,7 +160,8 @@ class ForwardWalk(BufferWalk):
         self._forward = {None: Level()}
         self._last_good = {}
         self._with_inputs = set()
-        events = [*self.pairs.node_events(micro, backward=False), *given_otherwise(self.pairs, micro)]
+        events = [*self.pairs.node_events(micro, backward=False), *given_otherwise(self.pairs, micro),
+                  *logged_apart(self.pairs, micro)]  # fmt: skip
         for node, event in events:
             if event.is_one_sided and event.role is Role.INPUT:
                 slot, side = (event.slot_a, "A") if event.row_a >= 0 else (event.slot_b, "B")

@@ -56,6 +56,27 @@ def given_otherwise(pairs: StepPairs, micro: int) -> Iterator[tuple[Node, Event]
                 yield node, event
 
 
+def logged_apart(pairs: StepPairs, micro: int) -> Iterator[tuple[Node, Event]]:
+    """Yield what was logged outside of all modules where no call of both roots stands for it.
+
+    That is so where no pass had gradients, and where a wrapper is the root of one side alone.
+    """
+    root = pairs.nodes.get((0, 0, 0))
+    tops = [node for node in pairs.nodes.values() if node.parent is None]
+    if not tops or (root is not None and pairs.matching.pairs[root.pair].b == 0):
+        return
+    node = min(tops, key=lambda top: top.begin)
+    if node.micro != micro:
+        return
+    rows_a, rows_b = pairs.rows_a.get((0, 0, 0), Role.VALUE), pairs.rows_b.get((0, 0, 0), Role.VALUE)
+    for slot in [slot for slot in rows_a if slot in rows_b]:
+        for i, j in zip(rows_a[slot], rows_b[slot], strict=False):
+            event = Event(pairs.step, micro, Phase.FORWARD, Role.VALUE, node.pair, node.call, slot, slot, i, j)
+            event.metrics = pairs.measured(event, 1.0)
+            if _is_outside(pairs, event):
+                yield node, event
+
+
 class GivenTally:
     """How the inputs of all steps compare, by name."""
 

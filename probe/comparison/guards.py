@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -81,10 +80,14 @@ class Guards:
 
     def _compare_origins(self) -> None:
         """Say where the program told probe of other seeds, or of inputs from elsewhere, on the two sides."""
-        for fact, what in (("seed", "seeds"), ("inputs", "origins of the inputs")):
-            known = [side.environment.get(fact) for side in (self.a, self.b)]
-            if None not in known and str(known[0]) != str(known[1]):
-                self.warnings.append(f"the {what} are not the same: {_fact(known[0])} in A, {_fact(known[1])} in B")
+        seeds = [side.environment.get("seed") for side in (self.a, self.b)]
+        if None not in seeds and seeds[0] != seeds[1]:
+            self.warnings.append(f"the seeds are not the same: {seeds[0]} in A, {seeds[1]} in B")
+        inputs = [side.listed("inputs") for side in (self.a, self.b)]
+        alone = [[text for text in mine if text not in theirs] for mine, theirs in (inputs, inputs[::-1])]
+        if all(inputs) and any(alone):
+            texts = [f"{'; '.join(each)} only in {name}" for name, each in zip("AB", alone, strict=True) if each]
+            self.warnings.append(f"the inputs do not come from the same: {', '.join(texts)}")
 
     def _compare_steps(self) -> list[int]:
         mine = [int(row["step"]) for row in self.a.steps]
@@ -122,10 +125,6 @@ def _ended(side: Reader) -> str:
 def _numbers(steps: Iterable[int]) -> str:
     numbers = list(steps)
     return ", ".join(map(str, numbers[:5])) + (" …" if len(numbers) > 5 else "")
-
-
-def _fact(value: object) -> str:
-    return "; ".join(json.loads(value)) if isinstance(value, str) else str(value)
 
 
 def uncompared_weights(side: Reader, recorded: set[tuple[str, str]], compared: set[tuple[str, str]]) -> list[str]:

@@ -97,6 +97,7 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         },
         _FORWARD,
         (Role.BUFFER,),
+        slots="*mean*",
         advice="m on one side is 1 − m on the other: PyTorch's 0.1 is the others' 0.9",
     ),
     KnownDifference(
@@ -143,6 +144,14 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         torch=Habit(("AvgPool?d", "MaxPool?d"), "the kernel's size", "stride=1"),
         paddle=Habit(("AvgPool?D", "MaxPool?D"), "the kernel's size", "stride=1"),
         mindspore=Habit(("AvgPool?d", "MaxPool?d"), "1", "stride=kernel_size"),
+    ),
+    _of_output(
+        "pool-ceil",
+        "with ceil_mode, of windows that hold nothing but padding, pooling",
+        "choose a size or a padding where there are none",
+        torch=Habit(("AvgPool?d", "MaxPool?d"), "drops them"),
+        paddle=Habit(("AvgPool?D", "MaxPool?D"), "keeps them"),
+        mindspore=Habit(("AvgPool?d", "MaxPool?d"), "drops them"),
     ),
     _of_output(
         "conv-padding",

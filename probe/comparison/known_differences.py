@@ -34,8 +34,7 @@ class KnownDifferences:
         self._rows = [
             row
             for row in KNOWN_DIFFERENCES
-            if frameworks[0] != frameworks[1]
-            and all(framework in row.habits for framework in frameworks)
+            if all(framework in row.habits for framework in frameworks)
             and row.habits[frameworks[0]].does != row.habits[frameworks[1]].does
         ]
 

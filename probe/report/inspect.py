@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from rich.text import Text
 
 from probe.errors import ConfigError, NotRecordedError
 from probe.records import Phase, Role
-from probe.report.text import plain
+from probe.report.text import LONGEST_LIST, plain
 from probe.store.reader import Reader
 
 _NUMBERS = ("min", "max", "mean", "norm")
@@ -41,7 +40,7 @@ def summary(file: str | Path) -> Group:
             "scalars": _scalars(reader),
         }
         for name, value in rows.items():
-            facts.add_row(name, Text(plain(value)))
+            facts.add_row(name, Text(plain(value, LONGEST_LIST)))
         notes = [Text(f"note: {plain(text)}", style="yellow") for _, _, text in reader.notes]
         return Group(facts, *notes)
 
@@ -115,11 +114,11 @@ def _origins(reader: Reader) -> dict[str, str]:
     """Say what random numbers and inputs came from, where the program told probe."""
     facts, rows = reader.environment, {}
     if "seed" in facts:
-        open_ends = json.loads(facts.get("not_deterministic", "[]"))
+        open_ends = reader.listed("not_deterministic")
         how = "deterministic" if facts.get("deterministic") else "not made deterministic"
         rows["seed"] = "; ".join([f"{facts['seed']} by probe.seed_all, {how}", *(f"not: {text}" for text in open_ends)])
     if "inputs" in facts:
-        rows["inputs"] = "; ".join(json.loads(facts["inputs"]))
+        rows["inputs"] = "; ".join(reader.listed("inputs"))
     return rows
 
 

@@ -20,8 +20,9 @@ _CONTROL = re.compile(
 )
 """what a terminal obeys, or what changes the order of what it shows"""
 _LONGEST = 200
-_LONGEST_HINT = 1000
 _WIDTH = 120
+LONGEST_LIST = 2000
+"""characters of what names several things: known differences, origins of inputs"""
 _MOST_LISTED = 8
 _SUMMED = "of the gradients that it was computed from"
 
@@ -58,10 +59,10 @@ def render(comparison: Comparison, top: int = 5) -> Text:
     return out
 
 
-def plain(text: str, most: int = _LONGEST) -> str:
+def plain(text: str, longest: int = _LONGEST) -> str:
     """Return a name or message fit for a terminal: no control characters, not endlessly long."""
     safe = harmless(text)
-    return safe if len(safe) <= most else f"{safe[: most - 1]}…"
+    return safe if len(safe) <= longest else f"{safe[: longest - 1]}…"
 
 
 def harmless(text: str) -> str:
@@ -95,7 +96,7 @@ def _first(out: Text, comparison: Comparison, first: Divergence) -> None:
     if numbers:
         out.append(f"  {numbers}\n")
     if first.hint:
-        lines = textwrap.wrap(plain(first.hint, _LONGEST_HINT), _WIDTH, break_on_hyphens=False)
+        lines = textwrap.wrap(plain(first.hint, LONGEST_LIST), _WIDTH, break_on_hyphens=False)
         out.append("  → {}\n".format("\n    ".join(lines)), style="bold")
     inherited = sum(slot.verdict == "inherited" for slot in comparison.slots)
     out.append(f"  confidence {first.confidence:.2f}; {inherited} later tensors inherit the error\n\n")
@@ -210,7 +211,8 @@ def _inputs(inputs: Inputs) -> str:
     parts = []
     for what, names in found.items():
         shown = [f"argument {plain(name)}" if name[:1].isdigit() else plain(name) for name in names]
-        parts += [f"{grouped(shown, _MOST_LISTED)} {what}"] if shown else []
+        more = f" and {len(shown) - _MOST_LISTED} more" if len(shown) > _MOST_LISTED else ""
+        parts += [f"{', '.join(shown[:_MOST_LISTED])}{more} {what}"] if shown else []
     return "; ".join(parts) or "none were compared"
 
 

@@ -208,6 +208,13 @@ class Reader:
         """What was recorded of the machine and its software."""
         return dict(self._file["environment"].attrs) if "environment" in self._file else {}
 
+    def listed(self, fact: str) -> list[str]:
+        """Return what of the environment is a list of texts; an empty one where it was not recorded."""
+        try:
+            return [str(each) for each in json.loads(self.environment.get(fact, "[]"))]
+        except (TypeError, ValueError) as error:
+            raise FormatError(f"{self.path} is damaged: /environment {fact} cannot be read ({error})") from error
+
     @functools.cached_property
     def _tensor_index(self) -> dict[int, np.void]:
         return {int(row["id"]): row for row in self._table("tensor_index")}

@@ -173,6 +173,55 @@ def test_an_input_that_differs_in_a_later_step_is_not_called_equal(tmp_path: Pat
     assert (found.inputs.equal, found.inputs.different) == ((), ("0",))
 
 
+def test_an_input_that_was_rounded_otherwise_in_one_step_is_not_called_equal(tmp_path: Path) -> None:
+    def rounded(factor: float) -> Callable[..., Any]:
+        def step(model: nn.Module, optimizer: nn.Optimizer, at: int) -> Any:
+            probe.log("image", Tensor(IMAGE * np.float32(factor if at == 0 else 1.0)))
+            with no_grad():
+                model(batch(at))
+            return 0.0
+
+        return step
+
+    a = record(tmp_path / "a.h5", steps=2, step=rounded(1.0))
+    found = probe.compare(a, record(tmp_path / "b.h5", steps=2, step=rounded(1 + 2**-23)))
+    assert (found.inputs.equal, found.inputs.close) == (("0",), ("image",))
+
+
+def test_what_is_logged_where_nothing_is_trained(tmp_path: Path) -> None:
+    a = run(tmp_path / "a.h5", before={"labels": LABELS}, evaluate=True)
+    found = probe.compare(a, run(tmp_path / "b.h5", before={"labels": OTHER}, evaluate=True))
+    assert_input(found, "labels", Role.VALUE, "labels, which the program logged beside the model, differs")
+    found = probe.compare(a, run(tmp_path / "c.h5", before={"labels": LABELS}, evaluate=True))
+    assert found.verdict is Verdict.ALIGNED and set(found.inputs.equal) == {"labels", "0"}
+
+
+class DistributedDataParallel(nn.Module):
+    """A wrapper, by its name."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module=module)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.module(ids)
+
+
+@pytest.mark.parametrize("labels", [LABELS, OTHER], ids=["equal", "other"])
+def test_what_is_logged_where_one_side_is_wrapped(tmp_path: Path, labels: np.ndarray) -> None:
+    def step(model: nn.Module, optimizer: nn.Optimizer, at: int) -> Any:
+        probe.log("labels", Tensor(labels if isinstance(model, DistributedDataParallel) else LABELS))
+        loss = loss_of(model(batch(at)), batch(at))
+        loss.backward()
+        return loss
+
+    a = record(tmp_path / "a.h5", step=step)
+    found = probe.compare(a, record(tmp_path / "b.h5", DistributedDataParallel(gpt()), step=step))
+    if labels is LABELS:
+        assert found.verdict is Verdict.ALIGNED and "labels" in found.inputs.equal
+    else:
+        assert found.first_divergence is not None and found.first_divergence.kind is Kind.INPUTS
+
+
 def test_where_no_inputs_were_recorded(tmp_path: Path) -> None:
     found = compared(tmp_path, {}, {}, phases=["update"])
     assert line(found) == "Inputs: none were compared"
@@ -188,9 +237,8 @@ def test_other_seeds_and_origins_are_said(tmp_path: Path, monkeypatch: pytest.Mo
     a = recorded("a.h5", 1, 1)
     found = probe.compare(a, recorded("b.h5", 2, 3))
     assert said(found, "the seeds are not the same: 1 in A, 2 in B")
-    assert said(
-        found, "the origins of the inputs are not the same: make_inputs, seed 1: x float32[2] normal in A, make_"
-    )
+    only = ("make_inputs, seed 1: x float32[2] normal only in A", "make_inputs, seed 3: x float32[2] normal only in B")
+    assert said(found, f"the inputs do not come from the same: {', '.join(only)}")
     assert not probe.compare(a, recorded("c.h5", 1, 1)).warnings
     monkeypatch.setattr(origins, "_facts", {})
     assert not probe.compare(a, record(tmp_path / "d.h5")).warnings

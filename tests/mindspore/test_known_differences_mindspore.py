@@ -67,6 +67,7 @@ EXPERIMENTS: dict[str, Callable[[], str]] = {
     "instancenorm-affine": lambda: habits.has_weights(names(nn.InstanceNorm2d(3))),
     "avgpool-padding": lambda: habits.padding_of_average(run(nn.AvgPool2d(2, 2, "pad", 1))),
     "pool-stride": lambda: habits.stride_of_pool(run(nn.MaxPool2d(3))),
+    "pool-ceil": lambda: habits.windows_of_padding(run(nn.MaxPool2d(2, 2, "pad", 1, ceil_mode=True))),
     "conv-padding": lambda: habits.padding_of_conv(run(nn.Conv2d(1, 1, 3))),
     "conv-transposed-padding": lambda: habits.padding_of_transposed(run(nn.Conv2dTranspose(1, 1, 3))),
     "conv-bias": lambda: habits.has_bias(names(nn.Conv2d(1, 1, 3))),
