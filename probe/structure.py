@@ -151,7 +151,7 @@ def imagined(known: Structure, framework: str, mapping: LayerMapping) -> tuple[S
         partner[index] = place
     there = _Imagined(known, framework, modules, by_path, kinds, partner)
     for weight in known.weights:
-        if weight.slot != COUNTER and not _is_inside_recurrent(known, weight.module):
+        if weight.slot != COUNTER:
             there.add(weight)
     renamed = [
         ModuleInfo(module.path, kinds[i][0] if kinds[i] else "", module.parent) for i, module in enumerate(modules)

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from probe.checkpoints import Stored, open_checkpoint, write_checkpoint, written_whole
+from probe.checkpoints.stored import blocks
 from probe.errors import ConversionError
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -83,6 +84,14 @@ def test_arrays_that_are_not_in_c_order_are_written_as_they_are_meant(tmp_path: 
         folder = tmp_path / suffix
         folder.mkdir()
         assert same(open_checkpoint(write(folder, suffix, {"w": array})).read("w"), np.ascontiguousarray(array))
+
+
+def test_blocks_are_no_larger_than_asked_for() -> None:
+    array = np.arange(60, dtype=np.float32).reshape(4, 5, 3)
+    for turned in (array, array.T, array.transpose(1, 0, 2), array[:, :0], np.float32(3).reshape(())):
+        found = list(blocks(turned, 128))
+        assert b"".join(found) == turned.tobytes()
+        assert all(len(block) <= 128 for block in found)
 
 
 def test_shards_have_an_index_that_says_where_each_tensor_lies(tmp_path: Path) -> None:
@@ -220,7 +229,9 @@ def test_a_target_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with written_whole(target) as partial:
         partial.write_text("whole")
+        written = partial.stat().st_ino
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
+    assert target.stat().st_ino == written, "copied, not renamed"
     with pytest.raises(ConversionError, match="new exists already"), written_whole(target):
         pass
     with pytest.raises(ConversionError, match="there is no folder"), written_whole(tmp_path / "a" / "b"):

@@ -147,6 +147,19 @@ def test_tied_weights_lie_as_each_of_their_classes_wants() -> None:
         )
 
 
+def test_a_tied_parameter_of_mindspore_has_one_name() -> None:
+    modules: Modules = {
+        "": ("Net", {}), "emb": ("Embedding", {"embedding_table": (7, 4)}), "head": ("Dense", {"weight": (7, 4)}),
+    }  # fmt: skip
+    like = structure("mindspore", modules, [("emb.embedding_table", "head.weight")])
+    table = np.arange(28, dtype=np.float32).reshape(7, 4)
+    found = convert_weights({"emb.weight": table, "head.weight": table}, to="mindspore", source=TIED, like=like)
+    assert equal(found, {"emb.embedding_table": table})
+    assert equal(
+        convert_weights(found, to="torch", source=like, like=TIED), {"emb.weight": table, "head.weight": table}
+    )
+
+
 def test_tied_weights_that_differ_are_an_error() -> None:
     table = np.ones((7, 4), np.float32)
     with pytest.raises(
@@ -281,6 +294,9 @@ def test_only_floating_point_weights_are_cast() -> None:
     found = convert_weights(state, to="mindspore", source=TORCH, dtype="bfloat16")
     assert {x.dtype for x in found.values()} == {np.dtype(ml_dtypes.bfloat16)}
     assert np.array_equal(found["norm.gamma"], state["norm.weight"].astype(ml_dtypes.bfloat16))
+    ids = {"emb.weight": np.arange(28).reshape(7, 4)}
+    kept = convert_weights({**state, **ids}, to="paddle", source=TORCH, dtype="float16")
+    assert kept["emb.weight"].dtype == np.int64 and np.array_equal(kept["emb.weight"], ids["emb.weight"])
     back = convert_weights(found, to="torch", source="mindspore", like=TORCH, dtype="float32")
     assert back["bn.num_batches_tracked"].dtype == np.int64
 

@@ -81,6 +81,18 @@ def test_files_of_each_framework_there_and_back(tmp_path: Path, to: str, suffix:
         convert_checkpoint(file, there, to=to, model=TORCH)
 
 
+def test_tied_weights_that_differ_in_a_file_are_an_error(tmp_path: Path) -> None:
+    tied = structure(
+        "torch", {"": ("Net", {}), "a": ("Linear", {"weight": (2, 3)}), "b": ("Linear", {"weight": (2, 3)})},
+        [("a.weight", "b.weight")],
+    )  # fmt: skip
+    one = np.ones((2, 3), np.float32)
+    source = written(tmp_path / "net", {"a.weight": one, "b.weight": one * 2})
+    with pytest.raises(ConversionError, match="a.weight and b.weight are one tensor in one of the models, but differ"):
+        convert_checkpoint(source, to="paddle", model=tied)
+    assert [path.name for path in tmp_path.iterdir()] == ["net"]
+
+
 def test_nothing_is_left_where_a_conversion_fails(tmp_path: Path) -> None:
     source = written(tmp_path / "net", state_of(TORCH))
     (source / "config.json").write_text("{")
@@ -100,7 +112,9 @@ def peak():  # ru_maxrss would be that of the process that started this one
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) * 1024
 
 before = peak()
-target, plan = convert_checkpoint(sys.argv[1], to=sys.argv[2], model=large(int(sys.argv[3])))
+known, to = large(int(sys.argv[3])), sys.argv[2]
+sides = {"like": known} if to == "torch" else {"model": known}
+target, plan = convert_checkpoint(sys.argv[1], to=to, **sides)
 print(peak() - before)
 """
 
@@ -112,11 +126,13 @@ def large(layers: int) -> Structure:
     )
 
 
-@pytest.mark.parametrize("to", ["paddle", "mindspore"])
-def test_memory_stays_below_two_shards(tmp_path: Path, to: str) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "to"), [(".safetensors", "paddle"), (".safetensors", "mindspore"), (".pdparams", "torch")]
+)
+def test_memory_stays_below_two_shards(tmp_path: Path, suffix: str, to: str) -> None:
     layers, shard = 32, 8 * 4 << 20
     state = {f"{i}.weight": np.full((1024, 1024), i, np.float32) for i in range(layers)}
-    source = written(tmp_path / "net", state, 4)
+    source = written(tmp_path / "net", state, 4, suffix, "paddle" if to == "torch" else "torch")
     root = Path(__file__).parent.parent
     command = [sys.executable, "-c", MEMORY, str(source), to, str(layers)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root)

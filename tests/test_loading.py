@@ -35,6 +35,19 @@ def test_recorded_weights_are_put_into_another_model(tmp_path: Path) -> None:
     assert np.allclose(a(x).data, b(x).data, atol=1e-6)
 
 
+def test_the_weights_are_those_that_the_first_step_began_with(tmp_path: Path) -> None:
+    a, b = nets()
+    began = [tensor.data.copy() for tensor in a.parameters()]
+    with probe.capture(a, tmp_path / "a.h5", task="tensor", steps=[0, 2]):
+        for _ in range(3):
+            a(Tensor(np.ones((2, 4), np.float32)))
+            for tensor in a.parameters():
+                tensor.data += 1
+            probe.step()
+    probe.load_matching(b, tmp_path / "a.h5")
+    assert np.array_equal(list(b)[0].weight.data, began[0].T) and np.array_equal(list(b)[1].gamma.data, began[2])
+
+
 def test_a_recording_without_values_cannot_be_loaded(tmp_path: Path) -> None:
     a, b = nets()
     with probe.capture(a, tmp_path / "a.h5"):

@@ -53,9 +53,7 @@ def write(path: Path, tensors: Sequence[Stored], arrays: Iterable[np.ndarray]) -
         if stored.dtype.kind not in "biufc" and stored.dtype != BFLOAT16:
             raise ConversionError(f"{stored.name} is {stored.dtype}, which .pdparams files cannot hold: give --dtype")
     with path.open("wb") as file:
-        pickler = _Pickler(file, protocol=4)
-        pickler.fast = True  # no memo, which would keep every array alive
-        pickler.dump(_Items(as_announced(tensors, arrays)))
+        _Pickler(file, protocol=4).dump(_Items(as_announced(tensors, arrays)))
 
 
 def _plain(found: Any, path: Path) -> dict[str, Any]:
