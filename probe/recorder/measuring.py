@@ -65,7 +65,7 @@ class Measuring:
         if not run.adapter.is_tensor(tensor) and run.config.task is not Task.STRUCTURE:
             self.note_missed(role, info.module, [(slot or info.slot, tensor)])
             return
-        self._record(phase, role, info.module, 0, slot or info.slot, tensor, micro, None, info.axes, fresh=True)
+        self._record(phase, role, info.module, 0, slot or info.slot, tensor, micro, index, info.axes, fresh=True)
 
     def observe_update(self, index: int, after: Any, before: Any) -> None:
         """Record an update itself: its statistics, never its values."""
@@ -74,7 +74,7 @@ class Measuring:
             with run.lock:
                 dtype, stats = run.adapter.measure_update(after, before, info.axes)
                 facts = TensorFacts(dtype, run.adapter.facts(after).shape, requires_grad=False)
-                self._append(Phase.UPDATE, Role.DELTA, info.module, 0, info.slot, facts, stats, 0, None, -1)
+                self._append(Phase.UPDATE, Role.DELTA, info.module, 0, info.slot, facts, stats, 0, index, -1)
         except RecordingError as error:
             self._note_first(str(error), Role.DELTA, info.slot, info.module)
         except Exception as error:  # noqa: BLE001  the others must not be lost

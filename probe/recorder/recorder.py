@@ -302,7 +302,7 @@ class Recorder:
         self.run.end()
         self._hooks.take_off()
         buffers.release()
-        for part in (self._calls, self._measuring, self._gradients, self._updates):
+        for part in (self._calls, self._measuring, self._gradients):
             part.forget()
         self.run.writer.finish()
 

@@ -53,6 +53,8 @@ class Run:
         """by module: whether what is seen at it is recorded"""
         self.in_full: list[bool] = []
         """by module: whether values are"""
+        self.kept: dict[int, Any] = {}
+        """copies of parameters, by index, until their optimizer has changed them"""
         self.step = 0
         self.recorded = False
         """whether this step is in the file"""
@@ -85,6 +87,7 @@ class Run:
         """Hold nothing of the models any longer, and say nothing more."""
         self.running, self.ended = False, True
         self.tensors.clear()
+        self.kept.clear()
         self.parameter_index.clear()
 
     def too_many(self, count: int, most: int, what: str) -> bool:
@@ -171,6 +174,7 @@ def guarded(method: Callable[..., None]) -> Callable[..., None]:
                 run.could_not_say()
         except BaseException as error:
             run.adapter.interrupted()
+            run.kept.clear()
             if not run.closing:
                 with contextlib.suppress(Exception):
                     text = f"{type(error).__name__} interrupted probe: what it was recording then is missing"

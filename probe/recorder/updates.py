@@ -29,7 +29,6 @@ class Updates:
         """of this step, that parameters and buffers took at its beginning"""
         self._initialised = False
         self._last_recorded: int | None = None
-        self._before: dict[int, Any] = {}
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def begin_step(self) -> None:
@@ -37,16 +36,12 @@ class Updates:
         self.groups = []
         self.init_bytes = 0
         self._initialised = False
-        self._before = {}
-
-    def forget(self) -> None:
-        """Hold no copy any longer."""
-        self._before.clear()
+        self.run.kept = {}
 
     def end_step(self) -> None:
         """Say that an optimizer began a step that it did not end."""
-        if self._before:
-            first, *others = [self.run.parameters[index].names[0] for index in self._before]
+        if self.run.kept:
+            first, *others = [self.run.parameters[index].names[0] for index in self.run.kept]
             name = f"{first} and {len(others)} more" if others else first
             self.run.note(f"an optimizer's step was not seen to its end: the update of {name} is not recorded", -1)
         if not self.run.norms:  # they say nothing of the parameters that the step left
@@ -81,12 +76,8 @@ class Updates:
         if not run.active or not run.wants[Phase.UPDATE]:
             return
         self._look_at_order(groups, why_not)
-        try:
-            for _, index in self._own(groups):
-                self._record_used(index, why_not)
-        except BaseException:
-            self._before.clear()
-            raise
+        for _, index in self._own(groups):
+            self._record_used(index, why_not)
 
     @guarded
     def after_update(self, groups: list[Group]) -> None:
@@ -97,19 +88,15 @@ class Updates:
         if not run.active or run.norms or not run.wants[Phase.UPDATE]:
             return
         if run.too_many(len(self.groups), _GROUPS, "groups of updated parameters"):
-            self._before.clear()
+            self.run.kept.clear()
             return
         for group in groups:
             indices = tuple(index for _, index in self._own([group]))
             if indices:
                 number = self._optimizers.setdefault(group.optimizer, len(self._optimizers))
                 self.groups.append(OptimizerGroup(number, group.class_name, group.index, group.hyper, indices))
-        try:
-            for group, index in self._own(groups):
-                self._record_update(group, index)
-        except BaseException:
-            self._before.clear()
-            raise
+        for group, index in self._own(groups):
+            self._record_update(group, index)
 
     @guarded
     def _look_for_changes(self) -> None:
@@ -144,7 +131,7 @@ class Updates:
             return
         try:
             with run.adapter.quiet():
-                self._before[index] = run.adapter.snapshot(parameter)
+                self.run.kept[index] = run.adapter.snapshot(parameter)
         except Exception as error:  # noqa: BLE001  out of memory, mostly
             run.note(f"the update of {info.names[0]} is not recorded: {error!r}", info.module)
 
@@ -155,7 +142,7 @@ class Updates:
         for key, state in run.adapter.optimizer_state(group.optimizer, parameter).items():
             self._measuring.observe_parameter(Phase.UPDATE, Role.STATE, index, state, slot=f"{slot}.{key}")
         self._measuring.observe_parameter(Phase.UPDATE, Role.PARAM, index, parameter)
-        before = self._before.pop(index, None)
+        before = self.run.kept.pop(index, None)
         if before is not None:
             self._measuring.observe_update(index, parameter, before)
 

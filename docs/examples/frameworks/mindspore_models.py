@@ -57,10 +57,7 @@ class Encoder(nn.Cell):
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, 16)
         self.layers = nn.CellList(
-            [
-                nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, activation="relu", batch_first=True)
-                for _ in range(2)
-            ]
+            [nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, activation="relu", batch_first=True) for _ in range(2)]
         )
         self.head = nn.Dense(16, VOCABULARY)
 

@@ -84,7 +84,8 @@ class BertLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         count, length, size = x.shape
         q, k, v = (
-            part(x).reshape(count, length, self.heads, -1).transpose(1, 2) for part in (self.query, self.key, self.value)
+            part(x).reshape(count, length, self.heads, -1).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
         )
         weights = torch.softmax(q @ k.transpose(2, 3) / math.sqrt(size // self.heads), -1)
         x = self.norm1(x + self.out((weights @ v).transpose(1, 2).reshape(count, length, size)))
