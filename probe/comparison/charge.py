@@ -205,7 +205,7 @@ class Charger(Ledger):
                 f"it runs in {mode_name(node.training[0])} mode in A and in {mode_name(node.training[1])} mode in B"
             )
             hint = "call train() or eval() on both models alike"
-        if classes[0] != classes[1] and self.pairs.matching.pairs[node.pair].reason is not Reason.MAPPED:
+        if not self._are_alike(node.pair) and self.pairs.matching.pairs[node.pair].reason is not Reason.MAPPED:
             facts.append(f"the classes differ: {classes[0]} against {classes[1]}")
         return tuple(facts), hint
 

@@ -49,7 +49,7 @@ class ForwardWalk(BufferWalk):
         self.pool(pooled)
         if self.pairs.step and not self._have_parted(pooled):
             self._drifted = found
-        elif len(found) > max(1, tolerance.MOST * judged):
+        elif len(found) > max(1, tolerance.MOST * judged) and len({event.pair for event in found}) > 1:
             self._charge_all_weights(found, judged)
         else:
             for event in found:
@@ -130,21 +130,19 @@ class ForwardWalk(BufferWalk):
             self.state.parameters[pair] = Level(gain * error, max(u for *_, u in parts))
 
     def _note_missing(self, event: Event) -> None:
-        pair = self.pairs.matching.pairs[event.pair]
-        classes = (self._class_a(pair.a), self._class_b(pair.b))
         side, row, slot = (
             (self.pairs.a, event.row_a, event.slot_a) if event.row_a >= 0 else (self.pairs.b, event.row_b, event.slot_b)
         )
-        if classes[0] == classes[1] and side.columns["norm"][row] > 0:
+        is_needed = self._are_alike(event.pair) and not self._stands_elsewhere(event)
+        if is_needed and side.columns["norm"][row] > 0:
             self._missing[event.pair] = (slot, "A" if event.row_a >= 0 else "B")
 
     def _form_mismatch(self, event: Event) -> None:
         """A parameter has another shape, or integers where the other side has floats."""
-        pair = self.pairs.matching.pairs[event.pair]
         a, b = self.pairs.a, self.pairs.b
         sizes = [math.prod(side.shapes[row]) for side, row in ((a, event.row_a), (b, event.row_b))]
         kinds = [kind_of(side.dtypes[row]) for side, row in ((a, event.row_a), (b, event.row_b))]
-        if self._class_a(pair.a) != self._class_b(pair.b) or event.metrics is None:
+        if not self._are_alike(event.pair) or event.metrics is None:
             return
         if kinds[0] != kinds[1]:
             self._add(Phase.INIT, Kind.DTYPE, event, event.pair, tolerance.INIT, (event.metrics.reason,),

@@ -14,6 +14,7 @@ from probe.comparison.flow import Flow
 from probe.comparison.metrics import Metrics, Status
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.tolerance import Level, Rule
+from probe.layouts import counterpart, unpacked
 from probe.records import Phase
 from probe.statistics import unit_roundoff
 from probe.tree import Tree
@@ -220,6 +221,23 @@ class Ledger:
     def _classes(self, pair: int) -> tuple[str, str]:
         modules = self.pairs.matching.pairs[pair]
         return self._class_a(modules.a), self._class_b(modules.b)
+
+    def _are_alike(self, pair: int) -> bool:
+        """Tell whether both modules are of one class, or of classes by which two frameworks call the same."""
+        a, b = self._classes(pair)
+        here, there = (side.reader.info.framework for side in (self.pairs.a, self.pairs.b))
+        if a == b or here == there:
+            return a == b
+        return a.casefold() == b.casefold() or counterpart(here, (a,), there) == b
+
+    def _stands_elsewhere(self, event: Event) -> bool:
+        """Tell whether what one side alone has is packed into one parameter, or part of one, on the other."""
+        pair = self.pairs.matching.pairs[event.pair]
+        here, module, slot = (
+            (self.pairs.a, pair.a, event.slot_a) if event.row_a >= 0 else (self.pairs.b, pair.b, event.slot_b)
+        )
+        names = (here.reader.modules[module].class_name,)
+        return bool(unpacked(here.reader.info.framework, names, slot.partition(".")[0]))
 
     def _path_a(self, pair: int) -> str:
         return self.pairs.a.reader.modules[self.pairs.matching.pairs[pair].a].path or "the root"

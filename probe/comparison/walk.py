@@ -211,10 +211,8 @@ class StepWalk(ForwardWalk):
     def _charge_missing_gradient(self, event: Event) -> None:
         side = "A" if event.row_a >= 0 else "B"
         slot = event.slot_a or event.slot_b
-        pair = self.pairs.matching.pairs[event.pair]
         on_both = self.pairs.is_initial_on_both(event)
-        same_class = self._class_a(pair.a) == self._class_b(pair.b)
-        if not on_both and not same_class:
+        if not on_both and (not self._are_alike(event.pair) or self._stands_elsewhere(event)):
             return
         other = "B" if side == "A" else "A"
         why = "requires_grad is off, or the parameter is cut off from the loss" if on_both else f"{other} lacks it"
