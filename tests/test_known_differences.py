@@ -350,4 +350,5 @@ def test_the_report_shows_all_of_it(tmp_path: Path) -> None:
     first = comparison.first_divergence
     assert first is not None and len(first.hint) > 200
     assert "running variance" not in first.hint  # the mean comes first, and tells which of both it is
-    assert f"→ {first.hint}\n" in render(comparison).plain
+    shown = " ".join(render(comparison).plain.split())  # however it is wrapped
+    assert f"→ {first.hint} confidence" in shown
