@@ -229,6 +229,7 @@ _ADAM = {"moment1": "exp_avg", "moment2": "exp_avg_sq", "moment2_max": "max_exp_
 _ADADELTA = {"avg_squared_grad": "square_avg", "avg_squared_update": "acc_delta"}
 _SQUARES = {"mean_square": "square_avg", "mean_grad": "grad_avg"}
 
+# that one name means one thing is proven in tests/frameworks/test_states.py
 _STATES: dict[str, tuple[tuple[tuple[str, ...], dict[str, str]], ...]] = {
     "paddle": (
         (("Adam", "AdamW", "Lamb", "NAdam", "RAdam"), _ADAM),
