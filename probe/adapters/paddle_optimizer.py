@@ -82,7 +82,7 @@ class Updates:
     def _step(self, original: Callable[..., Any], optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         closure = any(callable(value) for value in (*args, *kwargs.values()))
         if closure and not self._depth:
-            self._groups = groups_of(optimizer)
+            self._groups = _known_groups(optimizer)
             self._before(self._groups, _CLOSURE)
         return self._whole(original, optimizer, args, kwargs)
 
@@ -118,14 +118,20 @@ class Updates:
         return original(optimizer, *args, **kwargs)
 
     def _tell(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
-        self._used = {id(parameter): gradient for parameter, gradient in pairs}
+        self._used, why_not = {}, ""
+        try:
+            if not isinstance(pairs, (list, tuple)):  # it may be possible to go through it but once
+                raise TypeError(f"a {type(pairs).__name__}")
+            self._used = {id(parameter): gradient for parameter, gradient in pairs}
+        except Exception as error:  # noqa: BLE001  an optimizer of the user's; nothing may get out of here
+            why_not = f"{type(optimizer).__name__} passes them on in a form of its own ({error!r})"
         groups = [
             group
-            for group in groups_of(optimizer)
-            if any(id(parameter) in self._used for parameter in group.parameters)
+            for group in _known_groups(optimizer)
+            if why_not or any(id(parameter) in self._used for parameter in group.parameters)
         ]
         self._groups += groups
-        self._before(groups, "")
+        self._before(groups, why_not)
 
 
 def _classes(base: type) -> Iterator[type]:
@@ -137,6 +143,17 @@ def _classes(base: type) -> Iterator[type]:
             met.add(each)
             yield each
             left += each.__subclasses__()
+
+
+def _known_groups(optimizer: Any) -> list[Group]:
+    """Return an optimizer's groups; where its settings cannot be read, one that says so. It never raises."""
+    try:
+        return groups_of(optimizer)
+    except Exception as error:  # noqa: BLE001  an optimizer or a function of the user's; the training must go on
+        entries = getattr(optimizer, "_parameter_list", None) or []
+        parameters = [p for each in entries for p in (each["params"] if isinstance(each, dict) else [each])]
+        hyper: dict[str, object] = {"not_recorded": f"the settings could not be read: {error!r}"}
+        return [Group(optimizer, type(optimizer).__name__, 0, hyper, parameters)]
 
 
 def groups_of(optimizer: Any) -> list[Group]:

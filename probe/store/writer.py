@@ -63,6 +63,10 @@ _LAYOUT: dict[str, Any] = {
 """metadata in pages of their own, tensors at their borders; checksums over metadata; nothing that marks an open file"""
 
 
+_BEGIN = 0.2
+"""seconds within which a thread begins, if it was started at all"""
+
+
 class Writer:
     """Appends one run to a new HDF5 file.
 
@@ -105,12 +109,23 @@ class Writer:
         self._ended = False
         """the thread has done its work; `join` takes a thread for ended once it was interrupted (CPython 3.11)"""
         self._thread = threading.Thread(target=self._run, name="probe-writer", daemon=True)
+        opening = _Opening(functools.partial(self._open, path, info))
+        try:
+            opening.run()
+            self._thread.start()
+        except BaseException:
+            opening.cancel()
+            if opening.has_succeeded:
+                self.abandon()
+                path.unlink()
+            raise
+
+    def _open(self, path: Path, info: RunInfo) -> None:
         self._disk, self._file = _create(path, info)
         _LIVE.add(self)
         try:
             self._tables = {name: Table(self._file, name) for name in (*schema.TABLES, "slots", "shapes", "sketches")}
             self._values = Values(self._file, self._disk)
-            self._thread.start()
         except BaseException:
             self.abandon()
             path.unlink()
@@ -384,6 +399,46 @@ def _do(jobs: deque[Callable[[], object]]) -> None:
     """Do jobs in their order, and hold none of them longer than it takes."""
     while jobs:
         jobs.popleft()()
+
+
+class _Opening:
+    """Something done in a thread of its own.
+
+    Signal handlers run in the main thread alone: what one raises inside HDF5 (Ctrl-C) would come out as another error.
+    """
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.has_succeeded = False
+        self._error: BaseException | None = None
+        self._work = work
+        self._has_begun = self._has_ended = self._is_cancelled = False
+        self._thread = threading.Thread(target=self._run, name="probe-opening", daemon=True)
+
+    def run(self) -> None:
+        """Do it, and raise what it raises."""
+        self._thread.start()
+        while not self._has_ended:
+            time.sleep(PAUSE)
+        if self._error is not None:
+            raise self._error
+
+    def cancel(self) -> None:
+        """Wait for its end, once `run` was interrupted; what has not begun will not."""
+        self._is_cancelled = True
+        last = time.monotonic() + _BEGIN
+        while not self._has_ended and (self._has_begun or time.monotonic() < last):
+            time.sleep(PAUSE)
+
+    def _run(self) -> None:
+        self._has_begun = True
+        try:
+            if not self._is_cancelled:
+                self._work()
+                self.has_succeeded = True
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._has_ended = True
 
 
 def _create(path: Path, info: RunInfo) -> tuple[Disk, h5py.File]:

@@ -203,6 +203,36 @@ def test_optimizers_of_classes_made_later_are_seen(tmp_path: Path) -> None:
     assert [group.class_name for _, group in run.optimizer] == ["Late"] and run.find(role="delta")
 
 
+def test_settings_that_cannot_be_read_do_not_reach_the_training(tmp_path: Path) -> None:
+    class Own(paddle.regularizer.WeightDecayRegularizer):  # no coefficient
+        def __call__(self, parameter: Tensor, gradient: Tensor, block: object) -> Tensor:
+            return parameter * 0.0
+
+    model = nn.Linear(6, 2, weight_attr=paddle.ParamAttr(regularizer=Own()))
+    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+    run = recorded(tmp_path / "a.h5", model, optimizer)
+    assert {s.slot for s in run.find(role="delta")} == {"weight", "bias"}
+    ((_, group),) = run.optimizer
+    assert list(group.hyper) == ["not_recorded"] and "_coeff" in group.hyper["not_recorded"]
+
+
+def test_gradients_that_are_passed_on_in_another_form_are_said(tmp_path: Path) -> None:
+    class Own(paddle.optimizer.SGD):
+        def append_regularization_ops(self, pairs: Any, regularization: Any = None) -> Any:
+            return super().append_regularization_ops([pair[:2] for pair in pairs], regularization)
+
+        def step(self) -> None:
+            triples = [(p, p.grad, "mine") for p in self._parameter_list]
+            self.append_regularization_ops(triples)
+            super().step()
+
+    model = nn.Linear(6, 2)
+    optimizer = Own(0.1, parameters=model.parameters())
+    with pytest.warns(ProbeWarning, match="Own passes them on in a form of its own"):
+        run = recorded(tmp_path / "a.h5", model, optimizer)
+    assert run.find(role="delta")
+
+
 def test_optimizers_get_their_methods_back(tmp_path: Path) -> None:
     assert not wrapped_methods()  # nor did the tests before leave any
     model = nn.Linear(6, 2)
