@@ -15,6 +15,8 @@ import zoo_mindspore as zoo  # noqa: E402
 from mindspore import Tensor, nn  # noqa: E402
 
 import probe  # noqa: E402
+from probe.adapters import mindspore_calls as calls  # noqa: E402
+from probe.adapters.mindspore_optimizers import CLASSES  # noqa: E402
 from probe.errors import ConfigError, ProbeWarning, RecordingError  # noqa: E402
 from probe.testing import Recording  # noqa: E402
 
@@ -143,6 +145,17 @@ def test_gradients_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 def test_what_is_no_optimizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match=r"optimizer=mindspore\.nn\..*\.Dense; expected an optimizer of mindspore"):
         probe.start(nn.Dense(2, 2), tmp_path / "a.h5", optimizer=nn.Dense(2, 2))
+
+
+def test_what_is_replaced_while_a_recording_runs_is_put_back(tmp_path: Path) -> None:
+    def replaced() -> list[bool]:
+        return [calls.is_replaced(), "grad" in vars(nn.cell._pynative_executor),
+                *("__call__" in vars(kind) for kind in CLASSES)]  # fmt: skip
+
+    assert replaced() == [False] * 4
+    with probe.capture(Net(), tmp_path / "a.h5"):
+        assert replaced() == [True] * 4
+    assert replaced() == [False] * 4 and not calls.watched
 
 
 # ---- how it is trained ---------------------------------------------------------------------------------
