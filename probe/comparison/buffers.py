@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from probe.comparison import tolerance
 from probe.comparison.charge import Charger
 from probe.comparison.events import Event
@@ -26,6 +28,7 @@ class BufferWalk(Charger):
             key = (event.pair, event.slot_a)
             sources = self._sources_of_buffer(event, before.get(key))
             limit = tolerance.FORWARD.limit(max(self.u(event), sources.u), sources.error)
+            limit *= self._cancelled(event)
             wrong = metrics.is_known and self.u(event) > 0 and metrics.rel_l2 > limit
             is_as_expected = variance.explains(event, before.get(key), limit)
             if wrong and is_as_expected:
@@ -40,6 +43,22 @@ class BufferWalk(Charger):
         if explained and not self.state.variance_was_told:
             self.state.variance_was_told = True
             self.warnings.append(variance.told_of(explained))
+
+    def _cancelled(self, event: Event) -> float:
+        """Return how much larger than a running mean the numbers are that it is the mean of: their rounding stays."""
+        pair, metrics = self.pairs.matching.pairs[event.pair], event.metrics
+        assert metrics is not None
+        mean = max(metrics.norm_a, metrics.norm_b)
+        if self.pairs.a.canonical(pair.a, event.slot_a) != "running_mean" or not mean:
+            return 1.0
+        given = [
+            self.pairs.a.columns["rms"][rows[0]]
+            for node in self.pairs.nodes.values()
+            if node.pair == event.pair
+            for rows in self.pairs.rows_a.get((node.micro, pair.a, node.call), Role.INPUT).values()
+        ]
+        size = math.prod(self.pairs.a.shapes[event.row_a])
+        return max(1.0, max(given, default=0.0) * math.sqrt(size) / mean)
 
     def _sources_of_buffer(self, event: Event, old: Event | None) -> Level:
         """Return the errors of the buffer before the step, and of what its module was given."""

@@ -12,7 +12,6 @@ import contextlib
 import functools
 import itertools
 import json
-import math
 import os
 import threading
 import time
@@ -21,10 +20,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
-from probe.errors import ExistsError, RecordingError, StoreError
+from probe.errors import RecordingError, StoreError
 from probe.records import (
     HashKind,
     ModuleInfo,
@@ -36,7 +34,7 @@ from probe.records import (
 )
 from probe.sketch import WIDTH
 from probe.store import schema
-from probe.store.disk import PAGE, Disk
+from probe.store.creation import Opening, as_json, create, plain
 from probe.store.queue import PAUSE, Queue
 from probe.store.tables import Table, Values, packer
 from probe.store.tree import link_tree, links_of, storable_text
@@ -45,26 +43,11 @@ _BATCH = 1024
 """records that are handed over together"""
 _HANDOVER = 8 << 20
 """bytes of values that are handed over together"""
-_CHUNK = 8 * PAGE
-"""bytes in a chunk of a table; the last one is written anew at every step"""
-_CHECKSUM = 4
 _TREE_LIMIT = 20_000
 _NOTES_LIMIT = 10_000
 _NAMES_LIMIT = 32 << 20
 """bytes of memory for the names of slots, and for shapes"""
 _NO_SKETCH = bytes(8 * WIDTH)
-_LAYOUT: dict[str, Any] = {
-    "libver": ("v108", "v110"),
-    "fs_strategy": "page",
-    "fs_page_size": PAGE,
-    "page_buf_size": 1 << 20,
-    "rdcc_nbytes": 8 * _CHUNK,
-}
-"""metadata in pages of their own, tensors at their borders; checksums over metadata; nothing that marks an open file"""
-
-
-_BEGIN = 0.2
-"""seconds within which a thread begins, if it was started at all"""
 
 
 class Writer:
@@ -109,7 +92,7 @@ class Writer:
         self._ended = False
         """the thread has done its work; `join` takes a thread for ended once it was interrupted (CPython 3.11)"""
         self._thread = threading.Thread(target=self._run, name="probe-writer", daemon=True)
-        opening = _Opening(functools.partial(self._open, path, info))
+        opening = Opening(functools.partial(self._open, path, info))
         try:
             opening.run()
             self._thread.start()
@@ -121,7 +104,7 @@ class Writer:
             raise
 
     def _open(self, path: Path, info: RunInfo) -> None:
-        self._disk, self._file = _create(path, info)
+        self._disk, self._file = create(path, info)
         _LIVE.add(self)
         try:
             self._tables = {name: Table(self._file, name) for name in (*schema.TABLES, "slots", "shapes", "sketches")}
@@ -154,8 +137,8 @@ class Writer:
 
     def set_attributes(self, group: str, attributes: dict[str, object]) -> None:
         """Set attributes of a group; what is not a string or number is stored as JSON."""
-        plain = {storable_text(key): _plain(value) for key, value in attributes.items()}
-        self._jobs.append(lambda: self._file.require_group(group).attrs.update(plain))
+        stored = {storable_text(key): plain(value) for key, value in attributes.items()}
+        self._jobs.append(lambda: self._file.require_group(group).attrs.update(stored))
 
     def slot(self, name: str) -> int:
         """Return the index of a slot's name in ``/slots``. Raises RecordingError when there are too many."""
@@ -209,7 +192,7 @@ class Writer:
         """Close a step: all that was added since the last one belongs to it. Does not wait: `wait_for_room` does."""
         self._take_records()
         optimizer = [
-            (step, g.optimizer, storable_text(g.class_name), g.group, _as_json(g.hyper),
+            (step, g.optimizer, storable_text(g.class_name), g.group, as_json(g.hyper),
              json.dumps(g.parameters))
             for g in groups
         ]  # fmt: skip
@@ -399,108 +382,6 @@ def _do(jobs: deque[Callable[[], object]]) -> None:
     """Do jobs in their order, and hold none of them longer than it takes."""
     while jobs:
         jobs.popleft()()
-
-
-class _Opening:
-    """Something done in a thread of its own.
-
-    Signal handlers run in the main thread alone: what one raises inside HDF5 (Ctrl-C) would come out as another error.
-    """
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        self.has_succeeded = False
-        self._error: BaseException | None = None
-        self._work = work
-        self._has_begun = self._has_ended = self._is_cancelled = False
-        self._thread = threading.Thread(target=self._run, name="probe-opening", daemon=True)
-
-    def run(self) -> None:
-        """Do it, and raise what it raises."""
-        self._thread.start()
-        while not self._has_ended:
-            time.sleep(PAUSE)
-        if self._error is not None:
-            raise self._error
-
-    def cancel(self) -> None:
-        """Wait for its end, once `run` was interrupted; what has not begun will not."""
-        self._is_cancelled = True
-        last = time.monotonic() + _BEGIN
-        while not self._has_ended and (self._has_begun or time.monotonic() < last):
-            time.sleep(PAUSE)
-
-    def _run(self) -> None:
-        self._has_begun = True
-        try:
-            if not self._is_cancelled:
-                self._work()
-                self.has_succeeded = True
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._has_ended = True
-
-
-def _create(path: Path, info: RunInfo) -> tuple[Disk, h5py.File]:
-    try:
-        disk = Disk(path)
-    except FileExistsError as error:
-        text = f"{path} exists already; probe never overwrites: delete it or give another name"
-        raise ExistsError(text) from error
-    except OSError as error:
-        text = f"cannot create {path}: {error.strerror}; is the folder there and writable?"
-        raise StoreError(text) from error
-    file = h5py.File(disk, "w", **_LAYOUT)
-    try:
-        _lay_out(file, info)
-        file.flush()
-        disk.commit()
-    except BaseException as error:
-        disk.freeze()
-        file.close()
-        disk.close()
-        path.unlink()
-        if error is not disk.error:
-            raise
-        raise StoreError(f"cannot write {path}: {disk.error.strerror}") from error
-    return disk, file
-
-
-def _lay_out(file: h5py.File, info: RunInfo) -> None:
-    attributes = {name: getattr(info, name) for name in info.__dataclass_fields__}
-    file.attrs.update({"format": schema.FORMAT, "version": schema.VERSION})
-    file.attrs.update({key: _plain(value) for key, value in attributes.items()})
-    texts = dict.fromkeys(("slots", "shapes"), h5py.string_dtype())
-    for table, dtype in {**schema.TABLES, **texts}.items():
-        _create_table(file, table, (), dtype)
-    _create_table(file, "sketches", (WIDTH,), np.dtype("f8"))
-    file.create_dataset("tensors/blob", shape=(0,), maxshape=(None,), dtype="u1", chunks=(_CHUNK,))
-    file.create_group("environment")
-
-
-def _create_table(file: h5py.File, name: str, row: tuple[int, ...], dtype: np.dtype) -> None:
-    """Create an empty table whose chunks have checksums: a flipped bit in a statistic would be a finding."""
-    rows = (_CHUNK - _CHECKSUM) // (dtype.itemsize * math.prod(row))
-    file.create_dataset(
-        name, shape=(0, *row), maxshape=(None, *row), dtype=dtype, chunks=(rows, *row), fletcher32=not dtype.hasobject
-    )  # fmt: skip
-
-
-def _plain(value: object) -> object:
-    """Return a value as an attribute can hold it: text, a number, or JSON."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) or (isinstance(value, int) and -(2**63) <= value < 2**63):
-        return value
-    return storable_text(value) if isinstance(value, str) else _as_json(value)
-
-
-def _as_json(value: object) -> str:
-    """Return JSON of any value; what JSON cannot say is given as Python prints it."""
-    try:
-        return json.dumps(value, default=repr)
-    except (TypeError, ValueError, RecursionError):  # keys that are no strings, a value that holds itself
-        return json.dumps(repr(value))
 
 
 def _failure_text(path: Path, error: Exception) -> str:
