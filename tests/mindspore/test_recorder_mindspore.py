@@ -364,3 +364,13 @@ def test_gradients_of_another_number_than_the_optimizers_parameters_are_said(tmp
         optimizer(gradients[:2])
     probe.stop()
     assert not Recording(tmp_path / "a.h5").find(phase="update", role="param_grad")
+
+
+def test_an_optimizers_step_ends_the_sum_of_gradients(tmp_path: Path) -> None:
+    model = Net()
+    optimizer = nn.Momentum(model.trainable_params(), 0.05, 0.9)
+    with probe.capture(model, tmp_path / "a.h5", task="tensor", phases=["gradient"], optimizer=optimizer):
+        optimizer(squares(model, 0)[1])
+        second = squares(model, 1)[1]
+    found = Recording(tmp_path / "a.h5").find(phase="gradient", path="last", slot="bias")
+    assert np.array_equal(found[-1].values, second[3].asnumpy())
