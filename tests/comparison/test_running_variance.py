@@ -28,8 +28,10 @@ class BatchNorm2d(nn.Module):
     def __init__(self, keeps: float, ddof: int, factor: float) -> None:
         super().__init__(running_mean=nn.Buffer(np.zeros(4, np.float32)), running_var=nn.Buffer(np.ones(4, np.float32)))
         self.keeps, self.ddof, self.factor = keeps, ddof, np.float32(factor)
+        self.kind = np.float64 if ddof else np.float32
 
     def forward(self, x: Tensor) -> Tensor:
+        self.running_mean.data = (0.1 * x.data.astype(self.kind).mean(0)).astype(np.float32)
         new = x.data.var(0, ddof=self.ddof) * self.factor
         self.running_var.data = (self.keeps * self.running_var.data + (1 - self.keeps) * new).astype(np.float32)
         return x * 1.0
@@ -98,3 +100,19 @@ def test_it_is_not_guessed_where_the_inputs_were_not_recorded(tmp_path: Path) ->
     options = {"phases": ["init", "update"]}
     found = probe.compare(record(tmp_path / "a.h5", "torch", **options), record(tmp_path / "b.h5", "paddle", **options))
     assert found.first_divergence is not None and found.first_divergence.role is Role.BUFFER
+
+
+@pytest.mark.parametrize(("shift", "verdict"), [(0.0, Verdict.ALIGNED), (1e-4, Verdict.DIVERGED)])
+def test_a_mean_that_vanishes_is_rounding(shift: float, verdict: Verdict, tmp_path: Path) -> None:
+    x = np.random.default_rng(3).normal(size=(64, 4)).astype(np.float32)
+    x -= x.astype(np.float64).mean(0).astype(np.float32)
+    for name, extra in (("a.h5", 0.0), ("b.h5", shift)):
+        module = BatchNorm2d(0.9, 1, 1.0)
+        module.kind = np.float64 if name == "a.h5" else np.float32
+        model = nn.Sequential(module)
+        with probe.capture(model, tmp_path / name):
+            model(Tensor(x))
+            module.running_mean.data = module.running_mean.data + np.float32(extra)
+            probe.step()
+    found = probe.compare(tmp_path / "a.h5", tmp_path / "b.h5")
+    assert found.verdict is verdict, found.first_divergence
