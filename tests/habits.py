@@ -179,7 +179,8 @@ def linear_init(weight: np.ndarray, bias: np.ndarray | None, fan_in: int, fan_ou
 def embedding_init(weight: np.ndarray) -> str:
     """Of a large table's initial weights."""
     if np.abs(weight).max() > 3 * weight.std():
-        return f"N(0, {weight.std():.2f})"
+        width = fitting(weight.std(), {f"{each:.2f}": each for each in (0.01, 0.02, 0.05, 0.1, 1.0)}, 0.03)
+        return f"N(0, {width})"
     bound = math.sqrt(6 / sum(weight.shape))
     return fitting(np.abs(weight).max(), {"Xavier's U(±√(6/(in+out)))": bound}, 0.01)
 

@@ -244,7 +244,7 @@ MUTATIONS = (
              '        self._values.flush()\n        for table, rows in parts.items():\n            self._tables[table].append_rows(rows)\n        self._tables["steps"].append_rows([row])\n        self._file.flush()\n        self._disk.commit()\n',
              '        self._tables["steps"].append_rows([row])\n        self._file.flush()\n        self._disk.commit()\n        self._values.flush()\n        for table, rows in parts.items():\n            self._tables[table].append_rows(rows)\n',
              STORE + "test_a_process_that_ends_in_the_middle_of_a_step[os._exit(3)-3]"),
-    Mutation('tables have no checksums', FILE, WRITER,
+    Mutation('tables have no checksums', FILE, "probe/store/creation.py",
              'fletcher32=not dtype.hasobject',
              'fletcher32=False',
              "tests/test_damaged_files.py::test_a_flipped_bit_in_a_table_is_noticed[records]"),
