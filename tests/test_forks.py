@@ -12,6 +12,8 @@ import pytest
 import probe
 from benchmarks import kill
 from probe.store.reader import Reader
+from probe.store.writer import Writer
+from tests.rows import INFO
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -125,6 +127,17 @@ def test_a_child_that_records_its_own_training(tmp_path: Path, expected: kill.Ex
     check(tmp_path / "own" / "a.h5", expected)
     for step in range(STEPS):
         assert expected.check(other / f"{step}.h5") == 2
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_fork_leaves_no_writer_stopped(tmp_path: Path) -> None:
+    """Neither here nor in the child, which may fork in its turn."""
+    writer = Writer(tmp_path / "a.h5", INFO)
+    child = os.fork()
+    if not child:
+        os._exit(writer._working.locked())
+    assert os.waitpid(child, 0)[1] == 0 and not writer._working.locked()
+    writer.close()
 
 
 BUSY = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -16,11 +17,14 @@ import pytest
 import probe
 from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor, backward_hooks
-from probe.errors import ProbeWarning
+from probe.errors import ProbeWarning, StoreError
 from probe.records import StepState
 from probe.statistics import measure
+from probe.store.disk import Disk
+from probe.store.writer import Writer
 from probe.testing import Recording, sample
 from tests.interrupting import ENDS, PARTS, finished, interrupt_everywhere
+from tests.rows import INFO, add_record, end_step
 
 ROOT = Path(__file__).parent.parent
 
@@ -94,6 +98,51 @@ def test_a_wait_for_the_disk_can_be_interrupted(tmp_path: Path) -> None:
         stats = measure(s.values)
         assert s.hash == (stats.hash_hi, stats.hash_lo)
     assert (run.find(role="input")[-1].values == sample((64, 64), 100)).all()
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_an_interrupt_while_the_file_is_created(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a signal handler raises inside HDF5 would come out as another error."""
+    model, path = nn.Linear(4, 4), tmp_path / "a.h5"
+    writes = itertools.count(1)
+    plain = Disk.write
+
+    def write(disk: Disk, data: bytes) -> int:
+        if next(writes) == number:
+            signal.raise_signal(signal.SIGINT)
+        return plain(disk, data)
+
+    monkeypatch.setattr(Disk, "write", write)
+    with pytest.raises(KeyboardInterrupt):
+        probe.start(model, path)
+    assert hooks(model) == 0 and not path.exists()
+    with probe.capture(model, path):
+        model(Tensor(sample((5, 4))))
+    assert Recording(path).info.closed
+
+
+def test_rows_that_an_interrupt_may_have_torn_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between being taken from where they were collected and reaching the queue they may be in neither."""
+    path = tmp_path / "a.h5"
+    writer = Writer(path, INFO)
+    add_record(writer, sample((3,)))
+    end_step(writer)
+    written = threading.Event()
+    writer._queue.put(written.set)
+    assert written.wait(20)
+    add_record(writer, sample((3,), 1), step=1)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(writer._queue, "put", interrupted)
+        end_step(writer, 1)
+    end_step(writer, 2)
+    with pytest.raises(StoreError) as caught:
+        writer.close()
+    assert str(caught.value) == ENDS["closed torn"].format(path=path)
+    assert len(Recording(path).steps) == len(Recording(path).seen) == 1
+
+
+def interrupted(*args: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_stop_can_be_interrupted_while_it_waits_for_the_disk(tmp_path: Path) -> None:

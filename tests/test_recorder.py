@@ -18,6 +18,7 @@ from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy import NumpyAdapter
 from probe.adapters.numpy_tensor import Tensor, no_grad
 from probe.errors import ConfigError, ExistsError, ProbeWarning, RecordingError
+from probe.recorder.run import Run
 from probe.testing import Recording, sample
 
 
@@ -134,6 +135,28 @@ def test_a_recording_holds_nothing_of_the_model(tmp_path: Path) -> None:
     del model, optimizer
     gc.collect()
     assert [reference() for reference in references] == [None] * 3
+
+
+def test_what_there_is_no_room_to_say_does_not_reach_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a stack that is nearly full a hook fails, and so does the message about it."""
+
+    def full(*args: Any) -> None:
+        raise RecursionError("maximum recursion depth exceeded")
+
+    model = mlp()
+    plain = model(batch()).data.tobytes()
+    with probe.capture(model, tmp_path / "a.h5"):
+        with monkeypatch.context() as patch:
+            patch.setattr(NumpyAdapter, "context", full)
+            patch.setattr(Run, "note", full)
+            assert model(batch()).data.tobytes() == plain
+        probe.step()
+        model(batch())
+    run = Recording(tmp_path / "a.h5")
+    assert run.notes == [(0, -1, "not recorded because of an error inside probe that could not be said")]
+    assert len(run.find(step=1, role="output")) == 4
 
 
 # Steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -37,7 +38,7 @@ def copy_tree(folder: Path) -> Path:
 def try_out(tree: Path, mutation: Mutation) -> str:
     """Return ``caught``, or in words what went otherwise."""
     text = patched(tree, mutation)
-    if _status(tree, mutation.test):
+    if _status_unbroken(tree, mutation.test):
         return "fails without the mutation"
     path = tree / mutation.path
     original = path.read_text(encoding="utf-8")
@@ -49,6 +50,11 @@ def try_out(tree: Path, mutation: Mutation) -> str:
     if status is None or status < 0:  # it hung, or the process crashed
         return "caught"
     return {0: "NOT CAUGHT", 1: "caught"}.get(status, f"pytest ended with {status}")
+
+
+@functools.cache
+def _status_unbroken(tree: Path, test: str) -> int | None:
+    return _status(tree, test)
 
 
 def _status(tree: Path, test: str) -> int | None:

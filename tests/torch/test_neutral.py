@@ -263,6 +263,41 @@ def test_a_model_is_freed_without_the_garbage_collector(tmp_path: Path) -> None:
         gc.enable()
 
 
+def test_a_module_that_is_taken_out_of_the_model_is_freed_at_once(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU())
+    taken_out = weakref.ref(model[1])
+    gc.collect()
+    gc.disable()
+    try:
+        with probe.capture(model, tmp_path / "a.h5"):
+            model(zoo.batch(0, 4, 6)).sum().backward()
+            model[1] = nn.Identity()
+            assert taken_out() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_activations_are_freed_while_a_forward_without_gradients_goes_on(task: str, tmp_path: Path) -> None:
+    model = zoo.mlp()
+    outputs: list[weakref.ref] = []
+    for module in model.modules():
+        module.register_forward_hook(lambda m, args, out: outputs.append(weakref.ref(out)))
+        module.register_forward_pre_hook(lambda m, args: alive.append([out() is not None for out in outputs]))
+
+    def forward() -> list[list[bool]]:
+        outputs.clear(), alive.clear()
+        with torch.no_grad():
+            model(zoo.batch(0, 4, 6))
+        return [*alive]
+
+    alive: list[list[bool]] = []
+    plain = forward()
+    with probe.capture(model, tmp_path / "a.h5", task=task):
+        assert forward() == plain
+    assert any(not each for each in plain[-1])
+
+
 def test_graphs_that_outlive_the_recording_can_still_be_used(tmp_path: Path) -> None:
     def gradients(recorded: bool) -> list[Tensor]:
         zoo.seed()
