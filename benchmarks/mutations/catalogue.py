@@ -11,7 +11,7 @@ class Mutation:
 
     name: str
     promise: str
-    """number and words of `PROMISES`"""
+    """number and words of one of those below"""
     path: str
     old: str
     """occurs exactly once in the file"""
