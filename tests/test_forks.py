@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -127,6 +129,26 @@ def test_a_child_that_records_its_own_training(tmp_path: Path, expected: kill.Ex
     check(tmp_path / "own" / "a.h5", expected)
     for step in range(STEPS):
         assert expected.check(other / f"{step}.h5") == 2
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_fork_waits_until_the_writer_has_done_what_it_is_at(tmp_path: Path) -> None:
+    """Or its child might find HDF5 locked for ever: h5py sees to that itself in its newest versions only."""
+    writer = Writer(tmp_path / "a.h5", INFO)
+    begun, ended = threading.Event(), threading.Event()
+
+    def job() -> None:
+        begun.set()
+        time.sleep(0.2)
+        ended.set()
+
+    writer._queue.put(job)
+    assert begun.wait(20)
+    child = os.fork()
+    if not child:
+        os._exit(not ended.is_set())
+    assert os.waitpid(child, 0)[1] == 0
+    writer.close()
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
