@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fnmatch import fnmatchcase
 
 from probe.comparison import tolerance
 from probe.comparison.events import Event, Loose, Node, Rows
@@ -15,6 +16,12 @@ from probe.matching import Reason
 from probe.records import Phase, Role
 
 SAME_BATCH = "feed both sides the same batch before looking at anything else"
+_SETTINGS = {
+    "*Dropout*": "dropout draws other numbers on each side: switch it off on both",
+    "*Norm": "look at what this module computes and with which settings, eps first",
+    "*Norm?[dD]": "look at what this module computes and with which settings, eps first",
+}
+"""by glob of the class"""
 
 
 class Charger(Ledger):
@@ -67,7 +74,7 @@ class Charger(Ledger):
             self._add(Phase.FORWARD, Kind.INPUTS, event, node.pair, rule, facts, node=node,
                       hint="record the modules before it too: what is wrong lies there, or in the batch")  # fmt: skip
             return
-        between = self._between(node.parent, node.begin)
+        between = self._finished(node.parent, node.begin) or self._between(node.parent, node.begin)
         facts = (f"the input {event.slot_a} of {name} differs, what was there before it agrees",)
         if between:
             facts += (f"not compared on the way: {self._names(between)}",)
@@ -178,7 +185,7 @@ class Charger(Ledger):
             return
         facts, hint = self._about_output(node, event)
         self._add(Phase.FORWARD, kind_of_finding(event.metrics), event, node.pair, tolerance.FORWARD, facts, node=node,
-                  hint=hint or "look at what this module computes and with which settings")  # fmt: skip
+                  hint=hint or _settings_hint(self._class_a(self._module_a(node))))  # fmt: skip
 
     def _tied(self, pair: int, slot: str, side: str) -> str:
         """Say so when a parameter that is not on the other side is another name of a tied one there."""
@@ -238,6 +245,18 @@ class Charger(Ledger):
         since = self._last_good.get(caller, caller.begin)
         return [loose for loose in caller.loose_a if since <= loose.begin < before and not self._is_noop(loose)]
 
+    def _finished(self, caller: Node, before: int) -> list[Loose]:
+        """Return A's calls without a partner, however deep, that began and ended since the last good event."""
+        since = self._last_good.get(caller, caller.begin)
+        calls = {
+            call.row: call for call in self.pairs.calls_a
+            if call.micro == caller.micro and since <= call.begin and call.end < before
+            and (call.micro, call.module, call.number) not in self.pairs.nodes
+        }  # fmt: skip
+        outermost = [call for call in calls.values() if call.caller not in calls]
+        found = [Loose(call.micro, call.module, call.number, call.begin) for call in outermost]
+        return [loose for loose in found if not self._is_noop(loose)]
+
     def _names(self, calls: list[Loose]) -> str:
         paths = [self.pairs.a.reader.modules[loose.module].path for loose in calls]
         return ", ".join(paths[:4]) + (f" and {len(paths) - 4} more" if len(paths) > 4 else "")
@@ -281,6 +300,14 @@ def _is_noop(side: Side, rows: Rows, loose: Loose) -> bool:
     if not outputs:
         return side.reader.modules[loose.module].n_params == 0
     return all(side.digest(found[0]) in given for found in outputs.values())
+
+
+def _settings_hint(class_name: str) -> str:
+    """Return what to look at where a module makes something else of the same."""
+    for pattern, hint in _SETTINGS.items():
+        if fnmatchcase(class_name, pattern):
+            return hint
+    return "look at what this module computes and with which settings"
 
 
 def mode_name(training: bool) -> str:

@@ -52,6 +52,8 @@ class Comparison:
     only_b: tuple[str, ...] = field(default=(), repr=False)
     inputs: Inputs = Inputs()
     """how what both runs were given compares"""
+    doubts: tuple[str, ...] = ()
+    """those of the warnings for which the verdict cannot be aligned"""
 
     @property
     def first_divergence(self) -> Divergence | None:
@@ -157,7 +159,7 @@ class _Run:
         self.warnings: list[str] = []
         self.findings: list[Divergence] = []
         self.slots: list[SlotResult] = []
-        self.undecided = False
+        self.doubts: list[str] = []
         self.paired = 0
         self.nan = ""
         """the first tensor, or loss, that is NaN on both sides"""
@@ -202,7 +204,7 @@ class _Run:
 
     def _doubt(self, text: str) -> None:
         self.warnings.append(text)
-        self.undecided = True
+        self.doubts.append(text)
 
     # One step
 
@@ -347,13 +349,13 @@ class _Run:
         infinite = [slot for slot in known if slot.metrics.status is Status.NONFINITE]
         if infinite and not self.findings:
             self._doubt(f"{infinite[0].path_a} has NaN or Inf on both sides, in other places")
-        verdict = Verdict.DIVERGED if self.findings else Verdict.UNDECIDED if self.undecided else Verdict.ALIGNED
+        verdict = Verdict.DIVERGED if self.findings else Verdict.UNDECIDED if self.doubts else Verdict.ALIGNED
         if self.a.info.run_id == self.b.info.run_id:
             verdict = Verdict.UNDECIDED
         return Comparison(
             verdict, tuple(self.findings), coverage, tuple(dict.fromkeys(self.warnings)), NOISE, tuple(self.slots),
             matching, str(self.a.path), str(self.b.path), tuple(self.loose_a), tuple(self.loose_b),
-            self.given.inputs,
+            self.given.inputs, tuple(dict.fromkeys(self.doubts)),
         )  # fmt: skip
 
 

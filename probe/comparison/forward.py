@@ -11,12 +11,16 @@ from probe.comparison.buffers import BufferWalk
 from probe.comparison.charge import SAME_BATCH, mode_name
 from probe.comparison.events import Event, Node
 from probe.comparison.given import given_otherwise, is_given, logged_apart
+from probe.comparison.known_differences import EXACT
 from probe.comparison.ledger import scale_hint
 from probe.comparison.metrics import Metrics, Status, are_merged, kind_of, squeezed
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
 from probe.statistics import unit_roundoff
+
+_REORDERED = 0.01
+"""from this error on, equal sums cannot be those of a weight that only changed a little"""
 
 
 class ForwardWalk(BufferWalk):
@@ -54,7 +58,7 @@ class ForwardWalk(BufferWalk):
         else:
             for event in found:
                 self._add(Phase.INIT, Kind.INIT, event, event.pair, tolerance.INIT, (f"the weights differ {self._when}",),
-                          hint=self._moved([event]) or self._not_recorded
+                          hint=self._moved([event]) or self._not_recorded or self._reordered(event)
                           or scale_hint(event.metrics) or "look at how this weight is loaded or converted")  # fmt: skip
 
     def _init_limit(self, u: float) -> float:
@@ -108,6 +112,24 @@ class ForwardWalk(BufferWalk):
         return (
             f"record the steps before {step} too: the runs part there, or do not start from the same weights"
             if step
+            else ""
+        )
+
+    def _reordered(self, event: Event) -> str:
+        """Say so when B's weight has A's numbers at other places."""
+        metrics, a, b = event.metrics, self.pairs.a.columns, self.pairs.b.columns
+        assert metrics is not None
+        i, j = event.row_a, event.row_b
+        same = (
+            metrics.rel_l2 > _REORDERED
+            and all(a[name][i] == b[name][j] for name in ("min", "max", "zeros"))
+            and math.isclose(metrics.norm_ratio, 1, rel_tol=EXACT)
+            and math.isclose(a["mean"][i], b["mean"][j], rel_tol=EXACT, abs_tol=EXACT * a["rms"][i])
+        )
+        return (
+            "B has the same numbers in another order: it is transposed, or its rows or parts are swapped; look at how this "
+            "weight is converted"
+            if same
             else ""
         )
 

@@ -48,12 +48,12 @@ def render(comparison: Comparison, top: int = 5) -> Text:
         _aligned(out, comparison)
     else:
         out.append("Could not tell. Why:\n")
-        for warning in comparison.warnings:
-            out.append(f"  {plain(warning)}\n", style="yellow")
+        for doubt in comparison.doubts:
+            out.append(f"  {plain(doubt)}\n", style="yellow")
         out.append("\n")
     _footer(out, comparison)
-    if comparison.verdict is not Verdict.UNDECIDED:
-        for warning in comparison.warnings:
+    for warning in comparison.warnings:
+        if comparison.verdict is not Verdict.UNDECIDED or warning not in comparison.doubts:
             out.append(f"note: {plain(warning)}\n", style="yellow")
     out.rstrip()
     return out

@@ -13,6 +13,7 @@ from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor, operation
 from probe.comparison.result import Kind, Verdict
 from probe.records import Phase
+from probe.report.text import render
 from tests.comparison.planted import DOWN, MODEL_FAULTS, Clean, Faulty, Model, Recorder, assert_found, changed
 from tests.toys import GPT, VOCABULARY, WIDTH, batch, gpt, module, plain_step, replaced, rounding_otherwise
 
@@ -160,3 +161,32 @@ def test_a_gradient_that_is_zero_but_for_rounding_is_shown_beside_a_limit_of_its
     assert found.verdict is Verdict.ALIGNED, found.first_divergence
     (slot,) = (s for s in found["norm"] if (s.phase, s.slot_a) == (Phase.GRADIENT, "shift"))
     assert slot.metrics.rel_l2 > 10 * slot.limit > 10 * slot.error
+
+
+@pytest.mark.parametrize("change", ["transposed", "a little"])
+def test_a_weight_with_its_numbers_in_another_order(clean: Clean, run: Recorder, change: str) -> None:
+    def other(model: Model) -> None:
+        weight = module(model, "layers.1.attn.q").weight
+        weight.data[...] = weight.data.T.copy() if change == "transposed" else weight.data
+        if change == "a little":
+            weight.data[5, 5] *= np.float32(1.5)
+
+    found = probe.compare(clean(), run(changed(other)))
+    assert_found(found, ("init", "init", "layers.1.attn.q", "weight"))
+    assert found.first_divergence is not None
+    reordered = (
+        "B has the same numbers in another order: it is transposed, or its rows or parts are swapped; look at how this "
+        "weight is converted"
+    )
+    expected = reordered if change == "transposed" else "look at how this weight is loaded or converted"
+    assert found.first_divergence.hint == expected
+
+
+def test_what_is_only_noted_is_no_reason_for_undecided(run: Recorder) -> None:
+    has_nan = MODEL_FAULTS["NaN"][0]
+    found = probe.compare(run(changed(has_nan)), run(changed(has_nan), phases=["init", "forward", "loss"]))
+    assert found.verdict is Verdict.UNDECIDED and found.doubts
+    noted = [text for text in found.warnings if text.startswith("the phases that were recorded are not the same")]
+    why, _, rest = render(found).plain.partition("\n\nCompared ")
+    assert noted and noted[0] not in why and f"note: {noted[0][:80]}" in rest
+    assert all(doubt[:80] in why and doubt not in rest for doubt in found.doubts)
