@@ -1,0 +1,105 @@
+"""The commands of docs/guide-torch-to-paddle.md run as they stand there, and print what it shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from probe.comparison.known_difference_table import KNOWN_DIFFERENCES
+
+REPO = Path(__file__).parents[2]
+GUIDE = (REPO / "docs" / "guide-torch-to-paddle.md").read_text(encoding="utf-8")
+NUMBERS = re.compile(r"\d+\.\d+(e[-+]\d+)?|\d+(?= are bit-equal| later tensors)")
+"""those that are not the same on every machine"""
+CLOSEST = "Closest to its limit: "
+MAPPING = ["-lm", "transformers/bert-paddle"]
+ROWS = [[cell.split("<br>") for cell in line.strip("| ").split(" | ")] for line in GUIDE.splitlines() if "<br>" in line]
+
+
+def said(folder: Path, command: list[str], status: int = 0) -> list[str]:
+    """Run a command of the guide; return the lines that a terminal shows."""
+    folders = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    env = {**os.environ, "PATH": os.pathsep.join(folders), "PYTHONPATH": str(REPO), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, env={**env, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True)
+    assert done.returncode == status, done.stdout + done.stderr
+    return [line.rstrip() for line in (done.stdout + done.stderr).splitlines()]
+
+
+def comparable(line: str) -> str:
+    return CLOSEST if line.startswith(CLOSEST) else NUMBERS.sub("#", line)
+
+
+def assert_shown(shown: list[str], lines: list[str]) -> None:
+    """Check that a listing is what was printed, from its first line on; … stands for any lines."""
+    left = [comparable(line) for line in lines]
+    may_skip = False
+    for line in shown:
+        if line == "…":
+            may_skip = True
+            continue
+        wanted = comparable(line)
+        assert wanted in left, f"{line!r} was not printed"
+        at = left.index(wanted)
+        assert may_skip or not at, f"{left[0]!r} stands before {line!r}"
+        del left[: at + 1]
+        may_skip = False
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as the guide leaves it: its commands have run, and printed what it shows."""
+    folder = tmp_path_factory.mktemp("guide") / "bert"
+    shutil.copytree(REPO / "docs" / "examples" / "bert", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for block in re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, *shown = part.splitlines()
+            lines = said(folder, shlex.split(command), status=int("First divergence" in part))
+            assert_shown(shown, lines)
+    return folder
+
+
+def test_the_port_is_aligned_and_the_fault_is_named(folder: Path) -> None:
+    """The guide's listings are what is printed; here is that they say the right thing."""
+    said(folder, ["probe-compare", "a.h5", "b.h5", *MAPPING, "-o", "clean.json"])
+    clean = json.loads((folder / "clean.json").read_text())
+    assert (clean["verdict"], clean["coverage"]["not_comparable"]) == ("aligned", 0)
+    said(folder, ["probe-compare", "a.h5", "eps.h5", *MAPPING, "-o", "eps.json"], status=1)
+    first = json.loads((folder / "eps.json").read_text())["first_divergence"]
+    assert first["phase"] == "forward"
+    assert first["a"][0]["path"] == "bert.encoder.layer.1.attention.output.LayerNorm"
+    assert first["b"][0]["path"] == "bert.encoder.layers.1.norm1"
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if len(row[0]) > 1], ids=lambda row: row[0][1])
+def test_what_goes_wrong_is_named_as_the_table_says(folder: Path, row: list[list[str]]) -> None:
+    (_, option), (phase, place), (quoted,) = row
+    out = option.strip("`-").replace(" ", "-")
+    said(folder, shlex.split(f"python train_paddle.py --weights bert.pdparams --out {out}.h5 {option.strip('`')}"))
+    printed = " ".join(" ".join(said(folder, ["probe-compare", "a.h5", f"{out}.h5", *MAPPING], status=1)).split())
+    assert quoted.strip('"') in printed
+    assert f"step 0 · {phase} · " in printed
+    assert f" B {place.strip('`') if place.startswith('`') else '(the whole model)'} " in printed
+
+
+def test_without_the_mapping_nothing_is_called_aligned(folder: Path) -> None:
+    printed = said(folder, ["probe-compare", "a.h5", "b.h5"], status=2)
+    assert printed[0] == "UNDECIDED  A a.h5  B b.h5"
+    assert printed[2] == "Could not tell. Why:"
+    assert "counterpart (--min-coverage 50%): give a layer mapping with -lm" in printed[3]
+    assert not printed[4], "what is only noted is no reason"
+    assert any(line.startswith("note: B: PaddlePaddle does not tell") for line in printed)
+
+
+def test_what_the_table_says_of_batchnorm_is_what_the_hint_says() -> None:
+    (quoted,) = next(row[2] for row in ROWS if len(row[0]) == 1)
+    row = next(row for row in KNOWN_DIFFERENCES if row.name == "batchnorm-momentum")
+    torch, paddle = row.habits["torch"].does, row.habits["paddle"].does
+    assert quoted.strip('"') == f"{row.about} {torch} in PyTorch and {paddle} in PaddlePaddle"
