@@ -34,7 +34,10 @@ def framework_of(mutation: Mutation) -> str:
 
 @pytest.mark.parametrize("framework", ["", *FRAMEWORKS])
 def test_every_test_exists(framework: str) -> None:
-    if framework and importlib.util.find_spec(framework) is None:
+    spec = importlib.util.find_spec(framework) if framework else None
+    if framework and (
+        spec is None or spec.origin is None
+    ):  # the folder tests/torch looks like a package without a file
         pytest.skip(f"needs {framework}")
     wanted = {m.test for m in MUTATIONS if framework_of(m) == framework}
     files = sorted({test.partition("::")[0] for test in wanted})
