@@ -52,7 +52,7 @@ class _Failure(click.ClickException):
     exit_code = _TROUBLE
 
     def __init__(self, message: str) -> None:
-        super().__init__(text.harmless(message))
+        super().__init__("\n".join(map(text.harmless, message.split("\n"))))
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})

@@ -191,12 +191,12 @@ class Adapter(abc.ABC):
         That is float64 or complex128, or half as wide where the device has no float64.
         """
 
+    @abc.abstractmethod
     def assign(self, tensor: Tensor, values: np.ndarray) -> None:
         """Put values of its shape into a parameter or buffer, in place, cast to its dtype.
 
         Only `probe.load_matching` calls it.
         """
-        raise NotImplementedError(f"the adapter of {self.framework} cannot put values into parameters yet")
 
     # Hooks
 

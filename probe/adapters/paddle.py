@@ -22,6 +22,7 @@ from probe.adapters.paddle_optimizer import Optimizer, Updates, inner, state_of
 from probe.adapters.paddle_statistics import name_of
 from probe.layouts import class_names, layout_of
 from probe.records import TensorStats
+from probe.statistics import dtype_of
 
 _NUMERIC_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _NUMERIC_FLAGS = ("FLAGS_cudnn_deterministic", "FLAGS_embedding_deterministic", "FLAGS_use_mkldnn",
@@ -146,6 +147,10 @@ class PaddleAdapter(Adapter):
 
     def values(self, tensor: paddle.Tensor) -> np.ndarray:
         return paddle_statistics.copy_of(tensor)
+
+    def assign(self, tensor: paddle.Tensor, values: np.ndarray) -> None:
+        cast = values.astype(dtype_of(name_of(tensor.dtype)))
+        tensor.set_value(cast.view(np.uint16) if cast.dtype.name == "bfloat16" else cast)
 
     def snapshot(self, tensor: paddle.Tensor) -> paddle.Tensor:
         return tensor.detach()._copy_to(tensor.place, True)

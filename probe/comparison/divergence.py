@@ -160,6 +160,8 @@ class _Run:
         self.findings: list[Divergence] = []
         self.slots: list[SlotResult] = []
         self.doubts: list[str] = []
+        self.ends = False
+        """whether later steps cannot be judged"""
         self.paired = 0
         self.nan = ""
         """the first tensor, or loss, that is NaN on both sides"""
@@ -181,6 +183,8 @@ class _Run:
             self._step(StepPairs(Side(self.a, step), Side(self.b, step), matching), state)
             if progress is not None:
                 progress(done + 1, len(steps))
+            if self.ends:
+                break
             if self.findings:
                 rest = len(steps) - done - 1
                 if rest:
@@ -244,6 +248,15 @@ class _Run:
         self.warnings.append(f"step {pairs.step}: {text}: forward and backward are not compared, sums of gradients are")
 
     def _collect(self, pairs: StepPairs, walk: StepWalk) -> None:
+        lacking = pairs.lacks_initial
+        if walk.findings and lacking and pairs.step:
+            self.ends = True
+            first = min(walk.findings, key=_cause_order).path or "the root"
+            self._doubt(
+                f"step {pairs.step} differs, first at {first}, but {lacking} did not record with what weights it began: "
+                "record the same steps on both sides, best from 0 on"
+            )
+            walk.findings.clear()
         self.findings += map(self.known.named, _independent(sorted(walk.findings, key=_cause_order)))
         self.warnings += walk.warnings
         for text in walk.doubts:

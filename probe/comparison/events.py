@@ -122,6 +122,12 @@ class Rows:
             found[key, kind].setdefault(slot, []).append(row)
         return cls(dict(found))
 
+    def has(self, phase: Phase, role: Role) -> bool:
+        """Tell whether there is any row of a phase and role of parameters."""
+        prefix = f"{phase.label}:"
+        return any(kind is role and any(slot.startswith(prefix) for slot in slots)
+                   for (_, kind), slots in self.by_key.items())  # fmt: skip
+
     def get(self, key: Key, role: Role) -> dict[str, list[int]]:
         """Return rows by slot."""
         return self.by_key.get((key, role), {})
@@ -253,6 +259,16 @@ class StepPairs:
                 if (other, f"{name_b}{suffix}") in left:
                     return other, f"{name_b}{suffix}"
         return None
+
+    @property
+    def lacks_initial(self) -> str:
+        """Return the side, ``A`` or ``B``, that alone did not record with what weights the step began, or ``""``.
+
+        It recorded the step before, or nothing of that phase.
+        """
+        sides = (self.rows_a, "A"), (self.rows_b, "B")
+        lacking = [name for rows, name in sides if not rows.has(Phase.INIT, Role.PARAM)]
+        return lacking[0] if len(lacking) == 1 else ""
 
     def canonical(self, event: Event) -> str:
         """Return the canonical name of the parameter that an event is about."""

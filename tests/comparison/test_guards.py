@@ -264,3 +264,24 @@ def test_a_fault_in_a_module_that_was_not_recorded_is_charged_to_none_inside(
     assert first is not None and (first.kind, first.path) == (kind, path)
     if kind is Kind.INPUTS:
         assert first.evidence == (f"the input 0 of {path} differs already, and nothing before it was compared",)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_steps_that_one_side_began_to_record_later(tmp_path: Path, swapped: bool) -> None:
+    """Whether the weights were the same then is not known: nothing may be blamed."""
+
+    def recorded(name: str, eps: float, steps: object) -> Path:
+        model = changed(lambda m: setattr(module(m, "layers.1.norm2"), "eps", eps))
+        optimizer = nn.AdamW(model.parameters(), lr=1e-3)
+        with probe.capture(model, tmp_path / name, steps=steps):
+            for number in range(4):
+                probe.step(loss=plain_step(model, optimizer, number))
+        return tmp_path / name
+
+    whole, late = recorded("a.h5", 1e-6, None), recorded("b.h5", 0.1, [2, 3])
+    found = probe.compare(late, whole) if swapped else probe.compare(whole, late)
+    assert found.verdict is Verdict.UNDECIDED and not found.divergences
+    text = f"but {'B' if swapped else 'A'} did not record with what weights it began: record the same steps on both sides, best from 0 on"
+    assert [doubt.partition(", ")[2].partition(", ")[2] for doubt in found.doubts] == [text]
+    clean = recorded("c.h5", 1e-6, [2, 3])
+    assert (probe.compare(clean, whole) if swapped else probe.compare(whole, clean)).verdict is Verdict.ALIGNED

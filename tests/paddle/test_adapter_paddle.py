@@ -15,6 +15,7 @@ from hooks import live_hooks  # noqa: E402
 from paddle import Tensor, nn  # noqa: E402
 
 from probe.adapters.paddle import PaddleAdapter  # noqa: E402
+from probe.statistics import dtype_of  # noqa: E402
 from probe.testing import AdapterContract  # noqa: E402
 
 
@@ -107,3 +108,14 @@ class TestPaddleAdapter(AdapterContract):
 
     def hooks(self, *objects: Any) -> int:
         return live_hooks(*objects)
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16", "float64"])
+def test_values_can_be_put_into_parameters_and_buffers(name: str) -> None:
+    adapter, values = PaddleAdapter(), np.random.default_rng(0).standard_normal((3, 4))
+    layer = nn.Linear(3, 4)
+    layer.to(dtype=name)
+    for tensor in (layer.weight, paddle.zeros([3, 4], name)):
+        adapter.assign(tensor, values)
+        assert adapter.values(tensor).tobytes() == values.astype(dtype_of(name)).tobytes()
+        assert adapter.facts(tensor).dtype == name
