@@ -49,7 +49,8 @@ class ForwardWalk(BufferWalk):
                 found.append(event)
             if metrics.is_known:
                 norm = max(metrics.norm_a, metrics.norm_b)
-                pooled.setdefault(event.pair, []).append((metrics.rel_l2 * norm, norm, u))
+                for owner in self.owners.get((event.pair, event.slot_a), [event.pair]):
+                    pooled.setdefault(owner, []).append((metrics.rel_l2 * norm, norm, u))
         self.pool(pooled)
         if self.pairs.step and not self._have_parted(pooled):
             self._drifted = found

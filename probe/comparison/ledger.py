@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -221,6 +222,19 @@ class Ledger:
     def _classes(self, pair: int) -> tuple[str, str]:
         modules = self.pairs.matching.pairs[pair]
         return self._class_a(modules.a), self._class_b(modules.b)
+
+    @functools.cached_property
+    def owners(self) -> dict[tuple[int, str], list[int]]:
+        """For the parameters of A, by pair and slot: the pairs of all modules that hold them, as tied ones have several."""
+        found = {}
+        by_path = {module.path: i for i, module in enumerate(self.pairs.a.reader.modules)}
+        for parameter in self.pairs.a.reader.parameters:
+            holders = [by_path.get(name.rpartition(".")[0], -1) for name in parameter.names]
+            pairs = [self.pairs.pair_of_a[holder] for holder in holders if holder in self.pairs.pair_of_a]
+            first = self.pairs.pair_of_a.get(parameter.module)
+            if first is not None:
+                found[first, parameter.slot] = pairs
+        return found
 
     def _are_alike(self, pair: int) -> bool:
         """Tell whether both modules are of one class, or of classes by which two frameworks call the same."""

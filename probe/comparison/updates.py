@@ -334,7 +334,8 @@ class UpdateJudge:
             assert metrics is not None
             if metrics.is_known and metrics.status is not Status.NONFINITE:
                 norm = max(metrics.norm_a, metrics.norm_b)
-                pooled.setdefault(event.pair, []).append((metrics.rel_l2 * norm, norm, self.walk.u(event)))
+                for owner in self.walk.owners.get((event.pair, event.slot_a), [event.pair]):
+                    pooled.setdefault(owner, []).append((metrics.rel_l2 * norm, norm, self.walk.u(event)))
         self.walk.pool(pooled, tolerance.UPDATED_GAIN)
 
     def _two_sided_parameters(self) -> list[Event]:

@@ -145,7 +145,7 @@ class StepWalk(ForwardWalk):
             self.warnings.append("parameter gradients were recorded on one side only: they are not compared")
             return
         self._look_for_common_factor(both)
-        owners = self._owners()
+        owners = self.owners
         found = [event for event in both if self._judge_parameter_gradient(event, owners)]
         for event in events if not self._cut else ():
             if event.is_one_sided:
@@ -195,18 +195,6 @@ class StepWalk(ForwardWalk):
             for level in self._backward.values():
                 sources.merge(level)
         return sources
-
-    def _owners(self) -> dict[tuple[int, str], list[int]]:
-        """Return, for tied parameters, the pairs of all modules that hold them."""
-        found = {}
-        by_path = {module.path: i for i, module in enumerate(self.pairs.a.reader.modules)}
-        for parameter in self.pairs.a.reader.parameters:
-            holders = [by_path.get(name.rpartition(".")[0], -1) for name in parameter.names]
-            pairs = [self.pairs.pair_of_a[holder] for holder in holders if holder in self.pairs.pair_of_a]
-            first = self.pairs.pair_of_a.get(parameter.module)
-            if first is not None:
-                found[first, parameter.slot] = pairs
-        return found
 
     def _charge_missing_gradient(self, event: Event) -> None:
         side = "A" if event.row_a >= 0 else "B"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -294,3 +295,29 @@ def test_evaluation_is_compared_too(run: Recorder) -> None:
     assert probe.compare(a, run(step=both)).verdict is Verdict.ALIGNED
     first = probe.compare(a, run(step=wrong_then)).first_divergence
     assert first is not None and (first.path, first.a[0].micro) == ("norm", -1)
+
+
+class Tied(nn.Module):
+    """The weight of the module that runs first belongs, by its first name, to the other one."""
+
+    def __init__(self) -> None:
+        nn.manual_seed(0)
+        super().__init__(last=nn.Linear(8, 8, bias=False), first=nn.Linear(8, 8, bias=False))
+        self.first.weight = self.last.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.first(x) + self.last(x * 0.5)
+
+
+def test_the_error_of_a_tied_weight_counts_wherever_it_is_used(tmp_path: Path) -> None:
+    """Updates make weights drift apart by more than rounding; what they make of equal inputs is no fault of theirs."""
+    for name, drift in (("a.h5", 0.0), ("b.h5", 8e-6)):
+        model = Tied()
+        weight = model.last.weight.data
+        with probe.capture(model, tmp_path / name, steps=[1]):
+            probe.step()
+            weight *= 1 + drift * np.random.default_rng(1).standard_normal(weight.shape).astype(np.float32)
+            model(Tensor(np.random.default_rng(2).standard_normal((5, 8)).astype(np.float32)))
+            probe.step()
+    found = probe.compare(tmp_path / "a.h5", tmp_path / "b.h5")
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
