@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+import threading
 import time
 from pathlib import Path
 
@@ -271,6 +273,32 @@ def test_the_tree_holds_no_second_copy(tmp_path: Path) -> None:
 
 
 # ---- files that are not what they should be ------------------------------------------------------------
+
+
+def test_a_thread_that_computes_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    """Each name of the tree asks for the interpreter some 20 times, and beside such a thread waited 5 ms each time."""
+    interval, busy = sys.getswitchinterval(), True
+    writer = Writer(tmp_path / "a.h5", INFO)
+    for number in range(200):
+        add_record(writer, sample((3, 5), seed=number), slot=str(number))
+    end_step(writer, 0)
+
+    def compute() -> None:
+        while busy:
+            sum(range(1000))
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    try:
+        began = time.monotonic()
+        writer.close()
+        assert time.monotonic() - began < 4
+    finally:
+        busy = False
+        thread.join()
+    assert sys.getswitchinterval() == interval
+    with Reader(tmp_path / "a.h5") as reader:
+        assert reader.info.closed
 
 
 def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
