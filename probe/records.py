@@ -47,6 +47,10 @@ class Role(enum.IntEnum):
         return self.name.lower()
 
 
+NEVER_STEPPED = "probe.step() was never called"
+"""how the note begins of a run whose steps were not told apart"""
+
+
 class Task(enum.StrEnum):
     """How much is recorded of every tensor."""
 

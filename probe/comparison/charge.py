@@ -78,9 +78,16 @@ class Charger(Ledger):
         facts = (f"the input {event.slot_a} of {name} differs, what was there before it agrees",)
         if between:
             facts += (f"not compared on the way: {self._names(between)}",)
-        self._add(Phase.FORWARD, kind_of_finding(event.metrics), event, place.pair, rule, facts, node=place,
-                  hint=self._other_order(place)
-                  or "look at the code of this module itself: what it does between the modules that it calls")  # fmt: skip
+        self._add(
+            Phase.FORWARD,
+            kind_of_finding(event.metrics),
+            event,
+            place.pair,
+            rule,
+            facts,
+            node=place,
+            hint=self._other_order(place) or self._code_hint(between),
+        )
 
     def _judge_given(self, node: Node, event: Event) -> None:
         """Judge a part of the batch that was logged beside the model: it is an input, and no source of anything."""
@@ -186,6 +193,18 @@ class Charger(Ledger):
         facts, hint = self._about_output(node, event)
         self._add(Phase.FORWARD, kind_of_finding(event.metrics), event, node.pair, tolerance.FORWARD, facts, node=node,
                   hint=hint or _settings_hint(self._class_a(self._module_a(node))))  # fmt: skip
+
+    def _code_hint(self, between: list[Loose]) -> str:
+        """Return what to look at where a module's own code is blamed, with the calls in it that were not compared."""
+        code = "look at the code of this module itself: what it does between the modules that it calls"
+        classes = [self._class_a(loose.module) for loose in between]
+        if any("dropout" in name.casefold() for name in classes):
+            return _SETTINGS["*Dropout*"]
+        return (
+            f"look at {self._names(between)}, which B has nothing to compare with, its weights included; or {code}"
+            if between
+            else code
+        )
 
     def _tied(self, pair: int, slot: str, side: str) -> str:
         """Say so when a parameter that is not on the other side is another name of a tied one there."""

@@ -21,7 +21,7 @@ from probe.comparison.walk import StepWalk
 from probe.errors import ConfigError, NotRecordedError
 from probe.mapping import load_mapping
 from probe.matching import Direction, Matching, Reason, match
-from probe.records import Phase, Role
+from probe.records import NEVER_STEPPED, Phase, Role
 from probe.store.reader import Reader
 from probe.tree import Tree
 
@@ -227,6 +227,9 @@ class _Run:
             if not pairs.micros_a:
                 walk.judge_loss(self.a.scalars_of(pairs.step), self.b.scalars_of(pairs.step_b))
             walk.judge_buffers()
+        elif self._steps_run_together(pairs):
+            self._collect(pairs, walk)
+            return
         else:
             self._other_split(pairs, walk)
         walk.judge_drift()
@@ -234,6 +237,22 @@ class _Run:
         walk.judge_gradients()
         UpdateJudge(walk, pairs, state).judge()
         self._collect(pairs, walk)
+
+    def _steps_run_together(self, pairs: StepPairs) -> bool:
+        """Tell whether one side alone did not tell its steps apart: what lies in its only step belongs to several."""
+        sides = {
+            name: any(NEVER_STEPPED in text for _, _, text in reader.notes)
+            for name, reader in (("A", self.a), ("B", self.b))
+        }
+        if sides["A"] == sides["B"]:
+            return False
+        name = "A" if sides["A"] else "B"
+        self.ends = True
+        self._doubt(
+            f"{NEVER_STEPPED} in {name}: it has {len(pairs.micros_a if sides['A'] else pairs.micros_b)} forwards in one step, the other "
+            f"{len(pairs.micros_b if sides['A'] else pairs.micros_a)}; call it at the end of each step and record again"
+        )
+        return True
 
     def _other_split(self, pairs: StepPairs, walk: StepWalk) -> None:
         """The batch was split into micro-batches differently: check that it is the same data."""

@@ -206,7 +206,7 @@ class StepWalk(ForwardWalk):
         why = "requires_grad is off, or the parameter is cut off from the loss" if on_both else f"{other} lacks it"
         self._add(Phase.GRADIENT, Kind.MISSING, event, event.pair, tolerance.GRADIENT,
                   (f"{slot} gets a gradient on {side} only",), slot=slot,
-                  hint=f"{slot} does not learn on {other}: {why}")  # fmt: skip
+                  hint=self._tied(event.pair, slot, side) or f"{slot} does not learn on {other}: {why}")  # fmt: skip
 
     def _add_gradients(self, found: list[Event], judged: int) -> None:
         """Add findings about gradients: one for all where most are concerned, else one for each."""

@@ -28,7 +28,7 @@ from probe.recorder.measuring import Measuring
 from probe.recorder.models import add_models
 from probe.recorder.run import Run, guarded
 from probe.recorder.updates import Updates
-from probe.records import Phase, Role, StepState
+from probe.records import NEVER_STEPPED, Phase, Role, StepState
 from probe.store.schema import CALLS
 from probe.store.writer import Writer
 from probe.triggers import Triggers
@@ -284,7 +284,7 @@ class Recorder:
         count, updates = max(self._calls.forwards.values(), default=0), self._updates.count
         if self.run.step or count < 2 or updates < (2 if one_step else 0) or updates == 1:
             return ""
-        return f"probe.step() was never called: all {count} forwards are in step 0; call it at the end of each step"
+        return f"{NEVER_STEPPED}: all {count} forwards are in step 0; call it at the end of each step"
 
     # The end
 

@@ -49,12 +49,12 @@ def render(comparison: Comparison, top: int = 5) -> Text:
     else:
         out.append("Could not tell. Why:\n")
         for doubt in comparison.doubts:
-            out.append(f"  {plain(doubt)}\n", style="yellow")
+            out.append(f"  {plain(doubt, LONGEST_LIST)}\n", style="yellow")
         out.append("\n")
     _footer(out, comparison)
     for warning in comparison.warnings:
         if comparison.verdict is not Verdict.UNDECIDED or warning not in comparison.doubts:
-            out.append(f"note: {plain(warning)}\n", style="yellow")
+            out.append(f"note: {plain(warning, LONGEST_LIST)}\n", style="yellow")
     out.rstrip()
     return out
 

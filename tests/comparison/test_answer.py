@@ -13,6 +13,7 @@ import probe
 from probe.comparison.result import SCHEMA, Verdict
 from probe.errors import ConfigError, NotRecordedError, StoreError
 from probe.records import Phase, Role
+from probe.report.text import render
 from tests.comparison.planted import Clean, Faulty, Recorder, mostly_statistics
 from tests.toys import TO_SEQUENCE_FIRST, SequenceFirst, gpt
 
@@ -182,3 +183,10 @@ def test_a_direction_that_is_none(clean: Clean, run: Recorder, direction: str) -
 def test_a_file_that_is_not_there(tmp_path: Path, clean: Clean) -> None:
     with pytest.raises(StoreError, match=re.escape(f"there is no file {tmp_path / 'none.h5'}")):
         probe.compare(clean("statistics"), tmp_path / "none.h5")
+
+
+@pytest.mark.parametrize("verdict", [Verdict.ALIGNED, Verdict.UNDECIDED])
+def test_notes_are_shown_whole(verdict: Verdict, clean: Clean, run: Recorder) -> None:
+    long = "weights that were not compared: " + ", ".join(f"layers.{i}.attn.qkv.weight" for i in range(40))
+    found = dataclasses.replace(probe.compare(clean(), run()), verdict=verdict, doubts=(long,), warnings=(long,))
+    assert long in render(found).plain.replace("\n", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import probe
 from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor
 from probe.comparison.result import Kind, Verdict
+from probe.errors import ProbeWarning
 from probe.records import Phase, Role
 from tests.comparison.planted import DOWN, MODEL_FAULTS, TASKS, Clean, Faulty, Model, Recorder, changed, said
 from tests.toys import GPT, VOCABULARY, WIDTH, batch, evaluate, gpt, loss_of, module, plain_step, replaced
@@ -285,3 +287,26 @@ def test_steps_that_one_side_began_to_record_later(tmp_path: Path, swapped: bool
     assert [doubt.partition(", ")[2].partition(", ")[2] for doubt in found.doubts] == [text]
     clean = recorded("c.h5", 1e-6, [2, 3])
     assert (probe.compare(clean, whole) if swapped else probe.compare(whole, clean)).verdict is Verdict.ALIGNED
+
+
+@pytest.mark.parametrize("forgotten", ["A", "B"])
+def test_steps_that_one_side_did_not_tell_apart(forgotten: str, tmp_path: Path) -> None:
+    def recorded(name: str) -> Path:
+        model, path = gpt(), tmp_path / f"{name}.h5"
+        optimizer = nn.AdamW(model.parameters(), lr=1e-3)
+        probe.start(model, path)
+        for number in range(3):
+            loss = plain_step(model, optimizer, number)
+            if name != forgotten:
+                probe.step(loss=loss)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ProbeWarning)
+            probe.stop()
+        return path
+
+    found = probe.compare(recorded("A"), recorded("B"))
+    assert (found.verdict, found.divergences) == (Verdict.UNDECIDED, ())
+    assert found.doubts == (
+        f"probe.step() was never called in {forgotten}: it has 3 forwards in one step, the other 1; call it at the end of each "
+        "step and record again",
+    )

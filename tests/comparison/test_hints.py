@@ -100,6 +100,56 @@ def test_a_tied_weight_is_not_called_missing_without_saying_that_it_is_tied(clea
     assert first.hint == "weight is tied to embed.weight on B, not on A"
 
 
+def test_a_weight_that_is_tied_on_one_side_only_is_not_said_to_learn_nothing(run: Recorder) -> None:
+    def tied(model: Model) -> None:
+        model.head.weight = model.embed.weight
+
+    def alike(model: Model) -> None:
+        model.head.weight.data[:] = model.embed.weight.data
+
+    first = probe.compare(run(changed(tied)), run(changed(alike))).first_divergence
+    assert first is not None and (first.phase, first.kind, first.path) == (Phase.GRADIENT, Kind.MISSING, "head")
+    assert first.hint == "weight is tied to embed.weight on A, not on B"
+
+
+class Dropout(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 1.02
+
+
+class Extra(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 1.02
+
+
+@pytest.mark.parametrize(
+    "inner, hint",
+    [
+        (Dropout, "dropout draws other numbers on each side: switch it off on both"),
+        (
+            Extra,
+            "look at layers.1.inner, layers.1.outer, which B has nothing to compare with, its weights included; or look at the code of this "
+            "module itself: what it does between the modules that it calls",
+        ),
+    ],
+)
+def test_what_was_called_on_the_way_and_not_compared_is_named(
+    inner: type[nn.Module], hint: str, clean: Clean, run: Recorder
+) -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        x = x + self.outer(self.inner(self.attn(self.norm1(x))))
+        return x + self.mlp(self.norm2(x))
+
+    def with_inner(model: Model) -> None:
+        layer = module(model, "layers.1")
+        layer.inner, layer.outer = inner(), Extra()
+        replaced(model, "layers.1", forward=forward)
+
+    first = probe.compare(run(changed(with_inner)), clean()).first_divergence
+    assert first is not None and first.path == "layers.1"
+    assert first.hint == hint
+
+
 def test_frozen_weights_are_named_and_not_what_is_made_from_them(clean: Clean, run: Recorder) -> None:
     def frozen(model: Model) -> None:
         for path in ("embed", "layers.0.norm1"):
