@@ -17,9 +17,9 @@ import numpy as np
 
 from probe.checkpoints import Stored, open_checkpoint, write_checkpoint
 from probe.conversion import convert_checkpoint
+from probe.conversion.structure import Structure, Weight
 from probe.layouts import layout_of
 from probe.records import ModuleInfo
-from probe.structure import Structure, Weight
 from probe.tree import Tree
 
 SHARDS = 4

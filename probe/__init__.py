@@ -22,8 +22,8 @@ from probe.batch_comparison import compare_batches
 from probe.batches import load_batches, save_batches
 from probe.comparison.divergence import compare
 from probe.conversion import convert_weights
+from probe.conversion.loading import load_matching
 from probe.inputs import make_inputs
-from probe.loading import load_matching
 from probe.recording import open_recording as open
 from probe.seeding import seed_all
 from probe.session import capture, log, start, step, stop

@@ -15,9 +15,9 @@ from probe._version import __version__
 from probe.comparison.divergence import MIN_COVERAGE, Comparison, compare
 from probe.comparison.result import Verdict
 from probe.conversion import convert_checkpoint
+from probe.conversion.name_mappings import imported
 from probe.errors import ProbeError
 from probe.layouts import FRAMEWORKS
-from probe.name_mappings import imported
 from probe.report import inspect, table, text
 from probe.report.weights import conversion_table
 from probe.store.tree import write_tree

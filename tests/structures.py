@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from probe.conversion.structure import Structure, Weight
 from probe.layouts import layout_of
 from probe.records import ModuleInfo
-from probe.structure import Structure, Weight
 from probe.tree import Tree
 
 Arrays = dict[str, np.ndarray]

@@ -18,8 +18,8 @@ from probe.adapters import numpy_nn as nn
 from probe.checkpoints import Stored, open_checkpoint, write_checkpoint
 from probe.cli import main
 from probe.conversion import convert_checkpoint
+from probe.conversion.structure import Structure
 from probe.errors import ConversionError
-from probe.structure import Structure
 from tests.structures import TORCH, Arrays, as_paddle, equal, state_of, structure
 
 

@@ -21,11 +21,8 @@ LAYERS = [
     ["batches"],
     ["batch_comparison"],
     ["recorder", "matching"],
-    ["comparison", "structure"],
-    ["plan"],
-    ["name_mappings"],
-    ["conversion"],
-    ["session", "recording", "report", "loading"],
+    ["comparison", "conversion"],
+    ["session", "recording", "report"],
     ["cli", ""],
     ["testing"],
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from probe.plan import Plan
+from probe.conversion.plan import Plan
 from probe.report.text import plain
 
 

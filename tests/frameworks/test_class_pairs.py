@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from probe.conversion import convert_weights
+from probe.conversion.structure import Structure, Weight, layout_of
 from probe.layouts import CLASSES, FRAMEWORKS
 from probe.records import ModuleInfo
-from probe.structure import Structure, Weight, layout_of
 from probe.tree import Tree
 from tests.frameworks.layers import INPUTS
 

@@ -10,15 +10,15 @@ import numpy as np
 
 from probe.adapters.base import adapter_for
 from probe.checkpoints import Stored
-from probe.conversion import made
+from probe.conversion.plan import Plan, partners, planned
+from probe.conversion.structure import structure_of
+from probe.conversion.weights import made
 from probe.errors import NotRecordedError
 from probe.mapping import load_mapping
 from probe.matching import Direction
-from probe.plan import Plan, partners, planned
 from probe.records import Phase, Role
 from probe.statistics import dtype_of
 from probe.store.reader import Reader
-from probe.structure import structure_of
 
 
 def load_matching(

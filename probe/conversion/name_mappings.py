@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from probe.checkpoints import Stored
+from probe.conversion.plan import Move, Part, Plan, complain, is_allowed
 from probe.errors import ConversionError
-from probe.plan import Move, Part, Plan, complain, is_allowed
 from probe.statistics import dtype_of, is_float
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.checkpoints import Stored
+from probe.conversion.structure import COUNTER, Key, Structure, Weight, imagined
 from probe.errors import ConversionError
 from probe.mapping import LayerMapping
 from probe.matching import Direction, match
 from probe.statistics import dtype_of, is_float
-from probe.structure import COUNTER, Key, Structure, Weight, imagined
 
 _MOST_NAMED = 8
 _LEGACY = {"weight": "gamma", "bias": "beta"}

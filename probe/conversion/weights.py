@@ -13,13 +13,13 @@ import numpy as np
 from probe.adapters.base import adapters_in_use
 from probe.checkpoints import SUFFIXES, Checkpoint, Stored, open_checkpoint, write_checkpoint, written_whole
 from probe.checkpoints.writing import write_file
+from probe.conversion.name_mappings import has_name_mappings, planned_by_names
+from probe.conversion.plan import Move, Part, Plan, both_structures, planned
+from probe.conversion.structure import Structure, structure_of
 from probe.errors import ConversionError
 from probe.layouts import FRAMEWORKS
 from probe.mapping import load_mapping
 from probe.matching import Direction
-from probe.name_mappings import has_name_mappings, planned_by_names
-from probe.plan import Move, Part, Plan, both_structures, planned
-from probe.structure import Structure, structure_of
 
 Read = Callable[[str], np.ndarray]
 

@@ -1,0 +1,100 @@
+"""What matching finds: pairs, what several modules of one side are on the other, and what is left."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+Place = tuple[int, str]
+"""(module, slot) of a parameter"""
+
+
+class Reason(enum.StrEnum):
+    """Why two modules are a pair."""
+
+    MAPPED = "mapped"
+    SAME_PATH = "same path"
+    SAME_VALUES = "same values"
+
+
+class Direction(enum.StrEnum):
+    """Which side a mapping is written from."""
+
+    A_TO_B = "a-to-b"
+    B_TO_A = "b-to-a"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A module of A and the module of B that it is matched with."""
+
+    a: int
+    b: int
+    reason: Reason
+    confidence: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Modules of one side that are one module of the other: given the same, and what they return lies in one tensor.
+
+    The first of the parts is also the other's partner in `Matching.pairs`.
+    """
+
+    side: str
+    """``A`` or ``B``: which has the parts"""
+    whole: int
+    """module of the other side"""
+    parts: tuple[int, ...]
+    """in the order in which they lie there"""
+    groups: int = 1
+    """the parts lie in so many equal groups, each of which holds an equal share of every part"""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightBundle:
+    """Parameters of one side that lie in one parameter of the other."""
+
+    side: str
+    """``A`` or ``B``: which has the parts"""
+    whole: Place
+    """module and slot of the other side"""
+    parts: tuple[tuple[Place, ...], ...]
+    """one row for each index of a first axis that only the whole has; a single row where it has none. In a row, parts
+    follow one another along ``axis``"""
+    axis: int = 0
+    """of the canonical layout of a part"""
+    groups: int = 1
+    """as in `Bundle`"""
+    stacked: bool = False
+    """the whole has a first axis that the parts do not have"""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a parameter is to be read, where a mapping says so."""
+
+    name: str
+    """its canonical slot: what the partner calls it"""
+    axes: tuple[int, ...] = ()
+    """order of its stored axes in the canonical layout; empty when the class says it"""
+
+
+@dataclass(frozen=True)
+class Matching:
+    """All pairs, and what is left on either side."""
+
+    pairs: tuple[Pair, ...]
+    only_a: tuple[int, ...]
+    only_b: tuple[int, ...]
+    direction: Direction
+    warnings: tuple[str, ...] = ()
+    bundles: tuple[Bundle, ...] = ()
+    weight_bundles: tuple[WeightBundle, ...] = ()
+    views_a: Mapping[Place, View] = field(default_factory=dict)
+    """of parameters that the mapping renames or turns"""
+    views_b: Mapping[Place, View] = field(default_factory=dict)
+    ignored_a: frozenset[int] = frozenset()
+    """modules that the mapping leaves out, all below them included: neither paired nor left"""
+    ignored_b: frozenset[int] = frozenset()
