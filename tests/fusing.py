@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
 from probe import fused
 from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor, softmax
-from probe.comparison import divergence
 from probe.fused import Fusion
-from probe.matching import Bundle, Matching, match
-from probe.tree import Tree
 from tests.toys import GPT, HEADS, LAYERS, WIDTH, gpt, module
 
 KEYS = WIDTH // 2
@@ -96,29 +91,9 @@ def together(groups: int = HEADS, model: GPT | None = None) -> GPT:
     return whole
 
 
-MAPPING = {"Together": {"qkv": "q"}, "TogetherMLP": {"gate_up": "gate"}}
-
-
-def bundled(
-    monkeypatch: pytest.MonkeyPatch, groups: int = HEADS, change: Callable[[Matching], Matching] | None = None
-) -> None:
-    """Let matching find what q, k and v, gate and up are on the other side."""
-
-    def found(a: Tree, b: Tree, *args: Any) -> Matching:
-        plain = match(a, b, *args)
-        side = "A" if "layers.0.attn.q" in a.by_path else "B"
-        apart_tree, whole_tree = (a, b) if side == "A" else (b, a)
-        bundles = [
-            Bundle(side, whole_tree.by_path[f"layers.{n}.{whole}"],
-                   tuple(apart_tree.by_path[f"layers.{n}.{part}"] for part in parts), how)
-            for n in range(LAYERS)
-            for whole, parts, how in (
-                ("attn.qkv", ("attn.q", "attn.k", "attn.v"), groups), ("mlp.gate_up", ("mlp.gate", "mlp.up"), 1),
-            )
-        ]  # fmt: skip
-        taken = {part for bundle in bundles for part in bundle.parts}
-        left = {f"only_{side.lower()}": tuple(i for i in getattr(plain, f"only_{side.lower()}") if i not in taken)}
-        made = Matching(**{**vars(plain), **left, "bundles": tuple(bundles)})
-        return change(made) if change else made
-
-    monkeypatch.setattr(divergence, "match", found)
+def mapping(groups: int = HEADS) -> dict[str, Any]:
+    """Return the mapping, written from the model with one projection for each."""
+    return {
+        "Together": {"qkv": {"to": ["q", "k", "v"], "split": {"groups": groups}}},
+        "TogetherMLP": {"gate_up": ["gate", "up"]},
+    }

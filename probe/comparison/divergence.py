@@ -22,7 +22,7 @@ from probe.comparison.updates import UpdateJudge
 from probe.comparison.walk import StepWalk
 from probe.errors import ConfigError, NotRecordedError
 from probe.mapping import load_mapping
-from probe.matching import Direction, Matching, Reason, match
+from probe.matching import Direction, Known, Matching, Reason, match
 from probe.records import NEVER_STEPPED, Phase, Role
 from probe.store.reader import Reader
 from probe.tree import Tree
@@ -177,7 +177,9 @@ class _Run:
         self, mapping: Any, direction: Direction | None, min_coverage: float, progress: Progress | None
     ) -> Comparison:
         weights = (_weights(self.a, self.tree_a), _weights(self.b, self.tree_b))
-        matching = completed(match(self.tree_a, self.tree_b, mapping, *weights, direction), self.a, self.b)
+        sides = [Known(tree, side.parameters, side.info.model_config)
+                 for tree, side in ((self.tree_a, self.a), (self.tree_b, self.b))]  # fmt: skip
+        matching = completed(match(*sides, mapping, *weights, direction), self.a, self.b)
         self.warnings += matching.warnings
         steps = self._guard()
         state = State()

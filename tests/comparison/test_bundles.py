@@ -16,7 +16,7 @@ from probe.comparison.result import Verdict
 from probe.records import Phase, Role
 from probe.report.text import render
 from tests.comparison.planted import Recorder, said
-from tests.fusing import MAPPING, apart, bundled, together
+from tests.fusing import apart, mapping, together
 from tests.toys import module, replaced, scaled_gradient
 
 TASKS = ["statistics", "tensor"]
@@ -30,14 +30,12 @@ class Pair:
     run: Recorder
     task: str
     is_apart_first: bool
-    monkeypatch: pytest.MonkeyPatch
 
     def compared(self, parts: Any = None, whole: Any = None, groups: int = 2, **options: Any) -> Comparison:
-        bundled(self.monkeypatch, groups)
         models = (parts or apart(), whole or together())
         optimizers = options.pop("optimizers", (None, None))
         files = [self.run(m, task=self.task, optimizer=o, **options) for m, o in zip(models, optimizers, strict=True)]
-        return probe.compare(*(files if self.is_apart_first else files[::-1]), mapping=MAPPING)
+        return probe.compare(*(files if self.is_apart_first else files[::-1]), mapping=mapping(groups))
 
     def assert_found(self, found: Comparison, phase: str, slot: str) -> str:
         """Check that q, k and v against qkv of layer 1 are named; return the evidence."""
@@ -54,8 +52,8 @@ class Pair:
 @pytest.fixture(
     params=[(task, first) for task in TASKS for first in (True, False)], ids=lambda p: f"{p[0]}-{'AB'[not p[1]]}"
 )
-def pair(request: pytest.FixtureRequest, run: Recorder, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    return Pair(run, *request.param, monkeypatch)
+def pair(request: pytest.FixtureRequest, run: Recorder) -> Pair:
+    return Pair(run, *request.param)
 
 
 def sgd(model: nn.Module) -> nn.Optimizer:
@@ -194,8 +192,8 @@ def swapped(model: Any) -> Any:
     return model
 
 
-def test_parts_in_another_order(run: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Pair(run, "tensor", True, monkeypatch).compared(whole=together(model=swapped(apart())))
+def test_parts_in_another_order(run: Recorder) -> None:
+    found = Pair(run, "tensor", True).compared(whole=together(model=swapped(apart())))
     first = found.first_divergence
     assert first is not None and (first.phase, first.a[0].slot) == (Phase.INIT, "weight")
     assert first.hint.startswith(
@@ -226,13 +224,12 @@ def test_a_plain_weight_where_groups_are_expected(pair: Pair) -> None:
         assert first.phase is Phase.FORWARD and first.path in ("layers.0.attn", "layers.0.attn.o")
 
 
-def test_a_split_that_does_not_fit(run: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_split_that_does_not_fit(run: Recorder) -> None:
     message = (
-        r"layers.0.attn.q.weight, layers.0.attn.k.weight, layers.0.attn.v.weight of A cannot lie in layers.0.attn.qkv.weight "
-        r"of B as the mapping says: \[16, 16\], \[8, 16\], \[8, 16\] cannot be divided into 3 groups"
+        r"Together: qkv: 3 groups do not divide layers.0.attn.q.weight \[16, 16\] \+ layers.0.attn.k.weight \[8, 16\]"
     )
     with pytest.raises(probe.errors.MappingError, match=message):
-        Pair(run, "statistics", True, monkeypatch).compared(groups=3)
+        Pair(run, "statistics", True).compared(groups=3)
 
 
 def test_a_bias_that_one_part_lacks_is_zero(pair: Pair) -> None:
