@@ -311,11 +311,13 @@ class _Run:
         both = passes[0] & passes[1]
         shared_a = set(pairs.nodes)
         shared_b = {(node.micro, pairs.matching.pairs[node.pair].b, node.call) for node in pairs.nodes.values()}
-        for calls, shared, tree, loose in (
-            (pairs.calls_a, shared_a, self.tree_a, self.loose_a), (pairs.calls_b, shared_b, self.tree_b, self.loose_b),
-        ):  # fmt: skip
+        ignored = pairs.matching.ignored_a, pairs.matching.ignored_b
+        for calls, shared, tree, loose, left_out in (
+            (pairs.calls_a, shared_a, self.tree_a, self.loose_a, ignored[0]),
+            (pairs.calls_b, shared_b, self.tree_b, self.loose_b, ignored[1]),
+        ):
             for call in calls:
-                is_shared = (call.micro, call.module, call.number) in shared
+                is_shared = (call.micro, call.module, call.number) in shared or call.module in left_out
                 if not is_shared and call.micro in both and tree.wrapped(call.module) is None:
                     path = tree.path(call.module)
                     loose[path] = loose.get(path, 0) + 1
@@ -323,11 +325,12 @@ class _Run:
 
     def _note_weights(self, pairs: StepPairs) -> None:
         """Keep which weights were recorded on either side."""
-        for rows, tree, recorded in (
-            (pairs.rows_a, self.tree_a, self.weights_a), (pairs.rows_b, self.tree_b, self.weights_b),
-        ):  # fmt: skip
+        for rows, tree, recorded, left_out in (
+            (pairs.rows_a, self.tree_a, self.weights_a, pairs.matching.ignored_a),
+            (pairs.rows_b, self.tree_b, self.weights_b, pairs.matching.ignored_b),
+        ):
             for (key, role), slots in rows.by_key.items():
-                if role is Role.PARAM:
+                if role is Role.PARAM and key[1] not in left_out:
                     recorded.update((tree.path(key[1]), slot.partition(":")[2]) for slot in slots)
 
     def _slot(self, pairs: StepPairs, judged: Judged) -> SlotResult:
