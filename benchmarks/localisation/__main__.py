@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.localisation.random_pairs import random_pair
 from benchmarks.localisation.suite import MODES, Answer, answers, chosen
 from benchmarks.localisation.table import as_json, header, misses, rows, summary
 
@@ -26,6 +27,8 @@ WIDTH = 200
     "--share", type=click.FloatRange(0, 1), default=1.0, show_default=True, help="Of the pairs; always the same."
 )
 @click.option("--half", type=click.Choice(["tuned", "held-out", "both"]), default="both", show_default=True)
+@click.option("--random", "drawn", type=click.IntRange(0), default=0, help="This many clean pairs, drawn, instead.")
+@click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The number of the first of those.")
 @click.option("--only", multiple=True, help="Pairs whose names match this glob; may be repeated.")
 @click.option("--mode", "modes", multiple=True, type=click.Choice(MODES), default=MODES, show_default=True)
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Processes.")
@@ -36,6 +39,8 @@ WIDTH = 200
 def main(
     share: float,
     half: str,
+    drawn: int,
+    first: int,
     only: tuple[str, ...],
     modes: tuple[str, ...],
     jobs: int,
@@ -46,7 +51,8 @@ def main(
 
     Example: python -m benchmarks.localisation --share 0.1 -o localisation.json
     """
-    pairs = [pair for pair in chosen(share, half) if not only or any(fnmatchcase(pair.name, glob) for glob in only)]
+    pairs = [random_pair(number) for number in range(first, first + drawn)] or chosen(share, half)
+    pairs = [pair for pair in pairs if not only or any(fnmatchcase(pair.name, glob) for glob in only)]
     if not pairs:
         raise click.ClickException(f"no pair is left: --share {share} --half {half} --only {' '.join(only) or '*'}")
     if cache:

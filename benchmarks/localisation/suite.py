@@ -14,6 +14,7 @@ from typing import Any
 import probe
 from benchmarks.localisation.held_out import HELD_OUT
 from benchmarks.localisation.pairs import Pair, Setup, Truth
+from benchmarks.localisation.random_pairs import random_pair
 from benchmarks.localisation.tuned import TUNED
 
 PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*TUNED, *HELD_OUT)}
@@ -51,6 +52,11 @@ def chosen(share: float, half: str) -> list[Pair]:
     """
     pairs = [pair for pair in PAIRS.values() if half == "both" or pair.held_out == (half == "held-out")]
     return [pair for pair in pairs if _place(pair.name) < share]
+
+
+def pair_of(name: str) -> Pair:
+    """Return the pair of a name, also one that was drawn."""
+    return random_pair(int(name.split("/")[1])) if name.startswith("random/") else PAIRS[name]
 
 
 def answers(pairs: Iterable[Pair], modes: Iterable[str], folder: Path, jobs: int) -> Iterator[list[Answer]]:
@@ -134,7 +140,7 @@ def _work(task: tuple[str, tuple[str, ...], Path, str]) -> list[Answer]:
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     warnings.simplefilter("ignore")
     try:
-        return [judge(PAIRS[name], mode, folder, digest) for mode in modes]
+        return [judge(pair_of(name), mode, folder, digest) for mode in modes]
     except Exception as error:
         raise RuntimeError(f"{name}: {error!r}") from error
 

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from benchmarks.localisation.pairs import PHASES, Pair
-from benchmarks.localisation.suite import GRADES, PAIRS, Answer
+from benchmarks.localisation.suite import GRADES, PAIRS, Answer, pair_of
 
 GOOD = ("exact", "aligned")
 
 
 def rows(answers: Iterable[Answer], mode: str) -> list[list[str]]:
     """Return the lines of a mode's table: all faults, by phase, by dtype, by half, and the clean pairs."""
-    graded = [(PAIRS[answer.pair], answer.grade) for answer in answers if answer.mode == mode]
+    graded = [(pair_of(answer.pair), answer.grade) for answer in answers if answer.mode == mode]
     faulty = [(pair, grade) for pair, grade in graded if pair.truth]
     lines = [_line("all faults", faulty, lambda pair: True)]
     lines += [_line(f"  {phase}", faulty, lambda pair, phase=phase: pair.phase == phase) for phase in PHASES]
@@ -34,7 +34,7 @@ def header() -> list[str]:
 
 def summary(answers: Iterable[Answer], mode: str) -> str:
     """Return a mode's figures in one line."""
-    grades = [(PAIRS[answer.pair].truth is not None, answer.grade) for answer in answers if answer.mode == mode]
+    grades = [(pair_of(answer.pair).truth is not None, answer.grade) for answer in answers if answer.mode == mode]
     faults = [grade for is_faulty, grade in grades if is_faulty]
     alarms = [grade for is_faulty, grade in grades if not is_faulty]
     exact, near = faults.count("exact"), faults.count("exact") + faults.count("parent")
@@ -48,7 +48,8 @@ def summary(answers: Iterable[Answer], mode: str) -> str:
 def misses(answers: Iterable[Answer]) -> list[list[str]]:
     """Return every answer that is not the right one: pair, mode, grade, expected, said."""
     found = [answer for answer in answers if answer.grade not in GOOD]
-    found.sort(key=lambda answer: (list(PAIRS).index(answer.pair), answer.mode))
+    places = {name: place for place, name in enumerate(PAIRS)}
+    found.sort(key=lambda answer: (places.get(answer.pair, len(places)), answer.pair, answer.mode))
     return [[x.pair, x.mode, x.grade, x.expected, x.said] for x in found]
 
 
@@ -61,9 +62,9 @@ def as_json(answers: Iterable[Answer]) -> dict[str, object]:
         "answers": [
             {
                 "pair": answer.pair, "mode": answer.mode, "grade": answer.grade, "expected": answer.expected,
-                "said": answer.said, "architecture": PAIRS[answer.pair].a.architecture,
-                "dtype": PAIRS[answer.pair].a.dtype, "phase": PAIRS[answer.pair].phase,
-                "held_out": PAIRS[answer.pair].held_out, "about": PAIRS[answer.pair].about,
+                "said": answer.said, "architecture": pair_of(answer.pair).a.architecture,
+                "dtype": pair_of(answer.pair).a.dtype, "phase": pair_of(answer.pair).phase,
+                "held_out": pair_of(answer.pair).held_out, "about": pair_of(answer.pair).about,
             }
             for answer in sorted(answers, key=lambda answer: (answer.pair, answer.mode))
         ],
