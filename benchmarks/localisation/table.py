@@ -80,7 +80,7 @@ kernels, another order of sums or another layout in memory; or only the latter. 
 * `python -m benchmarks.localisation.brute_force` confirms the right answers without probe: side B runs with its fault and without, every
   call of a module is made again in both with the same arguments, and what differs bit by bit is where the fault is. It also
   prints how many times larger than the pair's own noise the fault is.
-* `--random N` judges N clean pairs that are drawn: model, dtype, kernels, batch split, optimizer, clipping, steps, seed.
+* `--random N` judges N clean pairs that are drawn: model, size, dtype, kernels, batch split, optimizer, clipping, steps, seed.
 * `--share 0.1` takes a tenth, the same one each time; `--cache FOLDER` keeps the recordings for the next run.
 
 The grades exclude each other. *exact*: the module, the phase and the step of the first divergence are right. *parent*: the module directly
