@@ -15,7 +15,7 @@ LAYERS = [
     ["_version", "errors", "records"],
     ["sketch", "slots", "config", "tree", "triggers", "growth", "layouts", "origins"],
     ["statistics", "kernel", "buffers", "blocks"],
-    ["store", "adapters.base", "adapters.memory", "mapping", "checkpoints"],
+    ["store", "adapters.base", "adapters.hooking", "adapters.memory", "mapping", "checkpoints"],
     ["adapters"],
     ["inputs", "seeding"],
     ["batches"],

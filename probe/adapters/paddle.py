@@ -17,6 +17,7 @@ from paddle.nn import Layer
 from probe import kernel
 from probe.adapters import paddle_statistics
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
+from probe.adapters.hooking import CallHook, Removal, all_or_none, nothing
 from probe.adapters.paddle_backward import Backwards, is_running, set_hook
 from probe.adapters.paddle_optimizer import Optimizer, Updates, inner, state_of
 from probe.adapters.paddle_statistics import name_of
@@ -30,8 +31,6 @@ _NUMERIC_FLAGS = ("FLAGS_cudnn_deterministic", "FLAGS_embedding_deterministic", 
 _STATISTICS_OF = {"_BatchNormBase": ("_mean", "_variance"), "BatchNorm": ("_mean", "_variance"),
                   "SpectralNorm": ("weight_u", "weight_v")}  # fmt: skip
 """what stands among the parameters of a class and is none: nobody trains it"""
-
-Removal = Callable[[], None]
 
 
 class PaddleAdapter(Adapter):
@@ -177,9 +176,9 @@ class PaddleAdapter(Adapter):
         after: Callable[[object, bool], None],
     ) -> Removal:
         if module in self._compiled:  # `cautions` has said it
-            return _nothing
+            return nothing
         mine = weakref.ref(module)
-        return _all_or_none(
+        return all_or_none(
             lambda: module.register_forward_pre_hook(_PreHook(mine, before), with_kwargs=True).remove,
             lambda: (
                 module.register_forward_post_hook(_PostHook(mine, after), with_kwargs=True, always_call=True).remove
@@ -268,50 +267,16 @@ def _is_compiled(layer: Layer) -> bool:
     return forward is not None and any(kind.__name__ == "StaticFunction" for kind in type(forward).__mro__)
 
 
-def _all_or_none(*registrations: Callable[[], Removal]) -> Removal:
-    """Set hooks, all of them or, should something interrupt, none; return what takes them off."""
-    removals: list[Removal] = []
-
-    def remove() -> None:
-        for removal in removals:
-            removal()
-
-    try:
-        for register in registrations:
-            removals.append(register())
-        return remove
-    except BaseException:
-        remove()
-        raise
-
-
-class _CallHook:
-    """A hook that belongs to one layer: in copies of it (deepcopy, pickle) it does nothing."""
-
-    def __init__(self, module: Callable[[], object], call: Callable[..., None]) -> None:
-        self._module, self._call = module, call
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _CallHook:
-        return type(self)(_nothing, _nothing)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (_nothing, _nothing)
-
-
-class _PreHook(_CallHook):
+class _PreHook(CallHook):
     def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._module() is module:
             self._call(args, kwargs)
 
 
-class _PostHook(_CallHook):
+class _PostHook(CallHook):
     def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
         if self._module() is module:
             self._call(output, output is None and sys.exc_info()[0] is not None)
-
-
-def _nothing(*args: object) -> None:
-    return None
 
 
 class _Quiet:

@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from probe import buffers, kernel
 from probe.adapters import torch_device, torch_statistics
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
+from probe.adapters.hooking import CallHook, Removal, all_or_none
 from probe.layouts import class_names, layout_of
 from probe.records import HashKind, TensorStats
 
@@ -29,8 +30,6 @@ _NUMERIC_ENVIRONMENT = (
     "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE",
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONHASHSEED", "PYTORCH_CUDA_ALLOC_CONF",
 )  # fmt: skip
-
-Removal = Callable[[], None]
 
 
 class TorchAdapter(Adapter):
@@ -215,9 +214,9 @@ class TorchAdapter(Adapter):
         if isinstance(module, torch.jit.ScriptModule):
             raise TypeError("a ScriptModule takes no hooks with keyword arguments")
         mine = weakref.ref(module)
-        return _all_or_none(
-            lambda: module.register_forward_pre_hook(_PreHook(mine, before), with_kwargs=True),
-            lambda: module.register_forward_hook(_PostHook(mine, after), with_kwargs=True, always_call=True),
+        return all_or_none(
+            lambda: module.register_forward_pre_hook(_PreHook(mine, before), with_kwargs=True).remove,
+            lambda: module.register_forward_hook(_PostHook(mine, after), with_kwargs=True, always_call=True).remove,
         )
 
     def on_gradient(self, tensor: torch.Tensor, found: Callable[[torch.Tensor], None]) -> Removal | None:
@@ -280,11 +279,13 @@ class TorchAdapter(Adapter):
                 after(_groups(optimizer))
 
         if optimizer is None:
-            return _all_or_none(
-                lambda: register_optimizer_step_pre_hook(pre_hook), lambda: register_optimizer_step_post_hook(post_hook)
+            return all_or_none(
+                lambda: register_optimizer_step_pre_hook(pre_hook).remove,
+                lambda: register_optimizer_step_post_hook(post_hook).remove,
             )
-        return _all_or_none(
-            lambda: optimizer.register_step_pre_hook(pre_hook), lambda: optimizer.register_step_post_hook(post_hook)
+        return all_or_none(
+            lambda: optimizer.register_step_pre_hook(pre_hook).remove,
+            lambda: optimizer.register_step_post_hook(post_hook).remove,
         )
 
     def optimizer_state(self, optimizer: Optimizer, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -361,43 +362,13 @@ class _Backwards:
             self._ended(sorted(touched))
 
 
-def _all_or_none(*registrations: Callable[[], Any]) -> Removal:
-    """Set hooks, all of them or, should something interrupt, none; return what takes them off."""
-    handles: list[Any] = []
-
-    def remove() -> None:
-        for handle in handles:
-            handle.remove()
-
-    try:
-        for register in registrations:
-            handles.append(register())
-        return remove
-    except BaseException:
-        remove()
-        raise
-
-
-class _CallHook:
-    """A hook that belongs to one module: in copies of it (deepcopy, pickle, ``torch.save``) it does nothing."""
-
-    def __init__(self, module: Callable[[], object], call: Callable[..., None]) -> None:
-        self._module, self._call = module, call
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _CallHook:
-        return type(self)(_nothing, _nothing)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (_nothing, _nothing)
-
-
-class _PreHook(_CallHook):
+class _PreHook(CallHook):
     def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._module() is module and not torch.compiler.is_compiling():
             self._call(args, kwargs)
 
 
-class _PostHook(_CallHook):
+class _PostHook(CallHook):
     def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
         if self._module() is module and not torch.compiler.is_compiling():
             self._call(output, output is None and _raised())
@@ -407,10 +378,6 @@ def _raised() -> bool:
     """Tell whether a forward was left by an exception; checkpointing ends its second pass early by one of its own."""
     error = sys.exc_info()[0]
     return error is not None and error.__name__ != "_StopRecomputationError"
-
-
-def _nothing(*args: object) -> None:
-    return None
 
 
 class _Quiet:
