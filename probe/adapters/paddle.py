@@ -18,6 +18,7 @@ from probe import kernel
 from probe.adapters import paddle_statistics
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
 from probe.adapters.hooking import CallHook, Removal, all_or_none, nothing
+from probe.adapters.model_configs import config_of
 from probe.adapters.paddle_backward import Backwards, is_running, set_hook
 from probe.adapters.paddle_optimizer import Optimizer, Updates, inner, state_of
 from probe.adapters.paddle_statistics import name_of
@@ -87,11 +88,7 @@ class PaddleAdapter(Adapter):
                 yield f"{path or 'the model'} is compiled (to_static): what runs inside it is not recorded"
 
     def model_config(self, model: Layer) -> dict[str, object]:
-        for _, layer in model.named_sublayers(include_self=True):
-            facts = _plain_facts(getattr(layer, "config", None))
-            if facts:
-                return facts
-        return {}
+        return config_of(model.sublayers(include_self=True))
 
     def environment(self) -> dict[str, object]:
         wanted = [name for name in os.environ if name in _NUMERIC_ENVIRONMENT or name.startswith("FLAGS_")]
@@ -291,17 +288,3 @@ class _Quiet:
     def __exit__(self, *exc: object) -> None:
         if self._tracer is not None:
             self._tracer._has_grad, self._tracer._amp_level = self._before
-
-
-def _plain_facts(config: object) -> dict[str, object]:
-    """Return the plain values of a configuration object (a dict, a dataclass, a PaddleNLP config)."""
-    if config is None or isinstance(config, (str, int, float, bool, type)):
-        return {}
-    to_dict = getattr(config, "to_dict", None)
-    values = config if isinstance(config, dict) else to_dict() if callable(to_dict) else getattr(config, "__dict__", {})
-    simple = (str, int, float, bool, list, tuple, dict, type(None))
-    return {
-        str(key): value
-        for key, value in values.items()
-        if isinstance(value, simple) and not str(key).startswith("_") and len(str(value)) < 2000
-    }

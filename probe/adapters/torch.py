@@ -21,6 +21,7 @@ from probe import buffers, kernel
 from probe.adapters import torch_device, torch_statistics
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
 from probe.adapters.hooking import CallHook, Removal, all_or_none
+from probe.adapters.model_configs import config_of
 from probe.layouts import class_names, layout_of
 from probe.records import HashKind, TensorStats
 
@@ -91,12 +92,7 @@ class TorchAdapter(Adapter):
                 yield f"{name} is lazy: its parameters are not recorded; run one forward before probe.start()"
 
     def model_config(self, model: torch.nn.Module) -> dict[str, object]:
-        for module in model.modules():
-            config = getattr(module, "config", None)
-            facts = _plain_facts(config)
-            if facts:
-                return facts
-        return {}
+        return config_of(model.modules())
 
     def environment(self) -> dict[str, object]:
         facts: dict[str, object] = {
@@ -547,17 +543,3 @@ def _plain(value: object) -> object:
         return repr(value)
     except Exception:  # noqa: BLE001  a user's object; this runs inside the optimizer's step
         return f"a {type(value).__name__}"
-
-
-def _plain_facts(config: object) -> dict[str, object]:
-    """Return the plain values of a configuration object (a dict, a dataclass, a transformers config)."""
-    if config is None or isinstance(config, (str, int, float, bool, type)):
-        return {}
-    to_dict = getattr(config, "to_dict", None)
-    values = config if isinstance(config, dict) else to_dict() if callable(to_dict) else getattr(config, "__dict__", {})
-    simple = (str, int, float, bool, list, tuple, dict, type(None))
-    return {
-        str(key): value
-        for key, value in values.items()
-        if isinstance(value, simple) and not str(key).startswith("_") and len(str(value)) < 2000
-    }
