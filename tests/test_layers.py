@@ -16,7 +16,7 @@ LAYERS = [
     ["sketch", "slots", "config", "tree", "triggers", "growth", "layouts", "origins"],
     ["statistics", "kernel", "buffers", "blocks"],
     ["store", "adapters.base", "mapping", "checkpoints"],
-    ["adapters.hooking", "adapters.memory", "adapters.model_configs"],
+    ["adapters.contributions", "adapters.hooking", "adapters.memory", "adapters.model_configs"],
     ["adapters"],
     ["inputs", "seeding"],
     ["batches"],
