@@ -33,6 +33,7 @@ NEUTRAL = "tests/torch/test_neutral.py::"
 RECORDED = NEUTRAL + "test_a_recorded_training_is_bitwise_the_same"
 FAULTS = "tests/test_training_faults.py::"
 FAULTS_TORCH = "tests/torch/test_training_faults_torch.py::"
+CHANGING, CHANGING_TORCH = "tests/test_changing_models.py::", "tests/torch/test_changing_models_torch.py::"
 REVIEW = "tests/torch/test_review_torch.py::"
 MODES = REVIEW + "test_the_users_modes_are_left_and_set_back"
 NAMES = "tests/test_hostile_names.py::"
@@ -155,11 +156,11 @@ MUTATIONS = (
     Mutation("new modules are passed over", SAID, PARTS + "contents.py",
              "                modules += self._new_modules(prefix, model)\n",
              "                self._new_modules(prefix, model)\n",
-             FAULTS + "test_models_of_a_list_are_looked_at_each"),
+             CHANGING + "test_models_of_a_list_are_looked_at_each"),
     Mutation("deep containers are dropped silently", SAID, "probe/slots.py",
              '        missed.append((slot or "0", value))\n',
              "        pass\n",
-             FAULTS + "test_deep_nesting_is_told"),
+             "tests/test_depth_and_number.py::test_deep_nesting_is_told"),
     Mutation("an unfinished update is passed over", SAID, RECORDER,
              "        self._updates.end_step()\n",
              "",
@@ -171,7 +172,7 @@ MUTATIONS = (
     Mutation('updates of parameters without memory are tried', SAID, UPDATES,
              ' or not run.adapter.is_tensor(parameter):',
              ':',
-             FAULTS_TORCH + "test_a_model_on_the_meta_device"),
+             CHANGING_TORCH + "test_a_model_on_the_meta_device"),
     Mutation('a view that was changed is passed over', SAID, GRADIENTS,
              '                self.run.note(text, module)\n',
              '                pass\n',
@@ -339,7 +340,7 @@ MUTATIONS = (
              "tests/test_recorder.py::test_parameters_are_always_read"),
     Mutation("a replaced parameter is recorded as it was", VALUES, PARTS + "measuring.py",
              "        if index in run.gone or", "        if",
-             FAULTS + "test_a_parameter_that_was_replaced_is_not_recorded_any_more"),
+             CHANGING + "test_a_parameter_that_was_replaced_is_not_recorded_any_more"),
     Mutation('equality is decided by the address', VALUES, MEASURING,
              'known is not None and known[0]() is tensor and known[1] == version:',
              'known is not None and known[1] == version:',

@@ -1,4 +1,4 @@
-"""PyTorch: modules, hooks, gradients, optimizers. Tested against 2.13; facts in ``tests/torch/test_facts.py``."""
+"""PyTorch: modules, hooks, gradients, optimizers. Tested against 2.13; facts in ``tests/torch/test_facts_*.py``."""
 
 from __future__ import annotations
 
