@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from probe import buffers, kernel
 from probe.adapters import torch_device, torch_statistics
-from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
+from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts, plain_option
 from probe.adapters.hooking import CallHook, Removal, all_or_none
 from probe.adapters.model_configs import config_of
 from probe.adapters.torch_graph import GRAPH, Backwards, edge_of
@@ -330,9 +330,4 @@ def _plain(value: object) -> object:
         return float(value) if value.numel() == 1 else f"tensor{tuple(value.shape)}"
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    if isinstance(value, (str, int, float, bool)) or value is None:
-        return value
-    try:
-        return repr(value)
-    except Exception:  # noqa: BLE001  a user's object; this runs inside the optimizer's step
-        return f"a {type(value).__name__}"
+    return plain_option(value)
