@@ -356,9 +356,27 @@ class UpdateJudge:
             assert metrics is not None
             if metrics.is_known and metrics.status is not Status.NONFINITE:
                 norm = max(metrics.norm_a, metrics.norm_b)
+                error = max(metrics.rel_l2 * norm, self._unseen_error(event))
                 for owner in self.walk.owners.get((event.pair, event.slot_a), [event.pair]):
-                    pooled.setdefault(owner, []).append((metrics.rel_l2 * norm, norm, self.walk.u(event)))
+                    pooled.setdefault(owner, []).append((error, norm, self.walk.u(event)))
         self.walk.pool(pooled, tolerance.UPDATED_GAIN)
+
+    def _unseen_error(self, event: Event) -> float:
+        """Return how large the error of an updated parameter may be where statistics alone bound it from below.
+
+        Adam and its kin make a whole update of a gradient that is rounding: a key bias, among others.
+        """
+        rows = self.pairs.rows_a.get((0, self.pairs.matching.pairs[event.pair].a, 0), Role.DELTA)
+        row = rows.get(f"{Phase.UPDATE.label}:{event.slot_a}")
+        if row is None or not self.pairs.is_lower_bound(event):
+            return 0.0
+        update, u = self.pairs.a.columns["norm"][row[-1]], self.walk.u(event)
+        gradient = max(self.state.gradients.get((event.pair, event.slot_a), 0.0), tolerance.GRADIENT.limit(u, 0.0))
+        if not self._is_adaptive(event):
+            return gradient * update
+        shape = self.pairs.a.shapes[event.row_a]
+        share = tolerance.update_bound(gradient, u, 0.0, math.prod(shape)) if len(shape) > 1 else 1.0
+        return min(1.0, share) * update
 
     def _two_sided_parameters(self) -> list[Event]:
         return self._two_sided(Role.PARAM)

@@ -108,6 +108,8 @@ class StepWalk(ForwardWalk):
         if wrong:
             self._charge_gradient(node, event)
         own = Level(metrics.rel_l2, self.u(event))
+        if self.pairs.is_lower_bound(event):
+            own.add(sources.error, 0.0)
         self._backward.setdefault(node.parent, Level()).merge(own)
         if digest is not None and event.role is not Role.GRAD_OUTPUT:
             self._passed_back.setdefault(digest, Level()).merge(own)
