@@ -20,7 +20,7 @@ from probe.comparison.updates import UpdateJudge
 from probe.comparison.walk import StepWalk
 from probe.errors import ConfigError, NotRecordedError
 from probe.mapping import load_mapping
-from probe.matching import Direction, Matching, Reason, match
+from probe.matching import Direction, Known, Matching, Reason, match
 from probe.records import NEVER_STEPPED, Phase, Role
 from probe.store.reader import Reader
 from probe.tree import Tree
@@ -104,6 +104,7 @@ def compare(
     mapping: str | Path | Mapping[str, Any] | None = None,
     *,
     direction: str | None = None,
+    strict: bool = False,
     min_coverage: float = MIN_COVERAGE,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -117,6 +118,8 @@ def compare(
         a layer mapping: a YAML file, the name of one that comes with probe, a dict, or None
     direction
         ``"a-to-b"`` or ``"b-to-a"``: which side the mapping is written from; found out when None
+    strict
+        a line of the mapping that does nothing is an error, not a warning
     min_coverage
         below this share of paired module calls, "aligned" becomes "undecided"
     progress
@@ -136,7 +139,7 @@ def compare(
         first.require_steps()
         second.require_steps()
         return _Run(first, second).compared(
-            parsed, None if direction is None else _direction(direction), min_coverage, progress
+            parsed, None if direction is None else _direction(direction), strict, min_coverage, progress
         )
 
 
@@ -172,10 +175,14 @@ class _Run:
         self.loose_b: dict[str, int] = {}
 
     def compared(
-        self, mapping: Any, direction: Direction | None, min_coverage: float, progress: Progress | None
+        self, mapping: Any, direction: Direction | None, strict: bool, min_coverage: float, progress: Progress | None
     ) -> Comparison:
         weights = (_weights(self.a, self.tree_a), _weights(self.b, self.tree_b))
-        matching = match(self.tree_a, self.tree_b, mapping, *weights, direction)
+        known = (
+            Known(tree, reader.parameters, reader.info.model_config)
+            for tree, reader in ((self.tree_a, self.a), (self.tree_b, self.b))
+        )
+        matching = match(*known, mapping, *weights, direction, strict)
         self.warnings += matching.warnings
         steps = self._guard()
         state = State()
