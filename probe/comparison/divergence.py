@@ -107,6 +107,7 @@ def compare(
     mapping: str | Path | Mapping[str, Any] | None = None,
     *,
     direction: str | None = None,
+    strict: bool = False,
     min_coverage: float = MIN_COVERAGE,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -120,6 +121,8 @@ def compare(
         a layer mapping: a YAML file, the name of one that comes with probe, a dict, or None
     direction
         ``"a-to-b"`` or ``"b-to-a"``: which side the mapping is written from; found out when None
+    strict
+        a line of the mapping that does nothing is an error, not a warning
     min_coverage
         below this share of paired module calls, "aligned" becomes "undecided"
     progress
@@ -139,7 +142,7 @@ def compare(
         first.require_steps()
         second.require_steps()
         return _Run(first, second).compared(
-            parsed, None if direction is None else _direction(direction), min_coverage, progress
+            parsed, None if direction is None else _direction(direction), strict, min_coverage, progress
         )
 
 
@@ -175,12 +178,12 @@ class _Run:
         self.loose_b: dict[str, int] = {}
 
     def compared(
-        self, mapping: Any, direction: Direction | None, min_coverage: float, progress: Progress | None
+        self, mapping: Any, direction: Direction | None, strict: bool, min_coverage: float, progress: Progress | None
     ) -> Comparison:
         weights = (_weights(self.a, self.tree_a), _weights(self.b, self.tree_b))
         sides = [Known(tree, side.parameters, side.info.model_config)
                  for tree, side in ((self.tree_a, self.a), (self.tree_b, self.b))]  # fmt: skip
-        matching = completed(match(*sides, mapping, *weights, direction), self.a, self.b)
+        matching = completed(match(*sides, mapping, *weights, direction, strict), self.a, self.b)
         self.warnings += matching.warnings
         steps = self._guard()
         state = State()

@@ -78,8 +78,8 @@ def test_errors_of_probe_compare_are_a_line_too(folder: Path) -> None:
         ("Nothing:\n  a: b\n", "map.yaml: none of its 1 keys names a module of either side:\n"
          "  the mapping's line 1: Nothing: no module is of this class"),
         ("Net:\n  head: layers.0\n  layers.0: layers.0\n",
-         "map.yaml, line 2: Net: head: layers.0 is already the counterpart of layers.0; where several "
-         "modules are one on the other side, write the file from that side, with a list"),
+         "map.yaml, lines 2 and 3: Net: head: layers.0 is already the counterpart of layers.0; where several modules are "
+         "one on the other side, write the file from that side, with a list"),
     ],
     ids=["wrong types", "syntax", "fits nothing", "one target twice"],
 )  # fmt: skip
