@@ -21,11 +21,13 @@ from probe.comparison.walk import StepWalk
 from probe.errors import ConfigError, NotRecordedError
 from probe.mapping import load_mapping
 from probe.matching import Direction, Matching, Reason, match
+from probe.matching.automatic import complete, leaves_something, outline_of, without_guesses
 from probe.records import NEVER_STEPPED, Phase, Role
 from probe.store.reader import Reader
 from probe.tree import Tree
 
 MIN_COVERAGE = 0.5
+MIN_CONFIDENCE = 0.6
 NOISE = "built-in model"
 _MOST_NAMED = 4
 
@@ -105,6 +107,7 @@ def compare(
     *,
     direction: str | None = None,
     min_coverage: float = MIN_COVERAGE,
+    min_confidence: float = MIN_CONFIDENCE,
     progress: Progress | None = None,
 ) -> Comparison:
     """Compare two recordings and name the first place where they really diverge.
@@ -119,6 +122,9 @@ def compare(
         ``"a-to-b"`` or ``"b-to-a"``: which side the mapping is written from; found out when None
     min_coverage
         below this share of paired module calls, "aligned" becomes "undecided"
+    min_confidence
+        pairs of modules that were found by structure or values and are less sure than this are not compared; 1 leaves
+        only what the mapping says and what has the same path
     progress
         called with (done, total) steps
 
@@ -136,7 +142,7 @@ def compare(
         first.require_steps()
         second.require_steps()
         return _Run(first, second).compared(
-            parsed, None if direction is None else _direction(direction), min_coverage, progress
+            parsed, None if direction is None else _direction(direction), min_coverage, min_confidence, progress
         )
 
 
@@ -172,10 +178,10 @@ class _Run:
         self.loose_b: dict[str, int] = {}
 
     def compared(
-        self, mapping: Any, direction: Direction | None, min_coverage: float, progress: Progress | None
-    ) -> Comparison:
-        weights = (_weights(self.a, self.tree_a), _weights(self.b, self.tree_b))
-        matching = match(self.tree_a, self.tree_b, mapping, *weights, direction)
+        self, mapping: Any, direction: Direction | None, min_coverage: float, min_confidence: float,
+        progress: Progress | None,
+    ) -> Comparison:  # fmt: skip
+        matching = self._matched(mapping, direction, min_confidence)
         self.warnings += matching.warnings
         steps = self._guard()
         state = State()
@@ -196,6 +202,16 @@ class _Run:
                     self.warnings.append(f"{what} what is wrong in step {step}")
                 break
         return self._answer(matching, min_coverage)
+
+    def _matched(self, mapping: Any, direction: Direction | None, min_confidence: float) -> Matching:
+        """Pair the modules: as the mapping says, by path, and what these leave as far as it can be told."""
+        weights = (_weights(self.a, self.tree_a), _weights(self.b, self.tree_b))
+        matching = match(self.tree_a, self.tree_b, mapping, *weights, direction)
+        if min_confidence >= 1 or not leaves_something(matching, self.tree_a, self.tree_b):
+            return matching
+        return without_guesses(
+            complete(matching, outline_of(self.a, self.tree_a), outline_of(self.b, self.tree_b)), min_confidence
+        )
 
     def _guard(self) -> list[int]:
         """Look for what makes a comparison worthless; return the steps that both have."""
