@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "probe"
 LAYERS = [
     ["_version", "errors", "records"],
-    ["sketch", "slots", "config", "tree", "triggers", "growth", "layouts", "origins"],
+    ["sketch", "slots", "config", "tree", "triggers", "growth", "layouts", "origins", "fused"],
     ["statistics", "kernel", "buffers", "blocks"],
     ["store", "adapters.base", "mapping", "checkpoints"],
     ["adapters"],
