@@ -13,6 +13,7 @@ from probe.comparison.bundles import join_parts
 from probe.comparison.events import ONE_SIDED, Event, StepPairs
 from probe.comparison.given import GivenTally
 from probe.comparison.guards import Guards, grouped, uncompared_weights
+from probe.comparison.guesses import MIN_CONFIDENCE, Guesses, other_calls, with_guesses
 from probe.comparison.known_differences import KnownDifferences
 from probe.comparison.ledger import Judged, State
 from probe.comparison.metrics import Metrics, Side, Status
@@ -23,13 +24,11 @@ from probe.comparison.walk import StepWalk
 from probe.errors import ConfigError, NotRecordedError
 from probe.mapping import load_mapping
 from probe.matching import Direction, Known, Matching, Reason, match
-from probe.matching.automatic import complete, leaves_something, outline_of, without_guesses
 from probe.records import NEVER_STEPPED, Phase, Role
 from probe.store.reader import Reader
 from probe.tree import Tree
 
 MIN_COVERAGE = 0.5
-MIN_CONFIDENCE = 0.6
 NOISE = "built-in model"
 _MOST_NAMED = 4
 
@@ -183,7 +182,13 @@ class _Run:
         self, mapping: Any, direction: Direction | None, min_coverage: float, min_confidence: float,
         progress: Progress | None,
     ) -> Comparison:  # fmt: skip
-        matching = completed(self._matched(mapping, direction, min_confidence), self.a, self.b)
+        weights = (_weights(self.a, self.tree_a), _weights(self.b, self.tree_b))
+        sides = (self.a, self.tree_a), (self.b, self.tree_b)
+        certain = match(*(Known(tree, side.parameters, side.info.model_config) for side, tree in sides), mapping,
+                        *weights, direction)  # fmt: skip
+        matching = completed(with_guesses(certain, *sides, min_confidence), self.a, self.b)
+        self.guesses = Guesses(matching, self.tree_a, self.tree_b)
+        self.warnings += self.guesses.notes()
         self.warnings += matching.warnings
         steps = self._guard()
         state = State()
@@ -207,18 +212,6 @@ class _Run:
                     self.warnings.append(f"{what} what is wrong in step {step}")
                 break
         return self._answer(matching, min_coverage)
-
-    def _matched(self, mapping: Any, direction: Direction | None, min_confidence: float) -> Matching:
-        """Pair the modules: as the mapping says, by path, and what these leave as far as it can be told."""
-        weights = (_weights(self.a, self.tree_a), _weights(self.b, self.tree_b))
-        sides = [Known(tree, side.parameters, side.info.model_config)
-                 for tree, side in ((self.tree_a, self.a), (self.tree_b, self.b))]  # fmt: skip
-        matching = match(*sides, mapping, *weights, direction)
-        if min_confidence >= 1 or not leaves_something(matching, self.tree_a, self.tree_b):
-            return matching
-        return without_guesses(
-            complete(matching, outline_of(self.a, self.tree_a), outline_of(self.b, self.tree_b)), min_confidence
-        )
 
     def _guard(self) -> list[int]:
         """Look for what makes a comparison worthless; return the steps that both have."""
@@ -299,12 +292,16 @@ class _Run:
                 "record the same steps on both sides, best from 0 on"
             )
             walk.findings.clear()
-        self.findings += map(self.known.named, _independent(sorted(walk.findings, key=_cause_order)))
+        self.findings += map(
+            self.guesses.weighed, map(self.known.named, _independent(sorted(walk.findings, key=_cause_order)))
+        )
         self.warnings += walk.warnings
         for text in walk.doubts:
             self._doubt(text)
         self.given.add(pairs, walk.events, walk.lacking_inputs())
         self._count_calls(pairs)
+        if pairs.same_micros:
+            self.warnings += other_calls(pairs, self.tree_a, self.tree_b)
         self._note_weights(pairs)
         ordered = sorted(walk.events, key=lambda judged: (judged.event.micro, judged.event.phase))
         self.nan = self.nan or self._first_nan(pairs, [judged.event for judged in ordered])
@@ -326,7 +323,7 @@ class _Run:
             return
         both = passes[0] & passes[1]
         shared_a = set(pairs.nodes)
-        shared_b = {(node.micro, pairs.matching.pairs[node.pair].b, node.call) for node in pairs.nodes.values()}
+        shared_b = {(node.micro, pairs.matching.pairs[node.pair].b, node.call_b) for node in pairs.nodes.values()}
         ignored = pairs.matching.ignored_a, pairs.matching.ignored_b
         for calls, shared, tree, loose, left_out in (
             (pairs.calls_a, shared_a, self.tree_a, self.loose_a, ignored[0]),
@@ -494,4 +491,4 @@ def _first(slots: Iterable[SlotResult]) -> str:
     return f"{slot.role.label} {slot.slot_a} of {slot.path_a or 'the root'}, {slot.metrics.reason}"
 
 
-__all__ = ["ONE_SIDED", "Comparison", "Kind", "Metrics", "NodeRef", "Reason", "compare"]
+__all__ = ["MIN_CONFIDENCE", "ONE_SIDED", "Comparison", "Kind", "Metrics", "NodeRef", "Reason", "compare"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 
 from probe.matching.automatic import likeness, values
 from probe.matching.automatic.fused import Fused, keep_fused, keep_inside
+from probe.matching.automatic.increasing import increasing
 from probe.matching.automatic.outline import Outline, is_matrix, rows_of
 from probe.matching.automatic.state import Found
 from probe.matching.automatic.unmeasured import match_unmeasured
@@ -107,7 +107,7 @@ class Line:
             j = self.met.get(i, self.found.of_a.get(i, self.found.parts.get(i)))
             if j in places:
                 known.append((place, places[j]))
-        anchors = [(-1, -1), *_increasing(known), (len(self.mine), len(self.theirs))]
+        anchors = [(-1, -1), *increasing(known), (len(self.mine), len(self.theirs))]
         gaps = []
         for (left_a, left_b), (right_a, right_b) in zip(anchors, anchors[1:], strict=False):
             mine = [i for i in self.mine[left_a + 1 : right_a] if self._free_a(i)]
@@ -302,27 +302,6 @@ def _by_width(side: Outline, modules: Sequence[int]) -> dict[Hashable, list[tupl
         elif rows:
             found["several", tuple(sorted(_matrix_shapes(side, index)))].append((index, 0))
     return found
-
-
-def _increasing(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the longest part of points, sorted by the first, in which the second grows too."""
-    tails: list[int] = []
-    at: list[int] = []
-    before: list[int] = []
-    for place, (_, value) in enumerate(points):
-        k = bisect_left(tails, value)
-        before.append(at[k - 1] if k else -1)
-        if k == len(tails):
-            tails.append(value)
-            at.append(place)
-        else:
-            tails[k], at[k] = value, place
-    found = []
-    place = at[-1] if at else -1
-    while place >= 0:
-        found.append(points[place])
-        place = before[place]
-    return found[::-1]
 
 
 def _best(left, right, single, fused):  # type: ignore[no-untyped-def]
