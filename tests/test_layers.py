@@ -23,6 +23,7 @@ LAYERS = [
     ["recorder", "matching"],
     ["comparison", "conversion"],
     ["session", "recording", "report"],
+    ["map_commands"],
     ["cli", ""],
     ["testing"],
 ]
@@ -33,7 +34,7 @@ CAPTURE = [
     "origins", "seeding", "inputs", "batches", "slots", "kernel", "buffers", "blocks", "triggers", "growth", "adapters",
     "recorder", "session", "store.writer", "store.disk",
 ]  # fmt: skip
-COMPARE = ["mapping", "matching", "comparison", "recording", "report", "cli"]
+COMPARE = ["mapping", "matching", "comparison", "recording", "report", "map_commands", "cli"]
 FRAMEWORKS = {"torch", "paddle", "mindspore"}
 ONLY_INSIDE_FUNCTIONS = {"pandas", "matplotlib", "IPython", "transformers"}
 

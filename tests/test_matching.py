@@ -200,7 +200,7 @@ def test_a_target_that_is_missing_in_some_places_is_said_whatever_their_order(or
 def test_two_keys_with_one_target_are_an_error() -> None:
     a, b = tree({"": "Net", "up": "Linear", "gate": "Linear"}), tree({"": "Net", "w1": "Linear"})
     mapping = parse_mapping("Net:\n  up: w1\n  gate: w1\n", "map.yaml")
-    message = "map.yaml, line 3: Net: gate: w1 is already the counterpart of up"
+    message = "map.yaml, lines 2 and 3: Net: gate: w1 is already the counterpart of up"
     with pytest.raises(MappingError, match=f"^{re.escape(message)}"):
         match(a, b, mapping, nothing_known, nothing_known)
 

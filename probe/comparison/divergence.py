@@ -107,6 +107,7 @@ def compare(
     mapping: str | Path | Mapping[str, Any] | None = None,
     *,
     direction: str | None = None,
+    strict: bool = False,
     min_coverage: float = MIN_COVERAGE,
     min_confidence: float = MIN_CONFIDENCE,
     progress: Progress | None = None,
@@ -121,6 +122,8 @@ def compare(
         a layer mapping: a YAML file, the name of one that comes with probe, a dict, or None
     direction
         ``"a-to-b"`` or ``"b-to-a"``: which side the mapping is written from; found out when None
+    strict
+        a line of the mapping that does nothing is an error, not a warning
     min_coverage
         below this share of paired module calls, "aligned" becomes "undecided"
     min_confidence
@@ -143,7 +146,7 @@ def compare(
         first.require_steps()
         second.require_steps()
         return _Run(first, second).compared(
-            parsed, None if direction is None else _direction(direction), min_coverage, min_confidence, progress
+            parsed, None if direction is None else _direction(direction), strict, min_coverage, min_confidence, progress
         )
 
 
@@ -179,13 +182,13 @@ class _Run:
         self.loose_b: dict[str, int] = {}
 
     def compared(
-        self, mapping: Any, direction: Direction | None, min_coverage: float, min_confidence: float,
+        self, mapping: Any, direction: Direction | None, strict: bool, min_coverage: float, min_confidence: float,
         progress: Progress | None,
     ) -> Comparison:  # fmt: skip
         weights = (_weights(self.a, self.tree_a), _weights(self.b, self.tree_b))
         sides = (self.a, self.tree_a), (self.b, self.tree_b)
         certain = match(*(Known(tree, side.parameters, side.info.model_config) for side, tree in sides), mapping,
-                        *weights, direction)  # fmt: skip
+                        *weights, direction, strict)  # fmt: skip
         matching = completed(with_guesses(certain, *sides, min_confidence), self.a, self.b)
         self.guesses = Guesses(matching, self.tree_a, self.tree_b)
         self.warnings += self.guesses.notes()
