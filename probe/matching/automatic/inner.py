@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from probe.matching.automatic import likeness, values
 from probe.matching.automatic.likeness import kind_of
@@ -88,8 +88,8 @@ def _partner(found: Found, i: int) -> int | None:
 
 def _shared_of_b(found: Found, i: int, j: int) -> float:
     """Return how much of what a module of B holds is in a module of A."""
-    other = {**found.parts_b, **found.of_b}
-    return sum(_weight(found.b, k) for k in _held(found.b, j) if k in other and found.a.is_below(other[k], i))
+    partners = ((k, found.of_b.get(k, found.parts_b.get(k))) for k in _held(found.b, j))
+    return sum(_weight(found.b, k) for k, other in partners if other is not None and found.a.is_below(other, i))
 
 
 def _candidates(found: Found, held: list[tuple[int, int | None]], total: float, totals_b: list[float]) -> Iterator[int]:
@@ -143,18 +143,18 @@ def _certainty(found: Found, i: int) -> tuple[float, Reason]:
 def match_alone(found: Found) -> None:
     """Pair what is left of a kind alone on both sides below two modules that are a pair."""
     for i, j in list(found.of_a.items()):
-        mine = _left_by_kind(found.a, i, {**found.parts, **found.of_a})
-        theirs = _left_by_kind(found.b, j, {**found.parts_b, **found.of_b}) if mine else {}
+        mine = _left_by_kind(found.a, i, found.has_a)
+        theirs = _left_by_kind(found.b, j, found.has_b) if mine else {}
         for kind, left in mine.items():
             right = theirs.get(kind, [])
             if len(left) == len(right) == 1 and kind[0] and kind[0] not in _SEVERAL_THINGS:
                 found.pair(left[0], right[0], Reason.SAME_STRUCTURE, _ALONE * found.confidence(i))
 
 
-def _left_by_kind(side: Outline, top: int, done: dict[int, int]) -> dict[tuple[object, ...], list[int]]:
+def _left_by_kind(side: Outline, top: int, is_done: Callable[[int], bool]) -> dict[tuple[object, ...], list[int]]:
     found: dict[tuple[object, ...], list[int]] = {}
     for k in side.children(top):
-        if k not in done and not side.tree.children[k]:
+        if not side.tree.children[k] and not is_done(k):
             shapes = tuple(sorted(w.shape for w in side.weights[k]))
             found.setdefault((kind_of(side.tree.class_name(k)), shapes), []).append(k)
     return found
