@@ -15,6 +15,8 @@ _SAMPLES = 6
 _LIGHT = 0.1
 _MOST_SURE = 0.95
 _ALONE = 0.75
+_SMALL = 64
+"""modules below one in which what has weights is looked for at any depth"""
 _SEVERAL_THINGS = ("rotary", "dropout")
 """kinds of which one is not as good as another"""
 
@@ -23,7 +25,8 @@ def match_inner(found: Found) -> None:
     """Pair the modules that hold others, the surest first; no pair lies across another."""
     a, b = found.a, found.b
     totals_a, totals_b = _totals(a), _totals(b)
-    embeddings_a, embeddings_b = _embeddings(a), _embeddings(b)
+    embeddings_a, embeddings_b = _counted(a, "embedding"), _counted(b, "embedding")
+    norms_a, norms_b = _counted(a, "norm"), _counted(b, "norm")
     scored = []
     for i in range(1, len(a)):
         if not a.tree.children[i] or i in found.of_a or i in found.parts or i in found.ignored_a:
@@ -32,6 +35,8 @@ def match_inner(found: Found) -> None:
         for j in _candidates(found, held, totals_a[i], totals_b):
             if embeddings_a[i] != embeddings_b[j]:
                 continue  # one is given tokens, the other what an embedding made of them
+            if norms_a[i] != norms_b[j] and 0 in (norms_a[i], norms_b[j]):
+                continue  # one returns what it computes, the other that normed
             both = sum(_weight(a, k) for k, other in held if other is not None and b.is_below(other, j))
             whole_b = totals_b[j]
             if both and whole_b:
@@ -65,11 +70,11 @@ def _totals(side: Outline) -> list[float]:
     return found
 
 
-def _embeddings(side: Outline) -> list[int]:
-    """Return how many embeddings stand below each module."""
+def _counted(side: Outline, kind: str) -> list[int]:
+    """Return how many modules of a kind, with nothing inside, stand below each module."""
     found = [0] * len(side)
     for index in reversed(side.preorder):
-        if not side.tree.children[index] and kind_of(side.tree.class_name(index)) == "embedding":
+        if not side.tree.children[index] and kind_of(side.tree.class_name(index)) == kind:
             found[index] += 1
         parent = side.tree.modules[index].parent
         if parent >= 0:
@@ -153,8 +158,10 @@ def match_alone(found: Found) -> None:
 
 def _left_by_kind(side: Outline, top: int, is_done: Callable[[int], bool]) -> dict[tuple[object, ...], list[int]]:
     found: dict[tuple[object, ...], list[int]] = {}
-    for k in side.children(top):
-        if not side.tree.children[k] and not is_done(k):
+    is_small = side.end[top] - side.begin[top] < _SMALL
+    for k in _held(side, top) if is_small else side.children(top):
+        is_near = side.tree.modules[k].parent == top
+        if not side.tree.children[k] and not is_done(k) and (is_near or side.weights[k]):
             shapes = tuple(sorted(w.shape for w in side.weights[k]))
             found.setdefault((kind_of(side.tree.class_name(k)), shapes), []).append(k)
     return found

@@ -91,6 +91,9 @@ def match_inside(found: Found, top_a: int, top_b: int, confidence: float) -> lis
     """Pair what stands inside two modules; return the blocks that are to be looked into next."""
     a = _Opened(found.a, top_a, found.order_a, found.of_a.__contains__, found.ignored_a)
     b = _Opened(found.b, top_b, found.order_b, found.of_b.__contains__, found.ignored_b)
+    for opened, top, is_paired in ((a, top_a, found.has_a(top_a)), (b, top_b, found.has_b(top_b))):
+        if opened.side.weights[top] and not is_paired:  # weights of its own, beside those inside
+            opened.singles.append(top)
     inner: list[tuple[int, int, float]] = []
     met: dict[int, int] = {}
     while size := max(a.largest, b.largest):
