@@ -105,7 +105,7 @@ class Flow:
         for consumer, slot in use.consumers:
             pair = self._pairs.matching.pairs[consumer.pair]
             rows_a = self._pairs.rows_a.get((consumer.micro, pair.a, consumer.call), Role.GRAD_INPUT)
-            rows_b = self._pairs.rows_b.get((consumer.micro, pair.b, consumer.call), Role.GRAD_INPUT)
+            rows_b = self._pairs.rows_b.get((consumer.micro, pair.b, consumer.call_b), Role.GRAD_INPUT)
             if not self._is_container(consumer) and (slot not in rows_a or not rows_b):
                 found.append(consumer)
         return found

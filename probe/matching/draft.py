@@ -17,7 +17,7 @@ UNSURE = 0.8
 """below it a line is marked with ``# ?``"""
 _TOP = "TopLayer"
 _MOST_LEFT = 12
-_PLAIN = re.compile(r"[A-Za-z_][\w.{}-]*(/\w+)?")
+_PLAIN = re.compile(r"[A-Za-z_][\w.-]*")
 _NUMBER = re.compile(r"\d+")
 
 Value = tuple[tuple[str, ...], int]
@@ -66,7 +66,9 @@ class _Draft:
         self.bundles = {bundle.whole: bundle for bundle in matching.bundles if bundle.side == parts_side}
         self.weights = [bundle for bundle in matching.weight_bundles if bundle.side == parts_side]
         self.unsaid = len(matching.bundles) + len(matching.weight_bundles) - len(self.bundles) - len(self.weights)
-        self.pairs = {pair.a if self.forwards else pair.b: pair for pair in matching.pairs}
+        unsaid = {bundle.parts[0] for bundle in matching.bundles if bundle.side != parts_side}
+        pairs = {pair.a if self.forwards else pair.b: pair for pair in matching.pairs}
+        self.pairs = {i: pair for i, pair in pairs.items() if i not in unsaid}
         self.partner = {i: (pair.b if self.forwards else pair.a) for i, pair in self.pairs.items()}
 
     # What to say
@@ -98,8 +100,8 @@ class _Draft:
             yield f"# {unsure} of them are not sure; their lines are marked with # ? and how sure they are: look at these."
         if self.unsaid:
             yield (
-                f"# {self.unsaid} modules of {target} hold what is several in {source}: a file says this from one side "
-                "only, so they are left out."
+                f"# {self.unsaid} modules or weights of {target} hold what is several in {source}: a file says this from one "
+                "side only, so they are left out; a comparison finds them by itself."
             )
 
     def _sections(self, spelled_out: set[int]) -> dict[str, dict[str, _Line]]:
@@ -208,7 +210,10 @@ class _Draft:
                 continue
             section = self._class_of(whole)
             targets = [self._parameter(bundle, n, self.there.unwrapped(partner)) for n in range(len(bundle.parts[0]))]
-            text = f"    {_quoted(slot)}: {{to: [{', '.join(map(_quoted, targets))}]{self._how(bundle)}}}"
+            how = self._how(bundle)
+            listed = f"{{to: [{', '.join(map(_quoted, targets))}]{how}}}"
+            is_name = len(targets) == 1 and not bundle.stacked and not how
+            text = f"    {_quoted(slot)}: {_quoted(targets[0]) if is_name else listed}"
             if (section, text) not in said:
                 said.add((section, text))
                 yield section, text

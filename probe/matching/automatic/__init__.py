@@ -44,6 +44,7 @@ def complete(matching: Matching, a: Outline, b: Outline) -> Matching:
     found = _started(matching, kept, a, b)
     if len(found.of_a) < len(a) and len(found.of_b) < len(b):
         _match_all(found, kept)
+    _drop_homeless(found)
     for pair in doubtful:
         if pair.a not in found.of_a and pair.b not in found.of_b:
             kept.append(pair)
@@ -138,6 +139,17 @@ def _match_all(found: Found, kept: list[Pair]) -> None:
             found.pair(i, j, Reason.SAME_VALUES, _FAR)
     match_inner(found)
     match_alone(found)
+
+
+def _drop_homeless(found: Found) -> None:
+    """Forget weights that lie in one of a module without a partner: there is nothing to compare them at."""
+    for bundle in list(found.weight_bundles):
+        partners, parts = (found.of_b, found.parts) if bundle.side == "A" else (found.of_a, found.parts_b)
+        if bundle.whole[0] not in partners:
+            found.weight_bundles.remove(bundle)
+            for row in bundle.parts:
+                for module, _ in row:
+                    parts.pop(module, None)
 
 
 def _is_open(found: Found, pair: Pair) -> bool:

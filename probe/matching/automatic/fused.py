@@ -171,7 +171,8 @@ def stacked(found: Found, chain_a: Sequence[int], chain_b: Sequence[int], confid
             views[whole, weight.slot] = View(weight.slot, (0, 2, 1))
     found.weight_bundles += bundles
     found.pair(i, j, Reason.SAME_STRUCTURE, min(_STACKED, confidence))
-    below = (k for bundle in bundles for row in bundle.parts for k, _ in row)
+    below = [k for bundle in bundles for row in bundle.parts for k, _ in row]
+    below += [member for member in members if mine.tree.children[member]]  # they hold nothing else
     (found.parts if side == "A" else found.parts_b).update(dict.fromkeys(below, whole))
 
 

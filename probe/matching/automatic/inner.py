@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from probe.matching.automatic import likeness, values
 from probe.matching.automatic.likeness import kind_of
@@ -15,6 +15,8 @@ _SAMPLES = 6
 _LIGHT = 0.1
 _MOST_SURE = 0.95
 _ALONE = 0.75
+_SMALL = 64
+"""modules below one in which what has weights is looked for at any depth"""
 _SEVERAL_THINGS = ("rotary", "dropout")
 """kinds of which one is not as good as another"""
 
@@ -23,7 +25,8 @@ def match_inner(found: Found) -> None:
     """Pair the modules that hold others, the surest first; no pair lies across another."""
     a, b = found.a, found.b
     totals_a, totals_b = _totals(a), _totals(b)
-    embeddings_a, embeddings_b = _embeddings(a), _embeddings(b)
+    embeddings_a, embeddings_b = _counted(a, "embedding"), _counted(b, "embedding")
+    norms_a, norms_b = _counted(a, "norm"), _counted(b, "norm")
     scored = []
     for i in range(1, len(a)):
         if not a.tree.children[i] or i in found.of_a or i in found.parts or i in found.ignored_a:
@@ -32,6 +35,8 @@ def match_inner(found: Found) -> None:
         for j in _candidates(found, held, totals_a[i], totals_b):
             if embeddings_a[i] != embeddings_b[j]:
                 continue  # one is given tokens, the other what an embedding made of them
+            if norms_a[i] != norms_b[j] and 0 in (norms_a[i], norms_b[j]):
+                continue  # one returns what it computes, the other that normed
             both = sum(_weight(a, k) for k, other in held if other is not None and b.is_below(other, j))
             whole_b = totals_b[j]
             if both and whole_b:
@@ -65,11 +70,11 @@ def _totals(side: Outline) -> list[float]:
     return found
 
 
-def _embeddings(side: Outline) -> list[int]:
-    """Return how many embeddings stand below each module."""
+def _counted(side: Outline, kind: str) -> list[int]:
+    """Return how many modules of a kind, with nothing inside, stand below each module."""
     found = [0] * len(side)
     for index in reversed(side.preorder):
-        if not side.tree.children[index] and kind_of(side.tree.class_name(index)) == "embedding":
+        if not side.tree.children[index] and kind_of(side.tree.class_name(index)) == kind:
             found[index] += 1
         parent = side.tree.modules[index].parent
         if parent >= 0:
@@ -88,8 +93,8 @@ def _partner(found: Found, i: int) -> int | None:
 
 def _shared_of_b(found: Found, i: int, j: int) -> float:
     """Return how much of what a module of B holds is in a module of A."""
-    other = {**found.parts_b, **found.of_b}
-    return sum(_weight(found.b, k) for k in _held(found.b, j) if k in other and found.a.is_below(other[k], i))
+    partners = ((k, found.of_b.get(k, found.parts_b.get(k))) for k in _held(found.b, j))
+    return sum(_weight(found.b, k) for k, other in partners if other is not None and found.a.is_below(other, i))
 
 
 def _candidates(found: Found, held: list[tuple[int, int | None]], total: float, totals_b: list[float]) -> Iterator[int]:
@@ -143,18 +148,20 @@ def _certainty(found: Found, i: int) -> tuple[float, Reason]:
 def match_alone(found: Found) -> None:
     """Pair what is left of a kind alone on both sides below two modules that are a pair."""
     for i, j in list(found.of_a.items()):
-        mine = _left_by_kind(found.a, i, {**found.parts, **found.of_a})
-        theirs = _left_by_kind(found.b, j, {**found.parts_b, **found.of_b}) if mine else {}
+        mine = _left_by_kind(found.a, i, found.has_a)
+        theirs = _left_by_kind(found.b, j, found.has_b) if mine else {}
         for kind, left in mine.items():
             right = theirs.get(kind, [])
             if len(left) == len(right) == 1 and kind[0] and kind[0] not in _SEVERAL_THINGS:
                 found.pair(left[0], right[0], Reason.SAME_STRUCTURE, _ALONE * found.confidence(i))
 
 
-def _left_by_kind(side: Outline, top: int, done: dict[int, int]) -> dict[tuple[object, ...], list[int]]:
+def _left_by_kind(side: Outline, top: int, is_done: Callable[[int], bool]) -> dict[tuple[object, ...], list[int]]:
     found: dict[tuple[object, ...], list[int]] = {}
-    for k in side.children(top):
-        if k not in done and not side.tree.children[k]:
+    is_small = side.end[top] - side.begin[top] < _SMALL
+    for k in _held(side, top) if is_small else side.children(top):
+        is_near = side.tree.modules[k].parent == top
+        if not side.tree.children[k] and not is_done(k) and (is_near or side.weights[k]):
             shapes = tuple(sorted(w.shape for w in side.weights[k]))
             found.setdefault((kind_of(side.tree.class_name(k)), shapes), []).append(k)
     return found

@@ -91,6 +91,9 @@ def match_inside(found: Found, top_a: int, top_b: int, confidence: float) -> lis
     """Pair what stands inside two modules; return the blocks that are to be looked into next."""
     a = _Opened(found.a, top_a, found.order_a, found.of_a.__contains__, found.ignored_a)
     b = _Opened(found.b, top_b, found.order_b, found.of_b.__contains__, found.ignored_b)
+    for opened, top, is_paired in ((a, top_a, found.has_a(top_a)), (b, top_b, found.has_b(top_b))):
+        if opened.side.weights[top] and not is_paired:  # weights of its own, beside those inside
+            opened.singles.append(top)
     inner: list[tuple[int, int, float]] = []
     met: dict[int, int] = {}
     while size := max(a.largest, b.largest):
@@ -128,14 +131,19 @@ def _met(found: Found, mine: list[Chain], theirs: list[Chain]) -> Iterator[tuple
     for i, j in by_values.items():
         yield i, j, _SURE
     left_a = [i for i in range(len(mine)) if i not in by_values]
-    left_b = [j for j in range(len(theirs)) if j not in by_values.values()]
+    elected = set(by_values.values())
+    left_b = [j for j in range(len(theirs)) if j not in elected]
+    done_a: set[int] = set()
+    done_b: set[int] = set()
     for which in () if found.lacks_sizes else (0, 1, 2):
         for i, j, group in _one_each(
             found, mine, theirs, left_a, left_b, lambda side, k, which=which: side.prints[which][k]
         ):
             yield i, j, _sure(found, mine[i][0], group)
-            left_a.remove(i)
-            left_b.remove(j)
+            done_a.add(i)
+            done_b.add(j)
+        left_a = [i for i in left_a if i not in done_a]
+        left_b = [j for j in left_b if j not in done_b]
     rows = [("rows", found.a, mine, left_a), ("rows", found.b, theirs, left_b)]
     keyed = [_groups(side, chains, left, _rows_key) for _, side, chains, left in rows]
     for key, group in keyed[0].items():
@@ -204,7 +212,9 @@ def _elected(found: Found, mine: list[Chain], theirs: list[Chain]) -> dict[int, 
             if 2 * votes[best] > len(known):
                 chosen[place] = best, votes[best]
     result: dict[int, int] = {}
+    used: set[int] = set()
     for place, (other, _) in sorted(chosen.items(), key=lambda item: -item[1][1]):
-        if other not in result.values():
+        if other not in used:
+            used.add(other)
             result[place] = other
     return result

@@ -55,11 +55,19 @@ class Found:
 
     def pair(self, i: int, j: int, reason: Reason, confidence: float) -> bool:
         """Keep a pair unless either has a partner."""
-        if i in self.of_a or j in self.of_b or i in self.parts or j in self.parts_b:
+        if self.has_a(i) or self.has_b(j):
             return False
         self.of_a[i], self.of_b[j] = j, i
         self.why[i] = reason, round(confidence, 3)
         return True
+
+    def has_a(self, i: int) -> bool:
+        """Tell whether a module of A has a partner, or is part of one."""
+        return i in self.of_a or i in self.parts
+
+    def has_b(self, j: int) -> bool:
+        """Tell whether a module of B has a partner, or is part of one."""
+        return j in self.of_b or j in self.parts_b
 
     def confidence(self, i: int) -> float:
         """Return how sure the pair of a module of A is."""

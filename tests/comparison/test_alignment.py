@@ -1,0 +1,83 @@
+"""Calls are aligned by what they were given: one too many, or another order, shifts nothing behind it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import probe
+from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy_tensor import Tensor
+from probe.comparison.result import Verdict
+from tests.comparison.planted import Recorder
+from tests.toys import plain_step
+
+WIDTH = 6
+
+
+class Reused(nn.Module):
+    """One layer, run several times; what it is given is scaled before each."""
+
+    def __init__(self, factors: tuple[float, ...], extra: int | None = None) -> None:
+        nn.manual_seed(0)
+        super().__init__(layer=nn.Linear(WIDTH, WIDTH), head=nn.Linear(WIDTH, WIDTH))
+        self.factors, self.extra = factors, extra
+
+    def forward(self, x: Tensor) -> Tensor:
+        total = x
+        for n, factor in enumerate(self.factors):
+            if n == self.extra:
+                self.layer(x * 7.0)  # nobody uses it
+            total = total + self.layer(x * factor)
+        return self.head(total)
+
+
+def step(model: Any, optimizer: Any, number: int) -> Tensor:
+    x = Tensor(np.random.default_rng(number).standard_normal((4, WIDTH)).astype(np.float32))
+    loss = model(x).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+
+def test_an_extra_call_in_the_middle_shifts_nothing(run: Recorder) -> None:
+    a = run(Reused((1.0, 2.0, 3.0)), step=step)
+    b = run(Reused((1.0, 2.0, 3.0), extra=1), step=step)
+    for pair, name in (((a, b), "B"), ((b, a), "A")):
+        found = probe.compare(*pair)
+        assert found.verdict is Verdict.ALIGNED, found.first_divergence
+        text = f"step 0: layer is called more often in {name}: of 4 calls, number 1 has no counterpart"
+        assert text in found.warnings
+        inputs = [slot for slot in found["layer"] if slot.role.label == "input"]
+        assert len(inputs) == 3 and {slot.metrics.status.value for slot in inputs} == {"equal"}
+
+
+def test_calls_in_another_order_are_paired_by_what_they_are_given(run: Recorder) -> None:
+    a = run(Reused((1.0, 2.0, 3.0)), step=step)
+    b = run(Reused((3.0, 1.0, 2.0)), step=step)
+    found = probe.compare(a, b)
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
+    assert "step 0: B calls in another order than A, told by what they are given: layer" in found.warnings
+
+
+def test_as_many_calls_that_nothing_contradicts_keep_their_order(run: Recorder) -> None:
+    a = run(Reused((1.0, 2.0, 3.0)), step=step)
+    b = run(Reused((1.0, 2.5, 3.0)), step=step)
+    found = probe.compare(a, b)
+    assert found.verdict is Verdict.DIVERGED
+    assert [slot.call for slot in found["layer"] if slot.role.label == "input"] == [0, 1, 2]
+    assert not any("order" in text or "more often" in text for text in found.warnings)
+
+
+def test_the_extra_call_is_the_odd_one_even_without_hashes(run: Recorder) -> None:
+    a = run(Reused((1.0, 2.0, 3.0)), step=step)
+    close = Reused((1.0 + 1e-6, 2.0 + 1e-6, 3.0 + 1e-6), extra=2)
+    found = probe.compare(a, run(close, step=step))
+    assert "step 0: layer is called more often in B: of 4 calls, number 2 has no counterpart" in found.warnings
+
+
+def test_a_model_whose_calls_agree_is_told_nothing(run: Recorder) -> None:
+    found = probe.compare(run(step=plain_step), run(step=plain_step))
+    assert found.verdict is Verdict.ALIGNED and not found.warnings

@@ -1,0 +1,367 @@
+"""Pairs without a mapping: by sizes, by order, by values; and what must not be paired."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from probe.adapters import numpy_nn as nn
+from probe.mapping import LayerMapping, parse_mapping
+from probe.matching import Known, Matching, Reason, match
+from probe.matching.automatic import complete, outline, outline_of, without_guesses
+from probe.matching.draft import draft
+from probe.records import ModuleInfo, ParameterInfo
+from probe.store.reader import Reader
+from probe.tree import Tree
+from tests.toys import GPT, LAYERS, WIDTH, SequenceFirst, gpt, record
+
+Shapes = dict[str, tuple[str, dict[str, tuple[int, ...]]]]
+"""by path: class, and the shapes of the weights"""
+
+
+def nothing(_: int) -> frozenset[object]:
+    return frozenset()
+
+
+def side(model: Shapes) -> tuple[list[ModuleInfo], list[ParameterInfo]]:
+    index = {path: i for i, path in enumerate(model)}
+    modules = [
+        ModuleInfo(path, kind, index[path.rpartition(".")[0]] if path else -1) for path, (kind, _) in model.items()
+    ]
+    parameters = [
+        ParameterInfo((f"{path}.{slot}" if path else slot,), index[path], slot, shape, "float32", True)
+        for path, (_, slots) in model.items()
+        for slot, shape in slots.items()
+    ]
+    return modules, parameters
+
+
+def found(a: Shapes, b: Shapes) -> tuple[Matching, Tree, Tree]:
+    sides = [outline(*side(model)) for model in (a, b)]
+    certain = match(sides[0].tree, sides[1].tree, LayerMapping(), nothing, nothing)
+    return complete(certain, *sides), sides[0].tree, sides[1].tree
+
+
+def names(a: Shapes, b: Shapes) -> dict[str, str]:
+    matching, tree_a, tree_b = found(a, b)
+    return {tree_a.path(pair.a): tree_b.path(pair.b) for pair in matching.pairs}
+
+
+def recorded(a: Path, b: Path) -> tuple[Matching, Tree, Tree]:
+    with Reader(a) as first, Reader(b) as second:
+        sides = outline_of(first), outline_of(second)
+        certain = match(sides[0].tree, sides[1].tree, LayerMapping(), nothing, nothing)
+        return complete(certain, *sides), sides[0].tree, sides[1].tree
+
+
+H, F = 8, 24
+HF: Shapes = {
+    "": ("Llama", {}), "model": ("LlamaModel", {}), "model.embed": ("Embedding", {"weight": (50, H)}),
+    "model.layers": ("ModuleList", {}),
+}  # fmt: skip
+META: Shapes = {"": ("Transformer", {}), "tok": ("Embedding", {"weight": (50, H)}), "layers": ("ModuleList", {})}
+MEGATRON: Shapes = {
+    "": ("GPTModel", {}), "embedding": ("LanguageModelEmbedding", {}),
+    "embedding.word": ("VocabParallelEmbedding", {"weight": (50, H)}), "decoder": ("TransformerBlock", {}),
+    "decoder.layers": ("ModuleList", {}),
+}  # fmt: skip
+for n in range(3):
+    HF[f"model.layers.{n}"] = ("LlamaLayer", {})
+    HF[f"model.layers.{n}.self_attn"] = ("LlamaAttention", {})
+    for name, rows in (("q_proj", H), ("k_proj", H // 2), ("v_proj", H // 2), ("o_proj", H)):
+        HF[f"model.layers.{n}.self_attn.{name}"] = ("Linear", {"weight": (rows, H)})
+    HF[f"model.layers.{n}.mlp"] = ("LlamaMLP", {})
+    for name, shape in (("gate_proj", (F, H)), ("up_proj", (F, H)), ("down_proj", (H, F))):
+        HF[f"model.layers.{n}.mlp.{name}"] = ("Linear", {"weight": shape})
+    HF[f"model.layers.{n}.input_layernorm"] = ("RMSNorm", {"weight": (H,)})
+    HF[f"model.layers.{n}.post_attention_layernorm"] = ("RMSNorm", {"weight": (H,)})
+    META[f"layers.{n}"] = ("TransformerBlock", {})
+    META[f"layers.{n}.attention"] = ("Attention", {})
+    for name, rows in (("wq", H), ("wk", H // 2), ("wv", H // 2), ("wo", H)):
+        META[f"layers.{n}.attention.{name}"] = ("Linear", {"weight": (rows, H)})
+    META[f"layers.{n}.feed_forward"] = ("FeedForward", {})
+    for name, shape in (("w1", (F, H)), ("w2", (H, F)), ("w3", (F, H))):
+        META[f"layers.{n}.feed_forward.{name}"] = ("Linear", {"weight": shape})
+    META[f"layers.{n}.attention_norm"] = ("RMSNorm", {"weight": (H,)})
+    META[f"layers.{n}.ffn_norm"] = ("RMSNorm", {"weight": (H,)})
+    MEGATRON[f"decoder.layers.{n}"] = ("TransformerLayer", {})
+    MEGATRON[f"decoder.layers.{n}.input_layernorm"] = ("RMSNorm", {"weight": (H,)})
+    MEGATRON[f"decoder.layers.{n}.self_attention"] = ("SelfAttention", {})
+    MEGATRON[f"decoder.layers.{n}.self_attention.linear_proj"] = ("RowParallelLinear", {"weight": (H, H)})
+    MEGATRON[f"decoder.layers.{n}.self_attention.linear_qkv"] = ("ColumnParallelLinear", {"weight": (2 * H, H)})
+    MEGATRON[f"decoder.layers.{n}.pre_mlp_layernorm"] = ("RMSNorm", {"weight": (H,)})
+    MEGATRON[f"decoder.layers.{n}.mlp"] = ("MLP", {})
+    MEGATRON[f"decoder.layers.{n}.mlp.linear_fc1"] = ("ColumnParallelLinear", {"weight": (2 * F, H)})
+    MEGATRON[f"decoder.layers.{n}.mlp.linear_fc2"] = ("RowParallelLinear", {"weight": (H, F)})
+HF |= {"model.norm": ("RMSNorm", {"weight": (H,)}), "lm_head": ("Linear", {"weight": (50, H)})}
+META |= {"norm": ("RMSNorm", {"weight": (H,)}), "output": ("Linear", {"weight": (50, H)})}
+MEGATRON |= {
+    "decoder.final": ("RMSNorm", {"weight": (H,)}), "output_layer": ("ColumnParallelLinear", {"weight": (50, H)}),
+}  # fmt: skip
+
+
+def test_other_names_and_another_nesting() -> None:
+    pairs = names(HF, META)
+    assert len(pairs) == len(HF) - 1, "all but LlamaModel, which Meta's has no module for"
+    for n in range(3):
+        assert pairs[f"model.layers.{n}.self_attn.k_proj"] == f"layers.{n}.attention.wk"
+        assert pairs[f"model.layers.{n}.mlp.up_proj"] == f"layers.{n}.feed_forward.w3"
+        assert pairs[f"model.layers.{n}.input_layernorm"] == f"layers.{n}.attention_norm"
+        assert pairs[f"model.layers.{n}.mlp"] == f"layers.{n}.feed_forward"
+    assert pairs["model.norm"] == "norm" and pairs["lm_head"] == "output" and "model" not in pairs
+
+
+def test_layers_that_are_one_on_the_other_side() -> None:
+    matching, hf, megatron = found(HF, MEGATRON)
+    assert {tuple(hf.path(part).rpartition(".")[2] for part in bundle.parts) for bundle in matching.bundles} == {
+        ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"),
+    }  # fmt: skip
+    assert all(bundle.side == "A" for bundle in matching.bundles)
+    first = {(hf.path(pair.a), megatron.path(pair.b)) for pair in matching.pairs}
+    assert ("model.layers.1.self_attn.q_proj", "decoder.layers.1.self_attention.linear_qkv") in first
+    assert ("model.layers.1.self_attn.o_proj", "decoder.layers.1.self_attention.linear_proj") in first
+    assert ("model", "decoder") not in first, "one is given tokens, the other what the embedding made of them"
+    assert [hf.path(i) for i in matching.only_a] == ["model"], "parts of bundles are not left over"
+
+
+def test_both_directions_find_the_same() -> None:
+    for a, b in ((HF, META), (HF, MEGATRON), (META, MEGATRON)):
+        assert {(y, x) for x, y in names(a, b).items()} == set(names(b, a).items())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_scrambled_names(seed: int) -> None:
+    rng = random.Random(seed)
+    new: dict[str, str] = {}
+
+    def renamed(path: str) -> str:
+        parts = path.split(".")
+        return ".".join(
+            part if part.isdigit() or not part else new.setdefault(part, "".join(rng.choices("abcdefghij", k=8)))
+            for part in parts
+        )
+
+    scrambled = {renamed(path): what for path, what in META.items()}
+    right = {x: renamed(y) for x, y in names(HF, META).items()}
+    pairs = names(HF, scrambled)
+    hits = sum(right.get(x) == y for x, y in pairs.items())
+    assert hits / len(pairs) >= 0.98 and hits / len(right) >= 0.85
+
+
+def test_a_guess_says_that_it_is_one() -> None:
+    matching, *_ = found(HF, META)
+    guessed = [pair for pair in matching.pairs if pair.reason is not Reason.SAME_PATH]
+    assert guessed and all(pair.reason is Reason.SAME_STRUCTURE and 0 < pair.confidence < 1 for pair in guessed)
+    least = min(pair.confidence for pair in guessed)
+    kept = without_guesses(matching, least + 0.01)
+    assert {pair.confidence > least for pair in kept.pairs} == {True}
+    lost = {pair.a for pair in matching.pairs} - {pair.a for pair in kept.pairs}
+    assert lost <= set(kept.only_a), "what is not trusted is left over, not gone"
+
+
+def test_a_longer_list_without_values_is_no_sure_thing() -> None:
+    longer = {path: what for path, what in META.items() if not path.startswith("layers.2")}
+    matching, tree_a, _ = found(HF, longer)
+    sure = {tree_a.path(pair.a): pair.confidence for pair in matching.pairs}
+    assert all(value < 0.6 for path, value in sure.items() if path.startswith("model.layers.0"))
+
+
+def test_what_only_wraps_or_does_nothing_is_not_missed() -> None:
+    plain: Shapes = {"": ("Net", {}), "a": ("Linear", {"weight": (4, 3)}), "b": ("Linear", {"weight": (5, 4)})}
+    padded: Shapes = {
+        "": ("Other", {}), "body": ("Sequential", {}), "body.0": ("Linear", {"weight": (4, 3)}),
+        "body.1": ("Identity", {}), "body.2": ("Dropout", {}), "body.3": ("Linear", {"weight": (5, 4)}),
+    }  # fmt: skip
+    matching, _, tree = found(plain, padded)
+    assert names(plain, padded) == {"": "", "a": "body.0", "b": "body.3"}
+    assert not matching.only_a and not matching.only_b
+    assert tree.path(matching.pairs[-1].b) == "body.3"
+
+
+def test_experts_in_a_list_against_stacked_ones() -> None:
+    apart: Shapes = {"": ("Moe", {}), "gate": ("Linear", {"weight": (4, H)}), "experts": ("ModuleList", {})}
+    for n in range(4):
+        apart[f"experts.{n}"] = ("MLP", {})
+        for name, shape in (("w1", (F, H)), ("w3", (F, H)), ("w2", (H, F))):
+            apart[f"experts.{n}.{name}"] = ("Linear", {"weight": shape})
+    one: Shapes = {
+        "": ("Moe", {}), "router": ("Linear", {"weight": (4, H)}),
+        "inner": ("Experts", {"gate_up_proj": (4, 2 * F, H), "down_proj": (4, H, F)}),
+    }  # fmt: skip
+    matching, tree_a, tree_b = found(apart, one)
+    assert names(apart, one)["experts"] == "inner"
+    bundles = {bundle.whole[1]: bundle for bundle in matching.weight_bundles}
+    assert {tree_b.path(bundle.whole[0]) for bundle in bundles.values()} == {"inner"}
+    rows = bundles["gate_up_proj"].parts
+    assert [[tree_a.path(k) for k, _ in row] for row in rows] == [
+        [f"experts.{n}.w1", f"experts.{n}.w3"] for n in range(4)
+    ]
+    assert bundles["gate_up_proj"].stacked and not matching.only_a
+
+
+def test_a_place_in_a_sequence_is_no_proof() -> None:
+    plain: Shapes = {
+        "": ("Net", {}), "0": ("Linear", {"weight": (4, 3)}), "1": ("ReLU", {}), "2": ("Linear", {"weight": (5, 4)}),
+    }  # fmt: skip
+    more: Shapes = {
+        "": ("Net", {}), "0": ("Linear", {"weight": (4, 3)}), "1": ("BatchNorm1d", {"weight": (4,)}), "2": ("ReLU", {}),
+        "3": ("Linear", {"weight": (5, 4)}),
+    }  # fmt: skip
+    assert names(plain, more) == {"": "", "0": "0", "1": "2", "2": "3"}
+
+
+def test_equal_paths_stay_pairs_where_nothing_better_is_found() -> None:
+    a: Shapes = {"": ("Net", {}), "act": ("ReLU", {})}
+    b: Shapes = {"": ("Net", {}), "act": ("Linear", {"weight": (3, 3)})}
+    matching, *_ = found(a, b)
+    assert [pair.reason for pair in matching.pairs] == [Reason.SAME_PATH] * 2
+
+
+# ---- with values ----------------------------------------------------------------------------------------
+
+
+class Longer(GPT):
+    """A model with a layer more."""
+
+
+def with_layers(*numbers: int) -> GPT:
+    """Return the model with these of its layers, drawn ones where there is no such."""
+    model, other = gpt(), gpt(seed=7)
+    layers = list(model.layers)
+    model.layers = nn.ModuleList(*(layers[n] if n < LAYERS else list(other.layers)[0] for n in numbers))
+    return model
+
+
+def other_names(model: GPT) -> SequenceFirst:
+    return SequenceFirst(model)
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_an_inserted_layer_is_the_one_that_is_left(tmp_path: Path, task: str) -> None:
+    a = record(tmp_path / "a.h5", with_layers(0, 1, 2), task=task)
+    b = record(tmp_path / "b.h5", other_names(with_layers(0, 9, 1, 2)), task=task)
+    for one, other, forwards in ((a, b, True), (b, a, False)):
+        matching, tree_a, tree_b = recorded(one, other)
+        pairs = {tree_a.path(pair.a): tree_b.path(pair.b) for pair in matching.pairs}
+        pairs = pairs if forwards else {y: x for x, y in pairs.items()}
+        assert pairs["layers.1.attn.q"] == "decoder.layers.2.self_attention.query"
+        assert pairs["layers.2.mlp"] == "decoder.layers.3.mlp" and pairs["layers.0"] == "decoder.layers.0"
+        tree, left = (tree_b, matching.only_b) if forwards else (tree_a, matching.only_a)
+        assert "decoder.layers.1" in [tree.path(i) for i in left]
+        assert not [
+            tree.path(i) for i in left if not tree.path(i).startswith(("decoder.layers.1", "embedding", "decoder"))
+        ]
+
+
+def test_swapped_layers_are_told_by_their_weights(tmp_path: Path) -> None:
+    a = record(tmp_path / "a.h5", with_layers(0, 1, 2))
+    b = record(tmp_path / "b.h5", other_names(with_layers(0, 2, 1)))
+    matching, tree_a, tree_b = recorded(a, b)
+    pairs = {tree_a.path(pair.a): tree_b.path(pair.b) for pair in matching.pairs}
+    assert pairs["layers.1"] == "decoder.layers.2" and pairs["layers.2.mlp.up"] == "decoder.layers.1.mlp.up"
+
+
+def test_values_make_pairs_surer(tmp_path: Path) -> None:
+    a = record(tmp_path / "a.h5", gpt())
+    b = record(tmp_path / "b.h5", other_names(gpt()))
+    c = record(tmp_path / "c.h5", other_names(gpt(seed=3)))
+    same, tree, _ = recorded(a, b)
+    other, *_ = recorded(a, c)
+    assert {pair.a for pair in same.pairs} == {pair.a for pair in other.pairs}, "structure alone finds them too"
+    q = tree.by_path["layers.1.attn.q"]
+    reasons = [next(pair for pair in each.pairs if pair.a == q) for each in (same, other)]
+    assert [pair.reason for pair in reasons] == [Reason.SAME_VALUES, Reason.SAME_STRUCTURE]
+    assert reasons[0].confidence > reasons[1].confidence
+
+
+@pytest.mark.parametrize("task", ["statistics", "structure"])
+def test_a_draft_says_what_it_was_drafted_from(tmp_path: Path, task: str) -> None:
+    a = record(tmp_path / "a.h5", gpt(), task=task)
+    b = record(tmp_path / "b.h5", other_names(gpt()), task=task)
+    with Reader(a) as first, Reader(b) as second:
+        sides = [Known(Tree(each.modules), each.parameters, each.info.model_config) for each in (first, second)]
+        certain = match(*sides, LayerMapping(), nothing, nothing)
+        matching = complete(certain, outline_of(first), outline_of(second))
+    text = draft(matching, *sides, ("a.h5", "b.h5"))
+    again = match(*sides, parse_mapping(text, "the draft"), nothing, nothing)
+    assert {(pair.a, pair.b) for pair in again.pairs} == {(pair.a, pair.b) for pair in matching.pairs}
+    assert not again.warnings
+    assert "layers.1" not in text and "layers.0" not in text, "one line for all layers"
+    assert "\nAttention:\n  q: query" in text
+
+
+def test_a_draft_with_parts_says_how_they_lie() -> None:
+    matching, *_ = found(HF, MEGATRON)
+    sides = [
+        Known(Tree(modules), parameters, {"num_query_groups": 2}) for modules, parameters in map(side, (HF, MEGATRON))
+    ]
+    text = draft(matching, *sides, ("hf.h5", "megatron.h5"))
+    assert "Keys are modules of megatron.h5, values those of hf.h5." in text
+    assert "  linear_fc1: [gate_proj, up_proj]  # same structure, 0.80" in text
+    again = match(*sides, parse_mapping(text, "the draft"), nothing, nothing)
+    assert {(pair.a, pair.b) for pair in again.pairs} == {(pair.a, pair.b) for pair in matching.pairs}
+    assert set(again.bundles) == set(matching.bundles)
+
+
+def test_one_class_in_two_places_gets_a_section_for_each() -> None:
+    def model(names: tuple[str, str, str, str]) -> Shapes:
+        made: Shapes = {"": ("Net", {})}
+        for at, (tower, width) in enumerate(((names[0], 4), (names[1], 6))):
+            made[tower] = (f"Tower{names[0]}{at}", {})
+            for n in range(2):
+                made[f"{tower}.{n}"] = (f"Layer{names[0]}", {})
+                made[f"{tower}.{n}.{names[2 + at]}"] = ("Linear", {"weight": (width, width)})
+                made[f"{tower}.{n}.last{names[0]}"] = ("Linear", {"weight": (width + 1, width)})
+        return made
+
+    a, b = model(("image", "text", "inner", "inner")), model(("visual", "words", "proj", "core"))
+    matching, *_ = found(a, b)
+    sides = [Known(Tree(modules), parameters) for modules, parameters in map(side, (a, b))]
+    text = draft(matching, *sides)
+    assert '"/image.*":\n  inner: proj' in text and '"/text.*":\n  inner: core' in text
+    again = match(*sides, parse_mapping(text, "the draft"), nothing, nothing)
+    assert {(pair.a, pair.b) for pair in again.pairs} == {(pair.a, pair.b) for pair in matching.pairs}
+
+
+def test_fused_rows_are_read_where_values_are_stored(tmp_path: Path) -> None:
+    """Group by group, as Megatron lays them: sizes alone would not tell it from one after the other."""
+
+    class Fused(nn.Module):
+        def forward(self, x):  # type: ignore[no-untyped-def]
+            return self.qkv(x)
+
+    class Apart(nn.Module):
+        def forward(self, x):  # type: ignore[no-untyped-def]
+            return self.q(x), self.k(x), self.v(x)
+
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((rows, WIDTH)).astype(np.float32) for rows in (8, 4, 4))
+    whole = np.concatenate([part.reshape(2, -1, WIDTH) for part in (q, k, v)], axis=1).reshape(16, WIDTH)
+
+    def linear(weight: np.ndarray) -> nn.Linear:
+        made = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+        made.weight = nn.Parameter(weight)
+        return made
+
+    import probe
+    from probe.adapters.numpy_tensor import Tensor
+
+    models = Apart(q=linear(q), k=linear(k), v=linear(v)), Fused(qkv=linear(whole))
+    for name, model in zip("ab", models, strict=True):
+        model.config = {"num_key_value_heads": 2}
+        with probe.capture(model, tmp_path / f"{name}.h5", task="tensor"):
+            model(Tensor(np.ones((2, WIDTH), np.float32)))
+            probe.step()
+    sides = []
+    with Reader(tmp_path / "a.h5") as first, Reader(tmp_path / "b.h5") as second:
+        for each in (first, second):
+            made = outline_of(each)
+            made.config = {"num_key_value_heads": 2}
+            sides.append(made)
+        certain = match(sides[0].tree, sides[1].tree, LayerMapping(), nothing, nothing)
+        matching = complete(certain, *sides)
+    assert [bundle.groups for bundle in matching.bundles] == [2]
+    assert matching.pairs[-1].reason is Reason.SAME_VALUES
