@@ -16,6 +16,7 @@ from probe.comparison.divergence import MIN_COVERAGE, Comparison, compare
 from probe.comparison.result import Verdict
 from probe.conversion import convert_checkpoint
 from probe.conversion.name_mappings import imported
+from probe.curve_comparison.command import curves_command
 from probe.errors import ProbeError
 from probe.layouts import FRAMEWORKS
 from probe.report import inspect, table, text
@@ -220,6 +221,9 @@ def convert_command(
     console = Console(highlight=False)
     Console(highlight=False, width=max(_TABLE_WIDTH, console.width), soft_wrap=True).print(conversion_table(plan))
     click.echo(f"{len(plan.moves)} tensors are in {text.harmless(str(target))}", err=True)
+
+
+main.add_command(curves_command)
 
 
 def compare_main() -> None:
