@@ -30,8 +30,8 @@ class Tolerance:
 
 
 KINDS = {
-    LOSS: Tolerance(0.03, 0.01, 1e-4, 0.002, 0.002, is_relative=False, spikes_count=True),
-    GRAD_NORM: Tolerance(0.0, 0.10, 5e-3, 0.0, 0.05, is_relative=True, spikes_count=False),
+    LOSS: Tolerance(0.03, 0.01, 1e-5, 0.002, 0.002, is_relative=False, spikes_count=True),
+    GRAD_NORM: Tolerance(0.0, 0.10, 1e-4, 0.0, 0.05, is_relative=True, spikes_count=False),
     LR: Tolerance(0.0, 1e-6, 1e-6, 0.0, 1e-6, is_relative=True, spikes_count=True),
 }
 """Loss: M's case ends with differences below 0.03, its standard allows 1 % on average; at lr = 0 it calls 0.001 per step
