@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from probe.comparison.guards import grouped
 from probe.curve_comparison.names import GRAD_NORM, LOSS, LR
-from probe.curve_comparison.norms import LocalNorms
+from probe.curve_comparison.norms import LocalNorms, NormResult
 from probe.curve_comparison.parameters import SettingDifference
 from probe.curve_comparison.recorded import TOTAL
 from probe.curve_comparison.result import Finding, FindingKind, SeriesResult
@@ -17,6 +18,7 @@ from probe.curve_comparison.tolerance import AHEAD, WARM_UP, is_loss
 
 _MOST_NAMED = 4
 _GROWN = 0.5
+_ALIKE = 0.02
 TOTALS = (GRAD_NORM, TOTAL)
 """what the global gradient norm is called: as it was logged, else from the recorded gradients"""
 
@@ -134,6 +136,9 @@ def _of_norms(norms: LocalNorms, series: list[SeriesResult]) -> list[Finding]:
         f"norm {lead.a:.4g} in A, {lead.b:.4g} in B ({_ratio(lead.a, lead.b)}; up to {percent(lead.limit)} is noise)"
     )
     if norms.is_about_all:
+        factor = _common_factor(first)
+        if factor:
+            shown += f"; all of them are {factor:.4g} times those of A"
         text = f"the gradient norms of {len(first)} of {len(norms.results)} parameters leave the noise band, most {lead.name_a}: {shown}"
         return [Finding(FindingKind.NORM, step, lead.name_a, text, HINTS["norm all"])]
     names = grouped([each.name_a for each in first], _MOST_NAMED)
@@ -141,6 +146,13 @@ def _of_norms(norms: LocalNorms, series: list[SeriesResult]) -> list[Finding]:
     alone = " alone" if not others or min(others) > step else ""
     text = f"the gradient norm of {names}{alone} leaves the noise band: {shown}"
     return [Finding(FindingKind.NORM, step, lead.name_a, text, HINTS["norm alone"])]
+
+
+def _common_factor(first: Sequence[NormResult]) -> float:
+    """Return the one factor between the norms of all parameters, or 0 where there is none."""
+    ratios = [each.b / each.a for each in first if each.a and math.isfinite(each.b / each.a)]
+    middle = float(np.median(ratios)) if ratios else 0.0
+    return middle if all(abs(ratio - middle) <= _ALIKE * middle for ratio in ratios) else 0.0
 
 
 def _ratio(a: float, b: float) -> str:

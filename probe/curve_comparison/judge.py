@@ -23,7 +23,7 @@ from probe.curve_comparison.reading import read_curves
 from probe.curve_comparison.result import CurveComparison, Finding, SeriesResult
 from probe.curve_comparison.series import RunCurves
 from probe.curve_comparison.standard import StandardVerdict, judge_standard
-from probe.curve_comparison.tolerance import decides, tolerance_of
+from probe.curve_comparison.tolerance import LEAST_16_BIT, LOCAL_NORM, decides, tolerance_of
 from probe.errors import ConfigError
 from probe.mapping import LayerMapping, load_mapping
 from probe.matching import Direction
@@ -162,7 +162,9 @@ class _Judge:
         known_a, known_b = {mine for mine, _, _ in pairs}, {theirs for _, theirs, _ in pairs}
         only_a = tuple(name for name in self.a.norms if name not in known_a)
         only_b = tuple(name for name in self.b.norms if name not in known_b)
-        return judge_norms(pairs, only_a, only_b)
+        models = (self.a.model, self.b.model)
+        is_narrow = any(model is not None and model.has_16_bits for model in models)
+        return judge_norms(pairs, only_a, only_b, LEAST_16_BIT if is_narrow else LOCAL_NORM.least)
 
     def _standard(self, series: list[SeriesResult]) -> StandardVerdict:
         by_name = {each.name: each for each in series}

@@ -68,7 +68,10 @@ class LocalNorms:
 
 
 def judge_norms(
-    pairs: list[tuple[str, str, PairedSeries]], only_a: tuple[str, ...], only_b: tuple[str, ...]
+    pairs: list[tuple[str, str, PairedSeries]],
+    only_a: tuple[str, ...],
+    only_b: tuple[str, ...],
+    least: float = LOCAL_NORM.least,
 ) -> LocalNorms:
     """Judge the norms of all paired parameters together.
 
@@ -82,6 +85,8 @@ def judge_norms(
         names in A and B, and the two series
     only_a, only_b
         parameters without a counterpart
+    least
+        relative differences below this are noise
     """
     if not pairs:
         return LocalNorms((), only_a, only_b)
@@ -89,7 +94,7 @@ def judge_norms(
     a, b = (_grid(pairs, steps, side) for side in ("a", "b"))
     scale = np.fmax(np.fmax(np.abs(a), np.abs(b)), _least_of_kind([name for name, _, _ in pairs], a, b))
     errors = _relative(np.abs(b - a), scale)
-    limits = _limits(errors, _baseline(pairs, steps, scale))
+    limits = _limits(errors, _baseline(pairs, steps, scale), least)
     one_sided = np.isfinite(a) != np.isfinite(b)
     for row, (_, _, pair) in enumerate(pairs):
         one_sided[row] &= np.isin(steps, pair.steps)
@@ -150,14 +155,14 @@ def _baseline(pairs: list[tuple[str, str, PairedSeries]], steps: np.ndarray, sca
     return np.maximum.accumulate(_relative(widest, scale), axis=1)
 
 
-def _limits(errors: np.ndarray, baseline: np.ndarray) -> np.ndarray:
+def _limits(errors: np.ndarray, baseline: np.ndarray, least: float) -> np.ndarray:
     """Return what is noise, of every parameter and step."""
     middle = _median(errors) if len(errors) >= FEWEST else np.zeros(errors.shape[1])
     before = history_of(middle)  # infinite in the first steps
     before = np.where(np.arange(len(middle)) < WARM_UP, GAIN * middle, before)
     own = history_of(errors)
     own[:, :WARM_UP] = 0.0
-    narrow = np.maximum(np.maximum(own, before[None]), LOCAL_NORM.least)
+    narrow = np.maximum(np.maximum(own, before[None]), least)
     narrow[:, :WARM_UP] = np.minimum(narrow[:, :WARM_UP], LOCAL_NORM.relative)
     return np.maximum(narrow, baseline)
 

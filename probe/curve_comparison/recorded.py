@@ -12,6 +12,7 @@ from probe.records import Phase, Role
 from probe.store.reader import Reader
 
 KIND = "probe recording"
+_NARROW = (b"bfloat16", b"float16", b"float8")
 TOTAL = "grad_norm of the recorded gradients"
 """name of the norm of all recorded gradients together, as the optimizer used them (after clipping)"""
 
@@ -45,7 +46,7 @@ def _model(reader: Reader) -> RecordedModel:
     rich = np.unique(records["step"][records["hash_kind"] != 0])
     return RecordedModel(
         reader.info.run_id, reader.modules, reader.parameters, {step: found for step, found in groups.items() if found},
-        frozenset(map(int, rich)),
+        frozenset(map(int, rich)), any(dtype.startswith(_NARROW) for dtype in np.unique(records["dtype"]).tolist()),
     )  # fmt: skip
 
 

@@ -53,6 +53,8 @@ class RecordedModel:
     """the optimizer's parameter groups, by step"""
     full_steps: frozenset[int]
     """steps of which more than norms was recorded"""
+    has_16_bits: bool = False
+    """something that was recorded is of a 16-bit (or narrower) floating-point type"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,8 @@ as expected, so an offset of 0.002 is none. Gradient norm: M's standard, 10 %. L
 neighbours miss 3 % of 3e-5 by an absolute 1e-6. ``least``: C."""
 OTHER = Tolerance(0.0, 0.01, 1e-4, 0.0, 0.01, is_relative=True, spikes_count=False)
 LOCAL_NORM = KINDS[GRAD_NORM]
+LEAST_16_BIT = 2e-3
+"""what takes the place of ``least`` for local norms where 16-bit numbers were recorded: half a unit of bfloat16"""
 
 WARM_UP = 16
 """steps after which what went before says how large the noise is (C)"""
