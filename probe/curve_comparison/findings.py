@@ -52,12 +52,24 @@ _RANK = {FindingKind.NONFINITE: 0, FindingKind.BAND: 1, FindingKind.NORM: 2, Fin
 
 def find(series: list[SeriesResult], norms: LocalNorms, settings: tuple[SettingDifference, ...]) -> list[Finding]:
     """Return what is apart, in the order of cause."""
-    found = [finding for each in series if each.decides for finding in _of_series(each, settings)]
+    found = [finding for each in _said_once(series) if each.decides for finding in _of_series(each, settings)]
     found += _of_norms(norms, series)
     return sorted(found, key=lambda each: (each.kind in _LAST, each.step, _RANK[each.kind], each.series != LOSS))
 
 
 _LAST = (FindingKind.BIASED, FindingKind.STANDARD)
+
+
+def _said_once(series: list[SeriesResult]) -> list[SeriesResult]:
+    """Leave out the norm of the recorded gradients where the logged one says the same."""
+    logged = next((each for each in series if each.name == GRAD_NORM), None)
+    return [
+        each
+        for each in series
+        if each.name != TOTAL
+        or logged is None
+        or (each.first_out, each.is_biased) != (logged.first_out, logged.is_biased)
+    ]
 
 
 def of_standard(standard: StandardVerdict, step: int) -> list[Finding]:
@@ -69,7 +81,7 @@ def _of_series(each: SeriesResult, settings: tuple[SettingDifference, ...]) -> l
     found = []
     if each.band.first is not None:
         found.append(_out(each, each.band.first, settings))
-    if each.is_biased:
+    if each.is_biased and (is_loss(each.name) or not found):
         found.append(_biased(each, settings))
     return found
 
