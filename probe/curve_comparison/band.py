@@ -39,7 +39,7 @@ def band_of(pair: PairedSeries, tolerance: Tolerance) -> Band:
     one_sided = np.isfinite(pair.a) != np.isfinite(pair.b)
     if spread is None:
         widest = np.maximum(np.maximum(tolerance.absolute, tolerance.relative * scale), pair.resolution)
-        narrow = np.minimum(widest, np.maximum(least, _history(pair, tolerance) * _unit(pair, tolerance)))
+        narrow = np.minimum(widest, np.maximum(least, _history(pair, tolerance)))
         apart = np.nan_to_num(np.abs(pair.difference))
         gross = one_sided | ((apart > widest) & tolerance.spikes_count)
         first = first_sustained(_over(apart, pair, tolerance), _over(narrow, pair, tolerance), gross)
@@ -81,8 +81,9 @@ def _unit(pair: PairedSeries, tolerance: Tolerance) -> np.ndarray:
 
 
 def _history(pair: PairedSeries, tolerance: Tolerance) -> np.ndarray:
-    """Return `GAIN` times the largest difference among the last `HISTORY` steps; infinite in the first `WARM_UP`."""
-    return history_of(_over(np.nan_to_num(np.abs(pair.difference)), pair, tolerance))
+    """Return how far B may lie from A after what the last `HISTORY` steps showed; infinite in the first `WARM_UP`."""
+    limits = history_of(_over(np.nan_to_num(np.abs(pair.difference)), pair, tolerance))
+    return np.multiply(limits, _unit(pair, tolerance), out=np.full(len(pair), np.inf), where=np.isfinite(limits))
 
 
 def history_of(errors: np.ndarray) -> np.ndarray:

@@ -33,10 +33,12 @@ class Guards:
         the runs
     shift
         how their steps are paired
+    is_chosen
+        the user said which curves decide
     """
 
-    def __init__(self, a: RunCurves, b: RunCurves, shift: Shift) -> None:
-        self.a, self.b, self.shift = a, b, shift
+    def __init__(self, a: RunCurves, b: RunCurves, shift: Shift, is_chosen: bool) -> None:
+        self.a, self.b, self.shift, self.is_chosen = a, b, shift, is_chosen
         self.warnings: list[str] = [f"{side}: {text}" for side, run in (("A", a), ("B", b)) for text in run.notes]
         self.doubts: list[str] = []
         self.is_worthless = False
@@ -87,7 +89,7 @@ class Guards:
             )
         elif not any(len(each.pair) for each in deciding):
             self._doubt(f"no step in common: A has {_range(self.a)}, B has {_range(self.b)}; --steps A:B pairs others")
-        elif not any(each.name == LOSS for each in deciding) and all(each.name != LOSS for each in series):
+        elif not self.is_chosen and not any(each.name == LOSS for each in deciding):
             self._doubt("no loss on both sides: give it to probe.step(loss=...), or log it")
         self.blocks_standard = bool(self.doubts)
         for each in deciding:

@@ -90,7 +90,7 @@ class _Judge:
         self, a: RunCurves, b: RunCurves, further: list[RunCurves], shift: Shift, only: list[str] | None
     ) -> None:
         self.a, self.b, self.shift, self.only = a, b, shift, only
-        self.guards = Guards(a, b, shift)
+        self.guards = Guards(a, b, shift, only is not None)
         self.further = self.guards.usable(further)
 
     def judged(

@@ -175,7 +175,7 @@ def _differences(a: np.ndarray, b: np.ndarray) -> list[float]:
     apart = np.abs(b - a)
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = np.where(apart == 0, 0.0, apart / np.abs(a))
-    return [float(apart[0]), float(relative[0]), float(apart.mean()), float(relative.mean())]
+    return [float(apart[0]), float(relative[0]), math.fsum(apart) / len(a), math.fsum(relative) / len(a)]
 
 
 def _pairs(pair: PairedSeries) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -199,7 +199,8 @@ def _fail(pair: list[Criterion]) -> bool:
 
 
 def _both(absolute: Criterion, relative: Criterion) -> str:
-    return f"{_said(absolute)} and {_said(relative).split(', ')[-1]}"
+    name = absolute.name.partition(",")[0]
+    return f"{name} {absolute.shown} and {relative.shown}, expected {absolute.wanted} or {relative.wanted}"
 
 
 def _said(each: Criterion) -> str:
