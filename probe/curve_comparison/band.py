@@ -43,6 +43,9 @@ def band_of(pair: PairedSeries, tolerance: Tolerance) -> Band:
         apart = np.nan_to_num(np.abs(pair.difference))
         gross = one_sided | ((apart > widest) & tolerance.spikes_count)
         first = first_sustained(_over(apart, pair, tolerance), _over(narrow, pair, tolerance), gross)
+        if first is not None:  # what is wrong must not make the band wider
+            frozen = _over(narrow, pair, tolerance)[first] * _unit(pair, tolerance)
+            narrow[first:] = np.minimum(narrow, np.maximum(frozen, least))[first:]
         return Band(pair.a - narrow, pair.a + narrow, first, one_sided | (apart > narrow))
     allowed = np.maximum(np.minimum(tolerance.offset or np.inf, tolerance.offset_relative * scale), least)
     runs = np.vstack([pair.a[None], pair.others])

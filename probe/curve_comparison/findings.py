@@ -99,11 +99,11 @@ def _out(each: SeriesResult, at: int, settings: tuple[SettingDifference, ...]) -
         return Finding(
             FindingKind.SETTING, step, each.name, f"{each.name} is {a:.6g} in A and {b:.6g} in B", HINTS["lr"]
         )
-    if each.band.out[at + 1 :].sum() == 0 and at + 1 < len(pair):
-        hint = HINTS["spike"]
-    elif is_gradual(each):
+    if is_gradual(each):
         text += "; it drifted there, no step did it alone"
         hint = "; ".join(map(str, settings[:_MOST_NAMED])) or HINTS["late"]
+    elif at + 1 < len(pair) and not each.band.out[at + 1 : at + AHEAD].any():
+        hint = HINTS["spike"]
     elif is_loss(each.name):
         hint = HINTS["loss at once" if at == 0 else "loss after agreement"]
     else:

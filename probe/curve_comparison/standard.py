@@ -135,7 +135,7 @@ def _told_apart(value: float, limit: float, digits: int, factor: float, unit: st
     for more in range(digits, 12):
         text = f"{value * factor:.{more}f}"
         rounded_away = value != 0 and float(text) == 0 and more < digits + 3
-        if not rounded_away and (value == limit or text != f"{limit * factor:.{more}f}"):
+        if not rounded_away and (math.isclose(value, limit, rel_tol=1e-9) or text != f"{limit * factor:.{more}f}"):
             break
     return text + unit
 

@@ -14,7 +14,8 @@ _LABEL = 10
 
 
 def drawn(result: SeriesResult, width: int = WIDTH) -> str:
-    """Return two small plots: A and B (``·`` where they are the same), and B − A with the steps out of the band.
+    """Return two small plots: A and B (``·`` where they are the same), and B − A,
+    where it is largest, with the steps out of the band.
 
     Parameters
     ----------
@@ -29,7 +30,7 @@ def drawn(result: SeriesResult, width: int = WIDTH) -> str:
     lines = [f"{plain(result.name)}   A and B (· both)"]
     lines += _curves(a, b)
     lines += ["", f"{plain(result.name)}   B − A (x out of the noise band)"]
-    lines += _difference(_means(pair.difference, columns), [bool(result.band.out[rows].any()) for rows in columns])
+    lines += _difference(_extremes(pair.difference, columns), [bool(result.band.out[rows].any()) for rows in columns])
     first, last = str(int(pair.steps[0])), str(int(pair.steps[-1]))
     room = max(len(columns) - len(first), 1)
     lines.append(f"{'step':>{_LABEL}} {first}{last:>{room}}")
@@ -44,6 +45,16 @@ def _means(values: np.ndarray, columns: list[np.ndarray]) -> np.ndarray:
         if len(known):
             means[index] = known.mean()
     return means
+
+
+def _extremes(values: np.ndarray, columns: list[np.ndarray]) -> np.ndarray:
+    """Return the finite value farthest from 0 in each column, NaN where there is none."""
+    found = np.full(len(columns), np.nan)
+    for index, rows in enumerate(columns):
+        known = values[rows][np.isfinite(values[rows])]
+        if len(known):
+            found[index] = known[np.abs(known).argmax()]
+    return found
 
 
 def _curves(a: np.ndarray, b: np.ndarray) -> list[str]:

@@ -42,7 +42,7 @@ LOCAL_NORM = KINDS[GRAD_NORM]
 LEAST_16_BIT = 2e-3
 """what takes the place of ``least`` for local norms where 16-bit numbers were recorded: half a unit of bfloat16"""
 
-WARM_UP = 16
+WARM_UP = 8
 """steps after which what went before says how large the noise is (C)"""
 HISTORY = 100
 """steps that are looked back on"""
