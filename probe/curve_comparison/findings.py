@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -45,6 +46,9 @@ HINTS = {
 }
 """what to look at, by what was found"""
 
+_OF_BACKWARD = {HINTS["gradient"], HINTS["norm alone"], HINTS["norm all"]}
+"""what holds only where nothing before it is wrong"""
+
 _RANK = {FindingKind.NONFINITE: 0, FindingKind.BAND: 1, FindingKind.NORM: 2, FindingKind.SETTING: 3, FindingKind.BIASED: 4,
          FindingKind.STANDARD: 5}  # fmt: skip
 """inside a step the loss comes before gradients, the update behind them; what is about all steps comes last"""
@@ -54,7 +58,11 @@ def find(series: list[SeriesResult], norms: LocalNorms, settings: tuple[SettingD
     """Return what is apart, in the order of cause."""
     found = [finding for each in _said_once(series) if each.decides for finding in _of_series(each, settings)]
     found += _of_norms(norms, series)
-    return sorted(found, key=lambda each: (each.kind in _LAST, each.step, _RANK[each.kind], each.series != LOSS))
+    found.sort(key=lambda each: (each.kind in _LAST, each.step, _RANK[each.kind], each.series != LOSS))
+    return [
+        each if index == 0 or each.hint not in _OF_BACKWARD else replace(each, hint="")
+        for index, each in enumerate(found)
+    ]
 
 
 _LAST = (FindingKind.BIASED, FindingKind.STANDARD)
@@ -149,7 +157,7 @@ def _of_norms(norms: LocalNorms, series: list[SeriesResult]) -> list[Finding]:
     )
     if norms.is_about_all:
         factor = _common_factor(first)
-        if factor:
+        if abs(factor - 1) > _ALIKE and factor:
             shown += f"; all of them are {factor:.4g} times those of A"
         text = f"the gradient norms of {len(first)} of {len(norms.results)} parameters leave the noise band, most {lead.name_a}: {shown}"
         return [Finding(FindingKind.NORM, step, lead.name_a, text, HINTS["norm all"])]

@@ -75,7 +75,7 @@ def _curves(axis: Any, answer: CurveComparison, each: SeriesResult) -> None:
     axis.plot(pair.steps, pair.a, color=_A, lw=1.6, label="A", **_dots(pair.steps))
     axis.plot(pair.steps, pair.b, color=_B, lw=0.9, label="B", **_dots(pair.steps))
     axis.set_title(plain(each.name), loc="left", fontsize=10)
-    axis.legend(fontsize=8, frameon=False, loc="upper right", ncols=3)
+    _legend(axis)
     _finish(axis, each)
 
 
@@ -90,7 +90,7 @@ def _difference(axis: Any, each: SeriesResult) -> None:
     if most > 0:
         axis.set_ylim(-_ROOM * most, _ROOM * most)
     axis.set_title(f"{plain(each.name)}: B − A, {each.judgement}", loc="left", fontsize=10)
-    axis.legend(fontsize=8, frameon=False, loc="upper left", ncols=2)
+    _legend(axis)
     _finish(axis, each)
 
 
@@ -102,7 +102,7 @@ def _norms(axes: Any, answer: CurveComparison) -> None:
     left.plot(lead.pair.steps, lead.pair.a, color=_A, lw=1.6, label="A")
     left.plot(lead.pair.steps, lead.pair.b, color=_B, lw=0.9, label="B")
     left.set_title(f"gradient norm of {plain(lead.name_a, 60)}", loc="left", fontsize=10)
-    left.legend(fontsize=8, frameon=False, loc="upper right", ncols=2)
+    _legend(left)
     for each in gone[:_MOST_NORMS]:
         scale = np.maximum(np.abs(each.pair.a), np.abs(each.pair.b))
         apart = np.divide(each.pair.b - each.pair.a, scale, out=np.zeros(len(scale)), where=scale > 0)
@@ -123,6 +123,11 @@ def _finish(axis: Any, each: SeriesResult) -> None:
         axis.ticklabel_format(axis="y", style="sci", scilimits=(-3, 3))
     axis.grid(alpha=0.25)
     axis.margins(x=0.01)
+
+
+def _legend(axis: Any) -> None:
+    """Put the legend beside the title, where it hides no curve."""
+    axis.legend(fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=3, borderaxespad=0.0)
 
 
 def _dots(steps: np.ndarray) -> dict[str, Any]:

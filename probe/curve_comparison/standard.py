@@ -137,7 +137,7 @@ def _told_apart(value: float, limit: float, digits: int, factor: float, unit: st
         rounded_away = value != 0 and float(text) == 0 and more < digits + 3
         if not rounded_away and (math.isclose(value, limit, rel_tol=1e-9) or text != f"{limit * factor:.{more}f}"):
             break
-    return text + unit
+    return (text if value == 0 or float(text) else f"<{10.0**-more:.{more}f}") + unit
 
 
 def _loss_criteria(loss: PairedSeries | None, missing: list[str]) -> list[Criterion]:

@@ -17,7 +17,7 @@ from probe.report.text import LONGEST_LIST, headline, plain
 
 _STYLE = {Verdict.ALIGNED: "bold green", Verdict.DIVERGED: "bold red", Verdict.UNDECIDED: "bold yellow"}
 _WIDTH = 120
-_NAME = 34
+_NAME = 36
 _MOST_CURVES = 12
 _MOST_NORMS = 5
 
