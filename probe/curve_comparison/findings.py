@@ -116,7 +116,7 @@ def _out(each: SeriesResult, at: int, settings: tuple[SettingDifference, ...]) -
         hint = HINTS["loss at once" if at == 0 else "loss after agreement"]
     else:
         hint = HINTS["gradient"]
-    return Finding(FindingKind.BAND, step, each.name, text, hint)
+    return Finding(FindingKind.BAND, step, each.name, text, hint, not is_gradual(each))
 
 
 def is_gradual(each: SeriesResult) -> bool:
@@ -142,7 +142,7 @@ def _biased(each: SeriesResult, settings: tuple[SettingDifference, ...]) -> Find
         hint = HINTS["late"]
     if settings:
         hint = "; ".join(str(setting) for setting in settings[:_MOST_NAMED])
-    return Finding(FindingKind.BIASED, first, each.name, text, hint)
+    return Finding(FindingKind.BIASED, first, each.name, text, hint, is_sudden=False)
 
 
 def _of_norms(norms: LocalNorms, series: list[SeriesResult]) -> list[Finding]:

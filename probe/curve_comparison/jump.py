@@ -17,7 +17,7 @@ Mapping = str | Path | Sections[str, Any] | None
 
 _MOST_STEPS = 64
 """steps in common that are compared here; of longer recordings the command is named"""
-_OF_STEPS = (FindingKind.BAND, FindingKind.NORM, FindingKind.NONFINITE)
+_FIRST_STEPS = "it grew: record the first steps in full on both sides, probe.start(model, path, steps=[0, 1])"
 
 
 def jump(
@@ -28,31 +28,35 @@ def jump(
     Where both recordings hold that step in full, they are compared. `probe.compare` takes all common steps of two
     files, so this is done for short recordings only.
     """
-    first = next((each for each in findings if each.kind in _OF_STEPS), None)
-    if first is None:
-        return None, ""
+    first = next((each for each in findings if each.kind is not FindingKind.STANDARD), None)
+    if first is None or first.kind is FindingKind.SETTING:
+        return None, ""  # a setting is the place itself
     steps = _wanted(first, a)
     if a.model is None or b.model is None:
-        return None, _to_record(steps, a)
+        return None, _to_record(steps, a) if first.is_sudden else _FIRST_STEPS
     full = sorted(a.model.full_steps & {step - shift.to_b for step in b.model.full_steps})
-    if first.step not in full:
+    if steps[-1] not in full:
         return None, _to_record(steps, a)
     command = f"probe compare {a.path} {b.path}" + (f" -lm {mapping}" if isinstance(mapping, (str, Path)) else "")
     if len(full) > _MOST_STEPS or shift.to_b:
-        return None, f"both recordings hold step {first.step} in full: {command}"
+        return None, f"both recordings hold step {steps[-1]} in full: {command}"
     try:
         found = compare(a.path, b.path, mapping, direction=direction).first_divergence
     except ProbeError:
-        return None, f"both recordings hold step {first.step} in full: {command}"
+        return None, f"both recordings hold step {steps[-1]} in full: {command}"
     if found is None:
         return None, f"{command} finds no wrong place in what is recorded in full ({_said(full)})"
     return found, command
 
 
 def _wanted(first: Finding, a: RunCurves) -> list[int]:
-    """Return the steps to record: that of the finding, and the one before, whose update may have caused it."""
-    steps = [int(step) for series in a.series.values() for step in series.steps[:1]]
-    return [step for step in (first.step - 1, first.step) if not steps or step >= min(steps)]
+    """Return the steps to record: that of the finding, and the one before, whose update may have caused it.
+
+    What grew was there from the beginning: of that, the first two steps.
+    """
+    least = min((int(series.steps[0]) for series in a.series.values()), default=0)
+    steps = [first.step - 1, first.step] if first.is_sudden else [least, least + 1]
+    return [step for step in steps if step >= least]
 
 
 def _to_record(steps: list[int], a: RunCurves) -> str:

@@ -67,18 +67,20 @@ def _norms(reader: Reader) -> dict[str, Series]:
     """Return the norm of every gradient as the optimizer used it, by the parameter's name."""
     records = reader.records
     used = records[(records["phase"] == Phase.UPDATE) & (records["role"] == Role.PARAM_GRAD)]
-    used = used[np.argsort(used["step"], kind="stable")]
+    if not len(used):
+        return {}
     keys = used["module"].astype(np.int64) << 32 | used["slot"].astype(np.int64)
+    order = np.lexsort((used["step"], keys))
+    used, keys = used[order], keys[order]
     found: dict[str, Series] = {}
-    for key in np.unique(keys):
-        rows = used[keys == key]
-        last = np.append(rows["step"][1:] != rows["step"][:-1], True)
-        rows = rows[last]
-        path, slot = reader.modules[int(key >> 32)].path, reader.slots[int(key & 0xFFFFFFFF)]
+    for rows, key in zip(
+        np.split(used, np.flatnonzero(np.diff(keys)) + 1), np.unique(keys).tolist(), strict=len(used) > 0
+    ):
+        rows = rows[np.append(rows["step"][1:] != rows["step"][:-1], True)]
+        path, slot = reader.modules[key >> 32].path, reader.slots[key & 0xFFFFFFFF]
         name = f"{path}.{slot}" if path else slot
         bad = (rows["nan"] + rows["posinf"] + rows["neginf"]) > 0
-        values = np.where(bad, np.nan, rows["norm"])
-        found[name] = Series(name, rows["step"].astype(np.int64), values, name)
+        found[name] = Series(name, rows["step"].astype(np.int64), np.where(bad, np.nan, rows["norm"]), name)
     return found
 
 

@@ -47,6 +47,8 @@ class Finding:
     """name of the curve, or of the parameter"""
     text: str
     hint: str = ""
+    is_sudden: bool = True
+    """it began in this step, and did not grow there"""
 
     def as_json(self) -> dict[str, object]:
         """Return the fields by their names in JSON."""
