@@ -159,6 +159,17 @@ def test_offsets(difference: np.ndarray, sign: Sign) -> None:
     assert judge_signs(difference, 0.002).sign is sign
 
 
+def test_an_offset_of_the_last_quarter_is_named(tmp_path: Path) -> None:
+    a = write_csv(tmp_path / "a.csv", loss=losses())
+    late = np.where(np.arange(1000) >= 750, 0.004, 0.0)
+    found = curves(a, write_csv(tmp_path / "b.csv", loss=losses() + 0.002 * wave(1000) + late))
+    assert (found.verdict, [each.kind for each in found.findings], found.first_step) == ("diverged", ["biased"], 750)
+    assert found.findings[0].text.startswith(
+        "loss is biased from step 750 on: B − A is +0.004 on average and has one sign in "
+    )
+    assert curves(a, write_csv(tmp_path / "c.csv", loss=losses() + 0.002 * wave(1000))).verdict == "aligned"
+
+
 # The noise band
 
 
@@ -251,6 +262,14 @@ def test_a_spread_that_is_narrower_than_the_built_in_limits_counts(tmp_path: Pat
     b = write_csv(tmp_path / "b.csv", loss=losses() + 0.06 * wave(1000, 9.7))
     found = curves(a, b, noise=[again])
     assert (found.verdict, found.findings[0].kind) == ("diverged", "band")
+
+
+def test_b_may_lie_beyond_two_runs_of_a_by_twice_their_spread(tmp_path: Path) -> None:
+    a, again = baseline(tmp_path, 0.0)  # never more than 0.01 apart
+    within = write_csv(tmp_path / "b.csv", loss=losses() + 0.019 * wave(1000, 9.7))
+    assert curves(a, within, noise=[again]).verdict == "aligned"
+    band = curves(a, within, noise=[again])["loss"].band
+    assert 0.0199 <= (band.high - losses()).min() and (band.high - losses()).max() <= 0.03
 
 
 def test_a_run_that_is_bit_equal_to_a_shows_no_noise(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ _STRETCHES = (1, 2, 4)
 def judge_offset(pair: PairedSeries, tolerance: Tolerance) -> SignJudgement:
     """Judge the signed difference of a pair of curves.
 
-    An offset is held against every run of A: B that lies between two of them has none. Beyond them, it has one
-    from the multiple `WIDENED` of their own largest offset on.
+    The offset is that from the nearest run of A, and may be the multiple `WIDENED` of the largest between these: B that
+    lies between two of them has none.
 
     Returns
     -------
@@ -44,7 +44,5 @@ def _of_stretch(pair: PairedSeries, rows: np.ndarray, tolerance: Tolerance) -> S
         allowed = max(allowed, float(pair.resolution[rows].mean()))
     if len(runs) > 1:
         allowed = max(allowed, WIDENED.get(len(runs), 1.0) * (max(offsets) - min(offsets)))
-        if min(offsets) < 0 < max(offsets):
-            allowed = np.inf
     nearest = runs[int(np.abs(offsets).argmin())]
     return judge_signs(pair.b[rows] - nearest, allowed, first)
