@@ -54,7 +54,8 @@ def first(size: float, steps: int = 1024) -> np.ndarray:
     [
         (first(0.0049), 0.5, 1.0, "aligned"),  # 0.98 %, but absolute below 0.005
         (first(0.00501), 0.5, 1.0, "diverged"),
-        (first(0.005), 0.5, 1.0, "diverged"),  # below, not at
+        (first(0.005), 0.0, 1.0, "diverged"),  # below, not at; relative to 0 it is infinite
+        (first(0.00499), 0.0, 1.0, "aligned"),
         (first(0.0199), 4.0, 1.0, "aligned"),  # 0.4975 %
         (first(0.0201), 4.0, 1.0, "diverged"),
         (first(-0.0199), 4.0, 1.0, "aligned"),
