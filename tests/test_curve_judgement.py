@@ -294,7 +294,9 @@ def test_a_run_compared_with_itself_is_undecided(tmp_path: Path) -> None:
     a = write_csv(tmp_path / "a.csv", loss=losses())
     copy = shutil.copy(a, tmp_path / "copy.csv")
     for other in (a, copy):
-        assert verdict_of(curves(a, other)) == ("undecided", "A and B are the same run: it was compared with itself")
+        for steps in (None, "0:5"):
+            found = curves(a, other, steps=steps)
+            assert verdict_of(found) == ("undecided", "A and B are the same run: it was compared with itself")
 
 
 def test_no_step_in_common_is_undecided(tmp_path: Path) -> None:
