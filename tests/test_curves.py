@@ -17,6 +17,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import probe
+from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy_tensor import Tensor
 from probe.cli import main
 from probe.curve_comparison import CurveComparison
 from probe.curve_comparison.recorded import TOTAL
@@ -146,13 +148,13 @@ def test_parameters_are_paired_by_a_mapping(runs: Path, tmp_path: Path) -> None:
                 x = x + layer(x)
             return self.out(self.norm(x))
 
-    probe.adapters.numpy_nn.manual_seed(0)
+    nn.manual_seed(0)
     for name, model in (("a.h5", Model()), ("b.h5", Renamed())):
         with probe.capture(model, tmp_path / name, task="norms"):
             for _ in range(3):
-                loss = model(probe.adapters.numpy_tensor.Tensor(np.arange(4))).sum()
+                loss = model(Tensor(np.arange(4))).sum()
                 loss.backward()
-                optimizer = probe.adapters.numpy_nn.SGD(model.parameters(), 0.0)
+                optimizer = nn.SGD(model.parameters(), 0.0)
                 optimizer.step()
                 optimizer.zero_grad()
                 probe.step(loss=loss)
@@ -163,6 +165,49 @@ def test_parameters_are_paired_by_a_mapping(runs: Path, tmp_path: Path) -> None:
     assert not found.norms.only_a and ("head.weight", "out.weight") in {
         (n.name_a, n.name_b) for n in found.norms.results
     }
+
+
+class Split(nn.Module):
+    def __init__(self) -> None:
+        super().__init__(q=nn.Linear(4, 6), k=nn.Linear(4, 2), v=nn.Linear(4, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.q(x) * self.q(x)).sum() + (self.k(x) * self.v(x)).sum()
+
+
+class Fused(nn.Module):
+    """The same in one Linear."""
+
+    def __init__(self, split: Split) -> None:
+        super().__init__(qkv=nn.Linear(4, 10))
+        parts = (split.q, split.k, split.v)
+        self.qkv.weight.data[...] = np.concatenate([part.weight.data for part in parts])
+        self.qkv.bias.data[...] = np.concatenate([part.bias.data for part in parts])
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.qkv(x)
+        q, k, v = y[:, :6], y[:, 6:8], y[:, 8:]
+        return (q * q).sum() + (k * v).sum()
+
+
+def test_norms_of_weights_that_lie_in_one_on_the_other_side(tmp_path: Path) -> None:
+    split = Split()
+    for name, model in (("a.h5", split), ("b.h5", Fused(split))):
+        optimizer = nn.SGD(model.parameters(), 0.0)
+        with probe.capture(model, tmp_path / name, task="norms"):
+            for step in range(4):
+                loss = model(Tensor(np.float32(np.arange(8).reshape(2, 4) + step) / 8))
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                probe.step(loss=loss)
+    for first, second in ("ab", "ba"):
+        found = probe.curves(tmp_path / f"{first}.h5", tmp_path / f"{second}.h5", {"Fused": {"qkv": ["q", "k", "v"]}})
+        names = [sorted((each.name_a, each.name_b), key=len)[::-1] for each in found.norms.results]
+        assert sorted(map(tuple, names)) == [
+            ("q.bias + k.bias + v.bias", "qkv.bias"), ("q.weight + k.weight + v.weight", "qkv.weight"),
+        ]  # fmt: skip
+        assert (found.verdict, found.norms.only_a, found.norms.only_b) == ("aligned", (), ())
 
 
 # The command

@@ -15,10 +15,10 @@ from probe.curve_comparison.band import Band, band_of
 from probe.curve_comparison.guards import Guards
 from probe.curve_comparison.jump import jump
 from probe.curve_comparison.names import LOSS, is_of_the_machine
-from probe.curve_comparison.norms import LocalNorms, judge_norms
+from probe.curve_comparison.norms import LocalNorms, combined, judge_norms
 from probe.curve_comparison.offsets import judge_offset
 from probe.curve_comparison.pairing import Shift, pair
-from probe.curve_comparison.parameters import direction_named, paired_names, setting_differences
+from probe.curve_comparison.parameters import Counterpart, counterparts, direction_named, setting_differences
 from probe.curve_comparison.reading import read_curves
 from probe.curve_comparison.result import CurveComparison, Finding, SeriesResult
 from probe.curve_comparison.series import RunCurves
@@ -94,13 +94,14 @@ class _Judge:
         self.further = self.guards.usable(further)
 
     def judged(
-        self, names: dict[str, str], by_standard: bool, place: Callable[[list[Finding]], Place]
+        self, names: list[Counterpart], by_standard: bool, place: Callable[[list[Finding]], Place]
     ) -> CurveComparison:
         series = [self._judge(name) for name in self._names()]
         norms = self._norms(names)
         settings = ()
+        single = {each.a[0]: each.b[0] for each in names if len(each.a) == len(each.b) == 1}
         if self.a.model is not None and self.b.model is not None:
-            settings = setting_differences(self.a.model, self.b.model, names, self.shift.to_b)
+            settings = setting_differences(self.a.model, self.b.model, single, self.shift.to_b)
         found = findings.find(series, norms, settings)
         verdict_by_standard = self._standard(series)
         if by_standard:
@@ -141,25 +142,27 @@ class _Judge:
         band = band_of(paired, tolerance) if len(paired) else _no_band()
         return SeriesResult(name, paired, band, judge_offset(paired, tolerance), counts)
 
-    def parameters(self, mapping: LayerMapping, direction: Direction | None) -> dict[str, str]:
-        """Return which parameter of B each of A is."""
+    def parameters(self, mapping: LayerMapping, direction: Direction | None) -> list[Counterpart]:
+        """Return which parameters of B those of A are."""
         if self.a.model is None or self.b.model is None:
-            return {}
-        names, said = paired_names(self.a.model, self.b.model, mapping, direction)
+            return []
+        names, said = counterparts(self.a.model, self.b.model, mapping, direction)
         self.guards.warnings += said
         return names
 
-    def _norms(self, names: dict[str, str]) -> LocalNorms:
+    def _norms(self, names: list[Counterpart]) -> LocalNorms:
         if not self.a.norms or not self.b.norms or self.only is not None:
             return LocalNorms((), (), ())
-        pairs = []
-        for mine, theirs in names.items():
-            if mine in self.a.norms and theirs in self.b.norms:
-                others = [run.norms[mine] for run in self.further if mine in run.norms]
-                paired = pair(self.a.norms[mine], self.b.norms[theirs], others, self.shift)
-                if len(paired):
-                    pairs.append((mine, theirs, paired))
-        known_a, known_b = {mine for mine, _, _ in pairs}, {theirs for _, theirs, _ in pairs}
+        pairs, known_a, known_b = [], set(), set()
+        for each in names:
+            if any(name not in self.a.norms for name in each.a) or any(name not in self.b.norms for name in each.b):
+                continue
+            others = [combined(run.norms, each.a) for run in self.further if all(name in run.norms for name in each.a)]
+            paired = pair(combined(self.a.norms, each.a), combined(self.b.norms, each.b), others, self.shift)
+            if len(paired):
+                pairs.append((" + ".join(each.a), " + ".join(each.b), paired))
+                known_a.update(each.a)
+                known_b.update(each.b)
         only_a = tuple(name for name in self.a.norms if name not in known_a)
         only_b = tuple(name for name in self.b.norms if name not in known_b)
         models = (self.a.model, self.b.model)

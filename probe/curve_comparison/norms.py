@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from probe.curve_comparison.band import first_sustained, history_of
 from probe.curve_comparison.pairing import PairedSeries
+from probe.curve_comparison.series import Series
 from probe.curve_comparison.tolerance import GAIN, LOCAL_NORM, VANISHING, WARM_UP, WIDENED
 
 FEWEST = 4
@@ -65,6 +68,16 @@ class LocalNorms:
     def is_about_all(self) -> bool:
         """Tell whether more than half of the parameters leave in the same step."""
         return len(self.first) > _MOST_ALONE * len(self.results)
+
+
+def combined(norms: Mapping[str, Series], names: Sequence[str]) -> Series:
+    """Return the norm of several gradients together, at the steps that all of them have."""
+    if len(names) == 1:
+        return norms[names[0]]
+    steps = functools.reduce(np.intersect1d, [norms[name].steps for name in names])
+    rows = [norms[name].values[np.isin(norms[name].steps, steps)] for name in names]
+    name = " + ".join(names)
+    return Series(name, steps, np.sqrt(np.sum(np.square(rows), axis=0)), name)
 
 
 def judge_norms(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from probe.curve_comparison.series import RecordedModel
 from probe.errors import ConfigError
 from probe.mapping import LayerMapping
-from probe.matching import Direction, match
+from probe.matching import Direction, Matching, Place, View, match
+from probe.matching.known import Known
 from probe.records import ParameterInfo
 from probe.tree import Tree
 
@@ -42,6 +43,14 @@ class SettingDifference:
         return f"{self.setting} of {whose}{which} is {self.a} in A and {self.b} in B from step {self.step} on"
 
 
+@dataclass(frozen=True, slots=True)
+class Counterpart:
+    """Parameters of A and B that are the same: one and one, or several that lie in one on the other side."""
+
+    a: tuple[str, ...]
+    b: tuple[str, ...]
+
+
 def direction_named(name: str | None) -> Direction | None:
     """Return the direction of a mapping by its name.
 
@@ -56,24 +65,62 @@ def direction_named(name: str | None) -> Direction | None:
     raise ConfigError(f"direction={name!r} is not known; expected {known}")
 
 
-def paired_names(
+def counterparts(
     a: RecordedModel, b: RecordedModel, mapping: LayerMapping, direction: Direction | None
-) -> tuple[dict[str, str], list[str]]:
-    """Return which parameter of B each of A is, by their first names, and what the mapping has to say."""
-    tree_a, tree_b = Tree(a.modules), Tree(b.modules)
+) -> tuple[list[Counterpart], list[str]]:
+    """Return which parameters of B those of A are, and what the mapping has to say."""
+    known = [Known(Tree(model.modules), model.parameters) for model in (a, b)]
 
     def nothing(module: int) -> frozenset[object]:
         return frozenset()
 
-    matching = match(tree_a, tree_b, mapping, nothing, nothing, direction)
-    partner = {pair.a: pair.b for pair in matching.pairs}
-    theirs = {(parameter.module, parameter.canonical_slot): parameter for parameter in b.parameters}
-    names: dict[str, str] = {}
-    for parameter in a.parameters:
-        found = theirs.get((partner.get(parameter.module, -1), parameter.canonical_slot))
-        if found is not None:
-            names[parameter.names[0]] = found.names[0]
-    return names, list(matching.warnings)
+    matching = match(*known, mapping, nothing, nothing, direction)
+    places = {"A": _by_place(a), "B": _by_place(b)}
+    slots = {"A": _by_slot(a, matching.views_a), "B": _by_slot(b, matching.views_b)}
+    found, taken = [], {"A": set(), "B": set()}
+    for side, whole, parts in _bundles(matching, slots):
+        other = "A" if side == "B" else "B"
+        names = tuple(places[side][place] for place in parts if place in places[side])
+        if whole in places[other] and len(names) == len(parts):
+            taken[side].update(names)
+            taken[other].add(places[other][whole])
+            sides = {side: names, other: (places[other][whole],)}
+            found.append(Counterpart(sides["A"], sides["B"]))
+    for pair in matching.pairs:
+        for slot, name in slots["A"].get(pair.a, {}).items():
+            partner = slots["B"].get(pair.b, {}).get(slot)
+            if partner is not None:
+                mine, theirs = places["A"][name], places["B"][partner]
+                if mine not in taken["A"] and theirs not in taken["B"]:
+                    found.append(Counterpart((mine,), (theirs,)))
+    return found, list(matching.warnings)
+
+
+def _by_place(model: RecordedModel) -> dict[Place, str]:
+    return {(parameter.module, parameter.slot): parameter.names[0] for parameter in model.parameters}
+
+
+def _by_slot(model: RecordedModel, views: Mapping[Place, View]) -> dict[int, dict[str, Place]]:
+    """Return the places of each module's parameters, by what its partner calls them."""
+    found: dict[int, dict[str, Place]] = {}
+    for parameter in model.parameters:
+        place = (parameter.module, parameter.slot)
+        slot = views[place].name if place in views else parameter.canonical_slot
+        found.setdefault(parameter.module, {})[slot] = place
+    return found
+
+
+def _bundles(
+    matching: Matching, slots: dict[str, dict[int, dict[str, Place]]]
+) -> Iterator[tuple[str, Place, list[Place]]]:
+    """Yield the side that has the parts, the place of the whole on the other one, and those of the parts."""
+    for bundle in matching.weight_bundles:
+        yield bundle.side, bundle.whole, [place for row in bundle.parts for place in row]
+    for each in matching.bundles:
+        for slot, whole in slots["A" if each.side == "B" else "B"].get(each.whole, {}).items():
+            parts = [slots[each.side].get(part, {}).get(slot) for part in each.parts]
+            if all(place is not None for place in parts):
+                yield each.side, whole, [place for place in parts if place is not None]
 
 
 def setting_differences(
