@@ -202,3 +202,7 @@ def test_what_is_printed_of_a_learning_rate(tmp_path: Path) -> None:
         run = read_curves(write(tmp_path / "t.csv", "step,lr\n" + "".join(f"{i},{t}\n" for i, t in enumerate(texts))))
         rate = run.series["lr"]
         assert (rate.resolution(rate.values) <= 1e-3 * rate.values).all()
+    run = read_curves(write(tmp_path / "l.csv", "step,loss\n0,1e-05\n1,2e-05\n"))
+    assert not run.series["loss"].resolution(run.series["loss"].values).any(), (
+        "of 1e-05 no digit is known to be rounded"
+    )
