@@ -100,7 +100,9 @@ def test_a_folder_of_event_files_is_one_run(tmp_path: Path) -> None:
 
 def test_a_folder_of_a_trainer(tmp_path: Path) -> None:
     write(tmp_path / "trainer_state.json", _json({1: {"loss": 1.0, "grad_norm": 2.0, "lr": 0.5}}))
-    assert read_curves(tmp_path).kind == "Trainer state"
+    run = read_curves(tmp_path)
+    assert run.kind == "Trainer state"
+    assert set(run.series) == {"loss", "grad_norm", "lr", "epoch"}, "the summary of the whole run is no step"
 
 
 def test_what_else_megatron_prints(tmp_path: Path) -> None:
