@@ -12,6 +12,10 @@ Comparing, anywhere, without a framework::
 
     probe.compare("a.h5", "b.h5", mapping="map.yaml").first_divergence
 
+Over whole runs, from recordings or training logs::
+
+    probe.curves("a.h5", "b.h5").verdict
+
 Weights of one framework for another::
 
     state = probe.convert_weights(torch_model.state_dict(), to="paddle", source=torch_model)
@@ -23,6 +27,7 @@ from probe.batches import load_batches, save_batches
 from probe.comparison.divergence import compare
 from probe.conversion import convert_weights
 from probe.conversion.loading import load_matching
+from probe.curve_comparison import curves
 from probe.inputs import make_inputs
 from probe.recording import open_recording as open
 from probe.seeding import seed_all
@@ -34,6 +39,7 @@ __all__ = [
     "compare",
     "compare_batches",
     "convert_weights",
+    "curves",
     "load_batches",
     "load_matching",
     "log",

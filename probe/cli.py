@@ -16,6 +16,7 @@ from probe.comparison.divergence import MIN_CONFIDENCE, MIN_COVERAGE, Comparison
 from probe.comparison.result import Verdict
 from probe.conversion import convert_checkpoint
 from probe.conversion.name_mappings import imported
+from probe.curve_comparison.command import curves_command
 from probe.errors import ProbeError
 from probe.layouts import FRAMEWORKS
 from probe.map_commands import map_group
@@ -227,6 +228,7 @@ def convert_command(
     click.echo(f"{len(plan.moves)} tensors are in {text.harmless(str(target))}", err=True)
 
 
+main.add_command(curves_command)
 main.add_command(map_group)
 
 

@@ -24,18 +24,18 @@ LAYERS = [
     ["recorder", "matching"],
     ["comparison", "conversion"],
     ["session", "recording", "report"],
-    ["map_commands"],
+    ["curve_comparison", "map_commands"],
     ["cli", ""],
     ["testing"],
 ]
 """units by layer; a unit imports itself and those of layers above it, the longest name that fits counts"""
-UPWARDS = {("comparison.divergence", "report.table")}
-"""imports inside a function that may go up: a result offers its own table"""
+UPWARDS = {("comparison.divergence", "report.table"), ("curve_comparison.result", "curve_comparison.plot")}
+"""imports inside a function that may go up: a result offers its own table, or its picture"""
 CAPTURE = [
     "origins", "seeding", "inputs", "batches", "slots", "kernel", "buffers", "blocks", "triggers", "growth", "adapters",
     "recorder", "session", "store.writer", "store.disk",
 ]  # fmt: skip
-COMPARE = ["mapping", "matching", "comparison", "recording", "report", "map_commands", "cli"]
+COMPARE = ["mapping", "matching", "comparison", "recording", "report", "curve_comparison", "map_commands", "cli"]
 FRAMEWORKS = {"torch", "paddle", "mindspore"}
 ONLY_INSIDE_FUNCTIONS = {"pandas", "matplotlib", "IPython", "transformers"}
 

@@ -1,0 +1,106 @@
+"""The command ``probe curves``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from probe.comparison.result import Verdict
+from probe.curve_comparison import plot, table, text
+from probe.curve_comparison.judge import curves
+from probe.curve_comparison.result import CurveComparison
+from probe.errors import ConfigError, StoreError
+from probe.report.text import harmless, harmless_json
+
+_EXIT = {Verdict.ALIGNED: 0, Verdict.DIVERGED: 1, Verdict.UNDECIDED: 2}
+_FORMATS = {".json": "json", ".csv": "csv", ".txt": "text"}
+
+
+@click.command("curves", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("a", type=click.Path())
+@click.argument("b", type=click.Path())
+@click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models.")
+@click.option("--map-direction", "direction", type=click.Choice(["a-to-b", "b-to-a"]),
+              help="Which side the mapping is written from.")  # fmt: skip
+@click.option(
+    "--noise", multiple=True, type=click.Path(), metavar="A2", help="A further legitimate run of A (repeatable)."
+)
+@click.option("--steps", metavar="A:B", help="Which step of B is a step of A: 0:1 where B counts from 1.")
+@click.option("--only", multiple=True, metavar="NAME|GLOB", help="Only these curves, and all of them decide.")
+@click.option("--standard", is_flag=True, help="Judge by the migration standard instead of step by step.")
+@click.option("--norms", is_flag=True, help="List the gradient norms of every parameter.")
+@click.option("--plot/--no-plot", "drawn", default=True, help="Draw the loss in the terminal.")
+@click.option(
+    "--format", "style", type=click.Choice(["text", "json", "csv"]), help="Default: text, or by the name of -o."
+)
+@click.option("-o", "--output", multiple=True, type=click.Path(dir_okay=False),
+              help="Write to a file: .png, .svg, .txt, .json, .csv (repeatable).")  # fmt: skip
+def curves_command(
+    a: str, b: str, mapping: str | None, direction: str | None, noise: tuple[str, ...], steps: str | None,
+    only: tuple[str, ...], standard: bool, norms: bool, drawn: bool, style: str | None, output: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Compare two runs step by step: loss, gradient norm, learning rate, logged numbers, norms of single gradients.
+
+    A and B are recordings or logs, in any combination: of Megatron, MindFormers, transformers' Trainer
+    (trainer_state.json), TensorBoard, JSON lines or CSV. Named are the first step that leaves the noise band,
+    a steady offset, and what the migration standard says.
+
+    \b
+    Exit status: 0 aligned, 1 diverged, 2 could not tell.
+    Example:     probe curves a.h5 b.h5 --noise a2.h5 -o curves.png
+                 probe curves megatron.log mindformers.log --standard
+    """
+    styles = [_style_of(name, style) for name in output]
+    answer = curves(a, b, mapping, noise=noise, steps=steps, only=only or None, standard=standard, direction=direction)
+    for name, kind in zip(output, styles, strict=True):
+        _write(answer, name, kind, norms, drawn)
+    if all(kind in ("png", "svg") for kind in styles):
+        _show(answer, style or "text", norms, drawn)
+    if output:
+        click.echo(f"{answer.verdict.value}; written: {', '.join(map(harmless, output))}", err=True)
+    sys.exit(_EXIT[answer.verdict])
+
+
+def _style_of(output: str, style: str | None) -> str:
+    """Return the format that a file's name asks for."""
+    suffix = Path(output).suffix.lower()
+    if suffix in plot.SUFFIXES:
+        return suffix.removeprefix(".")
+    found = style or (_FORMATS.get(suffix) if suffix else "text")
+    if found is None:
+        raise ConfigError(
+            f"cannot tell the format of {output}: expected {', '.join((*plot.SUFFIXES, *_FORMATS))}, or --format"
+        )
+    return found
+
+
+def _write(answer: CurveComparison, name: str, kind: str, norms: bool, drawn: bool) -> None:
+    if kind in ("png", "svg"):
+        try:
+            plot.draw(answer, name)
+        except ImportError as error:
+            raise ConfigError(str(error)) from error
+        return
+    try:
+        Path(name).write_text(_rendered(answer, kind, norms, drawn), encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"cannot write {name}: {error.strerror}") from error
+
+
+def _show(answer: CurveComparison, style: str, norms: bool, drawn: bool) -> None:
+    if style == "text":
+        Console(soft_wrap=True, highlight=False).print(text.render(answer, norms=norms, plot=drawn))
+    else:
+        click.echo(_rendered(answer, style, norms, drawn), nl=False)
+
+
+def _rendered(answer: CurveComparison, style: str, norms: bool, drawn: bool) -> str:
+    if style == "json":
+        return harmless_json(json.dumps(answer.as_json(), indent=2, ensure_ascii=False)) + "\n"
+    if style == "csv":
+        return table.as_csv(answer, norms)
+    return text.render(answer, norms=norms, plot=drawn).plain + "\n"

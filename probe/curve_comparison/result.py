@@ -1,0 +1,238 @@
+"""What a comparison of curves answers: frozen, typed, printable."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from probe.comparison.result import Divergence, Verdict
+from probe.curve_comparison.band import Band
+from probe.curve_comparison.norms import LocalNorms, NormResult
+from probe.curve_comparison.pairing import PairedSeries
+from probe.curve_comparison.parameters import SettingDifference
+from probe.curve_comparison.signs import Sign, SignJudgement
+from probe.curve_comparison.standard import Criterion, StandardVerdict
+
+SCHEMA = 1
+QUARTERS = 4
+_SHORTEST_DRIFT = 16
+
+
+class FindingKind(enum.StrEnum):
+    """In what way two runs were found apart."""
+
+    SETTING = "setting"
+    """the learning rate, which nobody trains"""
+    NONFINITE = "nonfinite"
+    BAND = "band"
+    """a curve leaves the noise band"""
+    NORM = "norm"
+    """parameters' gradient norms leave it"""
+    BIASED = "biased"
+    """a steady offset"""
+    STANDARD = "standard"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One way in which the runs are apart."""
+
+    kind: FindingKind
+    step: int
+    """number in A"""
+    series: str
+    """name of the curve, or of the parameter"""
+    text: str
+    hint: str = ""
+    is_sudden: bool = True
+    """it began in this step, and did not grow there"""
+
+    def as_json(self) -> dict[str, object]:
+        """Return the fields by their names in JSON."""
+        return {"kind": self.kind.value, "step": self.step, "series": self.series, "text": self.text, "hint": self.hint}
+
+
+@dataclass(frozen=True)
+class SeriesResult:
+    """One curve of both runs."""
+
+    name: str
+    pair: PairedSeries = field(repr=False)
+    band: Band = field(repr=False)
+    sign: SignJudgement
+    decides: bool
+    """it counts for the verdict"""
+
+    @property
+    def first_out(self) -> int | None:
+        """Number, in A, of the first step out of the noise band."""
+        return None if self.band.first is None else int(self.pair.steps[self.band.first])
+
+    @property
+    def is_biased(self) -> bool:
+        """Tell whether there is a steady offset."""
+        return self.sign.sign is Sign.BIASED
+
+    @property
+    def worst(self) -> int:
+        """Index of the step with the largest difference."""
+        return int(np.nan_to_num(np.abs(self.pair.difference), nan=math.inf).argmax()) if len(self.pair) else 0
+
+    @property
+    def mean_absolute(self) -> float:
+        """Mean of \\|B − A\\|."""
+        return float(np.abs(self.pair.difference[self.pair.finite]).mean()) if self.pair.finite.any() else math.nan
+
+    @property
+    def mean_relative(self) -> float:
+        """Mean of \\|B − A\\| / \\|A\\|."""
+        rows = self.pair.finite & (self.pair.a != 0)
+        return float((np.abs(self.pair.difference) / np.abs(self.pair.a))[rows].mean()) if rows.any() else math.nan
+
+    @property
+    def quarters(self) -> tuple[float, ...]:
+        """Mean of B − A in each quarter of the run."""
+        known = self.pair.difference[self.pair.finite]
+        return tuple(float(part.mean()) for part in np.array_split(known, QUARTERS)) if len(known) >= QUARTERS else ()
+
+    @property
+    def drifts_late(self) -> bool:
+        """Tell whether the difference of the last quarter is several times that of the first."""
+        parts = self.quarters
+        return len(self.pair) >= _SHORTEST_DRIFT and abs(parts[-1]) > 4 * abs(parts[0]) and self.is_biased
+
+    @property
+    def judgement(self) -> str:
+        """How it stands in a word or two."""
+        if not len(self.pair):
+            return "no step in common"
+        if self.first_out is not None:
+            return "out of the band"
+        if bool(((self.pair.difference == 0) | ~self.pair.finite).all()):
+            return "equal"
+        return {Sign.BIASED: "biased", Sign.WANDERS: "in the band, wanders", Sign.SHORT: "in the band, too short",
+                Sign.FLUCTUATES: "in the band, fluctuates", Sign.NONE: "in the band"}[self.sign.sign]  # fmt: skip
+
+    def as_json(self) -> dict[str, object]:
+        """Return the fields by their names in JSON."""
+        sign = self.sign
+        return {
+            "name": self.name, "decides": self.decides, "steps": len(self.pair), "only_a": self.pair.only_a,
+            "only_b": self.pair.only_b, "judgement": self.judgement, "first_out": self.first_out,
+            "steps_out": int(self.band.out.sum()),
+            "worst_at": int(self.pair.steps[self.worst]) if len(self.pair) else None,
+            "worst": finite(float(self.pair.difference[self.worst])) if len(self.pair) else None,
+            "mean_absolute": finite(self.mean_absolute), "mean_relative": finite(self.mean_relative),
+            "quarters": [finite(value) for value in self.quarters],
+            "sign": {"judgement": sign.sign.value, "offset": finite(sign.offset), "share": finite(sign.share),
+                     "p_value": finite(sign.p_value), "runs_z": finite(sign.runs_z), "steps": sign.steps},
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CurveComparison:
+    """The answer of `probe.curves`, and what it rests on."""
+
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    """in the order of cause"""
+    series: tuple[SeriesResult, ...]
+    norms: LocalNorms
+    standard: StandardVerdict
+    settings: tuple[SettingDifference, ...]
+    noise: str
+    """how it was told what is noise"""
+    warnings: tuple[str, ...]
+    doubts: tuple[str, ...]
+    """those of the warnings for which the verdict cannot be aligned"""
+    by_standard: bool = False
+    """the migration standard decided"""
+    path_a: str = ""
+    path_b: str = ""
+    kind_a: str = ""
+    kind_b: str = ""
+    further: tuple[str, ...] = ()
+    """further runs of A"""
+    divergence: Divergence | None = None
+    """the first place that is wrong in the first step out, where both sides recorded that in full"""
+    advice: str = ""
+    """what to record, or to run, to find that place"""
+
+    @property
+    def first_step(self) -> int | None:
+        """Number, in A, of the step in which the runs part."""
+        return self.findings[0].step if self.findings else None
+
+    def __getitem__(self, name: str) -> SeriesResult:
+        """Return a curve by its name.
+
+        Raises
+        ------
+        KeyError
+            there is none of that name on both sides
+        """
+        for each in self.series:
+            if each.name == name:
+                return each
+        raise KeyError(f"no curve {name!r} on both sides; there are {', '.join(each.name for each in self.series)}")
+
+    def plot(self, path: str) -> None:
+        """Draw the curves into a PNG or SVG file (needs matplotlib)."""
+        from probe.curve_comparison.plot import draw
+
+        draw(self, path)
+
+    def as_json(self) -> dict[str, object]:
+        """Return the answer by the names that ``--format json`` uses."""
+        return {
+            "schema": SCHEMA, "verdict": self.verdict.value, "by_standard": self.by_standard,
+            "first_step": self.first_step, "findings": [each.as_json() for each in self.findings],
+            "series": [each.as_json() for each in self.series], "norms": _norms_json(self.norms),
+            "standard": _standard_json(self.standard),
+            "settings": [_setting_json(each) for each in self.settings], "noise": self.noise,
+            "first_divergence": None if self.divergence is None else self.divergence.as_json(), "advice": self.advice,
+            "warnings": list(self.warnings), "doubts": list(self.doubts),
+            "a": {"path": self.path_a, "kind": self.kind_a}, "b": {"path": self.path_b, "kind": self.kind_b},
+            "further": list(self.further),
+        }  # fmt: skip
+
+
+def finite(value: float) -> float | None:
+    """Return a number, or None (JSON's null) where it is NaN or infinite."""
+    return value if math.isfinite(value) else None
+
+
+def _norms_json(norms: LocalNorms) -> dict[str, object]:
+    return {
+        "first": [each.name_a for each in norms.first], "only_a": list(norms.only_a), "only_b": list(norms.only_b),
+        "parameters": [_norm_json(each) for each in norms.results],
+    }  # fmt: skip
+
+
+def _norm_json(each: NormResult) -> dict[str, object]:
+    return {
+        "a": each.name_a, "b": each.name_b, "steps": each.steps, "first_out": each.first_out,
+        "worst_relative": finite(each.worst), "worst_at": each.worst_at, "mean_relative": finite(each.mean),
+        "norm_a": finite(each.a), "norm_b": finite(each.b), "limit": finite(each.limit),
+    }  # fmt: skip
+
+
+def _standard_json(standard: StandardVerdict) -> dict[str, object]:
+    return {
+        "verdict": standard.verdict.value, "steps": standard.steps, "repeats": standard.repeats,
+        "convergence": finite(standard.convergence), "failed": list(standard.failed), "missing": list(standard.missing),
+        "rests_on": list(standard.rests_on), "criteria": [_criterion_json(each) for each in standard.criteria],
+    }  # fmt: skip
+
+
+def _criterion_json(each: Criterion) -> dict[str, object]:
+    return {"name": each.name, "value": finite(each.value), "limit": each.limit, "baseline": finite(each.baseline),
+            "passes": each.passes if each.is_known else None}  # fmt: skip
+
+
+def _setting_json(each: SettingDifference) -> dict[str, object]:
+    return {"setting": each.setting, "a": each.a, "b": each.b, "step": each.step, "which": each.which,
+            "parameters": list(each.parameters), "total": each.total}  # fmt: skip

@@ -1,0 +1,212 @@
+"""The comparison of two runs in words for the terminal: the answer first, then the curves, then what it rests on."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from pathlib import Path
+
+from rich.text import Text
+
+from probe.comparison.result import Verdict
+from probe.curve_comparison.norms import NormResult
+from probe.curve_comparison.result import CurveComparison, Finding, SeriesResult
+from probe.curve_comparison.standard import ACCEPTABLE, Criterion, StandardVerdict, percent
+from probe.curve_comparison.terminal import drawn
+from probe.report.text import LONGEST_LIST, headline, plain
+
+_STYLE = {Verdict.ALIGNED: "bold green", Verdict.DIVERGED: "bold red", Verdict.UNDECIDED: "bold yellow"}
+_WIDTH = 120
+_NAME = 36
+_MOST_CURVES = 12
+_MOST_NORMS = 5
+
+
+def render(answer: CurveComparison, *, norms: bool = False, plot: bool = True) -> Text:
+    """Return the report, with the styles that a terminal shows.
+
+    Parameters
+    ----------
+    answer
+        what to report
+    norms
+        list every parameter's gradient norm, not only those that stand out
+    plot
+        draw the loss (or the first curve) in characters
+    """
+    out = Text()
+    out.append(answer.verdict.value.upper(), style=_STYLE[answer.verdict])
+    out.append(f"  A {_file(answer.path_a)} ({answer.kind_a})  B {_file(answer.path_b)} ({answer.kind_b})\n\n")
+    if answer.verdict is Verdict.UNDECIDED:
+        _undecided(out, answer)
+    elif answer.findings:
+        _findings(out, answer)
+    else:
+        out.append(f"No step leaves the noise band, and no offset is steady, in {_compared(answer)}.\n\n")
+    _table(out, answer)
+    _norms(out, answer, norms)
+    _standard(out, answer.standard)
+    if plot and answer.series and len(answer.series[0].pair) > 1:
+        out.append(f"{drawn(answer.series[0])}\n\n")
+    runs = "".join(f", {_file(path)}" for path in answer.further)
+    out.append(f"noise: {answer.noise}{runs}\n")
+    for warning in answer.warnings:
+        if answer.verdict is not Verdict.UNDECIDED or warning not in answer.doubts:
+            out.append(f"note: {plain(warning, LONGEST_LIST)}\n", style="yellow")
+    out.rstrip()
+    return out
+
+
+def _undecided(out: Text, answer: CurveComparison) -> None:
+    out.append("Could not tell. Why:\n")
+    why = [*answer.doubts, *(answer.standard.missing if answer.by_standard else ())]
+    for doubt in dict.fromkeys(why):
+        out.append(f"  {plain(doubt, LONGEST_LIST)}\n", style="yellow")
+    out.append("\n")
+
+
+def _findings(out: Text, answer: CurveComparison) -> None:
+    first = answer.findings[0]
+    if answer.verdict is Verdict.ALIGNED:
+        out.append("The migration standard is met. Step by step the runs part all the same:\n")
+    else:
+        out.append("The runs part  ", style="bold")
+        out.append(f"step {first.step} · {first.kind.value}\n")
+    _finding(out, first)
+    if answer.divergence is not None:
+        place = (answer.divergence.a or answer.divergence.b)[0]
+        out.append("  first wrong place  ", style="bold")
+        out.append(
+            f"{headline(answer.divergence)}: {plain(place.path) or 'the whole model'}  {plain(place.class_name)}\n"
+        )
+        if answer.divergence.hint:
+            out.append(f"  {plain(answer.divergence.hint, LONGEST_LIST)}\n")
+    if answer.advice:
+        out.append(f"  {plain(answer.advice, LONGEST_LIST)}\n")
+    out.append("\n")
+    if answer.findings[1:]:
+        out.append("Also apart\n")
+        for finding in answer.findings[1:]:
+            _finding(out, finding, f"step {finding.step}: ")
+        out.append("\n")
+
+
+def _finding(out: Text, finding: Finding, before: str = "") -> None:
+    out.append(f"{_wrapped('  ', before + finding.text)}\n")
+    if finding.hint:
+        out.append(f"{_wrapped('  → ', finding.hint)}\n", style="" if before else "bold")
+
+
+def _wrapped(lead: str, text: str) -> str:
+    return textwrap.fill(
+        plain(text, LONGEST_LIST),
+        _WIDTH,
+        initial_indent=lead,
+        subsequent_indent=" " * len(lead),
+        break_on_hyphens=False,
+    )
+
+
+def _compared(answer: CurveComparison) -> str:
+    deciding = [each for each in answer.series if each.decides and len(each.pair)]
+    steps = max((len(each.pair) for each in deciding), default=0)
+    what = [_shown(each.name) for each in deciding[:_MOST_CURVES]]
+    if answer.norms.results:
+        what.append(f"the gradient norms of {len(answer.norms.results)} parameters")
+    return f"{steps} steps of {', '.join(what)}"
+
+
+def _table(out: Text, answer: CurveComparison) -> None:
+    rows = [each for each in answer.series if len(each.pair)]
+    if not rows:
+        return
+    width = max(len(_shown(each.name)) for each in rows[:_MOST_CURVES])
+    head = f"{'curve':<{width}}  {'steps':>6}  {'first out':>9}  {'mean |Δ|':>9}  {'mean rel':>8}  {'mean Δ':>9}  judgement"
+    out.append(f"{head}\n", style="bold")
+    for each in rows[:_MOST_CURVES]:
+        out.append(f"{_row(each, width)}\n")
+    if len(rows) > _MOST_CURVES:
+        out.append(f"and {len(rows) - _MOST_CURVES} more (-o curves.csv has all)\n")
+    out.append("\n")
+
+
+def _row(each: SeriesResult, width: int) -> str:
+    first = "–" if each.first_out is None else str(each.first_out)
+    known = each.pair.difference[each.pair.finite]
+    mean = float(known.mean()) if len(known) else math.nan
+    note = each.judgement if each.decides else f"{each.judgement} (does not decide)"
+    return (
+        f"{_shown(each.name):<{width}}  {len(each.pair):>6}  {first:>9}  {_number(each.mean_absolute):>9}  "
+        f"{percent(each.mean_relative):>8}  {_number(mean, '+'):>9}  {note}"
+    )
+
+
+def _number(value: float, sign: str = "") -> str:
+    return "unknown" if math.isnan(value) else f"{value:{sign}.2g}"
+
+
+def _norms(out: Text, answer: CurveComparison, every: bool) -> None:
+    results = answer.norms.results
+    if not results:
+        return
+    order = sorted(results, key=lambda each: (each.first_out is None, each.first_out or 0, -each.worst))
+    gone = [each for each in order if each.is_out]
+    out.append(f"Gradient norms of {len(results)} parameters: {len(gone)} leave the band\n", style="bold")
+    listed = order if every else order[: min(_MOST_NORMS, max(1, len(gone)))]
+    width = min(_NAME + 20, max(len(_shown(each.name_a, _NAME + 20)) for each in listed))
+    for each in listed:
+        out.append(f"  {_norm_row(each, width)}\n")
+    if len(gone) > len(listed):
+        out.append(f"  and {len(gone) - len(listed)} more (--norms lists all)\n")
+    out.append("\n")
+
+
+def _norm_row(each: NormResult, width: int) -> str:
+    state = f"from step {each.first_out} on" if each.is_out else f"at most {percent(each.worst)}, in the band"
+    numbers = f"{each.a:.4g} in A, {each.b:.4g} in B there; mean rel {percent(each.mean)}"
+    return f"{_shown(each.name_a, width):<{width}}  {state}: {numbers}"
+
+
+def _standard(out: Text, standard: StandardVerdict) -> None:
+    if not any(each.is_known for each in standard.criteria[:4]):
+        return
+    out.append("Migration standard: ")
+    out.append(f"{standard.verdict.value}\n", style=_STYLE[standard.verdict])
+    loss = standard.criteria
+    for absolute, relative in ((loss[0], loss[1]), (loss[2], loss[3])):
+        name = absolute.name.partition(",")[0]
+        out.append(f"  {_mark(absolute.passes or relative.passes)} {name}: {_said(absolute)} or {_said(relative)}\n")
+    norm = loss[4]
+    if norm.is_known:
+        out.append(f"  {_mark(norm.passes)} mean global norm: {_said(norm)}\n")
+    for text in standard.failed:
+        if "biased" in text or "finite" in text:
+            out.append(f"  {_mark(False)} {text}\n")
+    for text in standard.missing:
+        out.append(f"  ? {text}\n")
+    if (
+        math.isfinite(standard.convergence)
+        and standard.verdict is Verdict.DIVERGED
+        and standard.convergence < ACCEPTABLE
+    ):
+        out.append(
+            f"  at the end the losses differ by {percent(standard.convergence)}: below 1.0 %, evaluating downstream tasks may "
+            "accept it\n"
+        )
+    out.append(f"  rests on: {'; '.join(standard.rests_on)}\n\n")
+
+
+def _mark(passes: bool) -> str:
+    return "✓" if passes else "✗"
+
+
+def _said(each: Criterion) -> str:
+    return f"{each.shown} (expected {each.wanted})"
+
+
+def _shown(name: str, longest: int = _NAME) -> str:
+    return plain(name, longest)
+
+
+def _file(path: str) -> str:
+    return plain(Path(path).name)

@@ -1,0 +1,210 @@
+"""Reading curves: each reader knows its file by what stands in it, gives back what was written, and names what is wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from probe.curve_comparison.names import canonical, is_of_the_machine
+from probe.curve_comparison.reading import read_curves
+from probe.curve_comparison.series import RunCurves
+from probe.errors import FormatError, StoreError
+from tests.curve_runs import event_file, megatron, mindformers, write_csv
+
+ROW = st.fixed_dictionaries({
+    "loss": st.floats(0.01, 20, allow_nan=False),
+    "grad_norm": st.floats(0.01, 1e3, allow_nan=False),
+    "lr": st.floats(1e-9, 1e-1, allow_nan=False),
+})  # fmt: skip
+ROWS = st.dictionaries(st.integers(1, 5000), ROW, min_size=2, max_size=30)
+
+
+def _json(rows: dict) -> str:
+    history = [
+        {"step": step, "loss": row["loss"], "grad_norm": row["grad_norm"], "learning_rate": row["lr"], "epoch": 0.1}
+        for step, row in rows.items()
+    ]
+    summary = {"step": max(rows), "train_runtime": 12.5, "train_loss": 3.0, "total_flos": 1e12}
+    return json.dumps({"best_metric": None, "global_step": max(rows), "log_history": [*history, summary]}, indent=2)
+
+
+def _lines(rows: dict) -> str:
+    return "".join(json.dumps({"current_steps": step, **row, "percentage": 1.0}) + "\n" for step, row in rows.items())
+
+
+def _csv(rows: dict) -> str:
+    head = "Step,Loss,learning_rate,grad_norm\n"
+    return head + "".join(f"{s},{r['loss']!r},{r['lr']!r},{r['grad_norm']!r}\n" for s, r in rows.items())
+
+
+def _events(rows: dict) -> bytes:
+    names = {"loss": "train/loss", "grad_norm": "grad-norm", "lr": "learning-rate"}
+    return event_file([(step, names[name], value) for step, row in rows.items() for name, value in row.items()])
+
+
+FORMS: dict[str, tuple[Callable[[dict], str | bytes], dict[str, tuple[float, float]]]] = {
+    "Megatron log": (megatron, {"loss": (0, 1e-6), "grad_norm": (6e-4, 0), "lr": (0, 1e-6)}),
+    "MindFormers log": (lambda rows: mindformers(rows, 700), {"loss": (6e-4, 0), "grad_norm": (0, 0), "lr": (0, 0)}),
+    "Trainer state": (_json, {"loss": (0, 0), "grad_norm": (0, 0), "lr": (0, 0)}),
+    "JSON lines": (_lines, {"loss": (0, 0), "grad_norm": (0, 0), "lr": (0, 0)}),
+    "CSV": (_csv, {"loss": (0, 0), "grad_norm": (0, 0), "lr": (0, 0)}),
+    "TensorBoard events": (_events, {"loss": (0, 1e-7), "grad_norm": (0, 1e-7), "lr": (0, 1e-7)}),
+}
+"""writer, and by how much what is printed may differ from what was written: (absolute, relative)"""
+
+
+def write(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
+    return path
+
+
+@pytest.mark.parametrize("kind", FORMS)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=ROWS)
+def test_what_was_written_is_read(kind: str, tmp_path: Path, rows: dict) -> None:
+    writer, kept = FORMS[kind]
+    run = read_curves(write(tmp_path / "file", writer(rows)))
+    assert run.kind == kind and not run.notes
+    steps = sorted(rows)
+    for name, (absolute, relative) in kept.items():
+        found = run.series[name]
+        expected = np.array([rows[step][name] for step in steps])
+        assert found.steps.tolist() == steps
+        np.testing.assert_allclose(found.values, expected, rtol=relative, atol=absolute)
+        assert (
+            found.resolution(found.values) >= np.abs(found.values - expected) - 1e-12 * expected
+        ).all() or relative == 1e-7
+
+
+@pytest.mark.parametrize("style", ["simple", "content", "float_val"])
+def test_scalars_of_every_version_of_tensorboard(tmp_path: Path, style: str) -> None:
+    run = read_curves(write(tmp_path / "e", event_file([(0, "loss", 2.5), (1, "loss", -0.5)], style)))
+    assert run.series["loss"].values.tolist() == [2.5, -0.5]
+
+
+def test_a_folder_of_event_files_is_one_run(tmp_path: Path) -> None:
+    write(tmp_path / "events.out.tfevents.1.a", event_file([(0, "loss", 3.0), (1, "loss", 2.0)]))
+    write(tmp_path / "events.out.tfevents.2.a", event_file([(1, "loss", 2.5), (2, "loss", 1.0)]))
+    write(tmp_path / "notes.txt", "nothing")
+    run = read_curves(tmp_path)
+    assert run.series["loss"].values.tolist() == [3.0, 2.5, 1.0]
+    assert run.notes == ("step 1 stands there more than once (a restart?): what came last counts",)
+
+
+def test_a_folder_of_a_trainer(tmp_path: Path) -> None:
+    write(tmp_path / "trainer_state.json", _json({1: {"loss": 1.0, "grad_norm": 2.0, "lr": 0.5}}))
+    run = read_curves(tmp_path)
+    assert run.kind == "Trainer state"
+    assert set(run.series) == {"loss", "grad_norm", "lr", "epoch"}, "the summary of the whole run is no step"
+
+
+def test_what_else_megatron_prints(tmp_path: Path) -> None:
+    rows = {step: {"loss": 3.0, "grad_norm": math.nan if step == 2 else 1.0, "lr": 1e-5} for step in (1, 2)}
+    text = megatron(rows) + " validation loss at iteration 2 | lm loss value: 2.950000E+00 | lm loss PPL: 1.9E+01 | \n"
+    run = read_curves(write(tmp_path / "log", text))
+    assert math.isnan(run.series["grad_norm"].values[1])
+    assert run.series["validation lm loss value"].values.tolist() == [2.95]
+    assert run.series["loss scale"].values.tolist() == [1.0, 1.0]
+    assert is_of_the_machine("elapsed time per iteration (ms)") and not is_of_the_machine("loss scale")
+
+
+def test_mindformers_prints_the_mean_beside_the_loss(tmp_path: Path) -> None:
+    rows = {step: {"loss": 3.0 + step, "grad_norm": 1.0, "lr": 1e-5} for step in (1, 2, 3)}
+    run = read_curves(write(tmp_path / "log", mindformers(rows, 2, brackets=True)))
+    assert run.series["loss"].steps.tolist() == [1, 2, 3], "counted through the epochs"
+    assert run.series["loss"].values.tolist() == [4.0, 5.0, 6.0]
+    assert run.series["train_throughput_per_npu"].values.tolist() == [41.245] * 3
+
+
+@pytest.mark.parametrize(
+    "written, name",
+    [
+        ("lm loss", "loss"), ("train/loss", "loss"), ("Loss", "loss"), ("lm-loss-training/lm loss", "lm-loss-training/lm loss"),
+        ("grad norm", "grad_norm"), ("global_norm", "grad_norm"), ("grad-norm/grad-norm", "grad_norm"), ("train/grad_norm", "grad_norm"),
+        ("learning-rate", "lr"), ("learning_rate", "lr"), ("eval/loss", "eval/loss"), ("aux loss", "aux loss"), ("loss scale", "loss scale"),
+    ],
+)  # fmt: skip
+def test_names(written: str, name: str) -> None:
+    assert canonical(written) == name
+
+
+def test_two_names_of_one_thing_are_both_kept(tmp_path: Path) -> None:
+    run = read_curves(write_csv(tmp_path / "a.csv", loss=[1.0, 2.0], lm_loss=[3.0, 4.0]))
+    assert run.series["loss"].values.tolist() == [1.0, 2.0] and run.series["lm_loss"].values.tolist() == [3.0, 4.0]
+
+
+MEGATRON_LINE = " iteration        1/      10 | learning rate: 1.0E-05 | lm loss: {} | grad norm: 1.000 |\n"
+BAD: dict[str, tuple[str | bytes, str]] = {
+    "nothing": ("", "{path} is empty; expected a recording of probe, a log of Megatron or MindFormers"),
+    "prose": ("\nhello\n", "{path}, line 2: neither the header of a CSV with a column of steps (step, steps, "),
+    "bytes": (b"PK\x03\x04\x00\x00", "{path} is a file of bytes that probe does not know; expected a recording of probe"),
+    "csv cell": ("step,loss\n0,1.5\n1,abc\n", "{path}, line 3: loss: expected a number, got 'abc'"),
+    "csv step": ("step,loss\n0.5,1.5\n", "{path}, line 2: step: expected a whole number, got '0.5'"),
+    "csv row": ("step,loss\n0,1.5\n1\n", "{path}, line 3: expected 2 cells (step, loss), got 1"),
+    "csv empty": ("step,loss\n", "{path}: no row with a number behind the header step, loss"),
+    "json": ('{"log_history": [\n{"step": 1,,}]}', "{path}, line 2: not valid JSON ("),
+    "json without": ('{"epoch": 3}', "{path}: expected a log_history (of transformers' trainer_state.json)"),
+    "json entry": ('[{"loss": 1.0}]', "{path}, log_history[0]: expected an object with a step (step, steps, "),
+    "json lines": ('{"step": 1, "loss": 1.0}\n{"step": 2, "loss"\n{"step": 3}\n', "{path}, line 2: not valid JSON ("),
+    "json no number": ('[{"step": 1, "note": "x"}]', "{path}: its entries hold no number beside the step"),
+    "megatron": ("start\n" + MEGATRON_LINE.format("oops"), "{path}, line 2: lm loss: expected a number, got 'oops'"),
+    "mindformers": (
+        "{ Epoch:[  1/  9], step:[    1/  10], loss: x.5, lr: 1e-05", "{path}, line 1: loss: expected a number, got 'x.5'",
+    ),
+    "events": (event_file([(0, "loss", 1.0)])[:-1] + b"\xff", "{path}, byte "),
+    "no scalar": (event_file([]), "{path}: its events hold no scalar; expected loss, grad-norm, learning-rate …"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_wrong_is_named(name: str, tmp_path: Path) -> None:
+    content, expected = BAD[name]
+    path = write(tmp_path / "file", content)
+    with pytest.raises(FormatError) as caught:
+        read_curves(path)
+    assert str(caught.value).startswith(expected.format(path=path))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot read .*missing.log: No such file or directory"):
+        read_curves(tmp_path / "missing.log")
+    with pytest.raises(
+        FormatError, match="is a folder with neither event files of TensorBoard nor a trainer_state.json"
+    ):
+        read_curves(tmp_path)
+
+
+def cut(run: RunCurves) -> list[int]:
+    return run.series["loss"].steps.tolist()
+
+
+def test_what_is_still_being_written(tmp_path: Path) -> None:
+    whole = event_file([(0, "loss", 1.0), (1, "loss", 2.0)])
+    run = read_curves(write(tmp_path / "events", whole[:-5]))
+    assert cut(run) == [0] and "ends inside a record, which is left out" in run.notes[0]
+    run = read_curves(write(tmp_path / "lines", '{"step": 0, "loss": 1.0}\n{"step": 1, "lo'))
+    assert cut(run) == [0] and run.notes[0].startswith("line 2 is not complete and is left out")
+
+
+def test_numbers_that_are_not_finite(tmp_path: Path) -> None:
+    run = read_curves(write(tmp_path / "t.json", '[{"step": 1, "loss": NaN}, {"step": 2, "loss": Infinity}]'))
+    assert math.isnan(run.series["loss"].values[0]) and math.isinf(run.series["loss"].values[1])
+
+
+def test_what_is_printed_of_a_learning_rate(tmp_path: Path) -> None:
+    """``0.001`` printed to three digits must not make 0.001 and 0.002 the same, nor ``1e-05`` 1e-5 and 2e-5."""
+    for texts in (["0.001", "0.002"], ["1e-05", "1e-05"]):
+        run = read_curves(write(tmp_path / "t.csv", "step,lr\n" + "".join(f"{i},{t}\n" for i, t in enumerate(texts))))
+        rate = run.series["lr"]
+        assert (rate.resolution(rate.values) <= 1e-3 * rate.values).all()
+    run = read_curves(write(tmp_path / "l.csv", "step,loss\n0,1e-05\n1,2e-05\n"))
+    assert not run.series["loss"].resolution(run.series["loss"].values).any(), (
+        "of 1e-05 no digit is known to be rounded"
+    )
