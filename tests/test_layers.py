@@ -13,11 +13,11 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "probe"
 LAYERS = [
     ["_version", "errors", "records"],
-    ["sketch", "slots", "config", "tree", "triggers", "growth", "layouts", "origins"],
+    ["sketch", "slots", "config", "tree", "triggers", "growth", "layouts", "origins", "printed_weights"],
     ["statistics", "kernel", "buffers", "blocks"],
     ["store", "adapters.base", "mapping", "checkpoints"],
     ["adapters"],
-    ["inputs", "seeding"],
+    ["inputs", "seeding", "printed"],
     ["batches"],
     ["batch_comparison"],
     ["recorder", "matching"],
