@@ -106,12 +106,76 @@ def scramble(file: Path, seed: int = 0) -> dict[str, str]:
     return {renamed(path): path for path in paths}
 
 
+def _texts(title: str, truth: str, a: Text, b: Text) -> ModelPair:
+    return ModelPair(title, truth, a=a, b=b)
+
+
+def _skeleton(name: str, framework: str = "torch") -> Text:
+    return Text(f"tests/skeletons/{name}.txt", framework)
+
+
+def _megatron(title: str, name: str, truth: str = "") -> ModelPair:
+    return _texts(
+        f"Megatron ⟷ transformers {title}", truth or f"megatron-{name}", _skeleton(f"megatron-core-{name}"),
+        _skeleton(f"transformers-{name}"),
+    )  # fmt: skip
+
+
 PAIRS = {
-    "qwen2.5-vl": ModelPair(
+    "qwen2.5-vl": _texts(
         "MindSpeed-MM ⟷ LLaMA-Factory Qwen2.5-VL", "qwen2.5-vl",
-        a=Text("tests/data/mindspeed-mm-qwen25vl.txt"), b=Text("tests/data/llamafactory-qwen25vl.txt"),
+        Text("tests/data/mindspeed-mm-qwen25vl.txt"), Text("tests/data/llamafactory-qwen25vl.txt"),
     ),
+    "qwen2.5-mindspeed": _texts(
+        "MindSpeed-LLM ⟷ LLaMA-Factory Qwen2.5", "mindspeed-llm-qwen2.5", _skeleton("mindspeed-llm-qwen2.5"),
+        _skeleton("llamafactory-qwen2.5"),
+    ),
+    "llama-megatron": _megatron("Llama", "llama", "megatron-dense"),
+    "qwen2-megatron": _megatron("Qwen2", "qwen2", "megatron-dense"),
+    "qwen3-megatron": _megatron("Qwen3", "qwen3"),
+    "mixtral-megatron": _megatron("Mixtral", "mixtral"),
+    "qwen2-moe-megatron": _megatron("Qwen2-MoE", "qwen2-moe"),
+    "qwen3-moe-megatron": _megatron("Qwen3-MoE", "qwen3-moe"),
+    "deepseek-v3-megatron": _megatron("DeepSeek-V3", "deepseek-v3"),
     "llama-meta": ModelPair("Meta ⟷ transformers Llama", "llama-meta", run="llama"),
+    "llama-meta-tree": _texts(
+        "Meta ⟷ transformers Llama, structure", "llama-meta", _skeleton("meta-llama"), _skeleton("transformers-llama")
+    ),
+    "vit-timm-tree": _texts(
+        "timm ⟷ transformers ViT, structure", "timm-vit", _skeleton("timm-vit"), _skeleton("transformers-vit")
+    ),
+    "bert-paddlenlp": _texts(
+        "PaddleNLP ⟷ transformers BERT", "paddlenlp-bert", _skeleton("paddlenlp-bert", "paddle"),
+        _skeleton("transformers-bert"),
+    ),
+    "bert-mlm-paddlenlp": _texts(
+        "PaddleNLP ⟷ transformers BERT, masked language model", "paddlenlp-bert-mlm",
+        _skeleton("paddlenlp-bert-mlm", "paddle"), _skeleton("transformers-bert-mlm"),
+    ),
+    "llama-paddlenlp": _texts(
+        "PaddleNLP ⟷ transformers Llama", "paddlenlp-llama", _skeleton("paddlenlp-llama", "paddle"),
+        _skeleton("transformers-llama"),
+    ),
+    "qwen2-paddlenlp": _texts(
+        "PaddleNLP ⟷ transformers Qwen2", "paddlenlp-qwen2", _skeleton("paddlenlp-qwen2", "paddle"),
+        _skeleton("transformers-qwen2"),
+    ),
+    "llama-mindformers": _texts(
+        "MindFormers ⟷ transformers Llama", "mindformers-transformers", _skeleton("mindformers-llama", "mindspore"),
+        _skeleton("transformers-llama"),
+    ),
+    "qwen2-mindformers": _texts(
+        "MindFormers ⟷ transformers Qwen2", "mindformers-transformers", _skeleton("mindformers-qwen2", "mindspore"),
+        _skeleton("transformers-qwen2"),
+    ),
+    "llama-mindformers-megatron": _texts(
+        "Megatron ⟷ MindFormers Llama", "megatron-mindformers", _skeleton("megatron-core-llama"),
+        _skeleton("mindformers-llama", "mindspore"),
+    ),
+    "qwen2-mindformers-megatron": _texts(
+        "Megatron ⟷ MindFormers Qwen2", "megatron-mindformers", _skeleton("megatron-core-qwen2"),
+        _skeleton("mindformers-qwen2", "mindspore"),
+    ),
     "cnn": ModelPair("ResNet ⟷ the same with other block names", "cnn", run="cnn"),
     "lstm": ModelPair("LSTM ⟷ loop over cells", "lstm", run="lstm"),
 }  # fmt: skip
