@@ -137,6 +137,12 @@ PAIRS = {
     "qwen2-moe-megatron": _megatron("Qwen2-MoE", "qwen2-moe"),
     "qwen3-moe-megatron": _megatron("Qwen3-MoE", "qwen3-moe"),
     "deepseek-v3-megatron": _megatron("DeepSeek-V3", "deepseek-v3"),
+    "qwen2": ModelPair("Megatron-style ⟷ transformers Qwen2", "megatron-style-dense", run="qwen2"),
+    "mixtral": ModelPair("experts in a list ⟷ stacked, Mixtral", "megatron-style-mixtral", run="mixtral"),
+    "vit": ModelPair("timm-style ⟷ transformers ViT", "timm-vit", run="vit"),
+    "bert": ModelPair("TransformerEncoder ⟷ transformers BERT", "bert-encoder", run="bert"),
+    "whisper": ModelPair("OpenAI's ⟷ transformers Whisper", "whisper", run="whisper"),
+    "unet": ModelPair("U-Net ⟷ the same with other block names", "unet", run="unet"),
     "llama-meta": ModelPair("Meta ⟷ transformers Llama", "llama-meta", run="llama"),
     "llama-meta-tree": _texts(
         "Meta ⟷ transformers Llama, structure", "llama-meta", _skeleton("meta-llama"), _skeleton("transformers-llama")
