@@ -360,3 +360,13 @@ def test_name_mappings_of_paddlenlp() -> None:
         convert_weights({"o": np.ones(3)}, [NameMapping("o", None, "split")], to="paddle")
     with pytest.raises(ConversionError, match=r"o \[3\] is to be transposed"):
         convert_weights({"o": np.ones(3)}, [NameMapping("o", None, "transpose")], to="paddle")
+
+
+@pytest.mark.parametrize("given", ["model.safetensors", [1, 2]])
+def test_what_is_no_state_dict(given: Any) -> None:
+    kind = type(given).__name__
+    with pytest.raises(
+        ConversionError,
+        match=f"takes a state_dict, tensors by name, and got {kind}: files are converted by probe convert",
+    ):
+        convert_weights(given, to="paddle")

@@ -174,7 +174,7 @@ def test_an_unused_key_is_said() -> None:
     found = match(a, b, mapping, nothing_known, nothing_known)
     assert found.warnings == (
         "the mapping's line 3: Net: down: w2 names nothing that is there",
-        "the mapping's line 5: GPT: layers: h names nothing that is there",
+        "the mapping's line 4: GPT: no module is of this class",
     )
 
 
@@ -487,16 +487,19 @@ def test_published_templates_on_the_published_trees(
     )
 
 
+TEXT_LAYERS = f" for {TEXT}.decoder.layers.0 and 7 more"
+
+
 def test_what_the_mindspeed_template_cannot_say_is_said() -> None:
     mapping = load_mapping(DATA / "template-qwen2.5vl-mindspeed-mm.yaml")
     found = match(MINDSPEED, LLAMAFACTORY, mapping, nothing_known, nothing_known)
     assert found.warnings == tuple(
-        f"the mapping's line {line}: {rule} leads to nothing on the other side{where}"
-        for line, rule, where in [
-            (16, "TransformerLayer: input_layernorm: norm1", f" for {TEXT}.decoder.layers.0 and 7 more"),
-            (17, "TransformerLayer: self_attention: attn", f" for {TEXT}.decoder.layers.0 and 7 more"),
-            (18, "TransformerLayer: pre_mlp_layernorm: norm2", f" for {TEXT}.decoder.layers.0 and 7 more"),
-            (39, "MMGPTModel: output_layer: lm_head", ""),
+        f"the mapping's line {line}: {rule} leads to nothing on the other side{where}{near}"
+        for line, rule, where, near in [
+            (16, "TransformerLayer: input_layernorm: norm1", TEXT_LAYERS, ""),
+            (17, "TransformerLayer: self_attention: attn", TEXT_LAYERS, "; did you mean self_attn?"),
+            (18, "TransformerLayer: pre_mlp_layernorm: norm2", TEXT_LAYERS, ""),
+            (39, "MMGPTModel: output_layer: lm_head", "", "; module.lm_head is there, outside of module.model"),
         ]
     )
 

@@ -20,6 +20,8 @@ from probe.layouts import (
     unpacked,
 )
 from probe.mapping import LayerMapping
+from probe.mapping.patterns import places
+from probe.mapping.sections import SectionIndex, ways
 from probe.records import ModuleInfo
 from probe.store.reader import Reader
 from probe.tree import Tree
@@ -144,8 +146,7 @@ def imagined(known: Structure, framework: str, mapping: LayerMapping) -> tuple[S
     by_path = {"": 0}
     kinds: list[tuple[str, ...]] = [()]
     partner: dict[int, int] = {}
-    for index in range(len(known.tree)):
-        path = _renamed(known.tree, mapping, index)
+    for index, path in enumerate(_renamed(known.tree, mapping)):
         place = _placed(path, modules, by_path, kinds)
         kinds[place] = (counterpart(known.framework, known.kinds[index], framework),)
         partner[index] = place
@@ -269,29 +270,24 @@ def _is_inside_recurrent(known: Structure, module: int) -> bool:
     return False
 
 
-def _renamed(tree: Tree, mapping: LayerMapping, index: int) -> str:
-    """Return the path that a module has on the other side, as far as the mapping alone tells."""
-    names, here, found = tree.steps_to(index), tree.root, []
-    while names:
-        rules = mapping.section(tree.class_name(here), here == tree.root)
-        rule = next((rule for rule in rules if tuple(names[: len(rule.source)]) == rule.source), None)
-        used = len(rule.source) if rule else 1
-        if rule is not None:
-            found += rule.target
-        elif tree.wrapped(here) != names[0]:
-            found.append(names[0])
-        for name in names[:used]:
-            here = tree.children[here][name]
-        names = names[used:]
-    return ".".join(found)
+def _renamed(tree: Tree, mapping: LayerMapping) -> list[str]:
+    """Return the path that each module has on the other side, as far as the mapping alone tells."""
+    found: list[tuple[str, ...]] = []
+    for index, (start, key) in enumerate(ways(tree, SectionIndex(mapping, tree))):
+        name = tree.name(index)
+        own = key.targets[0] if key else () if start < 0 or tree.wrapped(start) == name else (name,)
+        found.append((*found[start], *own) if start >= 0 else ())
+    return [".".join(names) for names in found]
 
 
 def _check_written_from(known: Structure, mapping: LayerMapping) -> None:
-    tree = known.tree
+    tree, members = known.tree, SectionIndex(mapping, known.tree).members
     if mapping.rules and not any(
-        tree.resolve(index, rule.source) is not None
-        for index in range(len(tree))
-        for rule in mapping.section(tree.class_name(index), index == tree.root)
+        True
+        for section in mapping.sections
+        for rule in section.rules
+        for index in members[section.name]
+        for _ in places(tree, index, rule.source)
     ):
         raise MappingError(
             f"{mapping.name}: none of its {len(mapping.rules)} keys names a module of the {known.framework} model that was "

@@ -182,6 +182,10 @@ def _structure(given: Any) -> Structure | None:
 
 def _arrays(state: Mapping[str, Any]) -> tuple[Read, dict[str, Stored], str]:
     """Return what reads a tensor of a state_dict, what is known of each, and the framework that they are of."""
+    if not isinstance(state, Mapping):
+        raise ConversionError(
+            f"convert_weights takes a state_dict, tensors by name, and got {type(state).__name__}: files are converted by probe convert"
+        )
     stored: dict[str, Stored] = {}
     arrays: dict[str, np.ndarray] = {}
     framework = ""
