@@ -13,8 +13,8 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "probe"
 LAYERS = [
     ["_version", "errors", "records"],
-    ["sketch", "slots", "config", "tree", "triggers", "growth", "layouts", "origins", "printed_weights"],
-    ["statistics", "kernel", "buffers", "blocks"],
+    ["sketch", "slots", "config", "tree", "triggers", "growth", "layouts", "origins", "fused"],
+    ["statistics", "kernel", "buffers", "blocks", "printed_weights"],
     ["store", "adapters.base", "mapping", "checkpoints"],
     ["adapters"],
     ["inputs", "seeding", "printed"],

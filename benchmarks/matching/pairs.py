@@ -150,6 +150,10 @@ PAIRS = {
     "vit-timm-tree": _texts(
         "timm ⟷ transformers ViT, structure", "timm-vit", _skeleton("timm-vit"), _skeleton("transformers-vit")
     ),
+    "bert-tree": _texts(
+        "TransformerEncoder ⟷ transformers BERT, structure", "torch-bert", _skeleton("torch-bert"),
+        _skeleton("transformers-bert"),
+    ),
     "bert-paddlenlp": _texts(
         "PaddleNLP ⟷ transformers BERT", "paddlenlp-bert", _skeleton("paddlenlp-bert", "paddle"),
         _skeleton("transformers-bert"),

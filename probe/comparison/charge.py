@@ -282,8 +282,12 @@ class Charger(Ledger):
 
     def _charge_loose(self, caller: Node, event: Event, before: int, before_b: int, rule: Rule) -> bool:
         """Blame the only unmatched module that was called since the last good event, if there is just one."""
-        mine = self._between(caller, before)
-        theirs = [loose for loose in caller.loose_b if loose.begin < before_b and not self._is_noop_b(loose)]
+        matching = self.pairs.matching
+        mine = [loose for loose in self._between(caller, before) if loose.module not in matching.ignored_a]
+        theirs = [
+            loose for loose in caller.loose_b
+            if loose.begin < before_b and loose.module not in matching.ignored_b and not self._is_noop_b(loose)
+        ]  # fmt: skip
         if len(mine) == 1 and not theirs:
             side, loose, missing = "A", mine[0], "B"
         elif not mine and len(theirs) == 1:

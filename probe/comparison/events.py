@@ -115,7 +115,10 @@ class Rows:
         columns = side.columns
         found: dict[tuple[Key, Role], dict[str, list[int]]] = defaultdict(dict)
         parts = (columns[name] for name in ("micro", "module", "call", "phase", "role"))
+        hidden = side.hidden
         for row, (micro, module, call, phase, role) in enumerate(zip(*parts, strict=True)):
+            if row in hidden:
+                continue
             kind = Role(role)
             slot = f"{Phase(phase).label}:{side.slots[row]}" if kind in PARAMETER_ROLES else side.slots[row]
             key = (0, module, 0) if kind in PARAMETER_ROLES else (micro, module, call)
@@ -373,23 +376,13 @@ def _names(side: Side) -> dict[Place, list[Place]]:
 def _calls(side: Side) -> list[Call]:
     """Return a step's calls in order, without those that activation checkpointing made again."""
     rows = side.calls
-    chosen = rows["recomputed"] == 0
-    first = _first_call(side)
+    chosen = side.counted
+    first = side.first_call
     return [
         Call(int(r["micro"]), int(r["module"]), int(r["call"]), int(r["caller"]), first + int(row), int(r["seq"]),
              int(r["end"]), r["autocast"].decode(), bool(r["training"]), bool(r["grad_enabled"]))
         for row, r in zip(chosen.nonzero()[0].tolist(), rows[chosen], strict=True)
     ]  # fmt: skip
-
-
-def _first_call(side: Side) -> int:
-    """Return the number, in the file, of a step's first call: callers are given by these numbers."""
-    first = 0
-    for row in side.reader.steps:
-        if row["step"] == side.step:
-            break
-        first = int(row["n_calls"])
-    return first
 
 
 def _nearest(by_row: dict[int, Node], callers: dict[int, int], caller: int) -> Node | None:

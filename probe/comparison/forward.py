@@ -14,6 +14,7 @@ from probe.comparison.given import given_otherwise, is_given, logged_apart
 from probe.comparison.known_differences import EXACT
 from probe.comparison.ledger import scale_hint
 from probe.comparison.metrics import Metrics, Status, are_merged, kind_of, squeezed
+from probe.comparison.parts import other_order
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
@@ -31,6 +32,7 @@ class ForwardWalk(BufferWalk):
     def judge_init(self) -> None:
         """Judge the weights that the step began with."""
         found, judged = [], 0
+        limit_of: dict[int, float] = {}
         pooled: dict[int, list[tuple[float, float, float]]] = {}
         for event in self.pairs.parameter_events(Phase.INIT, Role.PARAM):
             if event.is_one_sided:
@@ -42,7 +44,7 @@ class ForwardWalk(BufferWalk):
             if self._learns(event)[0] != self._learns(event)[1]:
                 self._frozen.add(self.pairs.matching.pairs[event.pair].a)
             u = self.u(event)
-            limit = self._init_limit(u)
+            limit = limit_of[id(event)] = self._init_limit(u)
             if metrics.status is Status.NOT_COMPARABLE:
                 self._form_mismatch(event)
             if self.settle(event, limit, metrics.is_known and metrics.rel_l2 > limit):
@@ -59,7 +61,8 @@ class ForwardWalk(BufferWalk):
         else:
             for event in found:
                 self._add(Phase.INIT, Kind.INIT, event, event.pair, tolerance.INIT, (f"the weights differ {self._when}",),
-                          hint=self._moved([event]) or self._not_recorded or self._reordered(event)
+                          hint=self._moved([event]) or self._not_recorded
+                          or other_order(self.pairs, event, limit_of[id(event)]) or self._reordered(event)
                           or scale_hint(event.metrics) or "look at how this weight is loaded or converted")  # fmt: skip
 
     def _init_limit(self, u: float) -> float:

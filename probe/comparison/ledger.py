@@ -13,6 +13,7 @@ from probe.comparison import tolerance
 from probe.comparison.events import Event, Node, StepPairs
 from probe.comparison.flow import Flow
 from probe.comparison.metrics import Metrics, Status
+from probe.comparison.parts import facts
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.tolerance import Level, Rule
 from probe.layouts import counterpart, unpacked
@@ -161,8 +162,9 @@ class Ledger:
             refs = self.refs(pair, node, *(own if slot is None else (slot, slot)))
         judged = self._judged.get(id(event))
         limit, error = (rule.limit(self.u(event), 0.0), math.nan) if judged is None else (judged.limit, judged.error)
+        about = () if root or pair != event.pair else facts(self.pairs, event, limit)
         self._append(Divergence(phase, event.role, kind, self._confidence(event, node), *refs, event.metrics, limit,
-                                tuple(evidence), hint, error, self._is_apart(event, rule)))  # fmt: skip
+                                (*evidence, *about), hint, error, self._is_apart(event, rule)))  # fmt: skip
 
     def _append(self, divergence: Divergence) -> None:
         self.findings.append(divergence)
@@ -188,14 +190,16 @@ class Ledger:
     def refs(
         self, pair: int, node: Node | None, slot_a: str, slot_b: str
     ) -> tuple[tuple[NodeRef, ...], tuple[NodeRef, ...]]:
-        """Return a place in A and in B."""
+        """Return a place in A and in B: several where one side has several modules, or parameters, for one."""
         modules = self.pairs.matching.pairs[pair]
-        a, b = (self.pairs.a.reader.modules[modules.a], self.pairs.b.reader.modules[modules.b])
         micro, call = (node.micro, node.call) if node is not None else (0, 0)
-        return (
-            (NodeRef(self.pairs.step, micro, a.path, a.class_name, call, slot_a),),
-            (NodeRef(self.pairs.step_b, micro, b.path, b.class_name, call, slot_b),),
-        )
+        found = []
+        for side, module, slot in ((self.pairs.a, modules.a, slot_a), (self.pairs.b, modules.b, slot_b)):
+            infos = [(side.reader.modules[at], name) for at, name in side.places_of(module, slot)]
+            found.append(
+                tuple(NodeRef(side.step, micro, info.path, info.class_name, call, name) for info, name in infos)
+            )
+        return found[0], found[1]
 
     def root_refs(self) -> tuple[tuple[NodeRef, ...], tuple[NodeRef, ...]]:
         """Return the whole model in A and in B."""

@@ -15,6 +15,7 @@ from probe.comparison import tolerance
 from probe.comparison.events import Event, StepPairs
 from probe.comparison.ledger import State
 from probe.comparison.metrics import Metrics, Status
+from probe.comparison.parts import facts
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.scaling import common_factor, factor_of, scaling_text
 from probe.comparison.settings import ParameterKey, decay_rounding, different_settings, settings_text
@@ -169,7 +170,7 @@ class UpdateJudge:
             return self._fault(event, math.nan, *decay), bound
         noise = math.sqrt(error) + u * parameter / larger
         # what is really wrong with one parameter's rate keeps the direction; rounding that is divided by itself does not
-        noisy = error > tolerance.NOISY_GRADIENT or metrics.cosine < tolerance.SCATTERED
+        noisy = error > tolerance.NOISY_GRADIENT or not metrics.cosine >= tolerance.SCATTERED
         weak = self._is_adaptive(event) and noisy
         if abs(metrics.norm_ratio - 1) > max(tolerance.RATIO_LIMIT, noise):
             text = f"B's update is {metrics.norm_ratio:.4g} times as long as A's"
@@ -198,8 +199,11 @@ class UpdateJudge:
         before_a, before_b = (self._row_before(self.pairs.a, event, "a"), self._row_before(self.pairs.b, event, "b"))
         if before_a is None or before_b is None:
             return None
-        difference = self.pairs.b.sketches[event.row_b] - self.pairs.a.sketches[event.row_a]
-        parameter = self.pairs.a.sketches[before_a]
+        sketches = [self.pairs.b.sketch(event.row_b), self.pairs.a.sketch(event.row_a), self.pairs.a.sketch(before_a)]
+        after_b, after_a, parameter = sketches
+        if after_b is None or after_a is None or parameter is None:
+            return None
+        difference = after_b - after_a
         length, weight = (float(np.linalg.norm(difference)), float(np.linalg.norm(parameter)))
         if not weight or length < rounding or math.prod(self.pairs.a.shapes[event.row_a]) < WIDTH // 4:
             return None
@@ -290,6 +294,7 @@ class UpdateJudge:
             kind = Kind.NONFINITE
         confidence = 0.97 if self.settings else 0.9
         apart = fault.sources <= tolerance.USED.limit(self.walk.u(event), 0.0)
+        about = () if is_whole else facts(self.pairs, event, fault.limit)
         self.walk.findings.append(
             Divergence(
                 Phase.UPDATE,
@@ -299,7 +304,7 @@ class UpdateJudge:
                 *refs,
                 event.metrics,
                 fault.limit,
-                evidence,
+                (*evidence, *about),
                 hint,
                 is_independent=apart,
             )

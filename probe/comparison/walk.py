@@ -14,6 +14,7 @@ from probe.comparison.events import Event, Node
 from probe.comparison.flow import Flow
 from probe.comparison.forward import ForwardWalk
 from probe.comparison.ledger import kind_of_finding, scale_hint
+from probe.comparison.parts import without_gradient
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.scaling import common_factor, factor_of, meaning_of, scaling_text
 from probe.comparison.tolerance import Level
@@ -221,8 +222,10 @@ class StepWalk(ForwardWalk):
         text = "the gradient of this parameter differs, the gradients at its module's output agree"
         for event in found:
             assert event.metrics is not None
-            self._add(Phase.GRADIENT, kind_of_finding(event.metrics), event, event.pair, tolerance.GRADIENT, (text,),
-                      hint=self._zero_rows(event) or scale_hint(event.metrics) or hint)  # fmt: skip
+            frozen = without_gradient(self.pairs, event)
+            kind = Kind.MISSING if frozen else kind_of_finding(event.metrics)
+            self._add(Phase.GRADIENT, kind, event, event.pair, tolerance.GRADIENT, (text,),
+                      hint=frozen or self._zero_rows(event) or scale_hint(event.metrics) or hint)  # fmt: skip
 
     def _zero_rows(self, event: Event) -> str:
         """Say so when whole rows of an embedding's gradient are zero on one side only."""
