@@ -16,7 +16,7 @@ CONFIG = BertConfig(
 class Embeddings(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(CONFIG.vocab_size, width)
+        self.tokens = nn.Embedding(CONFIG.vocab_size, width, padding_idx=CONFIG.pad_token_id)
         self.positions = nn.Embedding(CONFIG.max_position_embeddings, width)
         self.segments = nn.Embedding(CONFIG.type_vocab_size, width)
         self.norm = nn.LayerNorm(width, CONFIG.layer_norm_eps)
