@@ -1,0 +1,167 @@
+"""Record the pairs, compare them, grade the answers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import probe
+from benchmarks.localisation.held_out import HELD_OUT
+from benchmarks.localisation.pairs import Pair, Setup, Truth
+from benchmarks.localisation.random_pairs import random_pair
+from benchmarks.localisation.tuned import TUNED
+
+PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*TUNED, *HELD_OUT)}
+MODES = ("tensor", "statistics")
+ROOT = Path(__file__).parents[2]
+SOURCES = ("probe/recorder", "probe/adapters", "probe/store", "benchmarks/localisation")
+"""folders that a recording depends on"""
+GRADES = ("exact", "parent", "top-3", "other phase", "wrong name", "undecided", "missed", "aligned", "false alarm")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What probe said about one pair in one mode, and what that is worth."""
+
+    pair: str
+    mode: str
+    grade: str
+    """
+    One of `GRADES`. Of a fault: exact (module, phase and step), parent (the module directly around it, in the right
+    phase and step), top-3 (exact, but second or third), other phase (the module in another phase or step), wrong
+    name, undecided, missed. Of a clean pair: aligned, undecided, false alarm.
+    """
+    expected: str
+    said: str
+    """the first divergence in one line, or why nothing was decided"""
+
+
+def chosen(share: float, half: str) -> list[Pair]:
+    """Return a share of the pairs, the same ones each time, in the order of the tables.
+
+    Parameters
+    ----------
+    half
+        ``tuned``, ``held-out`` or ``both``
+    """
+    pairs = [pair for pair in PAIRS.values() if half == "both" or pair.held_out == (half == "held-out")]
+    return [pair for pair in pairs if _place(pair.name) < share]
+
+
+def pair_of(name: str) -> Pair:
+    """Return the pair of a name, also one that was drawn."""
+    return random_pair(int(name.split("/")[1])) if name.startswith("random/") else PAIRS[name]
+
+
+def answers(pairs: Iterable[Pair], modes: Iterable[str], folder: Path, jobs: int) -> Iterator[list[Answer]]:
+    """Record and judge the pairs in several processes; yields each pair's answers when they are there."""
+    digest = sources_digest()
+    tasks = [(pair.name, tuple(modes), folder, digest) for pair in pairs]
+    if jobs == 1:
+        yield from map(_work, tasks)
+        return
+    with get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap_unordered(_work, tasks)
+
+
+def record(setup: Setup, mode: str, folder: Path, digest: str) -> Path:
+    """Write the recording of a setup, or return the one that is there."""
+    from benchmarks.localisation.training import run_of
+
+    name = hashlib.sha256(f"{digest} {mode} {setup!r}".encode()).hexdigest()[:24]
+    path = folder / f"{name}.h5"
+    if path.exists():
+        return path
+    unfinished = folder / f"{name}.{os.getpid()}.h5"
+    run = run_of(setup)
+    parts = run.parts
+    probe.start(parts if len(parts) > 1 else parts[0], unfinished, task=mode)
+    try:
+        for index in range(setup.steps):
+            probe.step(loss=run.step(index))
+    finally:
+        probe.stop()
+    unfinished.rename(path)
+    return path
+
+
+def judge(pair: Pair, mode: str, folder: Path, digest: str) -> Answer:
+    """Compare the two recordings of a pair and grade what probe says."""
+    files = [record(setup, mode, folder, digest) for setup in (pair.a, pair.b)]
+    found = probe.compare(*files, mapping=pair.mapping)
+    first = found.first_divergence
+    said = _line(first) if first is not None else found.verdict.value
+    if found.verdict == "undecided":
+        said = "; ".join(["undecided", *found.doubts]) + (f" ({said})" if first is not None else "")
+    return Answer(pair.name, mode, grade(pair.truth, found), expected(pair.truth), said)
+
+
+def grade(truth: Truth | None, found: Any) -> str:
+    """Say what a comparison is worth as an answer to the truth, None for a clean pair."""
+    if found.verdict == "undecided":
+        return "undecided"
+    if truth is None:
+        return "aligned" if found.verdict == "aligned" else "false alarm"
+    if found.verdict == "aligned":
+        return "missed"
+    first = found.first_divergence
+    if _is_right(truth, first):
+        return "exact"
+    paths = _paths(first)
+    if _is_in_place(truth, first) and all(truth.near(path) for path in paths):
+        return "parent"
+    if any(_is_right(truth, other) for other in found.divergences[1:3]):
+        return "top-3"
+    return "other phase" if all(truth.names(path) for path in paths) else "wrong name"
+
+
+def expected(truth: Truth | None) -> str:
+    """Return the right answer in one line."""
+    if truth is None:
+        return "aligned"
+    place = " or ".join(truth.also) if truth.path == "*" else truth.path or "as a whole"
+    return f"step {truth.step} · {' or '.join(truth.phases)} · {place}"
+
+
+def sources_digest() -> str:
+    """Return a hash of all code that a recording depends on."""
+    files = sorted(path for folder in SOURCES for path in (ROOT / folder).rglob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
+def _work(task: tuple[str, tuple[str, ...], Path, str]) -> list[Answer]:
+    name, modes, folder, digest = task
+    os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+    warnings.simplefilter("ignore")
+    try:
+        return [judge(pair_of(name), mode, folder, digest) for mode in modes]
+    except Exception as error:
+        raise RuntimeError(f"{name}: {error!r}") from error
+
+
+def _place(name: str) -> float:
+    """Return a number from 0 to 1 that depends on the name alone."""
+    return int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 2**32
+
+
+def _is_in_place(truth: Truth, found: Any) -> bool:
+    return found.phase.label in truth.phases and found.step == truth.step
+
+
+def _is_right(truth: Truth, found: Any) -> bool:
+    return _is_in_place(truth, found) and all(truth.names(path) for path in _paths(found))
+
+
+def _paths(found: Any) -> list[str]:
+    return [ref.path for ref in found.a or found.b]
+
+
+def _line(first: Any) -> str:
+    paths = ", ".join(dict.fromkeys(path or "as a whole" for path in _paths(first)))
+    return f"step {first.step} · {first.phase.label} · {paths} ({first.kind.value} {first.role.label})"
