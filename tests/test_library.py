@@ -137,7 +137,9 @@ def test_every_weight_has_a_partner_of_its_shape(name: str) -> None:
     if name == "paddlenlp/bert-mlm":  # its pooler, which nothing uses
         lonely = [each for each in lonely if ".pooler." not in each]
     if name == "meta/llama":  # rows in another order
-        lonely = [each for each in lonely if not each.endswith(("wq.weight", "wk.weight", "q_proj.weight", "k_proj.weight"))]
+        lonely = [
+            each for each in lonely if not each.endswith(("wq.weight", "wk.weight", "q_proj.weight", "k_proj.weight"))
+        ]
     assert len(lonely) == UNPAIRED.get(name, 0) and all(EXPERTS in each for each in lonely), lonely
 
 

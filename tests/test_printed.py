@@ -6,9 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probe.cli import main
 from probe.conversion.structure import structure_of
 from probe.errors import FormatError
 from probe.printed import NOTE, model_config_of, read_printed, record_printed
@@ -183,6 +185,22 @@ def test_a_recording_of_the_structure(tmp_path: Path) -> None:
         assert reader.info.config["task"] == "structure" and [text for _, _, text in reader.notes] == [NOTE]
     known = structure_of(target)
     assert {w.names[0]: w.shape for w in known.weights} == shapes(TORCH)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    source, target, config = tmp_path / "model.txt", tmp_path / "tree.h5", tmp_path / "config.json"
+    source.write_text("N(\n  (fc): Linear(in_features=3, out_features=4, dtype=float32)\n)\n", encoding="utf-8")
+    config.write_text('{"num_key_value_heads": 2}', encoding="utf-8")
+    words = ["map", "tree", str(source), "-o", str(target), "--framework", "paddle", "--config", str(config)]
+    done = CliRunner().invoke(main, words)
+    assert (done.exit_code, done.output) == (
+        0, f"2 modules and the shapes of 1 parameters and buffers are in {target}\n"
+    )  # fmt: skip
+    with Reader(target) as reader:
+        assert (reader.info.framework, reader.info.model_config) == ("paddle", {"num_key_value_heads": 2})
+        assert [p.shape for p in reader.parameters] == [(3, 4)]
+    again = CliRunner().invoke(main, words)
+    assert again.exit_code == 2 and "exists" in again.stderr
 
 
 def test_files_that_are_no_text(tmp_path: Path) -> None:
