@@ -9,11 +9,13 @@ from pathlib import Path
 import click
 
 from probe.errors import MappingError
+from probe.layouts import FRAMEWORKS
 from probe.mapping import LayerMapping, library, load_mapping
 from probe.matching import Direction, Known, Matching, match
 from probe.matching.automatic import complete, outline_of, without_guesses
 from probe.matching.coverage import KINDS, Coverage, Left, coverage
 from probe.matching.draft import draft
+from probe.printed import model_config_of, record_printed
 from probe.report.text import harmless
 from probe.store.reader import Reader
 from probe.tree import Tree
@@ -38,6 +40,27 @@ def list_command() -> None:
     width = max(map(len, known))
     for name, path in known.items():
         click.echo(f"{name:{width}}  {_title(path)}".rstrip())
+
+
+@map_group.command("tree")
+@click.argument("text", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The recording to write.")
+@click.option(
+    "--framework", type=click.Choice(FRAMEWORKS), default=FRAMEWORKS[0], show_default=True, help="Whose print it is."
+)
+@click.option("--config", type=click.Path(path_type=Path), help="The model's config.json, for the numbers of a split.")
+def tree_command(text: Path, output: Path, framework: str, config: Path | None) -> None:
+    """Write a recording of a model's structure out of what print(model) shows.
+
+    For a model that cannot be run here. Of parameters it has those that the text tells.
+
+    \b
+    Example: probe map tree model.txt -o tree.h5
+    """
+    known = model_config_of(config) if config else {}
+    printed = record_printed(text, output, framework, known)
+    shapes = f"{len(printed.parameters)} parameters and buffers"
+    click.echo(harmless(f"{len(printed.modules)} modules and the shapes of {shapes} are in {output}"))
 
 
 def _title(path: Path) -> str:

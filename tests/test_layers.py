@@ -14,11 +14,11 @@ PACKAGE = Path(__file__).parent.parent / "probe"
 LAYERS = [
     ["_version", "errors", "records"],
     ["sketch", "slots", "config", "tree", "triggers", "growth", "layouts", "origins", "fused"],
-    ["statistics", "kernel", "buffers", "blocks"],
+    ["statistics", "kernel", "buffers", "blocks", "printed_weights"],
     ["store", "adapters.base", "mapping", "checkpoints"],
     ["adapters.contributions", "adapters.hooking", "adapters.memory", "adapters.model_configs"],
     ["adapters"],
-    ["inputs", "seeding"],
+    ["inputs", "seeding", "printed"],
     ["batches"],
     ["batch_comparison"],
     ["recorder", "matching"],
