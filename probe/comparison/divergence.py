@@ -9,18 +9,21 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from probe.comparison.bundles import join_parts
 from probe.comparison.events import ONE_SIDED, Event, StepPairs
+from probe.comparison.flow import passes
 from probe.comparison.given import GivenTally
 from probe.comparison.guards import Guards, grouped, uncompared_weights
 from probe.comparison.known_differences import KnownDifferences
 from probe.comparison.ledger import Judged, State
 from probe.comparison.metrics import Metrics, Side, Status
+from probe.comparison.one_to_many import completed
 from probe.comparison.result import SCHEMA, Coverage, Divergence, Inputs, Kind, NodeRef, SlotResult, Verdict
 from probe.comparison.updates import UpdateJudge
 from probe.comparison.walk import StepWalk
 from probe.errors import ConfigError, NotRecordedError
 from probe.mapping import load_mapping
-from probe.matching import Direction, Matching, Reason, match
+from probe.matching import Direction, Known, Matching, Reason, match
 from probe.records import NEVER_STEPPED, Phase, Role
 from probe.store.reader import Reader
 from probe.tree import Tree
@@ -68,8 +71,8 @@ class Comparison:
         NotRecordedError
             nothing of that name was compared
         """
-        found = tuple(s for s in self.slots if path in (s.path_a, s.path_b)) or tuple(
-            s for s in self.slots if fnmatchcase(s.path_a, path) or fnmatchcase(s.path_b, path)
+        found = tuple(s for s in self.slots if path in s.paths) or tuple(
+            s for s in self.slots if any(fnmatchcase(each, path) for each in s.paths)
         )
         if not found:
             raise NotRecordedError(f"{path!r} is in neither recording, or has no counterpart; see .only_a and .only_b")
@@ -104,6 +107,7 @@ def compare(
     mapping: str | Path | Mapping[str, Any] | None = None,
     *,
     direction: str | None = None,
+    strict: bool = False,
     min_coverage: float = MIN_COVERAGE,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -117,6 +121,8 @@ def compare(
         a layer mapping: a YAML file, the name of one that comes with probe, a dict, or None
     direction
         ``"a-to-b"`` or ``"b-to-a"``: which side the mapping is written from; found out when None
+    strict
+        a line of the mapping that does nothing is an error, not a warning
     min_coverage
         below this share of paired module calls, "aligned" becomes "undecided"
     progress
@@ -136,7 +142,7 @@ def compare(
         first.require_steps()
         second.require_steps()
         return _Run(first, second).compared(
-            parsed, None if direction is None else _direction(direction), min_coverage, progress
+            parsed, None if direction is None else _direction(direction), strict, min_coverage, progress
         )
 
 
@@ -172,15 +178,20 @@ class _Run:
         self.loose_b: dict[str, int] = {}
 
     def compared(
-        self, mapping: Any, direction: Direction | None, min_coverage: float, progress: Progress | None
+        self, mapping: Any, direction: Direction | None, strict: bool, min_coverage: float, progress: Progress | None
     ) -> Comparison:
         weights = (_weights(self.a, self.tree_a), _weights(self.b, self.tree_b))
-        matching = match(self.tree_a, self.tree_b, mapping, *weights, direction)
+        sides = [Known(tree, side.parameters, side.info.model_config)
+                 for tree, side in ((self.tree_a, self.a), (self.tree_b, self.b))]  # fmt: skip
+        matching = completed(match(*sides, mapping, *weights, direction, strict), self.a, self.b)
         self.warnings += matching.warnings
         steps = self._guard()
         state = State()
         for done, step in enumerate(steps):
-            self._step(StepPairs(Side(self.a, step), Side(self.b, step), matching), state)
+            a, b = Side(self.a, step, matching.views_a), Side(self.b, step, matching.views_b)
+            join_parts(a, "A", matching)
+            join_parts(b, "B", matching)
+            self._step(StepPairs(a, b, matching), state)
             if progress is not None:
                 progress(done + 1, len(steps))
             if self.ends:
@@ -217,11 +228,13 @@ class _Run:
         walk = StepWalk(pairs, state, self.tree_a)
         walk.judge_init()
         if pairs.same_micros:
-            for micro in pairs.micros_a:
+            for micro, is_backward in passes(pairs):
+                if is_backward:
+                    walk.judge_backward(micro)
+                    continue
                 walk.judge_forward(micro)
                 if micro == pairs.micros_a[-1]:
                     walk.judge_loss(self.a.scalars_of(pairs.step), self.b.scalars_of(pairs.step_b))
-                walk.judge_backward(micro)
             for micro in sorted({node.micro for node in pairs.nodes.values() if node.micro < 0}, reverse=True):
                 walk.judge_forward(micro)
             if not pairs.micros_a:
@@ -304,11 +317,13 @@ class _Run:
         both = passes[0] & passes[1]
         shared_a = set(pairs.nodes)
         shared_b = {(node.micro, pairs.matching.pairs[node.pair].b, node.call) for node in pairs.nodes.values()}
-        for calls, shared, tree, loose in (
-            (pairs.calls_a, shared_a, self.tree_a, self.loose_a), (pairs.calls_b, shared_b, self.tree_b, self.loose_b),
-        ):  # fmt: skip
+        ignored = pairs.matching.ignored_a, pairs.matching.ignored_b
+        for calls, shared, tree, loose, left_out in (
+            (pairs.calls_a, shared_a, self.tree_a, self.loose_a, ignored[0]),
+            (pairs.calls_b, shared_b, self.tree_b, self.loose_b, ignored[1]),
+        ):
             for call in calls:
-                is_shared = (call.micro, call.module, call.number) in shared
+                is_shared = (call.micro, call.module, call.number) in shared or call.module in left_out
                 if not is_shared and call.micro in both and tree.wrapped(call.module) is None:
                     path = tree.path(call.module)
                     loose[path] = loose.get(path, 0) + 1
@@ -316,11 +331,12 @@ class _Run:
 
     def _note_weights(self, pairs: StepPairs) -> None:
         """Keep which weights were recorded on either side."""
-        for rows, tree, recorded in (
-            (pairs.rows_a, self.tree_a, self.weights_a), (pairs.rows_b, self.tree_b, self.weights_b),
-        ):  # fmt: skip
+        for rows, tree, recorded, left_out in (
+            (pairs.rows_a, self.tree_a, self.weights_a, pairs.matching.ignored_a),
+            (pairs.rows_b, self.tree_b, self.weights_b, pairs.matching.ignored_b),
+        ):
             for (key, role), slots in rows.by_key.items():
-                if role is Role.PARAM:
+                if role is Role.PARAM and key[1] not in left_out:
                     recorded.update((tree.path(key[1]), slot.partition(":")[2]) for slot in slots)
 
     def _slot(self, pairs: StepPairs, judged: Judged) -> SlotResult:
@@ -328,11 +344,16 @@ class _Run:
         pair = pairs.matching.pairs[event.pair]
         a, b = self.a.modules[pair.a], self.b.modules[pair.b]
         assert event.metrics is not None
+        parts = [
+            tuple((side.reader.modules[at].path, name) for at, name in places if places != ((module, slot),))
+            for side, module, slot in ((pairs.a, pair.a, event.slot_a), (pairs.b, pair.b, event.slot_b))
+            for places in [side.places_of(module, slot)]
+        ]
         return SlotResult(
             event.step, event.micro, event.phase, event.role, event.call, a.path, a.class_name, event.slot_a, b.path,
             b.class_name, event.slot_b, pairs.a.dtypes[event.row_a], pairs.b.dtypes[event.row_b],
             pairs.a.shapes[event.row_a], pairs.b.shapes[event.row_b], pair.reason.value, event.metrics, event.row_a,
-            event.row_b, judged.limit, judged.error, judged.verdict,
+            event.row_b, judged.limit, judged.error, *parts, judged.verdict,
         )  # fmt: skip
 
     def _first_nan(self, pairs: StepPairs, events: Iterable[Event]) -> str:
@@ -352,8 +373,8 @@ class _Run:
         """Say which weights stand in one model only, or in another form there: fused ones, for example."""
         weights = [slot for slot in known if slot.role is Role.PARAM]
         left = {
-            "A": uncompared_weights(self.a, self.weights_a, {(slot.path_a, slot.slot_a) for slot in weights}),
-            "B": uncompared_weights(self.b, self.weights_b, {(slot.path_b, slot.slot_b) for slot in weights}),
+            "A": uncompared_weights(self.a, self.weights_a, {place for slot in weights for place in slot.places_a}),
+            "B": uncompared_weights(self.b, self.weights_b, {place for slot in weights for place in slot.places_b}),
         }
         in_pairs = (left["A"] and not self.loose_a) or (left["B"] and not self.loose_b)
         if weights and (all(left.values()) or in_pairs):

@@ -25,16 +25,31 @@ def compare_sketches(
     if counts[0] != counts[1]:
         return Metrics(Status.NONFINITE, math.inf, norm_a=norm_a, norm_b=norm_b, estimated=True,
                        reason=_nonfinite_text(counts[0], counts[1]))  # fmt: skip
-    if sorted(squeezed(a.shapes[i])) != sorted(squeezed(b.shapes[j])):
+    sketch_a, sketch_b = a.sketch(i), b.sketch(j)
+    if sketch_a is None or sketch_b is None or sorted(squeezed(a.shapes[i])) != sorted(squeezed(b.shapes[j])):
         return _from_statistics(a, i, b, j, taken.factor)
     if kind_of(a.dtypes[i]) == "integer":
-        share = _share_of_integers(a, i, b, j, turned)
+        share = _share_of_integers(a, i, b, j, turned, float(np.linalg.norm(sketch_a - sketch_b)))
         metrics = Metrics(Status.COMPARED, share, norm_a=norm_a, norm_b=norm_b, estimated=True)
     else:
-        metrics = geometry(taken.factor * a.sketches[i], b.sketches[j], norm_a, norm_b)
+        norm_a, norm_b = _norms(taken.factor * sketch_a, sketch_b, norm_a, norm_b)
+        metrics = geometry(taken.factor * sketch_a, sketch_b, norm_a, norm_b)
     if free_axes and metrics.rel_l2 > 1e-3 and looks_permuted(a, i, b, j):
         return Metrics(Status.PERMUTED, norm_a=norm_a, norm_b=norm_b, estimated=True, reason=PERMUTED)
     return metrics
+
+
+def _norms(a: np.ndarray, b: np.ndarray, norm_a: float, norm_b: float) -> tuple[float, float]:
+    """Return both norms where only one may be known: of a sum of tensors, the sketch alone is.
+
+    The unknown one is taken to be to the known one as their sketches' lengths are: exact for a multiple, and so for equals.
+    """
+    if not math.isnan(norm_a) and not math.isnan(norm_b):
+        return norm_a, norm_b
+    length_a, length_b = float(np.linalg.norm(a)), float(np.linalg.norm(b))
+    if math.isnan(norm_a):
+        return (norm_b * length_a / length_b if length_b else length_a), norm_b
+    return norm_a, (norm_a * length_b / length_a if length_a else length_b)
 
 
 def geometry(a: np.ndarray, b: np.ndarray, norm_a: float, norm_b: float) -> Metrics:
@@ -71,14 +86,13 @@ def _multiple(a: np.ndarray, b: np.ndarray, norm_a: float, norm_b: float) -> flo
     return math.copysign(1.0, factor) if max(rest, gap) <= _PARALLEL * distance else 0.0
 
 
-def _share_of_integers(a: Side, i: int, b: Side, j: int, turned: tuple[int, ...] | None) -> float:
+def _share_of_integers(a: Side, i: int, b: Side, j: int, turned: tuple[int, ...] | None, distance: float) -> float:
     """Estimate the share of integers that differ.
 
     A sketch holds ±1 by value: elements that differ contribute 4 each, in half of the cases. The means give a lower
     bound, and where the hashes differ at least one element does.
     """
     count = max(1, math.prod(a.shapes[i]))
-    distance = float(np.linalg.norm(a.sketches[i] - b.sketches[j]))
     share = min(1.0, distance**2 / (2 * count))
     if not _same_statistics(a, i, b, j) or (turned is None and same_layout(a, i, b, j) and _same_hash_kind(a, i, b, j)):
         low = min(a.columns["min"][i], b.columns["min"][j])
@@ -127,6 +141,8 @@ def looks_permuted(a: Side, i: int, b: Side, j: int) -> bool:
 
 def same_content(a: Side, i: int, b: Side, j: int, within: float = 1e-5, rms_within: float = 1e-5) -> bool:
     """Tell whether all that does not depend on the order of the elements agrees, up to a relative error."""
+    if math.isnan(a.columns["norm"][i]) or math.isnan(b.columns["norm"][j]):  # a sum: nothing says that it does not
+        return True
     return all(
         math.isclose(a.columns[name][i], b.columns[name][j], rel_tol=error, abs_tol=1e-12)
         for name, error in (("min", within), ("max", within), ("rms", rms_within))

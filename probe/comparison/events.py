@@ -115,7 +115,10 @@ class Rows:
         columns = side.columns
         found: dict[tuple[Key, Role], dict[str, list[int]]] = defaultdict(dict)
         parts = (columns[name] for name in ("micro", "module", "call", "phase", "role"))
+        hidden = side.hidden
         for row, (micro, module, call, phase, role) in enumerate(zip(*parts, strict=True)):
+            if row in hidden:
+                continue
             kind = Role(role)
             slot = f"{Phase(phase).label}:{side.slots[row]}" if kind in PARAMETER_ROLES else side.slots[row]
             key = (0, module, 0) if kind in PARAMETER_ROLES else (micro, module, call)
@@ -127,6 +130,14 @@ class Rows:
         prefix = f"{phase.label}:"
         return any(kind is role and any(slot.startswith(prefix) for slot in slots)
                    for (_, kind), slots in self.by_key.items())  # fmt: skip
+
+    def by_module(self, role: Role) -> dict[int, list[int]]:
+        """Return the rows of a role of all calls, by module."""
+        found: dict[int, list[int]] = {}
+        for ((_, module, _), kind), slots in self.by_key.items():
+            if kind is role:
+                found.setdefault(module, []).extend(row for rows in slots.values() for row in rows)
+        return found
 
     def get(self, key: Key, role: Role) -> dict[str, list[int]]:
         """Return rows by slot."""
@@ -302,6 +313,14 @@ class StepPairs:
         free = event.role not in PARAMETER_ROLES and self._may_differ_in_layout(event.pair)
         return measure_pair(self.a, event.row_a, self.b, event.row_b, free_axes=free, factor=factor)
 
+    def is_lower_bound(self, event: Event) -> bool:
+        """Tell whether of an event's error it is only known that it is not smaller: there is no sketch to compare."""
+        metrics = event.metrics
+        return (
+            metrics is not None and metrics.estimated
+            and (self.a.sketch(event.row_a) is None or self.b.sketch(event.row_b) is None)
+        )  # fmt: skip
+
     def _may_differ_in_layout(self, pair: int) -> bool:
         """Tell whether axes may stand in another order: not where both sides run the same class under the same name."""
         modules = self.matching.pairs[pair]
@@ -373,23 +392,13 @@ def _names(side: Side) -> dict[Place, list[Place]]:
 def _calls(side: Side) -> list[Call]:
     """Return a step's calls in order, without those that activation checkpointing made again."""
     rows = side.calls
-    chosen = rows["recomputed"] == 0
-    first = _first_call(side)
+    chosen = side.counted
+    first = side.first_call
     return [
         Call(int(r["micro"]), int(r["module"]), int(r["call"]), int(r["caller"]), first + int(row), int(r["seq"]),
              int(r["end"]), r["autocast"].decode(), bool(r["training"]), bool(r["grad_enabled"]))
         for row, r in zip(chosen.nonzero()[0].tolist(), rows[chosen], strict=True)
     ]  # fmt: skip
-
-
-def _first_call(side: Side) -> int:
-    """Return the number, in the file, of a step's first call: callers are given by these numbers."""
-    first = 0
-    for row in side.reader.steps:
-        if row["step"] == side.step:
-            break
-        first = int(row["n_calls"])
-    return first
 
 
 def _nearest(by_row: dict[int, Node], callers: dict[int, int], caller: int) -> Node | None:

@@ -14,6 +14,7 @@ from probe.comparison.given import given_otherwise, is_given, logged_apart
 from probe.comparison.known_differences import EXACT
 from probe.comparison.ledger import scale_hint
 from probe.comparison.metrics import Metrics, Status, are_merged, kind_of, squeezed
+from probe.comparison.parts import other_order
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
@@ -31,6 +32,7 @@ class ForwardWalk(BufferWalk):
     def judge_init(self) -> None:
         """Judge the weights that the step began with."""
         found, judged = [], 0
+        limit_of: dict[int, float] = {}
         pooled: dict[int, list[tuple[float, float, float]]] = {}
         for event in self.pairs.parameter_events(Phase.INIT, Role.PARAM):
             if event.is_one_sided:
@@ -42,7 +44,7 @@ class ForwardWalk(BufferWalk):
             if self._learns(event)[0] != self._learns(event)[1]:
                 self._frozen.add(self.pairs.matching.pairs[event.pair].a)
             u = self.u(event)
-            limit = self._init_limit(u)
+            limit = limit_of[id(event)] = self._init_limit(u)
             if metrics.status is Status.NOT_COMPARABLE:
                 self._form_mismatch(event)
             if self.settle(event, limit, metrics.is_known and metrics.rel_l2 > limit):
@@ -59,7 +61,8 @@ class ForwardWalk(BufferWalk):
         else:
             for event in found:
                 self._add(Phase.INIT, Kind.INIT, event, event.pair, tolerance.INIT, (f"the weights differ {self._when}",),
-                          hint=self._moved([event]) or self._not_recorded or self._reordered(event)
+                          hint=self._moved([event]) or self._not_recorded
+                          or other_order(self.pairs, event, limit_of[id(event)]) or self._reordered(event)
                           or scale_hint(event.metrics) or "look at how this weight is loaded or converted")  # fmt: skip
 
     def _init_limit(self, u: float) -> float:
@@ -178,8 +181,8 @@ class ForwardWalk(BufferWalk):
 
     def judge_forward(self, micro: int) -> None:
         """Judge what the modules of a micro-batch were given and returned."""
-        self._forward = {None: Level()}
-        self._last_good = {}
+        self._forward[None] = Level()
+        self._last_good, self._last_good_b = {}, {}
         self._with_inputs = set()
         events = [*self.pairs.node_events(micro, backward=False), *given_otherwise(self.pairs, micro),
                   *logged_apart(self.pairs, micro)]  # fmt: skip
@@ -325,6 +328,8 @@ class ForwardWalk(BufferWalk):
         own_u = self.u(event)
         u = max(own_u, context.u, unit_roundoff(node.autocast) if node.autocast else 0.0)
         error = event.metrics.rel_l2 if u else math.sqrt(event.metrics.rel_l2)
+        if event.role is Role.OUTPUT and self.pairs.is_lower_bound(event):
+            error = max(error, self._context(node).error)
         self._context(node).add(error, own_u)
         if event.role is Role.INPUT:
             self._with_inputs.add(node)
@@ -333,11 +338,11 @@ class ForwardWalk(BufferWalk):
             if wrong:
                 context.add(error, own_u)
             else:
-                self._last_good[node.parent] = node.begin
+                self._last_good[node.parent], self._last_good_b[node.parent] = node.begin, node.begin_b
         else:
             self._context(node.parent).add(error, own_u)
             if not wrong:
-                self._last_good[node.parent] = node.end
+                self._last_good[node.parent], self._last_good_b[node.parent] = node.end, node.end_b
 
     def _leave_open(self, node: Node, event: Event, context: Level) -> None:
         """Two tensors cannot be compared: a wrong size is a finding, what may be permuted is a doubt, both hide the rest."""

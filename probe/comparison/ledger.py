@@ -13,6 +13,7 @@ from probe.comparison import tolerance
 from probe.comparison.events import Event, Node, StepPairs
 from probe.comparison.flow import Flow
 from probe.comparison.metrics import Metrics, Status
+from probe.comparison.parts import facts
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.tolerance import Level, Rule
 from probe.layouts import counterpart, unpacked
@@ -92,10 +93,13 @@ class Ledger:
         self._forward: dict[Node | None, Level] = {}
         self._own: dict[int, Level] = {}
         self._backward: dict[Node | None, Level] = {}
+        self._passed_back: dict[object, Level] = {}
+        """errors of what whole models passed back to their inputs, by the hash of the input"""
         self._arrived: dict[int, Level] = {}
         """errors of the gradients of a pair's outputs, over all calls"""
         self._grad_norm: dict[int, float] = {}
         self._last_good: dict[Node | None, int] = {}
+        self._last_good_b: dict[Node | None, int] = {}
         self._with_inputs: set[Node] = set()
         """calls of which an input was compared"""
         self._unknown: dict[int, set[str]] = {}
@@ -161,8 +165,9 @@ class Ledger:
             refs = self.refs(pair, node, *(own if slot is None else (slot, slot)))
         judged = self._judged.get(id(event))
         limit, error = (rule.limit(self.u(event), 0.0), math.nan) if judged is None else (judged.limit, judged.error)
+        about = () if root or pair != event.pair else facts(self.pairs, event, limit)
         self._append(Divergence(phase, event.role, kind, self._confidence(event, node), *refs, event.metrics, limit,
-                                tuple(evidence), hint, error, self._is_apart(event, rule)))  # fmt: skip
+                                (*evidence, *about), hint, error, self._is_apart(event, rule)))  # fmt: skip
 
     def _append(self, divergence: Divergence) -> None:
         self.findings.append(divergence)
@@ -188,14 +193,16 @@ class Ledger:
     def refs(
         self, pair: int, node: Node | None, slot_a: str, slot_b: str
     ) -> tuple[tuple[NodeRef, ...], tuple[NodeRef, ...]]:
-        """Return a place in A and in B."""
+        """Return a place in A and in B: several where one side has several modules, or parameters, for one."""
         modules = self.pairs.matching.pairs[pair]
-        a, b = (self.pairs.a.reader.modules[modules.a], self.pairs.b.reader.modules[modules.b])
         micro, call = (node.micro, node.call) if node is not None else (0, 0)
-        return (
-            (NodeRef(self.pairs.step, micro, a.path, a.class_name, call, slot_a),),
-            (NodeRef(self.pairs.step_b, micro, b.path, b.class_name, call, slot_b),),
-        )
+        found = []
+        for side, module, slot in ((self.pairs.a, modules.a, slot_a), (self.pairs.b, modules.b, slot_b)):
+            infos = [(side.reader.modules[at], name) for at, name in side.places_of(module, slot)]
+            found.append(
+                tuple(NodeRef(side.step, micro, info.path, info.class_name, call, name) for info, name in infos)
+            )
+        return found[0], found[1]
 
     def root_refs(self) -> tuple[tuple[NodeRef, ...], tuple[NodeRef, ...]]:
         """Return the whole model in A and in B."""

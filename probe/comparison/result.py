@@ -185,8 +185,26 @@ class SlotResult:
     limit: float = math.nan
     error: float = math.nan
     """what was held against the limit: of a parameter's gradient, relative to the gradients it was computed from"""
+    parts_a: tuple[tuple[str, str], ...] = ()
+    """(path, slot) of what A has in the place of one tensor, where it has several"""
+    parts_b: tuple[tuple[str, str], ...] = ()
     verdict: str = ""
     """``equal``, ``noise``, ``introduced``, ``inherited``, ``not comparable`` or ``not judged``"""
+
+    @property
+    def places_a(self) -> tuple[tuple[str, str], ...]:
+        """All (path, slot) of A that it is about."""
+        return self.parts_a or ((self.path_a, self.slot_a),)
+
+    @property
+    def places_b(self) -> tuple[tuple[str, str], ...]:
+        """All (path, slot) of B that it is about."""
+        return self.parts_b or ((self.path_b, self.slot_b),)
+
+    @property
+    def paths(self) -> set[str]:
+        """The paths of all modules that it is about."""
+        return {self.path_a, self.path_b, *(path for path, _ in (*self.parts_a, *self.parts_b))}
 
 
 def metrics_json(metrics: Metrics | None) -> dict[str, object] | None:

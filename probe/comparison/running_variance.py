@@ -72,15 +72,18 @@ class RunningVariance:
 
     def _is_variance(self, event: Event) -> bool:
         pair = self._pairs.matching.pairs[event.pair]
-        return self._pairs.a.canonical(pair.a, event.slot_a) == _SLOT
+        is_combined = event.row_a in self._pairs.a.combined or event.row_b in self._pairs.b.combined
+        return self._pairs.a.canonical(pair.a, event.slot_a) == _SLOT and not is_combined
 
     def _vectors(self, event: Event) -> Vectors:
         """Return the values of both sides, or their sketches: what is tried is linear."""
         sides = ((self._pairs.a, event.row_a), (self._pairs.b, event.row_b))
         if all(side.has_values(row) for side, row in sides):
-            a, b = (side.reader.values(side.columns["tensor"][row]).astype(np.float64) for side, row in sides)
+            a, b = (side.values(row).astype(np.float64) for side, row in sides)
             return a, b
-        return self._pairs.a.sketches[event.row_a], self._pairs.b.sketches[event.row_b]
+        a, b = (side.sketch(row) for side, row in sides)
+        assert a is not None and b is not None
+        return a, b
 
     def _values_of_a_channel(self, event: Event) -> int:
         """Return n, or 0 when the calls of the module had different ones or it is not known."""

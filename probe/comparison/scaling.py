@@ -62,6 +62,7 @@ def common_factor(events: Iterable[Event]) -> list[str]:
     factors = [math.copysign(metrics.norm_ratio, metrics.cosine) for metrics in found if metrics.norm_a]
     if not factors or len(factors) < len(found) or max(factors) - min(factors) >= 1e-3 * abs(max(factors)):
         return []
-    if any(abs(metrics.coherence) < 0.98 for metrics in found):
+    coherences = [metrics.coherence for metrics in found if not math.isnan(metrics.coherence)]
+    if not coherences or any(abs(coherence) < 0.98 for coherence in coherences):
         return []
     return [f"all by the same factor: B is {factors[0]:.6g} times A"]

@@ -30,6 +30,8 @@ class Setting:
     class_name: str
     group: int
     hyper: dict[str, object]
+    label: str = ""
+    """what it is called among several parameters that stand for one"""
 
 
 Difference = tuple[str, ...]
@@ -41,9 +43,13 @@ def different_settings(pairs: StepPairs) -> dict[ParameterKey, Difference]:
     mine, theirs = _settings(pairs, "a"), _settings(pairs, "b")
     found = {}
     for key in mine.keys() & theirs.keys():
-        texts = _differences(mine[key], theirs[key])
+        alike = len(mine[key]) == len(theirs[key]) == 1
+        texts = [
+            text if alike else f"{text} for {a.label or b.label}"
+            for a in mine[key] for b in theirs[key] for text in _differences(a, b)
+        ]  # fmt: skip
         if texts:
-            found[key] = (str(mine[key].group), *texts)
+            found[key] = (str(mine[key][0].group), *dict.fromkeys(texts))
     return found
 
 
@@ -78,17 +84,23 @@ def _differences(a: Setting, b: Setting) -> list[str]:
     return texts
 
 
-def _settings(pairs: StepPairs, which: str) -> dict[ParameterKey, Setting]:
+def _settings(pairs: StepPairs, which: str) -> dict[ParameterKey, list[Setting]]:
+    """Return what each parameter is trained with; several things where several parameters stand for one."""
     side = pairs.a if which == "a" else pairs.b
     step = pairs.step if which == "a" else pairs.step_b
     index = pairs.pair_of_a if which == "a" else pairs.pair_of_b
-    found = {}
+    stands = {part: home for home, parts in side.parts.items() if home[1] for part in parts}
+    found: dict[ParameterKey, list[Setting]] = {}
     for group in side.reader.groups_of(step):
-        setting = Setting(group.class_name, group.group, group.hyper)
         for number in group.parameters:
             parameter = side.reader.parameters[number]
-            if parameter.module in index:
-                found[index[parameter.module], parameter.canonical_slot] = setting
+            own = parameter.module, parameter.slot
+            module, slot = stands.get(own, own)
+            if module in index:
+                label = parameter.names[0].rpartition(".")[0].rpartition(".")[2] if own in stands else ""
+                setting = Setting(group.class_name, group.group, group.hyper, label)
+                key = index[module], side.names.of(module, slot)
+                found[key] = [*found.get(key, ()), setting] if own in stands else [setting]
     return found
 
 

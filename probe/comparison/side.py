@@ -5,12 +5,15 @@ from __future__ import annotations
 import enum
 import functools
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from probe.config import RecordConfig
 from probe.layouts import layout_of, state_name
+from probe.matching import Place, View
 from probe.records import HashKind, Phase, Role, StepState, Task
 from probe.statistics import dtype_of, is_float
 from probe.store.reader import Reader
@@ -81,25 +84,51 @@ class Taken:
 
 PLAIN = Taken()
 
+Digest = tuple[int, ...]
+"""a hash, and its kind at the end"""
+
+
+class Combined(Protocol):
+    """What several tensors are together."""
+
+    digest: Digest | None
+    """what tells it from others; never that of a single tensor"""
+    sketch: np.ndarray | None
+
+    def values(self, side: Side) -> np.ndarray:
+        """Return the values."""
+
 
 class Side:
     """One step of a recording as the comparison reads it: plain lists, for speed; rows count from 0 in each step."""
 
-    def __init__(self, reader: Reader, step: int) -> None:
+    def __init__(self, reader: Reader, step: int, views: Mapping[Place, View] | None = None) -> None:
         self.reader, self.step = reader, step
         rows = reader.of_step("records", step)
         self.columns = {name: rows[name].tolist() for name in rows.dtype.names}
         self.calls = reader.of_step("calls", step)
+        self.counted = self.calls["recomputed"] == 0
+        """calls that count: not those that activation checkpointing made again, nor those that another one stands for"""
         self._name_what_wrappers_hold()
         self.dtypes = [name.decode() for name in self.columns["dtype"]]
         self.shapes = [reader.shapes[i] for i in self.columns["shape"]]
         self.slots = [reader.slots[i] for i in self.columns["slot"]]
-        self.sketches = reader.of_step("sketches", step)
+        self._sketches = reader.of_step("sketches", step)
         self._config = RecordConfig.from_recording(reader.info.config)
         self._task = reader.info.config.get("task")
         self._is_aborted = any(row["state"] == StepState.ABORTED for row in reader.steps if row["step"] == step)
-        self._axes = {(p.module, p.slot): p.axes for p in reader.parameters if p.axes}
-        self._canonical = {(p.module, p.slot): p.canonical_slot for p in reader.parameters}
+        self.names = Names(reader, views or {})
+        self.hidden: set[int] = set()
+        """rows of parts: one of `combined` stands for them"""
+        self.combined: dict[int, Combined] = {}
+        """rows behind the recorded ones: what several tensors are together"""
+        self.parts: dict[Place, tuple[Place, ...]] = {}
+        """by the module, or the parameter, that stands for several: those"""
+        self.given_otherwise: dict[int, dict[int, None]] = {}
+        """by the first of several modules that stand for one: others of them that are not given what it is given"""
+        self.numbers: dict[object, int] = {}
+        """of the values that several tensors hold together"""
+        self._held: tuple[int, np.ndarray] = (-1, np.empty(0))
         self.measured: dict[tuple[object, ...], Metrics] = {}
         """what was found of pairs of stored tensors: one that was recorded several times is read once"""
 
@@ -111,8 +140,10 @@ class Side:
             self.columns["module"] = [inner.get(module, module) for module in self.columns["module"]]
             self.calls["module"] = [inner.get(module, module) for module in self.calls["module"].tolist()]
 
-    def digest(self, row: int) -> tuple[int, int, int] | None:
+    def digest(self, row: int) -> Digest | None:
         """Return the hash of a record with its kind, or None when there is none."""
+        if row in self.combined:
+            return self.combined[row].digest
         kind = self.columns["hash_kind"][row]
         if kind == HashKind.NONE:
             return None
@@ -121,10 +152,21 @@ class Side:
     def axes(self, row: int) -> tuple[int, ...]:
         """Return the order of a parameter's axes in the canonical layout."""
         own = tuple(range(len(self.shapes[row])))
-        if not self._axes or self.columns["role"][row] not in PARAMETER_ROLES:
+        if row in self.combined or self.columns["role"][row] not in PARAMETER_ROLES:
             return own
-        found = self._axes.get((self.columns["module"][row], self.slots[row].partition(".")[0]), own)
+        found = self.names.axes.get((self.columns["module"][row], self.slots[row].partition(".")[0]), own)
         return found if len(found) == len(own) else own
+
+    def sketch(self, row: int) -> np.ndarray | None:
+        """Return the sketch of a record; None where nothing gives it: of several tensors in one, and where a mapping alone
+        says how axes of one size lie.
+        """  # noqa: D205
+        if row in self.combined:
+            return self.combined[row].sketch
+        place = self.columns["module"][row], self.slots[row].partition(".")[0]
+        is_turned = place in self.names.turned and self.columns["role"][row] in PARAMETER_ROLES
+        sizes = squeezed(self.shapes[row])
+        return None if is_turned and len(set(sizes)) < len(sizes) else self._sketches[row]
 
     def canonical(self, module: int, slot: str) -> str:
         """Return the slot of a parameter, or of what belongs to it, in the canonical layout.
@@ -132,14 +174,10 @@ class Side:
         ``gamma`` is ``weight``, ``_mean`` is ``running_mean``, ``gamma.moment1_0`` is ``weight.exp_avg``.
         """
         parameter, dot, state = slot.partition(".")
-        name = self._canonical.get((module, parameter))
-        if name is None:  # another name of a tied one: all that is known of it is the class
-            names = (self.reader.modules[module].class_name,)
-            name = layout_of(self.reader.info.framework, names, parameter).name
         if dot:
             optimizer = self._optimizers.get((module, parameter), "")
             state = state_name(self.reader.info.framework, optimizer, state)
-        return f"{name}{dot}{state}"
+        return f"{self.names.of(module, parameter)}{dot}{state}"
 
     @functools.cached_property
     def _optimizers(self) -> dict[tuple[int, str], str]:
@@ -151,6 +189,16 @@ class Side:
             for number in group.parameters
         }
 
+    @property
+    def first_call(self) -> int:
+        """The number, in the file, of the step's first call: callers are given by these numbers."""
+        first = 0
+        for row in self.reader.steps:
+            if row["step"] == self.step:
+                break
+            first = int(row["n_calls"])
+        return first
+
     def watches(self, phase: Phase, module: int) -> bool:
         """Tell whether a phase of a module was to be recorded, and the step came to its end."""
         info = self.reader.modules[module]
@@ -161,6 +209,111 @@ class Side:
     def has_values(self, row: int) -> bool:
         """Tell whether the values of a record are stored."""
         return self.columns["tensor"][row] >= 0
+
+    @functools.cached_property
+    def has_stored_values(self) -> bool:
+        """Tell whether values of anything are stored."""
+        return max(self.columns["tensor"], default=-1) >= 0
+
+    # Values
+
+    def values(self, row: int) -> np.ndarray:
+        """Return the values of a record."""
+        if row not in self.combined:
+            return self.reader.values(self.columns["tensor"][row])
+        if self._held[0] != row:
+            self._held = -1, np.empty(0)  # there is room for one at a time
+            self._held = row, self.combined[row].values(self)
+        return self._held[1]
+
+    def stream(self, row: int, chunk: int, into: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield the values of a record as `Reader.parts` does."""
+        if row not in self.combined:
+            yield from self.reader.parts(self.columns["tensor"][row], chunk, into)
+            return
+        flat = self.values(row).reshape(-1)
+        for start in range(0, flat.size, chunk):
+            yield flat[start : start + chunk]
+
+    def block(self, row: int, box: Sequence[slice]) -> np.ndarray:
+        """Return a part of the values of a record; axes of size 1 are left out."""
+        if row not in self.combined:
+            return self.reader.block(self.columns["tensor"][row], box)
+        values = self.values(row)
+        return values.reshape(squeezed(values.shape))[tuple(box)]
+
+    def stored_shape(self, row: int) -> tuple[int, ...]:
+        """Return the shape in which the values of a record are stored."""
+        return self.shapes[row] if row in self.combined else self.reader.shape_of(self.columns["tensor"][row])
+
+    # Several for one
+
+    def places_of(self, module: int, slot: str) -> tuple[Place, ...]:
+        """Return what a module and slot stand for: themselves, or several modules or parameters."""
+        parameter, dot, state = slot.partition(".")
+        if (module, parameter) in self.parts and parameter:
+            return tuple((part, f"{name}{dot}{state}") for part, name in self.parts[module, parameter])
+        return tuple((part, slot) for part, _ in self.parts.get((module, ""), ((module, ""),)))
+
+    # Rows for what several tensors are together
+
+    def add(
+        self, row: int, slot: str, shape: tuple[int, ...], changed: Mapping[str, object], combined: Combined
+    ) -> int:
+        """Append a row that is like another one but for its slot, its shape and some columns; return its number."""
+        new = len(self.slots)
+        for name, column in self.columns.items():
+            column.append(changed.get(name, column[row]))
+        self.slots.append(slot)
+        self.shapes.append(shape)
+        self.dtypes.append(self.dtypes[row])
+        self.combined[new] = combined
+        return new
+
+
+class Names:
+    """What the parameters of a recording are called in the canonical layout, and how they lie.
+
+    Parameters
+    ----------
+    reader
+        the recording
+    views
+        of parameters of which a mapping says it
+    """
+
+    def __init__(self, reader: Reader, views: Mapping[Place, View]) -> None:
+        self._reader = reader
+        self.axes = {(p.module, p.slot): p.axes for p in reader.parameters if p.axes}
+        self.slots = {(p.module, p.slot): p.canonical_slot for p in reader.parameters}
+        plain = {place: tuple(range(len(view.axes))) for place, view in views.items()}
+        self.turned = {
+            place for place, view in views.items() if view.axes and view.axes != self.axes.get(place, plain[place])
+        }
+        """parameters whose records were made before it was known how they lie"""
+        self.axes.update({place: view.axes for place, view in views.items() if view.axes})
+        self.slots.update({place: view.name for place, view in views.items()})
+
+    def shape_of(self, place: Place) -> tuple[int, ...]:
+        """Return the shape of a parameter in the canonical layout; of a bias that is not there, what it would have."""
+        shape = self._shapes.get(place)
+        if shape is None:
+            weights = [other for other, name in self.slots.items() if other[0] == place[0] and name == "weight"]
+            return self.shape_of(weights[0])[:1] if weights else ()
+        axes = self.axes.get(place, ())
+        return tuple(shape[axis] for axis in axes) if len(axes) == len(shape) else shape
+
+    @functools.cached_property
+    def _shapes(self) -> dict[Place, tuple[int, ...]]:
+        return {(p.module, p.slot): p.shape for p in self._reader.parameters}
+
+    def of(self, module: int, slot: str) -> str:
+        """Return what a parameter is called."""
+        name = self.slots.get((module, slot))
+        if name is None:  # another name of a tied one: all that is known of it is the class
+            names = (self._reader.modules[module].class_name,)
+            name = layout_of(self._reader.info.framework, names, slot).name
+        return name
 
 
 def called(calls: np.ndarray, tree: Tree) -> set[int]:

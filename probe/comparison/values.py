@@ -13,7 +13,6 @@ from probe.comparison.estimates import PERMUTED, looks_permuted, same_content
 from probe.comparison.side import OVERFLOW, PLAIN, Metrics, Side, Status, Taken, clipped, kind_of, squeezed
 from probe.sketch import CHUNK
 from probe.statistics import as_real
-from probe.store.reader import Reader
 
 _PART = 1 << 13
 """elements that are taken in at a time: they stay in the cache, and BLAS starts no threads for so few"""
@@ -78,7 +77,7 @@ def _read(a: Side, i: int, b: Side, j: int, free_axes: bool, turned: tuple[int, 
 def _summed(a: Side, i: int, b: Side, j: int, order: tuple[int, ...] | None, integer: bool, taken: Taken) -> _Sums:
     """Take in all pairs of elements, B's axes in an order."""
     sums = _Sums()
-    for x, y in _aligned_chunks(a.reader, a.columns["tensor"][i], b.reader, b.columns["tensor"][j], order):
+    for x, y in _aligned_chunks(a, i, b, j, order):
         if integer:
             sums.differing += int(np.count_nonzero(x != y))
             sums.count += x.size
@@ -196,16 +195,16 @@ def _permutations(a: tuple[int, ...], b: tuple[int, ...]) -> list[tuple[int, ...
 
 
 def _aligned_chunks(
-    a: Reader, first: int, b: Reader, second: int, order: tuple[int, ...] | None
+    a: Side, i: int, b: Side, j: int, order: tuple[int, ...] | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the elements of A, flat by chunks, and those of B that stand there, B's axes taken in ``order``."""
     if order is None:
         here, there = np.empty((2, _READ * _WIDEST), np.uint8)
-        yield from zip(a.parts(first, _READ, here), b.parts(second, _READ, there), strict=True)
+        yield from zip(a.stream(i, _READ, here), b.stream(j, _READ, there), strict=True)
         return
-    for box in _boxes(squeezed(a.shape_of(first)), _BLOCK):
-        x = a.block(first, box)
-        y = b.block(second, [box[order.index(axis)] for axis in range(len(order))]).transpose(order)
+    for box in _boxes(squeezed(a.stored_shape(i)), _BLOCK):
+        x = a.block(i, box)
+        y = b.block(j, [box[order.index(axis)] for axis in range(len(order))]).transpose(order)
         yield x.reshape(-1), y.reshape(-1)
 
 

@@ -8,125 +8,162 @@ from __future__ import annotations
 
 from probe.errors import MappingError
 from probe.mapping import LayerMapping
+from probe.mapping.patterns import places as places_of
+from probe.mapping.sections import SectionIndex
+from probe.matching.bundles import Bundles
+from probe.matching.complaints import complaints
+from probe.matching.ignoring import Ignoring
+from probe.matching.known import Known
 from probe.matching.lists import Fingerprint
 from probe.matching.result import Bundle, Direction, Matching, Pair, Place, Reason, View, WeightBundle
-from probe.matching.walk import Found, Walk
+from probe.matching.settling import settled
+from probe.matching.walk import Walk
 from probe.tree import Tree
+
+_SHOWN = 5
+"""complaints that an error repeats"""
 
 
 def match(
-    a: Tree,
-    b: Tree,
+    a: Tree | Known,
+    b: Tree | Known,
     mapping: LayerMapping,
     weights_a: Fingerprint,
     weights_b: Fingerprint,
     direction: Direction | None = None,
+    strict: bool = False,
 ) -> Matching:
     """Pair the modules of two trees.
 
     Parameters
     ----------
     a, b
-        the trees
+        the trees, or all that is known of the sides: with parameters, sizes are checked; with the configuration, splits
+        may name numbers of it
     mapping
         may be empty
     weights_a, weights_b
         fingerprints of modules by index, empty where nothing is known
     direction
         which side the mapping is written from; found out when None
+    strict
+        lines of the mapping that do nothing are errors
+
+    Raises
+    ------
+    MappingError
+        the mapping cannot be used; with the line
     """
+    side_a, side_b = (side if isinstance(side, Known) else Known(side) for side in (a, b))
+    index_a, index_b = SectionIndex(mapping, side_a.tree), SectionIndex(mapping, side_b.tree)
     said = []
     if direction is None:
-        direction, is_tie = _found_direction(mapping, a, b)
+        direction, is_tie = _direction(mapping, side_a, side_b, index_a, index_b)
         if is_tie:
             said.append(
                 "the mapping fits both sides equally well; it is read as written from A: --map-direction decides"
             )
     forwards = direction is Direction.A_TO_B
-    walk = Walk(a, b, mapping) if forwards else Walk(b, a, mapping)
-    said += walk.align_lists(weights_a, weights_b) if forwards else walk.align_lists(weights_b, weights_a)
-    places = {i: place for i in range(len(walk.source)) if (place := walk.translate(i)) is not None}
-    if mapping.rules and not walk.resolved and not walk.unresolved:
+    if forwards:
+        found = _Matched(mapping, side_a, side_b, index_a, index_b, weights_a, weights_b, "AB")
+    else:
+        found = _Matched(mapping, side_b, side_a, index_b, index_a, weights_b, weights_a, "BA")
+    ignored_a, ignored_b = found.ignored if forwards else found.ignored[::-1]
+    wrong = found.complaints()
+    if strict and wrong:
         raise MappingError(
-            f"{mapping.name}: none of its {len(mapping.rules)} keys names a module of "
-            f"{'either side' if _resolving(mapping, a) == _resolving(mapping, b) == 0 else 'A' if forwards else 'B'}"
+            "\n  ".join([f"{mapping.name}: --strict makes an error of what is a warning otherwise:", *wrong])
         )
-    pairs = [
-        Pair(source, target, places[source].reason) if forwards else Pair(target, source, places[source].reason)
-        for target, source in _settled(walk, places).items()
-    ]
-    pairs.sort(key=lambda pair: pair.a)
-    with_a, with_b = {pair.a for pair in pairs}, {pair.b for pair in pairs}
+    pairs = found.pairs if forwards else [Pair(pair.b, pair.a, pair.reason) for pair in found.pairs]
+    parts = {part for bundle in found.bundles.bundles for part in bundle.parts}
+    with_a = {pair.a for pair in pairs} | ignored_a | (set() if forwards else parts)
+    with_b = {pair.b for pair in pairs} | ignored_b | (parts if forwards else set())
     return Matching(
-        tuple(pairs),
-        tuple(i for i in range(len(a)) if i not in with_a and a.wrapped(i) is None),
-        tuple(i for i in range(len(b)) if i not in with_b and b.wrapped(i) is None),
+        tuple(sorted(pairs, key=lambda pair: pair.a)),
+        _left(side_a.tree, with_a),
+        _left(side_b.tree, with_b),
         direction,
-        tuple(said + _complaints(walk)),
+        tuple(said + found.walk.said + wrong),
+        tuple(found.bundles.bundles),
+        tuple(found.bundles.weights),
+        found.bundles.views if forwards else {},
+        {} if forwards else found.bundles.views,
+        ignored_a,
+        ignored_b,
     )
+
+
+class _Matched:
+    """A mapping applied from its source to its target."""
+
+    def __init__(
+        self, mapping: LayerMapping, source: Known, target: Known, sections: SectionIndex, others: SectionIndex,
+        weights_here: Fingerprint, weights_there: Fingerprint, sides: str,
+    ) -> None:  # fmt: skip
+        self.walk = Walk(source.tree, target.tree, mapping, sections, weights_here, weights_there)
+        self.bundles = Bundles(mapping, sections, source, target, sides[1])
+        self._target, self._others, self._sides = target, others, sides
+        self._ignoring = Ignoring(mapping, source.tree, target.tree)
+        places = self.walk.places()
+        here, there = self.ignored = self._ignoring.ignored(places)
+        places = {i: each for i, each in places.items() if i not in here and there.isdisjoint(each.parts)}
+        chosen = settled(self.walk, places)
+        for index in chosen:
+            if source.tree.wrapped(index) is None:
+                self.bundles.add(index, places[index].parts, places[index].rule)
+        self.pairs = [Pair(index, places[index].parts[0], places[index].reason) for index in chosen]
+        self._check_use(source)
+
+    def complaints(self) -> list[str]:
+        return complaints(self.walk, self.bundles, self._others, self._sides[0], self._ignoring.unused)
+
+    def _check_use(self, source: Known) -> None:
+        """Refuse a mapping of which nothing was used."""
+        walk, mapping = self.walk, self.walk.mapping
+        count = len(mapping.rules) + sum(1 for _ in mapping.parameter_rules())
+        if not count or walk.resolved or walk.missed or self.bundles.used or self.bundles.missing or any(self.ignored):
+            return
+        why = self.complaints()
+        more = [f"and {len(why) - _SHOWN} more"] if len(why) > _SHOWN else []
+        some = "".join(f"\n  {text}" for text in [*why[:_SHOWN], *more])
+        if walk.blocked:
+            raise MappingError(f"{mapping.name}: none of its {count} keys can be used:{some}")
+        sides = (source, walk.sections), (self._target, self._others)
+        fits_one = any(_resolving(mapping, known, sections) for known, sections in sides)
+        where = self._sides[0] if fits_one else "either side"
+        raise MappingError(f"{mapping.name}: none of its {count} keys names a module of {where}:{some}")
 
 
 def direction_of(mapping: LayerMapping, a: Tree, b: Tree) -> Direction:
     """Return which side a mapping is written from: the one in which more of its keys name something."""
-    return _found_direction(mapping, a, b)[0]
+    return _direction(mapping, Known(a), Known(b), SectionIndex(mapping, a), SectionIndex(mapping, b))[0]
 
 
-def _found_direction(mapping: LayerMapping, a: Tree, b: Tree) -> tuple[Direction, bool]:
+def _direction(
+    mapping: LayerMapping, a: Known, b: Known, sections_a: SectionIndex, sections_b: SectionIndex
+) -> tuple[Direction, bool]:
     """Return the direction, and whether it is a tie."""
-    forwards, backwards = _resolving(mapping, a), _resolving(mapping, b)
+    forwards, backwards = _resolving(mapping, a, sections_a), _resolving(mapping, b, sections_b)
     return Direction.B_TO_A if backwards > forwards else Direction.A_TO_B, forwards == backwards > 0
 
 
-def _settled(walk: Walk, places: dict[int, Found]) -> dict[int, int]:
-    """Give every target module to one source module: what a rule names goes before what has the same name."""
-    source = walk.source
-    taken: dict[int, int] = {}
-    for index, place in places.items():
-        if place.rule is not None:
-            other = taken.setdefault(place.index, index)
-            if other != index and source.wrapped(other) is None and source.wrapped(index) is None:
-                raise MappingError(
-                    f"{walk.mapping.name}{f', line {place.rule.line}' if place.rule.line else ''}: {place.rule.section}: "
-                    f"{'.'.join(place.rule.source)}: {walk.target.path(place.index)} is already the counterpart of "
-                    f"{source.path(other)}"
-                )
-    lost: set[int] = set()
-    for index, place in places.items():
-        is_wrapper = source.wrapped(index) is not None
-        if taken.get(place.index) == index:
-            continue
-        inherits = source.modules[index].parent in lost and place.rule is None
-        if place.index in taken or inherits:
-            if not is_wrapper:
-                lost.add(index)
-        else:
-            taken[place.index] = index
-    return taken
+def _resolving(mapping: LayerMapping, known: Known, sections: SectionIndex) -> int:
+    """Count the keys that name something."""
+    count = 0
+    for section in mapping.sections:
+        members = sections.members[section.name]
+        for rule in section.rules:
+            count += any(True for index in members for _ in places_of(known.tree, index, rule.source))
+        for rule in section.params:
+            count += any(known.parameter(index, rule.source) is not None for index in members)
+    return count
 
 
-def _resolving(mapping: LayerMapping, tree: Tree) -> int:
-    by_class: dict[str, list[int]] = {"TopLayer": [tree.root]}
-    for index in range(len(tree)):
-        by_class.setdefault(tree.class_name(index), []).append(index)
-    return sum(
-        any(tree.resolve(index, rule.source) is not None for index in by_class.get(rule.section, ()))
-        for rule in mapping.rules
-    )
-
-
-def _complaints(walk: Walk) -> list[str]:
-    unused, missing = [], []
-    for rule in walk.mapping.rules:
-        places = walk.unresolved.get(rule, [])
-        if not places and rule not in walk.resolved:
-            unused.append(f"the mapping's {rule} names nothing that is there")
-        elif places:
-            some = f" for {walk.source.path(places[0])}" if rule in walk.resolved else ""
-            more = f" and {len(places) - 1} more" if some and len(places) > 1 else ""
-            missing.append(f"the mapping's {rule} leads to nothing on the other side{some}{more}")
-    return unused + missing
+def _left(tree: Tree, paired: set[int]) -> tuple[int, ...]:
+    return tuple(i for i in range(len(tree)) if i not in paired and tree.wrapped(i) is None)
 
 
 __all__ = [
-    "Bundle", "Direction", "Fingerprint", "Matching", "Pair", "Place", "Reason", "View", "WeightBundle", "direction_of", "match",
+    "Bundle", "Direction", "Fingerprint", "Known", "Matching", "Pair", "Place", "Reason", "View", "WeightBundle",
+    "direction_of", "match",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Walking from the root of one tree to a module, and the same way in the other, as a mapping says."""
+"""Every module of one tree, parents first, is led to its place in the other, as a mapping says."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from probe.mapping import LayerMapping, Rule
+from probe.mapping.patterns import Names
+from probe.mapping.sections import Found, SectionIndex, ways
 from probe.matching.lists import Fingerprint, aligned, distinctive, is_list
 from probe.matching.result import Reason
 from probe.tree import WRAPPERS, Tree
@@ -15,13 +17,41 @@ _WRAPPED_NAMES = {*WRAPPERS.values(), "0"}
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Place:
     """Where a module of the source belongs in the target."""
 
-    index: int
+    parts: tuple[int, ...]
+    """one module, or several that together are the source's, in the order in which they lie there"""
     reason: Reason
     rule: Rule | None
     """the rule that names the module itself, not one around it"""
+
+
+@dataclass(slots=True)
+class _Step:
+    """How the way to a module of the source is said on the other side."""
+
+    there: int | None
+    """the target's module, before wrappers are looked through; None where the way ends"""
+    reason: Reason
+    rule: Rule | None = None
+    ended: int = -1
+    """the first module on the way that has no place"""
+    parts: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Miss:
+    """A rule that named a module, and did not lead to one."""
+
+    start: int
+    """module of the source at which its key begins"""
+    there: int
+    """the target's module in its place, −1 where it has none"""
+    target: Names = ()
+    """the path that is not there"""
+    ended: int = -1
+    """the module on the way to the start that has no place"""
 
 
 @dataclass
@@ -31,46 +61,75 @@ class Walk:
     source: Tree
     target: Tree
     mapping: LayerMapping
-    moved: dict[int, dict[str, str | None]] = field(default_factory=dict)
-    """for lists of layers that were aligned by their weights: the target's name of each child, None for none"""
+    sections: SectionIndex
+    """of the source"""
+    weights_here: Fingerprint
+    weights_there: Fingerprint
     resolved: dict[Rule, None] = field(default_factory=dict)
     """rules that led from a module of the source to one of the target"""
-    unresolved: dict[Rule, list[int]] = field(default_factory=dict)
-    """rules that named a module but led to none: below which modules of the source"""
-    _sections: dict[str, list[Rule]] = field(default_factory=dict)
+    missed: dict[Rule, list[Miss]] = field(default_factory=dict)
+    """rules that did not, where the way to where they begin is known"""
+    blocked: dict[Rule, Miss] = field(default_factory=dict)
+    """rules that did not because it is not: the first such place"""
+    said: list[str] = field(default_factory=list)
+    _moved: dict[int, dict[str, str | None]] = field(default_factory=dict)
+    """for lists of layers that were aligned by their weights: the target's name of each child, None for none"""
+    _steps: list[_Step] = field(default_factory=list)
 
-    def translate(self, index: int) -> Found | None:
-        """Return the target module that takes the place of a source module, and the reason."""
-        names = self.source.steps_to(index)
-        here, there = self.source.root, self.target.root
-        reason = Reason.SAME_PATH
-        rule: Rule | None = None
-        while names:
-            rule, used = self._rule(here, names)
-            if rule is not None:
-                found = self._resolved(there, rule.target)
-                if found is None:
-                    places = self.unresolved.setdefault(rule, [])
-                    if here not in places:
-                        places.append(here)
-                    return None
-                self.resolved[rule] = None
-                there, reason = found, Reason.MAPPED
-            else:
-                used = 1
-                step = self._same_name(here, there, names[0])
-                if step is None:
-                    return None
-                there, moved = step
-                reason = Reason.SAME_VALUES if moved else reason
-            for name in names[:used]:
-                here = self.source.children[here][name]
-            names = names[used:]
-        if self.source.wrapped(index) is None:
-            there = self.target.unwrapped(there)
-        elif self.target.wrapped(there) is None:
-            return None
-        return Found(there, reason, rule)
+    def places(self) -> dict[int, Place]:
+        """Return the place of every module of the source that has one."""
+        found: dict[int, Place] = {}
+        for index, (start, key) in enumerate(ways(self.source, self.sections)):
+            step = _Step(self.target.root, Reason.SAME_PATH)
+            if start >= 0:
+                step = self._by_name(index, start) if key is None else self._by_rule(index, start, key)
+            self._steps.append(step)
+            self._align_list(index, step)
+            place = self._place(index, step)
+            if place is not None:
+                found[index] = place
+        return found
+
+    def _by_rule(self, index: int, start: int, found: Found) -> _Step:
+        rule, begin = found.rule, self._steps[start]
+        if begin.there is None:
+            self.blocked.setdefault(rule, Miss(start, -1, ended=begin.ended))
+            return _Step(None, Reason.MAPPED, rule, begin.ended)
+        parts = []
+        for number in rule.split.order or range(len(found.targets)):
+            there = self._resolved(begin.there, found.targets[number])
+            if there is None:
+                misses = self.missed.setdefault(rule, [])
+                if not misses or misses[-1].start != start:
+                    misses.append(Miss(start, begin.there, found.targets[number]))
+                return _Step(None, Reason.MAPPED, rule, index)
+            parts.append(there)
+        self.resolved[rule] = None
+        return _Step(parts[0], Reason.MAPPED, rule, parts=tuple(parts))
+
+    def _by_name(self, index: int, parent: int) -> _Step:
+        before, name = self._steps[parent], self.source.name(index)
+        if before.there is None:
+            return _Step(None, before.reason, ended=before.ended)
+        there, moved = self._same_name(parent, before.there, name)
+        reason = Reason.SAME_VALUES if moved else before.reason
+        if there is not None and self.source.wrapped(parent) == name:
+            return _Step(there, reason, before.rule, parts=before.parts)
+        return _Step(there, reason, ended=index if there is None else -1)
+
+    def _same_name(self, here: int, there: int, name: str) -> tuple[int | None, bool]:
+        """Return the target's module of a name, and whether weights say so."""
+        moved = here in self._moved
+        wanted = self._moved[here].get(name, name) if moved else name
+        if wanted is None:
+            return None, moved
+        holds = self.source.wrapped(here)
+        if holds == name:
+            return (self.target.children[there][name] if self.target.wrapped(there) == name else there), False
+        if holds is not None:  # something beside what a wrapper holds
+            is_wrapper = self.target.wrapped(there) not in (None, name)
+            return (self.target.children[there].get(name) if is_wrapper else None), False
+        return self.target.child(self.target.unwrapped(there), wanted), moved
 
     def _resolved(self, there: int, path: Sequence[str]) -> int | None:
         """Return the target module at a path; wrappers that it names need not be there."""
@@ -82,68 +141,32 @@ class Walk:
                 return None
         return there
 
-    def _rule(self, here: int, names: Sequence[str]) -> tuple[Rule | None, int]:
-        for rule in self._section(here):
-            used = self._consumed(here, names, rule.source)
-            if used:
-                return rule, used
-        return None, 0
-
-    def _section(self, index: int) -> list[Rule]:
-        is_root = index == self.source.root
-        key = f"{self.source.class_name(index)}{'/' if is_root else ''}"
-        if key not in self._sections:
-            self._sections[key] = self.mapping.section(self.source.class_name(index), is_root)
-        return self._sections[key]
-
-    def _consumed(self, here: int, names: Sequence[str], key: Sequence[str]) -> int:
-        """Return how many names a key stands for, names of wrapped modules left out of the key included."""
-        used = 0
-        for part in key:
-            while used < len(names) and names[used] != part:
-                if self.source.wrapped(here) != names[used]:
-                    return 0
-                here = self.source.children[here][names[used]]
-                used += 1
-            if used == len(names):
-                return 0
-            here = self.source.children[here][names[used]]
-            used += 1
-        return used
-
-    def _same_name(self, here: int, there: int, name: str) -> tuple[int, bool] | None:
-        moved = here in self.moved
-        wanted = self.moved[here].get(name, name) if moved else name
-        if wanted is None:
+    def _place(self, index: int, step: _Step) -> Place | None:
+        if step.there is None:
             return None
-        holds = self.source.wrapped(here)
-        if holds == name:
-            return (self.target.children[there][name] if self.target.wrapped(there) == name else there), False
-        if holds is not None:  # something beside what a wrapper holds
-            beside = self.target.children[there].get(name) if self.target.wrapped(there) not in (None, name) else None
-            return None if beside is None else (beside, False)
-        found = self.target.child(self.target.unwrapped(there), wanted)
-        return None if found is None else (found, moved)
+        if self.source.wrapped(index) is None:
+            parts = tuple(map(self.target.unwrapped, step.parts or (step.there,)))
+        elif self.target.wrapped(step.there) is None:
+            return None
+        else:
+            parts = (step.there,)
+        return Place(parts, step.reason, step.rule)
 
-    def align_lists(self, weights_here: Fingerprint, weights_there: Fingerprint) -> list[str]:
-        """Where a list of layers is shorter on one side, pair its members by weights; return what was found."""
-        said = []
-        for index in range(len(self.source)):
-            mine = self.source.children[index]
-            if not is_list(mine):
-                continue
-            found = self.translate(index)
-            theirs = self.target.children[found.index] if found else {}
-            if not is_list(theirs) or len(mine) == len(theirs):
-                continue
-            names = aligned(
-                distinctive({name: weights_here(child) for name, child in mine.items()}),
-                distinctive({name: weights_there(child) for name, child in theirs.items()}),
+    def _align_list(self, index: int, step: _Step) -> None:
+        """Where a list of layers is shorter on one side, pair its members by weights; say what was found."""
+        mine = self.source.children[index]
+        place = self._place(index, step) if is_list(mine) else None
+        theirs = self.target.children[place.parts[0]] if place else {}
+        if not is_list(theirs) or len(mine) == len(theirs):
+            return
+        weights_here = {name: self.weights_here(child) for name, child in mine.items()}
+        weights_there = {name: self.weights_there(child) for name, child in theirs.items()}
+        if not any(weights_here.values()) or not any(weights_there.values()):
+            return
+        names = aligned(distinctive(weights_here), distinctive(weights_there))
+        if names is not None and any(names.get(name) != name for name in mine if name in theirs):
+            self._moved[index] = {name: names.get(name) for name in mine}
+            self.said.append(
+                f"{self.source.path(index) or 'the root'} has {len(mine)} members on one side and {len(theirs)} on "
+                "the other; they are paired by their initial weights"
             )
-            if names is not None and any(names.get(name) != name for name in mine if name in theirs):
-                self.moved[index] = {name: names.get(name) for name in mine}
-                said.append(
-                    f"{self.source.path(index) or 'the root'} has {len(mine)} members on one side and {len(theirs)} on "
-                    "the other; they are paired by their initial weights"
-                )
-        return said

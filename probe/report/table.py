@@ -9,6 +9,7 @@ from typing import Any
 
 from probe.comparison.divergence import Comparison
 from probe.comparison.result import SlotResult
+from probe.comparison.side import PARAMETER_ROLES
 from probe.report.text import harmless
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -47,7 +48,8 @@ def as_csv(comparison: Comparison) -> str:
 COLUMNS = [
     "step", "micro", "phase", "verdict", "path_a", "path_b", "class_a", "class_b", "call", "role", "slot_a", "slot_b",
     "rel_l2", "error", "limit", "cosine", "coherence", "norm_a", "norm_b", "norm_ratio", "max_abs", "max_abs_at", "max_rel",
-    "mean_abs", "estimated", "dtype_a", "dtype_b", "shape_a", "shape_b", "status", "matched_by", "why_not",
+    "mean_abs", "estimated", "dtype_a", "dtype_b", "shape_a", "shape_b", "status", "matched_by", "why_not", "parts_a",
+    "parts_b",
 ]  # fmt: skip
 
 
@@ -62,8 +64,15 @@ def _row(slot: SlotResult) -> dict[str, object]:
         "max_abs": metrics.max_abs, "max_abs_at": _text(metrics.max_abs_at), "max_rel": metrics.max_rel,
         "mean_abs": metrics.mean_abs, "estimated": metrics.estimated, "dtype_a": slot.dtype_a, "dtype_b": slot.dtype_b,
         "shape_a": _text(slot.shape_a), "shape_b": _text(slot.shape_b), "status": metrics.status.value,
-        "matched_by": slot.reason, "why_not": metrics.reason,
+        "matched_by": slot.reason, "why_not": metrics.reason, "parts_a": _names(slot.parts_a, slot),
+        "parts_b": _names(slot.parts_b, slot),
     }  # fmt: skip
+
+
+def _names(parts: tuple[tuple[str, str], ...], slot: SlotResult) -> str:
+    """Return what one side has in the place of one module, or of one parameter."""
+    is_parameter = slot.role in PARAMETER_ROLES
+    return ", ".join(f"{path}.{name}" if is_parameter else path for path, name in parts)
 
 
 def _text(sizes: tuple[int, ...] | None) -> str:

@@ -1,0 +1,272 @@
+"""Which of several tensors that lie in one differs, and whether they lie there in another order: from values."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from probe import fused
+from probe.comparison.combined import LACKING, Fused, Piece, read
+from probe.comparison.events import Event, Node, StepPairs
+from probe.comparison.side import PARAMETER_ROLES, Side, squeezed
+from probe.fused import Fusion, Shape
+from probe.matching import Place
+from probe.records import Phase, Role
+
+_CLEARLY = 0.01
+"""parts whose error is below this share of the largest one's do not count as different"""
+_MOST_PARTS = 4
+"""parts of which every order is tried"""
+_SAMPLE = 4
+"""columns on which an order is tried before all are read"""
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """An event of which one side has several tensors in the place of one."""
+
+    event: Event
+    parts: Side
+    row: int
+    whole: Side
+    whole_row: int
+    letter: str
+    """of the side that has the parts"""
+    places: tuple[Place, ...]
+    fusion: Fusion
+    pieces: tuple[tuple[Piece, ...], ...]
+
+    @property
+    def labels(self) -> list[str]:
+        """What tells the parts from one another in their paths."""
+        return labels([self.parts.reader.modules[module].path for module, _ in self.places])
+
+    @property
+    def lacking(self) -> list[str]:
+        """The labels of the parts that have nothing there."""
+        flat = [piece for row in self.pieces for piece in row]
+        return [label for label, piece in zip(self.labels, flat, strict=True) if piece.row == LACKING]
+
+
+def joint(pairs: StepPairs, event: Event) -> Joint | None:
+    """Return what several tensors are in an event, None where it is about one on either side."""
+    modules = pairs.matching.pairs[event.pair]
+    for side, row, module, slot, whole, whole_row, letter in (
+        (pairs.a, event.row_a, modules.a, event.slot_a, pairs.b, event.row_b, "A"),
+        (pairs.b, event.row_b, modules.b, event.slot_b, pairs.a, event.row_a, "B"),
+    ):
+        combined = side.combined.get(row)
+        if isinstance(combined, Fused) and sum(map(len, combined.pieces)) > 1:
+            places = side.parts.get((module, slot.partition(".")[0])) if event.role in PARAMETER_ROLES else None
+            places = places or side.parts.get((module, ""), ())
+            return Joint(event, side, row, whole, whole_row, letter, places, combined.fusion, combined.pieces)
+    return None
+
+
+def facts(pairs: StepPairs, event: Event, limit: float) -> Iterator[str]:
+    """Yield what is known of the parts of an event that is a finding: which of them differ."""
+    found = joint(pairs, event)
+    if found is None or event.is_one_sided:
+        return
+    lacking = found.lacking
+    if lacking:
+        what = event.slot_a.partition(".")[0] if event.role is Role.PARAM else event.role.label
+        yield f"{_joined(lacking)} {'has' if len(lacking) == 1 else 'have'} no {what} in {found.letter}"
+    others = found.parts.given_otherwise.get(found.places[0][0], {}) if event.role is Role.OUTPUT else {}
+    if others:
+        first, *_ = found.labels
+        odd = [label for label, (module, _) in zip(found.labels, found.places, strict=True) if module in others]
+        yield f"{_joined(odd)} {'is' if len(odd) == 1 else 'are'} not given what {first} is given in {found.letter}"
+    errors = part_errors(pairs, found)
+    if errors is None:
+        if not lacking:
+            yield f"which of {_joined(found.labels)} it is, their values would tell: record with task='tensor'"
+        return
+    largest = max(errors)
+    bound = max(limit if math.isfinite(limit) else 0.0, _CLEARLY * largest)
+    wrong = [(label, error) for label, error in zip(found.labels, errors, strict=True) if error > bound]
+    right = [label for label, error in zip(found.labels, errors, strict=True) if error <= bound]
+    if wrong:
+        texts = [f"{label} (rel {error:.1e})" for label, error in wrong]
+        agree = f"; {_joined(right)} agree{'s' if len(right) == 1 else ''}" if right else ""
+        yield f"of its parts {_joined(texts)} differ{'s' if len(wrong) == 1 else ''}{agree}"
+
+
+def without_gradient(pairs: StepPairs, event: Event) -> str:
+    """Say so when some parts of a parameter have no gradient at all."""
+    found = joint(pairs, event)
+    if found is None or not found.lacking:
+        return ""
+    does = "does" if len(found.lacking) == 1 else "do"
+    return (
+        f"{_joined(found.lacking)} {does} not learn on {found.letter}: requires_grad is off, or the parameter is cut off "
+        "from the loss"
+    )
+
+
+def part_errors(pairs: StepPairs, found: Joint) -> list[float] | None:
+    """Return the relative error of every part, None where values are lacking."""
+    values = _values(pairs, found)
+    if values is None:
+        return None
+    whole, parts = values
+    shapes = [[part.shape for part in row] for row in parts]
+    best: list[float] | None = None
+    for turned in _turned(whole, fused.whole_shape(shapes, found.fusion), found.event.role):
+        pieces = fused.split(turned, shapes, found.fusion)
+        errors = [_error(x, y) for row, mine in zip(pieces, parts, strict=True) for x, y in zip(row, mine, strict=True)]
+        if best is None or sum(errors) < sum(best):
+            best = errors
+    return best
+
+
+def unseen_order(pairs: StepPairs, caller: Node) -> Iterator[str]:
+    """Yield in which calls, made by another one, it was not compared in which order parts lie."""
+    for node in pairs.nodes.values():
+        modules = pairs.matching.pairs[node.pair]
+        if node.parent is not caller:
+            continue
+        for side, module, whole, other, letter in (
+            (pairs.a, modules.a, pairs.b, modules.b, "B"), (pairs.b, modules.b, pairs.a, modules.a, "A"),
+        ):  # fmt: skip
+            places = side.parts.get((module, ""), ())
+            if len(places) > 1 and not (side.has_stored_values and whole.has_stored_values):
+                names = labels([side.reader.modules[part].path for part, _ in places])
+                path = whole.reader.modules[other].path
+                yield f"in which order {_joined(names)} lie in {letter}'s {path} was not compared: record with task='tensor'"
+
+
+def other_order(pairs: StepPairs, event: Event, limit: float) -> str:
+    """Say how the parts of a weight lie where they do not lie as they should; ``""`` when no other order fits either."""
+    found = joint(pairs, event)
+    if found is None or event.is_one_sided or found.fusion.axis != 0:
+        return ""
+    values = _values(pairs, found)
+    if values is None or values[0].shape != found.parts.shapes[found.row]:
+        return ""
+    whole, parts = values
+    order, groups = next(_fitting(whole, parts, found.fusion, limit), ((), 0))
+    if not order:
+        return ""
+    names = found.labels[: len(order)]
+    module = found.whole.reader.modules[found.whole.columns["module"][found.whole_row]].path
+    is_a = found.letter == "B"
+    slot = event.slot_a if is_a else event.slot_b
+    whole_name = f"{'A' if is_a else 'B'}'s {module}.{slot}" if module else f"{'A' if is_a else 'B'}'s {slot}"
+    actual, expected = _said([names[k] for k in order], groups), _said(names, found.fusion.groups)
+    return (
+        f"{whole_name} holds {actual}, where {expected} was expected (verified: so they agree): look at how this weight is "
+        "loaded or converted; if the model reads it so, it is the mapping's split that is wrong"
+    )
+
+
+def _said(names: Sequence[str], groups: int) -> str:
+    how = "one after the other" if groups == 1 else f"in {groups} groups"
+    return f"{', '.join(names)} {how}"
+
+
+def _fitting(
+    whole: np.ndarray, parts: Sequence[Sequence[np.ndarray]], fusion: Fusion, limit: float
+) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Yield orders and numbers of groups in which the parts are the whole."""
+    sizes = [part.shape[0] for part in parts[0]]
+    if len(sizes) > _MOST_PARTS or whole.ndim < 1 + fusion.stacked:
+        return
+    few = [[_columns(part, 0) for part in row] for row in parts[:1]]
+    sample = _columns(whole[:1] if fusion.stacked else whole, int(fusion.stacked))
+    for groups in _divisors(math.gcd(*sizes)):
+        for order in itertools.permutations(range(len(sizes))):
+            how = Fusion(0, groups, fusion.stacked)
+            if (order, groups) == (tuple(range(len(sizes))), fusion.groups):
+                continue
+            if _error(fused.fuse([[row[k] for k in order] for row in few], how), sample) > limit:
+                continue
+            if _error(fused.fuse([[row[k] for k in order] for row in parts], how), whole) <= limit:
+                yield order, groups
+
+
+def _columns(array: np.ndarray, axis: int) -> np.ndarray:
+    """Return a few elements of each index along an axis."""
+    return array.reshape(*array.shape[: axis + 1], -1)[..., :_SAMPLE]
+
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
+def _values(pairs: StepPairs, found: Joint) -> tuple[np.ndarray, list[list[np.ndarray]]] | None:
+    """Return the values of the whole and of the parts in the canonical layout."""
+    flat = [piece.row for row in found.pieces for piece in row if piece.row != LACKING]
+    if found.event.role is Role.DELTA:
+        return _updates(pairs, found)
+    if not found.whole.has_values(found.whole_row) or not all(found.parts.has_values(row) for row in flat):
+        return None
+    whole = read(found.whole, _piece(found.whole, found.whole_row))
+    return whole, [[read(found.parts, piece) for piece in row] for row in found.pieces]
+
+
+def _updates(pairs: StepPairs, found: Joint) -> tuple[np.ndarray, list[list[np.ndarray]]] | None:
+    """Return the differences of the values before and after the step, where both are stored."""
+    sides = (pairs.rows_a, pairs.rows_b) if found.letter == "A" else (pairs.rows_b, pairs.rows_a)
+    modules = pairs.matching.pairs[found.event.pair]
+    slots = found.event.slot_a, found.event.slot_b
+    numbers = (modules.a, modules.b)
+    if found.letter == "B":
+        slots, numbers = slots[::-1], numbers[::-1]
+    changes = []
+    for side, rows, module, slot in zip((found.parts, found.whole), sides, numbers, slots, strict=True):
+        recorded = rows.get((0, module, 0), Role.PARAM)
+        ends = [recorded.get(f"{phase.label}:{slot}", [-1])[-1] for phase in (Phase.INIT, Phase.UPDATE)]
+        if min(ends) < 0 or not all(side.has_values(row) for row in ends):
+            return None
+        before, after = (read(side, _piece(side, row)).astype(np.float64) for row in ends)
+        changes.append(after - before)
+    shapes = [[piece.shape for piece in row] for row in found.pieces]
+    return changes[1], fused.split(changes[0], shapes, found.fusion)
+
+
+def _piece(side: Side, row: int) -> Piece:
+    return Piece(row, tuple(side.shapes[row][axis] for axis in side.axes(row)))
+
+
+def _turned(whole: np.ndarray, shape: Shape, role: Role) -> Iterator[np.ndarray]:
+    """Yield the whole with its axes as the parts have them; those of an activation may stand in another order."""
+    if whole.shape == shape:
+        yield whole
+    if role in PARAMETER_ROLES:
+        if whole.shape != shape and squeezed(whole.shape) == squeezed(shape):
+            yield whole.reshape(shape)
+        return
+    last = whole.ndim - 1
+    for order in itertools.permutations(range(last)) if whole.ndim <= 4 else ():
+        if order != tuple(range(last)) and tuple(whole.shape[k] for k in (*order, last)) == shape:
+            yield whole.transpose(*order, last)
+
+
+def _error(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the relative error of one array against another."""
+    wide_x, wide_y = x.astype(np.float64).reshape(-1), y.astype(np.float64).reshape(-1)
+    larger = max(float(np.linalg.norm(wide_x)), float(np.linalg.norm(wide_y)))
+    if not math.isfinite(larger):
+        return 0.0 if np.array_equal(wide_x, wide_y, equal_nan=True) else math.inf
+    return float(np.linalg.norm(wide_x - wide_y)) / larger if larger else 0.0
+
+
+def labels(paths: Sequence[str]) -> list[str]:
+    """Return paths without what all of them begin with."""
+    split = [path.split(".") for path in paths]
+    shortest = min(map(len, split), default=1)
+    common = next((k for k in range(shortest - 1) if len({names[k] for names in split}) > 1), shortest - 1)
+    return [".".join(names[common:]) for names in split]
+
+
+def _joined(names: Iterable[str]) -> str:
+    listed = list(names)
+    if len(listed) > _MOST_NAMED:
+        return f"{', '.join(listed[:_MOST_NAMED])} and {len(listed) - _MOST_NAMED} more"
+    return " and ".join(filter(None, [", ".join(listed[:-1]), listed[-1]]))

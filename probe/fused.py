@@ -1,0 +1,103 @@
+"""Several tensors in one: q, k and v as one projection, gate and up as one, experts stacked along a first axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """How the parts lie in the whole."""
+
+    axis: int = 0
+    """of a part: along it the parts follow one another; −1 is the last one"""
+    groups: int = 1
+    """they lie in so many equal groups, each of which holds an equal share of every part"""
+    stacked: bool = False
+    """the whole has a first axis that parts do not have"""
+
+
+def problem_of(shapes: Sequence[Sequence[Shape]], fusion: Fusion) -> str:
+    """Return why parts of these shapes cannot lie in one tensor; ``""`` when they can.
+
+    Parameters
+    ----------
+    shapes
+        a row of parts for each index of the whole's first axis, a single row where it is not `Fusion.stacked`
+    """
+    if not shapes or not shapes[0] or (len(shapes) > 1 and not fusion.stacked):
+        return "there are no parts" if not shapes or not shapes[0] else "several rows of parts are not stacked"
+    if any(tuple(row) != tuple(shapes[0]) for row in shapes):
+        odd = next(row for row in shapes if tuple(row) != tuple(shapes[0]))
+        return f"{_listed(odd)} and {_listed(shapes[0])} cannot be stacked"
+    first = shapes[0]
+    if len(first) == 1 and fusion.groups == 1:
+        return ""
+    if not all(-len(shape) <= fusion.axis < len(shape) for shape in first):
+        return f"{_listed(first)} do not all have an axis {fusion.axis}"
+    if len({_without(shape, fusion.axis) for shape in first}) > 1:
+        return f"{_listed(first)} are of different sizes beside axis {fusion.axis}"
+    uneven = [shape for shape in first if shape[fusion.axis] % fusion.groups]
+    return f"{_listed(uneven)} cannot be divided into {fusion.groups} groups" if uneven else ""
+
+
+def whole_shape(shapes: Sequence[Sequence[Shape]], fusion: Fusion) -> Shape:
+    """Return the shape of what the parts make; they must fit, see `problem_of`."""
+    row = shapes[0]
+    made = row[0]
+    if len(row) > 1:
+        axis = fusion.axis % len(made)
+        made = (*made[:axis], sum(shape[axis] for shape in row), *made[axis + 1 :])
+    return (len(shapes), *made) if fusion.stacked else made
+
+
+def fuse(parts: Sequence[Sequence[np.ndarray]], fusion: Fusion) -> np.ndarray:
+    """Return the whole that parts make, rows of them as for `problem_of`."""
+    shapes = [[part.shape for part in row] for row in parts]
+    whole = np.empty(whole_shape(shapes, fusion), parts[0][0].dtype)
+    for rooms, row in zip(places(whole, shapes, fusion), parts, strict=True):
+        for room, part in zip(rooms, row, strict=True):
+            room[...] = part.reshape(room.shape)
+    return whole
+
+
+def split(whole: np.ndarray, shapes: Sequence[Sequence[Shape]], fusion: Fusion) -> list[list[np.ndarray]]:
+    """Return the parts that a whole is made of: the inverse of `fuse`."""
+    return [
+        [room.reshape(shape) for room, shape in zip(rooms, row, strict=True)]
+        for rooms, row in zip(places(np.ascontiguousarray(whole), shapes, fusion), shapes, strict=True)
+    ]
+
+
+def places(whole: np.ndarray, shapes: Sequence[Sequence[Shape]], fusion: Fusion) -> list[list[np.ndarray]]:
+    """Return where in the whole each part lies: views with the groups as an axis of their own."""
+    members = [whole[i : i + 1].reshape(whole.shape[1:]) for i in range(len(whole))] if fusion.stacked else [whole]
+    return [_in_member(member, row, fusion) for member, row in zip(members, shapes, strict=True)]
+
+
+def _in_member(member: np.ndarray, row: Sequence[Shape], fusion: Fusion) -> list[np.ndarray]:
+    if len(row) == 1 and fusion.groups == 1:
+        return [member[...]]
+    axis = fusion.axis % member.ndim
+    before, after = member.shape[:axis], member.shape[axis + 1 :]
+    grouped = member.reshape(*before, fusion.groups, member.shape[axis] // fusion.groups, *after)
+    found, start = [], 0
+    for shape in row:
+        stop = start + shape[axis] // fusion.groups
+        found.append(grouped[(*(slice(None),) * (axis + 1), slice(start, stop))])
+        start = stop
+    return found
+
+
+def _without(shape: Shape, axis: int) -> Shape:
+    axis %= len(shape)
+    return shape[:axis] + shape[axis + 1 :]
+
+
+def _listed(shapes: Sequence[Shape]) -> str:
+    return ", ".join(str(list(shape)) for shape in shapes)

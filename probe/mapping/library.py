@@ -1,0 +1,83 @@
+"""Where mappings come from: files, dicts, and those that come with probe."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from probe.errors import MappingError
+from probe.mapping.parsing import parse_mapping
+from probe.mapping.reading import SIZE_LIMIT
+from probe.mapping.rules import LayerMapping
+
+
+def load_mapping(source: str | Path | Mapping[str, Any] | None) -> LayerMapping:
+    """Read a layer mapping.
+
+    Parameters
+    ----------
+    source
+        a YAML file, the name of a mapping that comes with probe (``megatron-core/qwen2``), a dict of sections,
+        or None for the empty mapping
+
+    Raises
+    ------
+    MappingError
+        no such file, or it is not a mapping; with the line
+    """
+    if source is None:
+        return LayerMapping()
+    if isinstance(source, Mapping):
+        return parse_mapping(_as_yaml(source), "the mapping")
+    path = _found(source)
+    size = path.stat().st_size
+    if size > SIZE_LIMIT:
+        raise MappingError(f"{path} has {size} bytes; a layer mapping has at most {SIZE_LIMIT}")
+    try:
+        return parse_mapping(path.read_text(encoding="utf-8", errors="replace"), str(source))
+    except OSError as error:
+        raise MappingError(f"cannot read {path}: {error.strerror}") from error
+
+
+def library() -> dict[str, Path]:
+    """Return the mappings that come with probe, by name."""
+    folder = library_folder()
+    files = sorted(folder.rglob("*.yaml")) if folder else []
+    return {file.relative_to(folder).with_suffix("").as_posix(): file for file in files}
+
+
+def library_folder() -> Path | None:
+    """Return the folder with the mappings that come with probe, None where they were not installed."""
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package / "layer_mappings", package.parent / "layer_mappings"):
+        if folder.is_dir():
+            return folder
+    return None
+
+
+def _as_yaml(sections: Mapping[str, Any]) -> str:
+    try:
+        return yaml.safe_dump(dict(sections), sort_keys=False)
+    except yaml.YAMLError as error:
+        raise MappingError(f"the mapping: not names and paths ({error.args[0]}: {error.args[-1]!r})") from error
+    except RecursionError as error:
+        raise MappingError("the mapping: nested too deeply for a layer mapping") from error
+
+
+def _found(source: str | Path) -> Path:
+    path = Path(source)
+    try:
+        if path.is_file():
+            return path
+    except (OSError, ValueError):  # a name that no file can have
+        pass
+    known = library()
+    if str(source) in known:
+        return known[str(source)]
+    close = difflib.get_close_matches(str(source), known, n=1)
+    hint = f"; did you mean {close[0]}?" if close else f"; those that come with probe: {', '.join(known) or 'none'}"
+    raise MappingError(f"there is no layer mapping {source}: neither a file nor the name of one{hint}")

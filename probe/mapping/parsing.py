@@ -1,0 +1,243 @@
+"""The text of a mapping becomes its rules; every error has its line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import yaml
+
+from probe.errors import MappingError
+from probe.mapping.nearest import did_you_mean
+from probe.mapping.patterns import (
+    ANY,
+    Names,
+    PathPattern,
+    PatternError,
+    parsed_key,
+    parsed_path,
+    parsed_section,
+    placeholders,
+)
+from probe.mapping.reading import Source, is_placeholder, kind
+from probe.mapping.rules import TOP, Ignored, LayerMapping, ParameterRule, Rule, Section, Split
+
+PARAMS, IGNORE = "params", "ignore"
+"""reserved: the key for parameters, the section of what is left out"""
+_RULE_LIMIT = 20_000
+_LONG = ("to", "split", "transpose", "permute")
+_AXES = {"out": 0, "in": 1}
+
+T = TypeVar("T")
+
+
+def parse_mapping(text: str, name: str) -> LayerMapping:
+    """Parse the YAML text of a layer mapping; ``name`` is what errors call it."""
+    source = Source(text, name)
+    root = source.root()
+    if root is None:
+        return LayerMapping(name=name)
+    return _Parser(source).mapping(root)
+
+
+class _Parser:
+    """The nodes of one file."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.count = 0
+
+    def mapping(self, root: yaml.Node) -> LayerMapping:
+        sections: list[Section] = []
+        ignored: list[Ignored] = []
+        for key, node in self.source.entries(root, "sections named by a module class"):
+            if key.value == IGNORE and isinstance(node, yaml.SequenceNode):
+                ignored += map(self._ignored, node.value)
+            else:
+                sections.append(self._section(key, node))
+        return LayerMapping(tuple(sections), tuple(ignored), self.source.name)
+
+    def _section(self, key: yaml.Node, node: yaml.Node) -> Section:
+        name = key.value
+        path, class_name = self._read(parsed_section, key)
+        if name == TOP:
+            path, class_name = PathPattern(()), ""
+        rules: list[Rule] = []
+        params: list[ParameterRule] = []
+        for child, value in self.source.entries(node, f"paths below {name}", key):
+            self._count(child)
+            if child.value == PARAMS and isinstance(value, yaml.MappingNode):
+                params += self._params(name, value)
+            else:
+                rules.append(self._rule(name, child, value))
+        return Section(name, self.source.line(key), tuple(rules), tuple(params), class_name, path)
+
+    def _rule(self, section: str, key: yaml.Node, value: yaml.Node) -> Rule:
+        where = f"{section}: {key.value}"
+        names = self._read(parsed_key, key)
+        long = self._long(key, value, where, (*_LONG, PARAMS), "the path on the other side")
+        targets = self._targets(key, long, where, "the path on the other side")
+        for target in targets:
+            unbound = sorted(placeholders(target) - placeholders(names))
+            if unbound:
+                self.source.fail(key, f"{where}: {{{unbound[0]}}} in {'.'.join(target)} does not stand in the key")
+        if len(targets) == 1 and isinstance(long["to"], yaml.SequenceNode):
+            self.source.fail(key, f"{where}: a list with one entry; expected several, or the path without a list")
+        split = self._split(long.get("split"), where, targets, has_axis=False)
+        params = self._params(where, long[PARAMS]) if PARAMS in long else []
+        turned = self._transpose(long.get("transpose"), where), self._permute(long.get("permute"), where)
+        self._check_turned(key, where, *turned)
+        return Rule(section, names, targets, self.source.line(key), split, *turned, tuple(params))
+
+    def _params(self, section: str, node: yaml.Node) -> list[ParameterRule]:
+        entries = self.source.entries(node, f"parameters of {section}")
+        return [self._parameter(section, key, value) for key, value in entries]
+
+    def _parameter(self, section: str, key: yaml.Node, value: yaml.Node) -> ParameterRule:
+        self._count(key)
+        where = f"{section}: {PARAMS}: {key.value}"
+        expected = "the parameter's name on the other side"
+        names = self._read(parsed_key, key)
+        if placeholders(names):
+            self.source.fail(key, f"{where}: {{i}} is for the other side's parameters, which it stacks")
+        long = self._long(key, value, where, _LONG, expected)
+        targets = self._targets(key, long, where, expected)
+        variables = {frozenset(placeholders(target)) for target in targets}
+        if len(variables) > 1 or len(next(iter(variables))) > 1:
+            self.source.fail(key, f"{where}: expected one placeholder, the same in every path, or none")
+        is_stacked = bool(next(iter(variables)))
+        if len(targets) == 1 and not is_stacked and isinstance(long["to"], yaml.SequenceNode):
+            self.source.fail(key, f"{where}: a list with one entry; expected several, or the name without a list")
+        split = self._split(long.get("split"), where, targets, has_axis=True)
+        turned = self._transpose(long.get("transpose"), where), self._permute(long.get("permute"), where)
+        self._check_turned(key, where, *turned)
+        return ParameterRule(section, names, targets, self.source.line(key), split, *turned)
+
+    # The parts of the long form
+
+    def _long(
+        self, key: yaml.Node, value: yaml.Node, where: str, known: tuple[str, ...], expected: str
+    ) -> dict[str, yaml.Node]:
+        """Return the long form of a value, whichever it has."""
+        if not isinstance(value, yaml.MappingNode) or is_placeholder(value):
+            return {"to": value}
+        long: dict[str, yaml.Node] = {}
+        for name, node in self.source.entries(value, f"{', '.join(known)}"):
+            if name.value not in known:
+                hint = did_you_mean(name.value, known)
+                self.source.fail(
+                    name, f"{where}: {name.value} is not known; expected {', '.join(known[:-1])} or {known[-1]}{hint}"
+                )
+            long[name.value] = node
+        if "to" not in long:
+            self.source.fail(key, f"{where}: expected to: with {expected}")
+        return long
+
+    def _targets(self, key: yaml.Node, long: dict[str, yaml.Node], where: str, expected: str) -> tuple[Names, ...]:
+        node = long["to"]
+        items = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        if not items:
+            self.source.fail(key, f"{where}: expected {expected}, got an empty list")
+        found: list[Names] = []
+        for item in items:
+            self._count(item)
+            if not isinstance(item, yaml.ScalarNode) or kind(item) == "nothing":
+                self.source.fail(key if item is node else item, f"{where}: expected {expected}, got {kind(item)}")
+            found.append(self._read(parsed_key, item))
+            if found[-1] in found[:-1]:
+                self.source.fail(item, f"{where}: {item.value} stands in the list twice")
+        return tuple(found)
+
+    def _split(self, node: yaml.Node | None, where: str, targets: tuple[Names, ...], has_axis: bool) -> Split:
+        if node is None:
+            return Split()
+        if len(targets) == 1:
+            self.source.fail(node, f"{where}: split says how several lie in one; here is only {'.'.join(targets[0])}")
+        known = ("groups", "axis", "order") if has_axis else ("groups", "order")
+        said: dict[str, yaml.Node] = {}
+        for name, value in self.source.entries(node, "groups, axis or order"):
+            if name.value == "axis" and not has_axis:
+                self.source.fail(name, f"{where}: axis is for parameters: say it below params")
+            if name.value not in known:
+                hint = did_you_mean(name.value, known)
+                self.source.fail(name, f"{where}: {name.value} is not known; expected {' or '.join(known)}{hint}")
+            said[name.value] = value
+        axis = self._axis(said["axis"], where) if "axis" in said else 0
+        groups = self._groups(said["groups"], where) if "groups" in said else 1
+        return Split(groups, axis, self._order(said["order"], where, targets) if "order" in said else ())
+
+    def _axis(self, node: yaml.Node, where: str) -> int:
+        if not isinstance(node, yaml.ScalarNode) or node.value not in _AXES:
+            self.source.fail(node, f"{where}: axis: expected out or in, got {kind(node)}")
+        return _AXES[node.value]
+
+    def _groups(self, node: yaml.Node, where: str) -> int | str:
+        expected = f"{where}: groups: expected a number, or a key of the recorded model_config"
+        text = self.source.text_of(node, "a number") if isinstance(node, yaml.ScalarNode) else ""
+        if not text:
+            self.source.fail(node, f"{expected}, got {kind(node)}")
+        number = _number(text)
+        if number is None and not text.replace(".", "_").isidentifier() or number == 0:
+            self.source.fail(node, f"{expected}, got {kind(node)}")
+        return text if number is None else number
+
+    def _order(self, node: yaml.Node, where: str, targets: tuple[Names, ...]) -> tuple[int, ...]:
+        expected = f"{where}: order: expected each entry of the list once, by position (the first is 0) or last name"
+        if not isinstance(node, yaml.SequenceNode):
+            self.source.fail(node, f"{expected}, got {kind(node)}")
+        last = [target[-1] for target in targets]
+        order = []
+        for item in node.value:
+            text = item.value if isinstance(item, yaml.ScalarNode) else ""
+            position = last.index(text) if last.count(text) == 1 else _number(text)
+            if position is None or position >= len(targets):
+                self.source.fail(item, f"{expected}, got {kind(item)}")
+            order.append(position)
+        if sorted(order) != list(range(len(targets))):
+            self.source.fail(node, expected)
+        return tuple(order)
+
+    def _transpose(self, node: yaml.Node | None, where: str) -> bool:
+        if node is not None and (not node.tag.endswith(":bool") or node.value.lower() not in ("true", "false")):
+            self.source.fail(node, f"{where}: transpose: expected true or false, got {kind(node)}")
+        return node is not None and node.value.lower() == "true"
+
+    def _permute(self, node: yaml.Node | None, where: str) -> tuple[int, ...]:
+        if node is None:
+            return ()
+        axes = [_number(item.value) if isinstance(item, yaml.ScalarNode) else None for item in _items(node)]
+        if not axes or None in axes or sorted(filter(lambda axis: axis is not None, axes)) != list(range(len(axes))):
+            self.source.fail(node, f"{where}: permute: expected every axis once, such as [1, 0]")
+        return tuple(axis for axis in axes if axis is not None)
+
+    def _check_turned(self, key: yaml.Node, where: str, transpose: bool, permute: tuple[int, ...]) -> None:
+        if transpose and permute:
+            self.source.fail(key, f"{where}: expected transpose or permute, got both")
+
+    def _ignored(self, node: yaml.Node) -> Ignored:
+        self._count(node)
+        text = self.source.text_of(node, "a path of what is to be ignored")
+        path, class_name = self._read(parsed_path, node)
+        if not class_name and all(name == ANY for name in path.names):
+            self.source.fail(node, f"{IGNORE}: {text} leaves out the whole model")
+        return Ignored(text, path, class_name, self.source.line(node))
+
+    def _read(self, read: Callable[[str], T], node: yaml.Node) -> T:
+        try:
+            return read(node.value)
+        except PatternError as error:
+            self.source.fail(node, str(error))
+
+    def _count(self, node: yaml.Node) -> None:
+        """Refuse a small file that stands for a large one: sections that are each other's."""
+        self.count += 1
+        if self.count > _RULE_LIMIT:
+            raise MappingError(f"{self.source.name}: more than {_RULE_LIMIT} keys; a layer mapping has fewer")
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def _items(node: yaml.Node) -> list[yaml.Node]:
+    return node.value if isinstance(node, yaml.SequenceNode) else []

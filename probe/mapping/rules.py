@@ -1,0 +1,138 @@
+"""What a layer mapping says, line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from probe.mapping.patterns import Names, PathPattern
+
+TOP = "TopLayer"
+"""the section of the root"""
+
+
+def written(path: Names) -> str:
+    """Return a path as a person writes it."""
+    return ".".join(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How several modules or parameters lie in one."""
+
+    groups: int | str = 1
+    """so many equal groups, each of which holds an equal share of every part; a text is a key of the recorded
+    ``model_config``"""
+    axis: int = 0
+    """axis of a part's canonical layout along which the parts follow one another"""
+    order: tuple[int, ...] = ()
+    """positions in the list, in the order in which they lie there; empty for the list's"""
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterRule:
+    """What a parameter of the source is: renamed, turned, or made of several."""
+
+    section: str
+    source: Names
+    targets: tuple[Names, ...]
+    """paths of parameters below the target's module; with ``{i}``, of all members there"""
+    line: int = 0
+    split: Split = field(default_factory=Split)
+    transpose: bool = False
+    permute: tuple[int, ...] = ()
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether the targets are those of all members of a list."""
+        return any("{" in name for path in self.targets for name in path)
+
+    def __str__(self) -> str:
+        return f"{_line(self.line)}{self.section}: params: {written(self.source)}: {_listed(self.targets)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One key of a section: ``source`` below a module of ``section`` is ``targets`` on the other side."""
+
+    section: str
+    source: Names
+    targets: tuple[Names, ...]
+    """one path, or those of several modules that together are the source's"""
+    line: int = 0
+    split: Split = field(default_factory=Split)
+    transpose: bool = False
+    permute: tuple[int, ...] = ()
+    params: tuple[ParameterRule, ...] = ()
+
+    @property
+    def target(self) -> Names:
+        """The path on the other side; that of the part that lies first where there are several."""
+        return self.targets[self.split.order[0] if self.split.order else 0]
+
+    def __str__(self) -> str:
+        return f"{_line(self.line)}{self.section}: {written(self.source)}: {_listed(self.targets)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The rules of all modules of a class, or at a path."""
+
+    name: str
+    """as it is written"""
+    line: int = 0
+    rules: tuple[Rule, ...] = ()
+    params: tuple[ParameterRule, ...] = ()
+    class_name: str = ""
+    """empty where any class is meant"""
+    path: PathPattern | None = None
+    """None where any path is meant"""
+
+    @property
+    def rank(self) -> tuple[bool, int, bool]:
+        """How closely it describes the modules that it is for; what describes them more closely goes first."""
+        return self.path is not None, self.path.literals if self.path else 0, bool(self.class_name)
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """Modules of either side, with all that is in them, that are left out."""
+
+    name: str
+    path: PathPattern
+    class_name: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class LayerMapping:
+    """A parsed mapping; empty when none was given."""
+
+    sections: tuple[Section, ...] = ()
+    ignored: tuple[Ignored, ...] = ()
+    name: str = ""
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """Every key of a module, in the order of the file."""
+        return tuple(rule for section in self.sections for rule in section.rules)
+
+    def parameter_rules(self) -> Iterator[ParameterRule]:
+        """Yield every key of a parameter."""
+        for section in self.sections:
+            yield from section.params
+            for rule in section.rules:
+                yield from rule.params
+
+    def where(self, *lines: int) -> str:
+        """Return what errors begin with: the name, and the lines where they are known."""
+        known = [str(line) for line in lines if line]
+        return self.name if not known else f"{self.name}, line{'s' * (len(known) > 1)} {' and '.join(known)}"
+
+
+def _line(line: int) -> str:
+    return f"line {line}: " if line else ""
+
+
+def _listed(targets: tuple[Names, ...]) -> str:
+    return written(targets[0]) if len(targets) == 1 else f"[{', '.join(map(written, targets))}]"

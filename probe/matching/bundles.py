@@ -1,0 +1,191 @@
+"""What the lines of a mapping say beside the pairs: one module of several, parameters renamed, turned, split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from probe.errors import MappingError
+from probe.mapping import LayerMapping, ParameterRule, Rule
+from probe.mapping.patterns import Names, filled, places
+from probe.mapping.rules import written
+from probe.mapping.sections import SectionIndex
+from probe.matching.known import Known, canonical_shape
+from probe.matching.result import Bundle, Place, View, WeightBundle
+from probe.records import ParameterInfo
+
+_Found = tuple[Place, ParameterInfo | None]
+_AXES = ("out", "in")
+
+
+class Bundles:
+    """What is found pair by pair; the source is the side that the mapping is written from.
+
+    Parameters
+    ----------
+    parts_side
+        ``A`` or ``B``: the target's
+    """
+
+    def __init__(
+        self, mapping: LayerMapping, sections: SectionIndex, source: Known, target: Known, parts_side: str
+    ) -> None:
+        self.mapping, self.sections = mapping, sections
+        self.source, self.target, self.side = source, target, parts_side
+        self.bundles: list[Bundle] = []
+        self.weights: list[WeightBundle] = []
+        self.views: dict[Place, View] = {}
+        self.used: dict[ParameterRule, None] = {}
+        self.missing: dict[ParameterRule, tuple[int, Names]] = {}
+        """parameters that the other side does not have: first module of the source, and which"""
+
+    def add(self, index: int, parts: tuple[int, ...], rule: Rule | None) -> None:
+        """Take up what is said of a module of the source and what it was led to."""
+        rules = self.sections.rules(index)
+        params = dict(rules.params) if rules else {}
+        if rule is not None:
+            params.update({each.source: each for each in rule.params})
+            if len(parts) > 1:
+                self._bundle(index, parts, rule)
+            if rule.transpose or rule.permute:
+                self._turn_all(index, rule)
+        for each in params.values():
+            self._parameter(index, parts[0], each)
+
+    def _bundle(self, index: int, parts: tuple[int, ...], rule: Rule) -> None:
+        groups = self._groups(rule)
+        self.bundles.append(Bundle(self.side, index, parts, groups))
+        for slot, whole in self.source.slots.get(index, {}).items():
+            row = [self.target.slots.get(part, {}).get(slot) for part in parts]
+            if slot == whole.canonical_slot and None not in row:
+                found = [((each.module, each.slot), each) for each in row if each is not None]
+                self._check_sizes(rule, ((index, whole.slot), whole), [found], groups)
+
+    def _groups(self, rule: Rule | ParameterRule) -> int:
+        """Return in how many groups parts lie, 0 where no configuration was handed over that says it."""
+        key = rule.split.groups
+        if isinstance(key, int):
+            return key
+        for known in (self.source, self.target):
+            try:
+                number = known.number(key)
+            except ValueError as error:
+                self._fail(rule, f"groups: {key}: {error}")
+            if number is not None:
+                return number
+        if self.source.config is None and self.target.config is None:
+            return 0
+        self._fail(rule, f"groups: neither recording's model_config has {key}: write the number, or another key")
+
+    def _turn_all(self, index: int, rule: Rule) -> None:
+        if self.source.parameters is None:
+            self.views[index, "weight"] = View("weight", _order(rule, 2))
+        for parameter in {id(each): each for each in self.source.slots.get(index, {}).values()}.values():
+            if len(parameter.shape) > 1:
+                place = parameter.module, parameter.slot
+                self.views[place] = View(parameter.canonical_slot, self._axes(rule, place, parameter))
+
+    def _parameter(self, index: int, there: int, rule: ParameterRule) -> None:
+        found = self.source.parameter(index, rule.source)
+        if found is None:
+            return
+        rows, lacking = self._rows(there, rule)
+        if not rows or lacking is not None:
+            self.missing.setdefault(rule, (index, lacking or rule.targets[0]))
+            return
+        self.used[rule] = None
+        place, parameter = found
+        is_turned, before = rule.transpose or bool(rule.permute), self.views.get(place)
+        axes = self._axes(rule, place, parameter, rule.is_stacked) if is_turned else before.axes if before else ()
+        if len(rule.source) == len(rule.targets) == len(rule.targets[0]) == 1:
+            partner = rows[0][0][1]
+            self.views[place] = View(partner.canonical_slot if partner else rule.targets[0][0], axes)
+            return
+        if is_turned:
+            self.views[place] = View(parameter.canonical_slot if parameter else place[1], axes)
+        groups = self._groups(rule)
+        self._check_sizes(rule, found, rows, groups)
+        parts = tuple(tuple(place for place, _ in row) for row in rows)
+        self.weights.append(WeightBundle(self.side, place, parts, rule.split.axis, groups, rule.is_stacked))
+
+    def _rows(self, there: int, rule: ParameterRule) -> tuple[list[list[_Found]], Names | None]:
+        """Return the parts, a row for each member of a list, in the order in which they lie; and what is not there."""
+        numbers: list[dict[str, str]] = [{}]
+        if rule.is_stacked:
+            last = max(n for n, name in enumerate(rule.targets[0]) if "{" in name)
+            numbers = [bound for _, bound in places(self.target.tree, there, rule.targets[0][: last + 1])]
+        rows = []
+        for bound in numbers:
+            row = []
+            for number in rule.split.order or range(len(rule.targets)):
+                path = filled(rule.targets[number], bound)
+                part = self.target.parameter(there, path)
+                if part is None:
+                    return rows, path
+                row.append(part)
+            rows.append(row)
+        return rows, None
+
+    def _axes(
+        self, rule: Rule | ParameterRule, place: Place, parameter: ParameterInfo | None, stacked: bool = False
+    ) -> tuple[int, ...]:
+        count = len(parameter.shape) if parameter else 2 + stacked
+        axes = _order(rule, count)
+        if parameter is not None and len(axes) != count:
+            what = f"permute names {len(rule.permute)} axes" if rule.permute else "transpose needs two axes"
+            self._fail(rule, f"{what}, {self._path(self.source, place)} has the shape {list(parameter.shape)}")
+        return axes
+
+    # Sizes
+
+    def _check_sizes(
+        self, rule: Rule | ParameterRule, whole: _Found, rows: Sequence[Sequence[_Found]], groups: int
+    ) -> None:
+        place, parameter = whole
+        if parameter is None or any(part is None for row in rows for _, part in row):
+            return
+        is_stacked = isinstance(rule, ParameterRule) and rule.is_stacked
+        view = self.views.get(place)
+        axes = view.axes if view else _order(rule, len(parameter.shape)) if rule.transpose or rule.permute else ()
+        shape = canonical_shape(parameter, axes)
+        name = self._path(self.source, place)
+        if is_stacked:
+            if shape[:1] != (len(rows),):
+                self._fail(rule, f"{name} has the shape {list(shape)}, expected {len(rows)} first: so many are there")
+            shape = shape[1:]
+        axis = rule.split.axis
+        for row in rows:
+            shapes = [canonical_shape(part) for _, part in row if part is not None]
+            parts = " + ".join(
+                f"{self._path(self.target, at)} {list(s)}" for (at, _), s in zip(row, shapes, strict=True)
+            )
+            if any(
+                len(s) != len(shape) or len(s) <= axis or _without(s, axis) != _without(shape, axis) for s in shapes
+            ):
+                self._fail(rule, f"the sizes do not fit: {name} has {list(shape)}, its parts are {parts}")
+            sizes = [s[axis] for s in shapes]
+            if sum(sizes) != shape[axis]:
+                self._fail(
+                    rule, f"the sizes do not add up: {name} has {shape[axis]} along {_AXES[axis]}, its parts have "
+                    f"{sum(sizes)}: {parts}"
+                )  # fmt: skip
+            if groups and any(size % groups for size in sizes):
+                self._fail(rule, f"{groups} groups do not divide {parts}")
+
+    def _fail(self, rule: Rule | ParameterRule, message: str) -> NoReturn:
+        raise MappingError(f"{self.mapping.where(rule.line)}: {rule.section}: {written(rule.source)}: {message}")
+
+    def _path(self, side: Known, place: Place) -> str:
+        path = side.tree.path(place[0])
+        return f"{path}.{place[1]}" if path else place[1]
+
+
+def _order(rule: Rule | ParameterRule, count: int) -> tuple[int, ...]:
+    """Return the order of axes that a rule asks for: a transposition swaps the last two."""
+    if rule.permute:
+        return rule.permute
+    return (*range(count - 2), count - 1, count - 2) if count > 1 else ()
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return shape[:axis] + shape[axis + 1 :]

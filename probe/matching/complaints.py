@@ -1,0 +1,148 @@
+"""Lines of a mapping that did nothing, and what they may have meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from probe.mapping import TOP, ParameterRule, Rule, Section
+from probe.mapping.nearest import did_you_mean
+from probe.mapping.patterns import Names, places
+from probe.mapping.rules import written
+from probe.mapping.sections import SectionIndex
+from probe.matching.bundles import Bundles
+from probe.matching.walk import Miss, Walk
+from probe.tree import Tree
+
+_SOME = 20
+"""modules of a section in which a name is looked for"""
+
+
+def complaints(walk: Walk, bundles: Bundles, other: SectionIndex, source: str, unused: Iterable[str]) -> list[str]:
+    """Return what is wrong with a mapping, line by line, in the order of unused keys, then missing targets.
+
+    Parameters
+    ----------
+    other
+        the mapping's sections in the target
+    source
+        ``A`` or ``B``: the side that the mapping is read from
+    unused
+        what of ``ignore`` fits nothing
+    """
+    found = _Complaints(walk, bundles, other, source)
+    keys = [text for section in walk.mapping.sections for text in found.of_section(section)]
+    missing = [found.of_missing(rule) for rule in walk.mapping.rules if rule in walk.missed]
+    parameters = [found.of_parameter(rule, *place) for rule, place in bundles.missing.items()]
+    ignored = [f"the mapping's {text} fits nothing on either side" for text in unused]
+    return [*keys, *ignored, *missing, *parameters]
+
+
+class _Complaints:
+    def __init__(self, walk: Walk, bundles: Bundles, other: SectionIndex, source: str) -> None:
+        self.walk, self.bundles, self.other, self.side = walk, bundles, other, source
+        self.members = walk.sections.members
+
+    def of_section(self, section: Section) -> Iterator[str]:
+        """Yield what is wrong with the keys of a section."""
+        has_keys = section.rules or section.params
+        if has_keys and not self.members[section.name]:
+            yield f"the mapping's line {section.line}: {section.name}: {self._no_such_module(section)}"
+            return
+        for rule in section.rules:
+            if rule not in self.walk.resolved and rule not in self.walk.missed:
+                yield f"the mapping's {rule} {self._unused(rule)}"
+        for param in [*section.params, *(param for rule in section.rules for param in rule.params)]:
+            if param not in self.bundles.used and param not in self.bundles.missing:
+                yield f"the mapping's {param} {self._unused_parameter(section, param)}"
+
+    def _no_such_module(self, section: Section) -> str:
+        source, target = self.walk.source, self.walk.target
+        if self.other.members[section.name]:
+            return f"only {self._other_side} has such modules, and the mapping is read from {self.side}"
+        if section.path is None or section.class_name:
+            classes = _classes(source) | _classes(target)
+            if section.class_name not in classes:
+                return f"no module is of this class{did_you_mean(section.class_name, sorted(classes))}"
+        return "no module is at such a path"
+
+    @property
+    def _other_side(self) -> str:
+        return "B" if self.side == "A" else "A"
+
+    def _unused(self, rule: Rule) -> str:
+        blocked = self.walk.blocked.get(rule)
+        if blocked is not None:
+            return self._no_way(blocked)
+        members = self.members[rule.section]
+        source = self.walk.source
+        if any(True for index in members for _ in places(source, index, rule.source)):
+            return "is never used: lines with longer keys, or for the path, go before it"
+        near = nearest_path(source, members[:_SOME], rule.source)
+        return f"names nothing that is there{near}"
+
+    def _no_way(self, blocked: Miss) -> str:
+        source = self.walk.source
+        start, ended = blocked.start, blocked.ended
+        parent = source.modules[ended].parent
+        around = len(source.path(parent)) + 1 if source.path(parent) else 0
+        onwards = source.path(start)[len(source.path(ended)) :].split(".")[1:2]
+        first = source.path(ended)[around:]
+        lines = [f"{first}: …", *(f"{first}.{name}: …" for name in onwards)]
+        since = f", since {source.path(ended)} has none" if ended != start else ""
+        return (
+            f"is not used: {source.path(start)} ({source.class_name(start)}) has no counterpart{since}; a line "
+            f"{' or '.join(lines)} in section {source.class_name(parent) if parent else TOP} would say where it is"
+        )
+
+    def _unused_parameter(self, section: Section, rule: ParameterRule) -> str:
+        slots = {
+            slot for index in self.members[section.name][:_SOME] for slot in self.bundles.source.slots.get(index, {})
+        }
+        return f"names no parameter that is there{did_you_mean(written(rule.source), sorted(slots))}"
+
+    def of_missing(self, rule: Rule) -> str:
+        """Say which target is not there, and what is near."""
+        misses = self.walk.missed[rule]
+        some = f" for {self.walk.source.path(misses[0].start)}" if rule in self.walk.resolved else ""
+        more = f" and {len(misses) - 1} more" if some and len(misses) > 1 else ""
+        which = f" ({written(misses[0].target)})" if len(rule.targets) > 1 else ""
+        near = nearest_path(self.walk.target, [misses[0].there], misses[0].target)
+        if not near and not some:
+            near = self._elsewhere(misses[0])
+        return f"the mapping's {rule} leads to nothing on the other side{which}{some}{more}{near}"
+
+    def _elsewhere(self, miss: Miss) -> str:
+        """Return where a target is that is not below the module in question."""
+        tree = self.walk.target
+        end = f".{written(miss.target)}"
+        path = next((module.path for module in tree.modules if f".{module.path}".endswith(end)), None)
+        return "" if path is None else f"; {path} is there, outside of {tree.path(miss.there) or 'the root'}"
+
+    def of_parameter(self, rule: ParameterRule, index: int, path: Names) -> str:
+        """Say which parameter is not there."""
+        place = self.walk.source.path(index) or "the root"
+        return f"the mapping's {rule} leads to nothing on the other side for {place}: there is no {written(path)}"
+
+
+def nearest_path(tree: Tree, starts: Iterable[int], path: Names) -> str:
+    """Return ``; did you mean x?`` with the path below some modules that is most like one, or nothing."""
+    known: dict[str, None] = {}
+    for start in starts:
+        known.update(dict.fromkeys(_paths(tree, start, len(path) + 1)))
+    return did_you_mean(written(path), known)
+
+
+def _paths(tree: Tree, index: int, depth: int) -> Iterator[str]:
+    """Yield relative paths below a module, the shorter ones first."""
+    level = [("", tree.unwrapped(index))]
+    for _ in range(depth):
+        level = [
+            (f"{path}.{name}" if path else name, tree.unwrapped(child))
+            for path, here in level
+            for name, child in tree.children[here].items()
+        ]
+        yield from (path for path, _ in level)
+
+
+def _classes(tree: Tree) -> set[str]:
+    return {module.class_name for module in tree.modules}
