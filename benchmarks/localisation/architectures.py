@@ -83,8 +83,8 @@ def _weight(name: str, parameter: Tensor, seed: int) -> Tensor:
     if parameter.dim() < 2:
         return 0.1 * noise + (0.0 if name.endswith("bias") or "bias_" in name else 1.0)
     is_table = re.search(r"embed|shared|wte|wpe|tables|relative|position|cls_token", name)
-    if is_table:
-        return noise
+    if is_table:  # of unit variance at the models' own widths; wider ones would saturate every softmax
+        return noise * min(1.0, 32 / parameter.shape[-1]) ** 0.5
     fan_in = parameter[0].numel() if parameter.dim() != 3 or "conv" in name else parameter.shape[-1]
     return noise * fan_in**-0.5
 

@@ -21,9 +21,12 @@ def rows(answers: Iterable[Answer], mode: str) -> list[list[str]]:
     lines += [_line("  another structure", faulty, lambda pair: pair.mapping is not None)]
     for dtype in ("fp32", "autocast", "bf16", "fp16"):
         lines.append(_line(f"  {dtype}", faulty, lambda pair, dtype=dtype: pair.a.dtype == dtype))
-    lines += [_line("  held out", faulty, lambda pair: pair.held_out)]
+    lines += [_line("  held-out faults", faulty, lambda pair: pair.held_out)]
     clean = [(pair, grade) for pair, grade in graded if not pair.truth]
-    lines += [_line("clean", clean, lambda pair: True), _line("  held out", clean, lambda pair: pair.held_out)]
+    lines += [
+        _line("all clean", clean, lambda pair: True),
+        _line("  held-out clean", clean, lambda pair: pair.held_out),
+    ]
     return lines
 
 
@@ -71,12 +74,12 @@ def _page_table(names: list[str], lines: list[list[str]]) -> list[str]:
 
 _INTRODUCTION = """# Localisation
 
-Written by `python -m benchmarks.localisation --markdown docs/localisation.md`. Small trainings of 19 models (transformers' Qwen2, Llama,
+Written by `python -m benchmarks.localisation --markdown docs/localisation.md` (with `--half tuned` while rules change). Small trainings of 19 models (transformers' Qwen2, Llama,
 Mixtral, GPT-2, BERT, ViT, T5, Whisper and Mamba; hand-written ones) run twice: side B has one fault and, so that there is noise, other
 kernels, another order of sums or another layout in memory; or only the latter. Each pair is recorded with values and with statistics only.
 
 * `benchmarks/localisation/tuned.py` and `held_out.py` are the pairs, a line each; `faults.py` is what can be planted, a line each.
-  The held-out half was written before any answer was looked at.
+  The held-out half was written before any answer was looked at; it judges rules that are finished.
 * `python -m benchmarks.localisation.brute_force` confirms the right answers without probe: side B runs with its fault and without, every
   call of a module is made again in both with the same arguments, and what differs bit by bit is where the fault is. It also
   prints how many times larger than the pair's own noise the fault is.
