@@ -110,6 +110,13 @@ def test_two_sections_that_fit_equally_well() -> None:
     assert names(same, VLM, OTHER)["text.layers.1.attention"] == "text.layers.1.self_attn"
 
 
+def test_a_section_inside_of_what_a_long_key_passes_is_not_asked() -> None:
+    a = tree({"": "Net", "mlp": "MLP", "mlp.up": "Up", "mlp.up.w": "L"})
+    b = tree({"": "Net", "mlp": "MLP", "mlp.z": "L", "y": "Up", "y.w": "L"})
+    found = matched(a, b, {"Net": {"mlp.up": "y"}, "MLP": {"up.w": "z"}}, Direction.A_TO_B)
+    assert names(found, a, b)["mlp.up.w"] == "y.w"
+
+
 # Numbers
 
 
