@@ -105,6 +105,17 @@ def test_parameters() -> None:
     assert [(len(bundle.parts), len(bundle.parts[0])) for bundle in found.weight_bundles] == [(2, 2), (2, 1)]
 
 
+def test_parameters_from_this_side() -> None:
+    a = net("L", "mlp SequentialMLP", *(f"mlp.local_experts.{i}.linear_fc{n}" for i in (0, 1) for n in (1, 2)))
+    found, _ = paired("from", a, net("L", "mlp Experts"))
+    assert [(each.side, each.whole, len(each.parts)) for each in found.weight_bundles] == [
+        ("A", (1, "gate_up_proj"), 2), ("A", (1, "down_proj"), 2),
+    ]  # fmt: skip
+    assert [a.path(row[0][0]) for row in found.weight_bundles[0].parts] == [
+        "mlp.local_experts.0.linear_fc1", "mlp.local_experts.1.linear_fc1",
+    ]  # fmt: skip
+
+
 def test_what_is_left_out() -> None:
     a, b = net("L", "rotary_emb", "up", "up.id Identity", "decoder.x"), net("L", "up")
     found, pairs = paired("ignore", a, b)
@@ -112,7 +123,7 @@ def test_what_is_left_out() -> None:
 
 
 def test_every_example_is_tried_and_allowed_by_the_schema() -> None:
-    assert set(BLOCKS) == {"basics", "paths", "numbers", "several", "parameters", "ignore"}
+    assert set(BLOCKS) == {"basics", "paths", "numbers", "several", "parameters", "from", "ignore"}
     for text in BLOCKS.values():
         assert not wrong(yaml.safe_load(text))
 

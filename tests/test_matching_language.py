@@ -377,6 +377,32 @@ def test_experts_of_another_size(shape: tuple[int, ...], message: str) -> None:
         matched(a, b, STACKED, Direction.A_TO_B)
 
 
+FROM = "Listed:\n  params:\n    w: {from: ['{i}.up.weight', '{i}.gate.weight'], transpose: true}\n"
+
+
+def test_parameters_of_this_side_in_one_of_the_other() -> None:
+    a = tree({module.path: "Listed" if module.path == "experts" else module.class_name for module in LISTED.modules})
+    shapes = {f"experts.{n}.{name}.weight": (4, 5) for n in (0, 2, 10) for name in ("gate", "up")}
+    known_a, known_b = with_parameters(a, shapes), with_parameters(EXPERTS, {"experts.w": (3, 5, 8)})
+    parts = tuple(tuple((a.by_path[f"experts.{n}.{name}"], "weight") for name in ("up", "gate")) for n in (0, 2, 10))
+    for first, second in ((a, EXPERTS), (known_a, known_b)):
+        found, other = matched(first, second, FROM), matched(second, first, FROM)
+        assert found.weight_bundles == (WeightBundle("A", (1, "w"), parts, stacked=True),)
+        assert other.weight_bundles == (WeightBundle("B", (1, "w"), parts, stacked=True),)
+        assert found.views_b == other.views_a == {(1, "w"): View("w", (0, 2, 1))}
+        assert found.views_a == other.views_b == {} and found.warnings == ()
+    wrong = with_parameters(EXPERTS, {"experts.w": (3, 5, 7)})
+    with pytest.raises(
+        MappingError, match="^m, line 3: Listed: w: the sizes do not add up: experts.w has 7 along out, its"
+    ):
+        matched(known_a, wrong, FROM)
+    lacking = matched(known_a, with_parameters(EXPERTS, {"experts.v": (3, 5, 8)}), FROM)
+    assert lacking.warnings == (
+        "the mapping's line 3: Listed: params: w: {from: [{i}.up.weight, {i}.gate.weight]} leads to nothing on the other side "
+        "for experts: there is no w",
+    )
+
+
 def test_parameters_that_are_packed_and_moved() -> None:
     a, b = tree({"": "Net", "attn": "Packed"}), APART
     section = (
