@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -506,3 +507,44 @@ def test_a_section_whose_place_has_no_counterpart_says_where_the_way_ends() -> N
         matched(a, b, "A:\n  q: w\n", Direction.A_TO_B)
     found = matched(a, b, "A:\n  q: w\nTopLayer:\n  decoder: model\n", Direction.A_TO_B)
     assert found.warnings == () and names(found, a, b)["decoder.block.attn.q"] == "model.block.attn.w"
+
+
+# Large trees
+
+
+def test_trees_of_twenty_thousand_modules() -> None:
+    layer = {
+        "": "Layer",
+        ".attention": "Attention",
+        ".attention.qkv": "L",
+        ".attention.out": "L",
+        ".mlp": "MLP",
+        ".mlp.up": "L",
+    }
+    other = {
+        "": "L",
+        ".attn": "A",
+        ".attn.q": "X",
+        ".attn.k": "X",
+        ".attn.v": "X",
+        ".attn.o": "X",
+        ".mlp": "M",
+        ".mlp.w1": "X",
+    }
+    a = tree(
+        {
+            "": "Net",
+            "layers": "List",
+            **{f"layers.{n}{path}": kind for n in range(3_400) for path, kind in layer.items()},
+        }
+    )
+    b = tree({"": "Net", "h": "List", **{f"h.{n}{path}": kind for n in range(3_400) for path, kind in other.items()}})
+    sections = {
+        "Net": {"layers.{i}": "h.{i}", "layers": "h"}, "**.layers.*/Layer": {"attention": "attn"},
+        "/layers.**.attention": {"qkv": ["q", "k", "v"], "out": "o"}, "MLP": {"up": "w1"}, "L": {"x": "y"},
+    }  # fmt: skip
+    begin = time.perf_counter()
+    found = matched(a, b, sections)
+    assert time.perf_counter() - begin < 5
+    assert len(a) > 20_000 and len(found.pairs) == len(a) and len(found.bundles) == 3_400
+    assert found.only_a == found.only_b == ()
