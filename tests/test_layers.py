@@ -16,6 +16,7 @@ LAYERS = [
     ["sketch", "slots", "config", "tree", "triggers", "growth", "layouts", "origins", "fused"],
     ["statistics", "kernel", "buffers", "blocks"],
     ["store", "adapters.base", "mapping", "checkpoints"],
+    ["adapters.contributions", "adapters.hooking", "adapters.memory", "adapters.model_configs"],
     ["adapters"],
     ["inputs", "seeding"],
     ["batches"],

@@ -10,6 +10,7 @@ from probe.comparison.events import Event, Loose, Node, Rows
 from probe.comparison.given import ran_before
 from probe.comparison.ledger import Ledger, kind_of_finding, scale_hint
 from probe.comparison.metrics import Side, squeezed
+from probe.comparison.parts import unseen_order
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.tolerance import Level, Rule
 from probe.matching import Reason
@@ -78,6 +79,7 @@ class Charger(Ledger):
         facts = (f"the input {event.slot_a} of {name} differs, what was there before it agrees",)
         if between:
             facts += (f"not compared on the way: {self._names(between)}",)
+        facts += tuple(unseen_order(self.pairs, node.parent))
         self._add(
             Phase.FORWARD,
             kind_of_finding(event.metrics),
@@ -284,9 +286,10 @@ class Charger(Ledger):
         """Blame the only unmatched module that was called since the last good event, if there is just one."""
         matching = self.pairs.matching
         mine = [loose for loose in self._between(caller, before) if loose.module not in matching.ignored_a]
+        since_b = self._last_good_b.get(caller, caller.begin_b)
         theirs = [
             loose for loose in caller.loose_b
-            if loose.begin < before_b and loose.module not in matching.ignored_b and not self._is_noop_b(loose)
+            if since_b <= loose.begin < before_b and loose.module not in matching.ignored_b and not self._is_noop_b(loose)
         ]  # fmt: skip
         if len(mine) == 1 and not theirs:
             side, loose, missing = "A", mine[0], "B"
@@ -302,7 +305,8 @@ class Charger(Ledger):
             Phase.FORWARD, event.role, Kind.MISSING, self._confidence(event, None),
             (ref,) if side == "A" else (), (ref,) if side == "B" else (), event.metrics, limit,
             (f"{module.path} is called on {side} and has no counterpart on {missing}",
-             f"what comes next, {self._path_a(event.pair)}, gets another {event.slot_a}"),
+             f"what comes next, {self._path_a(event.pair)}, gets another {event.slot_a}",
+             *unseen_order(self.pairs, caller)),
             f"{missing} lacks this module, or runs it under a name that the mapping does not give",
             is_independent=self._is_apart(event, rule),
         ))  # fmt: skip

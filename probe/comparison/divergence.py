@@ -11,6 +11,7 @@ from typing import Any
 
 from probe.comparison.bundles import join_parts
 from probe.comparison.events import ONE_SIDED, Event, StepPairs
+from probe.comparison.flow import passes
 from probe.comparison.given import GivenTally
 from probe.comparison.guards import Guards, grouped, uncompared_weights
 from probe.comparison.known_differences import KnownDifferences
@@ -227,11 +228,13 @@ class _Run:
         walk = StepWalk(pairs, state, self.tree_a)
         walk.judge_init()
         if pairs.same_micros:
-            for micro in pairs.micros_a:
+            for micro, is_backward in passes(pairs):
+                if is_backward:
+                    walk.judge_backward(micro)
+                    continue
                 walk.judge_forward(micro)
                 if micro == pairs.micros_a[-1]:
                     walk.judge_loss(self.a.scalars_of(pairs.step), self.b.scalars_of(pairs.step_b))
-                walk.judge_backward(micro)
             for micro in sorted({node.micro for node in pairs.nodes.values() if node.micro < 0}, reverse=True):
                 walk.judge_forward(micro)
             if not pairs.micros_a:

@@ -131,6 +131,14 @@ class Rows:
         return any(kind is role and any(slot.startswith(prefix) for slot in slots)
                    for (_, kind), slots in self.by_key.items())  # fmt: skip
 
+    def by_module(self, role: Role) -> dict[int, list[int]]:
+        """Return the rows of a role of all calls, by module."""
+        found: dict[int, list[int]] = {}
+        for ((_, module, _), kind), slots in self.by_key.items():
+            if kind is role:
+                found.setdefault(module, []).extend(row for rows in slots.values() for row in rows)
+        return found
+
     def get(self, key: Key, role: Role) -> dict[str, list[int]]:
         """Return rows by slot."""
         return self.by_key.get((key, role), {})
@@ -304,6 +312,14 @@ class StepPairs:
         """Compare the tensors of a two-sided event, A's multiplied by a factor."""
         free = event.role not in PARAMETER_ROLES and self._may_differ_in_layout(event.pair)
         return measure_pair(self.a, event.row_a, self.b, event.row_b, free_axes=free, factor=factor)
+
+    def is_lower_bound(self, event: Event) -> bool:
+        """Tell whether of an event's error it is only known that it is not smaller: there is no sketch to compare."""
+        metrics = event.metrics
+        return (
+            metrics is not None and metrics.estimated
+            and (self.a.sketch(event.row_a) is None or self.b.sketch(event.row_b) is None)
+        )  # fmt: skip
 
     def _may_differ_in_layout(self, pair: int) -> bool:
         """Tell whether axes may stand in another order: not where both sides run the same class under the same name."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from probe import fused
 from probe.comparison.combined import LACKING, Fused, Piece, read
-from probe.comparison.events import Event, StepPairs
+from probe.comparison.events import Event, Node, StepPairs
 from probe.comparison.side import PARAMETER_ROLES, Side, squeezed
 from probe.fused import Fusion, Shape
 from probe.matching import Place
@@ -123,6 +123,22 @@ def part_errors(pairs: StepPairs, found: Joint) -> list[float] | None:
         if best is None or sum(errors) < sum(best):
             best = errors
     return best
+
+
+def unseen_order(pairs: StepPairs, caller: Node) -> Iterator[str]:
+    """Yield in which calls, made by another one, it was not compared in which order parts lie."""
+    for node in pairs.nodes.values():
+        modules = pairs.matching.pairs[node.pair]
+        if node.parent is not caller:
+            continue
+        for side, module, whole, other, letter in (
+            (pairs.a, modules.a, pairs.b, modules.b, "B"), (pairs.b, modules.b, pairs.a, modules.a, "A"),
+        ):  # fmt: skip
+            places = side.parts.get((module, ""), ())
+            if len(places) > 1 and not (side.has_stored_values and whole.has_stored_values):
+                names = labels([side.reader.modules[part].path for part, _ in places])
+                path = whole.reader.modules[other].path
+                yield f"in which order {_joined(names)} lie in {letter}'s {path} was not compared: record with task='tensor'"
 
 
 def other_order(pairs: StepPairs, event: Event, limit: float) -> str:

@@ -210,6 +210,11 @@ class Side:
         """Tell whether the values of a record are stored."""
         return self.columns["tensor"][row] >= 0
 
+    @functools.cached_property
+    def has_stored_values(self) -> bool:
+        """Tell whether values of anything are stored."""
+        return max(self.columns["tensor"], default=-1) >= 0
+
     # Values
 
     def values(self, row: int) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 
 from probe.adapters.base import adapter_for
 from probe.checkpoints import Stored
-from probe.conversion.plan import Plan, partners, planned
+from probe.conversion.plan import Plan, matched, planned
 from probe.conversion.structure import structure_of
 from probe.conversion.weights import made
 from probe.errors import NotRecordedError
@@ -53,10 +53,8 @@ def load_matching(
         stored = {name: Stored(name, dtype_of(dtype), shape) for name, (_, dtype, shape) in ids.items()}
         source, target = structure_of(recording), structure_of(model)
         chosen = Direction(direction) if direction else None
-        partner = partners(source, target, load_mapping(mapping), chosen)
-        plan = planned(
-            stored, source, target, partner, allow_missing=tuple(allow_missing), allow_extra=tuple(allow_extra)
-        )
+        sides = matched(source, target, load_mapping(mapping), chosen)
+        plan = planned(stored, sides, allow_missing=tuple(allow_missing), allow_extra=tuple(allow_extra))
         tensors = {name: named.tensor for named in adapter.parameters(model) for name in named.names}
 
         def read(name: str) -> np.ndarray:

@@ -4,30 +4,51 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from probe.checkpoints import Stored
+from probe.conversion.fusing import Joined, joined, known, viewed
 from probe.conversion.structure import COUNTER, Key, Structure, Weight, imagined
 from probe.errors import ConversionError
+from probe.fused import Fusion, Shape, problem_of, whole_shape
 from probe.mapping import LayerMapping
 from probe.matching import Direction, match
 from probe.statistics import dtype_of, is_float
 
 _MOST_NAMED = 8
+_AFTER_ONE_ANOTHER = Fusion()
 _LEGACY = {"weight": "gamma", "bias": "beta"}
 """what checkpoints from TensorFlow's time call the parameters of LayerNorm"""
 
 
 @dataclass(frozen=True)
+class Cut:
+    """Which of several tensors that lie in one it is."""
+
+    shapes: tuple[tuple[Shape, ...], ...]
+    """of all of them, in the canonical layout, as `probe.fused` takes them"""
+    fusion: Fusion
+    row: int
+    column: int
+
+
+@dataclass(frozen=True)
 class Part:
-    """A source tensor, or one of the equal parts that it is split into along the first canonical axis."""
+    """A source tensor, or one of the equal parts that it is split into along the first canonical axis, or what is cut out."""
 
     stored: Stored
     axes: tuple[int, ...] = ()
     index: int = 0
     count: int = 1
+    cut: Cut | None = None
+
+    @property
+    def canonical_shape(self) -> Shape:
+        """The shape of the whole source tensor in the canonical layout."""
+        shape = self.stored.shape
+        return tuple(shape[axis] for axis in self.axes) if len(self.axes) == len(shape) else shape
 
 
 @dataclass(frozen=True)
@@ -39,6 +60,9 @@ class Move:
     canonical_shape: tuple[int, ...]
     axes: tuple[int, ...] = ()
     """order of the target's axes in the canonical layout"""
+    fusion: Fusion = _AFTER_ONE_ANOTHER
+    rows: int = 1
+    """in so many rows of equal length the parts stand, see `probe.fused`"""
 
     @property
     def action(self) -> str:
@@ -48,11 +72,27 @@ class Move:
         first = self.parts[0]
         was_turned, is_turned = (axes not in ((), tuple(range(len(axes)))) for axes in (first.axes, self.axes))
         says = [f"part {first.index + 1} of {first.count}"] if first.count > 1 and len(self.parts) == 1 else []
-        says += [f"concat {len(self.parts)}"] if len(self.parts) > 1 else []
+        says += [_split_text(first.cut)] if first.cut is not None else []
+        if self.rows > 1 or self.fusion.stacked:
+            says += [f"stack {self.rows}"] + (
+                [f"concat {len(self.parts) // self.rows}"] if len(self.parts) > self.rows else []
+            )
+        elif len(self.parts) > 1:
+            says += [f"concat {len(self.parts)}"]
+        says += [f"in {self.fusion.groups} groups"] if self.fusion.groups > 1 else []
         says += ["transpose"] if was_turned != is_turned else []
         says += ["reshape"] if not says and first.stored.shape != self.target.shape else []
         says += [f"cast to {self.target.dtype}"] if first.stored.dtype != self.target.dtype else []
         return ", ".join(says)
+
+
+def _split_text(cut: Cut) -> str:
+    """Say which part is cut out of a tensor."""
+    count, length = len(cut.shapes), len(cut.shapes[0])
+    says = [f"index {cut.row}"] if cut.fusion.stacked else []
+    says += [f"part {cut.column + 1} of {length}"] if length > 1 or not count else []
+    says += [f"in {cut.fusion.groups} groups"] if cut.fusion.groups > 1 else []
+    return ", ".join(says)
 
 
 @dataclass(frozen=True)
@@ -67,7 +107,7 @@ class Plan:
 
 
 def planned(
-    state: Mapping[str, Stored], source: Structure, target: Structure, partner: Mapping[int, int], *,
+    state: Mapping[str, Stored], sides: Sides, *,
     dtype: str | None = None, allow_missing: Iterable[str] = (), allow_extra: Iterable[str] = (),
 ) -> Plan:  # fmt: skip
     """Work out how the target's weights are made.
@@ -76,10 +116,8 @@ def planned(
     ----------
     state
         the tensors of the source, by name
-    source, target
+    sides
         the two models
-    partner
-        module of the source for each of the target's
     dtype
         that floating-point weights are to have; None for what they have
     allow_missing, allow_extra
@@ -90,78 +128,139 @@ def planned(
     ConversionError
         a tensor is missing, extra or misshapen
     """
-    finder = _Finder(state, source, target, partner)
+    finder, target = _Finder(state, sides), sides.target
     wanted = None if dtype is None else dtype_of(dtype)
     moves, missing, misshapen = [], [], []
     for weight in target.weights:
-        parts = finder.parts_of(weight)
+        made = finder.fused_of(weight)
+        parts = made.parts if made is not None else None if finder.is_fused(weight) else finder.parts_of(weight)
         if parts is None:
+            if sides.is_left_out(weight):
+                continue
             if weight.slot == COUNTER:
                 moves.append(Move(Stored(weight.names[0], np.dtype("i8"), ()), (), ()))
             elif weight.is_persistent and not is_allowed(weight.names, allow_missing):
                 missing.append(weight.names[0])
             continue
-        shape, problem = _canonical_shape(weight, parts)
+        shape, problem = (weight.canonical_shape, made.problem) if made else _canonical_shape(weight, parts)
         if problem:
             misshapen.append(problem)
             continue
         was = parts[0].stored.dtype
         kind = wanted if wanted is not None and is_float(was) else was
         names = weight.names if target.framework != "mindspore" else weight.names[:1]
-        moves += [Move(Stored(name, kind, weight.shape), parts, shape, weight.layout.axes) for name in names]
+        how = (made.fusion, made.rows) if made is not None else (_AFTER_ONE_ANOTHER, 1)
+        moves += [Move(Stored(name, kind, weight.shape), parts, shape, weight.layout.axes, *how) for name in names]
     left = [stored for name, stored in state.items() if name not in finder.used]
     extra = [s.name for s in left if not finder.may_go(s.name) and not is_allowed((s.name,), allow_extra)]
     complain(missing, extra, misshapen, target.framework)
     return Plan(tuple(moves), tuple(left), tuple(finder.tied))
 
 
-def partners(
-    source: Structure, target: Structure, mapping: LayerMapping, direction: Direction | None = None
-) -> dict[int, int]:
-    """Return the module of the source for each of the target's that has one."""
+@dataclass(frozen=True)
+class Sides:
+    """Two models, and which module and weight of one is which of the other."""
+
+    source: Structure
+    target: Structure
+    partner: Mapping[int, int]
+    """module of the source for each of the target's that has one"""
+    wholes: Sequence[Joined] = ()
+    """weights of the target in which several of the source lie"""
+    splits: Sequence[Joined] = ()
+    """weights of the source in which several of the target lie"""
+    left_out: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
+    """modules of the source, and of the target, that the mapping leaves out"""
+
+    def is_left_out(self, weight: Weight) -> bool:
+        """Tell whether a weight of the target is one of those."""
+        return weight.module in self.left_out[1]
+
+
+def matched(source: Structure, target: Structure, mapping: LayerMapping, direction: Direction | None = None) -> Sides:
+    """Find out which weights of two models correspond."""
 
     def nothing_known(_: int) -> frozenset[object]:
         return frozenset()
 
-    found = match(source.tree, target.tree, mapping, nothing_known, nothing_known, direction)
-    return {pair.b: pair.a for pair in found.pairs}
+    found = match(known(source), known(target), mapping, nothing_known, nothing_known, direction)
+    here, there = viewed(source, found.views_a), viewed(target, found.views_b)
+    partner = {pair.b: pair.a for pair in found.pairs}
+    return Sides(here, there, partner, *joined(found, here, there), (found.ignored_a, found.ignored_b))
 
 
 def both_structures(
     source: Structure | None, target: Structure | None, source_framework: str, to: str, mapping: LayerMapping,
     direction: Direction | None = None,
-) -> tuple[Structure, Structure, dict[int, int]]:  # fmt: skip
-    """Return the structures of both sides, where one may have to be worked out from the other, and their partners."""
+) -> Sides:  # fmt: skip
+    """Return both models, where one may have to be worked out from the other."""
     if source is not None and target is not None:
-        return source, target, partners(source, target, mapping, direction)
+        return matched(source, target, mapping, direction)
     if source is not None:
         target, places = imagined(source, to, mapping)
-        return source, target, {there: here for here, there in places.items()}
+        return Sides(source, target, {there: here for here, there in places.items()})
     if target is None:
         raise ConversionError(
             "names of tensors do not tell the classes of modules, and only these tell which weights to transpose: give "
             'a recording of either model (task "structure" is enough) with --from or --like, or the model itself in Python'
         )
     source, places = imagined(target, source_framework, mapping)
-    return source, target, places
+    return Sides(source, target, places)
 
 
 class _Finder:
     """Finds what a weight of the target is made of."""
 
-    def __init__(
-        self, state: Mapping[str, Stored], source: Structure, target: Structure, partner: Mapping[int, int]
-    ) -> None:
-        self.state, self.source, self.target, self.partner = state, source, target, partner
+    def __init__(self, state: Mapping[str, Stored], sides: Sides) -> None:
+        self.state, self.sides = state, sides
+        self.source, self.target, self.partner = sides.source, sides.target, sides.partner
         self.used: set[str] = set()
         self.tied: list[tuple[Part, Part]] = []
         self._pieces: dict[Key, tuple[Weight, int, int]] = {}
-        for weight in source.weights:
-            parts = source.parts(weight)
-            keys = source.keys_of(weight) if parts == (weight.layout.name,) else []
+        for weight in self.source.weights:
+            parts = self.source.parts(weight)
+            keys = self.source.keys_of(weight) if parts == (weight.layout.name,) else []
             for number, part in enumerate(parts):
                 for key in keys or [(weight.module, part)]:
                     self._pieces.setdefault(key, (weight, number, len(parts)))
+
+        self._wholes = {(each.whole.module, each.whole.slot): each for each in sides.wholes}
+        self._splits = {
+            (part.module, part.slot): (each, row, column)
+            for each in sides.splits
+            for row, parts in enumerate(each.parts)
+            for column, part in enumerate(parts)
+        }
+
+    def is_fused(self, weight: Weight) -> bool:
+        """Tell whether a mapping says one to many of a weight of the target."""
+        place = weight.module, weight.slot
+        return place in self._wholes or place in self._splits
+
+    def fused_of(self, weight: Weight) -> Fused | None:
+        """Return what a weight of the target is made of where a mapping says one to many; None when it does not."""
+        place = weight.module, weight.slot
+        if place in self._wholes:
+            found = self._wholes[place]
+            parts = [[self._stored(part) for part in row] for row in found.parts]
+            return (
+                None
+                if any(part is None for row in parts for part in row)
+                else _put_together(weight, parts, found.fusion)
+            )
+        if place in self._splits:
+            found, row, column = self._splits[place]
+            whole = self._stored(found.whole)
+            return None if whole is None else _cut_out(weight, whole, found, row, column)
+        return None
+
+    def _stored(self, weight: Weight) -> Part | None:
+        """Return a weight of the source as the state has it."""
+        spelled = next(filter(None, map(self._spelled, weight.names)), "")
+        if not spelled:
+            return None
+        self.used.update(filter(None, map(self._spelled, weight.names)))
+        return Part(self.state[spelled], weight.layout.axes)
 
     def parts_of(self, weight: Weight) -> tuple[Part, ...] | None:
         """Return the parts of a weight of the target, None when one is missing."""
@@ -237,7 +336,37 @@ class _Finder:
         """Tell whether the target can do without a tensor: BatchNorm's count of batches, what is in no checkpoint."""
         slot = name.rpartition(".")[2]
         known = [weight for weight in self.source.weights if name in weight.names]
-        return any(slot == COUNTER or not weight.is_persistent for weight in known)
+        return any(
+            slot == COUNTER or not weight.is_persistent or weight.module in self.sides.left_out[0] for weight in known
+        )
+
+
+@dataclass(frozen=True)
+class Fused:
+    """What a weight of the target is made of."""
+
+    parts: tuple[Part, ...]
+    problem: str = ""
+    fusion: Fusion = _AFTER_ONE_ANOTHER
+    rows: int = 1
+
+
+def _put_together(weight: Weight, rows: Sequence[Sequence[Part | None]], fusion: Fusion) -> Fused:
+    parts = [[part for part in row if part is not None] for row in rows]
+    flat = tuple(part for row in parts for part in row)
+    shapes = [[part.canonical_shape for part in row] for row in parts]
+    problem = problem_of(shapes, fusion)
+    if problem or whole_shape(shapes, fusion) != weight.canonical_shape:
+        problem = _misshapen(weight, flat)
+    return Fused(flat, problem, fusion, len(rows))
+
+
+def _cut_out(weight: Weight, whole: Part, found: Joined, row: int, column: int) -> Fused:
+    shapes = tuple(tuple(part.canonical_shape for part in parts) for parts in found.parts)
+    problem = problem_of(shapes, found.fusion)
+    if problem or whole_shape(shapes, found.fusion) != whole.canonical_shape:
+        problem = _misshapen(weight, (whole,))
+    return Fused((replace(whole, cut=Cut(shapes, found.fusion, row, column)),), problem)
 
 
 def _canonical_shape(weight: Weight, parts: Sequence[Part]) -> tuple[tuple[int, ...], str]:
@@ -252,8 +381,12 @@ def _canonical_shape(weight: Weight, parts: Sequence[Part]) -> tuple[tuple[int, 
     wanted = weight.canonical_shape
     if _without_ones(made) == _without_ones(wanted):
         return wanted, ""
-    of = " + ".join(f"{part.stored.name} {list(part.stored.shape)}" for part in parts)
-    return wanted, f"{weight.names[0]} is to be {list(weight.shape)}, the source has {of}"
+    return wanted, _misshapen(weight, parts)
+
+
+def _misshapen(weight: Weight, parts: Sequence[Part]) -> str:
+    of = " + ".join(f"{part.stored.name} {list(part.stored.shape)}" for part in parts[:_MOST_NAMED])
+    return f"{weight.names[0]} is to be {list(weight.shape)}, the source has {of}"
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:

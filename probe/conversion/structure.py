@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,8 @@ class Structure:
     kinds: Sequence[tuple[str, ...]]
     """names of the class and its bases, as `probe.layouts` takes them, by module"""
     weights: Sequence[Weight]
+    config: Mapping[str, object] | None = None
+    """of the model; None where nothing is known of it"""
 
     def parts(self, weight: Weight) -> tuple[str, ...]:
         """Return the canonical names of what is packed in a weight; only itself when nothing is."""
@@ -93,13 +95,14 @@ def structure_of(source: Any) -> Structure:
 def _of_recording(path: Path) -> Structure:
     with Reader(path) as reader:
         framework, modules, parameters = reader.info.framework, reader.modules, reader.parameters
+        config = reader.info.model_config
     kinds = [(qualified(framework, module.class_name, module.file),) for module in modules]
     weights = []
     for p in parameters:
         by_class = layout_of(framework, kinds[p.module], p.slot)
         layout = Layout(p.canonical, p.axes, by_class.unit) if p.canonical else by_class
         weights.append(Weight(p.names, p.module, p.slot, p.shape, _fitting(layout, p.shape), p.is_persistent))
-    return Structure(framework, Tree(modules), kinds, weights)
+    return Structure(framework, Tree(modules), kinds, weights, config)
 
 
 def _of_model(model: Any) -> Structure:
@@ -117,7 +120,7 @@ def _of_model(model: Any) -> Structure:
         shape = tuple(adapter.facts(named.tensor).shape)
         layout = _fitting(layout_of(adapter.framework, kinds[index[owner]], slot), shape)
         weights.append(Weight(named.names, index[owner], slot, shape, layout, named.is_persistent))
-    return Structure(adapter.framework, Tree(modules), kinds, weights)
+    return Structure(adapter.framework, Tree(modules), kinds, weights, adapter.model_config(model))
 
 
 def _parent(path: str) -> str:
@@ -142,6 +145,7 @@ def imagined(known: Structure, framework: str, mapping: LayerMapping) -> tuple[S
         a class whose counterpart probe does not know holds a weight of more than one axis
     """
     _check_written_from(known, mapping)
+    _check_needs_one(known, mapping)
     modules = [ModuleInfo("", "", -1)]
     by_path = {"": 0}
     kinds: list[tuple[str, ...]] = [()]
@@ -278,6 +282,17 @@ def _renamed(tree: Tree, mapping: LayerMapping) -> list[str]:
         own = key.targets[0] if key else () if start < 0 or tree.wrapped(start) == name else (name,)
         found.append((*found[start], *own) if start >= 0 else ())
     return [".".join(names) for names in found]
+
+
+def _check_needs_one(known: Structure, mapping: LayerMapping) -> None:
+    """Refuse a mapping that says more than what modules are called: how weights lie takes the sizes of both sides."""
+    more = [rule for rule in mapping.rules if len(rule.targets) > 1 or rule.transpose or rule.permute]
+    first = next(iter([*more, *mapping.parameter_rules()]), None)
+    if first is not None:
+        raise ConversionError(
+            f"{mapping.name}: {first}: how weights lie can only be told from both models, and the {known.framework} one alone is "
+            "known: give both recordings with --from and --like"
+        )
 
 
 def _check_written_from(known: Structure, mapping: LayerMapping) -> None:

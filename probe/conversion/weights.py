@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from probe import fused
 from probe.adapters.base import adapters_in_use
 from probe.checkpoints import SUFFIXES, Checkpoint, Stored, open_checkpoint, write_checkpoint, written_whole
 from probe.checkpoints.writing import write_file
@@ -98,7 +99,7 @@ def plan_for(
     layer_mapping = load_mapping(mapping)
     chosen = Direction(direction) if direction else None
     sides = both_structures(here, there, framework, to, layer_mapping, chosen)
-    return planned(stored, *sides, dtype=dtype, **allowed)
+    return planned(stored, sides, dtype=dtype, **allowed)
 
 
 def convert_checkpoint(
@@ -152,7 +153,9 @@ def made(move: Move, read: Read) -> np.ndarray:
     if not move.parts:
         return np.zeros(move.target.shape, move.target.dtype)
     parts = [_canonical(part, read) for part in move.parts]
-    whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    length = len(parts) // move.rows
+    rows = [parts[start : start + length] for start in range(0, len(parts), length)]
+    whole = parts[0] if len(parts) == 1 and not move.fusion.stacked else fused.fuse(rows, move.fusion)
     whole = whole.reshape(move.canonical_shape)
     if len(move.axes) == whole.ndim:
         whole = whole.transpose(np.argsort(move.axes))
@@ -164,6 +167,8 @@ def _canonical(part: Part, read: Read) -> np.ndarray:
     array = read(part.stored.name)
     if len(part.axes) == array.ndim:
         array = array.transpose(part.axes)
+    if part.cut is not None:
+        return fused.split(array, part.cut.shapes, part.cut.fusion)[part.cut.row][part.cut.column]
     return np.split(array, part.count)[part.index] if part.count > 1 else array
 
 

@@ -222,6 +222,11 @@ def test_a_plain_weight_where_groups_are_expected(pair: Pair) -> None:
         ) in first.hint
     else:
         assert first.phase is Phase.FORWARD and first.path in ("layers.0.attn", "layers.0.attn.o")
+        letter = "B" if pair.is_apart_first else "A"
+        text = (
+            f"in which order q, k and v lie in {letter}'s layers.0.attn.qkv was not compared: record with task='tensor'"
+        )
+        assert text in first.evidence
 
 
 def test_a_split_that_does_not_fit(run: Recorder) -> None:

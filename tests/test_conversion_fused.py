@@ -1,0 +1,217 @@
+"""Weights that lie in one on one side and apart on the other, converted as a mapping says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import probe
+from probe import fused
+from probe.conversion import plan_for
+from probe.conversion.structure import Structure
+from probe.errors import ConversionError, MappingError
+from probe.fused import Fusion
+from tests.structures import Arrays, Modules, state_of, structure
+
+HEADS, WIDTH, FFN, EXPERTS = 4, 8, 6, 3
+WHOLE: Modules = {
+    "": ("GPT", {}),
+    "attn": ("SelfAttention", {}),
+    "attn.qkv": ("Linear", {"weight": (16, 8), "bias": (16,)}),
+    "attn.proj": ("Linear", {"weight": (8, 8)}),
+    "mlp": ("MLP", {}),
+    "mlp.fc1": ("Linear", {"weight": (12, 8)}),
+    "mlp.fc2": ("Linear", {"weight": (8, 6)}),
+    "experts": ("Experts", {"gate_up": (3, 12, 8), "down": (3, 6, 8)}),
+    "norm": ("OwnNorm", {"scale": (8,)}),
+}
+PARTS: Modules = {
+    "": ("Llama", {}),
+    "self_attn": ("Attention", {}),
+    **{f"self_attn.{part}": ("Linear", {"weight": (size, 8), "bias": (size,)}) for part, size in (("q", 8), ("k", 4), ("v", 4))},
+    "self_attn.o": ("Linear", {"weight": (8, 8)}),
+    "mlp": ("LlamaMLP", {}),
+    "mlp.gate": ("Linear", {"weight": (6, 8)}),
+    "mlp.up": ("Linear", {"weight": (6, 8)}),
+    "mlp.down": ("Linear", {"weight": (8, 6)}),
+    "experts": ("ModuleList", {}),
+    **{key: value for i in range(3) for key, value in {
+        f"experts.{i}": ("LlamaMLP", {}),
+        f"experts.{i}.gate": ("Linear", {"weight": (6, 8)}),
+        f"experts.{i}.up": ("Linear", {"weight": (6, 8)}),
+        f"experts.{i}.down": ("Linear", {"weight": (8, 6)}),
+    }.items()},
+    "norm": ("LayerNorm", {"weight": (8,)}),
+}  # fmt: skip
+
+
+def mapping(groups: int | str = 2) -> dict[str, Any]:
+    return {
+        "GPT": {"attn": "self_attn"},
+        "SelfAttention": {"qkv": {"to": ["q", "k", "v"], "split": {"groups": groups}}, "proj": "o"},
+        "MLP": {"fc1": ["gate", "up"], "fc2": "down"},
+        "Experts": {"params": {
+            "gate_up": {"to": ["{i}.gate.weight", "{i}.up.weight"]},
+            "down": {"to": ["{i}.down.weight"], "transpose": True},
+        }},
+        "OwnNorm": {"params": {"scale": "weight"}},
+    }  # fmt: skip
+
+
+def in_framework(framework: str, modules: Modules) -> Structure:
+    """Return a structure whose Linear weights lie as the framework's."""
+    turn = framework == "paddle"
+    rows = {
+        path: (kind, {slot: shape[::-1] if turn and kind == "Linear" and len(shape) == 2 else shape for slot, shape in slots.items()})
+        for path, (kind, slots) in modules.items()
+    }  # fmt: skip
+    return structure(framework, rows)
+
+
+def parts_of(whole: Arrays, groups: int) -> Arrays:
+    """Return what the weights of the model with the wholes are in the other one, worked out by hand."""
+    found = {
+        "self_attn.o.weight": whole["attn.proj.weight"],
+        "mlp.down.weight": whole["mlp.fc2.weight"],
+        "norm.weight": whole["norm.scale"],
+    }
+    for slot in ("weight", "bias"):
+        rows = whole[f"attn.qkv.{slot}"].reshape(groups, 16 // groups, -1)
+        start = 0
+        for part, size in (("q", 8), ("k", 4), ("v", 4)):
+            stop = start + size // groups
+            found[f"self_attn.{part}.{slot}"] = rows[:, start:stop].reshape((size, 8) if slot == "weight" else (size,))
+            start = stop
+    found["mlp.gate.weight"], found["mlp.up.weight"] = whole["mlp.fc1.weight"][:6], whole["mlp.fc1.weight"][6:]
+    for i in range(3):
+        found[f"experts.{i}.gate.weight"] = whole["experts.gate_up"][i, :6]
+        found[f"experts.{i}.up.weight"] = whole["experts.gate_up"][i, 6:]
+        found[f"experts.{i}.down.weight"] = whole["experts.down"][i].T
+    return found
+
+
+def same(a: Arrays, b: Arrays) -> bool:
+    return a.keys() == b.keys() and all(
+        a[name].dtype == b[name].dtype and a[name].shape == b[name].shape and a[name].tobytes() == b[name].tobytes()
+        for name in a
+    )
+
+
+@pytest.mark.parametrize("to", ["torch", "paddle"])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_there_and_back_bit_for_bit(to: str, groups: int, dtype: Any) -> None:
+    source, target = in_framework("torch", WHOLE), in_framework(to, PARTS)
+    state = state_of(source, dtype=dtype)
+    there = probe.convert_weights(state, mapping(groups), to=to, source=source, like=target)
+    wanted = parts_of(state, groups)
+    turned = {
+        name: np.ascontiguousarray(w.T) if to == "paddle" and w.ndim == 2 else np.ascontiguousarray(w)
+        for name, w in wanted.items()
+    }
+    assert same({name: np.ascontiguousarray(w) for name, w in there.items()}, turned)
+    back = probe.convert_weights(there, mapping(groups), to="torch", source=target, like=source)
+    assert same({name: np.ascontiguousarray(w) for name, w in back.items()}, state)
+
+
+def test_the_plan_says_what_is_done() -> None:
+    source, target = in_framework("torch", WHOLE), in_framework("paddle", PARTS)
+
+    def actions(here: Structure, there: Structure, to: str) -> dict[str, str]:
+        from probe.checkpoints import Stored
+
+        stored = {w.names[0]: Stored(w.names[0], np.dtype("f4"), w.shape) for w in here.weights}
+        return {
+            move.target.name: move.action for move in plan_for(stored, mapping(), to=to, source=here, like=there).moves
+        }
+
+    forth, back = actions(source, target, "paddle"), actions(target, source, "torch")
+    assert forth["self_attn.k.weight"] == "part 2 of 3, in 2 groups, transpose"
+    assert forth["mlp.up.weight"] == "part 2 of 2, transpose"
+    assert forth["experts.2.up.weight"] == "index 2, part 2 of 2, transpose"
+    assert forth["norm.weight"] == ""
+    assert back["attn.qkv.weight"] == "concat 3, in 2 groups, transpose"
+    assert back["attn.qkv.bias"] == "concat 3, in 2 groups"
+    assert back["experts.gate_up"] == "stack 3, concat 2, transpose"
+
+
+def test_a_checkpoint_is_converted_file_by_file(tmp_path: Path) -> None:
+    from probe.checkpoints import Stored, open_checkpoint, write_checkpoint
+
+    source, target = in_framework("torch", WHOLE), in_framework("torch", PARTS)
+    state = state_of(source)
+    folder = tmp_path / "whole"
+    folder.mkdir()
+    stored = [Stored(name, value.dtype, value.shape) for name, value in state.items()]
+    write_checkpoint(folder, ".safetensors", [stored[:3], stored[3:]], state.__getitem__, "torch")
+    goal, _ = probe.conversion.convert_checkpoint(
+        folder, tmp_path / "parts", mapping(), to="torch", model=source, like=target
+    )
+    again, _ = probe.conversion.convert_checkpoint(
+        goal, tmp_path / "back", mapping(), to="torch", model=target, like=source
+    )
+    checkpoint = open_checkpoint(again)
+    assert same({name: np.array(checkpoint.read(name)) for name in checkpoint.tensors}, state)
+
+
+def test_a_part_that_is_missing_is_an_error() -> None:
+    source, target = in_framework("torch", PARTS), in_framework("torch", WHOLE)
+    state = state_of(source)
+    del state["self_attn.k.weight"]
+    with pytest.raises(ConversionError, match=r"attn.qkv.weight: the torch model has it, the source does not"):
+        probe.convert_weights(state, mapping(), to="torch", source=source, like=target)
+
+
+def test_a_part_of_another_size_is_an_error() -> None:
+    source, target = in_framework("torch", PARTS), in_framework("torch", WHOLE)
+    state = {**state_of(source), "mlp.up.weight": np.zeros((5, 8), np.float32)}
+    message = r"mlp.fc1.weight is to be \[12, 8\], the source has mlp.gate.weight \[6, 8\] \+ mlp.up.weight \[5, 8\]"
+    with pytest.raises(ConversionError, match=message):
+        probe.convert_weights(state, mapping(), to="torch", source=source, like=target)
+
+
+def test_groups_from_a_configuration_that_is_not_known() -> None:
+    source, target = in_framework("torch", WHOLE), in_framework("torch", PARTS)
+    message = (
+        r"attn.qkv.weight: in how many groups its parts lie stands in the model's configuration, which is not known"
+    )
+    with pytest.raises(ConversionError, match=message):
+        probe.convert_weights(state_of(source), mapping("num_query_groups"), to="torch", source=source, like=target)
+
+
+def test_a_size_that_no_split_makes_is_an_error_of_the_mapping() -> None:
+    source, target = in_framework("torch", WHOLE), in_framework("torch", PARTS)
+    with pytest.raises(MappingError, match="3 groups do not divide"):
+        probe.convert_weights(state_of(source), mapping(3), to="torch", source=source, like=target)
+
+
+def test_one_model_alone_does_not_tell_how_weights_lie() -> None:
+    source = in_framework("torch", WHOLE)
+    message = (
+        r"how weights lie can only be told from both models, and the torch one alone is known: give both recordings"
+    )
+    with pytest.raises(ConversionError, match=message):
+        probe.convert_weights(state_of(source), mapping(), to="paddle", source=source)
+
+
+def test_modules_that_the_mapping_leaves_out() -> None:
+    extra: Modules = {"extra": ("Linear", {"weight": (2, 2)})}
+    source, target = (
+        in_framework("torch", {**WHOLE, **extra}),
+        in_framework("torch", {**PARTS, "more": ("Linear", {"weight": (2, 2)})}),
+    )
+    rules = {**mapping(), "ignore": ["extra", "more"]}
+    there = probe.convert_weights(state_of(source), rules, to="torch", source=source, like=target)
+    assert not any(name.startswith(("extra", "more")) for name in there)
+
+
+def test_the_parts_by_hand_are_those_of_the_other_module() -> None:
+    """`parts_of` and `probe.fused` were written apart; they must say the same."""
+    state = state_of(in_framework("torch", WHOLE))
+    found = parts_of(state, 2)
+    rows = [[found[f"self_attn.{part}.weight"] for part in "qkv"]]
+    assert np.array_equal(fused.fuse(rows, Fusion(0, 2)), state["attn.qkv.weight"])
