@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from probe.errors import MappingError, ProbeError
@@ -110,9 +110,14 @@ def test_names_that_yaml_takes_for_numbers_stay_what_was_written(
     assert [(rule.source, rule.target) for rule in parse_mapping(text, "m").rules] == [(source, target)]
 
 
+TOKENS = [
+    "A", "b", "TopLayer", "ignore", "params", "to", "split", "groups", "axis", "order", "transpose", "permute", "in", "out",
+    "true", "1", "{i}", "{", "}", "[", "]", ", ", ": ", ":\n  ", "\n", "\n  ", "\n    ", "- ", "'", "*", "**", "/", ".", "&a ", "*a",
+]  # fmt: skip
 TEXTS = st.one_of(
     st.text(max_size=60),
     st.text("AB: {}[]-?*&!|>%@`'\"#,\n\t.~0", max_size=60),
+    st.lists(st.sampled_from(TOKENS), max_size=25).map("".join),
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text("abc.*~ ", max_size=5) | st.dates(),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("AB.c", max_size=4), inner, max_size=3),
@@ -128,6 +133,16 @@ TEXTS = st.one_of(
 @example("!!python/object/apply:os.getcwd []")
 @example("A: {b: !!binary x}")
 @example("\ud800: {a: b}")
+@example("A: {x: {to: [a, b], split: {groups: 9999999999999999999999}}}")
+@example("A: {x: {to: [a, b], split: {order: [" + "9" * 5000 + "]}}}")
+@example("A: {x: {to: a, permute: [1, null]}}")
+@example("A: {x: {to: a, permute: [[1], 0]}}")
+@example("A: {x: {to: a, transpose: {a: b}}}")
+@example("A: {params: {x: {to: [a], split: []}}}")
+@example("'*/*': {a: b}")
+@example("'//': {a: b}")
+@example("ignore: [/]")
+@settings(max_examples=400, deadline=None)
 def test_any_text_is_a_mapping_or_a_mapping_error(text: str) -> None:
     try:
         mapping = parse_mapping(text, "m")

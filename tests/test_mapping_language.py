@@ -133,6 +133,8 @@ def test_words_that_are_reserved_only_where_they_are_used_so() -> None:
          "one; here is only a"),
         ("fc: {to: fc, params: {w: {to: [a, b], split: {axis: up}}}}", "line 2: A: fc: params: w: axis: expected out or in, "
          "got 'up'"),
+        ("fc: {to: fc, params: {w: {to: a, from: b}}}", "line 2: A: fc: params: w: expected to or from, got both"),
+        ("fc: {to: fc, from: b}", "line 2: A: fc: from is not known; expected to, split, transpose, permute or params"),
         ("fc: {to: fc, params: [w]}", "line 2: expected parameters of A: fc, got a list"),
         ("{i}: h", "line 2: expected a name, got a mapping: a path that begins with { needs quotes"),
         ("layers.{i}: {i}", "line 2: A: layers.{i}: expected the path on the other side, got a mapping: a path that begins "

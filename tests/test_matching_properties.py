@@ -13,6 +13,7 @@ from probe.matching import Direction, Matching, direction_of, match
 from probe.tree import Tree
 from tests.trees import tree
 
+Drawn = tuple[Tree, Tree, Any]
 NAMES = ["a", "b", "module", "0", "1", "b1"]
 KINDS = ["X", "Y", "DistributedDataParallel", "Float16Module", "ModuleList"]
 
@@ -55,6 +56,25 @@ MAPPINGS = st.builds(
 )
 
 
+@st.composite
+def one_to_many(draw: st.DrawFn) -> tuple[Tree, Tree, Any]:
+    """Draw two trees and a mapping of modules that are there, one to two or three, from the roots."""
+    a, b = draw(TREES), draw(TREES)
+    paths_a, paths_b = ([module.path for module in net.modules[1:]] for net in (a, b))
+    assume(paths_a and len(paths_b) > 1)
+    keys = draw(st.lists(st.sampled_from(paths_a), min_size=1, max_size=2, unique=True))
+    pool = draw(st.permutations(paths_b))
+    section: dict[str, Any] = {}
+    for key in keys:
+        count = draw(st.integers(2, 3))
+        section[key], pool = list(pool[:count]), pool[draw(st.sampled_from([count, count - 1])) :]
+    return a, b, {"TopLayer": {key: targets if len(targets) > 1 else "a" for key, targets in section.items()}}
+
+
+ANY = one_to_many() | st.tuples(TREES, TREES, MAPPINGS)
+"""trees A and B, and a mapping between them"""
+
+
 def nothing(_: int) -> frozenset[object]:
     return frozenset()
 
@@ -75,11 +95,10 @@ def matched(a: Tree, b: Tree, mapping: LayerMapping, direction: Direction | None
         return None
 
 
-@given(TREES, TREES, MAPPINGS, st.sampled_from([None, *Direction]))
+@given(ANY, st.sampled_from([None, *Direction]))
 @settings(max_examples=400, deadline=None)
-def test_a_module_is_never_paired_twice_and_none_is_lost(
-    a: Tree, b: Tree, sections: Any, direction: Direction | None
-) -> None:
+def test_a_module_is_never_paired_twice_and_none_is_lost(drawn: Drawn, direction: Direction | None) -> None:
+    a, b, sections = drawn
     found = matched(a, b, parsed(sections), direction)
     if found is None:
         return
@@ -99,9 +118,10 @@ def test_a_module_is_never_paired_twice_and_none_is_lost(
         assert sorted([*inside, *only, *ignored, *wrappers]) == list(range(len(net)))
 
 
-@given(TREES, TREES, MAPPINGS, st.sampled_from([None, *Direction]))
+@given(ANY, st.sampled_from([None, *Direction]))
 @settings(max_examples=400, deadline=None)
-def test_the_other_way_round_is_the_transpose(a: Tree, b: Tree, sections: Any, direction: Direction | None) -> None:
+def test_the_other_way_round_is_the_transpose(drawn: Drawn, direction: Direction | None) -> None:
+    a, b, sections = drawn
     other = None if direction is None else next(d for d in Direction if d is not direction)
     mapping = parsed(sections)
     if direction is None:

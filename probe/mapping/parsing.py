@@ -25,6 +25,8 @@ from probe.mapping.rules import TOP, Ignored, LayerMapping, ParameterRule, Rule,
 PARAMS, IGNORE = "params", "ignore"
 """reserved: the key for parameters, the section of what is left out"""
 _RULE_LIMIT = 20_000
+FROM = "from"
+"""in place of ``to``: a parameter of the other side that is made of this side's"""
 _LONG = ("to", "split", "transpose", "permute")
 _AXES = {"out": 0, "in": 1}
 
@@ -99,8 +101,11 @@ class _Parser:
         expected = "the parameter's name on the other side"
         names = self._read(parsed_key, key)
         if placeholders(names):
-            self.source.fail(key, f"{where}: {{i}} is for the other side's parameters, which it stacks")
-        long = self._long(key, value, where, _LONG, expected)
+            self.source.fail(key, f"{where}: {{i}} is for the parameters that it stacks")
+        long = self._long(key, value, where, (*_LONG, FROM), expected)
+        is_reversed = FROM in long
+        if is_reversed:
+            long["to"] = long[FROM]
         targets = self._targets(key, long, where, expected)
         variables = {frozenset(placeholders(target)) for target in targets}
         if len(variables) > 1 or len(next(iter(variables))) > 1:
@@ -111,7 +116,7 @@ class _Parser:
         split = self._split(long.get("split"), where, targets, has_axis=True)
         turned = self._transpose(long.get("transpose"), where), self._permute(long.get("permute"), where)
         self._check_turned(key, where, *turned)
-        return ParameterRule(section, names, targets, self.source.line(key), split, *turned)
+        return ParameterRule(section, names, targets, self.source.line(key), split, *turned, is_reversed)
 
     # The parts of the long form
 
@@ -129,8 +134,9 @@ class _Parser:
                     name, f"{where}: {name.value} is not known; expected {', '.join(known[:-1])} or {known[-1]}{hint}"
                 )
             long[name.value] = node
-        if "to" not in long:
-            self.source.fail(key, f"{where}: expected to: with {expected}")
+        if ("to" in long) == (FROM in long):
+            both = "to or from, got both" if "to" in long else f"to: with {expected}"
+            self.source.fail(key, f"{where}: expected {both}")
         return long
 
     def _targets(self, key: yaml.Node, long: dict[str, yaml.Node], where: str, expected: str) -> tuple[Names, ...]:

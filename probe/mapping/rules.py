@@ -31,16 +31,20 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class ParameterRule:
-    """What a parameter of the source is: renamed, turned, or made of several."""
+    """What a parameter of the source is: renamed, turned, or made of several.
+
+    With ``is_reversed`` it is a parameter of the target (``source`` is its path there) that is made of the source's.
+    """
 
     section: str
     source: Names
     targets: tuple[Names, ...]
-    """paths of parameters below the target's module; with ``{i}``, of all members there"""
+    """paths of parameters below the other side's module; with ``{i}``, of all members there"""
     line: int = 0
     split: Split = field(default_factory=Split)
     transpose: bool = False
     permute: tuple[int, ...] = ()
+    is_reversed: bool = False
 
     @property
     def is_stacked(self) -> bool:
@@ -48,7 +52,8 @@ class ParameterRule:
         return any("{" in name for path in self.targets for name in path)
 
     def __str__(self) -> str:
-        return f"{_line(self.line)}{self.section}: params: {written(self.source)}: {_listed(self.targets)}"
+        parts = f"{{from: {_listed(self.targets)}}}" if self.is_reversed else _listed(self.targets)
+        return f"{_line(self.line)}{self.section}: params: {written(self.source)}: {parts}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,4 +234,4 @@ def _said(found: Found) -> tuple[object, ...]:
 
 
 def _of_parameter(rule: ParameterRule) -> tuple[object, ...]:
-    return rule.source, rule.targets, rule.split, rule.transpose, rule.permute
+    return rule.source, rule.targets, rule.split, rule.transpose, rule.permute, rule.is_reversed

@@ -86,8 +86,8 @@ def match(
         tuple(said + found.walk.said + wrong),
         tuple(found.bundles.bundles),
         tuple(found.bundles.weights),
-        found.bundles.views if forwards else {},
-        {} if forwards else found.bundles.views,
+        found.bundles.views if forwards else found.bundles.views_there,
+        found.bundles.views_there if forwards else found.bundles.views,
         ignored_a,
         ignored_b,
     )
@@ -155,7 +155,10 @@ def _resolving(mapping: LayerMapping, known: Known, sections: SectionIndex) -> i
         for rule in section.rules:
             count += any(True for index in members for _ in places_of(known.tree, index, rule.source))
         for rule in section.params:
-            count += any(known.parameter(index, rule.source) is not None for index in members)
+            if rule.is_reversed:
+                count += any(True for index in members for _ in places_of(known.tree, index, rule.targets[0][:-1]))
+            else:
+                count += any(known.parameter(index, rule.source) is not None for index in members)
     return count
 
 

@@ -35,6 +35,9 @@ class Bundles:
         self.bundles: list[Bundle] = []
         self.weights: list[WeightBundle] = []
         self.views: dict[Place, View] = {}
+        """of the source's parameters"""
+        self.views_there: dict[Place, View] = {}
+        """of the target's"""
         self.used: dict[ParameterRule, None] = {}
         self.missing: dict[ParameterRule, tuple[int, Names]] = {}
         """parameters that the other side does not have: first module of the source, and which"""
@@ -59,7 +62,8 @@ class Bundles:
             row = [self.target.slots.get(part, {}).get(slot) for part in parts]
             if slot == whole.canonical_slot and None not in row:
                 found = [((each.module, each.slot), each) for each in row if each is not None]
-                self._check_sizes(rule, ((index, whole.slot), whole), [found], groups)
+                axes = _order(rule, len(whole.shape)) if rule.transpose or rule.permute else ()
+                self._check_sizes(rule, ((index, whole.slot), whole), [found], groups, (self.source, self.target), axes)
 
     def _groups(self, rule: Rule | ParameterRule) -> int:
         """Return in how many groups parts lie, 0 where no configuration was handed over that says it."""
@@ -83,72 +87,81 @@ class Bundles:
         for parameter in {id(each): each for each in self.source.slots.get(index, {}).values()}.values():
             if len(parameter.shape) > 1:
                 place = parameter.module, parameter.slot
-                self.views[place] = View(parameter.canonical_slot, self._axes(rule, place, parameter))
+                self.views[place] = View(parameter.canonical_slot, self._axes(rule, self.source, (place, parameter)))
 
     def _parameter(self, index: int, there: int, rule: ParameterRule) -> None:
-        found = self.source.parameter(index, rule.source)
-        if found is None:
+        """Take up one line of ``params``; the whole is the source's, or with ``from`` the target's."""
+        whole, views, side = self.source, self.views, self.side
+        ends = (index, self.target, there)
+        if rule.is_reversed:
+            whole, views, side = self.target, self.views_there, "AB"[self.side == "A"]
+            ends = (there, self.source, index)
+        found = whole.parameter(ends[0], rule.source)
+        rows, lacking = self._rows(*ends[1:], rule)
+        if found is None and (not rule.is_reversed or not rows):
             return
-        rows, lacking = self._rows(there, rule)
-        if not rows or lacking is not None:
-            self.missing.setdefault(rule, (index, lacking or rule.targets[0]))
+        if found is None or not rows or lacking is not None:
+            self.missing.setdefault(rule, (index, rule.source if found is None else lacking or rule.targets[0]))
             return
         self.used[rule] = None
         place, parameter = found
-        is_turned, before = rule.transpose or bool(rule.permute), self.views.get(place)
-        axes = self._axes(rule, place, parameter, rule.is_stacked) if is_turned else before.axes if before else ()
+        is_turned, before = rule.transpose or bool(rule.permute), views.get(place)
+        axes = self._axes(rule, whole, found, rule.is_stacked) if is_turned else before.axes if before else ()
         if len(rule.source) == len(rule.targets) == len(rule.targets[0]) == 1:
             partner = rows[0][0][1]
-            self.views[place] = View(partner.canonical_slot if partner else rule.targets[0][0], axes)
+            views[place] = View(partner.canonical_slot if partner else rule.targets[0][0], axes)
             return
         if is_turned:
-            self.views[place] = View(parameter.canonical_slot if parameter else place[1], axes)
+            views[place] = View(parameter.canonical_slot if parameter else place[1], axes)
         groups = self._groups(rule)
-        self._check_sizes(rule, found, rows, groups)
+        self._check_sizes(rule, found, rows, groups, (whole, ends[1]), axes)
         parts = tuple(tuple(place for place, _ in row) for row in rows)
-        self.weights.append(WeightBundle(self.side, place, parts, rule.split.axis, groups, rule.is_stacked))
+        self.weights.append(WeightBundle(side, place, parts, rule.split.axis, groups, rule.is_stacked))
 
-    def _rows(self, there: int, rule: ParameterRule) -> tuple[list[list[_Found]], Names | None]:
+    def _rows(self, known: Known, module: int, rule: ParameterRule) -> tuple[list[list[_Found]], Names | None]:
         """Return the parts, a row for each member of a list, in the order in which they lie; and what is not there."""
         numbers: list[dict[str, str]] = [{}]
         if rule.is_stacked:
             last = max(n for n, name in enumerate(rule.targets[0]) if "{" in name)
-            numbers = [bound for _, bound in places(self.target.tree, there, rule.targets[0][: last + 1])]
+            numbers = [bound for _, bound in places(known.tree, module, rule.targets[0][: last + 1])]
         rows = []
         for bound in numbers:
             row = []
             for number in rule.split.order or range(len(rule.targets)):
                 path = filled(rule.targets[number], bound)
-                part = self.target.parameter(there, path)
+                part = known.parameter(module, path)
                 if part is None:
                     return rows, path
                 row.append(part)
             rows.append(row)
         return rows, None
 
-    def _axes(
-        self, rule: Rule | ParameterRule, place: Place, parameter: ParameterInfo | None, stacked: bool = False
-    ) -> tuple[int, ...]:
+    def _axes(self, rule: Rule | ParameterRule, known: Known, found: _Found, stacked: bool = False) -> tuple[int, ...]:
+        place, parameter = found
         count = len(parameter.shape) if parameter else 2 + stacked
         axes = _order(rule, count)
         if parameter is not None and len(axes) != count:
             what = f"permute names {len(rule.permute)} axes" if rule.permute else "transpose needs two axes"
-            self._fail(rule, f"{what}, {self._path(self.source, place)} has the shape {list(parameter.shape)}")
+            self._fail(rule, f"{what}, {self._path(known, place)} has the shape {list(parameter.shape)}")
         return axes
 
     # Sizes
 
     def _check_sizes(
-        self, rule: Rule | ParameterRule, whole: _Found, rows: Sequence[Sequence[_Found]], groups: int
+        self,
+        rule: Rule | ParameterRule,
+        whole: _Found,
+        rows: Sequence[Sequence[_Found]],
+        groups: int,
+        sides: tuple[Known, Known],
+        axes: tuple[int, ...],
     ) -> None:
         place, parameter = whole
         if parameter is None or any(part is None for row in rows for _, part in row):
             return
         is_stacked = isinstance(rule, ParameterRule) and rule.is_stacked
-        view = self.views.get(place)
-        axes = view.axes if view else _order(rule, len(parameter.shape)) if rule.transpose or rule.permute else ()
         shape = canonical_shape(parameter, axes)
-        name = self._path(self.source, place)
+        name = self._path(sides[0], place)
         if is_stacked:
             if shape[:1] != (len(rows),):
                 self._fail(rule, f"{name} has the shape {list(shape)}, expected {len(rows)} first: so many are there")
@@ -156,9 +169,7 @@ class Bundles:
         axis = rule.split.axis
         for row in rows:
             shapes = [canonical_shape(part) for _, part in row if part is not None]
-            parts = " + ".join(
-                f"{self._path(self.target, at)} {list(s)}" for (at, _), s in zip(row, shapes, strict=True)
-            )
+            parts = " + ".join(f"{self._path(sides[1], at)} {list(s)}" for (at, _), s in zip(row, shapes, strict=True))
             if any(
                 len(s) != len(shape) or len(s) <= axis or _without(s, axis) != _without(shape, axis) for s in shapes
             ):

@@ -1,0 +1,200 @@
+"""docs/mapping.md does what it says, and the schema for editors allows what probe does."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from probe.errors import MappingError
+from probe.mapping import library, library_folder, load_mapping, parse_mapping
+from probe.matching import Known, Matching, match
+from probe.tree import Tree
+from tests.trees import DATA, tree
+
+PAGE = (Path(__file__).parent.parent / "docs" / "mapping.md").read_text(encoding="utf-8")
+BLOCKS = dict(re.findall(r"<!-- map: (\w+) -->\n```yaml\n(.*?)```", PAGE, re.S))
+
+
+def net(root: str, *modules: str) -> Tree:
+    """Make a tree from ``path Class``; what lies between has a class of its own."""
+    classes = {"": root}
+    for module in modules:
+        path, _, name = module.partition(" ")
+        parts = path.split(".")
+        for end in range(1, len(parts)):
+            classes.setdefault(".".join(parts[:end]), "Part")
+        classes[path] = name or "Part"
+    return tree(classes)
+
+
+def paired(name: str, a: Tree, b: Tree, config: dict[str, Any] | None = None) -> tuple[Matching, dict[str, str]]:
+    """Apply an example of the page, from either side; return the matching and its pairs, without the root."""
+
+    def nothing(_: int) -> frozenset[object]:
+        return frozenset()
+
+    mapping = parse_mapping(BLOCKS[name], name)
+    sides = Known(a, config=config), Known(b)
+    found, other = match(*sides, mapping, nothing, nothing), match(*sides[::-1], mapping, nothing, nothing)
+    assert {(pair.a, pair.b) for pair in found.pairs} == {(pair.b, pair.a) for pair in other.pairs}
+    assert found.warnings == other.warnings == ()
+    return found, {a.path(pair.a): b.path(pair.b) for pair in found.pairs if pair.a}
+
+
+def test_basics() -> None:
+    a = net("GPT", "embedding.words", "decoder.layers.0 TransformerLayer", "decoder.layers.0.self_attention")
+    b = net("Llama", "embed_tokens", "layers.0", "layers.0.self_attn")
+    assert paired("basics", a, b)[1] == {
+        "embedding.words": "embed_tokens", "decoder.layers": "layers", "decoder.layers.0": "layers.0",
+        "decoder.layers.0.self_attention": "layers.0.self_attn",
+    }  # fmt: skip
+
+
+def test_paths() -> None:
+    layer = "TransformerLayer"
+    a = net(
+        "VLM",
+        f"vision.0 {layer}",
+        "vision.0.self_attention",
+        f"text.0 {layer}",
+        "text.0.self_attention",
+        "text.head.out",
+    )
+    b = net("VL", "vision.0.attn", "text.0.self_attn", "text.head.lm_head")
+    pairs = paired("paths", a, b)[1]
+    assert pairs["vision.0.self_attention"] == "vision.0.attn"
+    assert pairs["text.0.self_attention"] == "text.0.self_attn"
+    assert pairs["text.head.out"] == "text.head.lm_head"
+
+
+def test_numbers() -> None:
+    pairs = paired(
+        "numbers", net("GPT", "decoder.layers.0", "decoder.layers.11"), net("B", "blocks.block0", "blocks.block11")
+    )
+    assert pairs[1] == {"decoder.layers.0": "blocks.block0", "decoder.layers.11": "blocks.block11"}
+
+
+def test_several_for_one() -> None:
+    a = net("L", "attn SelfAttention", "attn.linear_qkv", "mlp MLP", "mlp.linear_fc1")
+    b = net("L", "attn.q_proj", "attn.k_proj", "attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
+    found, _ = paired("several", a, b, {"num_query_groups": 2})
+    assert [(len(bundle.parts), bundle.groups) for bundle in found.bundles] == [(3, 2), (2, 1)]
+    assert (found.only_a, found.only_b) == ((), ())
+
+
+def test_parameters() -> None:
+    a = net("L", "norm MyNorm", "block MyBlock", "block.proj", "block.fc", "experts Experts")
+    b = net(
+        "L",
+        "norm",
+        "block.out_proj",
+        "block.linear",
+        *(f"experts.{i}.{n}_proj" for i in (0, 1) for n in ("gate", "up", "down")),
+    )
+    found, _ = paired("parameters", a, b)
+    assert {(a.path(module), slot): (view.name, view.axes) for (module, slot), view in found.views_a.items()} == {
+        ("norm", "gamma"): ("weight", ()), ("block.proj", "weight"): ("weight", (1, 0)),
+        ("block.fc", "weight"): ("weight", (1, 0)), ("block.fc", "kernel"): ("weight", ()),
+        ("experts", "down_proj"): ("down_proj", (0, 2, 1)),
+    }  # fmt: skip
+    assert [(len(bundle.parts), len(bundle.parts[0])) for bundle in found.weight_bundles] == [(2, 2), (2, 1)]
+
+
+def test_parameters_from_this_side() -> None:
+    a = net("L", "mlp SequentialMLP", *(f"mlp.local_experts.{i}.linear_fc{n}" for i in (0, 1) for n in (1, 2)))
+    found, _ = paired("from", a, net("L", "mlp Experts"))
+    assert [(each.side, each.whole, len(each.parts)) for each in found.weight_bundles] == [
+        ("A", (1, "gate_up_proj"), 2), ("A", (1, "down_proj"), 2),
+    ]  # fmt: skip
+    assert [a.path(row[0][0]) for row in found.weight_bundles[0].parts] == [
+        "mlp.local_experts.0.linear_fc1", "mlp.local_experts.1.linear_fc1",
+    ]  # fmt: skip
+
+
+def test_what_is_left_out() -> None:
+    a, b = net("L", "rotary_emb", "up", "up.id Identity", "decoder.x"), net("L", "up")
+    found, pairs = paired("ignore", a, b)
+    assert pairs == {"up": "up"} and (found.only_a, found.only_b) == ((), ())
+
+
+def test_every_example_is_tried_and_allowed_by_the_schema() -> None:
+    assert set(BLOCKS) == {"basics", "paths", "numbers", "several", "parameters", "from", "ignore"}
+    for text in BLOCKS.values():
+        assert not wrong(yaml.safe_load(text))
+
+
+# The schema: a check of those of its words that it uses
+
+FOLDER = library_folder()
+assert FOLDER is not None
+SCHEMA = json.loads((FOLDER / "schema.json").read_text(encoding="utf-8"))
+TYPES: dict[str, Any] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+}
+KNOWN = {"$schema", "title", "description", "definitions", "type", "properties", "additionalProperties", "required", "items",
+         "minItems", "uniqueItems", "minimum", "anyOf", "enum", "$ref"}  # fmt: skip
+
+
+def wrong(value: Any, schema: Any = SCHEMA, at: str = "") -> list[str]:
+    """Return what of a value a schema does not allow."""
+    if schema is False:
+        return [f"{at}: not known"]
+    assert set(schema) <= KNOWN, set(schema) - KNOWN
+    if "$ref" in schema:
+        return wrong(value, SCHEMA["definitions"][schema["$ref"].rpartition("/")[2]], at)
+    found = []
+    types = schema.get("type", [])
+    types = [types] if isinstance(types, str) else types
+    if types and not any(isinstance(value, TYPES[name]) and (name == "boolean" or value is not True) for name in types):
+        return [f"{at}: no {types}"]
+    if "anyOf" in schema and all(wrong(value, each, at) for each in schema["anyOf"]):
+        found.append(f"{at}: none of several")
+    if "enum" in schema and value not in schema["enum"]:
+        found.append(f"{at}: none of {schema['enum']}")
+    if isinstance(value, dict):
+        found += [f"{at}: no {name}" for name in schema.get("required", ()) if name not in value]
+        for name, each in value.items():
+            inner = schema.get("properties", {}).get(str(name), schema.get("additionalProperties", {}))
+            found += wrong(each, inner, f"{at}.{name}")
+    if isinstance(value, list):
+        found += [f"{at}: too few"] * (len(value) < schema.get("minItems", 0))
+        found += [f"{at}: twice"] * (
+            schema.get("uniqueItems", False) and len({str(each) for each in value}) < len(value)
+        )
+        found += [text for n, each in enumerate(value) for text in wrong(each, schema.get("items", {}), f"{at}[{n}]")]
+    if "minimum" in schema and isinstance(value, (int, float)) and value < schema["minimum"]:
+        found.append(f"{at}: too small")
+    return found
+
+
+@pytest.mark.parametrize(
+    "file", [*library().values(), *sorted(DATA.glob("template-*.yaml"))], ids=lambda file: file.stem
+)
+def test_mappings_are_what_the_schema_says(file: Path) -> None:
+    load_mapping(file)
+    assert not wrong(yaml.safe_load(file.read_text(encoding="utf-8")) or {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A: [b]", "A: {b: null}", "A: {b: []}", "A: {b: [c, c]}", "A: {b: {split: {groups: 2}}}", "A: {b: {to: c, too: d}}",
+        "A: {b: {to: [c, d], split: {groups: 0}}}", "A: {b: {to: [c, d], split: {axis: in}}}",
+        "A: {params: {b: {to: [c, d], split: {axis: up}}}}", "A: {b: {to: c, transpose: 1}}", "A: {b: {to: c, permute: []}}",
+        "A: {b: {to: c, permute: [0, 0]}}", "A: {params: {b: null}}", "ignore: a", "ignore: [[a]]", "A: b",
+    ],
+)  # fmt: skip
+def test_what_the_schema_refuses_probe_refuses(text: str) -> None:
+    assert wrong(yaml.safe_load(text))
+    with pytest.raises(MappingError):
+        parse_mapping(text, "m")
