@@ -18,6 +18,7 @@ from probe.conversion import convert_checkpoint
 from probe.conversion.name_mappings import imported
 from probe.errors import ProbeError
 from probe.layouts import FRAMEWORKS
+from probe.map_commands import map_group
 from probe.report import inspect, table, text
 from probe.report.weights import conversion_table
 from probe.store.tree import write_tree
@@ -73,6 +74,7 @@ def main() -> None:
 @click.option(
     "--map-direction", type=click.Choice(["a-to-b", "b-to-a"]), help="Which side the mapping is written from."
 )
+@click.option("--strict", is_flag=True, help="A line of the mapping that does nothing is an error, not a warning.")
 @click.option(
     "--format", "style", type=click.Choice(["text", "json", "csv"]), help="Default: text, or by the name of -o."
 )
@@ -81,8 +83,8 @@ def main() -> None:
 @click.option("--min-coverage", default=MIN_COVERAGE, show_default=True, type=click.FloatRange(0, 1),
               help="Below this share of paired module calls nothing is called aligned.")  # fmt: skip
 def compare_command(
-    a: str, b: str, mapping: str | None, map_direction: str | None, style: str | None, output: str | None, top: int,
-    min_coverage: float,
+    a: str, b: str, mapping: str | None, map_direction: str | None, strict: bool, style: str | None, output: str | None,
+    top: int, min_coverage: float,
 ) -> None:  # fmt: skip
     """Name the first place where recording B really diverges from recording A.
 
@@ -91,7 +93,7 @@ def compare_command(
     Example:     probe compare a.h5 b.h5 -lm megatron-core/qwen2
     """
     style = style or _style_of(output)
-    options: dict[str, Any] = {"direction": map_direction, "min_coverage": min_coverage}
+    options: dict[str, Any] = {"direction": map_direction, "strict": strict, "min_coverage": min_coverage}
     if sys.stderr.isatty():
         with Progress(console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task("comparing", total=None)
@@ -220,6 +222,9 @@ def convert_command(
     console = Console(highlight=False)
     Console(highlight=False, width=max(_TABLE_WIDTH, console.width), soft_wrap=True).print(conversion_table(plan))
     click.echo(f"{len(plan.moves)} tensors are in {text.harmless(str(target))}", err=True)
+
+
+main.add_command(map_group)
 
 
 def compare_main() -> None:

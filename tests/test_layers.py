@@ -16,6 +16,7 @@ LAYERS = [
     ["sketch", "slots", "config", "tree", "triggers", "growth", "layouts", "origins", "fused"],
     ["statistics", "kernel", "buffers", "blocks"],
     ["store", "adapters.base", "mapping", "checkpoints"],
+    ["adapters.contributions", "adapters.hooking", "adapters.memory", "adapters.model_configs"],
     ["adapters"],
     ["inputs", "seeding"],
     ["batches"],
@@ -23,6 +24,7 @@ LAYERS = [
     ["recorder", "matching"],
     ["comparison", "conversion"],
     ["session", "recording", "report"],
+    ["map_commands"],
     ["cli", ""],
     ["testing"],
 ]
@@ -33,7 +35,7 @@ CAPTURE = [
     "origins", "seeding", "inputs", "batches", "slots", "kernel", "buffers", "blocks", "triggers", "growth", "adapters",
     "recorder", "session", "store.writer", "store.disk",
 ]  # fmt: skip
-COMPARE = ["mapping", "matching", "comparison", "recording", "report", "cli"]
+COMPARE = ["mapping", "matching", "comparison", "recording", "report", "map_commands", "cli"]
 FRAMEWORKS = {"torch", "paddle", "mindspore"}
 ONLY_INSIDE_FUNCTIONS = {"pandas", "matplotlib", "IPython", "transformers"}
 

@@ -1,13 +1,9 @@
-"""Whole runs: norms at every step, triggers, steps at intervals, what the file will need, and how steps are told apart."""
+"""Recordings of whole runs: norms, and steps that are recorded in full because of what was seen."""
 
 from __future__ import annotations
 
-import functools
+import inspect
 import math
-import subprocess
-import sys
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,56 +15,13 @@ import probe
 from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy import NumpyAdapter
 from probe.adapters.numpy_tensor import Tensor, backward_hooks, no_grad
-from probe.errors import ProbeWarning, RecordingError
+from probe.errors import ProbeWarning
 from probe.records import HashKind
 from probe.statistics import measure
 from probe.store.reader import Reader
 from probe.testing import Recording, sample
 from probe.triggers import LEAST, WINDOW
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    nn.manual_seed(0)
-    monkeypatch.chdir(tmp_path)
-    yield
-    probe.stop()
-
-
-class Net(nn.Module):
-    """Two blocks in a list, and a head."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            embed=nn.Linear(4, 4),
-            layers=nn.ModuleList(*(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)) for _ in range(2))),
-            head=nn.Linear(4, 2),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.embed(x)
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(x)
-
-
-class Training:
-    """A model and its optimizer; keeps outputs and gradients as the optimizer saw them."""
-
-    def __init__(self) -> None:
-        self.net = Net()
-        self.optimizer = nn.SGD(self.net.parameters(), 1e-4)
-        self.output = self.gradients = None
-
-    def step(self, loss: float | None = None, x: Any = None, **scalars: float) -> None:
-        self.output = self.net(Tensor(sample((5, 4))) if x is None else x)
-        self.output.sum().backward()
-        for parameter in self.net.parameters():
-            parameter.grad.data *= 0.5  # clipping: what the optimizer uses is not what backward left
-        self.gradients = {name: p.grad.data.copy() for name, p, _ in self.net.named_tensors(nn.Parameter)}
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        probe.step(loss, **scalars)
+from tests.long_runs import Net, Training, alone, recorded  # noqa: F401
 
 
 def rows(path: str = "a.h5") -> list[SimpleNamespace]:
@@ -237,25 +190,13 @@ def test_two_norms_recordings_are_not_called_equal() -> None:
     assert probe.compare("a.h5", "b.h5").verdict == "undecided"
 
 
-# Triggers
-
-
-def recorded(losses: list[float], **options: Any) -> Recording:
-    training = Training()
-    probe.start(training.net, "a.h5", **options)
-    for loss in losses:
-        training.step(loss)
-    probe.stop()
-    return Recording(Path("a.h5"))
-
-
 def test_the_step_after_a_jump_is_recorded_in_full() -> None:
     losses = [1.0] * LEAST + [4.0, 1.0, 1.0]
     text = f"step {LEAST + 1} is recorded in full: loss is 4, the median of the {LEAST} before 1"
     with pytest.warns(ProbeWarning) as caught:
         run = recorded(losses, steps=[0], on_loss_jump=True)
     assert [str(one.message) for one in caught] == [f"probe: {text}"]
-    assert caught[0].filename == __file__
+    assert caught[0].filename == inspect.getfile(Training)
     assert in_full(run) == [0, LEAST + 1] == run.steps["step"].tolist()
     assert {s.phase for s in run.find(step=LEAST + 1)} == FULL
     assert [(int(step), note) for step, _, note in run.notes] == [(LEAST + 1, text)]
@@ -344,161 +285,3 @@ def test_a_step_that_never_comes_is_not_in_the_file() -> None:
     with pytest.warns(ProbeWarning, match="step 1 is recorded in full"):
         run = recorded([math.nan], on_nonfinite=True)
     assert run.steps["step"].tolist() == [0] and not run.notes
-
-
-# Room
-
-
-def disk(free: int) -> Any:
-    return lambda folder: SimpleNamespace(total=free, used=0, free=free)
-
-
-@pytest.mark.parametrize(
-    "options, text",
-    [
-        ({}, r"a recorded step takes about \d+\.\d KiB, 1,000 more would take \d+\.\d MiB, and 10\.0 KiB are free in \., "
-             r"enough for 0: choose fewer by steps=, modules=, phases= or tensors="),
-        ({"steps": "1-5"}, r"a recorded step takes about \d+\.\d KiB, the 4 that are still to come would take \d+"),
-    ],
-)  # fmt: skip
-def test_a_recording_that_will_not_fit_is_told_once(
-    options: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("probe.recorder.recorder.shutil.disk_usage", disk(10 << 10))
-    training = Training()
-    probe.start(training.net, "a.h5", task="tensor", **options)
-    with pytest.warns(ProbeWarning, match=text) as caught:
-        for _ in range(4):
-            training.step()
-    assert len(caught) == 1
-
-
-def test_a_recording_that_will_fit_is_not_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probe.recorder.recorder.shutil.disk_usage", disk(1 << 30))
-    recorded([1.0] * 3, task="tensor")
-    Path("a.h5").unlink()
-    monkeypatch.setattr("probe.recorder.recorder.shutil.disk_usage", disk(0))
-    recorded([1.0] * 3, steps=[0])  # no further step
-
-
-@pytest.mark.parametrize("steps", ["every 1", "every 2"])
-@pytest.mark.parametrize("task", ["norms", "statistics", "tensor"])
-def test_what_is_predicted_is_what_the_file_grows_by(task: str, steps: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[float] = []
-    monkeypatch.setattr("probe.recorder.recorder.shortage", lambda size, *rest: told.append(size) or "")
-    net = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
-    optimizer = nn.SGD(net.parameters(), 1e-4)
-    probe.start(net, "a.h5", task=task, steps=steps)
-    sizes: dict[int, int] = {}
-    last = 2000 if task == "norms" else 80  # many, where what is written at once is much more than a step
-    for step in range(last + 1):
-        net(Tensor(sample((2, 64), step))).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        probe.step(loss=1.0)
-        if step in (0, last):
-            written = functools.partial(lambda step: sizes.update({step: Path("a.h5").stat().st_size}), step)
-            probe.session._current.run.writer._queue.put(written)
-    probe.stop()
-    grown = (sizes[last] - sizes[0]) / (last if steps == "every 1" else last / 2)
-    assert len(told) == 1 and told[0] == pytest.approx(grown, rel=0.15)
-
-
-# Steps that were never told apart, and objects that are no optimizer
-
-
-def message(forwards: int) -> str:
-    return (
-        f"probe: probe.step() was never called: all {forwards} forwards are in step 0; call it at the end of each step"
-    )
-
-
-def test_a_loop_without_step_is_told_at_the_end() -> None:
-    training = Training()
-    probe.start(training.net, "a.h5")
-    for _ in range(3):
-        training.net(Tensor(sample((5, 4)))).sum().backward()
-        training.optimizer.step()
-        training.optimizer.zero_grad()
-    with pytest.warns(ProbeWarning) as caught:
-        probe.stop()
-    assert [str(one.message) for one in caught] == [message(3)]
-    assert caught[0].filename == __file__
-
-
-def test_so_is_one_without_an_optimizer_and_one_of_norms() -> None:
-    net = Net()
-    for path, task in (("a.h5", "statistics"), ("b.h5", "norms")):
-        probe.start(net, path, task=task)
-        with no_grad():
-            for _ in range(2):
-                net(Tensor(sample((5, 4))))
-        with pytest.warns(ProbeWarning) as caught:
-            probe.stop()
-        assert [str(one.message) for one in caught] == [message(2)]
-
-
-def test_so_is_one_whose_steps_never_came() -> None:
-    net = Net()
-    probe.start(net, "a.h5", steps=[5])
-    for _ in range(4):
-        net(Tensor(sample((5, 4)))).sum().backward()
-    with pytest.warns(ProbeWarning) as caught:
-        probe.stop()
-    assert [str(one.message) for one in caught] == [message(4)]
-
-
-def test_one_step_needs_no_call() -> None:
-    training = Training()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with probe.capture(training.net, "a.h5"):
-            training.net(Tensor(sample((5, 4)))).sum().backward()
-        for path, updates in (("b.h5", 0), ("e.h5", 1)):  # gradient accumulation
-            with probe.capture(training.net, path):
-                for _ in range(3):
-                    training.net(Tensor(sample((5, 4)))).sum().backward()
-                for _ in range(updates):
-                    training.optimizer.step()
-        probe.start(training.net, "f.h5")
-        for _ in range(3):
-            training.net(Tensor(sample((5, 4)))).sum().backward()
-        training.optimizer.step()
-        probe.stop()
-        with probe.capture(training.net, "c.h5"):
-            training.step()
-            training.net(Tensor(sample((5, 4))))
-            training.net(Tensor(sample((5, 4))))
-        with pytest.raises(KeyError), probe.capture(training.net, "d.h5"):
-            training.net(Tensor(sample((5, 4))))
-            training.net(Tensor(sample((5, 4))))
-            raise KeyError
-
-
-def test_a_block_with_several_updates_is_told_too() -> None:
-    training = Training()
-    with pytest.warns(ProbeWarning) as caught, probe.capture(training.net, "a.h5"):
-        for _ in range(2):
-            training.net(Tensor(sample((5, 4)))).sum().backward()
-            training.optimizer.step()
-    assert [str(one.message) for one in caught] == [message(2)] and caught[0].filename == __file__
-
-
-def test_a_program_that_ends_without_step_is_told_too() -> None:
-    code = (
-        "import probe\nfrom probe.adapters import numpy_nn as nn\nfrom probe.adapters.numpy_tensor import Tensor\n"
-        "from probe.testing import sample\nnet = nn.Linear(3, 2)\nprobe.start(net, 'a.h5')\n"
-        "for _ in range(4): net(Tensor(sample((4, 3))))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0 and done.stderr.count(message(4)) == 1 and "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("wrong", [Net, object, lambda: SimpleNamespace(step=print)])
-def test_what_is_no_optimizer_is_named(wrong: Any) -> None:
-    value = wrong()
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    with pytest.raises(RecordingError) as caught:
-        probe.start(Net(), "a.h5", optimizer=value)
-    assert str(caught.value) == f"probe.start() was given optimizer={kind}; expected an optimizer of numpy"
-    assert not Path("a.h5").exists()

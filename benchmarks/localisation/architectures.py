@@ -186,11 +186,29 @@ def _transformer(name: str, **options: Any) -> Callable[[Setup], nn.Module]:
 
         cls = getattr(transformers, name)
         attention = {} if name.startswith("Mamba") else {"attn_implementation": setup.attention}
-        config = cls.config_class(**options, **attention)
+        config = cls.config_class(**_sized(options, setup), **attention)
         config.use_cache = False
         return cls(config)
 
     return construct
+
+
+_WIDTHS = (
+    "hidden_size",
+    "intermediate_size",
+    "n_embd",
+    "d_model",
+    "d_kv",
+    "d_ff",
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
+)
+_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
+
+
+def _sized(options: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
+    sized = {name: value * setup.width if name in _WIDTHS else value for name, value in options.items()}
+    return sized | {name: setup.layers for name in options if setup.layers and name in _LAYERS}
 
 
 def _fused(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -9,9 +9,10 @@ arguments (backward) and to the parameters (gradient). The optimizer is held aga
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -23,6 +24,7 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from benchmarks.localisation.architectures import DTYPES
 from benchmarks.localisation.pairs import Pair
 from benchmarks.localisation.suite import chosen, expected
 from benchmarks.localisation.training import Run, run_of
@@ -52,12 +54,15 @@ class Traced:
     given: dict[str, Tensor]
     calls: list[Call]
     """in the order in which they returned: children before their parents"""
+    outputs: dict[str, list[Tensor]]
+    """of each module's last call"""
     loss: Tensor
     arrived: list[Tensor]
     """the gradients that came back to the model's outputs"""
     gradients: dict[str, Tensor | None]
     used: dict[str, Tensor | None]
     end: dict[str, Tensor]
+    buffers: list[str]
     states: dict[str, Tensor]
 
 
@@ -66,12 +71,13 @@ def trace(run: Run, index: int) -> Traced:
     run.begin(index)
     start, given = _state(run.model), run.batch(index)
     calls: list[Call] = []
+    outputs: dict[str, list[Tensor]] = {}
     arrived: list[Tensor] = []
     used: dict[str, Tensor | None] = {}
     handles = [
         handle
         for path, module in run.model.named_modules()
-        for handle in _watch(module, path, calls, arrived, path in _roots(run))
+        for handle in _watch(module, path, calls, outputs, arrived, path in _roots(run))
     ]
     for optimizer in run.optimizers:
         handles.append(optimizer.register_step_pre_hook(lambda *_: used.update(_gradients(run))))
@@ -87,7 +93,8 @@ def trace(run: Run, index: int) -> Traced:
         for key, value in kept.items()
         if isinstance(value, Tensor) and parameter in run.names
     }
-    return Traced(start, given, calls, loss, arrived, gradients, used, _state(run.model), states)
+    buffers = [name for name, _ in run.model.named_buffers()]
+    return Traced(start, given, calls, outputs, loss, arrived, gradients, used, _state(run.model), buffers, states)
 
 
 def places(pair: Pair) -> tuple[int, list[Place]]:
@@ -178,7 +185,14 @@ def _replay(run: Run, module: nn.Module, call: Call) -> tuple[list, list, list]:
     )
 
 
-def _watch(module: nn.Module, path: str, calls: list[Call], arrived: list[Tensor], is_root: bool) -> Iterator[Any]:
+def _watch(
+    module: nn.Module,
+    path: str,
+    calls: list[Call],
+    outputs: dict[str, list[Tensor]],
+    arrived: list[Tensor],
+    is_root: bool,
+) -> Iterator[Any]:
     waiting: list[Call] = []
 
     def before(module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -186,8 +200,10 @@ def _watch(module: nn.Module, path: str, calls: list[Call], arrived: list[Tensor
 
     def after(module: nn.Module, args: Any, output: Any) -> None:
         calls.append(waiting.pop())
-        for x in tree_leaves(_plain(output)) if is_root else ():
-            if isinstance(x, Tensor) and x.requires_grad:
+        found = [x for x in tree_leaves(_plain(output)) if isinstance(x, Tensor)]
+        outputs[path] = [x.detach().clone() for x in found]
+        for x in found if is_root else ():
+            if x.requires_grad:
                 x.register_hook(lambda gradient: arrived.append(gradient.clone()))
 
     yield module.register_forward_pre_hook(before, with_kwargs=True)
@@ -247,12 +263,67 @@ def holds(pair: Pair, step: int, found: list[Place]) -> bool:
     assert truth is not None
     if not found or step != truth.step:
         return False
-    path, phase = found[0]
-    planted = pair.b.planted[0].path
+    phase = found[0][1]
     paths = {path for path, each in found if each == phase}
-    wanted = planted if pair.mapping and truth.path else truth.path
-    names = {each for each in paths if each == wanted or any(fnmatchcase(each, glob) for glob in truth.also)}
+    wanted = _on_side_b(truth.path, pair.mapping) if pair.mapping else truth.path
+    names = {path for path in paths if path == wanted or any(fnmatchcase(path, glob) for glob in truth.also)}
     return phase in truth.phases and names == paths
+
+
+def _on_side_b(path: str, mapping: Mapping[str, Any]) -> str:
+    """Translate A's path by a mapping of two levels: the root's section, and that of the layers in its list."""
+    of_root, *of_layers = mapping.values()
+    parts = _renamed(path, of_root).split(".")
+    number = next((place for place, part in enumerate(parts) if part.isdigit()), len(parts))
+    head, rest = parts[: number + 1], ".".join(parts[number + 1 :])
+    for section in of_layers:
+        rest = _renamed(rest, section)
+    return ".".join([*head, rest] if rest else head)
+
+
+def _renamed(path: str, section: Mapping[str, str]) -> str:
+    keys = sorted((key for key in section if f"{path}.".startswith(f"{key}.")), key=len)
+    return section[keys[-1]] + path[len(keys[-1]) :] if keys else path
+
+
+def times_noise(pair: Pair) -> float:
+    """Return how many times larger than the pair's own noise the fault is where it is; NaN for another structure.
+
+    That is the relative error of B with the fault to B without, over that of A to B without; the largest quotient of
+    the tensors at the place (of all parameters, from backward on).
+    """
+    if pair.truth is None or pair.mapping is not None:
+        return math.nan
+    runs = run_of(pair.a), run_of(replace(pair.b, planted=())), run_of(pair.b)
+    for index in range(pair.truth.step + 1):
+        a, right, faulty = (trace(run, index) for run in runs)
+    places = [_at(traced, pair) for traced in (a, right, faulty)]
+    least = torch.finfo(DTYPES[pair.a.dtype]).eps / 2
+    return max((_error(y, z) / max(_error(y, x), least) for x, y, z in zip(*places, strict=False)), default=math.nan)
+
+
+def _at(traced: Traced, pair: Pair) -> list[Tensor]:
+    assert pair.truth is not None
+    path, phase = pair.truth.path, pair.phase
+    if phase == "init":
+        return [tensor for name, tensor in traced.start.items() if name.rpartition(".")[0] == path]
+    if phase == "forward" and path:
+        return traced.outputs[path] + [traced.end[name] for name in traced.buffers if name.rpartition(".")[0] == path]
+    if phase == "forward":
+        return [traced.given[planted.path] for planted in pair.b.planted]
+    if phase == "loss":
+        return [traced.loss, *traced.arrived]
+    if phase == "update":
+        return [*(traced.end[name] - traced.start[name] for name in traced.gradients), *traced.states.values()]
+    zero = torch.zeros(())
+    return [zero if gradient is None else gradient for gradient in traced.gradients.values()]
+
+
+def _error(a: Tensor, b: Tensor) -> float:
+    if a.shape != b.shape:
+        return 1.0
+    norm = max(float(a.double().norm()), float(b.double().norm()))
+    return float((a.double() - b.double()).norm()) / norm if norm else 0.0
 
 
 @click.command()
@@ -261,7 +332,7 @@ def holds(pair: Pair, step: int, found: list[Place]) -> bool:
 def main(share: float, only: tuple[str, ...]) -> None:
     """Print every faulty pair, the place that brute force finds, and whether it is the one that the table says."""
     warnings.simplefilter("ignore")
-    table = Table("pair", "truth", "found", "holds")
+    table = Table("pair", "truth", "found", "× noise", "holds")
     right = []
     for pair in chosen(share, "both"):
         if pair.truth is None or (only and not any(fnmatchcase(pair.name, glob) for glob in only)):
@@ -269,7 +340,8 @@ def main(share: float, only: tuple[str, ...]) -> None:
         step, found = places(pair)
         right.append(holds(pair, step, found))
         said = ", ".join(f"{phase} {path or 'as a whole'}" for path, phase in found[:3])
-        table.add_row(pair.name, expected(pair.truth), f"step {step} · {said}", "yes" if right[-1] else "NO")
+        holding = "yes" if right[-1] else "NO"
+        table.add_row(pair.name, expected(pair.truth), f"step {step} · {said}", f"{times_noise(pair):.2g}", holding)
     Console(width=None if sys.stdout.isatty() else 200).print(table)
     Console().print(f"{sum(right)} of {len(right)} hold")
     raise SystemExit(0 if all(right) else 1)

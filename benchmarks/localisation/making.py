@@ -73,6 +73,7 @@ def _name(what: str, path: str, a: Setup, b: Setup, size: float | None, step: in
     place = path.rpartition(".")[2] if path else ""
     options = [a.optimizer if a.optimizer != "adamw" else "", f"steps{a.steps}" if a.steps > 1 else ""]
     options += [f"seed{a.seed}" if a.seed else "", f"clip{a.clip:g}" if a.clip else ""]
+    options += [f"width{a.width}" if a.width > 1 else "", f"layers{a.layers}" if a.layers else ""]
     options += [f"micros{a.micros}" if a.micros > 1 else "", f"at{step}" if step else ""]
     target = b.architecture if b.architecture != a.architecture else ""
     parts = [a.architecture, target, a.dtype, what, place, "" if size is None else f"{size:g}", *options]

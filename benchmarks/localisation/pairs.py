@@ -48,6 +48,10 @@ class Setup:
     """by which the loss is multiplied, and the gradients divided"""
     steps: int = 1
     seed: int = 0
+    width: int = 1
+    """by which the widths of a model of transformers are multiplied"""
+    layers: int = 0
+    """how many it has; the architecture's own number when 0"""
     planted: tuple[Planted, ...] = ()
 
 

@@ -1,4 +1,4 @@
-"""Clean pairs by number: any architecture, dtype, kernels, batch split, optimizer and steps that go together."""
+"""Clean pairs by number: any model, size, dtype, kernels, batch split, optimizer and steps that go together."""
 
 from __future__ import annotations
 
@@ -33,6 +33,9 @@ def random_pair(number: int) -> Pair:
     }
     if architecture not in NORMALISED and chance.random() < 0.25:
         setup["micros"] = 2
+    sizes = random.Random(-1 - number)
+    if architecture in (*ATTENTION, "mamba") and sizes.random() < 0.4:
+        setup |= {"width": sizes.choice([1, 2, 4]), "layers": sizes.choice([0, 2, 5, 8])}
     pair = clean(architecture, "drawn", _other(architecture, setup, chance), **setup)
     return replace(pair, name=f"random/{number}/{pair.name}")
 

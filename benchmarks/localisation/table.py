@@ -53,6 +53,42 @@ def misses(answers: Iterable[Answer]) -> list[list[str]]:
     return [[x.pair, x.mode, x.grade, x.expected, x.said] for x in found]
 
 
+def markdown(answers: Iterable[Answer], modes: Iterable[str]) -> str:
+    """Return the page of the documentation; written by ``--markdown``, not by hand."""
+    answers = list(answers)
+    lines = [_INTRODUCTION]
+    for mode in modes:
+        lines += [f"## From {mode} dumps", "", *_page_table(header(), rows(answers, mode)), ""]
+    lines += ["## Misses", "", *_page_table(["pair", "mode", "grade", "right answer", "answer"], misses(answers)), ""]
+    lines += [f"* {summary(answers, mode)}" for mode in modes]
+    return "\n".join([*lines, ""])
+
+
+def _page_table(names: list[str], lines: list[list[str]]) -> list[str]:
+    table = [names, ["---"] * len(names), *lines]
+    return ["| " + " | ".join(cell.strip().replace("|", "\\|") for cell in cells) + " |" for cells in table]
+
+
+_INTRODUCTION = """# Localisation
+
+Written by `python -m benchmarks.localisation --markdown docs/localisation.md`. Small trainings of 19 models (transformers' Qwen2, Llama,
+Mixtral, GPT-2, BERT, ViT, T5, Whisper and Mamba; hand-written ones) run twice: side B has one fault and, so that there is noise, other
+kernels, another order of sums or another layout in memory; or only the latter. Each pair is recorded with values and with statistics only.
+
+* `benchmarks/localisation/tuned.py` and `held_out.py` are the pairs, a line each; `faults.py` is what can be planted, a line each.
+  The held-out half was written before any answer was looked at.
+* `python -m benchmarks.localisation.brute_force` confirms the right answers without probe: side B runs with its fault and without, every
+  call of a module is made again in both with the same arguments, and what differs bit by bit is where the fault is. It also
+  prints how many times larger than the pair's own noise the fault is.
+* `--random N` judges N clean pairs that are drawn: model, size, dtype, kernels, batch split, optimizer, clipping, steps, seed.
+* `--share 0.1` takes a tenth, the same one each time; `--cache FOLDER` keeps the recordings for the next run.
+
+The grades exclude each other. *exact*: the module, the phase and the step of the first divergence are right. *parent*: the module directly
+around it, in the right phase and step. *top-3*: the second or third divergence is exact. *other phase*: the module in another phase
+or step. *wrong name*: anything else that was named first. *missed*: aligned, though there is a fault.
+"""
+
+
 def as_json(answers: Iterable[Answer]) -> dict[str, object]:
     """Return everything for a program to read."""
     answers = list(answers)

@@ -33,6 +33,7 @@ NEUTRAL = "tests/torch/test_neutral.py::"
 RECORDED = NEUTRAL + "test_a_recorded_training_is_bitwise_the_same"
 FAULTS = "tests/test_training_faults.py::"
 FAULTS_TORCH = "tests/torch/test_training_faults_torch.py::"
+CHANGING, CHANGING_TORCH = "tests/test_changing_models.py::", "tests/torch/test_changing_models_torch.py::"
 REVIEW = "tests/torch/test_review_torch.py::"
 MODES = REVIEW + "test_the_users_modes_are_left_and_set_back"
 NAMES = "tests/test_hostile_names.py::"
@@ -45,6 +46,7 @@ RUN, RECORDER, UPDATES = PARTS + "run.py", PARTS + "recorder.py", PARTS + "updat
 FORWARD, CALLS, GRADIENTS = PARTS + "forward.py", PARTS + "calls.py", PARTS + "gradients.py"
 MEASURING = PARTS + "measuring.py"
 TORCH, TORCH_STATISTICS = "probe/adapters/torch.py", "probe/adapters/torch_statistics.py"
+TORCH_MODES = "probe/adapters/torch_modes.py"
 WRITER, QUEUE, DISK = "probe/store/writer.py", "probe/store/queue.py", "probe/store/disk.py"
 CREATION = "probe/store/creation.py"
 UNCACHED, SAME_FILE = "probe/store/uncached.py", "tests/test_uncached.py::test_the_file_is_the_same"
@@ -70,20 +72,20 @@ MUTATIONS = (
              '            self._call(output, output is None and _raised())\n',
              '            self._call(output, output is None and _raised())\n            return output.clone() if isinstance(output, torch.Tensor) else None\n',
              REVIEW + "test_no_hook_puts_another_tensor_in_the_place_of_the_users"),
-    Mutation('statistics run with gradients on', SAME, TORCH,
+    Mutation('statistics run with gradients on', SAME, TORCH_MODES,
              '        torch._C._set_grad_enabled(self._grad)\n',
              '        pass\n',
              MODES + "[grad]"),
-    Mutation('autocast is not left', SAME, TORCH,
+    Mutation('autocast is not left', SAME, TORCH_MODES,
              '            torch.set_autocast_enabled(device, False)\n',
              '            pass\n',
              MODES + "[autocast]"),
-    Mutation('inference mode is not left', SAME, TORCH,
+    Mutation('inference mode is not left', SAME, TORCH_MODES,
              '        if torch.is_inference_mode_enabled():\n',
              '        if False:\n',
              MODES + "[inference]"),
     Mutation('gradients stay off after an interrupt', SAME, TORCH,
-             '        _Quiet.end()\n',
+             '        Quiet.end()\n',
              '        pass\n',
              MODES + "[grad]"),
     Mutation('a tensor is changed in place', SAME, TORCH,
@@ -120,9 +122,9 @@ MUTATIONS = (
              '    @guarded\n    def _gradient(',
              '    def _gradient(',
              FAULTS_TORCH + "test_an_exception_in_a_hook_on_a_tensor_does_not_reach_the_training"),
-    Mutation('an exception leaves a hook on a node', FAILS, TORCH,
-             '            except Exception as error:  # noqa: BLE001  out of memory, mostly',
-             '            except ZeroDivisionError as error:  # noqa: BLE001  out of memory, mostly',
+    Mutation('an exception leaves a hook on a node', FAILS, "probe/adapters/contributions.py",
+             '                except Exception as error:  # noqa: BLE001  out of memory, mostly',
+             '                except ZeroDivisionError as error:  # noqa: BLE001  out of memory, mostly',
              REVIEW + "test_an_exception_while_contributions_are_added_up_does_not_reach_the_training"),
     Mutation('an exception leaves the hook before an update', FAILS, UPDATES,
              '    @guarded\n    def before_update(',
@@ -132,7 +134,7 @@ MUTATIONS = (
              '    @guarded\n    def after_update(',
              '    def after_update(',
              FAILING + "[optimizer_state]"),
-    Mutation("an option that cannot be printed ends the optimizer's step", FAILS, TORCH,
+    Mutation("an option that cannot be printed ends the optimizer's step", FAILS, "probe/adapters/base.py",
              "    except Exception:  # noqa: BLE001  a user's object",
              "    except ZeroDivisionError:  # noqa: BLE001  a user's object",
              REVIEW + "test_an_option_of_the_optimizer_that_cannot_be_printed"),
@@ -154,11 +156,11 @@ MUTATIONS = (
     Mutation("new modules are passed over", SAID, PARTS + "contents.py",
              "                modules += self._new_modules(prefix, model)\n",
              "                self._new_modules(prefix, model)\n",
-             FAULTS + "test_models_of_a_list_are_looked_at_each"),
+             CHANGING + "test_models_of_a_list_are_looked_at_each"),
     Mutation("deep containers are dropped silently", SAID, "probe/slots.py",
              '        missed.append((slot or "0", value))\n',
              "        pass\n",
-             FAULTS + "test_deep_nesting_is_told"),
+             "tests/test_depth_and_number.py::test_deep_nesting_is_told"),
     Mutation("an unfinished update is passed over", SAID, RECORDER,
              "        self._updates.end_step()\n",
              "",
@@ -170,7 +172,7 @@ MUTATIONS = (
     Mutation('updates of parameters without memory are tried', SAID, UPDATES,
              ' or not run.adapter.is_tensor(parameter):',
              ':',
-             FAULTS_TORCH + "test_a_model_on_the_meta_device"),
+             CHANGING_TORCH + "test_a_model_on_the_meta_device"),
     Mutation('a view that was changed is passed over', SAID, GRADIENTS,
              '                self.run.note(text, module)\n',
              '                pass\n',
@@ -338,7 +340,7 @@ MUTATIONS = (
              "tests/test_recorder.py::test_parameters_are_always_read"),
     Mutation("a replaced parameter is recorded as it was", VALUES, PARTS + "measuring.py",
              "        if index in run.gone or", "        if",
-             FAULTS + "test_a_parameter_that_was_replaced_is_not_recorded_any_more"),
+             CHANGING + "test_a_parameter_that_was_replaced_is_not_recorded_any_more"),
     Mutation('equality is decided by the address', VALUES, MEASURING,
              'known is not None and known[0]() is tensor and known[1] == version:',
              'known is not None and known[1] == version:',

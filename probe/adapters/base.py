@@ -75,6 +75,16 @@ class Group:
     parameters: list[Parameter]
 
 
+def plain_option(value: object) -> object:
+    """Return an option of a parameter group as the file can hold it: what is not plain by its text."""
+    if isinstance(value, (str, int, float, bool)) or value is None:
+        return value
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001  a user's object; this runs inside the optimizer's step
+        return f"a {type(value).__name__}"
+
+
 class Adapter(abc.ABC):
     """One framework's tensors, modules and hooks.
 

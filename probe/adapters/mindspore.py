@@ -20,7 +20,7 @@ from probe.adapters import mindspore_calls as calls
 from probe.adapters import mindspore_optimizers as optimizers
 from probe.adapters import mindspore_statistics as statistics
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
-from probe.adapters.mindspore_graph import Backwards, Clock, collect, crossings, edge_of, executor
+from probe.adapters.mindspore_graph import GRAPH, Backwards, Clock, edge_of, executor
 from probe.adapters.mindspore_statistics import array_of, name_of, tensor_of
 from probe.layouts import class_names, layout_of
 from probe.records import TensorStats
@@ -176,20 +176,8 @@ class MindSporeAdapter(Adapter):
     def on_call_gradient(
         self, edges: Sequence[object], outputs: Sequence[Tensor], found: Callable[[int, Tensor], None]
     ) -> dict[int, Removal | None]:
-        wanted: dict[Any, list[int]] = {}
-        start = 0
-        for index, given in enumerate(edges):
-            if given is not None:
-                edge, start = given
-                wanted.setdefault(edge, []).append(index)
-        if not wanted:
-            return {}
-        made = [node for node in [tensor._grad_node for tensor in outputs if tensor._requires_grad] if node is not None]
-        return {
-            wanted[edge][0]: collect(places, wanted[edge][0], found)
-            for edge, places in crossings(made, set(wanted), start).items()
-            if len(wanted[edge]) == 1
-        }
+        nodes = (tensor._grad_node for tensor in outputs if tensor._requires_grad)
+        return GRAPH.watch(edges, nodes, found)
 
     def on_parameter_gradients(self, parameters: Sequence[Parameter], ended: Callable[[list[int]], None]) -> Removal:
         self._backwards = Backwards(parameters, ended)

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 from mindspore import Parameter, Tensor
 from mindspore.nn import cell
 
+from probe.adapters.contributions import NODES_LIMIT, Edge, Graph, Place
 from probe.adapters.mindspore_statistics import array_of, tensor_of
 
-_EDGE_LIMIT = 256
 _WEIGHT = 1 << 63
 """weights have sequence numbers from here on: no operation made them"""
-
-Removal = Callable[[], None]
-Edge = tuple[int, int]
-"""(a node's id, the number of its output)"""
 
 executor = cell._pynative_executor
 
@@ -41,77 +37,6 @@ def edge_of(tensor: Tensor) -> Edge | None:
     return None if node is None else (node._unique_id(), tensor._output_index)
 
 
-def crossings(roots: Sequence[Any], wanted: set[Edge], start: int) -> dict[Edge, list[tuple[Any, int]]]:
-    """Find, for each wanted edge, the (node, input number) in the graph of a call that lead to it.
-
-    Only nodes with sequence numbers above ``start`` are walked: the call made them. Where more than _EDGE_LIMIT
-    are met, nothing is returned.
-    """
-    found: dict[Edge, list[tuple[Any, int]]] = {}
-    met: set[int] = set()
-    wanted_nodes = {node for node, _ in wanted}
-
-    def inside(node: Any) -> bool:
-        return node._unique_id() not in wanted_nodes and start < node._sequence_nr() < _WEIGHT
-
-    stack = [root for root in roots if inside(root)]
-    while stack:
-        node = stack.pop()
-        if node._unique_id() in met:
-            continue
-        met.add(node._unique_id())
-        if len(met) > _EDGE_LIMIT:
-            return {}
-        for place, (source, number) in enumerate(node.next_functions):
-            if source is None:
-                continue
-            edge = source._unique_id(), number
-            if edge in wanted:
-                found.setdefault(edge, []).append((node, place))
-            elif inside(source):
-                stack.append(source)
-    return found
-
-
-def collect(places: list[tuple[Any, int]], index: int, found: Callable[[int, Any], None]) -> Removal | None:
-    """Watch the gradients that cross the given places; if they are several, return what reports their sum."""
-    if len(places) == 1:
-        ((node, place),) = places
-        node.register_hook(_crossing(place, functools.partial(found, index)))
-        return None
-    parts: dict[int, Tensor] = {}
-    count = len(places)
-
-    def report() -> None:
-        arrived = [parts[key] for key in sorted(parts)]
-        parts.clear()
-        if arrived:
-            try:
-                total: object = added(arrived)
-            except Exception as error:  # noqa: BLE001  out of memory, mostly; the recorder says what is missing
-                total = error
-            found(index, total)
-
-    def keep(which: int, gradient: Tensor) -> None:
-        parts[which] = gradient
-        if len(parts) == count:
-            report()
-
-    for which, (node, place) in enumerate(places):
-        node.register_hook(_crossing(place, functools.partial(keep, which)))
-    return report
-
-
-def _crossing(place: int, found: Callable[[Tensor], None]) -> Callable[[tuple[Any, ...], tuple[Any, ...]], None]:
-    """Return a hook for a node, which must not hold a node: the two would never be freed."""
-
-    def hook(grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
-        if grad_inputs[place] is not None:
-            found(grad_inputs[place])
-
-    return hook
-
-
 def added(parts: Sequence[Tensor]) -> Tensor:
     """Return the sum of tensors, as a new one; sums of 16-bit numbers are taken in float32."""
     arrays = [array_of(part) for part in parts]
@@ -120,6 +45,40 @@ def added(parts: Sequence[Tensor]) -> Tensor:
     for array in arrays[1:]:
         total += array
     return tensor_of(total.astype(dtype, copy=False))
+
+
+class _Graph(Graph):
+    def crossings(self, roots: list[Any], wanted: Collection[Edge], start: int) -> dict[Edge, list[Place]]:
+        found: dict[Edge, list[Place]] = {}
+        met: set[int] = set()
+        wanted_nodes = {node for node, _ in wanted}
+
+        def inside(node: Any) -> bool:
+            return node._unique_id() not in wanted_nodes and start < node._sequence_nr() < _WEIGHT
+
+        stack = [root for root in roots if inside(root)]
+        while stack:
+            node = stack.pop()
+            if node._unique_id() in met:
+                continue
+            met.add(node._unique_id())
+            if len(met) > NODES_LIMIT:
+                return {}
+            for place, (source, number) in enumerate(node.next_functions):
+                if source is None:
+                    continue
+                edge = source._unique_id(), number
+                if edge in wanted:
+                    found.setdefault(edge, []).append((node, place))
+                elif inside(source):
+                    stack.append(source)
+        return found
+
+    def added(self, parts: Sequence[Tensor]) -> Tensor:
+        return added(parts)
+
+
+GRAPH = _Graph()
 
 
 class Backwards:

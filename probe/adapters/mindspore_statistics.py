@@ -14,20 +14,15 @@ import numpy as np
 from mindspore import Tensor, dtype
 
 from probe import kernel, statistics
+from probe.adapters import memory
 from probe.records import HashKind, TensorStats
 
-_KNOWN_SIZE = 4096
-"""bytes from which on a tensor's statistics are remembered by its hash: equal bytes are passed over once"""
-_KNOWN_LIMIT = 4096
-_XXH3 = HashKind.XXH3_128
 _FLOATS = {"float32", "float64", "bfloat16", "float16"}
 _FLOATS_8 = {"float8_e4m3fn", "float8_e5m2"}
 """what ``asnumpy`` cannot hand out"""
 
 DTYPES = set(kernel.KINDS) | _FLOATS_8 | {"complex64", "complex128"}
 """dtypes that can be recorded"""
-
-_known: dict[tuple[object, ...], TensorStats] = {}
 
 
 @functools.cache
@@ -62,17 +57,7 @@ def measure(tensor: Tensor, order: Sequence[int]) -> TensorStats:
     if plain is None:
         return statistics.measure(array, order)
     kind, address, shape, nbytes = plain
-    order = tuple(order)
-    digest = kernel.digest(address, nbytes)
-    if nbytes < _KNOWN_SIZE:
-        return kernel.stats(address, kind, shape, order, digest, _XXH3)
-    key = (digest, kind, shape, order)
-    stats = _known.get(key)
-    if stats is None:
-        if len(_known) >= _KNOWN_LIMIT:
-            _known.clear()
-        stats = _known[key] = kernel.stats(address, kind, shape, order, digest, _XXH3)
-    return stats
+    return memory.measure(address, kind, shape, nbytes, order)
 
 
 def summarize(tensor: Tensor) -> TensorStats:
@@ -94,10 +79,7 @@ def measure_update(after: Tensor, before: Tensor, order: Sequence[int]) -> tuple
     if one is None or two is None or not alike:
         return name, statistics.measure_update(array, other, order)
     kind, address, shape, nbytes = one
-    stats = kernel.stats(address, kind, shape, tuple(order), bytes(16), HashKind.NONE, two[1])
-    digests = [int.from_bytes(kernel.digest(each, nbytes), "big") for each in (address, two[1])]
-    low_high = [(digest & 0xFFFF_FFFF_FFFF_FFFF, digest >> 64) for digest in digests]
-    return name, statistics.update_hash(stats, *low_high, _XXH3)
+    return name, memory.measure_update(address, two[1], kind, shape, nbytes, order)
 
 
 def _plain(array: np.ndarray) -> tuple[int, int, tuple[int, ...], int] | None:

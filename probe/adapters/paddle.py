@@ -17,6 +17,8 @@ from paddle.nn import Layer
 from probe import kernel
 from probe.adapters import paddle_statistics
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
+from probe.adapters.hooking import CallHook, Removal, all_or_none, nothing
+from probe.adapters.model_configs import config_of
 from probe.adapters.paddle_backward import Backwards, is_running, set_hook
 from probe.adapters.paddle_optimizer import Optimizer, Updates, inner, state_of
 from probe.adapters.paddle_statistics import name_of
@@ -30,8 +32,6 @@ _NUMERIC_FLAGS = ("FLAGS_cudnn_deterministic", "FLAGS_embedding_deterministic", 
 _STATISTICS_OF = {"_BatchNormBase": ("_mean", "_variance"), "BatchNorm": ("_mean", "_variance"),
                   "SpectralNorm": ("weight_u", "weight_v")}  # fmt: skip
 """what stands among the parameters of a class and is none: nobody trains it"""
-
-Removal = Callable[[], None]
 
 
 class PaddleAdapter(Adapter):
@@ -88,11 +88,7 @@ class PaddleAdapter(Adapter):
                 yield f"{path or 'the model'} is compiled (to_static): what runs inside it is not recorded"
 
     def model_config(self, model: Layer) -> dict[str, object]:
-        for _, layer in model.named_sublayers(include_self=True):
-            facts = _plain_facts(getattr(layer, "config", None))
-            if facts:
-                return facts
-        return {}
+        return config_of(model.sublayers(include_self=True))
 
     def environment(self) -> dict[str, object]:
         wanted = [name for name in os.environ if name in _NUMERIC_ENVIRONMENT or name.startswith("FLAGS_")]
@@ -177,9 +173,9 @@ class PaddleAdapter(Adapter):
         after: Callable[[object, bool], None],
     ) -> Removal:
         if module in self._compiled:  # `cautions` has said it
-            return _nothing
+            return nothing
         mine = weakref.ref(module)
-        return _all_or_none(
+        return all_or_none(
             lambda: module.register_forward_pre_hook(_PreHook(mine, before), with_kwargs=True).remove,
             lambda: (
                 module.register_forward_post_hook(_PostHook(mine, after), with_kwargs=True, always_call=True).remove
@@ -268,50 +264,16 @@ def _is_compiled(layer: Layer) -> bool:
     return forward is not None and any(kind.__name__ == "StaticFunction" for kind in type(forward).__mro__)
 
 
-def _all_or_none(*registrations: Callable[[], Removal]) -> Removal:
-    """Set hooks, all of them or, should something interrupt, none; return what takes them off."""
-    removals: list[Removal] = []
-
-    def remove() -> None:
-        for removal in removals:
-            removal()
-
-    try:
-        for register in registrations:
-            removals.append(register())
-        return remove
-    except BaseException:
-        remove()
-        raise
-
-
-class _CallHook:
-    """A hook that belongs to one layer: in copies of it (deepcopy, pickle) it does nothing."""
-
-    def __init__(self, module: Callable[[], object], call: Callable[..., None]) -> None:
-        self._module, self._call = module, call
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _CallHook:
-        return type(self)(_nothing, _nothing)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (_nothing, _nothing)
-
-
-class _PreHook(_CallHook):
+class _PreHook(CallHook):
     def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._module() is module:
             self._call(args, kwargs)
 
 
-class _PostHook(_CallHook):
+class _PostHook(CallHook):
     def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
         if self._module() is module:
             self._call(output, output is None and sys.exc_info()[0] is not None)
-
-
-def _nothing(*args: object) -> None:
-    return None
 
 
 class _Quiet:
@@ -326,17 +288,3 @@ class _Quiet:
     def __exit__(self, *exc: object) -> None:
         if self._tracer is not None:
             self._tracer._has_grad, self._tracer._amp_level = self._before
-
-
-def _plain_facts(config: object) -> dict[str, object]:
-    """Return the plain values of a configuration object (a dict, a dataclass, a PaddleNLP config)."""
-    if config is None or isinstance(config, (str, int, float, bool, type)):
-        return {}
-    to_dict = getattr(config, "to_dict", None)
-    values = config if isinstance(config, dict) else to_dict() if callable(to_dict) else getattr(config, "__dict__", {})
-    simple = (str, int, float, bool, list, tuple, dict, type(None))
-    return {
-        str(key): value
-        for key, value in values.items()
-        if isinstance(value, simple) and not str(key).startswith("_") and len(str(value)) < 2000
-    }

@@ -15,7 +15,7 @@ from typing import Any
 import paddle
 from paddle.optimizer import Optimizer
 
-from probe.adapters.base import Group
+from probe.adapters.base import Group, plain_option
 
 Before = Callable[[list[Group], str], None]
 After = Callable[[list[Group]], None]
@@ -229,12 +229,7 @@ def _number(value: Any) -> Any:
 def _plain(value: object) -> object:
     if isinstance(value, paddle.Tensor):
         return _number(value) if value.size == 1 else f"tensor{tuple(value.shape)}"
-    if isinstance(value, (str, int, float, bool, list)) or value is None:
-        return value
-    try:
-        return repr(value)
-    except Exception:  # noqa: BLE001  a user's object; this runs inside the optimizer's step
-        return f"a {type(value).__name__}"
+    return value if isinstance(value, list) else plain_option(value)
 
 
 def state_of(optimizer: Any, parameter: Any) -> dict[str, Any]:

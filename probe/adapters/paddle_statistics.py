@@ -16,14 +16,10 @@ import numpy as np
 import paddle
 
 from probe import buffers, kernel, statistics
+from probe.adapters import memory
 from probe.records import HashKind, TensorStats
 
-_KNOWN_SIZE = 4096
-"""bytes from which on a tensor's statistics are remembered by its hash: equal bytes are passed over once"""
-_KNOWN_LIMIT = 4096
 _FLOATS = ("float32", "float64", "bfloat16", "float16")
-
-_known: dict[tuple[object, ...], TensorStats] = {}
 
 
 @functools.cache
@@ -56,9 +52,9 @@ def array_of(tensor: paddle.Tensor) -> np.ndarray:
         return np.empty(shape, dtype)
     strides = tuple(tensor.get_strides())
     extent = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    memory = (ctypes.c_ubyte * (extent * dtype.itemsize)).from_address(tensor.data_ptr())
-    memory.owner = tensor
-    return np.ndarray(shape, dtype, memory, strides=tuple(stride * dtype.itemsize for stride in strides))
+    raw = (ctypes.c_ubyte * (extent * dtype.itemsize)).from_address(tensor.data_ptr())
+    raw.owner = tensor
+    return np.ndarray(shape, dtype, raw, strides=tuple(stride * dtype.itemsize for stride in strides))
 
 
 def copy_of(tensor: paddle.Tensor) -> np.ndarray:
@@ -69,8 +65,8 @@ def copy_of(tensor: paddle.Tensor) -> np.ndarray:
     return array
 
 
-class _Memory(NamedTuple):
-    """A tensor in C order, as the compiled loop reads it; a complex one has a last axis of size 2."""
+class _Place(NamedTuple):
+    """Where a tensor in C order lies, as the compiled loop reads it; a complex one has a last axis of size 2."""
 
     address: int
     kind: int
@@ -88,7 +84,7 @@ def _loop_of(dtype: paddle.dtype) -> tuple[int | None, int, tuple[int, ...]]:
     return kernel.KINDS.get(real.name), plain.itemsize, (2,) if plain.kind == "c" else ()
 
 
-def _memory_of(tensor: paddle.Tensor) -> _Memory | None:
+def _place_of(tensor: paddle.Tensor) -> _Place | None:
     """Return where the compiled loop finds a tensor, in a copy if need be; None if there is no loop for it."""
     kind, size, more = _loop_of(tensor.dtype)
     if kind is None or not kernel.AVAILABLE:
@@ -96,49 +92,32 @@ def _memory_of(tensor: paddle.Tensor) -> _Memory | None:
     shape = tuple(tensor.shape)
     nbytes = math.prod(shape) * size
     if tensor.is_contiguous() and is_on_cpu(tensor):
-        return _Memory(tensor.data_ptr(), kind, shape + more, nbytes, tensor)
+        return _Place(tensor.data_ptr(), kind, shape + more, nbytes, tensor)
     array = np.ascontiguousarray(array_of(tensor))
-    return _Memory(array.ctypes.data, kind, shape + more, nbytes, array)
+    return _Place(array.ctypes.data, kind, shape + more, nbytes, array)
 
 
 def measure(tensor: paddle.Tensor, order: Sequence[int] = ()) -> TensorStats:
     """Return all statistics of a tensor, see `probe.statistics.measure`."""
-    memory = _memory_of(tensor)
-    if memory is None:
+    place = _place_of(tensor)
+    if place is None:
         return statistics.measure(array_of(tensor), order)
-    address, kind, shape, nbytes, _ = memory
-    order = tuple(order)
-    digest = kernel.digest(address, nbytes)
-    if nbytes < _KNOWN_SIZE:
-        return kernel.stats(address, kind, shape, order, digest, HashKind.XXH3_128)
-    key = (digest, kind, shape, order)
-    stats = _known.get(key)
-    if stats is None:
-        if len(_known) >= _KNOWN_LIMIT:
-            _known.clear()
-        stats = _known[key] = kernel.stats(address, kind, shape, order, digest, HashKind.XXH3_128)
-    return stats
+    return memory.measure(place.address, place.kind, place.shape, place.nbytes, order)
 
 
 def summarize(tensor: paddle.Tensor) -> TensorStats:
     """Do the same as `measure`, without the hash."""
-    memory = _memory_of(tensor)
-    if memory is None:
+    place = _place_of(tensor)
+    if place is None:
         return statistics.measure(array_of(tensor), (), HashKind.NONE)
-    return kernel.stats(memory.address, memory.kind, memory.shape, (), bytes(16), HashKind.NONE)
+    return kernel.stats(place.address, place.kind, place.shape, (), bytes(16), HashKind.NONE)
 
 
 def measure_update(after: paddle.Tensor, before: paddle.Tensor, order: Sequence[int]) -> tuple[str, TensorStats]:
     """Return the dtype of after − before and its statistics, see `probe.statistics.measure_update`."""
-    new, old = _memory_of(after), _memory_of(before)
+    new, old = _place_of(after), _place_of(before)
     alike = after.dtype == before.dtype and after.shape == before.shape
     if new is None or old is None or not alike or name_of(after.dtype) not in _FLOATS:
         stats = statistics.measure_update(array_of(after), array_of(before), order)
         return "complex128" if name_of(after.dtype).startswith("complex") else "float64", stats
-    stats = kernel.stats(new.address, new.kind, new.shape, tuple(order), bytes(16), HashKind.NONE, old.address)
-    return "float64", statistics.update_hash(stats, _hash(new), _hash(old), HashKind.XXH3_128)
-
-
-def _hash(memory: _Memory) -> tuple[int, int]:
-    digest = int.from_bytes(kernel.digest(memory.address, memory.nbytes), "big")
-    return digest & 0xFFFF_FFFF_FFFF_FFFF, digest >> 64
+    return "float64", memory.measure_update(new.address, old.address, new.kind, new.shape, new.nbytes, order)

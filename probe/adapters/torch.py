@@ -1,11 +1,10 @@
-"""PyTorch: modules, hooks, gradients, optimizers. Tested against 2.13; facts in ``tests/torch/test_facts.py``."""
+"""PyTorch: modules, hooks, gradients, optimizers. Tested against 2.13; facts in ``tests/torch/test_facts_*.py``."""
 
 from __future__ import annotations
 
 import functools
 import os
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -19,18 +18,19 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from probe import buffers, kernel
 from probe.adapters import torch_device, torch_statistics
-from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
+from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts, plain_option
+from probe.adapters.hooking import CallHook, Removal, all_or_none
+from probe.adapters.model_configs import config_of
+from probe.adapters.torch_graph import GRAPH, Backwards, edge_of
+from probe.adapters.torch_modes import Quiet
 from probe.layouts import class_names, layout_of
 from probe.records import HashKind, TensorStats
 
-_EDGE_LIMIT = 256
 _RAW = {1: torch.uint8, 2: torch.int16}
 _NUMERIC_ENVIRONMENT = (
     "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE",
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONHASHSEED", "PYTORCH_CUDA_ALLOC_CONF",
 )  # fmt: skip
-
-Removal = Callable[[], None]
 
 
 class TorchAdapter(Adapter):
@@ -40,7 +40,7 @@ class TorchAdapter(Adapter):
     version = str(torch.__version__)
 
     def __init__(self) -> None:
-        self._backwards: _Backwards | None = None
+        self._backwards: Backwards | None = None
 
     # Models
 
@@ -92,12 +92,7 @@ class TorchAdapter(Adapter):
                 yield f"{name} is lazy: its parameters are not recorded; run one forward before probe.start()"
 
     def model_config(self, model: torch.nn.Module) -> dict[str, object]:
-        for module in model.modules():
-            config = getattr(module, "config", None)
-            facts = _plain_facts(config)
-            if facts:
-                return facts
-        return {}
+        return config_of(model.modules())
 
     def environment(self) -> dict[str, object]:
         facts: dict[str, object] = {
@@ -153,23 +148,23 @@ class TorchAdapter(Adapter):
     def measure(self, tensor: torch.Tensor, axes: Sequence[int]) -> TensorStats:
         stats = torch_statistics.measure_in_place(tensor, axes)
         if stats is None:
-            with _Quiet():
+            with Quiet():
                 stats = torch_statistics.measure(tensor, axes)
         return stats
 
     def settle(self, pending: Sequence[torch_device.Pending]) -> list[TensorStats]:
-        with _Quiet():
+        with Quiet():
             return torch_device.settle(pending)
 
     def summarize(self, tensor: torch.Tensor) -> TensorStats:
         stats = torch_statistics.summarize_in_place(tensor)
         if stats is None:
-            with _Quiet():
+            with Quiet():
                 stats = torch_statistics.measure(tensor, (), HashKind.NONE)
         return stats
 
     def measure_update(self, after: torch.Tensor, before: torch.Tensor, axes: Sequence[int]) -> tuple[str, TensorStats]:
-        with _Quiet():
+        with Quiet():
             return torch_statistics.measure_update(after, before, axes)
 
     def values(self, tensor: torch.Tensor) -> np.ndarray:
@@ -193,10 +188,10 @@ class TorchAdapter(Adapter):
     # Hooks
 
     def quiet(self) -> AbstractContextManager[object]:
-        return _Quiet()
+        return Quiet()
 
     def interrupted(self) -> None:
-        _Quiet.end()
+        Quiet.end()
 
     def context(self) -> CallContext:
         grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
@@ -215,16 +210,16 @@ class TorchAdapter(Adapter):
         if isinstance(module, torch.jit.ScriptModule):
             raise TypeError("a ScriptModule takes no hooks with keyword arguments")
         mine = weakref.ref(module)
-        return _all_or_none(
-            lambda: module.register_forward_pre_hook(_PreHook(mine, before), with_kwargs=True),
-            lambda: module.register_forward_hook(_PostHook(mine, after), with_kwargs=True, always_call=True),
+        return all_or_none(
+            lambda: module.register_forward_pre_hook(_PreHook(mine, before), with_kwargs=True).remove,
+            lambda: module.register_forward_hook(_PostHook(mine, after), with_kwargs=True, always_call=True).remove,
         )
 
     def on_gradient(self, tensor: torch.Tensor, found: Callable[[torch.Tensor], None]) -> Removal | None:
         return tensor.register_hook(found).remove if tensor.requires_grad else None
 
     def graph_edges(self, tensors: Sequence[torch.Tensor]) -> list[object]:
-        edges = [_edge(tensor) if tensor.requires_grad else None for tensor in tensors]
+        edges = [edge_of(tensor) if tensor.requires_grad else None for tensor in tensors]
         start = torch._C._autograd._get_sequence_nr()
         return [None if edge is None else (edge, start) for edge in edges]
 
@@ -234,24 +229,10 @@ class TorchAdapter(Adapter):
         outputs: Sequence[torch.Tensor],
         found: Callable[[int, torch.Tensor], None],
     ) -> dict[int, Removal | None]:
-        wanted: dict[object, list[int]] = {}
-        start = 0
-        for index, given in enumerate(edges):
-            if given is not None:
-                edge, start = given
-                wanted.setdefault(edge, []).append(index)
-        if not wanted:
-            return {}
-        made = [node for node in [tensor.grad_fn for tensor in outputs] if node is not None]
-        possible: dict[int, Removal | None] = {}
-        for edge, places in _crossings(made, wanted, start).items():
-            indices = wanted[edge]
-            if len(indices) == 1:
-                possible[indices[0]] = _collect(places, indices[0], found)
-        return possible
+        return GRAPH.watch(edges, (tensor.grad_fn for tensor in outputs), found)
 
     def on_parameter_gradients(self, parameters: Sequence[torch.Tensor], ended: Callable[[list[int]], None]) -> Removal:
-        self._backwards = _Backwards(parameters, ended)
+        self._backwards = Backwards(parameters, ended)
         return self._backwards.remove
 
     def gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
@@ -280,11 +261,13 @@ class TorchAdapter(Adapter):
                 after(_groups(optimizer))
 
         if optimizer is None:
-            return _all_or_none(
-                lambda: register_optimizer_step_pre_hook(pre_hook), lambda: register_optimizer_step_post_hook(post_hook)
+            return all_or_none(
+                lambda: register_optimizer_step_pre_hook(pre_hook).remove,
+                lambda: register_optimizer_step_post_hook(post_hook).remove,
             )
-        return _all_or_none(
-            lambda: optimizer.register_step_pre_hook(pre_hook), lambda: optimizer.register_step_post_hook(post_hook)
+        return all_or_none(
+            lambda: optimizer.register_step_pre_hook(pre_hook).remove,
+            lambda: optimizer.register_step_post_hook(post_hook).remove,
         )
 
     def optimizer_state(self, optimizer: Optimizer, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -292,112 +275,13 @@ class TorchAdapter(Adapter):
         return {str(key): value for key, value in state.items() if self.is_tensor(value) and value.ndim > 0}
 
 
-class _Backwards:
-    """The backward passes under way, and the parameters that each has given a gradient to.
-
-    Reentrant checkpointing runs backward passes inside one; only when the outermost has ended are gradients whole.
-    """
-
-    def __init__(self, parameters: Sequence[torch.Tensor], ended: Callable[[list[int]], None]) -> None:
-        self._ended = ended
-        self._open: dict[int, set[int]] = {}
-        self._parameters = list(parameters)
-        self._hooked: dict[int, Any] = {}
-        self._stale = True
-        """a parameter may have been unfrozen since the hooks were set"""
-        try:
-            self._hook()
-        except BaseException:
-            self.remove()
-            raise
-
-    @property
-    def unsettled(self) -> bool:
-        """Tell whether there is something to do when a module runs outside of any pass."""
-        return self._stale or bool(self._open)
-
-    def remove(self) -> None:
-        """Take all hooks off."""
-        for handle in self._hooked.values():
-            handle.remove()
-        self._hooked, self._parameters = {}, []
-
-    def seen(self, task: int) -> None:
-        """Take note of the pass in which a module runs: −1 outside of any, when what is still open has failed."""
-        if task < 0:
-            self._open.clear()
-            if self._stale:
-                self._hook()
-        else:
-            self._of(task)
-
-    def _hook(self) -> None:
-        self._stale = False
-        for index, parameter in enumerate(self._parameters):
-            if index not in self._hooked and parameter.is_leaf and parameter.requires_grad:
-                hook = functools.partial(self._arrived, index)
-                self._hooked[index] = parameter.register_post_accumulate_grad_hook(hook)
-
-    def _of(self, task: int) -> set[int]:
-        touched = self._open.get(task)
-        if touched is None:
-            touched = self._open[task] = set()
-            torch.autograd.Variable._execution_engine.queue_callback(lambda: self._at_end(task))
-        return touched
-
-    def _arrived(self, index: int, parameter: torch.Tensor) -> None:
-        self._of(torch._C._current_graph_task_id()).add(index)
-
-    def _at_end(self, task: int) -> None:
-        # queued once more from inside the queue: so it runs behind what DDP put there
-        torch.autograd.Variable._execution_engine.queue_callback(lambda: self._finish(task))
-
-    def _finish(self, task: int) -> None:
-        touched = self._open.pop(task, set())
-        self._stale = True
-        if self._open:
-            next(iter(self._open.values())).update(touched)
-        elif touched:
-            self._ended(sorted(touched))
-
-
-def _all_or_none(*registrations: Callable[[], Any]) -> Removal:
-    """Set hooks, all of them or, should something interrupt, none; return what takes them off."""
-    handles: list[Any] = []
-
-    def remove() -> None:
-        for handle in handles:
-            handle.remove()
-
-    try:
-        for register in registrations:
-            handles.append(register())
-        return remove
-    except BaseException:
-        remove()
-        raise
-
-
-class _CallHook:
-    """A hook that belongs to one module: in copies of it (deepcopy, pickle, ``torch.save``) it does nothing."""
-
-    def __init__(self, module: Callable[[], object], call: Callable[..., None]) -> None:
-        self._module, self._call = module, call
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _CallHook:
-        return type(self)(_nothing, _nothing)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (_nothing, _nothing)
-
-
-class _PreHook(_CallHook):
+class _PreHook(CallHook):
     def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._module() is module and not torch.compiler.is_compiling():
             self._call(args, kwargs)
 
 
-class _PostHook(_CallHook):
+class _PostHook(CallHook):
     def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
         if self._module() is module and not torch.compiler.is_compiling():
             self._call(output, output is None and _raised())
@@ -407,53 +291,6 @@ def _raised() -> bool:
     """Tell whether a forward was left by an exception; checkpointing ends its second pass early by one of its own."""
     error = sys.exc_info()[0]
     return error is not None and error.__name__ != "_StopRecomputationError"
-
-
-def _nothing(*args: object) -> None:
-    return None
-
-
-class _Quiet:
-    """No graph, no autocast, no inference-only tensors, for the recorder's own operations.
-
-    What an interrupt kept from being set back, `_Quiet.end` sets back: PyTorch's own context managers cannot.
-    """
-
-    _open = threading.local()
-
-    def __init__(self, grad: bool = False) -> None:
-        self._grad, self._grad_before = grad, torch.is_grad_enabled()
-        self._inference: Any = None
-        self._autocast = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
-
-    def __enter__(self) -> None:
-        vars(self._open).setdefault("all", []).append(self)
-        if torch.is_inference_mode_enabled():
-            self._inference = torch._C._InferenceMode(False)  # from here on it is off
-        torch._C._set_grad_enabled(self._grad)
-        for device in self._autocast:
-            torch.set_autocast_enabled(device, False)
-
-    def __exit__(self, *exc: object) -> None:
-        self._set_back()
-        if self in self._open.all:
-            self._open.all.remove(self)
-
-    def _set_back(self) -> None:
-        """Do it; doing it twice does no harm."""
-        for device in self._autocast:
-            torch.set_autocast_enabled(device, True)
-        torch._C._set_grad_enabled(self._grad_before)
-        if self._inference is not None:
-            self._inference.__exit__(None, None, None)
-
-    @classmethod
-    def end(cls) -> None:
-        """Set back what this thread's interrupted ones have left."""
-        left = vars(cls._open).get("all", [])
-        while left:
-            left[-1]._set_back()
-            left.pop()
 
 
 @functools.cache
@@ -470,87 +307,6 @@ def _autocast() -> str:
         if torch.is_autocast_enabled(device):
             return _name_of(torch.get_autocast_dtype(device))
     return ""
-
-
-def _edge(tensor: torch.Tensor) -> tuple[object, int]:
-    """Return (node, output number) that a tensor stands for in the graph; for a leaf, its accumulator."""
-    node = tensor.grad_fn
-    if node is not None:
-        return node, tensor.output_nr
-    with _Quiet(grad=True):
-        return tensor.view_as(tensor).grad_fn.next_functions[0]
-
-
-def _crossings(roots: list[Any], wanted: dict[object, list[int]], start: int) -> dict[object, list[tuple[Any, int]]]:
-    """Find, for each wanted edge, the (node, input number) in the graph of a call that lead to it.
-
-    Only nodes with sequence numbers from ``start`` on are walked: the call made them. Where more than _EDGE_LIMIT
-    are met, nothing is returned.
-    """
-    found: dict[object, list[tuple[Any, int]]] = {}
-    met: set[Any] = set()
-    wanted_nodes = {node for node, _ in wanted}
-    stack = [root for root in roots if root not in wanted_nodes and root._sequence_nr() >= start]
-    while stack:
-        node = stack.pop()
-        if node in met:
-            continue
-        met.add(node)
-        if len(met) > _EDGE_LIMIT:
-            return {}
-        for place, edge in enumerate(node.next_functions):
-            if edge in wanted:
-                found.setdefault(edge, []).append((node, place))
-            elif edge[0] is not None and edge[0] not in wanted_nodes and edge[0]._sequence_nr() >= start:
-                stack.append(edge[0])
-    return found
-
-
-def _collect(places: list[tuple[Any, int]], index: int, found: Callable[[int, torch.Tensor], None]) -> Removal | None:
-    """Watch the gradients that cross the given places; if they are several, return what reports their sum."""
-    if len(places) == 1:
-        ((node, place),) = places
-        node.register_hook(_crossing(place, functools.partial(found, index)))
-        return None
-    parts: dict[int, torch.Tensor] = {}
-    count = len(places)
-
-    def report() -> None:
-        arrived = [parts[key] for key in sorted(parts)]
-        parts.clear()
-        if arrived:
-            try:
-                total: object = _sum(arrived)
-            except Exception as error:  # noqa: BLE001  out of memory, mostly; the recorder says what is missing
-                total = error
-            found(index, total)
-
-    def keep(which: int, gradient: torch.Tensor) -> None:
-        parts[which] = gradient.detach()
-        if len(parts) == count:
-            report()
-
-    for which, (node, place) in enumerate(places):
-        node.register_hook(_crossing(place, functools.partial(keep, which)))
-    return report
-
-
-def _crossing(place: int, found: Callable[[torch.Tensor], None]) -> Callable[[tuple[Any, ...], tuple[Any, ...]], None]:
-    """Return a hook for a node, which must not hold a node: the two would never be freed."""
-
-    def hook(grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
-        if grad_inputs[place] is not None:
-            found(grad_inputs[place])
-
-    return hook
-
-
-def _sum(parts: list[torch.Tensor]) -> torch.Tensor:
-    with _Quiet():
-        total = parts[0].to(torch.promote_types(parts[0].dtype, torch.float32))
-        for part in parts[1:]:
-            total = total + part
-        return total.to(parts[0].dtype)
 
 
 def _groups(optimizer: Optimizer) -> list[Group]:
@@ -574,23 +330,4 @@ def _plain(value: object) -> object:
         return float(value) if value.numel() == 1 else f"tensor{tuple(value.shape)}"
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    if isinstance(value, (str, int, float, bool)) or value is None:
-        return value
-    try:
-        return repr(value)
-    except Exception:  # noqa: BLE001  a user's object; this runs inside the optimizer's step
-        return f"a {type(value).__name__}"
-
-
-def _plain_facts(config: object) -> dict[str, object]:
-    """Return the plain values of a configuration object (a dict, a dataclass, a transformers config)."""
-    if config is None or isinstance(config, (str, int, float, bool, type)):
-        return {}
-    to_dict = getattr(config, "to_dict", None)
-    values = config if isinstance(config, dict) else to_dict() if callable(to_dict) else getattr(config, "__dict__", {})
-    simple = (str, int, float, bool, list, tuple, dict, type(None))
-    return {
-        str(key): value
-        for key, value in values.items()
-        if isinstance(value, simple) and not str(key).startswith("_") and len(str(value)) < 2000
-    }
+    return plain_option(value)

@@ -13,6 +13,7 @@ import torch
 import xxhash
 
 from probe import kernel
+from probe.adapters import memory
 from probe.adapters.torch_device import Pending, measure_on_device
 from probe.adapters.torch_operations import INTEGERS, blocks, integer_signs, sketch_of, weighted_sums
 from probe.records import HashKind, TensorStats
@@ -25,13 +26,6 @@ _WITHOUT_FLOAT64 = ("mps", "npu")
 """devices whose tensors are copied to the CPU to be measured"""
 _FLOATS = {torch.float32, torch.float64, torch.bfloat16, torch.float16}
 _KINDS = {getattr(torch, name): kind for name, kind in kernel.KINDS.items()}
-
-_KNOWN_SIZE = 4096
-"""bytes from which on a tensor's statistics are remembered by its hash: equal bytes are passed over once"""
-_KNOWN_LIMIT = 4096
-
-_XXH3 = HashKind.XXH3_128
-_known: dict[tuple[object, ...], TensorStats] = {}
 
 
 def measure(
@@ -65,17 +59,7 @@ def measure_in_place(tensor: torch.Tensor, order: Sequence[int]) -> TensorStats 
     kind = _KINDS.get(tensor.dtype)
     if kind is None or not _lies_plain(tensor):
         return None
-    address, nbytes, shape, order = tensor.data_ptr(), tensor.nbytes, tensor.shape, tuple(order)
-    digest = kernel.digest(address, nbytes)
-    if nbytes < _KNOWN_SIZE:
-        return kernel.stats(address, kind, shape, order, digest, _XXH3)
-    key = (digest, kind, shape, order)
-    stats = _known.get(key)
-    if stats is None:
-        if len(_known) >= _KNOWN_LIMIT:
-            _known.clear()
-        stats = _known[key] = kernel.stats(address, kind, shape, order, digest, _XXH3)
-    return stats
+    return memory.measure(tensor.data_ptr(), kind, tensor.shape, tensor.nbytes, order)
 
 
 def summarize_in_place(tensor: torch.Tensor) -> TensorStats | None:
@@ -99,12 +83,9 @@ def measure_update(
         return name, measure_on_device(after.to(wide) - before.to(wide), order, HashKind.WSUM64, (before, after))
     alike = after.dtype == before.dtype and after.shape == before.shape
     if alike and after.dtype in _FLOATS and _lies_plain(after) and _lies_plain(before):
-        loop = _KINDS[after.dtype]
-        stats = kernel.stats(
-            after.data_ptr(), loop, after.shape, tuple(order), bytes(16), HashKind.NONE, before.data_ptr()
-        )
-    else:
-        stats = _measure_by_operations(after.to(wide) - before.to(wide), order, HashKind.NONE)
+        kind = _KINDS[after.dtype]
+        return name, memory.measure_update(after.data_ptr(), before.data_ptr(), kind, after.shape, after.nbytes, order)
+    stats = _measure_by_operations(after.to(wide) - before.to(wide), order, HashKind.NONE)
     kind = HashKind.XXH3_128
     return name, update_hash(stats, _hash(after, kind), _hash(before, kind), kind)
 
@@ -147,12 +128,9 @@ def _hash(tensor: torch.Tensor, kind: HashKind) -> tuple[int, int]:
         low, high = (word % (1 << 64) for word in weighted_sums(tensor).tolist())
         return low, high
     if not tensor.is_conj() and _lies_plain(tensor):
-        return _halves(int.from_bytes(kernel.digest(tensor.data_ptr(), tensor.nbytes), "big"))
+        return memory.hash_of(tensor.data_ptr(), tensor.nbytes)
     flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).cpu()
-    return _halves(xxhash.xxh3_128_intdigest(flat.view(torch.uint8).numpy().data if flat.numel() else b""))
-
-
-def _halves(digest: int) -> tuple[int, int]:
+    digest = xxhash.xxh3_128_intdigest(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
     return digest & 0xFFFF_FFFF_FFFF_FFFF, digest >> 64
 
 

@@ -286,9 +286,10 @@ class Charger(Ledger):
         """Blame the only unmatched module that was called since the last good event, if there is just one."""
         matching = self.pairs.matching
         mine = [loose for loose in self._between(caller, before) if loose.module not in matching.ignored_a]
+        since_b = self._last_good_b.get(caller, caller.begin_b)
         theirs = [
             loose for loose in caller.loose_b
-            if loose.begin < before_b and loose.module not in matching.ignored_b and not self._is_noop_b(loose)
+            if since_b <= loose.begin < before_b and loose.module not in matching.ignored_b and not self._is_noop_b(loose)
         ]  # fmt: skip
         if len(mine) == 1 and not theirs:
             side, loose, missing = "A", mine[0], "B"

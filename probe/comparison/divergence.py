@@ -11,6 +11,7 @@ from typing import Any
 
 from probe.comparison.bundles import join_parts
 from probe.comparison.events import ONE_SIDED, Event, StepPairs
+from probe.comparison.flow import passes
 from probe.comparison.given import GivenTally, differing_batches
 from probe.comparison.guards import Guards, grouped, uncompared_weights
 from probe.comparison.known_differences import KnownDifferences
@@ -117,6 +118,7 @@ def compare(
     mapping: str | Path | Mapping[str, Any] | None = None,
     *,
     direction: str | None = None,
+    strict: bool = False,
     min_coverage: float = MIN_COVERAGE,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -130,6 +132,8 @@ def compare(
         a layer mapping: a YAML file, the name of one that comes with probe, a dict, or None
     direction
         ``"a-to-b"`` or ``"b-to-a"``: which side the mapping is written from; found out when None
+    strict
+        a line of the mapping that does nothing is an error, not a warning
     min_coverage
         below this share of paired module calls, "aligned" becomes "undecided"
     progress
@@ -149,7 +153,7 @@ def compare(
         first.require_steps()
         second.require_steps()
         return _Run(first, second).compared(
-            parsed, None if direction is None else _direction(direction), min_coverage, progress
+            parsed, None if direction is None else _direction(direction), strict, min_coverage, progress
         )
 
 
@@ -185,12 +189,12 @@ class _Run:
         self.loose_b: dict[str, int] = {}
 
     def compared(
-        self, mapping: Any, direction: Direction | None, min_coverage: float, progress: Progress | None
+        self, mapping: Any, direction: Direction | None, strict: bool, min_coverage: float, progress: Progress | None
     ) -> Comparison:
         weights = (_weights(self.a, self.tree_a), _weights(self.b, self.tree_b))
         sides = [Known(tree, side.parameters, side.info.model_config)
                  for tree, side in ((self.tree_a, self.a), (self.tree_b, self.b))]  # fmt: skip
-        matching = completed(match(*sides, mapping, *weights, direction), self.a, self.b)
+        matching = completed(match(*sides, mapping, *weights, direction, strict), self.a, self.b)
         self.warnings += matching.warnings
         steps = self._guard()
         state = State()
@@ -235,11 +239,13 @@ class _Run:
         walk = StepWalk(pairs, state, self.tree_a)
         walk.judge_init()
         if pairs.same_micros:
-            for micro in pairs.micros_a:
+            for micro, is_backward in passes(pairs):
+                if is_backward:
+                    walk.judge_backward(micro)
+                    continue
                 walk.judge_forward(micro)
                 if micro == pairs.micros_a[-1]:
                     walk.judge_loss(self.a.scalars_of(pairs.step), self.b.scalars_of(pairs.step_b))
-                walk.judge_backward(micro)
             for micro in sorted({node.micro for node in pairs.nodes.values() if node.micro < 0}, reverse=True):
                 walk.judge_forward(micro)
             if not pairs.micros_a:

@@ -131,6 +131,14 @@ class Rows:
         return any(kind is role and any(slot.startswith(prefix) for slot in slots)
                    for (_, kind), slots in self.by_key.items())  # fmt: skip
 
+    def by_module(self, role: Role) -> dict[int, list[int]]:
+        """Return the rows of a role of all calls, by module."""
+        found: dict[int, list[int]] = {}
+        for ((_, module, _), kind), slots in self.by_key.items():
+            if kind is role:
+                found.setdefault(module, []).extend(row for rows in slots.values() for row in rows)
+        return found
+
     def get(self, key: Key, role: Role) -> dict[str, list[int]]:
         """Return rows by slot."""
         return self.by_key.get((key, role), {})

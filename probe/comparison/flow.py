@@ -7,6 +7,7 @@ their hash in A's recording.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from probe.comparison.events import Event, Node, StepPairs
@@ -51,12 +52,16 @@ class Flow:
         use = self.use_of(node, event) if event.role is not Role.GRAD_INPUT else None
         return (recorded if use is None else max(recorded, -use.first)), self._depth(node)
 
-    def use_of(self, node: Node, event: Event) -> Use | None:
-        """Return the tensor that a gradient belongs to, where its values were recorded."""
+    def digest_of(self, node: Node, event: Event) -> object:
+        """Return the hash of the tensor that a gradient belongs to, None where it was not recorded."""
         role = Role.OUTPUT if event.role is Role.GRAD_OUTPUT else Role.INPUT
         key = (node.micro, self._pairs.matching.pairs[node.pair].a, node.call)
         rows = self._pairs.rows_a.get(key, role).get(event.slot_a)
-        digest = self._pairs.a.digest(rows[0]) if rows else None
+        return self._pairs.a.digest(rows[0]) if rows else None
+
+    def use_of(self, node: Node, event: Event) -> Use | None:
+        """Return the tensor that a gradient belongs to, where its values were recorded."""
+        digest = self.digest_of(node, event)
         return None if digest is None else self._uses.get(digest)
 
     def culprit(self, node: Node, use: Use | None) -> Node | None:
@@ -89,21 +94,19 @@ class Flow:
         children = [other for other in self._pairs.nodes.values() if other.parent is node]
         if node.loose_a or not children:
             return False
-        made = {digest for child in children for digest in self._digests(child, Role.OUTPUT)}
-        given = self._digests(node, Role.INPUT)
-        taken = {digest for child in children for digest in self._digests(child, Role.INPUT)}
-        return self._digests(node, Role.OUTPUT) <= made and taken <= made | given
-
-    def _digests(self, node: Node, role: Role) -> set[object]:
-        key = (node.micro, self._pairs.matching.pairs[node.pair].a, node.call)
-        return {self._pairs.a.digest(rows[0]) for rows in self._pairs.rows_a.get(key, role).values()}
+        made = {digest for child in children for digest in digests(self._pairs, child, Role.OUTPUT)}
+        given = digests(self._pairs, node, Role.INPUT)
+        taken = {digest for child in children for digest in digests(self._pairs, child, Role.INPUT)}
+        return digests(self._pairs, node, Role.OUTPUT) <= made and taken <= made | given
 
     def _unknown_leaves(self, use: Use) -> list[Node]:
-        """Return the leaves that were given the tensor and of which it is not known what they passed back."""
+        """Return the leaves that were given the tensor and of which it is not known what they passed back, on either side."""
         found = []
         for consumer, slot in use.consumers:
-            key = (consumer.micro, self._pairs.matching.pairs[consumer.pair].a, consumer.call)
-            if not self._is_container(consumer) and slot not in self._pairs.rows_a.get(key, Role.GRAD_INPUT):
+            pair = self._pairs.matching.pairs[consumer.pair]
+            rows_a = self._pairs.rows_a.get((consumer.micro, pair.a, consumer.call), Role.GRAD_INPUT)
+            rows_b = self._pairs.rows_b.get((consumer.micro, pair.b, consumer.call), Role.GRAD_INPUT)
+            if not self._is_container(consumer) and (slot not in rows_a or not rows_b):
                 found.append(consumer)
         return found
 
@@ -113,6 +116,40 @@ class Flow:
 
     def _depth(self, node: Node) -> int:
         return sum(1 for _ in node.ancestors())
+
+
+def passes(pairs: StepPairs) -> Iterator[tuple[int, bool]]:
+    """Yield the micro-batches forward (False) and backward (True), in the order of cause.
+
+    What one model returned may be given to another one, in a later micro-batch: its gradient comes from there.
+    """
+    waiting: list[int] = []
+    fed_by = _feeding(pairs)
+    for micro in pairs.micros_a:
+        yield micro, False
+        waiting.append(micro)
+        while waiting and not any(waiting[-1] in sources for later, sources in fed_by.items() if later > micro):
+            yield waiting.pop(), True
+    yield from ((micro, True) for micro in reversed(waiting))
+
+
+def _feeding(pairs: StepPairs) -> dict[int, set[int]]:
+    """Return for a micro-batch the earlier ones of which it was given, as an input of a whole model, what they returned."""
+    tops = [node for node in pairs.nodes.values() if node.parent is None and node.micro >= 0]
+    made: dict[object, int] = {}
+    for node in tops:
+        made.update(dict.fromkeys(digests(pairs, node, Role.OUTPUT), node.micro))
+    found = {node.micro: set[int]() for node in tops}
+    for node in tops:
+        given = digests(pairs, node, Role.INPUT)
+        found[node.micro] |= {micro for digest, micro in made.items() if micro < node.micro and digest in given}
+    return found
+
+
+def digests(pairs: StepPairs, node: Node, role: Role) -> set[object]:
+    """Return the hashes of what a call of A was given, or returned."""
+    key = (node.micro, pairs.matching.pairs[node.pair].a, node.call)
+    return {pairs.a.digest(rows[0]) for rows in pairs.rows_a.get(key, role).values()}
 
 
 def _outermost(nodes: list[Node]) -> list[Node]:

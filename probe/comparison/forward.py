@@ -181,8 +181,8 @@ class ForwardWalk(BufferWalk):
 
     def judge_forward(self, micro: int) -> None:
         """Judge what the modules of a micro-batch were given and returned."""
-        self._forward = {None: Level()}
-        self._last_good = {}
+        self._forward[None] = Level()
+        self._last_good, self._last_good_b = {}, {}
         self._with_inputs = set()
         events = [*self.pairs.node_events(micro, backward=False), *given_otherwise(self.pairs, micro),
                   *logged_apart(self.pairs, micro)]  # fmt: skip
@@ -338,11 +338,11 @@ class ForwardWalk(BufferWalk):
             if wrong:
                 context.add(error, own_u)
             else:
-                self._last_good[node.parent] = node.begin
+                self._last_good[node.parent], self._last_good_b[node.parent] = node.begin, node.begin_b
         else:
             self._context(node.parent).add(error, own_u)
             if not wrong:
-                self._last_good[node.parent] = node.end
+                self._last_good[node.parent], self._last_good_b[node.parent] = node.end, node.end_b
 
     def _leave_open(self, node: Node, event: Event, context: Level) -> None:
         """Two tensors cannot be compared: a wrong size is a finding, what may be permuted is a doubt, both hide the rest."""

@@ -93,10 +93,13 @@ class Ledger:
         self._forward: dict[Node | None, Level] = {}
         self._own: dict[int, Level] = {}
         self._backward: dict[Node | None, Level] = {}
+        self._passed_back: dict[object, Level] = {}
+        """errors of what whole models passed back to their inputs, by the hash of the input"""
         self._arrived: dict[int, Level] = {}
         """errors of the gradients of a pair's outputs, over all calls"""
         self._grad_norm: dict[int, float] = {}
         self._last_good: dict[Node | None, int] = {}
+        self._last_good_b: dict[Node | None, int] = {}
         self._with_inputs: set[Node] = set()
         """calls of which an input was compared"""
         self._unknown: dict[int, set[str]] = {}

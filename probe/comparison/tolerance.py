@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-_SIXTEEN_BIT = 2.0**-20
+SIXTEEN_BIT = 2.0**-20
 """unit roundoffs above this are those of 16-bit (or narrower) dtypes"""
 
 
@@ -27,7 +27,7 @@ class Rule:
 
     def limit(self, u: float, sources: float) -> float:
         """Return the largest error that is still noise, for unit roundoff ``u`` and the sources' largest error."""
-        k = self.k16 if u > _SIXTEEN_BIT else self.k
+        k = self.k16 if u > SIXTEEN_BIT else self.k
         return max(k * u, self.gain * sources)
 
 

@@ -91,13 +91,14 @@ class UpdateJudge:
     def _used_gradients(self) -> list[_Fault]:
         faults = []
         unjudged: list[tuple[float, float, float]] = []
+        together = self._error_together()
         for event in self._two_sided(Role.PARAM_GRAD):
             metrics = event.metrics
             assert metrics is not None
             key = (event.pair, event.slot_a)
             raw = self.state.gradients.get(key)
             u = self.walk.u(event)
-            limit = tolerance.USED.limit(u, raw if raw is not None else 1.0)
+            limit = tolerance.USED.limit(u, max(raw, together) if raw is not None else 1.0)
             wrong = metrics.is_known and raw is not None and raw <= 0.1 and metrics.rel_l2 > limit
             if self.walk.settle(event, limit, wrong, raw or 0.0):
                 text = "the gradient that backward left agrees, the one that the optimizer used differs"
@@ -109,6 +110,16 @@ class UpdateJudge:
             self.state.gradients[key] = metrics.rel_l2 if metrics.is_known else 1.0
         self._doubt_unjudged(unjudged)
         return faults
+
+    def _error_together(self) -> float:
+        """Return the error of all gradients as backward left them, as one vector: clipping divides each by that one's norm."""
+        parts = []
+        for event in (j.event for j in self.walk.events if j.event.phase is Phase.GRADIENT):
+            if event.metrics is not None and math.isfinite(event.metrics.rel_l2):
+                norm = max(event.metrics.norm_a, event.metrics.norm_b)
+                parts.append((event.metrics.rel_l2 * norm, norm))
+        total = math.hypot(*(norm for _, norm in parts))
+        return math.hypot(*(error for error, _ in parts)) / total if total else 0.0
 
     def _doubt_unjudged(self, parts: list[tuple[float, float, float]]) -> None:
         """Gradients that nothing else was recorded of can be told to differ, but not why."""
@@ -264,7 +275,7 @@ class UpdateJudge:
         judged = {self._parameter(e) for e in settled if e.phase is Phase.UPDATE and e.role is role}
         concerned = {self._parameter(fault.event) for fault in faults}
         judged |= concerned
-        if len(concerned) > max(2, tolerance.MOST * len(judged)):
+        if len(concerned) > max(2, tolerance.MOST * len(judged)) or self._are_set_alike(concerned, len(judged)):
             self._report_all(faults, f"the {plural} of {len(concerned)} of {len(judged)} parameters differ")
             return
         for fault in faults:
@@ -273,6 +284,12 @@ class UpdateJudge:
             refs = self.walk.refs(fault.event.pair, None, fault.event.slot_a or fault.event.slot_b,
                                    fault.event.slot_b or fault.event.slot_a)  # fmt: skip
             self._append(fault, refs, (fault.text,), hint)
+
+    def _are_set_alike(self, concerned: set[ParameterKey], judged: int) -> bool:
+        """Tell whether what is set differently for these parameters is so for most of all; it does not show in each."""
+        differences = {self.settings[key][1:] if key in self.settings else () for key in concerned}
+        alike = [each for each in self.settings.values() if each[1:] in differences]
+        return len(differences) == 1 and len(concerned) > 1 and len(alike) > max(2, tolerance.MOST * judged)
 
     def _report_all(self, faults: list[_Fault], text: str) -> None:
         """One finding for the optimizer as a whole."""

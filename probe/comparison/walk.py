@@ -7,18 +7,27 @@ computes, `probe.comparison.updates` for what the optimizer does with it.
 
 from __future__ import annotations
 
+import functools
 import math
+from fnmatch import fnmatchcase
 
 from probe.comparison import tolerance
-from probe.comparison.events import Event, Node
+from probe.comparison.events import Event, Node, Rows
 from probe.comparison.flow import Flow
 from probe.comparison.forward import ForwardWalk
 from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.parts import without_gradient
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.scaling import common_factor, factor_of, meaning_of, scaling_text
+from probe.comparison.side import Side, kind_of
 from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
+from probe.statistics import unit_roundoff
+
+_KINKS = ("*ReLU*", "*MaxPool*", "Hard*", "*shrink", "Threshold")
+"""classes whose derivative jumps"""
+_PARALLEL = 0.9
+"""from this cosine between error and value on, the error is a multiple of the value"""
 
 
 class StepWalk(ForwardWalk):
@@ -30,7 +39,7 @@ class StepWalk(ForwardWalk):
         """Judge the gradients that ran back through the modules of a micro-batch."""
         self._backward = {None: Level()}
         for node, level in self._forward.items():
-            if node is None or node.parent is None:
+            if node is None or (node.micro == micro and node.parent is None):
                 self._backward[None].merge(level)
         self._flow = Flow(self.pairs, micro)
         events = [(n, e) for n, e in self.pairs.node_events(micro, backward=True) if e.metrics is not None]
@@ -90,8 +99,11 @@ class StepWalk(ForwardWalk):
         sources.merge(self._forward.get(node, Level()))
         if node.parent is not None:
             sources.merge(self._forward.get(node.parent, Level()))
+        digest = self._flow.digest_of(node, event) if node.parent is None else None
+        if digest is not None and event.role is Role.GRAD_OUTPUT:
+            sources.merge(self._passed_back.get(digest, Level()))
         u = max(self.u(event), sources.u)
-        limit = tolerance.BACKWARD.limit(u, sources.error)
+        limit = max(tolerance.BACKWARD.limit(u, sources.error), self._limit_at_a_kink(node, event))
         wrong = self.settle(event, limit, metrics.rel_l2 > limit and not sources.tainted, sources.error)
         if wrong:
             self._charge_gradient(node, event)
@@ -99,9 +111,28 @@ class StepWalk(ForwardWalk):
         if self.pairs.is_lower_bound(event):
             own.add(sources.error, 0.0)
         self._backward.setdefault(node.parent, Level()).merge(own)
+        if digest is not None and event.role is not Role.GRAD_OUTPUT:
+            self._passed_back.setdefault(digest, Level()).merge(own)
         if event.role is Role.GRAD_OUTPUT:
             self._backward.setdefault(node, Level()).merge(own)
             self._arrived.setdefault(node.pair, Level()).merge(own)
+
+    def _limit_at_a_kink(self, node: Node, event: Event) -> float:
+        """Return the largest error that is noise behind a function with a kink, 0.0 behind others.
+
+        Elements nearer to the kink than the forward error are passed back on one side only: a share of them that is about
+        that error, at least one. It is no such error if it is a multiple of the gradient.
+        """
+        forward = self._forward.get(node)
+        assert event.metrics is not None
+        classes = self._classes(event.pair)
+        is_kink = any(fnmatchcase(classes[0], pattern) for pattern in _KINKS)
+        if event.role is Role.GRAD_OUTPUT or not is_kink or forward is None or not forward.error:
+            return 0.0
+        if not abs(event.metrics.coherence) < _PARALLEL:
+            return 0.0
+        size = math.prod(self.pairs.a.shapes[event.row_a])
+        return 2 * math.sqrt(max(forward.error, 1 / max(1, size)))
 
     def _charge_gradient(self, node: Node, event: Event) -> None:
         assert event.metrics is not None
@@ -147,6 +178,16 @@ class StepWalk(ForwardWalk):
         if events and not both:
             self.warnings.append("parameter gradients were recorded on one side only: they are not compared")
             return
+        if not self._arrived and self._coarsest > tolerance.SIXTEEN_BIT and self._are_routed_otherwise():
+            self.warnings.append(
+                "the batch was split otherwise, and rounding has sent some elements another way (routing to experts): "
+                "parameter gradients are not judged"
+            )
+            for event in both:
+                assert event.metrics is not None
+                self.settle(event, math.nan, False, verdict="not judged")
+                self.state.gradients[event.pair, event.slot_a] = event.metrics.rel_l2
+            return
         self._look_for_common_factor(both)
         owners = self.owners
         found = [event for event in both if self._judge_parameter_gradient(event, owners)]
@@ -177,14 +218,51 @@ class StepWalk(ForwardWalk):
         pairs = owners.get((event.pair, event.slot_a), [event.pair])
         own = max(metrics.norm_a, metrics.norm_b)
         self.state.gradients[event.pair, event.slot_a] = metrics.rel_l2
-        scale = max(own, math.sqrt(sum(self._grad_norm.get(pair, 0.0) ** 2 for pair in pairs)))
+        scale = max(own, math.hypot(*map(self._norm_that_arrived, pairs)))
         error = metrics.rel_l2 * own / scale if scale and own else metrics.rel_l2
         sources = self._sources_of_gradient(pairs)
-        u = max(self.u(event), sources.u)
-        floor = 16 * u if not self._arrived else 0.0
-        limit = tolerance.GRADIENT.limit(u, max(sources.error, floor))
+        u = max(self.u(event), sources.u, 0.0 if self._arrived else self._coarsest)
+        floor = 16 * u if not self._arrived and u <= tolerance.SIXTEEN_BIT else 0.0
+        weights = self.state.worst.error if not self._arrived else 0.0
+        limit = tolerance.GRADIENT.limit(u, max(sources.error, floor, weights))
         wrong = error > limit and not sources.tainted
         return self.settle(event, limit, wrong, sources.error, error=error)
+
+    def _norm_that_arrived(self, pair: int) -> float:
+        """Return the norm of all gradients at a module's outputs, whether they were compared or only recorded."""
+        if pair in self._grad_norm:
+            return self._grad_norm[pair]
+        modules = self.pairs.matching.pairs[pair]
+        return max(self._recorded_norms[0].get(modules.a, 0.0), self._recorded_norms[1].get(modules.b, 0.0))
+
+    @functools.cached_property
+    def _recorded_norms(self) -> tuple[dict[int, float], dict[int, float]]:
+        """For each side, the norm of all gradients at a module's outputs, by module."""
+        sides = (self.pairs.a, self.pairs.rows_a), (self.pairs.b, self.pairs.rows_b)
+        a, b = (
+            {
+                module: math.hypot(*(side.columns["norm"][row] for row in taken))
+                for module, taken in rows.by_module(Role.GRAD_OUTPUT).items()
+            }
+            for side, rows in sides
+        )
+        return a, b
+
+    def _are_routed_otherwise(self) -> bool:
+        """Tell whether integers that modules returned do not add up to the same over all micro-batches."""
+        a, b = _sums(self.pairs.a, self.pairs.rows_a), _sums(self.pairs.b, self.pairs.rows_b)
+        return any(a.get(pair.a) != b.get(pair.b) for pair in self.pairs.matching.pairs)
+
+    @functools.cached_property
+    def _coarsest(self) -> float:
+        """The unit roundoff of the least precise dtype that anything was computed in on either side."""
+        dtypes = {
+            dtype
+            for side in (self.pairs.a, self.pairs.b)
+            for dtype, role in zip(side.dtypes, side.columns["role"], strict=True)
+            if role in (Role.OUTPUT, Role.GRAD_OUTPUT)
+        }
+        return max(map(unit_roundoff, dtypes), default=0.0)
 
     def _sources_of_gradient(self, pairs: list[int]) -> Level:
         """Return the errors of what the gradient of a parameter of these pairs of modules was computed from."""
@@ -242,3 +320,14 @@ class StepWalk(ForwardWalk):
 
 
 _BLIND = "the backward pass was not compared, so which of them comes first is not known"
+
+
+def _sums(side: Side, rows: Rows) -> dict[int, tuple[int, int]]:
+    """Return how many integers each module returned in a step, and their sum."""
+    found = {}
+    for module, taken in rows.by_module(Role.OUTPUT).items():
+        integers = [row for row in taken if kind_of(side.dtypes[row]) == "integer"]
+        counts = [math.prod(side.shapes[row]) for row in integers]
+        total = sum(count * side.columns["mean"][row] for count, row in zip(counts, integers, strict=True))
+        found[module] = sum(counts), round(total)
+    return found

@@ -6,14 +6,13 @@ fewer, the same initial weights. Wrappers are looked through. What has no partne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from probe.errors import MappingError
-from probe.mapping import Ignored, LayerMapping
+from probe.mapping import LayerMapping
 from probe.mapping.patterns import places as places_of
-from probe.mapping.sections import Patterns, SectionIndex
+from probe.mapping.sections import SectionIndex
 from probe.matching.bundles import Bundles
 from probe.matching.complaints import complaints
+from probe.matching.ignoring import Ignoring
 from probe.matching.known import Known
 from probe.matching.lists import Fingerprint
 from probe.matching.result import Bundle, Direction, Matching, Pair, Place, Reason, View, WeightBundle
@@ -65,12 +64,12 @@ def match(
                 "the mapping fits both sides equally well; it is read as written from A: --map-direction decides"
             )
     forwards = direction is Direction.A_TO_B
-    ignored_a, ignored_b, unused = _ignored(mapping, side_a.tree, side_b.tree)
     if forwards:
-        found = _Matched(mapping, side_a, side_b, index_a, index_b, weights_a, weights_b, ignored_a, ignored_b, "AB")
+        found = _Matched(mapping, side_a, side_b, index_a, index_b, weights_a, weights_b, "AB")
     else:
-        found = _Matched(mapping, side_b, side_a, index_b, index_a, weights_b, weights_a, ignored_b, ignored_a, "BA")
-    wrong = found.complaints(unused)
+        found = _Matched(mapping, side_b, side_a, index_b, index_a, weights_b, weights_a, "BA")
+    ignored_a, ignored_b = found.ignored if forwards else found.ignored[::-1]
+    wrong = found.complaints()
     if strict and wrong:
         raise MappingError(
             "\n  ".join([f"{mapping.name}: --strict makes an error of what is a warning otherwise:", *wrong])
@@ -99,34 +98,32 @@ class _Matched:
 
     def __init__(
         self, mapping: LayerMapping, source: Known, target: Known, sections: SectionIndex, others: SectionIndex,
-        weights_here: Fingerprint, weights_there: Fingerprint, ignored_here: frozenset[int],
-        ignored_there: frozenset[int], sides: str,
+        weights_here: Fingerprint, weights_there: Fingerprint, sides: str,
     ) -> None:  # fmt: skip
         self.walk = Walk(source.tree, target.tree, mapping, sections, weights_here, weights_there)
         self.bundles = Bundles(mapping, sections, source, target, sides[1])
         self._target, self._others, self._sides = target, others, sides
-        places = {
-            index: place
-            for index, place in self.walk.places().items()
-            if index not in ignored_here and ignored_there.isdisjoint(place.parts)
-        }
+        self._ignoring = Ignoring(mapping, source.tree, target.tree)
+        places = self.walk.places()
+        here, there = self.ignored = self._ignoring.ignored(places)
+        places = {i: each for i, each in places.items() if i not in here and there.isdisjoint(each.parts)}
         chosen = settled(self.walk, places)
         for index in chosen:
             if source.tree.wrapped(index) is None:
                 self.bundles.add(index, places[index].parts, places[index].rule)
         self.pairs = [Pair(index, places[index].parts[0], places[index].reason) for index in chosen]
-        self._check_use(source, bool(ignored_here or ignored_there))
+        self._check_use(source)
 
-    def complaints(self, unused: Sequence[str]) -> list[str]:
-        return complaints(self.walk, self.bundles, self._others, self._sides[0], unused)
+    def complaints(self) -> list[str]:
+        return complaints(self.walk, self.bundles, self._others, self._sides[0], self._ignoring.unused)
 
-    def _check_use(self, source: Known, ignores: bool) -> None:
+    def _check_use(self, source: Known) -> None:
         """Refuse a mapping of which nothing was used."""
         walk, mapping = self.walk, self.walk.mapping
         count = len(mapping.rules) + sum(1 for _ in mapping.parameter_rules())
-        if not count or walk.resolved or walk.missed or self.bundles.used or self.bundles.missing or ignores:
+        if not count or walk.resolved or walk.missed or self.bundles.used or self.bundles.missing or any(self.ignored):
             return
-        why = self.complaints(())
+        why = self.complaints()
         more = [f"and {len(why) - _SHOWN} more"] if len(why) > _SHOWN else []
         some = "".join(f"\n  {text}" for text in [*why[:_SHOWN], *more])
         if walk.blocked:
@@ -160,27 +157,6 @@ def _resolving(mapping: LayerMapping, known: Known, sections: SectionIndex) -> i
         for rule in section.params:
             count += any(known.parameter(index, rule.source) is not None for index in members)
     return count
-
-
-def _ignored(mapping: LayerMapping, a: Tree, b: Tree) -> tuple[frozenset[int], frozenset[int], list[str]]:
-    """Return what is left out on either side, and the patterns that fit nothing."""
-    used: set[int] = set()
-    sides = [_ignored_in(tree, mapping.ignored, used) for tree in (a, b)]
-    lines = [f"line {each.line}: ignore: {each.name}" for n, each in enumerate(mapping.ignored) if n not in used]
-    return sides[0], sides[1], lines
-
-
-def _ignored_in(tree: Tree, patterns: Sequence[Ignored], used: set[int]) -> frozenset[int]:
-    found: set[int] = set()
-    if patterns:
-        for index, fits in enumerate(Patterns([each.path for each in patterns]).fitting(tree)):
-            fitting = {n for n in fits if patterns[n].class_name in ("", tree.class_name(index))}
-            used |= fitting
-            if fitting or tree.modules[index].parent in found:
-                found.add(index)
-    if tree.root in found:
-        raise MappingError("ignore: it leaves out the whole model")
-    return frozenset(found)
 
 
 def _left(tree: Tree, paired: set[int]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from probe.mapping import ParameterRule, Rule, Section
+from probe.mapping import TOP, ParameterRule, Rule, Section
 from probe.mapping.nearest import did_you_mean
 from probe.mapping.patterns import Names, places
 from probe.mapping.rules import written
@@ -83,16 +83,15 @@ class _Complaints:
     def _no_way(self, blocked: Miss) -> str:
         source = self.walk.source
         start, ended = blocked.start, blocked.ended
-        if not source.path(start):
-            return "is not used: the root has no counterpart"
         parent = source.modules[ended].parent
-        place = source.path(start)
-        text = f"is not used: {place} ({source.class_name(start)}) has no counterpart"
-        if ended != start:
-            text += f", since {source.path(ended)} has none"
+        around = len(source.path(parent)) + 1 if source.path(parent) else 0
+        onwards = source.path(start)[len(source.path(ended)) :].split(".")[1:2]
+        first = source.path(ended)[around:]
+        lines = [f"{first}: …", *(f"{first}.{name}: …" for name in onwards)]
+        since = f", since {source.path(ended)} has none" if ended != start else ""
         return (
-            f"{text}; a line {source.path(start)[len(source.path(parent)) :].lstrip('.')}: … below "
-            f"{source.class_name(parent) if parent else 'TopLayer'} would say where it is"
+            f"is not used: {source.path(start)} ({source.class_name(start)}) has no counterpart{since}; a line "
+            f"{' or '.join(lines)} in section {source.class_name(parent) if parent else TOP} would say where it is"
         )
 
     def _unused_parameter(self, section: Section, rule: ParameterRule) -> str:

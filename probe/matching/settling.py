@@ -22,7 +22,7 @@ def settled(walk: Walk, places: Mapping[int, Place]) -> list[int]:
     taken: dict[int, int] = {}
     for index, place in places.items():
         if place.rule is not None:
-            _take(walk, taken, index, place, place.rule)
+            _take(walk, taken, index, places, place.rule)
     lost: set[int] = set()
     for index, place in places.items():
         if taken.get(place.parts[0]) == index:
@@ -36,13 +36,15 @@ def settled(walk: Walk, places: Mapping[int, Place]) -> list[int]:
     return [index for index, place in places.items() if taken.get(place.parts[0]) == index]
 
 
-def _take(walk: Walk, taken: dict[int, int], index: int, place: Place, rule: Rule) -> None:
-    source = walk.source
+def _take(walk: Walk, taken: dict[int, int], index: int, places: Mapping[int, Place], rule: Rule) -> None:
+    source, place = walk.source, places[index]
     for part in place.parts:
         other = taken.setdefault(part, index)
         if other != index and source.wrapped(other) is None and source.wrapped(index) is None:
+            before = places[other].rule
+            lines = {rule.line, before.line if before else 0}
             raise MappingError(
-                f"{walk.mapping.where(rule.line)}: {rule.section}: {written(rule.source)}: {walk.target.path(part)} is "
+                f"{walk.mapping.where(*sorted(lines))}: {rule.section}: {written(rule.source)}: {walk.target.path(part)} is "
                 f"already the counterpart of {source.path(other)}; where several modules are one on the other side, write "
                 "the file from that side, with a list"
             )

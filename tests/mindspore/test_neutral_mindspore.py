@@ -151,7 +151,7 @@ def test_no_exception_from_a_hook_reaches_the_training(
     assert_same(plain("mlp"), result)
 
 
-@pytest.mark.parametrize("place", ["mindspore_graph.added", "mindspore_graph.Clock.now", "mindspore_graph.crossings",
+@pytest.mark.parametrize("place", ["mindspore_graph.added", "mindspore_graph.Clock.now", "mindspore_graph.GRAPH.crossings",
                                    "mindspore_optimizers._groups", "mindspore_optimizers.state_of"])  # fmt: skip
 @pytest.mark.parametrize("watched", [True, False])
 def test_no_exception_from_inside_the_adapter_reaches_the_training(

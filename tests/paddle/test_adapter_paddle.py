@@ -119,3 +119,10 @@ def test_values_can_be_put_into_parameters_and_buffers(name: str) -> None:
         adapter.assign(tensor, values)
         assert adapter.values(tensor).tobytes() == values.astype(dtype_of(name)).tobytes()
         assert adapter.facts(tensor).dtype == name
+
+
+def test_the_models_configuration_is_found_in_it_or_below() -> None:
+    wrapped = nn.Sequential(nn.Linear(1, 1), nn.Identity())
+    wrapped[1].config = {"heads": 4, "eps": 1e-6, "_private": 1, "activation": nn.GELU}
+    assert PaddleAdapter().model_config(wrapped) == {"heads": 4, "eps": 1e-6}
+    assert PaddleAdapter().model_config(nn.Linear(1, 1)) == {}

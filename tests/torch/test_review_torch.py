@@ -15,9 +15,9 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 import probe  # noqa: E402
-from probe.adapters import torch as adapter  # noqa: E402
 from probe.adapters import torch_device, torch_operations, torch_statistics  # noqa: E402
-from probe.adapters.torch import TorchAdapter, _Quiet  # noqa: E402
+from probe.adapters.torch import TorchAdapter  # noqa: E402
+from probe.adapters.torch_modes import Quiet  # noqa: E402
 from probe.errors import ProbeWarning  # noqa: E402
 from probe.records import HashKind  # noqa: E402
 from probe.sketch import axes_of  # noqa: E402
@@ -167,7 +167,7 @@ def test_signs_are_kept_but_not_those_of_very_long_axes() -> None:
 def test_signs_that_were_kept_in_inference_mode_can_be_used_outside_of_it() -> None:
     torch_operations._signs.cache_clear()
     tensor = torch.randn(30, 40, dtype=torch.float64)
-    with torch.inference_mode(), _Quiet():
+    with torch.inference_mode(), Quiet():
         inside = torch_statistics._measure_by_operations(tensor, (), HashKind.XXH3_128)
     assert_stats_agree(
         torch_statistics._measure_by_operations(tensor.requires_grad_().detach(), (), HashKind.XXH3_128), inside
@@ -190,22 +190,22 @@ def modes() -> tuple[Any, ...]:
 def test_the_users_modes_are_left_and_set_back(around: Callable[[], Any]) -> None:
     with around():
         before = modes()
-        for inner in (_Quiet(), TorchAdapter().quiet()):
+        for inner in (Quiet(), TorchAdapter().quiet()):
             with inner:
                 assert modes()[:3] == (False, False, False)
                 assert not (torch.ones(2, requires_grad=True) * 2).requires_grad
                 assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32
             assert modes() == before
-        with pytest.raises(ValueError), _Quiet():
+        with pytest.raises(ValueError), Quiet():
             raise ValueError
         assert modes() == before
-        inner = _Quiet()
+        inner = Quiet()
         inner.__enter__()  # and an interrupt keeps it from its end
         TorchAdapter().interrupted()
         assert modes() == before
         inner.__exit__()
         assert modes() == before
-    assert not adapter._Quiet._open.all
+    assert not Quiet._open.all
 
 
 def subnormal(dtype: torch.dtype) -> Tensor:
@@ -336,7 +336,7 @@ def test_an_exception_while_contributions_are_added_up_does_not_reach_the_traini
         return model[0].weight.grad.numpy().tobytes()
 
     plain = train(None)
-    monkeypatch.setattr("probe.adapters.torch._sum", fails)
+    monkeypatch.setattr("probe.adapters.torch_graph.GRAPH.added", fails)
     with pytest.warns(ProbeWarning) as caught:
         assert train(tmp_path / "a.h5") == plain
     assert said(caught) == ["not recorded because of an error inside probe: RuntimeError('planted')"]

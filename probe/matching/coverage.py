@@ -1,0 +1,120 @@
+"""How much of two models a mapping pairs, by what, and what is near to each module that it leaves."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from probe.mapping.nearest import nearest
+from probe.matching.known import Known, canonical_shape
+from probe.matching.result import Matching
+from probe.tree import Tree
+
+KINDS = 100
+"""kinds of modules for which something near is looked for"""
+_SEARCHED = 5_000
+_SHOWN = 3
+_NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Modules of one side without a counterpart, whose paths differ in numbers only."""
+
+    path: str
+    """with ``{i}`` where their numbers are"""
+    class_name: str
+    count: int
+    nearest: tuple[str, ...]
+    """modules of the other side that may be meant, written alike"""
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What became of the modules of both sides; wrappers do not count."""
+
+    modules: tuple[int, int]
+    paired: dict[str, int]
+    """by reason"""
+    further: tuple[int, int]
+    """parts of a module of the other side beside the first, which is its pair"""
+    ignored: tuple[int, int]
+    only_a: tuple[Left, ...]
+    only_b: tuple[Left, ...]
+
+
+def coverage(matching: Matching, a: Known, b: Known) -> Coverage:
+    """Count what a matching pairs, and look for what the rest may be."""
+    pairs = [pair for pair in matching.pairs if a.tree.wrapped(pair.a) is None]
+    further = [sum(len(each.parts) - 1 for each in matching.bundles if each.side == side) for side in "AB"]
+    reasons = Counter(pair.reason.value for pair in pairs)
+    to_b = {pair.a: pair.b for pair in matching.pairs}
+    to_a = {pair.b: pair.a for pair in matching.pairs}
+    return Coverage(
+        (_count(a.tree, range(len(a.tree))), _count(b.tree, range(len(b.tree)))),
+        dict(reasons),
+        (further[0], further[1]),
+        (_count(a.tree, matching.ignored_a), _count(b.tree, matching.ignored_b)),
+        tuple(_left(matching.only_a, matching.only_b, a, b, to_b)),
+        tuple(_left(matching.only_b, matching.only_a, b, a, to_a)),
+    )
+
+
+def _count(tree: Tree, modules: Iterable[int]) -> int:
+    return sum(tree.wrapped(index) is None for index in modules)
+
+
+def _left(
+    mine: Sequence[int], theirs: Sequence[int], here: Known, there: Known, partner: dict[int, int]
+) -> Iterator[Left]:
+    together: dict[tuple[str, str], list[int]] = {}
+    for index in mine:
+        key = _numbered(here.tree.path(index)), here.tree.class_name(index)
+        together.setdefault(key, []).append(index)
+    for number, ((path, class_name), members) in enumerate(together.items()):
+        shown = path if len(members) > 1 else here.tree.path(members[0])
+        near = _nearest(members[0], theirs[:_SEARCHED], here, there, partner) if number < KINDS else []
+        yield Left(
+            shown, class_name, len(members), tuple(dict.fromkeys(map(_numbered, near) if len(members) > 1 else near))
+        )
+
+
+def _numbered(path: str) -> str:
+    return _NUMBER.sub("{i}", path)
+
+
+def _nearest(index: int, left: Sequence[int], here: Known, there: Known, partner: dict[int, int]) -> list[str]:
+    """Return what may be meant: below the counterpart of what is around the module, of its shapes, with such a name."""
+    around = here.tree.modules[index].parent
+    while around >= 0 and around not in partner:
+        around = here.tree.modules[around].parent
+    inside = _below(there.tree, partner[around], left) if around in partner else list(left)
+    if not inside:
+        return []
+    shapes = _shapes(here, index)
+    alike = [each for each in inside if shapes and _shapes(there, each) == shapes]
+    path_of = there.tree.path
+    names: dict[str, list[str]] = {}
+    for each in alike or inside:
+        names.setdefault(there.tree.name(each), []).append(path_of(each))
+    close = [path for name in nearest(here.tree.name(index), names, _SHOWN) for path in names[name]]
+    first = close or [path_of(each) for each in alike if not close]
+    return list(dict.fromkeys(first))[:_SHOWN]
+
+
+def _below(tree: Tree, index: int, left: Sequence[int]) -> list[int]:
+    found = []
+    for each in left:
+        parent = tree.modules[each].parent
+        while parent > index:
+            parent = tree.modules[parent].parent
+        if parent == index:
+            found.append(each)
+    return found
+
+
+def _shapes(known: Known, index: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    own = {each.canonical_slot: canonical_shape(each) for each in known.slots.get(index, {}).values()}
+    return tuple(sorted(own.items()))

@@ -1,0 +1,151 @@
+"""The commands: files, mappings and questions that make no sense are answered in one line."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import pytest
+
+import probe
+from probe.cli import compare_command
+from tests.cli.running import net, pair, record, run, runner_with
+
+# What goes wrong
+
+
+def _not_hdf5(path: Path) -> None:
+    path.write_text("not a recording", encoding="utf-8")
+
+
+def _foreign(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["x"] = 1
+
+
+def _newer(path: Path) -> None:
+    record(path)
+    with h5py.File(path, "r+") as file:
+        file.attrs["version"] = 99
+
+
+def _cut_off(path: Path) -> None:
+    record(path)
+    path.write_bytes(path.read_bytes()[:3000])
+
+
+BAD_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "missing": (lambda path: None, r"there is no file bad\.h5"),
+    "a folder": (lambda path: path.mkdir(), r"there is no file bad\.h5"),
+    "not HDF5": (_not_hdf5, r"bad\.h5 is not an HDF5 file, or is truncated \(.*\)"),
+    "empty": (lambda path: path.write_bytes(b"") and None, r"bad\.h5 is not an HDF5 file, or is truncated \(.*\)"),
+    "of another program": (_foreign, r"bad\.h5 is an HDF5 file, but not a recording of probe"),
+    "of a newer format": (_newer, r"bad\.h5 has format 99, this probe reads up to format 1: upgrade probe-align"),
+    "cut off": (_cut_off, r"bad\.h5 .*"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_FILES)
+@pytest.mark.parametrize(
+    "command", [["compare", "bad.h5", "a.h5"], ["compare", "a.h5", "bad.h5"], ["info", "bad.h5"], ["show", "bad.h5"],
+                ["export", "--tree", "bad.h5"]], ids=" ".join,
+)  # fmt: skip
+def test_files_that_cannot_be_read(folder: Path, plain_run: Path, kind: str, command: list[str]) -> None:
+    make, message = BAD_FILES[kind]
+    shutil.copy(plain_run, "a.h5")
+    make(Path("bad.h5"))
+    result = run(*command)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert re.fullmatch(f"Error: {message}\n", result.stderr), result.stderr
+
+
+def test_errors_of_probe_compare_are_a_line_too(folder: Path) -> None:
+    result = runner_with().invoke(compare_command, ["none.h5", "none.h5"])
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", "Error: there is no file none.h5\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Net: [a]\n", "map.yaml, line 1: expected paths below Net, got a list"),
+        ("Net:\n  a: {b\n", "map.yaml, line 2: not valid YAML (expected ',' or '}', but got '<stream end>')"),
+        ("Nothing:\n  a: b\n", "map.yaml: none of its 1 keys names a module of either side:\n"
+         "  the mapping's line 1: Nothing: no module is of this class"),
+        ("Net:\n  head: layers.0\n  layers.0: layers.0\n",
+         "map.yaml, lines 2 and 3: Net: head: layers.0 is already the counterpart of layers.0; where several modules are "
+         "one on the other side, write the file from that side, with a list"),
+    ],
+    ids=["wrong types", "syntax", "fits nothing", "one target twice"],
+)  # fmt: skip
+def test_mappings_that_cannot_be_used(folder: Path, text: str, message: str) -> None:
+    pair(net(), net())
+    Path("map.yaml").write_text(text, encoding="utf-8")
+    result = run("compare", "a.h5", "b.h5", "-lm", "map.yaml")
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"Error: {message}\n")
+
+
+def test_a_mapping_that_is_not_there(folder: Path) -> None:
+    pair(net(), net())
+    result = run("compare", "a.h5", "b.h5", "-lm", "megatron-core/qwen")
+    assert result.exit_code == 2
+    assert re.search(
+        r"^Error: there is no layer mapping megatron-core/qwen: .*did you mean megatron-core/qwen2", result.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing*"], "no module of a.h5 matches 'nothing*'; probe show FILE '*' lists all"),
+        (
+            ["layers.1.upp"],
+            "no module of a.h5 matches 'layers.1.upp'; did you mean layers.1.up or layers.2.up or layers.0.up?",
+        ),
+        (["Head"], "no module of a.h5 matches 'Head'; did you mean head?"),
+        (["*Lay"], "no module of a.h5 matches '*Lay'; did you mean Layer?"),
+        (
+            ["*", "--phase", "fwd"],
+            "phase 'fwd' is not known; expected one of init, forward, loss, backward, gradient, update",
+        ),
+        (["layers", "--step", "9"], "nothing was recorded of 'layers' with these filters in a.h5"),
+    ],
+)
+def test_show_finds_nothing(folder: Path, plain_run: Path, arguments: list[str], message: str) -> None:
+    shutil.copy(plain_run, "a.h5")
+    result = run("show", "a.h5", *arguments)
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"Error: {message}\n")
+
+
+def test_a_report_that_cannot_be_written(folder: Path) -> None:
+    pair(net(), net())
+    result = run("compare", "a.h5", "b.h5", "-o", "nowhere/r.json")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "Error: cannot write nowhere/r.json: No such file or directory\n"
+
+
+def test_info_of_a_run_without_a_complete_step(folder: Path) -> None:
+    record(Path("a.h5"), phases="forward")
+    with h5py.File("a.h5", "r+") as file:
+        file["steps"].resize(0, axis=0)
+        file.attrs["closed"] = False
+    record(Path("b.h5"))
+    message = "a.h5 has no complete step: its process was ended in the first one, or is still in it"
+    for arguments in (["info", "a.h5"], ["show", "a.h5"], ["compare", "a.h5", "b.h5"], ["compare", "b.h5", "a.h5"]):
+        result = run(*arguments)
+        assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"Error: {message}\n")
+
+
+def test_as_a_program(folder: Path) -> None:
+    pair(net(), net(wrong=[1]))
+    environment = {**os.environ, "PYTHONPATH": str(Path(probe.__file__).parents[1])}
+    command = [sys.executable, "-m", "probe.cli", "compare", "a.h5", "b.h5"]
+    done = subprocess.run(command, capture_output=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (1, b"")
+    text = done.stdout.decode("utf-8")
+    assert text == run("compare", "a.h5", "b.h5").stdout and "\x1b" not in text

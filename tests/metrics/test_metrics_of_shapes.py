@@ -1,0 +1,235 @@
+"""How far two tensors are apart whose shapes, axes or scales are different, and additive masks."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from probe.comparison.metrics import Side, Status, measure_pair, squeezed
+from probe.records import HashKind, Phase, Role, TensorStats
+from probe.sketch import WIDTH
+from probe.store.reader import Reader
+from tests.files import Tensor, arrays, write_tensors
+from tests.metrics.comparing import Measure, noise, relative
+
+# Shapes
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((4,), (4, 4)),
+        ((4, 4), (4,)),
+        ((1,), (7,)),
+        ((), (3,)),
+        ((3, 1), (3, 3)),
+        ((2, 3), (2, 4)),
+        ((2, 1, 3), (2, 5, 3)),
+    ],
+    ids=str,
+)
+def test_shapes_that_would_broadcast_are_not_comparable(
+    measured: Measure, values: bool, a: tuple[int, ...], b: tuple[int, ...]
+) -> None:
+    found = measured(arrays(np.ones(a), np.ones(b)), values=values)
+    assert found.status is Status.NOT_COMPARABLE
+    assert found.reason == f"shape {list(a)} against {list(b)}"
+
+
+def test_a_column_against_a_row_is_compared_element_by_element_and_never_stretched(
+    measured: Measure, values: bool
+) -> None:
+    column, row = np.array([[1.0], [2.0], [3.0]]), np.array([[1.0, 2.0, 3.0]])
+    assert measured(arrays(column, row), values=values).rel_l2 == 0.0
+    assert measured(arrays(column, row + [[0, 0, 1]]), values=values).rel_l2 == pytest.approx(
+        1 / math.sqrt(21), rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("order", [(1, 0, 2), (2, 0, 1), (2, 1, 0), (0, 2, 1)], ids=str)
+def test_layouts_with_other_orders_of_axes(measured: Measure, values: bool, order: tuple[int, ...]) -> None:
+    a = noise((5, 3, 4))
+    b = a + 1e-3 * noise((5, 3, 4), 1)
+    same = measured(arrays(a, a.transpose(order)), values=values)
+    assert same.is_known and same.rel_l2 < 1e-12
+    found = measured(arrays(a, b.transpose(order), dtype="float64"), values=values)
+    assert found.rel_l2 == pytest.approx(relative(a, b), rel=1e-9 if values else 0.5)
+    if values:
+        assert found.max_abs_at == np.unravel_index(np.abs(a - b).argmax(), a.shape), "an index in A"
+
+
+def test_a_large_layout_is_compared_in_parts(measured: Measure) -> None:
+    a = noise((2, 300, 700))
+    b = a.copy()
+    b[1, 299, 3] += 20
+    b[0, 17, 5] -= 19
+    found = measured(arrays(a, b.transpose(1, 0, 2), dtype="float64"), values=True)
+    assert found.rel_l2 == pytest.approx(relative(a, b), rel=1e-12)
+    assert found.max_abs_at == (1, 299, 3)
+
+
+def test_activations_whose_axes_of_one_size_are_swapped_are_decided_from_values(measured: Measure) -> None:
+    a = noise((6, 6, 5))
+    found = measured(arrays(a, a.transpose(1, 0, 2)), values=True)
+    assert found.is_known and found.rel_l2 == 0.0
+    wrong = a.transpose(1, 0, 2).copy()
+    wrong[2, 3] *= 1.5
+    found = measured(arrays(a, wrong, dtype="float64"), values=True)
+    assert found.status is Status.COMPARED
+    assert found.rel_l2 == pytest.approx(relative(a, wrong.transpose(1, 0, 2)), rel=1e-9)
+    assert measured(arrays(a, noise((6, 6, 5), 9)), values=True).rel_l2 > 0.5
+
+
+def test_activations_whose_axes_of_one_size_are_swapped_are_not_decided_from_sketches(measured: Measure) -> None:
+    a = noise((6, 6, 5))
+    found = measured(arrays(a, a.transpose(1, 0, 2)), values=False)
+    assert (found.status, found.is_known) == (Status.PERMUTED, False)
+    assert found.reason == "axes of the same size may be swapped; record with task='tensor' to decide"
+    other = measured(arrays(a, noise((6, 6, 5), 9)), values=False)
+    assert other.status is Status.COMPARED and other.rel_l2 > 0.5, "other numbers are no other order"
+
+
+def test_integers_whose_axes_are_swapped(measured: Measure, values: bool) -> None:
+    ids = np.random.default_rng(0).integers(0, 1000, (7, 7))
+    found = measured([Tensor(ids), Tensor(ids.T)], values=values)
+    assert found.rel_l2 == 0.0 if values else not found.is_known
+
+
+def test_a_square_weight_that_is_not_transposed_is_a_fault(measured: Measure, values: bool) -> None:
+    w = noise((16, 16))
+    found = measured(arrays(w, w.T), values=values, free_axes=False)
+    assert found.status is Status.COMPARED and found.rel_l2 > 1
+    oblong = noise((16, 9))
+    found = measured(arrays(oblong, oblong.T), values=values, free_axes=False)
+    assert found.rel_l2 < 1e-12, "here the sizes say which axis is which"
+
+
+@pytest.mark.parametrize("role", [Role.PARAM, Role.PARAM_GRAD, Role.STATE, Role.DELTA], ids=str)
+def test_a_square_weight_that_is_stored_the_other_way_round(measured: Measure, values: bool, role: Role) -> None:
+    w = noise((16, 16))
+    slot = "weight.exp_avg" if role is Role.STATE else "weight"
+    phase = Phase.INIT if role is Role.PARAM else Phase.UPDATE
+    stored = Tensor(w, role, phase, slot)
+    turned = Tensor(np.ascontiguousarray(w.T), role, phase, slot.replace("weight", "kernel"), axes=(1, 0))
+    forgotten = Tensor(w, role, phase, slot.replace("weight", "kernel"), axes=(1, 0))
+    assert measured([stored, turned], values=values, free_axes=False).rel_l2 < 1e-12
+    for pair in ([stored, forgotten], [forgotten, stored]):
+        found = measured(pair, values=values, free_axes=False)
+        assert found.status is Status.COMPARED and found.rel_l2 > 1, "the same bytes, but they mean Wᵀ"
+
+
+MERGED = [((2, 3, 5), (6, 5)), ((6, 5), (2, 3, 5)), ((2, 3, 5), (30,)), ((2, 3, 4, 5), (2, 3, 20)), ((4, 1, 6), (24,))]
+
+
+@pytest.mark.parametrize(("a", "b"), MERGED, ids=str)
+def test_merged_axes(measured: Measure, values: bool, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    x = noise(a)
+    found = measured(arrays(x, x.reshape(b)), values=values)
+    assert found.is_known and found.rel_l2 == 0.0
+    wrong = x.copy()
+    wrong.reshape(-1)[3] += 10
+    found = measured(arrays(x, wrong.reshape(b), dtype="float64"), values=values)
+    assert found.is_known and found.rel_l2 > 0.1
+    if values:
+        assert found.rel_l2 == pytest.approx(relative(x, wrong), rel=1e-9)
+
+
+def test_merged_axes_whose_order_is_another_are_not_called_wrong(measured: Measure, values: bool) -> None:
+    x = noise((4, 3, 5))
+    found = measured(arrays(x, x.transpose(1, 0, 2).reshape(12, 5)), values=values)
+    assert found.status is Status.PERMUTED if values else found.rel_l2 < 1e-6
+    wrong = measured(arrays(x, 1.1 * x.transpose(1, 0, 2).reshape(12, 5)), values=values)
+    assert wrong.is_known and wrong.rel_l2 > 0.05
+
+
+def test_split_heads_are_not_compared_as_if_they_were_merged(measured: Measure, values: bool) -> None:
+    heads = noise((2, 4, 6, 5))  # batch, heads, sequence, width
+    flat = heads.transpose(0, 2, 1, 3).reshape(2, 6, 20)
+    found = measured(arrays(heads.reshape(8, 6, 5), flat), values=values)
+    assert not (found.is_known and found.rel_l2 > 1e-6)
+
+
+def test_squeezed() -> None:
+    assert squeezed((1, 4, 1, 3)) == (4, 3)
+    assert squeezed((1, 1)) == ()
+
+
+# What was not measured
+
+
+def test_what_was_not_measured_is_not_comparable(measured: Measure) -> None:
+    unmeasured = TensorStats(*[math.nan] * 5, 0, 0, 0, 0, 0, 0, HashKind.NONE, np.zeros(WIDTH))
+    a = np.ones((2, 3))
+    for pair in ([Tensor(a, stats=unmeasured), Tensor(a)], [Tensor(a), Tensor(a, stats=unmeasured)]):
+        found = measured(pair, values=False)
+        assert (found.status, found.reason) == (Status.NOT_COMPARABLE, "no statistics were recorded")
+
+
+def test_values_on_one_side_only_are_of_no_use(tmp_path: Path) -> None:
+    a, b = noise((20, 30)), 1.01 * noise((20, 30))
+    full = write_tensors(tmp_path / "a.h5", arrays(a), values=True)
+    thin = write_tensors(tmp_path / "b.h5", arrays(b), values=False)
+    with Reader(full) as first, Reader(thin) as second:
+        found = measure_pair(Side(first, 0), 0, Side(second, 0), 0)
+    assert found.estimated
+    assert found.rel_l2 == pytest.approx(relative(a, b), rel=0.5)
+
+
+# Multiples
+
+
+@pytest.mark.parametrize("factor", [-1.0, -3.0, 1e-4, 0.5, 1.0001, 2.0, 65536.0])
+def test_an_exact_multiple_is_not_estimated_but_known(measured: Measure, values: bool, factor: float) -> None:
+    a = noise((40, 64))
+    found = measured(arrays(a, a * factor, dtype="float64"), values=values)
+    assert found.cosine == pytest.approx(math.copysign(1, factor), abs=1e-9)
+    assert found.rel_l2 == pytest.approx(abs(factor - 1) / max(1, abs(factor)), rel=1e-6)
+    assert found.coherence == pytest.approx(math.copysign(1, factor - 1), abs=1e-6)
+
+
+@pytest.mark.parametrize("factor", [65536.0, -3.0, 1.5])
+def test_a_factor_is_taken_out_before_tensors_are_compared(tmp_path: Path, values: bool, factor: float) -> None:
+    a = noise((40, 64))
+    b = a * factor + 1e-3 * abs(factor) * noise((40, 64), 1)
+    path = write_tensors(tmp_path / "a.h5", arrays(a, b, dtype="float64"), values=values)
+    with Reader(path) as reader:
+        side = Side(reader, 0)
+        found = measure_pair(side, 0, side, 1, factor=factor)
+    assert found.rel_l2 == pytest.approx(relative(factor * a, b), rel=1e-9 if values else 0.4)
+    assert found.norm_ratio == pytest.approx(1, abs=1e-2)
+
+
+# Masks that are added to scores
+
+
+def _mask(dtype: str, lowest: float, shift: int = 0) -> Tensor:
+    masked = np.triu(np.ones((12, 12)), 1 + shift)
+    return Tensor(np.where(masked > 0, lowest, 0.0).astype(dtype))
+
+
+LOWEST = {"float32": float(np.finfo(np.float32).min), "float16": -65504.0, "bfloat16": -3.3895313892515355e38,
+          "float64": float(np.finfo(np.float64).min)}  # fmt: skip
+MASKS = [*LOWEST.items(), ("float32", -math.inf), ("float32", -1e4)]
+
+
+@pytest.mark.parametrize("a", MASKS, ids=str)
+@pytest.mark.parametrize("b", MASKS, ids=str)
+def test_masks_are_compared_by_where_they_mask(
+    measured: Measure, values: bool, a: tuple[str, float], b: tuple[str, float]
+) -> None:
+    found = measured([_mask(*a), _mask(*b)], values=values)
+    assert found.status in (Status.EQUAL, Status.COMPARED) and found.rel_l2 < 1e-6
+    if a[1] != b[1]:
+        assert found.status is Status.COMPARED and found.reason.startswith("two masks, ")
+        other = measured([_mask(*a), _mask(*b, shift=1)], values=values)
+        assert other.status is Status.COMPARED and other.rel_l2 > 0.05
+
+
+def test_what_is_no_mask_is_not_compared_as_one(measured: Measure, values: bool) -> None:
+    bias = _mask("float32", -2000.0).array + np.float32(0.5)
+    low = _mask("float32", -2000.0).array * np.linspace(1, 2, 12, dtype=np.float32)
+    for a, b in ((bias, bias * 2), (low, low * 2)):
+        assert measured([Tensor(a), Tensor(b)], values=values).rel_l2 == pytest.approx(0.5, abs=1e-3)

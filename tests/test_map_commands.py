@@ -1,0 +1,171 @@
+"""``probe map list`` and ``probe map check``, and ``--strict``."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import probe
+from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy_tensor import Tensor
+from probe.cli import main
+
+
+class Scale(nn.Module):
+    def __init__(self, size: int = 3) -> None:
+        super().__init__(weight=nn.Parameter(np.ones(size, np.float32)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+class Idle(Scale):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Block(nn.Module):
+    def __init__(self, **children: nn.Module) -> None:
+        super().__init__(**children)
+        self.order = list(children.values())
+
+    def forward(self, x: Tensor) -> Tensor:
+        for child in self.order:
+            x = child(x)
+        return x
+
+
+class Net(nn.Module):
+    def __init__(self, name: str, blocks: list[Block], **others: nn.Module) -> None:
+        super().__init__(**{name: nn.ModuleList(*blocks)}, **others)
+        self.order = [*blocks, *others.values()]
+
+    forward = Block.forward
+
+
+def record(path: Path, model: nn.Module) -> Path:
+    x = Tensor(np.array([[1.0, -2.0, 0.5]], np.float32))
+    with probe.capture(model, path, task="structure"):
+        probe.step(loss=model(x).sum())
+    return path
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("recordings")
+    mine = Net("layers", [Block(norm=Scale(), linear_fc=Scale(), act=Scale()) for _ in range(3)], head=Scale())
+    theirs = Net(
+        "h", [Block(norm=Scale(), gate=Scale(), up=Scale(), linear_fc1=Scale()) for _ in range(3)], top=Scale()
+    )
+    return record(folder / "a.h5", mine), record(folder / "b.h5", theirs)
+
+
+def run(*arguments: str | Path) -> Result:
+    options = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
+    result = CliRunner(**options).invoke(main, [str(each) for each in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "map.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_check_counts_and_names_what_is_left(tmp_path: Path, recordings: tuple[Path, Path]) -> None:
+    file = written(tmp_path, "Net:\n  layers: h\n  head: top\nignore: ['**.norm']\n")
+    done = run("map", "check", file, *recordings)
+    assert done.stdout.splitlines() == [
+        f"A: {recordings[0]}",
+        f"B: {recordings[1]}",
+        "The mapping is read as written from A.",
+        "",
+        "                             A       B",
+        "  modules                   15      18",
+        "  mapped                     5       5",
+        "  same path                  1       1",
+        "  further parts of one       0       0",
+        "  ignored                    3       3",
+        "  left                       6       9",
+        "",
+        "Only in A",
+        "  layers.{i}.linear_fc (Scale) ×3   perhaps h.{i}.linear_fc1",
+        "  layers.{i}.act (Scale) ×3   perhaps h.{i}.gate or h.{i}.up or h.{i}.linear_fc1",
+        "",
+        "Only in B",
+        "  h.{i}.gate (Scale) ×3   perhaps layers.{i}.linear_fc or layers.{i}.act",
+        "  h.{i}.up (Scale) ×3   perhaps layers.{i}.linear_fc or layers.{i}.act",
+        "  h.{i}.linear_fc1 (Scale) ×3   perhaps layers.{i}.linear_fc",
+    ]
+    assert done.exit_code == 1
+
+
+FUSED = "Net:\n  layers.{i}: h.{i}\nBlock:\n  fused: [gate, up]\nignore: ['/layers', /h]\n"
+
+
+def fused(folder: Path, size: int) -> tuple[Path, Path]:
+    folder.mkdir()
+    mine = Net("layers", [Block(norm=Scale(), fused=Idle(size)) for _ in range(2)])
+    theirs = Net("h", [Block(norm=Scale(), gate=Idle(4), up=Idle(2)) for _ in range(2)])
+    return record(folder / "a.h5", mine), record(folder / "b.h5", theirs)
+
+
+def test_nothing_is_left(tmp_path: Path) -> None:
+    file, (a, b) = written(tmp_path, FUSED), fused(tmp_path / "recordings", 6)
+    for first, second, side in ((a, b, "A"), (b, a, "B")):
+        done = run("map", "check", file, first, second)
+        assert done.exit_code == 0
+        assert f"The mapping is read as written from {side}." in done.stdout
+        further = [2, 0] if side == "B" else [0, 2]
+        assert done.stdout.splitlines()[-3:] == [
+            "  further parts of one {:>7} {:>7}".format(*further), "  ignored                    1       1",
+            "  left                       0       0",
+        ]  # fmt: skip
+
+
+def test_sizes_that_do_not_add_up_are_an_error(tmp_path: Path) -> None:
+    file, recordings = written(tmp_path, FUSED), fused(tmp_path / "recordings", 5)
+    done = run("map", "check", file, *recordings)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"Error: {file}, line 4: Block: fused: the sizes do not add up: layers.0.fused.weight has 5 along out, its parts "
+        "have 6: h.0.gate.weight [4] + h.0.up.weight [2]\n"
+    )
+
+
+@pytest.mark.parametrize("command", [("map", "check"), ("compare",)])
+def test_strict_makes_errors_of_warnings(
+    tmp_path: Path, recordings: tuple[Path, Path], command: tuple[str, ...]
+) -> None:
+    file = written(tmp_path, "Net:\n  layers: h\n  haed: top\nBlok:\n  norm: n\n")
+    warnings = [
+        "the mapping's line 3: Net: haed: top names nothing that is there; did you mean head?",
+        "the mapping's line 4: Blok: no module is of this class; did you mean Block?",
+    ]
+    inputs = [file, *recordings] if command[0] == "map" else [*recordings, "-lm", file]
+    done = run(*command, *inputs)
+    assert all(text in " ".join(done.stdout.split()) for text in warnings)
+    done = run(*command, *inputs, "--strict")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        f"Error: {file}: --strict makes an error of what is a warning otherwise:", *(f"  {text}" for text in warnings),
+    ]  # fmt: skip
+
+
+def test_check_of_files_that_are_not_there(tmp_path: Path, recordings: tuple[Path, Path]) -> None:
+    done = run("map", "check", tmp_path / "no.yaml", *recordings)
+    assert done.exit_code == 2 and "there is no layer mapping" in done.stderr
+    done = run("map", "check", written(tmp_path, ""), recordings[0], tmp_path / "no.h5")
+    assert done.exit_code == 2 and "no.h5" in done.stderr
+
+
+def test_list_names_every_mapping_with_its_first_line() -> None:
+    done = run("map", "list")
+    assert done.exit_code == 0
+    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert lines["megatron-core/qwen2"] == "Megatron-core GPTModel <-> Hugging Face transformers Qwen2ForCausalLM"

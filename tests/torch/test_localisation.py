@@ -1,0 +1,143 @@
+"""The benchmark of localisation: its tables, its brute-force check, its grades, and a twentieth of its tuned half."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from benchmarks.localisation import suite, table  # noqa: E402
+from benchmarks.localisation.architectures import ARCHITECTURES  # noqa: E402
+from benchmarks.localisation.brute_force import holds, places  # noqa: E402
+from benchmarks.localisation.faults import FAULTS  # noqa: E402
+from benchmarks.localisation.held_out import HELD_OUT  # noqa: E402
+from benchmarks.localisation.pairs import PHASES, Truth  # noqa: E402
+from benchmarks.localisation.random_pairs import random_pair  # noqa: E402
+from benchmarks.localisation.tuned import TUNED  # noqa: E402
+from probe.comparison.result import Divergence, Kind, NodeRef, Verdict  # noqa: E402
+from probe.records import Phase, Role  # noqa: E402
+
+CHECKED = (
+    "bert/fp32/gelu_tanh/intermediate_act_fn",
+    "cnn/cnn-sequence/fp32/pool_padding/7",
+    "vit/fp32/loss_backward/1",
+    "unet/fp32/gradient/up2/0.001",
+    "qwen2/fp32/weight_gradient/gate_proj",
+    "llama/fp32/decay/weight/0.1",
+    "gan/fp32/gradient/conv2/0.01",
+    "qwen2/fp32/schedule/0.5/steps3/at2",
+)
+"""one pair of each phase, another structure, several models, a later step"""
+
+
+def test_the_tables_are_whole():
+    pairs = [*TUNED, *HELD_OUT]
+    assert len({pair.name for pair in pairs}) == len(pairs)
+    assert sum(pair.truth is not None for pair in pairs) >= 120 and sum(pair.truth is None for pair in pairs) >= 40
+    assert len({pair.a.architecture for pair in pairs}) >= 12
+    assert {planted.fault for pair in pairs for planted in pair.b.planted} <= set(FAULTS)
+    for half in (TUNED, HELD_OUT):
+        assert {pair.phase for pair in half} == {*PHASES, "clean"}
+        assert {pair.a.dtype for pair in half} == {"fp32", "bf16", "fp16", "autocast"}
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_brute_force_finds_the_truth_and_refuses_another(name):
+    pair = suite.PAIRS[name]
+    step, found = places(pair)
+    assert holds(pair, step, found)
+    assert not holds(replace(pair, truth=replace(pair.truth, phases=("other",))), step, found)
+    assert not holds(replace(pair, truth=Truth("elsewhere", pair.truth.phases, step)), step, found)
+    assert not holds(pair, step + 1, found)
+
+
+def test_a_pair_without_a_fault_has_no_place():
+    pair = suite.PAIRS["qwen2/fp32/lr/0.1"]
+    assert places(replace(pair, b=replace(pair.b, planted=()))) == (-1, [])
+
+
+def test_a_share_is_the_same_each_time_and_grows():
+    tenth, fifth = suite.chosen(0.1, "both"), suite.chosen(0.2, "both")
+    assert tenth == suite.chosen(0.1, "both") and set(tenth) < set(fifth)
+    assert 0 < len(tenth) < len(suite.PAIRS) / 5
+    assert suite.chosen(1.0, "both") == [*TUNED, *HELD_OUT]
+    assert suite.chosen(1.0, "tuned") == list(TUNED) and suite.chosen(1.0, "held-out") == list(HELD_OUT)
+
+
+def test_random_pairs_are_clean_and_differ():
+    pairs = [random_pair(number) for number in range(200)]
+    assert pairs == [random_pair(number) for number in range(200)]
+    assert all(pair.truth is None and pair.a != pair.b and pair.a.seed == pair.b.seed for pair in pairs)
+    assert len({pair.a.architecture for pair in pairs}) == len(ARCHITECTURES) - 2
+
+
+def test_equal_setups_share_a_recording(tmp_path):
+    setup = suite.PAIRS["cnn/fp32/frozen/conv1"].a
+    first = suite.record(setup, "statistics", tmp_path, "x")
+    assert suite.record(replace(setup), "statistics", tmp_path, "x") == first
+    assert suite.record(setup, "statistics", tmp_path, "other sources") != first
+    assert suite.record(replace(setup, seed=1), "statistics", tmp_path, "x") != first
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+TRUTH = Truth("model.layers.1.mlp", ("forward",))
+
+
+@pytest.mark.parametrize(
+    ("found", "grade"),
+    [
+        (["model.layers.1.mlp"], "exact"),
+        (["model.layers.1"], "parent"),
+        (["model.layers"], "wrong name"),
+        (["model.layers.1.mlp.up"], "wrong name"),
+        (["model.layers.1.mlp backward"], "other phase"),
+        (["model.layers.1.mlp step 1"], "other phase"),
+        (["model.norm", "lm_head", "model.layers.1.mlp"], "top-3"),
+        (["model.norm", "lm_head", "a", "model.layers.1.mlp"], "wrong name"),
+        ([], "missed"),
+    ],
+)
+def test_grades_of_faults(found, grade):
+    assert suite.grade(TRUTH, _comparison(found)) == grade
+    assert suite.grade(None, _comparison(found)) == ("false alarm" if found else "aligned")
+    undecided = SimpleNamespace(verdict=Verdict.UNDECIDED, first_divergence=None, divergences=())
+    assert suite.grade(TRUTH, undecided) == suite.grade(None, undecided) == "undecided"
+
+
+def test_the_table_counts_every_answer_once_and_lists_the_misses():
+    names = [pair.name for pair in TUNED[:3]]
+    clean = next(pair.name for pair in TUNED if pair.truth is None)
+    grades = ["exact", "parent", "wrong name"]
+    answers = [suite.Answer(n, "tensor", g, "right", "said") for n, g in zip(names, grades, strict=True)]
+    answers += [suite.Answer(clean, "tensor", "false alarm", "aligned", "said")]
+    everything = table.rows(answers, "tensor")[0]
+    assert everything == ["all faults", "3", "1", "1", "·", "·", "1", "·", "·", "·", "·"]
+    assert [line[0] for line in table.misses(answers)] == [names[1], names[2], clean]
+    assert table.summary(answers, "tensor") == (
+        "tensor: of 3 faults 1 exact (33.3 %), 2 exact or parent (66.7 %); of 1 clean pairs 0 aligned, 1 false alarms"
+    )
+
+
+@pytest.mark.parametrize("mode", suite.MODES)
+def test_a_twentieth_of_the_tuned_pairs(mode, tmp_path):
+    digest = suite.sources_digest()
+    answers = [suite.judge(pair, mode, tmp_path, digest) for pair in suite.chosen(0.05, "tuned")]
+    assert len(answers) > 4
+    assert not table.misses(answers)
+
+
+def _comparison(found: list[str]) -> SimpleNamespace:
+    divergences = tuple(map(_divergence, found))
+    verdict = Verdict.DIVERGED if found else Verdict.ALIGNED
+    return SimpleNamespace(verdict=verdict, divergences=divergences, first_divergence=next(iter(divergences), None))
+
+
+def _divergence(text: str) -> Divergence:
+    path, _, rest = text.partition(" ")
+    phase = Phase.BACKWARD if rest == "backward" else Phase.FORWARD
+    ref = NodeRef(1 if rest == "step 1" else 0, 0, path, "Module", 0, "0")
+    return Divergence(phase, Role.OUTPUT, Kind.INTRODUCED, 0.9, (ref,), (ref,), None)
