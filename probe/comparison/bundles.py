@@ -49,6 +49,8 @@ class _Calls:
         self.parts = {part for bundle in bundles for part in bundle.parts}
         self.rows: dict[tuple[int, int, int, int], dict[str, list[int]]] = defaultdict(dict)
         """by micro, module, call and role: by slot"""
+        self._stands: dict[int, int] = {}
+        """numbers of calls that stand for others, by those"""
         columns = side.columns
         names = ("micro", "module", "call", "role")
         for row, (micro, module, call, role) in enumerate(zip(*(columns[name] for name in names), strict=True)):
@@ -67,6 +69,9 @@ class _Calls:
                 self._add(bundle, micro, number)
                 self._compare_inputs(bundle, micro, number)
             self._hide_calls(calls, first, others)
+        if self._stands:
+            callers = self.side.calls["caller"]
+            callers[:] = [self._stands.get(caller, caller) for caller in callers.tolist()]
 
     def _calls(self) -> dict[int, dict[tuple[int, int], int]]:
         """Return the rows of the parts' calls, by module, micro and number."""
@@ -87,7 +92,7 @@ class _Calls:
             table["seq"][row], table["end"][row] = table["seq"][earliest], table["end"][earliest]
             for other in rows[1:]:
                 self.side.counted[other] = False
-                table["caller"][table["caller"] == start + other] = start + row
+                self._stands[start + other] = start + row
 
     def _fuse(self, bundle: Bundle, micro: int, number: int, role: Role) -> None:
         """Put what the parts returned, or its gradients, side by side along the last axis."""

@@ -12,14 +12,25 @@ from typing import Any
 from probe.comparison.bundles import join_parts
 from probe.comparison.events import ONE_SIDED, Event, StepPairs
 from probe.comparison.flow import passes
-from probe.comparison.given import GivenTally
+from probe.comparison.given import GivenTally, differing_batches
 from probe.comparison.guards import Guards, grouped, uncompared_weights
 from probe.comparison.guesses import MIN_CONFIDENCE, Guesses, other_calls, with_guesses
 from probe.comparison.known_differences import KnownDifferences
 from probe.comparison.ledger import Judged, State
 from probe.comparison.metrics import Metrics, Side, Status
 from probe.comparison.one_to_many import completed
-from probe.comparison.result import SCHEMA, Coverage, Divergence, Inputs, Kind, NodeRef, SlotResult, Verdict
+from probe.comparison.result import (
+    SCHEMA,
+    Coverage,
+    Divergence,
+    Inputs,
+    Kind,
+    NodeRef,
+    SlotResult,
+    Verdict,
+    cause_order,
+    independent,
+)  # fmt: skip
 from probe.comparison.updates import UpdateJudge
 from probe.comparison.walk import StepWalk
 from probe.errors import ConfigError, NotRecordedError
@@ -190,7 +201,8 @@ class _Run:
         sides = (self.a, self.tree_a), (self.b, self.tree_b)
         certain = match(*(Known(tree, side.parameters, side.info.model_config) for side, tree in sides), mapping,
                         *weights, direction, strict)  # fmt: skip
-        matching = completed(with_guesses(certain, *sides, min_confidence), self.a, self.b)
+        guessed = certain if mapping.rules else with_guesses(certain, *sides, min_confidence)
+        matching = completed(guessed, self.a, self.b)
         self.guesses = Guesses(matching, self.tree_a, self.tree_b)
         self.warnings += self.guesses.notes()
         self.warnings += matching.warnings
@@ -282,7 +294,7 @@ class _Run:
         if not pairs.micros_a or not pairs.micros_b:
             self._doubt(f"step {pairs.step}: {text}")
             return
-        differing = _differing_batches(pairs)
+        differing = differing_batches(pairs)
         if differing:
             walk.charge_batches(f"{text}, and {differing}")
             return
@@ -292,14 +304,14 @@ class _Run:
         lacking = pairs.lacks_initial
         if walk.findings and lacking and pairs.step:
             self.ends = True
-            first = min(walk.findings, key=_cause_order).path or "the root"
+            first = min(walk.findings, key=cause_order).path or "the root"
             self._doubt(
                 f"step {pairs.step} differs, first at {first}, but {lacking} did not record with what weights it began: "
                 "record the same steps on both sides, best from 0 on"
             )
             walk.findings.clear()
         self.findings += map(
-            self.guesses.weighed, map(self.known.named, _independent(sorted(walk.findings, key=_cause_order)))
+            self.guesses.weighed, map(self.known.named, independent(sorted(walk.findings, key=cause_order)))
         )
         self.warnings += walk.warnings
         for text in walk.doubts:
@@ -425,34 +437,6 @@ class _Run:
         )  # fmt: skip
 
 
-def _cause_order(finding: Divergence) -> tuple[int, int, int]:
-    """Sort by phase inside a micro-batch; what stands in one phase stays in the order in which it was found."""
-    ref = (finding.a or finding.b)[0]
-    late = finding.phase in (Phase.GRADIENT, Phase.UPDATE)
-    early = finding.phase is Phase.INIT
-    micro = -1 if early else 1 << 30 if late else ref.micro if ref.micro >= 0 else (1 << 29) - ref.micro
-    return ref.step, micro, int(finding.phase)
-
-
-def _independent(findings: list[Divergence]) -> list[Divergence]:
-    """Return the first finding, and those behind it that are no consequence of another one.
-
-    A module is named once, for what comes first there; of its weights each, of the model as a whole one of each phase.
-    Behind other inputs, and behind a graph that is cut, everything is a consequence.
-    """
-    places: dict[tuple[str, object], Divergence] = {}
-    for finding in findings:
-        ref = (finding.a or finding.b)[0]
-        detail = finding.phase if not ref.path else ref.slot if finding.phase is Phase.INIT else None
-        is_named = any(place[0] == ref.path for place in places) if detail is None else (ref.path, detail) in places
-        if not places or (finding.is_independent and not is_named):
-            places[ref.path, detail] = finding
-        is_cut = (finding.phase, finding.kind) == (Phase.BACKWARD, Kind.MISSING)
-        if finding.kind is Kind.INPUTS or is_cut:
-            break
-    return list(places.values())
-
-
 def _weights(reader: Reader, tree: Tree) -> Callable[[int], frozenset[object]]:
     """Return what gives the hashes of all parameters of a module and below, as they were in the first step."""
     own: dict[int, set[object]] = {}
@@ -469,26 +453,6 @@ def _weights(reader: Reader, tree: Tree) -> Callable[[int], frozenset[object]]:
         return frozenset().union(*(own.get(index, ()) for index in tree.subtree(module)))
 
     return weights
-
-
-def _differing_batches(pairs: StepPairs) -> str:
-    """Compare the root's inputs of all micro-batches together; return what differs, or nothing."""
-    totals = []
-    for side, rows, calls in ((pairs.a, pairs.rows_a, pairs.calls_a), (pairs.b, pairs.rows_b, pairs.calls_b)):
-        found: dict[str, list[float]] = {}
-        for call in calls:
-            if call.caller < 0 and call.micro >= 0:
-                for slot, taken in rows.get((call.micro, call.module, call.number), Role.INPUT).items():
-                    count = math.prod(side.shapes[taken[0]])
-                    mean, norm = (side.columns["mean"][taken[0]], side.columns["norm"][taken[0]])
-                    sums = found.setdefault(slot, [0.0, 0.0, 0.0])
-                    for k, value in enumerate((count, count * mean, norm**2)):
-                        sums[k] += value
-        totals.append(found)
-    for slot in totals[0].keys() & totals[1].keys():
-        if not all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(totals[0][slot], totals[1][slot], strict=True)):
-            return f"their inputs {slot} do not add up to the same data"
-    return ""
 
 
 def _first(slots: Iterable[SlotResult]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 from probe.comparison.events import Event, Node, StepPairs
@@ -114,3 +115,23 @@ def _level(judged: Judged) -> int:
     if metrics.status is Status.EQUAL:
         return _EQUAL
     return _DIFFERENT if judged.verdict in ("introduced", "inherited") else _CLOSE
+
+
+def differing_batches(pairs: StepPairs) -> str:
+    """Compare the root's inputs of all micro-batches together; return what differs, or nothing."""
+    totals = []
+    for side, rows, calls in ((pairs.a, pairs.rows_a, pairs.calls_a), (pairs.b, pairs.rows_b, pairs.calls_b)):
+        found: dict[str, list[float]] = {}
+        for call in calls:
+            if call.caller < 0 and call.micro >= 0:
+                for slot, taken in rows.get((call.micro, call.module, call.number), Role.INPUT).items():
+                    count = math.prod(side.shapes[taken[0]])
+                    mean, norm = (side.columns["mean"][taken[0]], side.columns["norm"][taken[0]])
+                    sums = found.setdefault(slot, [0.0, 0.0, 0.0])
+                    for k, value in enumerate((count, count * mean, norm**2)):
+                        sums[k] += value
+        totals.append(found)
+    for slot in totals[0].keys() & totals[1].keys():
+        if not all(math.isclose(x, y, rel_tol=1e-6) for x, y in zip(totals[0][slot], totals[1][slot], strict=True)):
+            return f"their inputs {slot} do not add up to the same data"
+    return ""

@@ -229,3 +229,31 @@ def metrics_json(metrics: Metrics | None) -> dict[str, object] | None:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def cause_order(finding: Divergence) -> tuple[int, int, int]:
+    """Sort by phase inside a micro-batch; what stands in one phase stays in the order in which it was found."""
+    ref = (finding.a or finding.b)[0]
+    late = finding.phase in (Phase.GRADIENT, Phase.UPDATE)
+    early = finding.phase is Phase.INIT
+    micro = -1 if early else 1 << 30 if late else ref.micro if ref.micro >= 0 else (1 << 29) - ref.micro
+    return ref.step, micro, int(finding.phase)
+
+
+def independent(findings: list[Divergence]) -> list[Divergence]:
+    """Return the first finding, and those behind it that are no consequence of another one.
+
+    A module is named once, for what comes first there; of its weights each, of the model as a whole one of each phase.
+    Behind other inputs, and behind a graph that is cut, everything is a consequence.
+    """
+    places: dict[tuple[str, object], Divergence] = {}
+    for finding in findings:
+        ref = (finding.a or finding.b)[0]
+        detail = finding.phase if not ref.path else ref.slot if finding.phase is Phase.INIT else None
+        is_named = any(place[0] == ref.path for place in places) if detail is None else (ref.path, detail) in places
+        if not places or (finding.is_independent and not is_named):
+            places[ref.path, detail] = finding
+        is_cut = (finding.phase, finding.kind) == (Phase.BACKWARD, Kind.MISSING)
+        if finding.kind is Kind.INPUTS or is_cut:
+            break
+    return list(places.values())

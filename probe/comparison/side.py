@@ -163,6 +163,8 @@ class Side:
         """  # noqa: D205
         if row in self.combined:
             return self.combined[row].sketch
+        if not self.names.turned:
+            return self._sketches[row]
         place = self.columns["module"][row], self.slots[row].partition(".")[0]
         is_turned = place in self.names.turned and self.columns["role"][row] in PARAMETER_ROLES
         sizes = squeezed(self.shapes[row])

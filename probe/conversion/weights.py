@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,7 @@ def convert_checkpoint(
     options["source"] = options.pop("model", None) or checkpoint.framework
     plan = plan_for(checkpoint.tensors, mapping, to=to, **options)
     check_tied(plan, checkpoint.read)
+    whole = _keeping_last(checkpoint.read, {part.stored.name for move in plan.moves for part in move.parts if part.cut})
     is_folder = len(checkpoint.files) > 1 or Path(source).is_dir()
     goal = Path(target) if target is not None else _default_target(Path(source), checkpoint, to)
     suffix = _suffix(goal, checkpoint, to, is_folder)
@@ -131,7 +132,7 @@ def convert_checkpoint(
         nonlocal done
         done += 1
         progress(done, len(moves))
-        return made(moves[name], checkpoint.read)
+        return made(moves[name], whole)
 
     with written_whole(goal) as partial:
         if is_folder:
@@ -146,6 +147,21 @@ def convert_checkpoint(
             finally:
                 named.unlink(missing_ok=True)
     return goal, plan
+
+
+def _keeping_last(read: Read, names: Container[str]) -> Read:
+    """Return what reads tensors, and keeps the last of some: those of which several are cut out, one after another."""
+    held: dict[str, np.ndarray] = {}
+
+    def reading(name: str) -> np.ndarray:
+        if name not in names:
+            return read(name)
+        if name not in held:
+            held.clear()
+            held[name] = read(name)
+        return held[name]
+
+    return reading
 
 
 def made(move: Move, read: Read) -> np.ndarray:

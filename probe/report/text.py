@@ -24,6 +24,8 @@ _WIDTH = 120
 LONGEST_LIST = 2000
 """characters of what names several things: known differences, origins of inputs"""
 _MOST_LISTED = 8
+_MOST_PLACES = 6
+"""of one side that are listed, where it has several for one"""
 _SUMMED = "of the gradients that it was computed from"
 
 
@@ -109,12 +111,14 @@ def _places(out: Text, divergence: Divergence) -> None:
         if not refs:
             out.append(f"  {side} ")
             out.append("has no counterpart\n", style="italic")
-        for ref in refs:
+        for ref in refs[:_MOST_PLACES]:
             slot = f"  {divergence.role.label} {plain(ref.slot)}" if ref.slot else ""
             call = f"  call {ref.call}" if ref.call else ""
             out.append(f"  {side} ")
             out.append(f"{_path(ref):<{min(width, 80)}}", style="cyan")
             out.append(f"  {plain(ref.class_name)}{slot}{call}\n")
+        if len(refs) > _MOST_PLACES:
+            out.append(f"  {side} and {len(refs) - _MOST_PLACES} more\n")
 
 
 def _path(ref: NodeRef) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 
 import probe
@@ -87,6 +88,19 @@ def test_the_same_model_is_aligned_and_all_of_it_is_compared(pair: Pair, optimiz
     assert weight.metrics.rel_l2 < 1e-12
     if pair.task == "tensor":
         assert weight.metrics.status.value == "equal" and not weight.metrics.estimated
+
+
+@pytest.mark.parametrize("place", ["attn.q", "attn.k", "attn.qkv"])
+def test_weights_that_are_stored_the_other_way_round(pair: Pair, place: str) -> None:
+    """GPT-2's Conv1D has [in, out] where the projections of others have [out, in]."""
+    models = apart(), together()
+    linear = module(models[place.endswith("qkv")], f"layers.1.{place}")
+    linear.__class__ = nn.LinearInOut
+    linear.weight = nn.Parameter(np.ascontiguousarray(linear.weight.data.T))
+    found = pair.compared(*models, steps=2)
+    assert found.verdict is Verdict.ALIGNED, (found.first_divergence, found.warnings)
+    (weight,) = (s for s in found[TOGETHER] if s.phase is Phase.INIT and s.slot_a == "weight")
+    assert weight.metrics.rel_l2 < 1e-12 and {weight.shape_a, weight.shape_b} <= {(32, 16), (16, 32)}
 
 
 def test_a_gradient_that_parts_pass_back_is_estimated_from_their_sketches(pair: Pair) -> None:

@@ -14,6 +14,7 @@ from probe.adapters.numpy_tensor import Tensor
 from probe.comparison.divergence import Comparison
 from probe.comparison.result import Verdict
 from probe.records import Phase, Role
+from probe.report.text import render
 from tests.comparison.planted import Recorder, said
 from tests.toys import GPT, WIDTH, gpt, module, scaled_gradient, stored_in_out
 
@@ -118,6 +119,8 @@ def test_one_expert_is_wrong(run: Recorder, task: str, fault: Callable[[Apart], 
     }
     if task == "tensor":
         assert any(f"of its parts {part} (rel" in text for text in first.evidence), first.evidence
+    text = render(probe.compare(*files, mapping=STACKED)).plain
+    assert "  A layers.1.mlp.2.up" in text and "layers.1.mlp.3.gate  " not in text and "  A and 2 more\n" in text
 
 
 def test_experts_that_hold_up_before_gate(run: Recorder) -> None:
