@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from probe._version import __version__
-from probe.comparison.divergence import MIN_COVERAGE, Comparison, compare
+from probe.comparison.divergence import MIN_CONFIDENCE, MIN_COVERAGE, Comparison, compare
 from probe.comparison.result import Verdict
 from probe.conversion import convert_checkpoint
 from probe.conversion.name_mappings import imported
@@ -82,9 +82,11 @@ def main() -> None:
 @click.option("--top", default=5, show_default=True, help="How many further divergences to list.")
 @click.option("--min-coverage", default=MIN_COVERAGE, show_default=True, type=click.FloatRange(0, 1),
               help="Below this share of paired module calls nothing is called aligned.")  # fmt: skip
+@click.option("--min-confidence", default=MIN_CONFIDENCE, show_default=True, type=click.FloatRange(0, 1),
+              help="Leave out pairs of modules found without a mapping that are less sure; 1 leaves out all.")  # fmt: skip
 def compare_command(
     a: str, b: str, mapping: str | None, map_direction: str | None, strict: bool, style: str | None, output: str | None,
-    top: int, min_coverage: float,
+    top: int, min_coverage: float, min_confidence: float,
 ) -> None:  # fmt: skip
     """Name the first place where recording B really diverges from recording A.
 
@@ -93,7 +95,8 @@ def compare_command(
     Example:     probe compare a.h5 b.h5 -lm megatron-core/qwen2
     """
     style = style or _style_of(output)
-    options: dict[str, Any] = {"direction": map_direction, "strict": strict, "min_coverage": min_coverage}
+    options: dict[str, Any] = {"direction": map_direction, "strict": strict, "min_coverage": min_coverage,
+                               "min_confidence": min_confidence}  # fmt: skip
     if sys.stderr.isatty():
         with Progress(console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task("comparing", total=None)

@@ -10,9 +10,11 @@ import click
 
 from probe.errors import MappingError
 from probe.layouts import FRAMEWORKS
-from probe.mapping import library, load_mapping
+from probe.mapping import LayerMapping, library, load_mapping
 from probe.matching import Direction, Known, Matching, match
+from probe.matching.automatic import complete, outline_of, without_guesses
 from probe.matching.coverage import KINDS, Coverage, Left, coverage
+from probe.matching.draft import draft
 from probe.printed import model_config_of, record_printed
 from probe.report.text import harmless
 from probe.store.reader import Reader
@@ -92,6 +94,38 @@ def check_command(mapping: str, a: str, b: str, map_direction: str | None, stric
     for line in _lines(found, covered, (a, b)):
         click.echo(harmless(line))
     sys.exit(1 if covered.only_a or covered.only_b or found.warnings else 0)
+
+
+@map_group.command("suggest")
+@click.argument("a", type=click.Path())
+@click.argument("b", type=click.Path())
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the mapping to this file.")
+@click.option("--min-confidence", default=0.5, show_default=True, type=click.FloatRange(0, 1),
+              help="Leave out pairs that are less sure.")  # fmt: skip
+def suggest_command(a: str, b: str, output: str | None, min_confidence: float) -> None:
+    """Draft a mapping from two recordings: read it, correct it, keep it.
+
+    Recordings of structure alone are enough (task="structure"); from values, more is certain. Lines that may be wrong are
+    marked with "# ?".
+
+    \b
+    Example: probe map suggest a.h5 b.h5 -o map.yaml
+             probe map check map.yaml a.h5 b.h5
+    """
+    with Reader(a) as first, Reader(b) as second:
+        sides = [Known(Tree(each.modules), each.parameters, each.info.model_config) for each in (first, second)]
+        certain = match(*sides, LayerMapping(), _nothing, _nothing)
+        outlines = [outline_of(each, known.tree) for each, known in zip((first, second), sides, strict=True)]
+        found = without_guesses(complete(certain, *outlines), min_confidence)
+        text = draft(found, *sides, (Path(a).name, Path(b).name))
+    if output is None:
+        click.echo(harmless(text).replace("\\x0a", "\n"), nl=False)
+        return
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise MappingError(f"cannot write {output}: {error.strerror}") from error
+    click.echo(f"{len(found.pairs)} pairs are in {harmless(output)}; try it with probe map check", err=True)
 
 
 def _known(path: str) -> Known:

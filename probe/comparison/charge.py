@@ -139,7 +139,7 @@ class Charger(Ledger):
         pair = self.pairs.matching.pairs[top.pair]
         sides = (
             (self.pairs.a, self.pairs.rows_a.get((top.micro, pair.a, top.call), Role.INPUT), event.row_a),
-            (self.pairs.b, self.pairs.rows_b.get((top.micro, pair.b, top.call), Role.INPUT), event.row_b),
+            (self.pairs.b, self.pairs.rows_b.get((top.micro, pair.b, top.call_b), Role.INPUT), event.row_b),
         )
         slots = []
         for side, rows, row in sides:

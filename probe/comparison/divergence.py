@@ -14,6 +14,7 @@ from probe.comparison.events import ONE_SIDED, Event, StepPairs
 from probe.comparison.flow import passes
 from probe.comparison.given import GivenTally
 from probe.comparison.guards import Guards, grouped, uncompared_weights
+from probe.comparison.guesses import MIN_CONFIDENCE, Guesses, other_calls, with_guesses
 from probe.comparison.known_differences import KnownDifferences
 from probe.comparison.ledger import Judged, State
 from probe.comparison.metrics import Metrics, Side, Status
@@ -109,6 +110,7 @@ def compare(
     direction: str | None = None,
     strict: bool = False,
     min_coverage: float = MIN_COVERAGE,
+    min_confidence: float = MIN_CONFIDENCE,
     progress: Progress | None = None,
 ) -> Comparison:
     """Compare two recordings and name the first place where they really diverge.
@@ -125,6 +127,9 @@ def compare(
         a line of the mapping that does nothing is an error, not a warning
     min_coverage
         below this share of paired module calls, "aligned" becomes "undecided"
+    min_confidence
+        pairs of modules that were found by structure or values and are less sure than this are not compared; 1 leaves
+        only what the mapping says and what has the same path
     progress
         called with (done, total) steps
 
@@ -142,7 +147,7 @@ def compare(
         first.require_steps()
         second.require_steps()
         return _Run(first, second).compared(
-            parsed, None if direction is None else _direction(direction), strict, min_coverage, progress
+            parsed, None if direction is None else _direction(direction), strict, min_coverage, min_confidence, progress
         )
 
 
@@ -178,12 +183,16 @@ class _Run:
         self.loose_b: dict[str, int] = {}
 
     def compared(
-        self, mapping: Any, direction: Direction | None, strict: bool, min_coverage: float, progress: Progress | None
-    ) -> Comparison:
+        self, mapping: Any, direction: Direction | None, strict: bool, min_coverage: float, min_confidence: float,
+        progress: Progress | None,
+    ) -> Comparison:  # fmt: skip
         weights = (_weights(self.a, self.tree_a), _weights(self.b, self.tree_b))
-        sides = [Known(tree, side.parameters, side.info.model_config)
-                 for tree, side in ((self.tree_a, self.a), (self.tree_b, self.b))]  # fmt: skip
-        matching = completed(match(*sides, mapping, *weights, direction, strict), self.a, self.b)
+        sides = (self.a, self.tree_a), (self.b, self.tree_b)
+        certain = match(*(Known(tree, side.parameters, side.info.model_config) for side, tree in sides), mapping,
+                        *weights, direction, strict)  # fmt: skip
+        matching = completed(with_guesses(certain, *sides, min_confidence), self.a, self.b)
+        self.guesses = Guesses(matching, self.tree_a, self.tree_b)
+        self.warnings += self.guesses.notes()
         self.warnings += matching.warnings
         steps = self._guard()
         state = State()
@@ -289,12 +298,16 @@ class _Run:
                 "record the same steps on both sides, best from 0 on"
             )
             walk.findings.clear()
-        self.findings += map(self.known.named, _independent(sorted(walk.findings, key=_cause_order)))
+        self.findings += map(
+            self.guesses.weighed, map(self.known.named, _independent(sorted(walk.findings, key=_cause_order)))
+        )
         self.warnings += walk.warnings
         for text in walk.doubts:
             self._doubt(text)
         self.given.add(pairs, walk.events, walk.lacking_inputs())
         self._count_calls(pairs)
+        if pairs.same_micros:
+            self.warnings += other_calls(pairs, self.tree_a, self.tree_b)
         self._note_weights(pairs)
         ordered = sorted(walk.events, key=lambda judged: (judged.event.micro, judged.event.phase))
         self.nan = self.nan or self._first_nan(pairs, [judged.event for judged in ordered])
@@ -316,7 +329,7 @@ class _Run:
             return
         both = passes[0] & passes[1]
         shared_a = set(pairs.nodes)
-        shared_b = {(node.micro, pairs.matching.pairs[node.pair].b, node.call) for node in pairs.nodes.values()}
+        shared_b = {(node.micro, pairs.matching.pairs[node.pair].b, node.call_b) for node in pairs.nodes.values()}
         ignored = pairs.matching.ignored_a, pairs.matching.ignored_b
         for calls, shared, tree, loose, left_out in (
             (pairs.calls_a, shared_a, self.tree_a, self.loose_a, ignored[0]),
@@ -484,4 +497,4 @@ def _first(slots: Iterable[SlotResult]) -> str:
     return f"{slot.role.label} {slot.slot_a} of {slot.path_a or 'the root'}, {slot.metrics.reason}"
 
 
-__all__ = ["ONE_SIDED", "Comparison", "Kind", "Metrics", "NodeRef", "Reason", "compare"]
+__all__ = ["MIN_CONFIDENCE", "ONE_SIDED", "Comparison", "Kind", "Metrics", "NodeRef", "Reason", "compare"]

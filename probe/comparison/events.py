@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
+from probe.comparison.alignment import Alignment, Made
 from probe.comparison.metrics import Metrics, Side, kind_of, measure_pair, squeezed
 from probe.comparison.side import PARAMETER_ROLES
 from probe.matching import Matching, Reason
@@ -90,6 +91,8 @@ class Node:
     """whether the module was in training mode, in A and in B"""
     grad_enabled: bool = True
     """on both sides"""
+    call_b: int = 0
+    """number of the call in B"""
     loose_a: list[Loose] = field(default_factory=list)
     """calls of A that this one made and that have no partner, in their order"""
     loose_b: list[Loose] = field(default_factory=list)
@@ -157,6 +160,8 @@ class StepPairs:
         self.micros_a = sorted({call.micro for call in self.calls_a if call.micro >= 0})
         self.micros_b = sorted({call.micro for call in self.calls_b if call.micro >= 0})
         self.nodes: dict[Key, Node] = {}
+        self.reordered: list[int] = []
+        """pairs that both sides called as often, in another order"""
         self._names_a, self._names_b = _names(a), _names(b)
         self._pair_calls()
 
@@ -166,25 +171,65 @@ class StepPairs:
         return self.micros_a == self.micros_b
 
     def _pair_calls(self) -> None:
-        theirs = {(c.micro, c.module, c.number): c for c in self.calls_b}
+        theirs = self._partners()
         nodes_a: dict[int, Node] = {}
         callers = {call.row: call.caller for call in self.calls_a}
         for call in self.calls_a:
             parent = _nearest(nodes_a, callers, call.caller)
             pair = self.pair_of_a.get(call.module)
-            partner = theirs.get((call.micro, self.matching.pairs[pair].b, call.number)) if pair is not None else None
+            partner = theirs.get(call.row)
             if pair is None or partner is None:
                 if parent is not None and nodes_a.get(call.caller) is parent:
                     parent.loose_a.append(Loose(call.micro, call.module, call.number, call.begin))
                 continue
             node = Node(call.micro, pair, call.number, parent, call.begin, call.end, partner.begin, partner.end,
                         call.autocast or partner.autocast, (call.training, partner.training),
-                        call.grad_enabled and partner.grad_enabled)  # fmt: skip
+                        call.grad_enabled and partner.grad_enabled, partner.number)  # fmt: skip
             nodes_a[call.row] = self.nodes[call.micro, call.module, call.number] = node
         self._note_loose_of_b()
 
+    def _partners(self) -> dict[int, Call]:
+        """Return the call of B that each call of A, by its row, is."""
+        calls: tuple[dict[tuple[int, int], list[Call]], ...] = (defaultdict(list), defaultdict(list))
+        for side, places, found in ((self.calls_a, self.pair_of_a, calls[0]), (self.calls_b, self.pair_of_b, calls[1])):
+            for call in side:
+                pair = places.get(call.module)
+                if pair is not None:
+                    found[call.micro, pair].append(call)
+        alignment = Alignment(self.a, self.b)
+        chosen: dict[int, Call] = {}
+        taken: dict[int, int] = {}
+
+        def are_pair(caller_a: int, caller_b: int) -> bool | None:
+            partner = chosen.get(caller_a)
+            return None if partner is None or caller_b not in taken else partner.row == caller_b
+
+        for (micro, pair), mine in calls[0].items():  # callers come first: their calls begin first
+            theirs = calls[1].get((micro, pair), [])
+            if len(mine) == len(theirs) == 1:
+                found = [(0, 0)]
+            else:
+                made = [self._made(rows, each) for rows, each in ((self.rows_a, mine), (self.rows_b, theirs))]
+                found = alignment.aligned(*made, are_pair)
+            if len(mine) == len(theirs) and any(i != j for i, j in found):
+                self.reordered.append(pair)
+            for i, j in found:
+                chosen[mine[i].row] = theirs[j]
+                taken[theirs[j].row] = mine[i].row
+        return chosen
+
+    @staticmethod
+    def _made(rows: Rows, calls: list[Call]) -> list[Made]:
+        return [
+            Made(call.number, call.caller, *(
+                [found[0] for found in rows.get((call.micro, call.module, call.number), role).values()]
+                for role in (Role.INPUT, Role.OUTPUT)
+            ))
+            for call in calls
+        ]  # fmt: skip
+
     def _note_loose_of_b(self) -> None:
-        nodes = {(n.micro, self.matching.pairs[n.pair].b, n.call): n for n in self.nodes.values()}
+        nodes = {(n.micro, self.matching.pairs[n.pair].b, n.call_b): n for n in self.nodes.values()}
         by_row = {call.row: nodes.get((call.micro, call.module, call.number)) for call in self.calls_b}
         for call in self.calls_b:
             parent = by_row.get(call.caller)
@@ -198,7 +243,7 @@ class StepPairs:
         for (at, module, call), node in self.nodes.items():
             if at == micro:
                 partner = self.matching.pairs[node.pair].b
-                key_a, key_b = (at, module, call), (at, partner, call)
+                key_a, key_b = (at, module, call), (at, partner, node.call_b)
                 for roles in (_INPUT_ROLES, _OUTPUT_ROLES, (Role.VALUE,)):
                     for event in self._slot_events(node, key_a, key_b, roles, backward):
                         yield node, event

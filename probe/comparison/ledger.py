@@ -195,7 +195,7 @@ class Ledger:
     ) -> tuple[tuple[NodeRef, ...], tuple[NodeRef, ...]]:
         """Return a place in A and in B: several where one side has several modules, or parameters, for one."""
         modules = self.pairs.matching.pairs[pair]
-        micro, call = (node.micro, node.call) if node is not None else (0, 0)
+        micro, call, call_b = (node.micro, node.call, node.call_b) if node is not None else (0, 0, 0)
         found = []
         for side, module, slot in ((self.pairs.a, modules.a, slot_a), (self.pairs.b, modules.b, slot_b)):
             infos = [(side.reader.modules[at], name) for at, name in side.places_of(module, slot)]

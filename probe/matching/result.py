@@ -15,6 +15,7 @@ class Reason(enum.StrEnum):
 
     MAPPED = "mapped"
     SAME_PATH = "same path"
+    SAME_STRUCTURE = "same structure"
     SAME_VALUES = "same values"
 
 

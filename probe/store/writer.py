@@ -48,7 +48,7 @@ _TREE_LIMIT = 20_000
 _NOTES_LIMIT = 10_000
 _NAMES_LIMIT = 32 << 20
 """bytes of memory for the names of slots, and for shapes"""
-_SWITCH = 1e-4
+_SWITCH = 1e-5
 """seconds, while the end of the writer's thread is waited for"""
 _NO_SKETCH = bytes(8 * WIDTH)
 
@@ -243,7 +243,7 @@ class Writer:
         self._let_go()
 
     def _wait_for_end(self) -> None:
-        """Wait for the thread, and let it have the interpreter within 0.1 ms whenever it asks for it.
+        """Wait for the thread, and let it have the interpreter within 10 µs whenever it asks for it.
 
         It asks some 20 times for each name of the readable tree; beside a thread that goes on training in Python it would
         wait 5 ms each time, minutes in all.

@@ -69,7 +69,8 @@ SCENES: dict[str, tuple[int, Callable[[], None], list[str]]] = {
     "missing-layer": (1, lambda: pair(net(), net(without=1)), []),
     "mapped": (0, lambda: pair(net(2), Other(Scale)), ["-lm", "map.yaml"]),
     "mapped-extra-module": (1, lambda: pair(net(2), Other(Half)), ["-lm", "map.yaml"]),
-    "undecided": (2, lambda: pair(net(2), Other(Scale)), []),
+    "undecided": (2, lambda: pair(net(2), Other(Scale)), ["--min-confidence", "1"]),
+    "found": (0, lambda: pair(net(2), Other(Scale)), []),
     "structure": (2, lambda: pair(net(), net(), task="structure"), []),
 }  # fmt: skip
 
@@ -220,8 +221,9 @@ def test_colours_only_where_they_are_wanted(folder: Path) -> None:
 
 def test_min_coverage_and_direction(folder: Path) -> None:
     pair(net(2), Other(Scale))
-    assert run("compare", "a.h5", "b.h5").exit_code == 2
-    assert run("compare", "a.h5", "b.h5", "--min-coverage", "0").exit_code == 0
+    assert run("compare", "a.h5", "b.h5", "--min-confidence", "1").exit_code == 2
+    assert run("compare", "a.h5", "b.h5", "--min-confidence", "1", "--min-coverage", "0").exit_code == 0
+    assert run("compare", "a.h5", "b.h5").exit_code == 0
     assert run("compare", "a.h5", "b.h5", "-lm", "map.yaml").exit_code == 0
     assert run("compare", "b.h5", "a.h5", "-lm", "map.yaml").exit_code == 0
     assert run("compare", "b.h5", "a.h5", "-lm", "map.yaml", "--map-direction", "b-to-a").exit_code == 0

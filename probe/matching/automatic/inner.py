@@ -1,0 +1,160 @@
+"""Modules that hold others: they are a pair when most of what they hold is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from probe.matching.automatic import likeness, values
+from probe.matching.automatic.likeness import kind_of
+from probe.matching.automatic.outline import Outline, is_matrix
+from probe.matching.automatic.state import Found
+from probe.matching.result import Reason
+
+_ENOUGH = 0.6
+_SAMPLES = 6
+_LIGHT = 0.1
+_MOST_SURE = 0.95
+_ALONE = 0.75
+_SEVERAL_THINGS = ("rotary", "dropout")
+"""kinds of which one is not as good as another"""
+
+
+def match_inner(found: Found) -> None:
+    """Pair the modules that hold others, the surest first; no pair lies across another."""
+    a, b = found.a, found.b
+    totals_a, totals_b = _totals(a), _totals(b)
+    embeddings_a, embeddings_b = _embeddings(a), _embeddings(b)
+    scored = []
+    for i in range(1, len(a)):
+        if not a.tree.children[i] or i in found.of_a or i in found.parts or i in found.ignored_a:
+            continue
+        held = [(k, _partner(found, k)) for k in _held(a, i)]
+        for j in _candidates(found, held, totals_a[i], totals_b):
+            if embeddings_a[i] != embeddings_b[j]:
+                continue  # one is given tokens, the other what an embedding made of them
+            both = sum(_weight(a, k) for k, other in held if other is not None and b.is_below(other, j))
+            whole_b = totals_b[j]
+            if both and whole_b:
+                back = both if not found.parts_b else _shared_of_b(found, i, j)
+                share = (min(1.0, both / totals_a[i]) + min(1.0, back / whole_b)) / 2
+                if share >= _ENOUGH:
+                    scored.append((share + _likeness(found, i, j), share, i, j))
+    scored.sort(key=lambda each: (-each[0], a.begin[each[2]], b.begin[each[3]]))
+    for _, share, i, j in scored:
+        if i not in found.of_a and j not in found.of_b and _stands_right(found, i, j):
+            sure, reason = _certainty(found, i)
+            found.pair(i, j, reason, min(_MOST_SURE, share) * sure)
+
+
+def _weight(side: Outline, index: int) -> float:
+    if side.adds_nothing(index):
+        return 0.0
+    if is_matrix(side, index):
+        return 1.0
+    return 0.5 if side.weights[index] or index in side.unmeasured else _LIGHT
+
+
+def _totals(side: Outline) -> list[float]:
+    found = [0.0] * len(side)
+    for index in reversed(side.preorder):
+        if not side.tree.children[index] or side.weights[index]:
+            found[index] += _weight(side, index)
+        parent = side.tree.modules[index].parent
+        if parent >= 0:
+            found[parent] += found[index]
+    return found
+
+
+def _embeddings(side: Outline) -> list[int]:
+    """Return how many embeddings stand below each module."""
+    found = [0] * len(side)
+    for index in reversed(side.preorder):
+        if not side.tree.children[index] and kind_of(side.tree.class_name(index)) == "embedding":
+            found[index] += 1
+        parent = side.tree.modules[index].parent
+        if parent >= 0:
+            found[parent] += found[index]
+    return found
+
+
+def _held(side: Outline, top: int) -> list[int]:
+    inside = (side.preorder[place] for place in range(side.begin[top] + 1, side.end[top] + 1))
+    return [k for k in inside if not side.tree.children[k] or side.weights[k]]
+
+
+def _partner(found: Found, i: int) -> int | None:
+    return found.of_a.get(i, found.parts.get(i))
+
+
+def _shared_of_b(found: Found, i: int, j: int) -> float:
+    """Return how much of what a module of B holds is in a module of A."""
+    other = {**found.parts_b, **found.of_b}
+    return sum(_weight(found.b, k) for k in _held(found.b, j) if k in other and found.a.is_below(other[k], i))
+
+
+def _candidates(found: Found, held: list[tuple[int, int | None]], total: float, totals_b: list[float]) -> Iterator[int]:
+    known = [j for _, j in held if j is not None]
+    seen: set[int] = set()
+    step = max(1, len(known) // _SAMPLES)
+    tree = found.b.tree
+    for j in known[::step]:
+        at = j if tree.children[j] else tree.modules[j].parent
+        while at > 0 and at not in seen and totals_b[at] <= 3 * total:
+            seen.add(at)
+            if at not in found.of_b and at not in found.ignored_b:
+                yield at
+            at = tree.modules[at].parent
+
+
+def _likeness(found: Found, i: int, j: int) -> float:
+    a, b = found.a, found.b
+    score = 0.05 * likeness.of_classes(a.tree.class_name(i), b.tree.class_name(j))
+    score += 0.12 * likeness.of_names(a.tree.name(i), b.tree.name(j))
+    score += 0.06 if a.is_list(i) == b.is_list(j) else 0.0
+    if found.by_calls:
+        score += 0.06 if (i in a.first_call) == (j in b.first_call) else -0.06
+        score += 0.03 * values.close(a.outputs.get(i, ()), b.outputs.get(j, ()))
+        score += 0.02 * values.close(a.inputs.get(i, ()), b.inputs.get(j, ()))
+    return score
+
+
+def _stands_right(found: Found, i: int, j: int) -> bool:
+    for this, other, pairs, at, there in (
+        (found.a, found.b, found.of_a, i, j), (found.b, found.a, found.of_b, j, i),
+    ):  # fmt: skip
+        above = this.tree.modules[at].parent
+        while above >= 0 and above not in pairs:
+            above = this.tree.modules[above].parent
+        if above >= 0 and not other.is_below(there, pairs[above]):
+            return False
+    return True
+
+
+def _certainty(found: Found, i: int) -> tuple[float, Reason]:
+    """Return how sure the pairs inside are, and what most of them rest on."""
+    inside = [k for k in _held(found.a, i) if k in found.of_a]
+    if not inside:
+        return 0.8, Reason.SAME_STRUCTURE
+    sure = sum(found.confidence(k) for k in inside) / len(inside)
+    by_values = sum(k in found.why and found.why[k][0] is Reason.SAME_VALUES for k in inside)
+    return sure, Reason.SAME_VALUES if 2 * by_values > len(inside) else Reason.SAME_STRUCTURE
+
+
+def match_alone(found: Found) -> None:
+    """Pair what is left of a kind alone on both sides below two modules that are a pair."""
+    for i, j in list(found.of_a.items()):
+        mine = _left_by_kind(found.a, i, {**found.parts, **found.of_a})
+        theirs = _left_by_kind(found.b, j, {**found.parts_b, **found.of_b}) if mine else {}
+        for kind, left in mine.items():
+            right = theirs.get(kind, [])
+            if len(left) == len(right) == 1 and kind[0] and kind[0] not in _SEVERAL_THINGS:
+                found.pair(left[0], right[0], Reason.SAME_STRUCTURE, _ALONE * found.confidence(i))
+
+
+def _left_by_kind(side: Outline, top: int, done: dict[int, int]) -> dict[tuple[object, ...], list[int]]:
+    found: dict[tuple[object, ...], list[int]] = {}
+    for k in side.children(top):
+        if k not in done and not side.tree.children[k]:
+            shapes = tuple(sorted(w.shape for w in side.weights[k]))
+            found.setdefault((kind_of(side.tree.class_name(k)), shapes), []).append(k)
+    return found

@@ -1,0 +1,351 @@
+"""The single modules inside two blocks, put in a line by the order in which they run, and the lines laid side by side."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+
+from probe.matching.automatic import likeness, values
+from probe.matching.automatic.fused import Fused, keep_fused, keep_inside
+from probe.matching.automatic.increasing import increasing
+from probe.matching.automatic.outline import Outline, is_matrix, rows_of
+from probe.matching.automatic.state import Found
+from probe.matching.automatic.unmeasured import match_unmeasured
+from probe.matching.result import Reason
+
+_PROVEN, _LIKE, _LESS, _ACROSS, _NEARBY, _CONTRADICTED = 0.98, 0.92, 0.8, 0.7, 0.85, 0.4
+_LONGEST = 4
+"""layers that are one on the other side"""
+_CELLS = 40_000
+_THRESHOLD = 0.8
+_ALONE = "rotary"
+"""a kind without weights of which there are few: told without its neighbours"""
+
+
+class Line:
+    """Pairs single modules.
+
+    Parameters
+    ----------
+    found
+        where pairs are kept
+    mine, theirs
+        modules of A and of B, in no order
+    met
+        blocks of A beside them, and the blocks of B that they belong to: they lead, and are not paired here
+    confidence
+        of the pair that they stand in
+    """
+
+    def __init__(
+        self, found: Found, mine: Sequence[int], theirs: Sequence[int], met: Mapping[int, int], confidence: float
+    ) -> None:
+        self.found, self.a, self.b, self.confidence = found, found.a, found.b, confidence
+        self.met, self._met_b = met, set(met.values())
+        self.mine = sorted({*mine, *met}, key=lambda i: found.order_a[i])
+        self.theirs = sorted({*theirs, *self._met_b}, key=lambda j: found.order_b[j])
+
+    def match(self) -> None:
+        """Pair what belongs together, the surest first."""
+        self._take_pins()
+        for mine, theirs in self._gaps():
+            if self.found.lacks_sizes:
+                match_unmeasured(self.found, mine, theirs, self.confidence)
+            else:
+                self._match_matrices(mine, theirs)
+        for mine, theirs in self._gaps():
+            self._match_others(mine, theirs)
+        self._match_left()
+
+    # What is known
+
+    def _take_pins(self) -> None:
+        theirs = set(self.theirs)
+        for i in self.mine:
+            j = self.found.pins.get(i)
+            if j not in theirs or not self._may(i, j) or not self._is_one(i, j):
+                continue
+            around = self._around(i, j)
+            if around is None:
+                self.found.pair(i, j, Reason.SAME_VALUES, min(_PROVEN, self.confidence + 0.3))
+            else:
+                keep_inside(self.found, *around, i, j)
+
+    def _around(self, i: int, j: int) -> tuple[int, int] | None:
+        """Return what stands around one of two modules of the same weights and returns what the other returns.
+
+        A loop over cells is what a recurrent layer is, a single cell is not.
+        """
+        for this, other, k, m in ((self.b, self.a, j, i), (self.a, self.b, i, j)):
+            made, above = other.outputs.get(m, ()), this.tree.modules[k].parent
+            is_alone = above > 0 and this.core[above] == this.core[k] and not this.tree.children[k]
+            if is_alone and values.close(made, this.outputs.get(k, ())) < 2 <= values.close(
+                made, this.outputs.get(above, ())
+            ):
+                return (i, above) if this is self.b else (above, j)
+        return None
+
+    def _is_one(self, i: int, j: int) -> bool:
+        """Tell whether two modules may be a pair as a whole, not only their weights."""
+        return bool(self.a.tree.children[i]) == bool(self.b.tree.children[j])
+
+    def _may(self, i: int, j: int) -> bool:
+        return likeness.of_classes(self.a.tree.class_name(i), self.b.tree.class_name(j)) >= 0
+
+    def _free_a(self, i: int) -> bool:
+        return i not in self.found.of_a and i not in self.found.parts and i not in self.met
+
+    def _free_b(self, j: int) -> bool:
+        return j not in self.found.of_b and j not in self.found.parts_b and j not in self._met_b
+
+    def _gaps(self) -> list[tuple[list[int], list[int]]]:
+        """Return what lies between two neighbours that are known, as far as both sides have them in one order."""
+        places = {j: place for place, j in enumerate(self.theirs)}
+        known = []
+        for place, i in enumerate(self.mine):
+            j = self.met.get(i, self.found.of_a.get(i, self.found.parts.get(i)))
+            if j in places:
+                known.append((place, places[j]))
+        anchors = [(-1, -1), *increasing(known), (len(self.mine), len(self.theirs))]
+        gaps = []
+        for (left_a, left_b), (right_a, right_b) in zip(anchors, anchors[1:], strict=False):
+            mine = [i for i in self.mine[left_a + 1 : right_a] if self._free_a(i)]
+            theirs = [j for j in self.theirs[left_b + 1 : right_b] if self._free_b(j)]
+            if mine and theirs:
+                gaps.append((mine, theirs))
+        return gaps
+
+    # Matrices
+
+    def _match_matrices(self, mine: Sequence[int], theirs: Sequence[int]) -> None:
+        by_key_a, by_key_b = _by_width(self.a, mine), _by_width(self.b, theirs)
+        for key, left in by_key_a.items():
+            right = by_key_b.get(key, [])
+            if right and len(left) * len(right) <= _CELLS:
+                self._align_matrices(left, right)
+            elif right and [n for _, n in left] == [n for _, n in right]:
+                for (i, _), (j, _) in zip(left, right, strict=True):
+                    self._keep_single(i, j, 1.0, _LESS)
+
+    def _align_matrices(self, left: list[tuple[int, int]], right: list[tuple[int, int]]) -> None:
+        is_even = [n for _, n in left] == [n for _, n in right]
+        for i, j, count_a, count_b, score in _best(left, right, self._single_score, self._fused_score):
+            if count_a == count_b == 1:
+                self._keep_single(left[i][0], right[j][0], score, _LIKE if is_even else _LESS)
+            else:
+                parts = [m for m, _ in (left[i : i + count_a] if count_a > 1 else right[j : j + count_b])]
+                whole = right[j][0] if count_a > 1 else left[i][0]
+                keep_fused(self.found, Fused("A" if count_a > 1 else "B", whole, tuple(parts)), self.confidence)
+
+    def _keep_single(self, i: int, j: int, score: float, sure: float) -> None:
+        same = values.agree(self.a, i, self.b, j)
+        if not self._is_one(i, j):
+            keep_fused(
+                self.found, Fused("A", j, (i,)) if self.b.tree.children[j] else Fused("B", i, (j,)), self.confidence
+            )
+            return
+        if same:
+            self.found.pair(i, j, Reason.SAME_VALUES, min(_PROVEN, self.confidence + 0.1))
+            return
+        doubt = 0.8 if self.found.weights_differ(i, j) else 1.0
+        doubt *= 0.8 if score < 2 else 1.0
+        self.found.pair(i, j, Reason.SAME_STRUCTURE, min(sure, self.confidence) * doubt)
+
+    def _single_score(self, i: int, j: int) -> float:
+        if sorted(_matrix_shapes(self.a, i)) != sorted(_matrix_shapes(self.b, j)):
+            return -math.inf
+        score = 2.0 + self._names(i, j)
+        likes = likeness.of_classes(self.a.tree.class_name(i), self.b.tree.class_name(j))
+        score += likes if likes >= 0 else 4 * likes
+        same = values.agree(self.a, i, self.b, j)
+        score += 3.0 if same else -1.5 if same is False and self.found.same_weights else 0.0
+        return score + 0.3 * values.close(self.a.outputs.get(i, ()), self.b.outputs.get(j, ()))
+
+    def _names(self, i: int, j: int) -> float:
+        a, b = self.a.tree, self.b.tree
+        parent_a, parent_b = a.modules[i].parent, b.modules[j].parent
+        around = likeness.of_names(a.name(parent_a), b.name(parent_b)) if min(parent_a, parent_b) >= 0 else 0.0
+        return likeness.of_names(a.name(i), b.name(j)) + 0.3 * around
+
+    def _fused_score(self, parts: Sequence[int], whole: int, side: str) -> float:
+        mine, theirs = (self.a, self.b) if side == "A" else (self.b, self.a)
+        if len({mine.tree.modules[i].parent for i in parts}) > 1 or any(mine.tree.children[i] for i in parts):
+            return -math.inf
+        kinds = {likeness.kind_of(mine.tree.class_name(i)) for i in parts}
+        if len(kinds) > 1 or kinds & {"embedding", "norm"}:
+            return -math.inf
+        pieces = [_matrix(mine, i) for i in parts]
+        total = _matrix(theirs, whole)
+        if total is None or any(piece is None for piece in pieces):
+            return -math.inf
+        roles = [likeness.role_of(mine.tree.name(i)) for i in parts]
+        if any(roles) and roles not in (["q", "k", "v"], ["gate", "up"]):
+            return -math.inf
+        proven = values.add_up([piece for piece in pieces if piece is not None], total)
+        if proven is False and self.found.same_weights:
+            return -math.inf
+        return len(parts) + 1.0 + (4.0 if proven else 0.0)
+
+    # Norms, and what has no weights
+
+    def _match_others(self, mine: Sequence[int], theirs: Sequence[int]) -> None:
+        left = [(i, 0) for i in mine if not is_matrix(self.a, i)]
+        right = [(j, 0) for j in theirs if not is_matrix(self.b, j)]
+        if not left or not right or len(left) * len(right) > _CELLS:
+            return
+        is_even = len(left) == len(right)
+        for i, j, _, _, score in _best(left, right, self._other_score, None):
+            one, other = left[i][0], right[j][0]
+            proven = values.close(self.a.outputs.get(one, ()), self.b.outputs.get(other, ())) >= 2
+            sure = _PROVEN if proven else (_NEARBY if is_even or score >= 2 else _ACROSS)
+            if not proven and (self._contradict(one, other) or self._is_alone(one, other)):
+                sure = _CONTRADICTED
+            reason = Reason.SAME_VALUES if proven else Reason.SAME_STRUCTURE
+            self.found.pair(one, other, reason, min(sure, self.confidence))
+
+    def _contradict(self, i: int, j: int) -> bool:
+        """Tell whether two modules return other numbers, and it is not known that they are given the same."""
+        seen = [side.outputs.get(k, ()) for side, k in ((self.a, i), (self.b, j))]
+        known = all(each and each[0].numbers is not None and each[0].numbers.is_telling for each in seen)
+        given = values.close(self.a.inputs.get(i, ()), self.b.inputs.get(j, ()))
+        return self.found.same_weights and known and given < 2 and not self.a.weights[i]
+
+    def _is_alone(self, i: int, j: int) -> bool:
+        """Tell whether two modules are of a kind that returns one thing here and another there, under other names."""
+        kind = likeness.kind_of(self.a.tree.class_name(i))
+        return kind == _ALONE and self.a.tree.name(i) != self.b.tree.name(j)
+
+    def _other_score(self, i: int, j: int) -> float:
+        a, b = self.a, self.b
+        shapes = [sorted(w.shape for w in side.weights[k]) for side, k in ((a, i), (b, j))]
+        likes = likeness.of_classes(a.tree.class_name(i), b.tree.class_name(j))
+        seen = values.close(a.outputs.get(i, ()), b.outputs.get(j, ()))
+        if likes < 0 or (seen < 0 and not shapes[0]):
+            return -math.inf
+        if i in a.unmeasured or j in b.unmeasured:
+            if likeness.kind_of(a.tree.class_name(i)) != likeness.kind_of(b.tree.class_name(j)):
+                return -math.inf
+        elif bool(shapes[0]) != bool(shapes[1]):
+            if likeness.kind_of(a.tree.class_name(i)) != "norm" or seen < 2:
+                return -math.inf
+        elif shapes[0] and shapes[0][0] != shapes[1][0]:
+            return -math.inf
+        given = values.close(a.inputs.get(i, ()), b.inputs.get(j, ()))
+        score = 1.2 * likes + 0.5 * self._names(i, j) + 0.7 * seen + 0.3 * max(0.0, given)
+        score += 1.0 if shapes[0] else 0.0
+        return score if score >= _THRESHOLD else -math.inf
+
+    # What stands in another order
+
+    def _match_left(self) -> None:
+        """Pair what is left where both sides have as many of a kind."""
+        mine = [i for i in self.mine if self._free_a(i)]
+        theirs = [j for j in self.theirs if self._free_b(j)]
+        for kind in (self._output, self._shape_key, self._sizes):
+            groups: tuple[dict[Hashable, list[int]], ...] = (defaultdict(list), defaultdict(list))
+            for side, group, modules, free in (
+                (self.a, groups[0], mine, self._free_a), (self.b, groups[1], theirs, self._free_b),
+            ):  # fmt: skip
+                for k in modules:
+                    key = kind(side, k) if free(k) else None
+                    if key:
+                        group[key].append(k)
+            for key, left in groups[0].items():
+                right = groups[1].get(key, [])
+                if len(left) == len(right):
+                    for i, j in zip(left, right, strict=True):
+                        if self._may(i, j) and self._is_one(i, j):
+                            self._keep_left(i, j, kind == self._output)
+
+    def _keep_left(self, i: int, j: int, by_values: bool) -> None:
+        reason = Reason.SAME_VALUES if by_values or values.agree(self.a, i, self.b, j) else Reason.SAME_STRUCTURE
+        doubt = 0.8 if self.found.weights_differ(i, j) else 1.0
+        doubt *= 0.5 if self._contradict(i, j) or (not by_values and self._is_alone(i, j)) else 1.0
+        self.found.pair(i, j, reason, min(_NEARBY if by_values else _ACROSS, self.confidence) * doubt)
+
+    @staticmethod
+    def _output(side: Outline, index: int) -> Hashable:
+        seen = side.outputs.get(index, ())
+        known = seen[0].numbers if seen else None
+        return known.digest if known is not None and known.is_telling else None
+
+    @staticmethod
+    def _sizes(side: Outline, index: int) -> Hashable:
+        return tuple(sorted(tuple(sorted(w.shape)) for w in side.weights[index] if len(w.shape) > 1)) or None
+
+    def _shape_key(self, side: Outline, index: int) -> Hashable:
+        kind = likeness.kind_of(side.tree.class_name(index))
+        shapes = tuple(sorted(tuple(sorted(w.shape)) for w in side.weights[index] if len(w.shape) > 1))
+        shapes = shapes or tuple(sorted(w.shape for w in side.weights[index]))
+        if self.found.lacks_sizes:
+            return kind if shapes or index in side.unmeasured or kind == _ALONE else None
+        return (kind, shapes) if shapes or kind == _ALONE else None
+
+
+def _matrix_shapes(side: Outline, index: int) -> list[tuple[int, ...]]:
+    return [w.shape for w in side.weights[index] if len(w.shape) > 1]
+
+
+def _matrix(side: Outline, index: int) -> object:
+    found = [w for w in side.weights[index] if len(w.shape) > 1]
+    return found[0] if len(found) == 1 else None
+
+
+def _by_width(side: Outline, modules: Sequence[int]) -> dict[Hashable, list[tuple[int, int]]]:
+    """Return modules with their rows, by what follows the rows of their matrix."""
+    found: dict[Hashable, list[tuple[int, int]]] = defaultdict(list)
+    for index in modules:
+        rows = [each for w in side.weights[index] for each in rows_of(w)]
+        if len(rows) == 1:
+            found[rows[0][0]].append((index, rows[0][1]))
+        elif rows:
+            found["several", tuple(sorted(_matrix_shapes(side, index)))].append((index, 0))
+    return found
+
+
+def _best(left, right, single, fused):  # type: ignore[no-untyped-def]
+    """Lay two lists of (module, rows) side by side; yield (place, place, how many, how many, score) of what meets."""
+    n, m = len(left), len(right)
+    total = [[0.0] * (m + 1) for _ in range(n + 1)]
+    step: list[list[tuple[int, int, float]]] = [[(1, 0, 0.0)] * (m + 1) for _ in range(n + 1)]
+    for i in range(n - 1, -1, -1):
+        for j in range(m - 1, -1, -1):
+            best, how = total[i + 1][j], (1, 0, 0.0)
+            if total[i][j + 1] > best:
+                best, how = total[i][j + 1], (0, 1, 0.0)
+            met = _meeting(left, right, i, j, single, fused)
+            if met is not None and met[2] > 0 and met[2] + total[i + met[0]][j + met[1]] >= best:
+                best, how = met[2] + total[i + met[0]][j + met[1]], met
+            total[i][j], step[i][j] = best, how
+    i = j = 0
+    while i < n and j < m:
+        down, right_by, score = step[i][j]
+        if down and right_by:
+            yield i, j, down, right_by, score
+        i, j = i + down, j + right_by
+
+
+def _meeting(left, right, i, j, single, fused):  # type: ignore[no-untyped-def]
+    """Return how many meet at two places of two lists, and the score; None where none may."""
+    if left[i][1] == right[j][1]:
+        return 1, 1, single(left[i][0], right[j][0])
+    if fused is None:
+        return None
+    is_a = left[i][1] < right[j][1]
+    parts, at, whole = (left, i, right[j]) if is_a else (right, j, left[i])
+    count = _count(parts, at, whole[1])
+    if not count:
+        return None
+    score = fused([k for k, _ in parts[at : at + count]], whole[0], "A" if is_a else "B")
+    return (count, 1, score) if is_a else (1, count, score)
+
+
+def _count(parts: Sequence[tuple[int, int]], at: int, rows: int) -> int:
+    """Return how many parts from one on have as many rows as the whole; 0 where none do."""
+    total = 0
+    for count, (_, more) in enumerate(parts[at : at + _LONGEST], 1):
+        total += more
+        if total >= rows:
+            return count if total == rows and count > 1 else 0
+    return 0

@@ -1,0 +1,126 @@
+"""What recorded numbers say of modules: these weights are those, though they may lie another way."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+
+import numpy as np
+
+from probe.matching.automatic.outline import Outline, Seen, Weight
+
+_SAME_NORM = 1e-2
+_CLOSE = 2e-3
+_ENOUGH = 0.3
+_SMALLEST = 8
+
+
+def anchors(a: Outline, b: Outline) -> dict[int, int]:
+    """Return the modules of A whose weights are those of one module of B alone, cast or turned as they may be."""
+    found: dict[int, int] = {}
+    for key in (_exact, _rounded):
+        mine, theirs = _by_key(a, key, set(found)), _by_key(b, key, set(found.values()))
+        for which, modules in mine.items():
+            others = theirs.get(which, ())
+            if len(modules) == len(others) == 1 and agree(a, modules[0], b, others[0]):
+                found[modules[0]] = others[0]
+    return found
+
+
+def are_same_weights(a: Outline, b: Outline, found: dict[int, int]) -> bool:
+    """Tell whether both models were given the same weights, so that others are a sign of another module."""
+    telling = [sum(bool(_telling(side, i)) for i in range(len(side))) for side in (a, b)]
+    return bool(found) and len(found) >= _ENOUGH * min(telling)
+
+
+def agree(a: Outline, i: int, b: Outline, j: int) -> bool | None:
+    """Tell whether the weights of two modules are the same numbers; None when nothing tells."""
+    mine, theirs = _telling(a, i), _telling(b, j)
+    if not mine or not theirs or sorted(w.size for w in mine) != sorted(w.size for w in theirs):
+        return None
+    left = list(theirs)
+    for weight in mine:
+        same = next((other for other in left if _alike(weight, other)), None)
+        if same is None:
+            return False
+        left.remove(same)
+    return True
+
+
+def add_up(parts: Sequence[Weight], whole: Weight) -> bool | None:
+    """Tell whether one weight holds just what several others hold; None when nothing tells."""
+    numbers = [part.numbers for part in parts]
+    total = whole.numbers
+    if total is None or not total.is_telling or any(n is None for n in numbers):
+        return None
+    known = [n for n in numbers if n is not None]
+    norm = math.sqrt(sum(n.norm**2 for n in known))
+    lowest, highest = min(n.min for n in known), max(n.max for n in known)
+    return (
+        math.isclose(norm, total.norm, rel_tol=_SAME_NORM)
+        and _bits(lowest) == _bits(total.min)
+        and _bits(highest) == _bits(total.max)
+    )
+
+
+def close(mine: Sequence[Seen], theirs: Sequence[Seen]) -> float:
+    """Return how much two lists of activations speak for a pair: 3 equal bytes, 2 equal numbers, −1 other sizes."""
+    if not mine or not theirs:
+        return 0.0
+    first, second = mine[0], theirs[0]
+    if math.prod(first.shape) != math.prod(second.shape):
+        return -1.0
+    same_form = 0.5 if first.shape == second.shape else 0.0
+    x, y = first.numbers, second.numbers
+    if x is None or y is None or not x.is_telling or not y.is_telling:
+        return same_form
+    if x.digest is not None and x.digest == y.digest:
+        return 3.0
+    spread = max(x.norm, y.norm) / math.sqrt(max(1, math.prod(first.shape)))
+    is_close = math.isclose(x.norm, y.norm, rel_tol=_CLOSE) and abs(x.mean - y.mean) <= _CLOSE * spread
+    return 2.0 if is_close and abs(x.max - y.max) <= 0.05 * abs(x.max) else same_form
+
+
+def _telling(side: Outline, index: int) -> list[Weight]:
+    return [w for w in side.weights[index] if w.numbers is not None and w.numbers.is_telling and w.size >= _SMALLEST]
+
+
+def _alike(x: Weight, y: Weight) -> bool:
+    one, other = x.numbers, y.numbers
+    if one is None or other is None or x.size != y.size:
+        return False
+    return (
+        math.isclose(one.norm, other.norm, rel_tol=_SAME_NORM)
+        and _bits(one.min) == _bits(other.min)
+        and _bits(one.max) == _bits(other.max)
+    )
+
+
+def _by_key(
+    side: Outline, key: Callable[[Weight], Hashable], done: Iterable[int]
+) -> dict[frozenset[Hashable], list[int]]:
+    found: dict[frozenset[Hashable], list[int]] = defaultdict(list)
+    left_out = set(done)
+    for index in range(len(side)):
+        weights = _telling(side, index) if index not in left_out else []
+        if weights:
+            found[frozenset(map(key, weights))].append(index)
+    return found
+
+
+def _exact(weight: Weight) -> Hashable:
+    assert weight.numbers is not None
+    return weight.size, weight.numbers.min, weight.numbers.max
+
+
+def _rounded(weight: Weight) -> Hashable:
+    assert weight.numbers is not None
+    return weight.size, _bits(weight.numbers.min), _bits(weight.numbers.max)
+
+
+def _bits(value: float) -> int:
+    """Return a number as bfloat16 has it: casting keeps the order, so the smallest number stays the smallest."""
+    with np.errstate(over="ignore"):
+        raw = int(np.float32(value).view(np.uint32))
+    return (raw + 0x7FFF + (raw >> 16 & 1)) >> 16

@@ -1,0 +1,265 @@
+"""A mapping file, drafted from pairs that were found: as a person would write it, with why and how sure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from probe.mapping import LayerMapping
+from probe.mapping.parsing import parse_mapping
+from probe.matching import Known, Matching, match
+from probe.matching.result import Direction, Pair, WeightBundle
+from probe.tree import Tree
+
+UNSURE = 0.8
+"""below it a line is marked with ``# ?``"""
+_TOP = "TopLayer"
+_MOST_LEFT = 12
+_PLAIN = re.compile(r"[A-Za-z_][\w.{}-]*(/\w+)?")
+_NUMBER = re.compile(r"\d+")
+
+Value = tuple[tuple[str, ...], int]
+"""paths on the other side, and in how many groups they lie"""
+
+
+@dataclass(slots=True)
+class _Line:
+    """What is said of one path below modules of one section."""
+
+    values: dict[int, Value] = field(default_factory=dict)
+    """by the module that the path begins at"""
+    pairs: list[Pair] = field(default_factory=list)
+
+
+def draft(matching: Matching, a: Known, b: Known, names: tuple[str, str] = ("A", "B")) -> str:
+    """Return the text of a mapping that says what a matching found.
+
+    Parameters
+    ----------
+    matching
+        pairs, and what is one of several
+    a, b
+        the sides
+    names
+        what to call them in the comment at the top
+    """
+    drafting = _Draft(matching, a, b)
+    text = drafting.text(names)
+    lost = drafting.lost(text)
+    if lost:
+        text = drafting.text(names, lost)
+    return text
+
+
+class _Draft:
+    """The file under way; the source is the side that has what is several on the other."""
+
+    def __init__(self, matching: Matching, a: Known, b: Known) -> None:
+        self.matching = matching
+        sides = Counter(bundle.side for bundle in (*matching.bundles, *matching.weight_bundles))
+        self.forwards = sides["A"] <= sides["B"]
+        self.source, self.target = (a, b) if self.forwards else (b, a)
+        self.here, self.there = self.source.tree, self.target.tree
+        parts_side = "B" if self.forwards else "A"
+        self.bundles = {bundle.whole: bundle for bundle in matching.bundles if bundle.side == parts_side}
+        self.weights = [bundle for bundle in matching.weight_bundles if bundle.side == parts_side]
+        self.unsaid = len(matching.bundles) + len(matching.weight_bundles) - len(self.bundles) - len(self.weights)
+        self.pairs = {pair.a if self.forwards else pair.b: pair for pair in matching.pairs}
+        self.partner = {i: (pair.b if self.forwards else pair.a) for i, pair in self.pairs.items()}
+
+    # What to say
+
+    def text(self, names: tuple[str, str], spelled_out: Sequence[int] = ()) -> str:
+        """Return the file; modules that are ``spelled_out`` by their whole paths."""
+        sections: dict[str, list[str]] = {}
+        for section, lines in self._sections(set(spelled_out)).items():
+            written = [text for key, line in lines.items() for text in self._written(key, line)]
+            if written:
+                sections[section] = written
+        for section, text in self._parameters():
+            found = sections.setdefault(section, [])
+            if "  params:" not in found:
+                found.append("  params:")
+            found.append(text)
+        parts = ["\n".join(self._header(names))]
+        parts += ["\n".join([f"{_quoted(section)}:", *lines]) for section, lines in sections.items()]
+        parts += ["\n".join(self._left())]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def _header(self, names: tuple[str, str]) -> Iterator[str]:
+        source, target = names if self.forwards else names[::-1]
+        yield f"# Drafted by probe map suggest. Keys are modules of {source}, values those of {target}."
+        counts = Counter(pair.reason.value for pair in self.matching.pairs)
+        yield f"# {len(self.matching.pairs)} pairs: {', '.join(f'{n} by {reason}' for reason, n in counts.most_common())}."
+        unsure = sum(pair.confidence < UNSURE for pair in self.matching.pairs)
+        if unsure:
+            yield f"# {unsure} of them are not sure; their lines are marked with # ? and how sure they are: look at these."
+        if self.unsaid:
+            yield (
+                f"# {self.unsaid} modules of {target} hold what is several in {source}: a file says this from one side "
+                "only, so they are left out."
+            )
+
+    def _sections(self, spelled_out: set[int]) -> dict[str, dict[str, _Line]]:
+        by_class: dict[tuple[str, str], _Line] = defaultdict(_Line)
+        for i in sorted(self.partner):
+            if i == self.here.root or self._is_held(i):
+                continue
+            start, value = self._value(i, i in spelled_out)
+            line = by_class[self._class_of(start), self._below(self.here, i, start)]
+            line.values[start] = value
+            line.pairs.append(self.pairs[i])
+        found: dict[str, dict[str, _Line]] = {}
+        for (name, key), line in by_class.items():
+            for section, part in self._split(name, key, line):
+                if any(value != ((key,), 1) for value in part.values.values()):
+                    found.setdefault(section, {})[key] = part
+        return found
+
+    def _is_held(self, i: int) -> bool:
+        """Tell whether a module is what a wrapper holds: nobody names it."""
+        parent = self.here.modules[i].parent
+        return self.here.wrapped(parent) == self.here.name(i)
+
+    def _value(self, i: int, is_spelled_out: bool) -> tuple[int, Value]:
+        """Return the nearest module around one whose partner is around its partner, and what to say from there."""
+        bundle = self.bundles.get(i)
+        parts = bundle.parts if bundle is not None else (self.partner[i],)
+        start = self.here.root if is_spelled_out else self.here.modules[i].parent
+        while start != self.here.root and not self._holds(start, parts):
+            start = self.here.modules[start].parent
+        top = self.there.unwrapped(self.partner.get(start, self.there.root))
+        paths = tuple(self._below(self.there, part, top) for part in parts)
+        return start, (paths, bundle.groups if bundle is not None else 1)
+
+    def _holds(self, start: int, parts: Sequence[int]) -> bool:
+        top = self.partner.get(start)
+        if top is None or self.here.wrapped(start) is not None:
+            return False
+        top = self.there.unwrapped(top)
+        return all(part != top and self._is_below(part, top) for part in parts)
+
+    def _is_below(self, index: int, top: int) -> bool:
+        while index > top:
+            index = self.there.modules[index].parent
+        return index == top
+
+    def _below(self, tree: Tree, index: int, top: int) -> str:
+        names = []
+        while index not in (top, -1):
+            if tree.wrapped(tree.modules[index].parent) != tree.name(index):
+                names.append(tree.name(index))
+            index = tree.modules[index].parent
+        return ".".join(reversed(names))
+
+    def _class_of(self, start: int) -> str:
+        is_top = self.here.unwrapped(self.here.root) == self.here.unwrapped(start)
+        return _TOP if is_top else self.here.class_name(start)
+
+    def _split(self, name: str, key: str, line: _Line) -> Iterator[tuple[str, _Line]]:
+        """Yield a class's line, or one for each place where the class stands when these say different things."""
+        if name == _TOP or len(set(line.values.values())) == 1:
+            yield name, line
+            return
+        for place in (_starred, str):
+            groups: dict[str, dict[int, Value]] = defaultdict(dict)
+            for start, value in line.values.items():
+                groups[place(self.here.path(start))][start] = value
+            if all(len(set(values.values())) == 1 for values in groups.values()):
+                break
+        for path, values in groups.items():
+            yield f"/{path}", _Line(values, line.pairs)
+
+    # How to write it
+
+    def _written(self, key: str, line: _Line) -> Iterator[str]:
+        (paths, groups) = next(iter(line.values.values()))
+        least = min(line.pairs, key=lambda pair: pair.confidence)
+        why = ""
+        if least.confidence < 1:
+            why = f"  # {least.reason.value}, {least.confidence:.2f}"
+            why = why.replace("# ", "# ? ", 1) if least.confidence < UNSURE else why
+        if len(paths) == 1:
+            yield f"  {_quoted(key)}: {_quoted(paths[0])}{why}"
+        elif groups == 1:
+            yield f"  {_quoted(key)}: [{', '.join(map(_quoted, paths))}]{why}"
+        else:
+            yield f"  {_quoted(key)}:{why}"
+            yield f"    to: [{', '.join(map(_quoted, paths))}]"
+            yield f"    split: {{groups: {self._groups(groups)}}}"
+
+    def _groups(self, number: int) -> str:
+        """Return the key of a configuration that says a number of groups, or the number."""
+        for known in (self.source, self.target):
+            for key in ("num_query_groups", "num_key_value_heads", "multi_query_group_num", "num_attention_heads"):
+                if (known.config or {}).get(key) == number:
+                    return key
+        return str(number)
+
+    def _parameters(self) -> Iterator[tuple[str, str]]:
+        """Yield section and line of what lies in one parameter."""
+        said: set[tuple[str, str]] = set()
+        for bundle in self.weights:
+            whole, slot = bundle.whole
+            partner = self.partner.get(whole)
+            if partner is None or not all(self._is_below(k, partner) for row in bundle.parts for k, _ in row):
+                continue
+            section = self._class_of(whole)
+            targets = [self._parameter(bundle, n, self.there.unwrapped(partner)) for n in range(len(bundle.parts[0]))]
+            text = f"    {_quoted(slot)}: {{to: [{', '.join(map(_quoted, targets))}]{self._how(bundle)}}}"
+            if (section, text) not in said:
+                said.add((section, text))
+                yield section, text
+
+    def _parameter(self, bundle: WeightBundle, n: int, top: int) -> str:
+        module, slot = bundle.parts[0][n]
+        path = self._below(self.there, module, top)
+        if bundle.stacked:
+            path = _NUMBER.sub("{i}", path, count=1)
+        return f"{path}.{slot}" if path else slot
+
+    def _how(self, bundle: WeightBundle) -> str:
+        views = self.matching.views_a if self.forwards else self.matching.views_b
+        view = views.get(bundle.whole)
+        turned = ", transpose: true" if view is not None and view.axes else ""
+        split = f", split: {{groups: {self._groups(bundle.groups)}}}" if bundle.groups > 1 else ""
+        return f"{turned}{split}"
+
+    def _left(self) -> Iterator[str]:
+        for name, tree, left in (
+            ("A", self.here if self.forwards else self.there, self.matching.only_a),
+            ("B", self.there if self.forwards else self.here, self.matching.only_b),
+        ):  # fmt: skip
+            paths = Counter(_starred(tree.path(index)) for index in left)
+            if paths:
+                yield f"# Without a counterpart in {name}:"
+                yield from (f"#   {path}{f' ×{n}' if n > 1 else ''}" for path, n in list(paths.items())[:_MOST_LEFT])
+                if len(paths) > _MOST_LEFT:
+                    yield f"#   and {len(paths) - _MOST_LEFT} more"
+
+    # Whether it says what it should
+
+    def lost(self, text: str) -> list[int]:
+        """Return modules of the source whose pairs a text does not give."""
+        again = self._again(parse_mapping(text, "the draft"))
+        found = {(pair.a, pair.b) for pair in again.pairs}
+        return [i for i, pair in self.pairs.items() if (pair.a, pair.b) not in found and not self._is_held(i)]
+
+    def _again(self, mapping: LayerMapping) -> Matching:
+        sides = (self.source, self.target) if self.forwards else (self.target, self.source)
+        direction = Direction.A_TO_B if self.forwards else Direction.B_TO_A
+        return match(*sides, mapping, _nothing, _nothing, direction)
+
+
+def _nothing(_: int) -> frozenset[object]:
+    return frozenset()
+
+
+def _starred(path: str) -> str:
+    return ".".join("*" if name.isdigit() else name for name in path.split("."))
+
+
+def _quoted(text: str) -> str:
+    return text if _PLAIN.fullmatch(text) else '"{}"'.format(text.replace("\\", "\\\\").replace('"', '\\"'))
