@@ -11,6 +11,7 @@ from benchmarks.matching.pairs import ModelPair, scramble
 from benchmarks.matching.truth import Truth
 from probe.mapping import LayerMapping
 from probe.matching import Matching, match
+from probe.matching.automatic import complete, outline_of
 from probe.store.reader import Reader
 from probe.tree import Tree
 
@@ -43,7 +44,8 @@ def found_without_mapping(a: Path, b: Path) -> tuple[Tree, Tree, Matching]:
     """Match two recordings as a comparison without ``-lm`` does."""
     with Reader(a) as reader_a, Reader(b) as reader_b:
         trees = Tree(reader_a.modules), Tree(reader_b.modules)
-        return *trees, match(*trees, LayerMapping(), lambda index: frozenset(), lambda index: frozenset())
+        found = match(*trees, LayerMapping(), lambda index: frozenset(), lambda index: frozenset())
+        return *trees, complete(found, outline_of(reader_a), outline_of(reader_b))
 
 
 def score(pair: ModelPair, is_scrambled: bool = False) -> Score:
