@@ -263,8 +263,12 @@ class Charger(Ledger):
     # Calls without a partner
 
     def _between(self, caller: Node, before: int) -> list[Loose]:
+        """Return A's calls without a partner that began and ended inside a call since the last good event there."""
         since = self._last_good.get(caller, caller.begin)
-        return [loose for loose in caller.loose_a if since <= loose.begin < before and not self._is_noop(loose)]
+        return [
+            loose for loose in caller.loose_a
+            if since <= loose.begin and loose.end <= before and not self._is_noop(loose)
+        ]  # fmt: skip
 
     def _finished(self, caller: Node, before: int) -> list[Loose]:
         """Return A's calls without a partner, however deep, that began and ended since the last good event."""
@@ -275,7 +279,7 @@ class Charger(Ledger):
             and (call.micro, call.module, call.number) not in self.pairs.nodes
         }  # fmt: skip
         outermost = [call for call in calls.values() if call.caller not in calls]
-        found = [Loose(call.micro, call.module, call.number, call.begin) for call in outermost]
+        found = [Loose(call.micro, call.module, call.number, call.begin, call.end) for call in outermost]
         return [loose for loose in found if not self._is_noop(loose)]
 
     def _names(self, calls: list[Loose]) -> str:
@@ -289,7 +293,7 @@ class Charger(Ledger):
         since_b = self._last_good_b.get(caller, caller.begin_b)
         theirs = [
             loose for loose in caller.loose_b
-            if since_b <= loose.begin < before_b and loose.module not in matching.ignored_b and not self._is_noop_b(loose)
+            if since_b <= loose.begin and loose.end <= before_b and loose.module not in matching.ignored_b and not self._is_noop_b(loose)
         ]  # fmt: skip
         if len(mine) == 1 and not theirs:
             side, loose, missing = "A", mine[0], "B"

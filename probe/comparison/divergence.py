@@ -14,7 +14,7 @@ from probe.comparison.events import ONE_SIDED, Event, StepPairs
 from probe.comparison.flow import passes
 from probe.comparison.given import GivenTally, differing_batches
 from probe.comparison.guards import Guards, grouped, uncompared_weights
-from probe.comparison.guesses import MIN_CONFIDENCE, Guesses, other_calls, with_guesses
+from probe.comparison.guesses import MIN_CONFIDENCE, Guesses, contradicted, other_calls, with_guesses
 from probe.comparison.known_differences import KnownDifferences
 from probe.comparison.ledger import Judged, State
 from probe.comparison.metrics import Metrics, Side, Status
@@ -36,6 +36,7 @@ from probe.comparison.walk import StepWalk
 from probe.errors import ConfigError, NotRecordedError
 from probe.mapping import load_mapping
 from probe.matching import Direction, Known, Matching, Reason, match
+from probe.matching.automatic import without_pairs
 from probe.records import NEVER_STEPPED, Phase, Role
 from probe.store.reader import Reader
 from probe.tree import Tree
@@ -202,17 +203,16 @@ class _Run:
         certain = match(*(Known(tree, side.parameters, side.info.model_config) for side, tree in sides), mapping,
                         *weights, direction, strict)  # fmt: skip
         guessed = certain if mapping.rules else with_guesses(certain, *sides, min_confidence)
-        matching = completed(guessed, self.a, self.b)
-        self.guesses = Guesses(matching, self.tree_a, self.tree_b)
-        self.warnings += self.guesses.notes()
-        self.warnings += matching.warnings
         steps = self._guard()
+        matching = completed(guessed, self.a, self.b)
+        if guessed is not certain and steps:
+            wrong = contradicted(self._pairs(steps[0], matching), self.tree_a, self.tree_b)
+            matching = completed(without_pairs(guessed, wrong), self.a, self.b)
+        self.guesses = Guesses(matching, self.tree_a, self.tree_b)
+        self.warnings[:0] = [*self.guesses.notes(), *matching.warnings]
         state = State()
         for done, step in enumerate(steps):
-            a, b = Side(self.a, step, matching.views_a), Side(self.b, step, matching.views_b)
-            join_parts(a, "A", matching)
-            join_parts(b, "B", matching)
-            self._step(StepPairs(a, b, matching), state)
+            self._step(self._pairs(step, matching), state)
             if progress is not None:
                 progress(done + 1, len(steps))
             if self.ends:
@@ -228,6 +228,12 @@ class _Run:
                     self.warnings.append(f"{what} what is wrong in step {step}")
                 break
         return self._answer(matching, min_coverage)
+
+    def _pairs(self, step: int, matching: Matching) -> StepPairs:
+        a, b = Side(self.a, step, matching.views_a), Side(self.b, step, matching.views_b)
+        join_parts(a, "A", matching)
+        join_parts(b, "B", matching)
+        return StepPairs(a, b, matching)
 
     def _guard(self) -> list[int]:
         """Look for what makes a comparison worthless; return the steps that both have."""

@@ -71,6 +71,7 @@ class Loose:
     module: int
     call: int
     begin: int
+    end: int
 
 
 @dataclass(slots=True, eq=False)
@@ -180,7 +181,7 @@ class StepPairs:
             partner = theirs.get(call.row)
             if pair is None or partner is None:
                 if parent is not None and nodes_a.get(call.caller) is parent:
-                    parent.loose_a.append(Loose(call.micro, call.module, call.number, call.begin))
+                    parent.loose_a.append(Loose(call.micro, call.module, call.number, call.begin, call.end))
                 continue
             node = Node(call.micro, pair, call.number, parent, call.begin, call.end, partner.begin, partner.end,
                         call.autocast or partner.autocast, (call.training, partner.training),
@@ -234,7 +235,7 @@ class StepPairs:
         for call in self.calls_b:
             parent = by_row.get(call.caller)
             if by_row[call.row] is None and parent is not None:
-                parent.loose_b.append(Loose(call.micro, call.module, call.number, call.begin))
+                parent.loose_b.append(Loose(call.micro, call.module, call.number, call.begin, call.end))
 
     # Events
 
@@ -247,6 +248,13 @@ class StepPairs:
                 for roles in (_INPUT_ROLES, _OUTPUT_ROLES, (Role.VALUE,)):
                     for event in self._slot_events(node, key_a, key_b, roles, backward):
                         yield node, event
+
+    def given_and_returned(self, node: Node) -> Iterator[Event]:
+        """Yield what a paired call was given and what it returned, measured."""
+        pair = self.matching.pairs[node.pair]
+        key_a, key_b = (node.micro, pair.a, node.call), (node.micro, pair.b, node.call_b)
+        for roles in (_INPUT_ROLES, _OUTPUT_ROLES):
+            yield from self._slot_events(node, key_a, key_b, roles, False)
 
     def _slot_events(
         self, node: Node, key_a: Key, key_b: Key, roles: tuple[Role, ...], backward: bool

@@ -89,8 +89,16 @@ def test_what_goes_wrong_is_named_as_the_table_says(folder: Path, row: list[list
     assert f" B {place.strip('`') if place.startswith('`') else '(the whole model)'} " in printed
 
 
-def test_without_the_mapping_nothing_is_called_aligned(folder: Path) -> None:
-    printed = said(folder, ["probe-compare", "a.h5", "b.h5"], status=2)
+def test_without_the_mapping_modules_are_paired_by_what_was_recorded(folder: Path) -> None:
+    printed = said(folder, ["probe-compare", "a.h5", "b.h5"])
+    assert printed[0] == "ALIGNED  A a.h5  B b.h5"
+    assert any(
+        line.startswith("note: 32 of 45 pairs of modules were found without a mapping, 32 by rec") for line in printed
+    )
+
+
+def test_where_too_little_is_paired_nothing_is_called_aligned(folder: Path) -> None:
+    printed = said(folder, ["probe-compare", "a.h5", "b.h5", "--min-confidence", "1"], status=2)
     assert printed[0] == "UNDECIDED  A a.h5  B b.h5"
     assert printed[2] == "Could not tell. Why:"
     assert "counterpart (--min-coverage 50%): give a layer mapping with -lm" in printed[3]

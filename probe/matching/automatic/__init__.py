@@ -8,6 +8,7 @@ they hold is paired (`inner`). Where both models have the same weights, their nu
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from probe.matching.automatic import likeness, values
@@ -69,7 +70,11 @@ def complete(matching: Matching, a: Outline, b: Outline) -> Matching:
 
 def without_guesses(matching: Matching, least: float) -> Matching:
     """Return a matching without the pairs that are less sure than ``least``; what they were is left on both sides."""
-    lost = [pair for pair in matching.pairs if pair.confidence < least]
+    return without_pairs(matching, [pair for pair in matching.pairs if pair.confidence < least])
+
+
+def without_pairs(matching: Matching, lost: Collection[Pair]) -> Matching:
+    """Return a matching without some of its pairs; what they were is left on both sides."""
     if not lost:
         return matching
     gone_a, gone_b = {pair.a for pair in lost}, {pair.b for pair in lost}
@@ -84,7 +89,7 @@ def without_guesses(matching: Matching, least: float) -> Matching:
     ]
     return replace(
         matching,
-        pairs=tuple(pair for pair in matching.pairs if pair.confidence >= least),
+        pairs=tuple(pair for pair in matching.pairs if pair not in lost),
         only_a=tuple(sorted({*matching.only_a, *gone_a})),
         only_b=tuple(sorted({*matching.only_b, *gone_b})),
         bundles=tuple(bundles),
@@ -163,4 +168,13 @@ def _left(side: Outline, done: set[int]) -> tuple[int, ...]:
     return tuple(i for i in range(len(side)) if i not in done and not side.adds_nothing(i))
 
 
-__all__ = ["Outline", "complete", "leaves_something", "outline", "outline_of", "values", "without_guesses"]
+__all__ = [
+    "Outline",
+    "complete",
+    "leaves_something",
+    "outline",
+    "outline_of",
+    "values",
+    "without_guesses",
+    "without_pairs",
+]
