@@ -207,6 +207,7 @@ def test_every_file_says_where_its_names_come_from() -> None:
         ("template-qwen2.5vl-mindspeed-mm.yaml", "qwen2.5-vl", 193),
         ("template-qwen2.5vl-llamafactory.yaml", "qwen2.5-vl", 210),
         ("template-qwen2.5-mindspeed-llm.yaml", "qwen2.5-mindspeed", 22),
+        ("template-qwen2.5-llamafactory.yaml", "qwen2.5-mindspeed", 22),
     ],
 )
 def test_published_templates_pair_what_they_paired(file: str, pair: str, count: int) -> None:

@@ -195,7 +195,7 @@ class StepPairs:
         for side, places, found in ((self.calls_a, self.pair_of_a, calls[0]), (self.calls_b, self.pair_of_b, calls[1])):
             for call in side:
                 pair = places.get(call.module)
-                if pair is not None:
+                if pair is not None and self.matching.pairs[pair].has_calls:
                     found[call.micro, pair].append(call)
         alignment = Alignment(self.a, self.b)
         chosen: dict[int, Call] = {}

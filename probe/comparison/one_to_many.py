@@ -70,14 +70,15 @@ class _Completion:
         return replace(bundle, whole=(bundle.whole[0], slot), parts=parts)
 
     def _has_pair(self, bundle: WeightBundle, other: str) -> bool:
-        """Tell whether the whole's module has a partner; give it the module around all parts where both have none."""
+        """Tell whether the whole's module has a partner; where both have none, the module around all parts is that for parameters."""
         whole = bundle.whole[0]
         if any(whole == (pair.a if other == "A" else pair.b) for pair in self.pairs):
             return True
         around = _around([place[0] for row in bundle.parts for place in row], self.trees[bundle.side])
         if any(around == (pair.a if bundle.side == "A" else pair.b) for pair in self.pairs):
             return False
-        self.pairs.append(Pair(*((whole, around) if other == "A" else (around, whole)), Reason.MAPPED))
+        a, b = (whole, around) if other == "A" else (around, whole)
+        self.pairs.append(Pair(a, b, Reason.MAPPED, has_calls=False))
         return True
 
     def _recorded(self, side: str, place: Place) -> Place:

@@ -34,6 +34,8 @@ class Pair:
     b: int
     reason: Reason
     confidence: float = 1.0
+    has_calls: bool = True
+    """whether what they are given and return is compared, not only their parameters"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ class Place:
     reason: Reason
     rule: Rule | None
     """the rule that names the module itself, not one around it"""
+    is_inside: bool = False
+    """the way led to a wrapper, and the module is what that holds"""
 
 
 @dataclass(slots=True)
@@ -150,7 +152,7 @@ class Walk:
             return None
         else:
             parts = (step.there,)
-        return Place(parts, step.reason, step.rule)
+        return Place(parts, step.reason, step.rule, parts != (step.parts or (step.there,)))
 
     def _align_list(self, index: int, step: _Step) -> None:
         """Where a list of layers is shorter on one side, pair its members by weights; say what was found."""
