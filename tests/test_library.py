@@ -121,12 +121,7 @@ UNPAIRED = {
     ),
     "megatron-core/deepseek-v3": (10, r"mlp\.experts\."),
     "meta/llama": (8, r"\.(wq|wk|q_proj|k_proj)\.weight$"),
-    "torch/bert": (16, r"\.in_proj_|\.self\.(query|key|value)\."),
     "paddlenlp/bert-mlm": (2, r"^bert\.pooler\."),
-    **dict.fromkeys(["mindformers/llama", "mindformers/qwen2"], (4, r"\.(w1|gate_proj)\.weight$")),
-    **dict.fromkeys(
-        ["mindformers/megatron-llama", "mindformers/megatron-qwen2"], (6, r"\.(linear_fc1|w1|w3)\.weight$")
-    ),
 }
 """how many weights of both sides have none, and which: the files say why"""
 
