@@ -202,7 +202,7 @@ class _Run:
         sides = (self.a, self.tree_a), (self.b, self.tree_b)
         certain = match(*(Known(tree, side.parameters, side.info.model_config) for side, tree in sides), mapping,
                         *weights, direction, strict)  # fmt: skip
-        guessed = certain if mapping.rules else with_guesses(certain, *sides, min_confidence)
+        guessed = certain if mapping.sections or mapping.ignored else with_guesses(certain, *sides, min_confidence)
         steps = self._guard()
         matching = completed(guessed, self.a, self.b)
         if guessed is not certain and steps:

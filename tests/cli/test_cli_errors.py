@@ -92,10 +92,10 @@ def test_mappings_that_cannot_be_used(folder: Path, text: str, message: str) -> 
 
 def test_a_mapping_that_is_not_there(folder: Path) -> None:
     pair(net(), net())
-    result = run("compare", "a.h5", "b.h5", "-lm", "megatron-core/qwen")
+    result = run("compare", "a.h5", "b.h5", "-lm", "megatron-core/qwn2")
     assert result.exit_code == 2
     assert re.search(
-        r"^Error: there is no layer mapping megatron-core/qwen: .*did you mean megatron-core/qwen2", result.stderr
+        r"^Error: there is no layer mapping megatron-core/qwn2: .*did you mean megatron-core/qwen2", result.stderr
     )
 
 
