@@ -101,7 +101,7 @@ class _Draft:
         if self.unsaid:
             yield (
                 f"# {self.unsaid} modules or weights of {target} hold what is several in {source}: a file says this from one "
-                "side only, so they are left out; a comparison finds them by itself."
+                "side only, so they are left out; a comparison without a mapping finds them."
             )
 
     def _sections(self, spelled_out: set[int]) -> dict[str, dict[str, _Line]]:
