@@ -9,9 +9,10 @@ from pathlib import Path
 
 from benchmarks.matching.pairs import ModelPair, scramble
 from benchmarks.matching.truth import Truth
+from probe.comparison.guesses import MIN_CONFIDENCE
 from probe.mapping import LayerMapping
 from probe.matching import Matching, match
-from probe.matching.automatic import complete, outline_of
+from probe.matching.automatic import complete, outline_of, without_guesses
 from probe.store.reader import Reader
 from probe.tree import Tree
 
@@ -45,7 +46,8 @@ def found_without_mapping(a: Path, b: Path) -> tuple[Tree, Tree, Matching]:
     with Reader(a) as reader_a, Reader(b) as reader_b:
         trees = Tree(reader_a.modules), Tree(reader_b.modules)
         found = match(*trees, LayerMapping(), lambda index: frozenset(), lambda index: frozenset())
-        return *trees, complete(found, outline_of(reader_a), outline_of(reader_b))
+        guessed = complete(found, outline_of(reader_a), outline_of(reader_b))
+        return *trees, without_guesses(guessed, MIN_CONFIDENCE)
 
 
 def score(pair: ModelPair, is_scrambled: bool = False) -> Score:

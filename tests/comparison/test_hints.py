@@ -240,3 +240,29 @@ def test_what_is_only_noted_is_no_reason_for_undecided(run: Recorder) -> None:
     why, _, rest = render(found).plain.partition("\n\nCompared ")
     assert noted and noted[0] not in why and f"note: {noted[0][:80]}" in rest
     assert all(doubt[:80] in why and doubt not in rest for doubt in found.doubts)
+
+
+def test_a_call_that_was_entered_and_has_not_ended_is_not_blamed(clean: Clean, run: Recorder) -> None:
+    """What B lacks is around the module that is given something else: its own code, or the caller's, made that."""
+
+    class Shell(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x * 1.02)
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        x = x + self.attn(self.norm1(x))
+        return x + self.shell(self.norm2(x))
+
+    def wrapped(model: Model) -> None:
+        layer = module(model, "layers.1")
+        layer.shell = Shell(layer.mlp)
+        del vars(layer)["mlp"]
+        replaced(model, "layers.1", forward=forward)
+
+    mapping = {"TopLayer": {"layers.1.shell.inner": "layers.1.mlp"}}
+    first = probe.compare(run(changed(wrapped)), clean(), mapping=mapping).first_divergence
+    assert first is not None and (first.kind, first.path) == (Kind.INTRODUCED, "layers.1")

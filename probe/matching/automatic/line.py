@@ -14,7 +14,7 @@ from probe.matching.automatic.state import Found
 from probe.matching.automatic.unmeasured import match_unmeasured
 from probe.matching.result import Reason
 
-_PROVEN, _LIKE, _LESS, _ACROSS, _NEARBY, _CONTRADICTED = 0.98, 0.92, 0.8, 0.7, 0.85, 0.4
+_PROVEN, _LIKE, _LESS, _ACROSS, _NEARBY, _BY_DEFINITION, _CONTRADICTED = 0.98, 0.92, 0.8, 0.7, 0.85, 0.5, 0.4
 _LONGEST = 4
 """layers that are one on the other side"""
 _CELLS = 40_000
@@ -201,8 +201,19 @@ class Line:
             sure = _PROVEN if proven else (_NEARBY if is_even or score >= 2 else _ACROSS)
             if not proven and (self._contradict(one, other) or self._is_alone(one, other)):
                 sure = _CONTRADICTED
+            elif not proven and not self.found.by_calls and self._is_one_of_several(one, other, left, right):
+                sure = _BY_DEFINITION
             reason = Reason.SAME_VALUES if proven else Reason.SAME_STRUCTURE
             self.found.pair(one, other, reason, min(sure, self.confidence))
+
+    def _is_one_of_several(self, i: int, j: int, left: list[tuple[int, int]], right: list[tuple[int, int]]) -> bool:
+        """Tell whether only the order of definition tells two from others of their kind, as the norms of a layer."""
+        kind = likeness.kind_of(self.a.tree.class_name(i))
+        several = any(
+            sum(likeness.kind_of(side.tree.class_name(k)) == kind for k, _ in each) > 1
+            for side, each in ((self.a, left), (self.b, right))
+        )
+        return several and likeness.of_names(self.a.tree.name(i), self.b.tree.name(j)) < 1
 
     def _contradict(self, i: int, j: int) -> bool:
         """Tell whether two modules return other numbers, and it is not known that they are given the same."""
