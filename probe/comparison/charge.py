@@ -10,7 +10,7 @@ from probe.comparison.events import Event, Loose, Node, Rows
 from probe.comparison.given import ran_before
 from probe.comparison.ledger import Ledger, kind_of_finding, scale_hint
 from probe.comparison.metrics import Side, squeezed
-from probe.comparison.parts import unseen_order
+from probe.comparison.parts import unseen_order, unseen_order_of_weights
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.tolerance import Level, Rule
 from probe.matching import Reason
@@ -219,7 +219,7 @@ class Charger(Ledger):
 
     def _about_output(self, node: Node, event: Event) -> tuple[tuple[str, ...], str]:
         """Return what is known of a call whose output is wrong, and a hint if there is one."""
-        facts = [self._agreement(node)]
+        facts = [self._agreement(node), *unseen_order_of_weights(self.pairs, node)]
         unknown = sorted(self._unknown.get(id(node), ()))
         if unknown:
             facts.append(f"not known to agree: {', '.join(unknown)} (on one side only, or of another kind)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -128,14 +128,24 @@ def part_errors(pairs: StepPairs, found: Joint) -> list[float] | None:
 def unseen_order(pairs: StepPairs, caller: Node) -> Iterator[str]:
     """Yield in which calls, made by another one, it was not compared in which order parts lie."""
     for node in pairs.nodes.values():
-        modules = pairs.matching.pairs[node.pair]
-        if node.parent is not caller:
+        if node.parent is caller:
+            yield from _unseen(pairs, node, lambda slot: not slot)
+
+
+def unseen_order_of_weights(pairs: StepPairs, node: Node) -> Iterator[str]:
+    """Yield of which of a module's own weights it was not compared in which order parts lie in them."""
+    yield from list(_unseen(pairs, node, bool))[:1]
+
+
+def _unseen(pairs: StepPairs, node: Node, is_meant: Callable[[str], bool]) -> Iterator[str]:
+    modules = pairs.matching.pairs[node.pair]
+    for side, module, whole, other, letter in (
+        (pairs.a, modules.a, pairs.b, modules.b, "B"), (pairs.b, modules.b, pairs.a, modules.a, "A"),
+    ):  # fmt: skip
+        if side.has_stored_values and whole.has_stored_values:
             continue
-        for side, module, whole, other, letter in (
-            (pairs.a, modules.a, pairs.b, modules.b, "B"), (pairs.b, modules.b, pairs.a, modules.a, "A"),
-        ):  # fmt: skip
-            places = side.parts.get((module, ""), ())
-            if len(places) > 1 and not (side.has_stored_values and whole.has_stored_values):
+        for (owner, slot), places in side.parts.items():
+            if owner == module and is_meant(slot) and len(places) > 1:
                 names = labels([side.reader.modules[part].path for part, _ in places])
                 path = whole.reader.modules[other].path
                 yield f"in which order {_joined(names)} lie in {letter}'s {path} was not compared: record with task='tensor'"
