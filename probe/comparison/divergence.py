@@ -14,7 +14,7 @@ from probe.comparison.events import ONE_SIDED, Event, StepPairs
 from probe.comparison.flow import passes
 from probe.comparison.given import GivenTally, differing_batches
 from probe.comparison.guards import Guards, grouped, uncompared_weights
-from probe.comparison.guesses import MIN_CONFIDENCE, Guesses, contradicted, other_calls, with_guesses
+from probe.comparison.guesses import MIN_CONFIDENCE, Guesses, other_calls, with_guesses
 from probe.comparison.known_differences import KnownDifferences
 from probe.comparison.ledger import Judged, State
 from probe.comparison.metrics import Metrics, Side, Status
@@ -36,7 +36,6 @@ from probe.comparison.walk import StepWalk
 from probe.errors import ConfigError, NotRecordedError
 from probe.mapping import load_mapping
 from probe.matching import Direction, Known, Matching, Reason, match
-from probe.matching.automatic import without_pairs
 from probe.records import NEVER_STEPPED, Phase, Role
 from probe.store.reader import Reader
 from probe.tree import Tree
@@ -205,9 +204,6 @@ class _Run:
         guessed = certain if mapping.sections or mapping.ignored else with_guesses(certain, *sides, min_confidence)
         steps = self._guard()
         matching = completed(guessed, self.a, self.b)
-        if guessed is not certain and steps:
-            wrong = contradicted(self._pairs(steps[0], matching), self.tree_a, self.tree_b)
-            matching = completed(without_pairs(guessed, wrong), self.a, self.b)
         self.guesses = Guesses(matching, self.tree_a, self.tree_b)
         self.warnings[:0] = [*self.guesses.notes(), *matching.warnings]
         state = State()

@@ -249,13 +249,6 @@ class StepPairs:
                     for event in self._slot_events(node, key_a, key_b, roles, backward):
                         yield node, event
 
-    def given_and_returned(self, node: Node) -> Iterator[Event]:
-        """Yield what a paired call was given and what it returned, measured."""
-        pair = self.matching.pairs[node.pair]
-        key_a, key_b = (node.micro, pair.a, node.call), (node.micro, pair.b, node.call_b)
-        for roles in (_INPUT_ROLES, _OUTPUT_ROLES):
-            yield from self._slot_events(node, key_a, key_b, roles, False)
-
     def _slot_events(
         self, node: Node, key_a: Key, key_b: Key, roles: tuple[Role, ...], backward: bool
     ) -> Iterator[Event]:

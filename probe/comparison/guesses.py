@@ -11,14 +11,11 @@ from probe.comparison.guards import grouped
 from probe.comparison.result import Divergence
 from probe.matching import Matching, Pair, Reason
 from probe.matching.automatic import complete, leaves_something, outline_of, without_guesses
-from probe.records import Role
 from probe.store.reader import Reader
 from probe.tree import Tree
 
 MIN_CONFIDENCE = 0.6
 _MOST_NAMED = 4
-_SAME, _OTHER = 0.01, 0.1
-"""errors of inputs that agree, and of outputs that have nothing to do with each other"""
 
 
 def with_guesses(matching: Matching, a: tuple[Reader, Tree], b: tuple[Reader, Tree], min_confidence: float) -> Matching:
@@ -26,27 +23,6 @@ def with_guesses(matching: Matching, a: tuple[Reader, Tree], b: tuple[Reader, Tr
     if min_confidence >= 1 or not leaves_something(matching, a[1], b[1]):
         return matching
     return without_guesses(complete(matching, outline_of(*a), outline_of(*b)), min_confidence)
-
-
-def contradicted(pairs: StepPairs, tree_a: Tree, tree_b: Tree) -> list[Pair]:
-    """Return guesses that cannot be right: modules that hold others, are given the same and return something else altogether.
-
-    What one holds may begin or end elsewhere than what the other does: attention with the norm behind it, or without. A
-    fault inside is charged to what is around it then.
-    """
-    found = {}
-    for node in pairs.nodes.values():
-        pair = pairs.matching.pairs[node.pair]
-        if pair.confidence == 1 or not (tree_a.children[pair.a] or tree_b.children[pair.b]):
-            continue
-        errors: dict[Role, list[float]] = {Role.INPUT: [], Role.OUTPUT: []}
-        for event in pairs.given_and_returned(node):
-            if event.metrics is not None and event.metrics.is_known:
-                errors[event.role].append(event.metrics.rel_l2)
-        given, returned = errors[Role.INPUT], errors[Role.OUTPUT]
-        if given and max(given) <= _SAME and returned and max(returned) > _OTHER:
-            found[pair] = None
-    return list(found)
 
 
 @dataclass

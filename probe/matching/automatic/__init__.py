@@ -8,11 +8,10 @@ they hold is paired (`inner`). Where both models have the same weights, their nu
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 
 from probe.matching.automatic import likeness, values
-from probe.matching.automatic.inner import match_alone, match_inner
+from probe.matching.automatic.inner import drop_straddling, match_alone, match_inner
 from probe.matching.automatic.outline import Outline, outline, outline_of
 from probe.matching.automatic.regions import match_inside
 from probe.matching.automatic.state import Found
@@ -70,11 +69,7 @@ def complete(matching: Matching, a: Outline, b: Outline) -> Matching:
 
 def without_guesses(matching: Matching, least: float) -> Matching:
     """Return a matching without the pairs that are less sure than ``least``; what they were is left on both sides."""
-    return without_pairs(matching, [pair for pair in matching.pairs if pair.confidence < least])
-
-
-def without_pairs(matching: Matching, lost: Collection[Pair]) -> Matching:
-    """Return a matching without some of its pairs; what they were is left on both sides."""
+    lost = [pair for pair in matching.pairs if pair.confidence < least]
     if not lost:
         return matching
     gone_a, gone_b = {pair.a for pair in lost}, {pair.b for pair in lost}
@@ -89,7 +84,7 @@ def without_pairs(matching: Matching, lost: Collection[Pair]) -> Matching:
     ]
     return replace(
         matching,
-        pairs=tuple(pair for pair in matching.pairs if pair not in lost),
+        pairs=tuple(pair for pair in matching.pairs if pair.confidence >= least),
         only_a=tuple(sorted({*matching.only_a, *gone_a})),
         only_b=tuple(sorted({*matching.only_b, *gone_b})),
         bundles=tuple(bundles),
@@ -144,6 +139,7 @@ def _match_all(found: Found, kept: list[Pair]) -> None:
             found.pair(i, j, Reason.SAME_VALUES, _FAR)
     match_inner(found)
     match_alone(found)
+    drop_straddling(found)
 
 
 def _drop_homeless(found: Found) -> None:

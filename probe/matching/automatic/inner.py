@@ -145,6 +145,25 @@ def _certainty(found: Found, i: int) -> tuple[float, Reason]:
     return sure, Reason.SAME_VALUES if 2 * by_values > len(inside) else Reason.SAME_STRUCTURE
 
 
+def drop_straddling(found: Found) -> None:
+    """Take back guesses of modules of which one holds weights that lie outside of the other: they return other things.
+
+    Attention with the norm behind it is none without, nor a model with its last norm one without.
+    """
+    for i in list(found.why):
+        j = found.of_a[i]
+        if _holds_what_is_outside(found, i, j):
+            del found.of_a[i], found.of_b[j], found.why[i]
+
+
+def _holds_what_is_outside(found: Found, i: int, j: int) -> bool:
+    mine = ((k, _partner(found, k)) for k in _held(found.a, i) if k != i and found.a.weights[k])
+    if any(other is not None and not found.b.is_below(other, j) for _, other in mine):
+        return True
+    theirs = ((k, found.of_b.get(k, found.parts_b.get(k))) for k in _held(found.b, j) if k != j and found.b.weights[k])
+    return any(other is not None and not found.a.is_below(other, i) for _, other in theirs)
+
+
 def match_alone(found: Found) -> None:
     """Pair what is left of a kind alone on both sides below two modules that are a pair."""
     for i, j in list(found.of_a.items()):
