@@ -59,8 +59,8 @@ def mindformers(values: Mapping[int, Mapping[str, float]], per_epoch: int, brack
         loss = f"loss:[{row['loss']:5.3f}/{row['loss'] + 1:5.3f}]" if brackets else f"loss: {row['loss']:5.3f}"
         lines.append(
             f"2026-01-02 03:04:05,678 - mindformers[core/callback/callback.py:529] - INFO - {{ Epoch:[{epoch + 1:3d}/  9], "
-            f"step:[{inside + 1:5d}/{per_epoch:5d}], {loss}, per_step_time: 812ms, lr: {row['lr']!r}, overflow cond: False, "
-            f"loss_scale: 65536.0, global_norm: [{row['grad_norm']!r}], train_throughput_per_npu: 41.245T"
+            f"step:[{inside + 1:5d}/{per_epoch:5d}], {loss}, per_step_time: 812ms, lr: {float(row['lr'])!r}, overflow cond: False, "
+            f"loss_scale: 65536.0, global_norm: [{float(row['grad_norm'])!r}], train_throughput_per_npu: 41.245T"
         )
         lines.append(
             "2026-01-02 03:04:05,679 - mindformers[core/callback/callback.py:540] - INFO -   1.1% |█  | 12.3 samples/s/p }"

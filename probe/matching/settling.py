@@ -40,9 +40,8 @@ def _take(walk: Walk, taken: dict[int, int], index: int, places: Mapping[int, Pl
     source, place = walk.source, places[index]
     for part in place.parts:
         other = taken.setdefault(part, index)
-        if (
-            places[other].is_inside != place.is_inside
-        ):  # whoever was led to a wrapper gives way to who was led to what it holds
+        # who was led to a wrapper gives way to who was led to what it holds
+        if places[other].is_inside != place.is_inside:
             taken[part] = index if places[other].is_inside else other
         elif other != index and source.wrapped(other) is None and source.wrapped(index) is None:
             before = places[other].rule

@@ -152,7 +152,7 @@ class Walk:
             return None
         else:
             parts = (step.there,)
-        return Place(parts, step.reason, step.rule, parts != (step.parts or (step.there,)))
+        return Place(parts, step.reason, step.rule, len(parts) == 1 and parts[0] != step.there)
 
     def _align_list(self, index: int, step: _Step) -> None:
         """Where a list of layers is shorter on one side, pair its members by weights; say what was found."""
