@@ -332,8 +332,8 @@ class _Run:
 
         Wrappers only pass on.
         """
-        passes = [{call.micro for call in calls} for calls in (pairs.calls_a, pairs.calls_b)]
-        forwards = [sum(micro < 0 for micro in each) for each in passes]
+        ran = [{call.micro for call in calls} for calls in (pairs.calls_a, pairs.calls_b)]
+        forwards = [sum(micro < 0 for micro in each) for each in ran]
         if forwards[0] != forwards[1]:
             self.warnings.append(
                 f"A made {forwards[0]} forward passes without gradients in a step, B {forwards[1]}: those that both made "
@@ -341,7 +341,7 @@ class _Run:
             )
         if not pairs.same_micros:
             return
-        both = passes[0] & passes[1]
+        both = ran[0] & ran[1]
         shared_a = set(pairs.nodes)
         shared_b = {(node.micro, pairs.matching.pairs[node.pair].b, node.call_b) for node in pairs.nodes.values()}
         ignored = pairs.matching.ignored_a, pairs.matching.ignored_b
