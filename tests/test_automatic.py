@@ -365,3 +365,21 @@ def test_fused_rows_are_read_where_values_are_stored(tmp_path: Path) -> None:
         matching = complete(certain, *sides)
     assert [bundle.groups for bundle in matching.bundles] == [2]
     assert matching.pairs[-1].reason is Reason.SAME_VALUES
+
+
+def test_what_holds_the_last_norm_is_none_with_what_does_not() -> None:
+    """They hold nearly the same, and return other things: a trunk with its last norm inside, and one with it beside."""
+
+    def model(top: str, norm: str) -> Shapes:
+        shapes: Shapes = {"": ("Net", {}), top: ("Trunk", {}), f"{top}.embed": ("Embedding", {"weight": (50, H)})}
+        for n in range(3):
+            shapes[f"{top}.{n}"] = ("Block", {})
+            shapes[f"{top}.{n}.norm"] = ("LayerNorm", {"weight": (H,)})
+            shapes[f"{top}.{n}.up"] = ("Linear", {"weight": (F, H)})
+        return {**shapes, norm: ("RMSNorm", {"weight": (H,)}), "head": ("Linear", {"weight": (50, H)})}
+
+    inside, beside = model("model", "model.final"), model("trunk", "final")
+    pairs = names(inside, beside)
+    assert (pairs["model.final"], pairs["model.1.up"]) == ("final", "trunk.1.up")
+    assert "model" not in pairs
+    assert names(inside, model("trunk", "trunk.final"))["model"] == "trunk"
