@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -10,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from probe.comparison.bundles import join_parts
-from probe.comparison.events import ONE_SIDED, Event, StepPairs
+from probe.comparison.events import ONE_SIDED, StepPairs
 from probe.comparison.flow import passes
 from probe.comparison.given import GivenTally, differing_batches
-from probe.comparison.guards import Guards, grouped, uncompared_weights
+from probe.comparison.guards import Guards
 from probe.comparison.guesses import MIN_CONFIDENCE, Guesses, other_calls, with_guesses
 from probe.comparison.known_differences import KnownDifferences
-from probe.comparison.ledger import Judged, State
+from probe.comparison.ledger import State
 from probe.comparison.metrics import Metrics, Side, Status
 from probe.comparison.one_to_many import completed
 from probe.comparison.result import (
@@ -31,6 +30,7 @@ from probe.comparison.result import (
     cause_order,
     independent,
 )  # fmt: skip
+from probe.comparison.tally import Tally
 from probe.comparison.updates import UpdateJudge
 from probe.comparison.walk import StepWalk
 from probe.errors import ConfigError, NotRecordedError
@@ -180,18 +180,10 @@ class _Run:
         self.given = GivenTally()
         self.warnings: list[str] = []
         self.findings: list[Divergence] = []
-        self.slots: list[SlotResult] = []
         self.doubts: list[str] = []
+        self.tally = Tally(a, b, self.tree_a, self.tree_b)
         self.ends = False
         """whether later steps cannot be judged"""
-        self.paired = 0
-        self.nan = ""
-        """the first tensor, or loss, that is NaN on both sides"""
-        self.weights_a: set[tuple[str, str]] = set()
-        self.weights_b: set[tuple[str, str]] = set()
-        """(path, slot) of the weights that were recorded"""
-        self.loose_a: dict[str, int] = {}
-        self.loose_b: dict[str, int] = {}
 
     def compared(
         self, mapping: Any, direction: Direction | None, strict: bool, min_coverage: float, min_confidence: float,
@@ -319,99 +311,15 @@ class _Run:
         for text in walk.doubts:
             self._doubt(text)
         self.given.add(pairs, walk.events, walk.lacking_inputs())
-        self._count_calls(pairs)
+        self.warnings += self.tally.add(pairs, walk.events)
         if pairs.same_micros:
             self.warnings += other_calls(pairs, self.tree_a, self.tree_b)
-        self._note_weights(pairs)
-        ordered = sorted(walk.events, key=lambda judged: (judged.event.micro, judged.event.phase))
-        self.nan = self.nan or self._first_nan(pairs, [judged.event for judged in ordered])
-        self.slots += [self._slot(pairs, judged) for judged in ordered]
-
-    def _count_calls(self, pairs: StepPairs) -> None:
-        """Count the calls that are paired, and those that are not, in the passes that both sides made.
-
-        Wrappers only pass on.
-        """
-        ran = [{call.micro for call in calls} for calls in (pairs.calls_a, pairs.calls_b)]
-        forwards = [sum(micro < 0 for micro in each) for each in ran]
-        if forwards[0] != forwards[1]:
-            self.warnings.append(
-                f"A made {forwards[0]} forward passes without gradients in a step, B {forwards[1]}: those that both made "
-                "are compared"
-            )
-        if not pairs.same_micros:
-            return
-        both = ran[0] & ran[1]
-        shared_a = set(pairs.nodes)
-        shared_b = {(node.micro, pairs.matching.pairs[node.pair].b, node.call_b) for node in pairs.nodes.values()}
-        ignored = pairs.matching.ignored_a, pairs.matching.ignored_b
-        for calls, shared, tree, loose, left_out in (
-            (pairs.calls_a, shared_a, self.tree_a, self.loose_a, ignored[0]),
-            (pairs.calls_b, shared_b, self.tree_b, self.loose_b, ignored[1]),
-        ):
-            for call in calls:
-                is_shared = (call.micro, call.module, call.number) in shared or call.module in left_out
-                if not is_shared and call.micro in both and tree.wrapped(call.module) is None:
-                    path = tree.path(call.module)
-                    loose[path] = loose.get(path, 0) + 1
-        self.paired += sum(self.tree_a.wrapped(module) is None for _, module, _ in shared_a)
-
-    def _note_weights(self, pairs: StepPairs) -> None:
-        """Keep which weights were recorded on either side."""
-        for rows, tree, recorded, left_out in (
-            (pairs.rows_a, self.tree_a, self.weights_a, pairs.matching.ignored_a),
-            (pairs.rows_b, self.tree_b, self.weights_b, pairs.matching.ignored_b),
-        ):
-            for (key, role), slots in rows.by_key.items():
-                if role is Role.PARAM and key[1] not in left_out:
-                    recorded.update((tree.path(key[1]), slot.partition(":")[2]) for slot in slots)
-
-    def _slot(self, pairs: StepPairs, judged: Judged) -> SlotResult:
-        event = judged.event
-        pair = pairs.matching.pairs[event.pair]
-        a, b = self.a.modules[pair.a], self.b.modules[pair.b]
-        assert event.metrics is not None
-        parts = [
-            tuple((side.reader.modules[at].path, name) for at, name in places if places != ((module, slot),))
-            for side, module, slot in ((pairs.a, pair.a, event.slot_a), (pairs.b, pair.b, event.slot_b))
-            for places in [side.places_of(module, slot)]
-        ]
-        return SlotResult(
-            event.step, event.micro, event.phase, event.role, event.call, a.path, a.class_name, event.slot_a, b.path,
-            b.class_name, event.slot_b, pairs.a.dtypes[event.row_a], pairs.b.dtypes[event.row_b],
-            pairs.a.shapes[event.row_a], pairs.b.shapes[event.row_b], pair.reason.value, event.metrics, event.row_a,
-            event.row_b, judged.limit, judged.error, *parts, judged.verdict,
-        )  # fmt: skip
-
-    def _first_nan(self, pairs: StepPairs, events: Iterable[Event]) -> str:
-        for event in events:
-            if pairs.a.columns["nan"][event.row_a] and pairs.b.columns["nan"][event.row_b]:
-                path = self.a.modules[pairs.matching.pairs[event.pair].a].path or "the root"
-                return f"step {event.step}: {event.phase.label} {event.role.label} {event.slot_a} of {path} has"
-        losses = (
-            self.a.scalars_of(pairs.step).get("loss", 0.0),
-            self.b.scalars_of(pairs.step_b).get("loss", 0.0),
-        )
-        return f"step {pairs.step}: the loss is" if all(math.isnan(loss) for loss in losses) else ""
 
     # The answer
 
-    def _say_uncompared_weights(self, known: Iterable[SlotResult]) -> None:
-        """Say which weights stand in one model only, or in another form there: fused ones, for example."""
-        weights = [slot for slot in known if slot.role is Role.PARAM]
-        left = {
-            "A": uncompared_weights(self.a, self.weights_a, {place for slot in weights for place in slot.places_a}),
-            "B": uncompared_weights(self.b, self.weights_b, {place for slot in weights for place in slot.places_b}),
-        }
-        in_pairs = (left["A"] and not self.loose_a) or (left["B"] and not self.loose_b)
-        if weights and (all(left.values()) or in_pairs):
-            texts = [f"{grouped(names, _MOST_NAMED)} in {name}" for name, names in left.items() if names]
-            self.warnings.append(f"weights that were not compared, for want of a counterpart: {'; '.join(texts)}")
-
     def _answer(self, matching: Matching, min_coverage: float) -> Comparison:
-        known = [slot for slot in self.slots if slot.metrics.is_known]
-        unknown = len(self.slots) - len(known)
-        coverage = Coverage(self.paired, sum(self.loose_a.values()), sum(self.loose_b.values()), unknown, len(known))
+        tally = self.tally
+        known, coverage = tally.known, tally.coverage
         if not known and not self.findings:
             self._doubt("nothing was compared: no pair of tensors with numbers on both sides")
         if coverage.share < min_coverage and coverage.total:
@@ -419,13 +327,13 @@ class _Run:
                 f"only {coverage.paired} of {coverage.total} module calls of {coverage.smaller} have a counterpart "
                 f"(--min-coverage {min_coverage:.0%}): give a layer mapping with -lm"
             )
-        if unknown > len(known) > 0:
+        if coverage.not_comparable > len(known) > 0:
             self._doubt(
-                f"{unknown} of {len(self.slots)} pairs of tensors could not be compared, first: {_first(self.slots)}"
+                f"{coverage.not_comparable} of {len(tally.slots)} pairs of tensors could not be compared, first: {_first(tally.slots)}"
             )
-        if self.nan and not self.findings:
-            self._doubt(f"{self.nan} NaN on both sides: what is computed from it cannot be judged")
-        self._say_uncompared_weights(known)
+        if tally.nan and not self.findings:
+            self._doubt(f"{tally.nan} NaN on both sides: what is computed from it cannot be judged")
+        self.warnings += tally.uncompared_weights()
         infinite = [slot for slot in known if slot.metrics.status is Status.NONFINITE]
         if infinite and not self.findings:
             self._doubt(f"{infinite[0].path_a} has NaN or Inf on both sides, in other places")
@@ -433,8 +341,8 @@ class _Run:
         if self.a.info.run_id == self.b.info.run_id:
             verdict = Verdict.UNDECIDED
         return Comparison(
-            verdict, tuple(self.findings), coverage, tuple(dict.fromkeys(self.warnings)), NOISE, tuple(self.slots),
-            matching, str(self.a.path), str(self.b.path), tuple(self.loose_a), tuple(self.loose_b),
+            verdict, tuple(self.findings), coverage, tuple(dict.fromkeys(self.warnings)), NOISE, tuple(tally.slots),
+            matching, str(self.a.path), str(self.b.path), tuple(tally.loose_a), tuple(tally.loose_b),
             self.given.inputs, tuple(dict.fromkeys(self.doubts)),
         )  # fmt: skip
 

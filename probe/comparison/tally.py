@@ -1,0 +1,136 @@
+"""What was compared: calls, weights and pairs of tensors, and what was left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from probe.comparison.events import Event, StepPairs
+from probe.comparison.guards import grouped, uncompared_weights
+from probe.comparison.ledger import Judged
+from probe.comparison.result import Coverage, SlotResult
+from probe.records import Role
+from probe.store.reader import Reader
+from probe.tree import Tree
+
+_MOST_NAMED = 4
+
+
+class Tally:
+    """Counts, over all steps, what both recordings have in common and what one alone has."""
+
+    def __init__(self, a: Reader, b: Reader, tree_a: Tree, tree_b: Tree) -> None:
+        self.a, self.b, self.tree_a, self.tree_b = a, b, tree_a, tree_b
+        self.slots: list[SlotResult] = []
+        self.paired = 0
+        """calls"""
+        self.nan = ""
+        """the first tensor, or loss, that is NaN on both sides"""
+        self.weights_a: set[tuple[str, str]] = set()
+        self.weights_b: set[tuple[str, str]] = set()
+        """(path, slot) of the weights that were recorded"""
+        self.loose_a: dict[str, int] = {}
+        self.loose_b: dict[str, int] = {}
+        """by path: calls without a counterpart"""
+
+    @property
+    def known(self) -> list[SlotResult]:
+        """Pairs of tensors of which the error is known."""
+        return [slot for slot in self.slots if slot.metrics.is_known]
+
+    @property
+    def coverage(self) -> Coverage:
+        """How much was compared."""
+        known = len(self.known)
+        only = sum(self.loose_a.values()), sum(self.loose_b.values())
+        return Coverage(self.paired, *only, len(self.slots) - known, known)
+
+    def add(self, pairs: StepPairs, events: Iterable[Judged]) -> list[str]:
+        """Take in a step and what was judged in it; return what is to be said."""
+        said = self._count_calls(pairs)
+        self._note_weights(pairs)
+        ordered = sorted(events, key=lambda judged: (judged.event.micro, judged.event.phase))
+        self.nan = self.nan or self._first_nan(pairs, [judged.event for judged in ordered])
+        self.slots += [self._slot(pairs, judged) for judged in ordered]
+        return said
+
+    def uncompared_weights(self) -> Iterator[str]:
+        """Say which weights stand in one model only, or in another form there: fused ones, for example."""
+        weights = [slot for slot in self.known if slot.role is Role.PARAM]
+        left = {
+            "A": uncompared_weights(self.a, self.weights_a, {place for slot in weights for place in slot.places_a}),
+            "B": uncompared_weights(self.b, self.weights_b, {place for slot in weights for place in slot.places_b}),
+        }
+        in_pairs = (left["A"] and not self.loose_a) or (left["B"] and not self.loose_b)
+        if weights and (all(left.values()) or in_pairs):
+            texts = [f"{grouped(names, _MOST_NAMED)} in {name}" for name, names in left.items() if names]
+            yield f"weights that were not compared, for want of a counterpart: {'; '.join(texts)}"
+
+    def _count_calls(self, pairs: StepPairs) -> list[str]:
+        """Count the calls that are paired, and those that are not, in the passes that both sides made; return what is to be said.
+
+        Wrappers only pass on.
+        """
+        said: list[str] = []
+        ran = [{call.micro for call in calls} for calls in (pairs.calls_a, pairs.calls_b)]
+        forwards = [sum(micro < 0 for micro in each) for each in ran]
+        if forwards[0] != forwards[1]:
+            said.append(
+                f"A made {forwards[0]} forward passes without gradients in a step, B {forwards[1]}: those that both made "
+                "are compared"
+            )
+        if not pairs.same_micros:
+            return said
+        both = ran[0] & ran[1]
+        shared_a = set(pairs.nodes)
+        shared_b = {(node.micro, pairs.matching.pairs[node.pair].b, node.call_b) for node in pairs.nodes.values()}
+        ignored = pairs.matching.ignored_a, pairs.matching.ignored_b
+        for calls, shared, tree, loose, left_out in (
+            (pairs.calls_a, shared_a, self.tree_a, self.loose_a, ignored[0]),
+            (pairs.calls_b, shared_b, self.tree_b, self.loose_b, ignored[1]),
+        ):
+            for call in calls:
+                is_shared = (call.micro, call.module, call.number) in shared or call.module in left_out
+                if not is_shared and call.micro in both and tree.wrapped(call.module) is None:
+                    path = tree.path(call.module)
+                    loose[path] = loose.get(path, 0) + 1
+        self.paired += sum(self.tree_a.wrapped(module) is None for _, module, _ in shared_a)
+        return said
+
+    def _note_weights(self, pairs: StepPairs) -> None:
+        """Keep which weights were recorded on either side."""
+        for rows, tree, recorded, left_out in (
+            (pairs.rows_a, self.tree_a, self.weights_a, pairs.matching.ignored_a),
+            (pairs.rows_b, self.tree_b, self.weights_b, pairs.matching.ignored_b),
+        ):
+            for (key, role), slots in rows.by_key.items():
+                if role is Role.PARAM and key[1] not in left_out:
+                    recorded.update((tree.path(key[1]), slot.partition(":")[2]) for slot in slots)
+
+    def _slot(self, pairs: StepPairs, judged: Judged) -> SlotResult:
+        event = judged.event
+        pair = pairs.matching.pairs[event.pair]
+        a, b = self.a.modules[pair.a], self.b.modules[pair.b]
+        assert event.metrics is not None
+        parts = [
+            tuple((side.reader.modules[at].path, name) for at, name in places if places != ((module, slot),))
+            for side, module, slot in ((pairs.a, pair.a, event.slot_a), (pairs.b, pair.b, event.slot_b))
+            for places in [side.places_of(module, slot)]
+        ]
+        return SlotResult(
+            event.step, event.micro, event.phase, event.role, event.call, a.path, a.class_name, event.slot_a, b.path,
+            b.class_name, event.slot_b, pairs.a.dtypes[event.row_a], pairs.b.dtypes[event.row_b],
+            pairs.a.shapes[event.row_a], pairs.b.shapes[event.row_b], pair.reason.value, event.metrics, event.row_a,
+            event.row_b, judged.limit, judged.error, *parts, judged.verdict,
+        )  # fmt: skip
+
+    def _first_nan(self, pairs: StepPairs, events: Iterable[Event]) -> str:
+        for event in events:
+            if pairs.a.columns["nan"][event.row_a] and pairs.b.columns["nan"][event.row_b]:
+                path = self.a.modules[pairs.matching.pairs[event.pair].a].path or "the root"
+                return f"step {event.step}: {event.phase.label} {event.role.label} {event.slot_a} of {path} has"
+        losses = (
+            self.a.scalars_of(pairs.step).get("loss", 0.0),
+            self.b.scalars_of(pairs.step_b).get("loss", 0.0),
+        )
+        return f"step {pairs.step}: the loss is" if all(math.isnan(loss) for loss in losses) else ""
