@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from probe.comparison.alignment import Alignment, Made
-from probe.comparison.metrics import Metrics, Side, kind_of, measure_pair, squeezed
+from probe.comparison.metrics import Metrics, Side, measure_pair
 from probe.comparison.side import PARAMETER_ROLES
+from probe.comparison.slot_pairs import pair_slots
 from probe.matching import Matching, Reason
 from probe.records import Phase, Role
 
@@ -253,7 +253,7 @@ class StepPairs:
         self, node: Node, key_a: Key, key_b: Key, roles: tuple[Role, ...], backward: bool
     ) -> Iterator[Event]:
         first_a, first_b = (self.rows_a.get(key_a, roles[0]), self.rows_b.get(key_b, roles[0]))
-        pairs = self.pair_slots(first_a, first_b)
+        pairs = pair_slots(self.a, first_a, self.b, first_b)
         names_b = dict(pairs)
         for role in roles:
             phase = Phase.FORWARD if role in (Role.INPUT, Role.OUTPUT, Role.VALUE) else Phase.BACKWARD
@@ -378,48 +378,6 @@ class StepPairs:
         pair = self.matching.pairs[event.pair]
         side, module = (self.b, pair.b) if event.row_b == ONE_SIDED else (self.a, pair.a)
         return not side.watches(event.phase, module)
-
-    # Slots
-
-    def pair_slots(self, a: dict[str, list[int]], b: dict[str, list[int]]) -> list[tuple[str, str]]:
-        """Pair slots by key, then by equal bytes, then by a shape that only one is left of on both sides."""
-        left_a, left_b = list(a), list(b)
-        pairs = []
-
-        def take(slot_a: str, slot_b: str) -> None:
-            pairs.append((slot_a, slot_b))
-            left_a.remove(slot_a)
-            left_b.remove(slot_b)
-
-        for slot in [slot for slot in left_a if slot in b]:
-            if self._fits(a[slot][0], b[slot][0]):
-                take(slot, slot)
-        for slot_a in list(left_a):
-            same = [slot_b for slot_b in left_b if self._equal(a[slot_a][0], b[slot_b][0])]
-            if same:
-                take(slot_a, same[0])
-        forms_a = {slot: self._form(self.a, a[slot][0]) for slot in left_a}
-        forms_b = {slot: self._form(self.b, b[slot][0]) for slot in left_b}
-        for slot_a, form in forms_a.items():
-            alone = list(forms_a.values()).count(form) == 1
-            same = [slot_b for slot_b in left_b if forms_b[slot_b] == form]
-            if alone and len(same) == 1:
-                take(slot_a, same[0])
-        for slot in [slot for slot in left_a if slot in left_b]:  # not comparable, which is to be said
-            take(slot, slot)
-        return pairs
-
-    def _fits(self, i: int, j: int) -> bool:
-        same_kind = kind_of(self.a.dtypes[i]) == kind_of(self.b.dtypes[j])
-        return same_kind and math.prod(self.a.shapes[i]) == math.prod(self.b.shapes[j])
-
-    def _equal(self, i: int, j: int) -> bool:
-        digest = self.a.digest(i)
-        return digest is not None and digest == self.b.digest(j) and self._fits(i, j)
-
-    @staticmethod
-    def _form(side: Side, row: int) -> tuple[str, tuple[int, ...]]:
-        return kind_of(side.dtypes[row]), tuple(sorted(squeezed(side.shapes[row])))
 
 
 def _names(side: Side) -> dict[Place, list[Place]]:
