@@ -328,8 +328,8 @@ class ForwardWalk(BufferWalk):
         own_u = self.u(event)
         u = max(own_u, context.u, unit_roundoff(node.autocast) if node.autocast else 0.0)
         error = event.metrics.rel_l2 if u else math.sqrt(event.metrics.rel_l2)
-        if event.role is Role.OUTPUT and self.pairs.is_lower_bound(event):
-            error = max(error, self._context(node).error)
+        if event.metrics.is_lower_bound:  # no less than what its own sources explain
+            error = max(error, context.error)
         self._context(node).add(error, own_u)
         if event.role is Role.INPUT:
             self._with_inputs.add(node)
