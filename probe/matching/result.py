@@ -53,6 +53,8 @@ class Bundle:
     """in the order in which they lie there"""
     groups: int = 1
     """the parts lie in so many equal groups, each of which holds an equal share of every part"""
+    is_known: bool = field(default=True, compare=False)
+    """whether a mapping or the values say in which groups, and not a guess"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class WeightBundle:
     """as in `Bundle`"""
     stacked: bool = False
     """the whole has a first axis that the parts do not have"""
+    is_known: bool = field(default=True, compare=False)
+    """as in `Bundle`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,8 @@ class View:
     """its canonical slot: what the partner calls it"""
     axes: tuple[int, ...] = ()
     """order of its stored axes in the canonical layout; empty when the class says it"""
+    confidence: float = 1.0
+    """below 1 where it is a guess"""
 
 
 @dataclass(frozen=True)
