@@ -80,6 +80,7 @@ def main() -> None:
               help="A further legitimate run of A: what it differs by is noise (repeatable).")  # fmt: skip
 @click.option("--reference", type=click.Path(), metavar="REF",
               help="A run of A's model in higher precision: how much further from it is B than A?")  # fmt: skip
+@click.option("--steps", metavar="A:B", help="Which step of B is a step of A: 100:0 where B resumed at A's step 100.")
 @click.option(
     "--format", "style", type=click.Choice(["text", "json", "csv"]), help="Default: text, or by the name of -o."
 )
@@ -90,8 +91,8 @@ def main() -> None:
 @click.option("--min-confidence", default=MIN_CONFIDENCE, show_default=True, type=click.FloatRange(0, 1),
               help="Leave out pairs of modules found without a mapping that are less sure; 1 leaves out all.")  # fmt: skip
 def compare_command(
-    a: str, b: str, mapping: str | None, map_direction: str | None, strict: bool, style: str | None, output: str | None,
-    top: int, min_coverage: float, min_confidence: float, noise: tuple[str, ...], reference: str | None,
+    a: str, b: str, mapping: str | None, map_direction: str | None, strict: bool, steps: str | None, style: str | None,
+    output: str | None, top: int, min_coverage: float, min_confidence: float, noise: tuple[str, ...], reference: str | None,
 ) -> None:  # fmt: skip
     """Name the first place where recording B really diverges from recording A.
 
@@ -101,7 +102,7 @@ def compare_command(
                  probe compare a.h5 b.h5 --noise a2.h5
     """
     style = style or _style_of(output)
-    options: dict[str, Any] = {"direction": map_direction, "strict": strict, "min_coverage": min_coverage,
+    options: dict[str, Any] = {"steps": steps, "direction": map_direction, "strict": strict, "min_coverage": min_coverage,
                                "min_confidence": min_confidence, "noise": noise, "reference": reference}  # fmt: skip
     if sys.stderr.isatty():
         with Progress(console=Console(stderr=True), transient=True) as progress:

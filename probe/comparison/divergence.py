@@ -33,6 +33,8 @@ from probe.comparison.result import (
     cause_order,
     independent,
 )  # fmt: skip
+from probe.comparison.side import begins
+from probe.comparison.steps import Shift
 from probe.comparison.tally import Tally
 from probe.comparison.updates import UpdateJudge
 from probe.comparison.walk import StepWalk
@@ -123,6 +125,7 @@ def compare(
     b: str | Path,
     mapping: str | Path | Mapping[str, Any] | None = None,
     *,
+    steps: str | tuple[int, int] | None = None,
     direction: str | None = None,
     strict: bool = False,
     min_coverage: float = MIN_COVERAGE,
@@ -139,6 +142,8 @@ def compare(
         files written by `probe.start`; A is the baseline where one side is the trusted one
     mapping
         a layer mapping: a YAML file, the name of one that comes with probe, a dict, or None
+    steps
+        ``"100:0"``: step 100 of A is step 0 of B, and so on from there; by default steps pair by their numbers
     direction
         ``"a-to-b"`` or ``"b-to-a"``: which side the mapping is written from; found out when None
     strict
@@ -162,15 +167,17 @@ def compare(
     MappingError
         the mapping cannot be used
     ConfigError
-        the direction is none, or the options for noise contradict each other or do not fit A
+        the direction is none, ``steps`` is not two numbers, or the options for noise contradict each other or do not fit A
     """
+    shift = Shift.of(steps)
     parsed = load_mapping(mapping)
     with Reader(a) as first, Reader(b) as second:
         first.require_steps()
         second.require_steps()
         chosen = None if direction is None else _direction(direction)
         with ladder(first, second, noise, reference) as rung:
-            return _Run(first, second, rung).compared(parsed, chosen, strict, min_coverage, min_confidence, progress)
+            run = _Run(first, second, rung, shift)
+            return run.compared(parsed, chosen, strict, min_coverage, min_confidence, progress)
 
 
 def _direction(name: str) -> Direction:
@@ -184,8 +191,8 @@ def _direction(name: str) -> Direction:
 class _Run:
     """The comparison under way."""
 
-    def __init__(self, a: Reader, b: Reader, noise: Noise) -> None:
-        self.a, self.b, self.noise = a, b, noise
+    def __init__(self, a: Reader, b: Reader, noise: Noise, shift: Shift) -> None:
+        self.a, self.b, self.noise, self.shift = a, b, noise, shift
         self.tree_a, self.tree_b = Tree(a.modules), Tree(b.modules)
         self.known = KnownDifferences(a, b)
         self.given = GivenTally()
@@ -229,14 +236,17 @@ class _Run:
         return self._answer(matching, min_coverage)
 
     def _pairs(self, step: int, matching: Matching) -> StepPairs:
-        a, b = Side(self.a, step, matching.views_a), Side(self.b, step, matching.views_b)
+        step_b = step + self.shift.to_b
+        begins_a, begins_b = begins(self.a, step), begins(self.b, step_b)
+        a = Side(self.a, step, matching.views_a, continues=begins_b and not begins_a)
+        b = Side(self.b, step_b, matching.views_b, continues=begins_a and not begins_b)
         join_parts(a, "A", matching)
         join_parts(b, "B", matching)
         return StepPairs(a, b, matching)
 
     def _guard(self) -> list[int]:
         """Look for what makes a comparison worthless; return the steps that both have."""
-        guards = Guards(self.a, self.b, self.tree_a, self.tree_b)
+        guards = Guards(self.a, self.b, self.tree_a, self.tree_b, self.shift)
         steps = guards.common_steps()
         self.warnings += guards.warnings
         for text in guards.doubts:
