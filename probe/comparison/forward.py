@@ -331,8 +331,8 @@ class ForwardWalk(BufferWalk):
         own_u = self.u(event)
         error = event.metrics.rel_l2 if own_u or context.u or node.autocast else math.sqrt(event.metrics.rel_l2)
         excess = self.noise.excess(event, error) if own_u else error
-        if event.role is Role.OUTPUT and self.pairs.is_lower_bound(event):
-            error, excess = max(error, self._context(node).error), max(excess, self._context(node).excess)
+        if event.metrics.is_lower_bound:  # no less than what its own sources explain
+            error, excess = max(error, context.error), max(excess, context.excess)
         self._context(node).add(error, own_u, excess)
         if event.role is Role.INPUT:
             self._with_inputs.add(node)

@@ -111,7 +111,8 @@ class UpdateJudge:
             if raw is None and math.isfinite(metrics.rel_l2):
                 norm = max(metrics.norm_a, metrics.norm_b)
                 unjudged.append((metrics.rel_l2 * norm, norm, u))
-            self.state.gradients[key] = metrics.rel_l2 if metrics.is_known else 1.0
+            least = (raw or 0.0) if metrics.is_lower_bound else 0.0
+            self.state.gradients[key] = max(metrics.rel_l2, least) if metrics.is_known else 1.0
         self._doubt_unjudged(unjudged)
         return faults
 
@@ -378,7 +379,7 @@ class UpdateJudge:
         """
         rows = self.pairs.rows_a.get((0, self.pairs.matching.pairs[event.pair].a, 0), Role.DELTA)
         row = rows.get(f"{Phase.UPDATE.label}:{event.slot_a}")
-        if row is None or not self.pairs.is_lower_bound(event):
+        if row is None or event.metrics is None or not event.metrics.is_lower_bound:
             return 0.0
         update, u = self.pairs.a.columns["norm"][row[-1]], self.walk.u(event)
         gradient = max(self.state.gradients.get((event.pair, event.slot_a), 0.0), tolerance.GRADIENT.limit(u, 0.0))

@@ -113,7 +113,7 @@ class StepWalk(ForwardWalk):
             self._charge_gradient(node, event)
         own = Level()
         own.add(metrics.rel_l2, self.u(event), self.noise.excess(event, metrics.rel_l2))
-        if self.pairs.is_lower_bound(event):
+        if metrics.is_lower_bound:
             own.add(sources.error, 0.0, sources.excess)
         self._backward.setdefault(node.parent, Level()).merge(own)
         if digest is not None and event.role is not Role.GRAD_OUTPUT:
@@ -222,10 +222,11 @@ class StepWalk(ForwardWalk):
             return self.settle(event, math.nan, False)
         pairs = owners.get((event.pair, event.slot_a), [event.pair])
         own = max(metrics.norm_a, metrics.norm_b)
-        self.state.gradients[event.pair, event.slot_a] = metrics.rel_l2
+        sources = self._sources_of_gradient(pairs)
+        known = max(metrics.rel_l2, sources.error) if metrics.is_lower_bound else metrics.rel_l2
+        self.state.gradients[event.pair, event.slot_a] = known
         scale = max(own, math.hypot(*map(self._norm_that_arrived, pairs)))
         error = metrics.rel_l2 * own / scale if scale and own else metrics.rel_l2
-        sources = self._sources_of_gradient(pairs)
         u = max(self.u(event), sources.u, 0.0 if self._arrived else self._coarsest)
         floor = 16 * u if not self._arrived and u <= tolerance.SIXTEEN_BIT else 0.0
         weights = self.state.worst.error if not self._arrived else 0.0

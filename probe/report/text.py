@@ -129,7 +129,7 @@ def _numbers(divergence: Divergence) -> str:
     metrics, limit = divergence.metrics, divergence.limit
     if metrics is None or not metrics.is_known:
         return ""
-    about = "≈" if metrics.estimated else ""
+    about = "≥" if metrics.is_lower_bound else "≈" if metrics.estimated else ""
     error = metrics.rel_l2 if math.isnan(divergence.error) else divergence.error
     parts = [f"rel {about}{metrics.rel_l2:.1e}"]
     if not _alike(error, metrics.rel_l2):
