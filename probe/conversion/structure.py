@@ -279,7 +279,7 @@ def _renamed(tree: Tree, mapping: LayerMapping) -> list[str]:
     found: list[tuple[str, ...]] = []
     for index, (start, key) in enumerate(ways(tree, SectionIndex(mapping, tree))):
         name = tree.name(index)
-        own = key.targets[0] if key else () if start < 0 or tree.wrapped(start) == name else (name,)
+        own = key.targets[0] if key and key.targets else () if start < 0 or tree.wrapped(start) == name else (name,)
         found.append((*found[start], *own) if start >= 0 else ())
     return [".".join(names) for names in found]
 

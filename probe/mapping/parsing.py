@@ -263,7 +263,7 @@ class _Parser:
         try:
             return read(node.value)
         except PatternError as error:
-            self.source.fail(node, str(error))
+            self.source.fail(node, str(error), error.column)
 
     def _count(self, node: yaml.Node) -> None:
         """Refuse a small file that stands for a large one: sections that are each other's."""
