@@ -136,6 +136,14 @@ def test_parameters_from_this_side() -> None:
     ]  # fmt: skip
 
 
+def test_rows_in_another_order() -> None:
+    a, b = net("L", "attn Attention", "attn.wq", "attn.wk"), net("L", "attn.q_proj", "attn.k_proj")
+    found, _ = paired("rotary", a, b, {"n_heads": 4, "n_kv_heads": 2})
+    assert [(a.path(each.parts[0]), each.side, each.rotary) for each in found.bundles] == [
+        ("attn.wq", "A", 4), ("attn.wk", "A", 2),
+    ]  # fmt: skip
+
+
 def test_what_is_left_out() -> None:
     a, b = net("L", "rotary_emb", "up", "up.id Identity", "decoder.x"), net("L", "up")
     found, pairs = paired("ignore", a, b)
@@ -152,6 +160,7 @@ def test_every_example_is_tried_and_allowed_by_the_schema() -> None:
         "several_here",
         "parameters",
         "from",
+        "rotary",
         "ignore",
     }
     for text in BLOCKS.values():
@@ -224,7 +233,7 @@ def test_mappings_are_what_the_schema_says(file: Path) -> None:
         "A: [b]", "A: {b: null}", "A: {b: []}", "A: {b: [c, c]}", "A: {b: {split: {groups: 2}}}", "A: {b: {to: c, too: d}}",
         "A: {b: {to: [c, d], split: {groups: 0}}}", "A: {b: {to: [c, d], split: {axis: in}}}",
         "A: {params: {b: {to: [c, d], split: {axis: up}}}}", "A: {b: {to: c, transpose: 1}}", "A: {b: {to: c, permute: []}}",
-        "A: {b: {from: c}}", "A: {'b{i}': 'c.{i-1}'}", "A: {'b{i}': 'c.{0*i}'}", "A: {b: {from: [c]}}", "A: {b: {to: c, permute: [0, 0]}}", "A: {params: {b: null}}", "ignore: a", "ignore: [[a]]", "A: b",
+        "A: {b: {from: c}}", "A: {b: {to: c, rotary: {heads: 2}}}", "A: {b: {to: c, rotary: {heads: 2, here: up}}}", "A: {'b{i}': 'c.{i-1}'}", "A: {'b{i}': 'c.{0*i}'}", "A: {b: {from: [c]}}", "A: {b: {to: c, permute: [0, 0]}}", "A: {params: {b: null}}", "ignore: a", "ignore: [[a]]", "A: b",
     ],
 )  # fmt: skip
 def test_what_the_schema_refuses_probe_refuses(text: str) -> None:

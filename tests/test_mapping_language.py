@@ -137,7 +137,7 @@ def test_what_a_placeholder_stands_for(name: str, pattern: str, value: str | Non
         ("qkv: [q]", "line 2: A: qkv: a list with one entry; expected several, or the path without a list"),
         ("qkv: {to: [q]}", "line 2: A: qkv: a list with one entry; expected several, or the path without a list"),
         ("qkv: [q, k, q]", "line 2: A: qkv: q stands in the list twice"),
-        ("qkv: {too: [q, k]}", "line 2: A: qkv: too is not known; expected to, from, split, transpose, permute or params"
+        ("qkv: {too: [q, k]}", "line 2: A: qkv: too is not known; expected to, from, split, transpose, permute, rotary or params"
          "; did you mean to?"),
         ("qkv: {split: {groups: 2}}", "line 2: A: qkv: expected to: with the path on the other side"),
         ("qkv: {to: q, split: {groups: 2}}", "line 2: A: qkv: split says how several lie in one; here is only q"),
@@ -175,6 +175,17 @@ def test_what_a_placeholder_stands_for(name: str, pattern: str, value: str | Non
         ("h: {from: ['q.{i}', k]}", "line 2: A: h: {i} in q.{i} does not stand in the key"),
         ("q: x\n  qkv: {from: [q, k]}", "line 3: A: q is named a second time; the first is on line 2"),
         ("qkv: {from: [q, k]}\n  qk: {from: [q, k]}", "line 3: A: q is named a second time; the first is on line 2"),
+        ("q: {to: q, rotary: 4}", "line 2: expected rotary: heads and here, got '4'"),
+        ("q: {to: q, rotary: {heads: 4}}", "line 2: A: q: rotary: expected heads, how many, and here: interleaved or halves; here "
+         "is missing"),
+        ("q: {to: q, rotary: {heads: 0, here: halves}}", "line 2: A: q: heads: expected a number, or a key of the recorded "
+         "model_config, got '0'"),
+        ("q: {to: q, rotary: {heads: 4, here: half}}", "line 2: A: q: here: expected interleaved or halves, got 'half'"),
+        ("q: {to: q, rotary: {head: 4, here: halves}}", "line 2: A: q: head is not known; expected heads and here; did you mean "
+         "heads?"),
+        ("qk: {to: [q, k], rotary: {heads: 4, here: halves}}", "line 2: A: qk: rotary is for one module on either side; here are 2"),
+        ("q: {to: q, params: {w: {to: w, rotary: {heads: 4, here: halves}}}}", "line 2: A: q: params: w: rotary is not known; "
+         "expected to, from, split, transpose or permute"),
         ("fc: {to: fc, params: [w]}", "line 2: expected parameters of A: fc, got a list"),
         ("{i}: h", "line 2: expected a name, got a mapping: a path that begins with { needs quotes"),
         ("layers.{i}: {i}", "line 2: A: layers.{i}: expected the path on the other side, got a mapping: a path that begins "

@@ -286,7 +286,7 @@ def _renamed(tree: Tree, mapping: LayerMapping) -> list[str]:
 
 def _check_needs_one(known: Structure, mapping: LayerMapping) -> None:
     """Refuse a mapping that says more than what modules are called: how weights lie takes the sizes of both sides."""
-    more = [rule for rule in mapping.rules if len(rule.targets) > 1 or rule.transpose or rule.permute]
+    more = [rule for rule in mapping.rules if len(rule.targets) > 1 or rule.transpose or rule.permute or rule.rotary]
     first = next(iter([*more, *mapping.parameter_rules()]), None)
     if first is not None:
         raise ConversionError(

@@ -20,7 +20,7 @@ from probe.mapping.patterns import (
     placeholders,
 )
 from probe.mapping.reading import Source, is_placeholder, kind
-from probe.mapping.rules import TOP, Ignored, LayerMapping, ParameterRule, Rule, Section, Split
+from probe.mapping.rules import TOP, Ignored, LayerMapping, ParameterRule, Rotary, Rule, Section, Split
 
 PARAMS, IGNORE = "params", "ignore"
 """reserved: the key for parameters, the section of what is left out"""
@@ -29,6 +29,8 @@ FROM = "from"
 """in place of ``to``: a module, or a parameter, of the other side that several of this side are"""
 _LONG = ("to", FROM, "split", "transpose", "permute")
 _AXES = {"out": 0, "in": 1}
+ROTARY = "rotary"
+_TURNED = {"interleaved": True, "halves": False}
 
 T = TypeVar("T")
 
@@ -79,7 +81,7 @@ class _Parser:
     def _rule(self, section: str, key: yaml.Node, value: yaml.Node) -> Rule:
         where = f"{section}: {key.value}"
         names = self._read(parsed_key, key)
-        long = self._long(key, value, where, (*_LONG, PARAMS), "the path on the other side")
+        long = self._long(key, value, where, (*_LONG, ROTARY, PARAMS), "the path on the other side")
         is_reversed = FROM in long
         targets = self._targets(
             key, long, where, "several paths of this side" if is_reversed else "the path on the other side"
@@ -91,7 +93,29 @@ class _Parser:
         params = self._params(where, long[PARAMS]) if PARAMS in long else []
         turned = self._transpose(long.get("transpose"), where), self._permute(long.get("permute"), where)
         self._check_turned(key, where, *turned)
-        return Rule(section, names, targets, self.source.line(key), split, *turned, tuple(params), is_reversed)
+        rotary = self._rotary(long[ROTARY], where, targets) if ROTARY in long else None
+        return Rule(section, names, targets, self.source.line(key), split, *turned, tuple(params), is_reversed, rotary)
+
+    def _rotary(self, node: yaml.Node, where: str, targets: tuple[Names, ...]) -> Rotary:
+        if len(targets) > 1:
+            self.source.fail(node, f"{where}: rotary is for one module on either side; here are {len(targets)}")
+        known = ("heads", "here")
+        said = {name.value: value for name, value in self.source.entries(node, f"{ROTARY}: heads and here")}
+        wrong = next((name for name in said if name not in known), None)
+        if wrong is not None:
+            self.source.fail(
+                node, f"{where}: {wrong} is not known; expected heads and here{did_you_mean(wrong, known)}"
+            )
+        lacking = next((name for name in known if name not in said), None)
+        if lacking is not None:
+            self.source.fail(
+                node,
+                f"{where}: rotary: expected heads, how many, and here: interleaved or halves; {lacking} is missing",
+            )
+        here = said["here"].value if isinstance(said["here"], yaml.ScalarNode) else None
+        if here not in _TURNED:
+            self.source.fail(said["here"], f"{where}: here: expected interleaved or halves, got {kind(said['here'])}")
+        return Rotary(self._count_of("heads", said["heads"], where), _TURNED[here])
 
     def _check_bound(
         self, key: yaml.Node, where: str, names: Names, targets: tuple[Names, ...], is_reversed: bool
@@ -200,7 +224,7 @@ class _Parser:
                 self.source.fail(name, f"{where}: {name.value} is not known; expected {' or '.join(known)}{hint}")
             said[name.value] = value
         axis = self._axis(said["axis"], where) if "axis" in said else 0
-        groups = self._groups(said["groups"], where) if "groups" in said else 1
+        groups = self._count_of("groups", said["groups"], where) if "groups" in said else 1
         return Split(groups, axis, self._order(said["order"], where, targets) if "order" in said else ())
 
     def _axis(self, node: yaml.Node, where: str) -> int:
@@ -208,8 +232,8 @@ class _Parser:
             self.source.fail(node, f"{where}: axis: expected out or in, got {kind(node)}")
         return _AXES[node.value]
 
-    def _groups(self, node: yaml.Node, where: str) -> int | str:
-        expected = f"{where}: groups: expected a number, or a key of the recorded model_config"
+    def _count_of(self, what: str, node: yaml.Node, where: str) -> int | str:
+        expected = f"{where}: {what}: expected a number, or a key of the recorded model_config"
         text = self.source.text_of(node, "a number") if isinstance(node, yaml.ScalarNode) else ""
         if not text:
             self.source.fail(node, f"{expected}, got {kind(node)}")

@@ -30,6 +30,16 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class Rotary:
+    """What rotary embeddings turn together lies in another order on the other side."""
+
+    heads: int | str
+    """how many; a text is a key of the recorded ``model_config``"""
+    is_interleaved: bool
+    """here neighbours are turned together, there the two halves of a head; or the other way round"""
+
+
+@dataclass(frozen=True, slots=True)
 class ParameterRule:
     """What a parameter of the source is: renamed, turned, or made of several.
 
@@ -78,6 +88,7 @@ class Rule:
     permute: tuple[int, ...] = ()
     params: tuple[ParameterRule, ...] = ()
     is_reversed: bool = False
+    rotary: Rotary | None = None
 
     @property
     def keys(self) -> tuple[Names, ...]:

@@ -252,7 +252,15 @@ def _rank(source: Names, section: Section) -> tuple[int, ...]:
 def _said(found: Found) -> tuple[object, ...]:
     rule = found.rule
     more = (rule.targets, found.key) if rule.is_reversed else ()
-    return found.targets, rule.split, rule.transpose, rule.permute, tuple(map(_of_parameter, rule.params)), more
+    return (
+        found.targets,
+        rule.split,
+        rule.transpose,
+        rule.permute,
+        rule.rotary,
+        tuple(map(_of_parameter, rule.params)),
+        more,
+    )
 
 
 def _of_parameter(rule: ParameterRule) -> tuple[object, ...]:
