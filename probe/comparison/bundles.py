@@ -54,7 +54,7 @@ class _Calls:
         columns = side.columns
         names = ("micro", "module", "call", "role")
         for row, (micro, module, call, role) in enumerate(zip(*(columns[name] for name in names), strict=True)):
-            if module in self.parts and role not in PARAMETER_ROLES:
+            if module in self.parts and role not in PARAMETER_ROLES and row not in side.hidden:
                 self.rows[micro, module, call, role].setdefault(side.slots[row], []).append(row)
 
     def join(self) -> None:

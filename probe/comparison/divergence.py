@@ -14,6 +14,7 @@ from probe.comparison.flow import passes
 from probe.comparison.given import GivenTally, differing_batches
 from probe.comparison.guards import Guards
 from probe.comparison.guesses import MIN_CONFIDENCE, Guesses, other_calls, with_guesses
+from probe.comparison.inside import give_their_inputs
 from probe.comparison.known_differences import KnownDifferences
 from probe.comparison.ledger import State
 from probe.comparison.metrics import Metrics, Side, Status
@@ -219,8 +220,9 @@ class _Run:
 
     def _pairs(self, step: int, matching: Matching) -> StepPairs:
         a, b = Side(self.a, step, matching.views_a), Side(self.b, step, matching.views_b)
-        join_parts(a, "A", matching)
-        join_parts(b, "B", matching)
+        for side, name in ((a, "A"), (b, "B")):
+            give_their_inputs(side, name, matching)
+            join_parts(side, name, matching)
         return StepPairs(a, b, matching)
 
     def _guard(self) -> list[int]:

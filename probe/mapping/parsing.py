@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import yaml
@@ -54,14 +55,15 @@ class _Parser:
     def mapping(self, root: yaml.Node) -> LayerMapping:
         sections: list[Section] = []
         ignored: list[Ignored] = []
-        for key, node in self.source.entries(root, "sections named by a module class"):
+        for written, node in self.source.entries(root, "sections named by a module class"):
+            key, is_optional = _optional(written)
             if key.value == IGNORE and isinstance(node, yaml.SequenceNode):
                 ignored += map(self._ignored, node.value)
             else:
-                sections.append(self._section(key, node))
+                sections.append(self._section(key, node, is_optional))
         return LayerMapping(tuple(sections), tuple(ignored), self.source.name)
 
-    def _section(self, key: yaml.Node, node: yaml.Node) -> Section:
+    def _section(self, key: yaml.Node, node: yaml.Node, is_optional: bool) -> Section:
         name = key.value
         path, class_name = self._read(parsed_section, key)
         if name == TOP:
@@ -69,14 +71,15 @@ class _Parser:
         rules: list[Rule] = []
         params: list[ParameterRule] = []
         named: dict[Names, int] = {}
-        for child, value in self.source.entries(node, f"paths below {name}", key):
+        for written, value in self.source.entries(node, f"paths below {name}", key):
+            child, may_lack = _optional(written)
             self._count(child)
             if child.value == PARAMS and isinstance(value, yaml.MappingNode):
                 params += self._params(name, value)
             else:
-                rules.append(self._rule(name, child, value))
+                rules.append(replace(self._rule(name, child, value), is_optional=may_lack))
                 self._check_named_once(name, rules[-1], named, child)
-        return Section(name, self.source.line(key), tuple(rules), tuple(params), class_name, path)
+        return Section(name, self.source.line(key), tuple(rules), tuple(params), class_name, path, is_optional)
 
     def _rule(self, section: str, key: yaml.Node, value: yaml.Node) -> Rule:
         where = f"{section}: {key.value}"
@@ -144,7 +147,11 @@ class _Parser:
 
     def _params(self, section: str, node: yaml.Node) -> list[ParameterRule]:
         entries = self.source.entries(node, f"parameters of {section}")
-        return [self._parameter(section, key, value) for key, value in entries]
+        rules = []
+        for written, value in entries:
+            key, is_optional = _optional(written)
+            rules.append(replace(self._parameter(section, key, value), is_optional=is_optional))
+        return rules
 
     def _parameter(self, section: str, key: yaml.Node, value: yaml.Node) -> ParameterRule:
         self._count(key)
@@ -275,13 +282,14 @@ class _Parser:
         if transpose and permute:
             self.source.fail(key, f"{where}: expected transpose or permute, got both")
 
-    def _ignored(self, node: yaml.Node) -> Ignored:
-        self._count(node)
+    def _ignored(self, written: yaml.Node) -> Ignored:
+        self._count(written)
+        node, is_optional = _optional(written)
         text = self.source.text_of(node, "a path of what is to be ignored")
         path, class_name = self._read(parsed_path, node)
         if not class_name and all(name == ANY for name in path.names):
             self.source.fail(node, f"{IGNORE}: {text} leaves out the whole model")
-        return Ignored(text, path, class_name, self.source.line(node))
+        return Ignored(text, path, class_name, self.source.line(node), is_optional)
 
     def _read(self, read: Callable[[str], T], node: yaml.Node) -> T:
         try:
@@ -294,6 +302,13 @@ class _Parser:
         self.count += 1
         if self.count > _RULE_LIMIT:
             raise MappingError(f"{self.source.name}: more than {_RULE_LIMIT} keys; a layer mapping has fewer")
+
+
+def _optional(node: yaml.Node) -> tuple[yaml.Node, bool]:
+    """Return a name without the question mark behind it, and whether there is one."""
+    if not isinstance(node, yaml.ScalarNode) or len(node.value) < 2 or not node.value.endswith("?"):
+        return node, False
+    return yaml.ScalarNode(node.tag, node.value[:-1], node.start_mark, node.end_mark, node.style), True
 
 
 def _number(text: str) -> int | None:

@@ -55,6 +55,8 @@ class ParameterRule:
     transpose: bool = False
     permute: tuple[int, ...] = ()
     is_reversed: bool = False
+    is_optional: bool = False
+    """some of the models that the file is for do not have it"""
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -89,6 +91,8 @@ class Rule:
     params: tuple[ParameterRule, ...] = ()
     is_reversed: bool = False
     rotary: Rotary | None = None
+    is_optional: bool = False
+    """as in `ParameterRule`"""
 
     @property
     def keys(self) -> tuple[Names, ...]:
@@ -123,6 +127,8 @@ class Section:
     """empty where any class is meant"""
     path: PathPattern | None = None
     """None where any path is meant"""
+    is_optional: bool = False
+    """as in `ParameterRule`"""
 
     @property
     def rank(self) -> tuple[bool, int, bool]:
@@ -138,6 +144,8 @@ class Ignored:
     path: PathPattern
     class_name: str = ""
     line: int = 0
+    is_optional: bool = False
+    """as in `ParameterRule`"""
 
 
 @dataclass(frozen=True)
