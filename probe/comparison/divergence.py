@@ -15,6 +15,7 @@ from probe.comparison.flow import passes
 from probe.comparison.given import GivenTally, differing_batches
 from probe.comparison.guards import Guards
 from probe.comparison.guesses import MIN_CONFIDENCE, Guesses, other_calls, with_guesses
+from probe.comparison.inside import give_their_inputs
 from probe.comparison.known_differences import KnownDifferences
 from probe.comparison.ladder import ladder
 from probe.comparison.ledger import State
@@ -240,8 +241,9 @@ class _Run:
         begins_a, begins_b = begins(self.a, step), begins(self.b, step_b)
         a = Side(self.a, step, matching.views_a, continues=begins_b and not begins_a)
         b = Side(self.b, step_b, matching.views_b, continues=begins_a and not begins_b)
-        join_parts(a, "A", matching)
-        join_parts(b, "B", matching)
+        for side, name in ((a, "A"), (b, "B")):
+            give_their_inputs(side, name, matching)
+            join_parts(side, name, matching)
         return StepPairs(a, b, matching)
 
     def _guard(self) -> list[int]:
