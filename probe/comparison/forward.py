@@ -157,14 +157,6 @@ class ForwardWalk(BufferWalk):
             self.state.parameters[pair] = level = Level()
             level.add(gain * error, max(u for *_, u in parts))
 
-    def _note_missing(self, event: Event) -> None:
-        side, row, slot = (
-            (self.pairs.a, event.row_a, event.slot_a) if event.row_a >= 0 else (self.pairs.b, event.row_b, event.slot_b)
-        )
-        is_needed = self._are_alike(event.pair) and not self._stands_elsewhere(event)
-        if is_needed and side.columns["norm"][row] > 0:
-            self._missing[event.pair] = (slot, "A" if event.row_a >= 0 else "B")
-
     def _form_mismatch(self, event: Event) -> None:
         """A parameter has another shape, or integers where the other side has floats."""
         a, b = self.pairs.a, self.pairs.b
