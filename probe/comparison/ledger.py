@@ -151,11 +151,12 @@ class Ledger:
 
     def _add(
         self, phase: Phase, kind: Kind, event: Event, pair: int | None, rule: Rule, evidence: Iterable[str], *,
-        hint: str, node: Node | None = None, slot: str | None = None, root: bool = False,
+        hint: str, node: Node | None = None, slot: str | None = None, root: bool = False, is_apart: bool = False,
     ) -> None:  # fmt: skip
         """Add a finding at a pair of modules, or at the model as a whole.
 
-        The event's slot is named with it where the event is one of the module's own.
+        The event's slot is named with it where the event is one of the module's own. It is apart from others where its
+        own evidence tells, whatever its sources are.
         """
         if root:
             refs = self.root_refs()
@@ -167,7 +168,7 @@ class Ledger:
         limit, error = (rule.limit(self.u(event), 0.0), math.nan) if judged is None else (judged.limit, judged.error)
         about = () if root or pair != event.pair else facts(self.pairs, event, limit)
         self._append(Divergence(phase, event.role, kind, self._confidence(event, node), *refs, event.metrics, limit,
-                                (*evidence, *about), hint, error, self._is_apart(event, rule)))  # fmt: skip
+                                (*evidence, *about), hint, error, is_apart or self._is_apart(event, rule)))  # fmt: skip
 
     def _append(self, divergence: Divergence) -> None:
         self.findings.append(divergence)
