@@ -70,7 +70,10 @@ def named_settings(pairs: StepPairs, events: Iterable[Event]) -> list[str]:
         if event.is_one_sided:
             continue
         total += 1
-        reader = _Pair(*traces.of(event), pairs.step + 1, pairs.step_b + 1)
+        both = traces.of(event)
+        if not all(trace.is_finite for trace in both):
+            continue
+        reader = _Pair(*both, pairs.step + 1, pairs.step_b + 1)
         found = list(reader.differences())
         if not found and forms < _MOST_FORMS:
             forms += 1

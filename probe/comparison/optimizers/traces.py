@@ -75,6 +75,12 @@ class Trace:
         self.size = math.prod(side.shapes[update])
 
     @functools.cached_property
+    def is_finite(self) -> bool:
+        """Tell whether all of it is finite."""
+        found = [self.update, *([self.gradient] if self.gradient else []), *self.states.values()]
+        return not any(each.number(name) for each in found for name in ("nan", "posinf", "neginf"))
+
+    @functools.cached_property
     def gradient(self) -> Found | None:
         """The gradient as the optimizer used it."""
         return self._find(self._rows, self.side, Role.PARAM_GRAD, Phase.UPDATE, self.slot)
