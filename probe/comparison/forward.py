@@ -99,11 +99,8 @@ class ForwardWalk(BufferWalk):
 
     def _charge_all_weights(self, found: list[Event], judged: int) -> None:
         text = f"{len(found)} of {judged} parameters differ {self._when}"
-        hint = (
-            self._moved(found)
-            or self._not_recorded
-            or "the two runs do not start from the same weights: load or convert one side's into the other"
-        )
+        other = "the two runs do not start from the same weights: load or convert one side's into the other"
+        hint = self._moved(found) or self._not_recorded or other
         self._add(Phase.INIT, Kind.INIT, found[0], None, tolerance.INIT, (text,), hint=hint, root=True)
 
     @property
@@ -302,6 +299,8 @@ class ForwardWalk(BufferWalk):
                 self._charge_input(node, event, tolerance.FORWARD)
             else:
                 self._charge_output(node, event)
+        elif event.role is Role.OUTPUT and not context.tainted:
+            self._charge_dtype(node, event, sources)
         self._take_in(node, event, context, wrong)
 
     def _has_other_axes(self, node: Node, event: Event) -> bool:

@@ -176,11 +176,12 @@ class Ledger:
 
     def _add(
         self, phase: Phase, kind: Kind, event: Event, pair: int | None, rule: Rule, evidence: Iterable[str], *,
-        hint: str, node: Node | None = None, slot: str | None = None, root: bool = False,
+        hint: str, node: Node | None = None, slot: str | None = None, root: bool = False, is_apart: bool = False,
     ) -> None:  # fmt: skip
         """Add a finding at a pair of modules, or at the model as a whole.
 
-        The event's slot is named with it where the event is one of the module's own.
+        The event's slot is named with it where the event is one of the module's own. It is apart from others where its
+        own evidence tells, whatever its sources are.
         """
         if root:
             refs = self.root_refs()
@@ -197,7 +198,7 @@ class Ledger:
         )
         share, guess = self._guessed(event, pair)
         self._append(Divergence(phase, event.role, kind, share * self._confidence(event, node), *refs, event.metrics, limit,
-                                (*evidence, *about, *guess), hint, error, self._is_apart(event, rule),
+                                (*evidence, *about, *guess), hint, error, is_apart or self._is_apart(event, rule),
                                 "" if held is None else held.measure))  # fmt: skip
 
     def _guessed(self, event: Event, pair: int | None) -> tuple[float, tuple[str, ...]]:

@@ -12,7 +12,7 @@ import math
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from probe.comparison import tolerance
+from probe.comparison import causes, tolerance
 from probe.comparison.events import Event, Node, Rows
 from probe.comparison.flow import Flow
 from probe.comparison.forward import ForwardWalk
@@ -143,8 +143,12 @@ class StepWalk(ForwardWalk):
         assert event.metrics is not None
         kind = kind_of_finding(event.metrics)
         hint = scale_hint(event.metrics, "a factor in backward")
+        text = causes.born(self.pairs, node, event)
+        born = (text,) if text else ()
         if event.role is Role.GRAD_INPUT:
-            facts = ("the gradient of its output agrees", f"what it passes back to its input {event.slot_a} differs")
+            facts = (
+                "the gradient of its output agrees", f"what it passes back to its input {event.slot_a} differs", *born,
+            )  # fmt: skip
             self._add(Phase.BACKWARD, kind, event, node.pair, tolerance.BACKWARD, facts, node=node,
                       hint=hint or "look at this module's backward, and at custom autograd functions in it")  # fmt: skip
             return
@@ -156,7 +160,7 @@ class StepWalk(ForwardWalk):
                     f"(rel {event.metrics.rel_l2:.1e}), and the outputs were not compared: record the phase forward too"
                 )
                 return
-            facts = ("the model's outputs agree", "the gradient that comes back to them differs")
+            facts = ("the model's outputs agree", "the gradient that comes back to them differs", *born)
             self._add(Phase.LOSS, kind, event, node.pair, tolerance.BACKWARD, facts, node=node,
                       hint=hint or "look at the loss function and at the loss scale")  # fmt: skip
             return
@@ -164,6 +168,7 @@ class StepWalk(ForwardWalk):
         facts = (
             f"the gradient of {self._path_a(node.pair)}'s {what} {event.slot_a} differs",
             "what every module passes back before it agrees",
+            *born,
         )
         self._add(Phase.BACKWARD, kind, event, place.pair, tolerance.BACKWARD, facts, node=place,
                   hint=hint or "look at the backward of this module's own code")  # fmt: skip
@@ -313,7 +318,8 @@ class StepWalk(ForwardWalk):
             assert event.metrics is not None
             frozen = without_gradient(self.pairs, event)
             kind = Kind.MISSING if frozen else kind_of_finding(event.metrics)
-            self._add(Phase.GRADIENT, kind, event, event.pair, tolerance.GRADIENT, (text,),
+            told = causes.born(self.pairs, None, event)
+            self._add(Phase.GRADIENT, kind, event, event.pair, tolerance.GRADIENT, (text, told) if told else (text,),
                       hint=frozen or self._zero_rows(event) or scale_hint(event.metrics) or hint)  # fmt: skip
 
     def _zero_rows(self, event: Event) -> str:
