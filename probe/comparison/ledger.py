@@ -167,7 +167,7 @@ class Ledger:
         limit, error = (rule.limit(self.u(event), 0.0), math.nan) if judged is None else (judged.limit, judged.error)
         about = () if root or pair != event.pair else facts(self.pairs, event, limit)
         self._append(Divergence(phase, event.role, kind, self._confidence(event, node), *refs, event.metrics, limit,
-                                (*evidence, *about), hint, error, self._is_apart(event, rule)))  # fmt: skip
+                                (*evidence, *about), hint, error, self._is_apart(event, rule), event))  # fmt: skip
 
     def _append(self, divergence: Divergence) -> None:
         self.findings.append(divergence)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from probe.comparison.metrics import Metrics
 from probe.records import Phase, Role
+
+if TYPE_CHECKING:
+    from probe.comparison.events import Event
 
 SCHEMA = 1
 
@@ -72,6 +76,10 @@ class Divergence:
     """what was held against the limit, where that is not the relative error of the two tensors"""
     is_independent: bool = True
     """what it was computed from agrees, so that it is no consequence of an earlier one"""
+    event: Event | None = field(default=None, repr=False, compare=False)
+    """the pair of tensors that shows it"""
+    hints: tuple[dict[str, object], ...] = field(default=(), repr=False)
+    """what its numbers support, the best first, by the names in JSON"""
 
     @property
     def estimated(self) -> bool:
@@ -102,6 +110,7 @@ class Divergence:
             "limit": _finite(self.limit),
             "evidence": list(self.evidence),
             "hint": self.hint,
+            "hints": list(self.hints),
         }
 
 

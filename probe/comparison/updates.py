@@ -324,6 +324,7 @@ class UpdateJudge:
                 (*evidence, *about),
                 hint,
                 is_independent=apart,
+                event=event,
             )
         )
 

@@ -1,0 +1,51 @@
+"""Hints: every sort of mistake is named, and nothing is named that the numbers do not support."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hint_faults_forms import FORMS  # noqa: E402
+from hint_faults_modules import MODULES  # noqa: E402
+from hint_faults_training import TRAINING  # noqa: E402
+from hint_noise import NOISE  # noqa: E402
+
+from probe.comparison.hints import HINTS  # noqa: E402
+from probe.comparison.result import Divergence, Verdict  # noqa: E402
+
+FAULTS = {**MODULES, **FORMS, **TRAINING}
+CASES = [(name, task) for name, fault in FAULTS.items() for task in fault.tasks]
+
+
+def first_of(name: str, task: str, folder: Path) -> Divergence:
+    found = FAULTS[name].compare(folder, task)
+    assert found.verdict is Verdict.DIVERGED and found.first_divergence is not None, found.warnings
+    return found.first_divergence
+
+
+def test_there_is_a_fault_for_every_hint() -> None:
+    assert {fault.hint for fault in FAULTS.values()} == {hint.name for hint in HINTS}
+
+
+@pytest.mark.parametrize("name, task", CASES)
+def test_the_first_hint_is_the_right_one(name: str, task: str, tmp_path: Path) -> None:
+    first, fault = first_of(name, task, tmp_path), FAULTS[name]
+    assert [hint["name"] for hint in first.hints][:1] == [fault.hint], (
+        first.path,
+        first.role,
+        first.hints,
+        first.evidence,
+    )
+    said = f"{first.hints[0]['found']} {first.hint}"
+    assert fault.says in said, said
+
+
+@pytest.mark.parametrize("task", ["tensor", "statistics"])
+@pytest.mark.parametrize("name", NOISE)
+def test_a_random_error_has_no_hint(name: str, task: str, tmp_path: Path) -> None:
+    found = NOISE[name].compare(tmp_path, task)
+    assert found.verdict is Verdict.DIVERGED
+    assert [hint["name"] for divergence in found.divergences for hint in divergence.hints] == []
