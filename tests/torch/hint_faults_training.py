@@ -185,4 +185,31 @@ def training() -> Iterator[tuple[str, Fault]]:
                                 ("tensor", "statistics"))  # fmt: skip
 
 
-TRAINING: dict[str, Fault] = dict(training())
+def fed(change: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    """Return a training step that gives the model something else."""
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor, seen: Tensor) -> Tensor:
+        loss = entropy(model(change(tokens), attention_mask=seen), tokens)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def inputs() -> Iterator[tuple[str, Fault]]:
+    moved = lambda x: torch.cat([x[:, 1:], x[:, :1]], 1)  # noqa: E731
+    for name, hint, change, says in (
+        ("tokens one on", "shifted position", moved, "B has at position p what A has at p + 1 (verified)"),
+        ("samples in another order", "permuted", lambda x: x[[1, 2, 0]], "moved by 1 (verified)"),
+        (
+            "ids plus one",
+            "constant shift",
+            lambda x: x + 1,
+            "B is A + 1 everywhere (verified)",
+        ),
+    ):
+        yield name, Fault(hint, Run(linear), Run(linear, step=fed(change)), says)
+
+
+TRAINING: dict[str, Fault] = dict([*training(), *inputs()])

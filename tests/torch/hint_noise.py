@@ -10,9 +10,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
+from hint_faults_forms import cast_head, noise  # noqa: E402
 from hint_faults_modules import attend, norm, rotary  # noqa: E402
 from hint_faults_training import act  # noqa: E402
-from hint_runs import Fault, Run, linear, noise, stepping, two, weight, with_forward  # noqa: E402
+from hint_runs import Fault, Run, linear, of, stepping, two, weight, with_forward  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 
@@ -55,7 +56,11 @@ def outputs() -> Iterator[tuple[str, Fault]]:
     yield "both random", two("", "Of", wrong(lambda s, x: x, 0.01, 6), wrong(lambda s, x: x, 0.01, 7))
     yield (
         "in bfloat16",
-        two("", "Of", lambda s, x: x.bfloat16(), lambda s, x: wrong(lambda s, x: x, 0.3)(s, x).bfloat16()),
+        Fault(
+            "",
+            Run(of(lambda s, x: x.bfloat16()), after=cast_head),
+            Run(of(lambda s, x: wrong(lambda s, x: x, 0.3)(s, x).bfloat16()), after=cast_head),
+        ),
     )
     yield (
         "linear",

@@ -41,7 +41,7 @@ class Net(nn.Module):
     def __init__(self, tested: nn.Module, spread: float = 1.0) -> None:
         super().__init__()
         self.config = {"num_attention_heads": HEADS, "hidden_size": WIDTH}
-        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        self.embed = nn.Embedding(VOCABULARY + 1, WIDTH)
         self.before = nn.Linear(WIDTH, WIDTH)
         self.tested = tested
         self.head = nn.Linear(WIDTH, VOCABULARY)

@@ -19,7 +19,7 @@ from probe.records import Phase
 _MOST_FINDINGS = 8
 """findings of a step, the first ones, whose tensors are read once more"""
 _MOST_HINTS = 3
-_KINDS = (Kind.INTRODUCED, Kind.INIT, Kind.UPDATE)
+_KINDS = (Kind.INPUTS, Kind.INTRODUCED, Kind.INIT, Kind.UPDATE)
 _GENERAL = ("look at ", "B has the same numbers in another order")
 """how the walk's own hints begin that a better one takes the place of"""
 _ANY_SCALE = "a uniform scale of the value"
@@ -71,6 +71,8 @@ def _hinted(pairs: StepPairs, finding: Divergence) -> Divergence:
         return finding
     is_general = not finding.hint or finding.hint.startswith(_GENERAL) or _ANY_SCALE in finding.hint
     hint = given[0].text if is_general else finding.hint
+    if finding.kind is Kind.INPUTS and given[0].found.grade is Grade.VERIFIED:
+        hint = f"{finding.hint}; {given[0].text}"
     return replace(finding, hint=hint, hints=tuple(each.as_json() for each in given))
 
 

@@ -247,8 +247,18 @@ class Evidence:
 
     @property
     def tolerance(self) -> float:
-        """What a hypothesis may leave over of a tensor, relative to it: noise, and clearly less than the error."""
+        """What a hypothesis may leave over of a tensor, relative to it: noise, and clearly less than the error.
+
+        Of integers nothing.
+        """
+        if self.is_of_integers:
+            return 0.0
         return min(max(self.limit, _CLEARLY * self.error), _EXPLAINED * self.error)
+
+    @property
+    def is_of_integers(self) -> bool:
+        """Tell whether the tensor holds integers: tokens, positions."""
+        return self.event.row_a >= 0 and kind_of(self.a.dtype) == "integer"
 
     def explains(self, expected: np.ndarray, found: np.ndarray) -> bool:
         """Tell whether two tensors are one but for noise, which is clearly less than the error."""
@@ -257,10 +267,13 @@ class Evidence:
     @functools.cached_property
     def values(self) -> Values | None:
         """The two tensors, None where they are not stored or do not correspond."""
-        if self.event.is_one_sided or kind_of(self.a.dtype) != "float":
+        if self.event.is_one_sided or {kind_of(half.dtype) for half in self.halves} not in ({"float"}, {"integer"}):
             return None
         a, b = self.a.read(self.event.row_a), self.b.read(self.event.row_b)
-        if a is None or b is None or not (np.isfinite(a).all() and np.isfinite(b).all()):
+        if a is None or b is None:
+            return None
+        a, b = a.astype(np.float64, copy=False), b.astype(np.float64, copy=False)
+        if not (np.isfinite(a).all() and np.isfinite(b).all()):
             return None
         is_whole = a.size == math.prod(self.pairs.a.shapes[self.event.row_a])
         turned = self._turned(a, b)
@@ -270,7 +283,9 @@ class Evidence:
         """Return B's values with A's axes."""
         if a.shape != b.shape and squeezed(a.shape) == squeezed(b.shape):
             b = b.reshape(a.shape)
-        if a.shape == b.shape and (self.role in PARAMETER_ROLES or distance(a, b) <= 1.01 * self.error + 1e-12):
+        if a.shape == b.shape and (
+            self.role in PARAMETER_ROLES or self.is_of_integers or distance(a, b) <= 1.01 * self.error + 1e-12
+        ):
             return b
         if self.role in PARAMETER_ROLES or a.ndim != b.ndim or a.ndim > 4:
             return b.reshape(a.shape) if a.size == b.size and self.role not in PARAMETER_ROLES else None
@@ -305,6 +320,8 @@ class Evidence:
         """Return which axis of an activation counts positions: as the model's tokens, else the one before the last of three."""
         if len(shape) < 2 or self.role in PARAMETER_ROLES:
             return None
+        if self.is_of_integers:
+            return len(shape) - 1
         if self.tokens is not None and self.tokens[0] != self.tokens[1]:
             fitting = [axis for axis, size in enumerate(shape[:-1]) if size == self.tokens[1]]
             return fitting[0] if len(fitting) == 1 and self.tokens[1] > 1 else None

@@ -18,8 +18,10 @@ from probe.statistics import unit_roundoff
 
 Formula = tuple[str, np.ndarray]
 """what was computed, in words, and the tensor that it gives"""
-_SAMPLE = 1 << 16
+_SAMPLE = 1 << 14
 """elements of which functions of one element are computed"""
+_MOST_FACTORS = 4
+"""tensors that such a function may be multiplied by"""
 _FEW = 256
 """elements from which on it can be told whether an error is a function of them"""
 _SMOOTH = 0.3
@@ -78,13 +80,13 @@ def _activation_formulas(half: Half, evidence: Evidence) -> Iterator[Formula]:
         return
     sources = [(name, x) for name, x in half.sources(evidence.role is Role.INPUT) if x.size == found.size]
     step = max(1, found.size // _SAMPLE)
-    cut = [(name, x.reshape(-1)[::step]) for name, x in sources]
-    for _, x in cut:
+    cut = [x.reshape(-1)[::step] for _, x in sources]
+    for at, x in enumerate(cut):
         for name, function in ACTIVATIONS.items():
-            yield name, function(x)
-    for (_, x), (_, y) in itertools.permutations(cut[:4], 2):
-        for name, function in ACTIVATIONS.items():
-            yield name, function(x) * y
+            value = function(x)
+            yield name, value
+            for y in (each for other, each in enumerate(cut[:_MOST_FACTORS]) if other != at):
+                yield name, value * y
 
 
 def _sampled(half: Half) -> np.ndarray | None:
@@ -195,8 +197,7 @@ def _told(
     for half in evidence.halves:
         noise = min(evidence.tolerance, 64 * unit_roundoff(half.dtype)) or evidence.tolerance
         values = _sampled(half) if is_sample else half.read(half.row)
-        found = list(formulas(half, evidence))
-        best = _best(values, found, max(noise, evidence.tolerance / 4, share * evidence.error))
+        best = _best(values, formulas(half, evidence), max(noise, evidence.tolerance / 4, share * evidence.error))
         names.append(None if best is None else best[0])
     return (None, None) if names[0] == names[1] else (names[0], names[1])
 

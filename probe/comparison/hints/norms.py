@@ -19,6 +19,9 @@ _EPS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "layernorm_epsil
 _ROUND = [10.0**-power for power in range(3, 13)]
 _SIGMAS = 5
 """two eps are different if they are apart by this many standard errors"""
+_ENOUGH = 1 << 19
+"""elements from which an eps is solved"""
+_FEW = 8
 _FITS = 3
 """a simpler formula is taken if its misfit is at most this many times the best one's"""
 
@@ -34,6 +37,8 @@ class _Rows:
     bias: np.ndarray
 
 
+Running = tuple[np.ndarray, np.ndarray]
+"""running mean and variance"""
 Way = tuple[str, str, str, int]
 """what is subtracted and divided by, what it is multiplied by, what is added, in how many groups"""
 Form = tuple[str, str]
@@ -101,7 +106,8 @@ def _fitting(half: Half, tolerance: float) -> dict[Way, tuple[np.ndarray, np.nda
     weight, bias = half.parameter("weight"), half.parameter("bias")
     noise = max(tolerance, 16 * unit_roundoff(half.dtype))
     found = {}
-    for groups, rows, given in _layouts(half, inputs[0], output, weight, bias):
+    for groups, whole, given in _layouts(half, inputs[0], output, weight, bias):
+        rows, given = _leading(whole, given)
         size = float(np.linalg.norm(rows.y))
         shifts = [("bias", rows.bias), *([("no bias", np.zeros(()))] if bias is not None else [])]
         for statistics, mean, variance in _statistics(rows.x, given):
@@ -116,9 +122,18 @@ def _fitting(half: Half, tolerance: float) -> dict[Way, tuple[np.ndarray, np.nda
     return found
 
 
+def _leading(rows: _Rows, given: Running | None) -> tuple[_Rows, Running | None]:
+    """Return the first rows, as many as are enough."""
+    kept = max(_FEW, _ENOUGH // rows.x.shape[1])
+    parts = [
+        each[:kept] if each.ndim and each.shape[0] > 1 else each for each in (rows.x, rows.y, rows.weight, rows.bias)
+    ]
+    return _Rows(*parts), None if given is None else (given[0][:kept], given[1][:kept])
+
+
 def _layouts(
     half: Half, x: np.ndarray, y: np.ndarray, weight: np.ndarray | None, bias: np.ndarray | None
-) -> Iterator[tuple[int, _Rows, tuple[np.ndarray, np.ndarray] | None]]:
+) -> Iterator[tuple[int, _Rows, Running | None]]:
     """Yield what may be normalised together: (groups, rows, running mean and variance)."""
     one, zero = np.ones(()), np.zeros(())
     if fnmatchcase(half.class_name, "*[Bb]atch*Norm*") and x.ndim > 1:
@@ -142,7 +157,7 @@ def _layouts(
         yield 1, _Rows(*flat, one if own[0] is None else own[0], zero if own[1] is None else own[1]), None
 
 
-def _running(half: Half) -> tuple[np.ndarray, np.ndarray] | None:
+def _running(half: Half) -> Running | None:
     mean, variance = (half.parameter(name, Role.BUFFER) for name in ("running_mean", "running_var"))
     return None if mean is None or variance is None else (mean[:, None], variance)
 
@@ -154,9 +169,7 @@ def _per_channel(values: np.ndarray | None, shape: tuple[int, ...], groups: int)
     return spread.reshape(shape[0] * groups, -1)
 
 
-def _statistics(
-    x: np.ndarray, running: tuple[np.ndarray, np.ndarray] | None
-) -> Iterator[tuple[str, np.ndarray | float, np.ndarray]]:
+def _statistics(x: np.ndarray, running: Running | None) -> Iterator[tuple[str, np.ndarray | float, np.ndarray]]:
     mean = x.mean(axis=1, keepdims=True)
     yield "mean and variance", mean, np.mean((x - mean) ** 2, axis=1)
     if running is None:
