@@ -22,6 +22,7 @@ from hint_runs import (  # noqa: E402
     both,
     linear,
     named,
+    of,
     two,
     weight,
     with_forward,
@@ -151,6 +152,9 @@ def fewer_bits(x: Tensor, bits: int) -> Tensor:
 
 
 def functions() -> Iterator[tuple[str, Fault]]:
+    part = lambda c: lambda s, x: torch.tanh(s.inner(x)) * 2 + c * x  # noqa: E731
+    says = "B − A is 0.1 times what came in"
+    yield "a part of the input added", both("multiple of the input", part(1.0), part(1.1), says, inner=linear)
     acts = {"gelu by erf": F.gelu, "gelu by tanh": gelu_tanh, "quick gelu": quick, "silu": F.silu, "relu": F.relu, "squared relu": lambda x: F.relu(x) ** 2,
             "leaky relu with slope 0.01": F.leaky_relu, "mish": F.mish}  # fmt: skip
     for one, other in (("gelu by erf", "gelu by tanh"), ("gelu by erf", "quick gelu"), ("gelu by tanh", "quick gelu"), ("silu", "gelu by erf"), ("relu", "gelu by tanh"),
@@ -280,8 +284,52 @@ def rotate(x: Tensor, base: float) -> Tensor:
     return torch.cat([one * angles.cos() - other * angles.sin(), other * angles.cos() + one * angles.sin()], -1)
 
 
+def layer(how: str = "halves", **options: Any) -> Callable[..., Tensor]:
+    """Return an attention that is given the angles of its rotary embeddings."""
+    size = WIDTH // HEADS
+
+    def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        if how == "pairs":
+            cos, sin = (each[:, : size // 2].repeat_interleave(2, -1) for each in (cos, sin))
+            swapped = torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
+        else:
+            one, other = x.chunk(2, -1)
+            swapped = torch.cat([-other, one], -1)
+        return x if how == "none" else x * cos + swapped * (-sin if how == "backwards" else sin)
+
+    def computed(self: Of, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        q, k, v = (
+            layer(x).unflatten(-1, (-1, size)).transpose(1, 2) for layer in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        out = F.scaled_dot_product_attention(
+            turned(q, cos, sin), turned(k, cos, sin), v, **{"is_causal": True, **options}
+        )
+        return self.o_proj(out.transpose(1, 2).reshape(x.shape))
+
+    return computed
+
+
+def rotated(attention: Callable[..., Tensor], **members: Any) -> Callable[[], nn.Module]:
+    """Return a module that makes the angles and hands them to an attention."""
+    turns = torch.arange(POSITIONS)[:, None] * 100.0 ** (-torch.arange(2) / 2)
+    table = torch.cat([turns, turns], -1)
+    return of(lambda s, x: s.attention(x, table.cos(), table.sin()), attention=named("Attention", attention, **members))
+
+
+def rotations(parts: dict[str, Any]) -> Iterator[tuple[str, Fault]]:
+    for name, hint, there, says in (
+        ("not rotated", "rotary embeddings in attention", layer("none"), "B's no rotary embedding"),
+        ("rotated in pairs", "rotary embeddings in attention", layer("pairs"), "B's rotary embeddings of pairs"),
+        ("rotated backwards", "rotary embeddings in attention", layer("backwards"), "turned backwards"),
+        ("rotated, no mask", "causal mask", layer(is_causal=False), "A's attention has a causal mask, B's no mask"),
+        ("rotated, another scale", "attention scale", layer(scale=0.45), "B's scores times 0.45, 0.9 times that"),
+    ):
+        yield name, Fault(hint, Run(rotated(layer(), **parts)), Run(rotated(there, **parts)), says)
+
+
 def attentions() -> Iterator[tuple[str, Fault]]:
     parts = dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj"), linear)
+    yield from rotations(parts)
     grouped = {**parts, **dict.fromkeys(("k_proj", "v_proj"), lambda: nn.Linear(WIDTH, WIDTH // 2))}
     yield (
         "causal mask missing",
@@ -290,7 +338,7 @@ def attentions() -> Iterator[tuple[str, Fault]]:
             "Attention",
             attend(),
             attend(causal=False),
-            "A's attention has a causal mask, B's no causal mask",
+            "A's attention has a causal mask, B's no mask",
             **parts,
         ),
     )

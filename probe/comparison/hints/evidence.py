@@ -20,6 +20,8 @@ from probe.statistics import as_real, unit_roundoff
 
 MOST = 4 << 20
 """elements of a tensor that are read: the leading part of a larger one"""
+_ROUNDINGS = 64
+"""unit roundoffs that are noise where nothing else says what is"""
 _MOST_SOURCES = 6
 """of the calls that an input may be made from: the last"""
 _HEADS = (
@@ -141,7 +143,8 @@ class Half:
         found = []
         for call in [*reversed(inside[-_MOST_SOURCES:]), around]:
             role = Role.INPUT if call is around else Role.OUTPUT
-            name = "its input" if call is around else modules[call.module].path.rpartition(".")[2]
+            parts = modules[call.module].path.split(".")
+            name = "its input" if call is around else ".".join(parts[-2:] if parts[-1].isdigit() else parts[-1:])
             for slot, row in self.slots(role, (call.micro, call.module, call.number)).items():
                 values = self.read(row) if kind_of(self.side.dtypes[row]) == "float" else None
                 if values is not None:
@@ -236,9 +239,13 @@ class Evidence:
 
     @property
     def limit(self) -> float:
-        """The relative error that would be noise."""
-        limit = self.finding.limit
-        return limit if math.isfinite(limit) and limit > 0 else 64 * self.u
+        """The relative error of the two tensors that would be noise."""
+        limit, held = self.finding.limit, self.finding.error
+        if self.finding.measure or not (math.isfinite(limit) and limit > 0):
+            return _ROUNDINGS * self.u
+        return (
+            limit * self.error / held if math.isfinite(held) and held > 0 else limit
+        )  # of a gradient: relative to others
 
     @property
     def u(self) -> float:

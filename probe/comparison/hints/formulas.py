@@ -9,7 +9,6 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from probe.comparison.hints.attention import attention_formulas
 from probe.comparison.hints.evidence import Evidence, Half, distance
 from probe.comparison.hints.grades import Found, strong, verified
 from probe.comparison.hints.rounded import ROUNDED, rounded
@@ -24,6 +23,7 @@ _MOST_FACTORS = 4
 """tensors that such a function may be multiplied by"""
 _FEW = 256
 """elements from which on it can be told whether an error is a function of them"""
+_LEAST_SLOPE = 1e-3
 _SMOOTH = 0.3
 """what neighbours of a function differ by, as a share of its size; of independent numbers it is √2"""
 _OF_ROUNDING = 0.1
@@ -54,9 +54,6 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "relu": lambda x: np.maximum(x, 0.0),
     "squared relu": lambda x: np.maximum(x, 0.0) ** 2,
     "relu6": lambda x: np.clip(x, 0.0, 6.0),
-    "leaky relu with slope 0.01": lambda x: np.where(x > 0, x, 0.01 * x),
-    "leaky relu with slope 0.1": lambda x: np.where(x > 0, x, 0.1 * x),
-    "leaky relu with slope 0.2": lambda x: np.where(x > 0, x, 0.2 * x),
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0.0))),
     "tanh": np.tanh,
     "sigmoid": _sigmoid,
@@ -81,12 +78,23 @@ def _activation_formulas(half: Half, evidence: Evidence) -> Iterator[Formula]:
     sources = [(name, x) for name, x in half.sources(evidence.role is Role.INPUT) if x.size == found.size]
     step = max(1, found.size // _SAMPLE)
     cut = [x.reshape(-1)[::step] for _, x in sources]
+    sample = found.reshape(-1)[::step]
     for at, x in enumerate(cut):
+        yield from _leaky(x, sample)
         for name, function in ACTIVATIONS.items():
             value = function(x)
             yield name, value
             for y in (each for other, each in enumerate(cut[:_MOST_FACTORS]) if other != at):
                 yield name, value * y
+
+
+def _leaky(x: np.ndarray, found: np.ndarray) -> Iterator[Formula]:
+    """Yield the leaky relu of which the slope is solved from what was found."""
+    below = np.minimum(x, 0.0)
+    squares = float(below @ below)
+    slope = float(below @ found) / squares if squares else 0.0
+    if _LEAST_SLOPE < abs(slope) < 1 - _LEAST_SLOPE:
+        yield f"leaky relu with slope {slope:.4g}", np.maximum(x, 0.0) + slope * below
 
 
 def _sampled(half: Half) -> np.ndarray | None:
@@ -231,7 +239,8 @@ def _told_activation(evidence: Evidence) -> tuple[str | None, str | None]:
 def _is_function(evidence: Evidence) -> bool:
     """Tell whether the error depends on the element that the module was given, and on nothing else."""
     values = evidence.values
-    inputs = [x for x in evidence.a.given() if values is not None and x.size == values.a.size]
+    has_parts = any(not name.startswith("its input") for name, _ in evidence.a.sources(False))
+    inputs = [x for x in evidence.a.given() if values is not None and x.size == values.a.size and not has_parts]
     if values is None or evidence.role is not Role.OUTPUT or not inputs or values.a.size < _FEW:
         return False
     error = values.difference.reshape(-1)[np.argsort(inputs[0].reshape(-1))]
@@ -263,23 +272,19 @@ def _is_rounded(names: tuple[str | None, str | None]) -> bool:
     return any(name is not None and "rounded to" in name for name in names)
 
 
+def share_of_input(evidence: Evidence) -> Found | None:
+    """The difference is a multiple of what came in."""
+    values = evidence.values
+    if values is None or evidence.role is not Role.OUTPUT:
+        return None
+    for x in evidence.a.given():
+        squares = float(np.vdot(x, x)) if x.shape == values.a.shape else 0.0
+        share = float(np.vdot(x, values.difference)) / squares if squares else 0.0
+        if share and evidence.explains(values.a + share * x, values.b):
+            return verified(f"B − A is {share:.5g} times what came in", share=share)
+    return None
+
+
 def residual(evidence: Evidence) -> Found | None:
     """A block that adds what came in on one side only."""
     return _sentence(_told(evidence, _residual_formulas), "returns")
-
-
-def attention(evidence: Evidence, part: str) -> Found | None:
-    """Two attentions over the recorded queries, keys and values that differ in one part: mask, scale, order of groups."""
-    names = evidence.once(_told_attention)
-    if None in names:
-        return None
-    told = [dict(pair.split(": ", 1) for pair in str(name).split("; ")) for name in names]
-    differing = [key for key in told[0] if told[0][key] != told[1][key]]
-    if differing[:1] != [part]:
-        return None
-    a, b = (each[part] for each in told)
-    return verified(f"A's attention has {a}, B's {b}", by="the recorded queries, keys and values", a=a, b=b)
-
-
-def _told_attention(evidence: Evidence) -> tuple[str | None, str | None]:
-    return _told(evidence, attention_formulas)

@@ -73,7 +73,10 @@ def counts(evidence: Evidence) -> list[tuple[str, float]]:
         ("the number of micro-batches", len(evidence.pairs.micros_b)),
     ]
     found += [("the world size", half.side.reader.info.world_size) for half in evidence.halves]
-    if evidence.tokens is not None:
+    batch = next((x.shape[0] for _, x in evidence.model_inputs(evidence.a) if x.ndim > 1), 0)
+    if evidence.tokens is None:
+        found.append(("the number of samples", batch))
+    else:
         samples, positions = evidence.tokens
         found += [("the number of samples", samples), ("the number of tokens", samples * positions),
                   ("the number of tokens that have a next one", samples * (positions - 1)), ("the number of positions", positions),

@@ -211,14 +211,17 @@ def _forms(half: Half, s: np.ndarray, variance: np.ndarray, n: int) -> dict[Form
 
 def _rounded(eps: float, uncertainty: float, known: float | None) -> tuple[float, bool]:
     """Return the power of ten that an eps is, or the number in the configuration, and whether it is one."""
-    for value in (*([known] if known else []), *_ROUND, 0.0):
+    if known and abs(eps - known) <= _SIGMAS * uncertainty:
+        return known, True
+    for value in (*_ROUND, 0.0):
         if abs(eps - value) <= max(_SIGMAS * uncertainty, 0.02 * value) and (value > 2 * uncertainty or not value):
             return value, True
     return eps, False
 
 
-def _named(value: float) -> str:
-    return f"{value:.1e}" if value else "0"
+def _named(solved: Solved) -> str:
+    """Return an eps in words; one that is too small to be told from 0 by its bound."""
+    return f"{solved.eps:.1e}" if solved.eps else f"below {_SIGMAS * solved.uncertainty:.0e}"
 
 
 def eps(evidence: Evidence) -> Found | None:
@@ -230,7 +233,7 @@ def eps(evidence: Evidence) -> Found | None:
     apart = abs(a.eps - b.eps)
     if apart <= _SIGMAS * (a.uncertainty + b.uncertainty) or apart <= 0.05 * max(a.eps, b.eps):
         return None
-    text = f"A used eps {_named(a.eps)}, B {_named(b.eps)}"
+    text = f"A used eps {_named(a)}, B {_named(b)}"
     return verified(text, by="the recorded input, weight and output", eps_a=a.eps, eps_b=b.eps)
 
 

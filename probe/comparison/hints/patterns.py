@@ -121,7 +121,7 @@ def scale_by_row(evidence: Evidence) -> Found | None:
 
 def _scale_along(evidence: Evidence, axis: int, what: str, why: str) -> Found | None:
     values = evidence.values
-    if values is None or values.a.ndim < 2:
+    if values is None or values.a.ndim < 2 or factor_of(evidence) is not None:
         return None
     a, b = (each.reshape(-1, each.shape[-1]) for each in (values.a, values.b))
     a, b = (a.T, b.T) if axis == -1 else (a, b)
@@ -162,9 +162,10 @@ def shift_by_column(evidence: Evidence) -> Found | None:
     if values is None or values.a.ndim < 2 or evidence.role in PARAMETER_ROLES:
         return None
     rows = values.difference.reshape(-1, values.a.shape[-1])
-    if rows.shape[0] < _FEW or not _is_shift(evidence, values, rows.mean(axis=0)):
+    shift = rows.mean(axis=0)
+    if rows.shape[0] < _FEW or np.ptp(shift) <= 1e-3 * np.abs(shift).max() or not _is_shift(evidence, values, shift):
         return None
-    return verified("the same vector is added to every row", norm=float(np.linalg.norm(rows.mean(axis=0))))
+    return verified("the same vector is added to every row", norm=float(np.linalg.norm(shift)))
 
 
 def constant_shift(evidence: Evidence) -> Found | None:
@@ -278,7 +279,7 @@ def dropout(evidence: Evidence) -> Found | None:
     values = evidence.values
     if values is None:
         return _zeros_by_statistics(evidence)
-    if values.a.size < 4 * _FEW or evidence.role in PARAMETER_ROLES:
+    if values.a.size < 4 * _FEW or evidence.role in PARAMETER_ROLES or evidence.is_of_integers:
         return None
     zero_a, zero_b = values.a == 0, values.b == 0
     kept = ~zero_a & ~zero_b
@@ -295,9 +296,8 @@ def dropout(evidence: Evidence) -> Found | None:
     side, share = ("B", shares[1]) if shares[1] > shares[0] else ("A", shares[0])
     times = factor if side == "B" else 1 / factor
     expected = 1 / (1 - share)
-    if abs(times / expected - 1) > 0.25 * (expected - 1) + 4 * math.sqrt(share / values.a.size) or _is_block(
-        values, side
-    ):
+    spread = min(0.25 * (expected - 1) + 4 * math.sqrt(share / values.a.size), 0.6 * (expected - 1))
+    if abs(times - expected) > spread or _is_block(values, side):
         return None
     return verified(f"{share:.1%} of the elements are zero in {side} alone, the others {times:.4g} times as large",
                     share=share, factor=times)  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from probe.comparison.hints import formulas, losses, norms, orders, patterns, places, sizes, training
+from probe.comparison.hints import attention, formulas, losses, norms, orders, patterns, places, sizes, training
 from probe.comparison.hints.evidence import Evidence
 from probe.comparison.hints.grades import Found
 from probe.records import Role
@@ -55,11 +55,14 @@ HINTS = (
     Hint("softmax", (Role.OUTPUT,), "the probabilities are those of a softmax over another axis, at another temperature, with 1 added to the sum, or in "
          "fewer bits", "axis, scale and dtype of this softmax", formulas.softmax),
     Hint("causal mask", _ACTIVATIONS, "attention over the recorded queries, keys and values gives A with a causal mask and B without, or the other way "
-         "round", "is_causal and the attention mask", partial(formulas.attention, part="mask")),
+         "round", "is_causal and the attention mask", partial(attention.attention, part="mask")),
     Hint("attention scale", _ACTIVATIONS, "attention over the recorded queries, keys and values gives both, with other factors on the scores",
-         "what the scores are divided by: √head size", partial(formulas.attention, part="scale")),
+         "what the scores are divided by: √head size", partial(attention.attention, part="scale")),
     Hint("key and value groups", _ACTIVATIONS, "attention over the recorded queries, keys and values gives both, with the key and value heads "
-         "repeated in another order", "repeat_kv: repeat_interleave against repeat", partial(formulas.attention, part="groups")),
+         "repeated in another order", "repeat_kv: repeat_interleave against repeat", partial(attention.attention, part="groups")),
+    Hint("rotary embeddings in attention", _ACTIVATIONS, "attention over the recorded queries, keys and values gives both, which one side turns by the recorded "
+         "angles in pairs, backwards or not at all", "rotate_half, the layout of the rotary halves, and whether queries and keys are both turned",
+         partial(attention.attention, part="rotary")),
     Hint("rotary", _ACTIVATIONS, "the angles of rotary embeddings were made with another base, scaling, layout or first position",
          "rope_theta, rope_scaling and the position ids", sizes.rotary),
     Hint("low precision product", (Role.OUTPUT,), "x · Wᵀ of the recorded numbers gives one side as they are, and the other one rounded to fewer bits",
@@ -72,6 +75,8 @@ HINTS = (
          "this module's backward (a straight-through estimator, a missing factor)", training.straight_through),
     Hint("residual", (Role.OUTPUT,), "a block returns the recorded outputs of its modules with what came in added on one side, and not, or twice, on the "
          "other", "residual connections of this block", formulas.residual),
+    Hint("multiple of the input", (Role.OUTPUT,), "B − A is a multiple of what the module was given", "residual connections of this block, and how they are scaled",
+         formulas.share_of_input),
     Hint("running statistics", (Role.BUFFER,), "the running mean or variance took another share of the batch's, which is solved for",
          "momentum (PaddlePaddle's and MindSpore's is 1 − PyTorch's) and the biased variance", sizes.momentum),
     # The loss
@@ -138,7 +143,8 @@ HINTS = (
     Hint("first position", _ACTIVATIONS, "only the first position", "the begin-of-sequence token, attention sinks and what is prepended", places.first_position),
     Hint("looks ahead", _ACTIVATIONS, "in attention, the last position agrees and the error grows towards the first one", "the causal mask",
          patterns.looks_ahead),
-    Hint("grows with position", _ACTIVATIONS, "the first position agrees and the error grows with the position", "rotary or other position embeddings: base, scaling, offset",
+    Hint("grows with position", _ACTIVATIONS, "the first position agrees and the error grows with the position", "rotary or other position embeddings (base, scaling, offset), and what the scores are multiplied by: neither "
+         "changes the first position",
          patterns.growth),
     Hint("from a position on", _ACTIVATIONS, "all positions from one on differ, none before it", "a window, the longest sequence, the scaling of long positions",
          places.from_position),

@@ -118,7 +118,7 @@ def clipping(evidence: Evidence) -> Found | None:
             return None
         if max(factors) - min(factors) > _CLOSE * max(factors):
             sizes = [after for before, after in found if after < (1 - _CLOSE) * before]
-            if len(sizes) < 2 or max(sizes) - min(sizes) > _CLOSE * max(sizes):
+            if len(sizes) < 2 or not min(sizes) or max(sizes) - min(sizes) > _CLOSE * max(sizes):
                 return None
             texts.append(f"{name} clips each parameter's gradient to a norm of {sizes[0]:.4g}")
         elif abs(factors[0] - 1) <= _CLOSE:
