@@ -11,6 +11,7 @@ import numpy as np
 
 from probe.comparison.hints.evidence import Evidence, Half, distance
 from probe.comparison.hints.grades import Found, strong, verified
+from probe.comparison.hints.patterns import factor_of
 from probe.comparison.hints.rounded import ROUNDED, rounded
 from probe.records import Role
 from probe.statistics import unit_roundoff
@@ -275,7 +276,7 @@ def _is_rounded(names: tuple[str | None, str | None]) -> bool:
 def share_of_input(evidence: Evidence) -> Found | None:
     """The difference is a multiple of what came in."""
     values = evidence.values
-    if values is None or evidence.role is not Role.OUTPUT:
+    if values is None or evidence.role is not Role.OUTPUT or factor_of(evidence) is not None:
         return None
     for x in evidence.a.given():
         squares = float(np.vdot(x, x)) if x.shape == values.a.shape else 0.0

@@ -84,7 +84,7 @@ HINTS = (
          "whether labels are shifted once: in the batch, or in the model", partial(losses.loss, part="shift")),
     Hint("ignored labels", _LOSSES, "cross entropies of the recorded logits and labels give both losses, with other labels left out",
          "ignore_index and the padding of the labels", partial(losses.loss, part="ignored")),
-    Hint("label smoothing", _LOSSES, "cross entropies of the recorded logits and labels give both losses, with other smoothing, which is solved for",
+    Hint("label smoothing", _LOSSES, "cross entropies of the recorded logits and labels give both losses, with other smoothing (0.01 to 0.3)",
          "label_smoothing", partial(losses.loss, part="smoothing")),
     Hint("loss reduction", _LOSSES, "cross entropies of the recorded logits and labels give both losses, divided by other numbers",
          "reduction of the loss: sum or mean, over all tokens or over those that count", partial(losses.loss, part="reduction")),
