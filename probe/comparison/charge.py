@@ -138,7 +138,7 @@ class Charger(Ledger):
         top, slots = given
         facts = (f"{self._path_a(node.pair)} is handed what the model was given, and that differs",)
         self._append(Divergence(Phase.FORWARD, event.role, Kind.INPUTS, 0.95, *self.refs(top.pair, top, *slots),
-                                event.metrics, rule.limit(self.u(event), 0.0), facts, SAME_BATCH))  # fmt: skip
+                                event.metrics, rule.limit(self.u(event), 0.0), facts, SAME_BATCH, event=event))  # fmt: skip
         return True
 
     def _given_to_the_model(self, node: Node, event: Event) -> tuple[Node, tuple[str, str]] | None:

@@ -199,7 +199,7 @@ class Ledger:
         share, guess = self._guessed(event, pair)
         self._append(Divergence(phase, event.role, kind, share * self._confidence(event, node), *refs, event.metrics, limit,
                                 (*evidence, *about, *guess), hint, error, is_apart or self._is_apart(event, rule),
-                                "" if held is None else held.measure))  # fmt: skip
+                                "" if held is None else held.measure, event))  # fmt: skip
 
     def _guessed(self, event: Event, pair: int | None) -> tuple[float, tuple[str, ...]]:
         """Return by how much what a finding was seen at is less surely a pair than the place that it names, and a fact.

@@ -373,6 +373,7 @@ class UpdateJudge:
                 (*evidence, *about),
                 hint,
                 is_independent=apart,
+                event=event,
             )
         )
 

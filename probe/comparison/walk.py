@@ -81,7 +81,7 @@ class StepWalk(ForwardWalk):
         refs = self.root_refs() if node is None else self.refs(node.pair, node, *slots)
         finding = Divergence(
             phase, event.role, Kind.INTRODUCED, self._confidence(event, None), *refs, event.metrics,
-            tolerance.BACKWARD.limit(self.u(event), 0.0), facts, meaning,
+            tolerance.BACKWARD.limit(self.u(event), 0.0), facts, meaning, event=event,
         )  # fmt: skip
         self.scaling = factor, finding
 
