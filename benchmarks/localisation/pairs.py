@@ -52,6 +52,8 @@ class Setup:
     """by which the widths of a model of transformers are multiplied"""
     layers: int = 0
     """how many it has; the architecture's own number when 0"""
+    framework: str = "torch"
+    """``paddle`` and ``mindspore`` for a port (architectures ``port-…``)"""
     planted: tuple[Planted, ...] = ()
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -14,10 +17,11 @@ from typing import Any
 import probe
 from benchmarks.localisation.held_out import HELD_OUT
 from benchmarks.localisation.pairs import Pair, Setup, Truth
+from benchmarks.localisation.ports.pairs import PORTS
 from benchmarks.localisation.random_pairs import random_pair
 from benchmarks.localisation.tuned import TUNED
 
-PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*TUNED, *HELD_OUT)}
+PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*TUNED, *PORTS, *HELD_OUT)}
 MODES = ("tensor", "statistics")
 ROOT = Path(__file__).parents[2]
 SOURCES = ("probe/recorder", "probe/adapters", "probe/store", "benchmarks/localisation")
@@ -61,8 +65,10 @@ def pair_of(name: str) -> Pair:
 
 def answers(pairs: Iterable[Pair], modes: Iterable[str], folder: Path, jobs: int) -> Iterator[list[Answer]]:
     """Record and judge the pairs in several processes; yields each pair's answers when they are there."""
+    pairs, modes = list(pairs), tuple(modes)
     digest = sources_digest()
-    tasks = [(pair.name, tuple(modes), folder, digest) for pair in pairs]
+    record_ports(pairs, modes, folder, digest)
+    tasks = [(pair.name, modes, folder, digest) for pair in pairs]
     if jobs == 1:
         yield from map(_work, tasks)
         return
@@ -74,11 +80,12 @@ def record(setup: Setup, mode: str, folder: Path, digest: str) -> Path:
     """Write the recording of a setup, or return the one that is there."""
     from benchmarks.localisation.training import run_of
 
-    name = hashlib.sha256(f"{digest} {mode} {setup!r}".encode()).hexdigest()[:24]
-    path = folder / f"{name}.h5"
+    path = recording_of(setup, mode, folder, digest)
     if path.exists():
         return path
-    unfinished = folder / f"{name}.{os.getpid()}.h5"
+    if setup.architecture.startswith("port-"):
+        raise FileNotFoundError(f"{path}: ports are recorded first, by record_ports")
+    unfinished = path.with_suffix(f".{os.getpid()}.h5")
     run = run_of(setup)
     parts = run.parts
     probe.start(parts if len(parts) > 1 else parts[0], unfinished, task=mode)
@@ -89,6 +96,35 @@ def record(setup: Setup, mode: str, folder: Path, digest: str) -> Path:
         probe.stop()
     unfinished.rename(path)
     return path
+
+
+def recording_of(setup: Setup, mode: str, folder: Path, digest: str) -> Path:
+    """Return where the recording of a setup lies."""
+    name = hashlib.sha256(f"{digest} {mode} {setup!r}".encode()).hexdigest()[:24]
+    return folder / f"{name}.h5"
+
+
+def record_ports(pairs: Iterable[Pair], modes: Iterable[str], folder: Path, digest: str) -> None:
+    """Write the recordings of all sides of ports, each framework in one process of its own."""
+    setups = {s: None for pair in pairs for s in (pair.a, pair.b) if s.architecture.startswith("port-")}
+    for framework in ("torch", "paddle", "mindspore"):  # the others' weights are converted from PyTorch's
+        places = {
+            (setup, mode): recording_of(setup, mode, folder, digest)
+            for setup in setups if setup.framework == framework for mode in modes
+        }  # fmt: skip
+        tasks = [(asdict(setup), mode, str(path)) for (setup, mode), path in places.items() if not path.exists()]
+        if tasks:
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.localisation.ports.worker",
+                framework,
+                str(folder / digest[:16]),
+            ]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            done = subprocess.run(command, input=json.dumps(tasks), capture_output=True, text=True, env=environment)
+            if done.returncode:
+                raise RuntimeError(f"{framework}: {done.stderr[-3000:]}")
 
 
 def judge(pair: Pair, mode: str, folder: Path, digest: str) -> Answer:

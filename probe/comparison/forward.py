@@ -391,7 +391,7 @@ class ForwardWalk(BufferWalk):
 
     def _forward_limit(self, event: Event, u: float, sources: float) -> float:
         if self.u(event) == 0.0:
-            return tolerance.INTEGER_GAIN * sources
+            return tolerance.integer_limit(sources, math.prod(self.pairs.a.shapes[event.row_a]))
         if self._is_loss(event):
             return tolerance.LOSS.limit(u, sources)
         return tolerance.FORWARD.limit(u, sources)
@@ -409,7 +409,7 @@ class ForwardWalk(BufferWalk):
             outputs.merge(self._forward.get(node, Level()))
         if outputs.tainted:
             return
-        limit = tolerance.LOSS.limit(max(outputs.u, 2.0**-24), outputs.error)
+        limit = max(tolerance.SCALAR_LOSS.limit(max(map(tolerance.precision_of, (x, y))), outputs.error), outputs.u)
         larger = max(abs(x), abs(y))
         error = abs(x - y) / larger if larger and math.isfinite(x) and math.isfinite(y) else 0.0
         if math.isfinite(x) != math.isfinite(y):

@@ -95,6 +95,8 @@ class Ledger:
         self._backward: dict[Node | None, Level] = {}
         self._passed_back: dict[object, Level] = {}
         """errors of what whole models passed back to their inputs, by the hash of the input"""
+        self._beside: dict[tuple[Node, int], float] = {}
+        """largest absolute error that was noise among what a call's own code passes back, by that call and the size"""
         self._arrived: dict[int, Level] = {}
         """errors of the gradients of a pair's outputs, over all calls"""
         self._grad_norm: dict[int, float] = {}

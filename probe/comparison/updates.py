@@ -251,7 +251,9 @@ class UpdateJudge:
             parameter = event.slot_a.partition(".")[0]
             error = self.state.gradients.get((event.pair, parameter), 0.0)
             error = max(error, self.state.optimizer.get((event.pair, event.slot_a), 0.0))
-            limit = tolerance.STATE.limit(self.walk.u(event), error) + self._rounding
+            limit = (
+                tolerance.STATE.limit(self.walk.u(event), error) * self._cancelled(event, parameter) + self._rounding
+            )
             wrong = metrics.is_known and error <= tolerance.UPDATE_ERROR_LIMIT and metrics.rel_l2 > limit
             self.state.optimizer[event.pair, event.slot_a] = metrics.rel_l2 if metrics.is_known else 1.0
             if self.walk.settle(event, limit, wrong, error):
@@ -262,6 +264,16 @@ class UpdateJudge:
                 hint = "look at the betas and at what the state began with"
                 faults.append(_Fault(event, limit, text, hint, sources=error))
         return faults
+
+    def _cancelled(self, event: Event, parameter: str) -> float:
+        """Return how much larger than a first moment the gradients are that cancelled out in it: their rounding stays."""
+        metrics, module = event.metrics, self.pairs.matching.pairs[event.pair].a
+        assert metrics is not None
+        rows = self.pairs.rows_a.get((0, module, 0), Role.PARAM_GRAD).get(f"{Phase.UPDATE.label}:{parameter}")
+        norm = max(metrics.norm_a, metrics.norm_b)
+        if rows is None or not norm or self.pairs.a.columns["min"][event.row_a] >= 0:  # never negative: a second moment
+            return 1.0
+        return max(1.0, tolerance.MOMENT * self.pairs.a.columns["norm"][rows[-1]] / norm)
 
     def _two_sided(self, role: Role) -> list[Event]:
         return [e for e in self.pairs.parameter_events(Phase.UPDATE, role) if not e.is_one_sided]

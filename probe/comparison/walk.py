@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 from probe.comparison import tolerance
 from probe.comparison.events import Event, Node, Rows
-from probe.comparison.flow import Flow
+from probe.comparison.flow import Flow, Use
 from probe.comparison.forward import ForwardWalk
 from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.parts import without_gradient
@@ -26,6 +26,8 @@ from probe.statistics import unit_roundoff
 
 _KINKS = ("*ReLU*", "*MaxPool*", "Hard*", "*shrink", "Threshold")
 """classes whose derivative jumps"""
+_CUT_OFF = 0.1
+"""share of zeros from which on a gradient has passed a function that cuts elements off"""
 _PARALLEL = 0.9
 """from this cosine between error and value on, the error is a multiple of the value"""
 
@@ -99,11 +101,15 @@ class StepWalk(ForwardWalk):
         sources.merge(self._forward.get(node, Level()))
         if node.parent is not None:
             sources.merge(self._forward.get(node.parent, Level()))
+        use = self._flow.use_of(node, event)
+        for consumer in {consumer for consumer, _ in use.consumers} if use is not None else ():
+            sources.merge(self._backward.get(consumer, Level()))  # it may be far from here: cross attention
         digest = self._flow.digest_of(node, event) if node.parent is None else None
         if digest is not None and event.role is Role.GRAD_OUTPUT:
             sources.merge(self._passed_back.get(digest, Level()))
         u = max(self.u(event), sources.u)
-        limit = max(tolerance.BACKWARD.limit(u, sources.error), self._limit_at_a_kink(node, event))
+        limit = max(tolerance.BACKWARD.limit(u, sources.error), self._limit_at_a_kink(node, event, use))
+        limit = max(limit, self._limit_beside(node, event, use, limit))
         wrong = self.settle(event, limit, metrics.rel_l2 > limit and not sources.tainted, sources.error)
         if wrong:
             self._charge_gradient(node, event)
@@ -117,22 +123,43 @@ class StepWalk(ForwardWalk):
             self._backward.setdefault(node, Level()).merge(own)
             self._arrived.setdefault(node.pair, Level()).merge(own)
 
-    def _limit_at_a_kink(self, node: Node, event: Event) -> float:
+    def _limit_at_a_kink(self, node: Node, event: Event, use: Use | None) -> float:
         """Return the largest error that is noise behind a function with a kink, 0.0 behind others.
 
-        Elements nearer to the kink than the forward error are passed back on one side only: a share of them that is about
-        that error, at least one. It is no such error if it is a multiple of the gradient.
+        It is no such error if it is a multiple of the gradient.
         """
-        forward = self._forward.get(node)
         assert event.metrics is not None
-        classes = self._classes(event.pair)
-        is_kink = any(fnmatchcase(classes[0], pattern) for pattern in _KINKS)
-        if event.role is Role.GRAD_OUTPUT or not is_kink or forward is None or not forward.error:
+        if event.role is Role.GRAD_OUTPUT:
+            is_kink = use is not None and not use.consumers and self._is_cut_off(event)
+        else:
+            is_kink = any(fnmatchcase(self._classes(event.pair)[0], pattern) for pattern in _KINKS)
+        forward = self._forward.get(node, Level()).error
+        if not is_kink or not forward or not abs(event.metrics.coherence) < _PARALLEL:
             return 0.0
-        if not abs(event.metrics.coherence) < _PARALLEL:
+        return tolerance.kink_limit(forward, math.prod(self.pairs.a.shapes[event.row_a]))
+
+    def _is_cut_off(self, event: Event) -> bool:
+        """Tell whether single elements of a gradient are zero on both sides, as behind ReLU, and not whole rows (padding)."""
+        shape = self.pairs.a.shapes[event.row_a]
+        zeros = [side.columns["zeros"][row] for side, row in ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))]
+        return bool(shape) and min(zeros) > _CUT_OFF * math.prod(shape) and any(count % shape[-1] for count in zeros)
+
+    def _limit_beside(self, node: Node, event: Event, use: Use | None, limit: float) -> float:
+        """Return the error that is noise because what the same code passes back beside it is as far off, absolutely.
+
+        Softmax's derivative sums to zero: what attention passes back to the queries may be small, with the rounding of what
+        it passes back to the values.
+        """
+        metrics = event.metrics
+        assert metrics is not None
+        if event.role is not Role.GRAD_OUTPUT or node.parent is None or use is None or use.consumers:
             return 0.0
-        size = math.prod(self.pairs.a.shapes[event.row_a])
-        return 2 * math.sqrt(max(forward.error, 1 / max(1, size)))
+        norm = max(metrics.norm_a, metrics.norm_b)
+        key = node.parent, math.prod(self.pairs.a.shapes[event.row_a])
+        beside = self._beside.get(key, 0.0)
+        if metrics.rel_l2 <= limit:
+            self._beside[key] = max(beside, metrics.rel_l2 * norm)
+        return tolerance.SIBLING_GAIN * beside / norm if norm else 0.0
 
     def _charge_gradient(self, node: Node, event: Event) -> None:
         assert event.metrics is not None
@@ -222,9 +249,12 @@ class StepWalk(ForwardWalk):
         error = metrics.rel_l2 * own / scale if scale and own else metrics.rel_l2
         sources = self._sources_of_gradient(pairs)
         u = max(self.u(event), sources.u, 0.0 if self._arrived else self._coarsest)
-        floor = 16 * u if not self._arrived and u <= tolerance.SIXTEEN_BIT else 0.0
-        weights = self.state.worst.error if not self._arrived else 0.0
-        limit = tolerance.GRADIENT.limit(u, max(sources.error, floor, weights))
+        weights = floor = rounding = 0.0
+        if not self._arrived:
+            weights = self.state.worst.error
+            floor = 16 * u if u <= tolerance.SIXTEEN_BIT else 0.0
+            rounding = tolerance.BLIND_GAIN * math.sqrt(u) if u > tolerance.SIXTEEN_BIT else 0.0
+        limit = max(tolerance.GRADIENT.limit(u, max(sources.error, floor, weights)), rounding)
         wrong = error > limit and not sources.tainted
         return self.settle(event, limit, wrong, sources.error, error=error)
 
