@@ -48,6 +48,8 @@ INTEGER_GAIN = 20
 """share of integers that may differ, as a multiple of their sources' error"""
 _LIKELY = 0.01
 """expected number of integers that differ from which on some may, if only by chance"""
+UNSEEN_KINK = 2
+"""how much more may be off behind a kink in a module's own code: what it passes on to whom was not recorded"""
 BLIND_GAIN = 4
 """times √u: what 16-bit gradients of another batch split may differ by, where nothing on the way was compared"""
 MOMENT = 0.1

@@ -117,6 +117,8 @@ class StepWalk(ForwardWalk):
         if self.pairs.is_lower_bound(event):
             own.add(sources.error, 0.0)
         self._backward.setdefault(node.parent, Level()).merge(own)
+        if node.parent is not None:
+            self._inside.setdefault(node.parent.pair, Level()).merge(own)
         if digest is not None and event.role is not Role.GRAD_OUTPUT:
             self._passed_back.setdefault(digest, Level()).merge(own)
         if event.role is Role.GRAD_OUTPUT:
@@ -136,7 +138,13 @@ class StepWalk(ForwardWalk):
         forward = self._forward.get(node, Level()).error
         if not is_kink or not forward or not abs(event.metrics.coherence) < _PARALLEL:
             return 0.0
-        return tolerance.kink_limit(forward, math.prod(self.pairs.a.shapes[event.row_a]))
+        limit = tolerance.kink_limit(forward, self._passed_on(event))
+        return limit if event.role is not Role.GRAD_OUTPUT else tolerance.UNSEEN_KINK * limit
+
+    def _passed_on(self, event: Event) -> int:
+        """Return how many elements could be passed back: where most of a gradient is zero, twice as many as are not."""
+        size = math.prod(self.pairs.a.shapes[event.row_a])
+        return min(size, 2 * (size - self.pairs.a.columns["zeros"][event.row_a]))
 
     def _is_cut_off(self, event: Event) -> bool:
         """Tell whether single elements of a gradient are zero on both sides, as behind ReLU, and not whole rows (padding)."""
@@ -299,6 +307,7 @@ class StepWalk(ForwardWalk):
         sources = Level()
         for pair in pairs:
             sources.merge(self._arrived.get(pair, Level()))
+            sources.merge(self._inside.get(pair, Level()))
         for node, level in self._forward.items():
             if node is not None and node.pair in pairs and node not in self._rearranged:
                 sources.merge(level)
