@@ -87,6 +87,14 @@ def test_several_for_one() -> None:
     assert (found.only_a, found.only_b) == ((), ())
 
 
+def test_several_of_this_side_for_one() -> None:
+    a = net("L", "attn LlamaAttention", "attn.q_proj", "attn.k_proj", "attn.v_proj", "mlp LlamaMLP", "mlp.gate_proj",
+            "mlp.up_proj")  # fmt: skip
+    found, _ = paired("several_here", a, net("L", "attn.linear_qkv", "mlp.linear_fc1"), {"num_key_value_heads": 2})
+    assert [(each.side, len(each.parts), each.groups) for each in found.bundles] == [("A", 3, 2), ("A", 2, 1)]
+    assert (found.only_a, found.only_b) == ((), ())
+
+
 def test_parameters() -> None:
     a = net("L", "norm MyNorm", "block MyBlock", "block.proj", "block.fc", "experts Experts")
     b = net(
@@ -106,8 +114,9 @@ def test_parameters() -> None:
 
 
 def test_parameters_from_this_side() -> None:
-    a = net("L", "mlp SequentialMLP", *(f"mlp.local_experts.{i}.linear_fc{n}" for i in (0, 1) for n in (1, 2)))
-    found, _ = paired("from", a, net("L", "mlp Experts"))
+    a = net("L", "mlp SequentialMLP", *(f"mlp.local_experts.{i}.linear_fc{n}" for i in (0, 1) for n in (1, 2)),
+            "te TEGroupedMLP", "te.linear_fc1")  # fmt: skip
+    found, _ = paired("from", a, net("L", "mlp Experts", "te Experts"))
     assert [(each.side, each.whole, len(each.parts)) for each in found.weight_bundles] == [
         ("A", (1, "gate_up_proj"), 2), ("A", (1, "down_proj"), 2),
     ]  # fmt: skip
@@ -123,7 +132,7 @@ def test_what_is_left_out() -> None:
 
 
 def test_every_example_is_tried_and_allowed_by_the_schema() -> None:
-    assert set(BLOCKS) == {"basics", "paths", "numbers", "several", "parameters", "from", "ignore"}
+    assert set(BLOCKS) == {"basics", "paths", "numbers", "several", "several_here", "parameters", "from", "ignore"}
     for text in BLOCKS.values():
         assert not wrong(yaml.safe_load(text))
 
@@ -142,7 +151,7 @@ TYPES: dict[str, Any] = {
     "boolean": bool,
 }
 KNOWN = {"$schema", "title", "description", "definitions", "type", "properties", "additionalProperties", "required", "items",
-         "minItems", "uniqueItems", "minimum", "anyOf", "enum", "$ref"}  # fmt: skip
+         "minItems", "uniqueItems", "minimum", "anyOf", "allOf", "enum", "$ref"}  # fmt: skip
 
 
 def wrong(value: Any, schema: Any = SCHEMA, at: str = "") -> list[str]:
@@ -159,6 +168,7 @@ def wrong(value: Any, schema: Any = SCHEMA, at: str = "") -> list[str]:
         return [f"{at}: no {types}"]
     if "anyOf" in schema and all(wrong(value, each, at) for each in schema["anyOf"]):
         found.append(f"{at}: none of several")
+    found += [text for each in schema.get("allOf", ()) for text in wrong(value, each, at)]
     if "enum" in schema and value not in schema["enum"]:
         found.append(f"{at}: none of {schema['enum']}")
     if isinstance(value, dict):
@@ -191,7 +201,7 @@ def test_mappings_are_what_the_schema_says(file: Path) -> None:
         "A: [b]", "A: {b: null}", "A: {b: []}", "A: {b: [c, c]}", "A: {b: {split: {groups: 2}}}", "A: {b: {to: c, too: d}}",
         "A: {b: {to: [c, d], split: {groups: 0}}}", "A: {b: {to: [c, d], split: {axis: in}}}",
         "A: {params: {b: {to: [c, d], split: {axis: up}}}}", "A: {b: {to: c, transpose: 1}}", "A: {b: {to: c, permute: []}}",
-        "A: {b: {to: c, permute: [0, 0]}}", "A: {params: {b: null}}", "ignore: a", "ignore: [[a]]", "A: b",
+        "A: {b: {from: c}}", "A: {b: {from: [c]}}", "A: {b: {to: c, permute: [0, 0]}}", "A: {params: {b: null}}", "ignore: a", "ignore: [[a]]", "A: b",
     ],
 )  # fmt: skip
 def test_what_the_schema_refuses_probe_refuses(text: str) -> None:

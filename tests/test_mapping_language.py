@@ -104,7 +104,7 @@ def test_words_that_are_reserved_only_where_they_are_used_so() -> None:
         ("qkv: [q]", "line 2: A: qkv: a list with one entry; expected several, or the path without a list"),
         ("qkv: {to: [q]}", "line 2: A: qkv: a list with one entry; expected several, or the path without a list"),
         ("qkv: [q, k, q]", "line 2: A: qkv: q stands in the list twice"),
-        ("qkv: {too: [q, k]}", "line 2: A: qkv: too is not known; expected to, split, transpose, permute or params"
+        ("qkv: {too: [q, k]}", "line 2: A: qkv: too is not known; expected to, from, split, transpose, permute or params"
          "; did you mean to?"),
         ("qkv: {split: {groups: 2}}", "line 2: A: qkv: expected to: with the path on the other side"),
         ("qkv: {to: q, split: {groups: 2}}", "line 2: A: qkv: split says how several lie in one; here is only q"),
@@ -134,7 +134,14 @@ def test_words_that_are_reserved_only_where_they_are_used_so() -> None:
         ("fc: {to: fc, params: {w: {to: [a, b], split: {axis: up}}}}", "line 2: A: fc: params: w: axis: expected out or in, "
          "got 'up'"),
         ("fc: {to: fc, params: {w: {to: a, from: b}}}", "line 2: A: fc: params: w: expected to or from, got both"),
-        ("fc: {to: fc, from: b}", "line 2: A: fc: from is not known; expected to, split, transpose, permute or params"),
+        ("fc: {to: fc, from: b}", "line 2: A: fc: expected to or from, got both"),
+        ("fc: {from: b}", "line 2: A: fc: from is for several of this side; for one, write b: fc"),
+        ("fc: {from: [b, c], params: {x: y}}", "line 2: A: fc: params says what a module of this side calls its own; from "
+         "names several"),
+        ("h.{i}: {from: [q, 'k.{i}']}", "line 2: A: h.{i}: {i} of the key does not stand in q"),
+        ("h: {from: ['q.{i}', k]}", "line 2: A: h: {i} in q.{i} does not stand in the key"),
+        ("q: x\n  qkv: {from: [q, k]}", "line 3: A: q is named a second time; the first is on line 2"),
+        ("qkv: {from: [q, k]}\n  qk: {from: [q, k]}", "line 3: A: q is named a second time; the first is on line 2"),
         ("fc: {to: fc, params: [w]}", "line 2: expected parameters of A: fc, got a list"),
         ("{i}: h", "line 2: expected a name, got a mapping: a path that begins with { needs quotes"),
         ("layers.{i}: {i}", "line 2: A: layers.{i}: expected the path on the other side, got a mapping: a path that begins "

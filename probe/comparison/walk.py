@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from probe.comparison import tolerance
@@ -108,14 +109,18 @@ class StepWalk(ForwardWalk):
         if digest is not None and event.role is Role.GRAD_OUTPUT:
             sources.merge(self._passed_back.get(digest, Level()))
         u = max(self.u(event), sources.u)
-        limit = max(tolerance.BACKWARD.limit(u, sources.error), self._limit_at_a_kink(node, event, use))
-        limit = max(limit, self._limit_beside(node, event, use, limit))
-        wrong = self.settle(event, limit, metrics.rel_l2 > limit and not sources.tainted, sources.error)
+        held = self.noise.held(event, metrics.rel_l2, tolerance.BACKWARD, u, sources)
+        held = replace(held, limit=max(held.limit, self._limit_at_a_kink(node, event, use)))
+        held = replace(held, limit=max(held.limit, self._limit_beside(node, event, use, held.limit)))
+        wrong = self.settle(
+            event, held.limit, held.is_wrong and not sources.tainted, sources.error, error=held.error, held=held
+        )
         if wrong:
             self._charge_gradient(node, event)
-        own = Level(metrics.rel_l2, self.u(event))
+        own = Level()
+        own.add(metrics.rel_l2, self.u(event), self.noise.excess(event, metrics.rel_l2))
         if self.pairs.is_lower_bound(event):
-            own.add(sources.error, 0.0)
+            own.add(sources.error, 0.0, sources.excess)
         self._backward.setdefault(node.parent, Level()).merge(own)
         if node.parent is not None:
             self._inside.setdefault(node.parent.pair, Level()).merge(own)
@@ -262,9 +267,13 @@ class StepWalk(ForwardWalk):
             weights = self.state.worst.error
             floor = 16 * u if u <= tolerance.SIXTEEN_BIT else 0.0
             rounding = tolerance.BLIND_GAIN * math.sqrt(u) if u > tolerance.SIXTEEN_BIT else 0.0
-        limit = max(tolerance.GRADIENT.limit(u, max(sources.error, floor, weights)), rounding)
-        wrong = error > limit and not sources.tainted
-        return self.settle(event, limit, wrong, sources.error, error=error)
+        given = Level()
+        given.merge(sources)
+        given.add(max(floor, weights), 0.0)
+        held = self.noise.held(event, error, tolerance.GRADIENT, u, given)
+        held = replace(held, limit=max(held.limit, rounding))
+        wrong = held.is_wrong and not sources.tainted
+        return self.settle(event, held.limit, wrong, sources.error, error=held.error, held=held)
 
     def _norm_that_arrived(self, pair: int) -> float:
         """Return the norm of all gradients at a module's outputs, whether they were compared or only recorded."""

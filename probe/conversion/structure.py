@@ -302,7 +302,8 @@ def _check_written_from(known: Structure, mapping: LayerMapping) -> None:
         for section in mapping.sections
         for rule in section.rules
         for index in members[section.name]
-        for _ in places(tree, index, rule.source)
+        for key in rule.keys
+        for _ in places(tree, index, key)
     ):
         raise MappingError(
             f"{mapping.name}: none of its {len(mapping.rules)} keys names a module of the {known.framework} model that was "

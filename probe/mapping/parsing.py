@@ -26,8 +26,8 @@ PARAMS, IGNORE = "params", "ignore"
 """reserved: the key for parameters, the section of what is left out"""
 _RULE_LIMIT = 20_000
 FROM = "from"
-"""in place of ``to``: a parameter of the other side that is made of this side's"""
-_LONG = ("to", "split", "transpose", "permute")
+"""in place of ``to``: a module, or a parameter, of the other side that several of this side are"""
+_LONG = ("to", FROM, "split", "transpose", "permute")
 _AXES = {"out": 0, "in": 1}
 
 T = TypeVar("T")
@@ -66,30 +66,57 @@ class _Parser:
             path, class_name = PathPattern(()), ""
         rules: list[Rule] = []
         params: list[ParameterRule] = []
+        named: dict[Names, int] = {}
         for child, value in self.source.entries(node, f"paths below {name}", key):
             self._count(child)
             if child.value == PARAMS and isinstance(value, yaml.MappingNode):
                 params += self._params(name, value)
             else:
                 rules.append(self._rule(name, child, value))
+                self._check_named_once(name, rules[-1], named, child)
         return Section(name, self.source.line(key), tuple(rules), tuple(params), class_name, path)
 
     def _rule(self, section: str, key: yaml.Node, value: yaml.Node) -> Rule:
         where = f"{section}: {key.value}"
         names = self._read(parsed_key, key)
         long = self._long(key, value, where, (*_LONG, PARAMS), "the path on the other side")
-        targets = self._targets(key, long, where, "the path on the other side")
-        for target in targets:
-            unbound = sorted(placeholders(target) - placeholders(names))
-            if unbound:
-                self.source.fail(key, f"{where}: {{{unbound[0]}}} in {'.'.join(target)} does not stand in the key")
+        is_reversed = FROM in long
+        targets = self._targets(
+            key, long, where, "several paths of this side" if is_reversed else "the path on the other side"
+        )
+        self._check_bound(key, where, names, targets, is_reversed)
         if len(targets) == 1 and isinstance(long["to"], yaml.SequenceNode):
             self.source.fail(key, f"{where}: a list with one entry; expected several, or the path without a list")
         split = self._split(long.get("split"), where, targets, has_axis=False)
         params = self._params(where, long[PARAMS]) if PARAMS in long else []
         turned = self._transpose(long.get("transpose"), where), self._permute(long.get("permute"), where)
         self._check_turned(key, where, *turned)
-        return Rule(section, names, targets, self.source.line(key), split, *turned, tuple(params))
+        return Rule(section, names, targets, self.source.line(key), split, *turned, tuple(params), is_reversed)
+
+    def _check_bound(
+        self, key: yaml.Node, where: str, names: Names, targets: tuple[Names, ...], is_reversed: bool
+    ) -> None:
+        """Refuse numbers that nothing tells."""
+        if is_reversed and len(targets) == 1:
+            self.source.fail(
+                key,
+                f"{where}: from is for several of this side; for one, write {'.'.join(targets[0])}: {'.'.join(names)}",
+            )
+        for target in targets:
+            unbound = sorted(placeholders(target) - placeholders(names))
+            if unbound:
+                self.source.fail(key, f"{where}: {{{unbound[0]}}} in {'.'.join(target)} does not stand in the key")
+            unbound = sorted(placeholders(names) - placeholders(target)) if is_reversed else []
+            if unbound:
+                self.source.fail(key, f"{where}: {{{unbound[0]}}} of the key does not stand in {'.'.join(target)}")
+
+    def _check_named_once(self, section: str, rule: Rule, named: dict[Names, int], key: yaml.Node) -> None:
+        """Refuse a path of this side that several lines say something of: one of them lists it with from."""
+        for path in rule.keys:
+            if named.setdefault(path, rule.line) != rule.line:
+                self.source.fail(
+                    key, f"{section}: {'.'.join(path)} is named a second time; the first is on line {named[path]}"
+                )
 
     def _params(self, section: str, node: yaml.Node) -> list[ParameterRule]:
         entries = self.source.entries(node, f"parameters of {section}")
@@ -102,10 +129,8 @@ class _Parser:
         names = self._read(parsed_key, key)
         if placeholders(names):
             self.source.fail(key, f"{where}: {{i}} is for the parameters that it stacks")
-        long = self._long(key, value, where, (*_LONG, FROM), expected)
+        long = self._long(key, value, where, _LONG, expected)
         is_reversed = FROM in long
-        if is_reversed:
-            long["to"] = long[FROM]
         targets = self._targets(key, long, where, expected)
         variables = {frozenset(placeholders(target)) for target in targets}
         if len(variables) > 1 or len(next(iter(variables))) > 1:
@@ -137,6 +162,12 @@ class _Parser:
         if ("to" in long) == (FROM in long):
             both = "to or from, got both" if "to" in long else f"to: with {expected}"
             self.source.fail(key, f"{where}: expected {both}")
+        if FROM in long:
+            long["to"] = long[FROM]
+            if PARAMS in long:
+                self.source.fail(
+                    key, f"{where}: params says what a module of this side calls its own; from names several"
+                )
         return long
 
     def _targets(self, key: yaml.Node, long: dict[str, yaml.Node], where: str, expected: str) -> tuple[Names, ...]:

@@ -47,6 +47,11 @@ class ParameterRule:
     is_reversed: bool = False
 
     @property
+    def order(self) -> tuple[int, ...]:
+        """Positions in the list, in the order in which several lie in the one."""
+        return self.split.order or tuple(range(len(self.targets)))
+
+    @property
     def is_stacked(self) -> bool:
         """Whether the targets are those of all members of a list."""
         return any("{" in name for path in self.targets for name in path)
@@ -58,7 +63,10 @@ class ParameterRule:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One key of a section: ``source`` below a module of ``section`` is ``targets`` on the other side."""
+    """One key of a section: ``source`` below a module of ``section`` is ``targets`` on the other side.
+
+    With ``is_reversed`` it is the other way round: ``targets``, below a module of ``section``, are ``source`` on the other side.
+    """
 
     section: str
     source: Names
@@ -69,14 +77,26 @@ class Rule:
     transpose: bool = False
     permute: tuple[int, ...] = ()
     params: tuple[ParameterRule, ...] = ()
+    is_reversed: bool = False
+
+    @property
+    def keys(self) -> tuple[Names, ...]:
+        """The paths below the section's module."""
+        return self.targets if self.is_reversed else (self.source,)
 
     @property
     def target(self) -> Names:
         """The path on the other side; that of the part that lies first where there are several."""
-        return self.targets[self.split.order[0] if self.split.order else 0]
+        return self.source if self.is_reversed else self.targets[self.order[0]]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Positions in the list, in the order in which several lie in the one."""
+        return self.split.order or tuple(range(len(self.targets)))
 
     def __str__(self) -> str:
-        return f"{_line(self.line)}{self.section}: {written(self.source)}: {_listed(self.targets)}"
+        parts = f"{{from: {_listed(self.targets)}}}" if self.is_reversed else _listed(self.targets)
+        return f"{_line(self.line)}{self.section}: {written(self.source)}: {parts}"
 
 
 @dataclass(frozen=True, slots=True)

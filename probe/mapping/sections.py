@@ -21,6 +21,8 @@ class Found:
 
     rule: Rule
     targets: tuple[Names, ...]
+    key: int = 0
+    """which of the rule's keys it is"""
 
 
 class Patterns:
@@ -84,12 +86,14 @@ class RuleSet:
 
     def __init__(self, sections: tuple[Section, ...], mapping: LayerMapping) -> None:
         self.mapping = mapping
-        self.longest = max((len(rule.source) for section in sections for rule in section.rules), default=0)
-        self._by_first: dict[str, list[tuple[tuple[int, ...], Rule]]] = {}
+        self.longest = 0
+        self._by_first: dict[str, list[tuple[tuple[int, ...], Rule, int]]] = {}
         for section in sections:
             for rule in section.rules:
-                first = "" if "{" in rule.source[0] else rule.source[0]
-                self._by_first.setdefault(first, []).append((_rank(rule.source, section), rule))
+                for number, key in enumerate(rule.keys):
+                    first = "" if "{" in key[0] else key[0]
+                    self._by_first.setdefault(first, []).append((_rank(key, section), rule, number))
+                    self.longest = max(self.longest, len(key))
         for bucket in self._by_first.values():
             bucket.sort(key=lambda entry: entry[0], reverse=True)
         self.params = self._params(sections)
@@ -98,12 +102,13 @@ class RuleSet:
         """Return the rule whose key leads from a module to the one that the names lead to."""
         fitting = []
         for first in self._firsts(tree, here, names):
-            for rank, rule in self._by_first.get(first, ()):
+            for rank, rule, number in self._by_first.get(first, ()):
                 if fitting and rank < fitting[0][0]:
                     break
-                bindings = consumed(tree, here, names, rule.source)
+                bindings = consumed(tree, here, names, rule.keys[number])
                 if bindings is not None:
-                    found = Found(rule, tuple(filled(target, bindings) for target in rule.targets))
+                    targets = (rule.source,) if rule.is_reversed else rule.targets
+                    found = Found(rule, tuple(filled(target, bindings) for target in targets), number)
                     fitting.append((rank, found))
         if not fitting:
             return None
@@ -230,7 +235,8 @@ def _rank(source: Names, section: Section) -> tuple[int, ...]:
 
 def _said(found: Found) -> tuple[object, ...]:
     rule = found.rule
-    return found.targets, rule.split, rule.transpose, rule.permute, tuple(map(_of_parameter, rule.params))
+    more = (rule.targets, found.key) if rule.is_reversed else ()
+    return found.targets, rule.split, rule.transpose, rule.permute, tuple(map(_of_parameter, rule.params)), more
 
 
 def _of_parameter(rule: ParameterRule) -> tuple[object, ...]:

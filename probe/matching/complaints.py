@@ -49,7 +49,12 @@ class _Complaints:
             yield f"the mapping's line {section.line}: {section.name}: {self._no_such_module(section)}"
             return
         for rule in section.rules:
-            if rule not in self.walk.resolved and rule not in self.walk.missed:
+            lacking = self.walk.lacking.get(rule)
+            if lacking is not None and rule not in self.walk.missed:
+                near = nearest_path(self.walk.source, [lacking[0]], lacking[1])
+                place = self.walk.source.path(lacking[0]) or "the root"
+                yield f"the mapping's {rule} is not used for {place}: there is no {written(lacking[1])}{near}"
+            elif rule not in self.walk.resolved and rule not in self.walk.missed:
                 yield f"the mapping's {rule} {self._unused(rule)}"
         for param in [*section.params, *(param for rule in section.rules for param in rule.params)]:
             if param not in self.bundles.used and param not in self.bundles.missing:
@@ -75,9 +80,9 @@ class _Complaints:
             return self._no_way(blocked)
         members = self.members[rule.section]
         source = self.walk.source
-        if any(True for index in members for _ in places(source, index, rule.source)):
+        if any(True for key in rule.keys for index in members for _ in places(source, index, key)):
             return "is never used: lines with longer keys, or for the path, go before it"
-        near = nearest_path(source, members[:_SOME], rule.source)
+        near = nearest_path(source, members[:_SOME], rule.keys[0])
         return f"names nothing that is there{near}"
 
     def _no_way(self, blocked: Miss) -> str:
@@ -105,7 +110,7 @@ class _Complaints:
         misses = self.walk.missed[rule]
         some = f" for {self.walk.source.path(misses[0].start)}" if rule in self.walk.resolved else ""
         more = f" and {len(misses) - 1} more" if some and len(misses) > 1 else ""
-        which = f" ({written(misses[0].target)})" if len(rule.targets) > 1 else ""
+        which = f" ({written(misses[0].target)})" if len(rule.targets) > 1 and not rule.is_reversed else ""
         near = nearest_path(self.walk.target, [misses[0].there], misses[0].target)
         if not near and not some:
             near = self._elsewhere(misses[0])

@@ -38,7 +38,7 @@ def only_steps(path: Path, steps: object, count: int = 3) -> Path:
 def test_no_step_in_common(tmp_path: Path) -> None:
     found = probe.compare(only_steps(tmp_path / "a.h5", [0]), only_steps(tmp_path / "b.h5", [1, 2]))
     assert found.verdict is Verdict.UNDECIDED
-    assert found.warnings[0] == "no step in common: A has 0, B has 1, 2"
+    assert found.warnings[0] == "no step in common: A has 0, B has 1, 2; --steps A:B pairs others"
     assert (found.slots, found.first_divergence) == ((), None)
 
 
@@ -271,24 +271,41 @@ def test_a_fault_in_a_module_that_was_not_recorded_is_charged_to_none_inside(
         assert first.evidence == (f"the input 0 of {path} differs already, and nothing before it was compared",)
 
 
+def from_a_step_on(path: Path, eps: float = 1e-6, steps: object = None, **options: Any) -> Path:
+    model = changed(lambda m: setattr(module(m, "layers.1.norm2"), "eps", eps))
+    optimizer = nn.AdamW(model.parameters(), lr=1e-3)
+    with probe.capture(model, path, steps=steps, **options):
+        for number in range(4):
+            probe.step(loss=plain_step(model, optimizer, number))
+    return path
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 def test_steps_that_one_side_began_to_record_later(tmp_path: Path, swapped: bool) -> None:
+    """What the other side's step before left is what it began with."""
+    whole, late = from_a_step_on(tmp_path / "a.h5"), from_a_step_on(tmp_path / "b.h5", 0.1, [2, 3])
+    found = probe.compare(late, whole) if swapped else probe.compare(whole, late)
+    first = found.first_divergence
+    assert first is not None and (first.phase, first.step, first.path) == (Phase.INIT, 2, "")
+    assert first.evidence == ("37 of 39 parameters differ before step 2; step 1 was not recorded",)
+    assert first.hint == "record the steps before 2 too: the runs part there, or do not start from the same weights"
+    clean = from_a_step_on(tmp_path / "c.h5", steps=[2, 3])
+    found = probe.compare(clean, whole) if swapped else probe.compare(whole, clean)
+    assert found.verdict is Verdict.ALIGNED
+    assert sum(slot.phase is Phase.INIT for slot in found.slots) == 39
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_steps_of_which_one_side_did_not_record_how_they_begin(tmp_path: Path, swapped: bool) -> None:
     """Whether the weights were the same then is not known: nothing may be blamed."""
-
-    def recorded(name: str, eps: float, steps: object) -> Path:
-        model = changed(lambda m: setattr(module(m, "layers.1.norm2"), "eps", eps))
-        optimizer = nn.AdamW(model.parameters(), lr=1e-3)
-        with probe.capture(model, tmp_path / name, steps=steps):
-            for number in range(4):
-                probe.step(loss=plain_step(model, optimizer, number))
-        return tmp_path / name
-
-    whole, late = recorded("a.h5", 1e-6, None), recorded("b.h5", 0.1, [2, 3])
+    phases = ["init", "forward", "loss"]  # what the updates made of the weights is not there
+    whole = from_a_step_on(tmp_path / "a.h5", phases=phases)
+    late = from_a_step_on(tmp_path / "b.h5", 0.1, [2, 3], phases=phases)
     found = probe.compare(late, whole) if swapped else probe.compare(whole, late)
     assert found.verdict is Verdict.UNDECIDED and not found.divergences
     text = f"but {'B' if swapped else 'A'} did not record with what weights it began: record the same steps on both sides, best from 0 on"
     assert [doubt.partition(", ")[2].partition(", ")[2] for doubt in found.doubts] == [text]
-    clean = recorded("c.h5", 1e-6, [2, 3])
+    clean = from_a_step_on(tmp_path / "c.h5", steps=[2, 3], phases=phases)
     assert (probe.compare(clean, whole) if swapped else probe.compare(whole, clean)).verdict is Verdict.ALIGNED
 
 
