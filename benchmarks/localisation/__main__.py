@@ -15,6 +15,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.localisation.random_pairs import random_pair
+from benchmarks.localisation.rungs import RUNGS
 from benchmarks.localisation.suite import MODES, Answer, answers, chosen
 from benchmarks.localisation.table import as_json, header, markdown, misses, rows, summary
 
@@ -31,6 +32,7 @@ WIDTH = 200
 @click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The number of the first of those.")
 @click.option("--only", multiple=True, help="Pairs whose names match this glob; may be repeated.")
 @click.option("--mode", "modes", multiple=True, type=click.Choice(MODES), default=MODES, show_default=True)
+@click.option("--rung", type=click.Choice(RUNGS), default="built-in", show_default=True, help="Of the noise ladder.")
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Processes.")
 @click.option("--cache", type=click.Path(path_type=Path, file_okay=False), help="Keep the recordings here.")
 @click.option(
@@ -44,6 +46,7 @@ def main(
     first: int,
     only: tuple[str, ...],
     modes: tuple[str, ...],
+    rung: str,
     jobs: int,
     cache: Path | None,
     output: Path | None,
@@ -61,7 +64,7 @@ def main(
         cache.mkdir(parents=True, exist_ok=True)
     found: list[Answer] = []
     with nullcontext(cache) if cache else tempfile.TemporaryDirectory() as folder:
-        waiting = answers(pairs, modes, Path(folder), jobs)
+        waiting = answers(pairs, modes, Path(folder), jobs, rung)
         for some in track(waiting, "pairs", len(pairs), console=Console(stderr=True), transient=True):
             found += some
     _print(found, modes)

@@ -53,6 +53,8 @@ def build(setup: Setup) -> nn.Module:
         model.load_state_dict(architecture.weights_of(other.state_dict()))
     else:
         _draw_weights(model, setup.seed)
+    if setup.rounded_to:
+        model.to(DTYPES[setup.rounded_to])
     model.to(DTYPES[setup.dtype])
     if setup.channels_last:
         model.to(memory_format=torch.channels_last)
@@ -63,8 +65,8 @@ def batch(setup: Setup, step: int) -> Batch:
     """Return what the step is given."""
     generator = torch.Generator().manual_seed(1000 * setup.seed + step)
     found = ARCHITECTURES[setup.architecture].batch(generator)
-    dtype = DTYPES[setup.dtype]
-    found = {key: value.to(dtype) if value.is_floating_point() else value for key, value in found.items()}
+    first, dtype = DTYPES[setup.rounded_to or setup.dtype], DTYPES[setup.dtype]
+    found = {key: value.to(first).to(dtype) if value.is_floating_point() else value for key, value in found.items()}
     if setup.channels_last:
         found = {k: v.to(memory_format=torch.channels_last) if v.dim() == 4 else v for k, v in found.items()}
     return found

@@ -32,6 +32,8 @@ class Setup:
     """a key of `architectures.ARCHITECTURES`"""
     dtype: str = "fp32"
     """fp32, bf16, fp16, or autocast: fp32 weights, bf16 arithmetic"""
+    rounded_to: str = ""
+    """a 16-bit dtype to which weights and inputs are rounded first: what a reference in fp32 begins with"""
     attention: str = "sdpa"
     threads: int = 1
     micros: int = 1

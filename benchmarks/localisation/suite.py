@@ -19,6 +19,7 @@ from benchmarks.localisation.held_out import HELD_OUT
 from benchmarks.localisation.pairs import Pair, Setup, Truth
 from benchmarks.localisation.ports.pairs import PORTS
 from benchmarks.localisation.random_pairs import random_pair
+from benchmarks.localisation.rungs import setups_of
 from benchmarks.localisation.tuned import TUNED
 
 PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*TUNED, *PORTS, *HELD_OUT)}
@@ -63,12 +64,14 @@ def pair_of(name: str) -> Pair:
     return random_pair(int(name.split("/")[1])) if name.startswith("random/") else PAIRS[name]
 
 
-def answers(pairs: Iterable[Pair], modes: Iterable[str], folder: Path, jobs: int) -> Iterator[list[Answer]]:
+def answers(
+    pairs: Iterable[Pair], modes: Iterable[str], folder: Path, jobs: int, rung: str = "built-in"
+) -> Iterator[list[Answer]]:
     """Record and judge the pairs in several processes; yields each pair's answers when they are there."""
     pairs, modes = list(pairs), tuple(modes)
     digest = sources_digest()
     record_ports(pairs, modes, folder, digest)
-    tasks = [(pair.name, modes, folder, digest) for pair in pairs]
+    tasks = [(pair.name, modes, folder, digest, rung) for pair in pairs]
     if jobs == 1:
         yield from map(_work, tasks)
         return
@@ -127,10 +130,15 @@ def record_ports(pairs: Iterable[Pair], modes: Iterable[str], folder: Path, dige
                 raise RuntimeError(f"{framework}: {done.stderr[-3000:]}")
 
 
-def judge(pair: Pair, mode: str, folder: Path, digest: str) -> Answer:
-    """Compare the two recordings of a pair and grade what probe says."""
+def judge(pair: Pair, mode: str, folder: Path, digest: str, rung: str = "built-in") -> Answer:
+    """Compare the two recordings of a pair on a rung of the noise ladder, and grade what probe says."""
     files = [record(setup, mode, folder, digest) for setup in (pair.a, pair.b)]
-    found = probe.compare(*files, mapping=pair.mapping)
+    more = {
+        option: [record(setup, mode, folder, digest) for setup in setups]
+        for option, setups in setups_of(pair, rung).items()
+    }
+    noise, references = more.get("noise", []), more.get("reference", [None])
+    found = probe.compare(*files, mapping=pair.mapping, noise=noise, reference=references[0])
     first = found.first_divergence
     said = _line(first) if first is not None else found.verdict.value
     if found.verdict == "undecided":
@@ -171,12 +179,12 @@ def sources_digest() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
-def _work(task: tuple[str, tuple[str, ...], Path, str]) -> list[Answer]:
-    name, modes, folder, digest = task
+def _work(task: tuple[str, tuple[str, ...], Path, str, str]) -> list[Answer]:
+    name, modes, folder, digest, rung = task
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     warnings.simplefilter("ignore")
     try:
-        return [judge(pair_of(name), mode, folder, digest) for mode in modes]
+        return [judge(pair_of(name), mode, folder, digest, rung) for mode in modes]
     except Exception as error:
         raise RuntimeError(f"{name}: {error!r}") from error
 
