@@ -152,7 +152,7 @@ def _compare(a: Path, b: Path, out: Path, *, diff_analyze: bool) -> None:
 def main(share: float, only: tuple[str, ...], output: Path) -> None:
     """Write the answers of mindstudio-probe, graded like probe's, as JSON."""
     warnings.simplefilter("ignore")
-    pairs = [p for p in chosen(share, "both") if not only or any(fnmatchcase(p.name, glob) for glob in only)]
+    pairs = [p for p in chosen(share, "tuned") if not only or any(fnmatchcase(p.name, glob) for glob in only)]
     found = [answer._asdict() for answer in answers(pairs)]
     output.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     click.echo(f"{len(pairs)} pairs, {len(found)} answers")

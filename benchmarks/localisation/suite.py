@@ -15,14 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import probe
-from benchmarks.localisation.held_out import HELD_OUT
+from benchmarks.localisation.further import FURTHER_PAIRS
 from benchmarks.localisation.pairs import Pair, Setup, Truth
 from benchmarks.localisation.ports.pairs import PORTS
 from benchmarks.localisation.random_pairs import random_pair
 from benchmarks.localisation.rungs import setups_of
+from benchmarks.localisation.third import THIRD
 from benchmarks.localisation.tuned import TUNED
 
-PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*TUNED, *PORTS, *HELD_OUT)}
+PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD)}
+PARTS: dict[str, tuple[Pair, ...]] = {
+    "all": tuple(PAIRS.values()),
+    "tuned": (*TUNED, *PORTS, *FURTHER_PAIRS),
+    "held-out": THIRD,
+    "ports": PORTS,
+}
+"""what was first held out was scored, and then read: it belongs to the tuned pairs since"""
 MODES = ("tensor", "statistics")
 ROOT = Path(__file__).parents[2]
 SOURCES = ("probe/recorder", "probe/adapters", "probe/store", "benchmarks/localisation")
@@ -47,15 +55,15 @@ class Answer:
     """the first divergence in one line, or why nothing was decided"""
 
 
-def chosen(share: float, half: str) -> list[Pair]:
+def chosen(share: float, part: str) -> list[Pair]:
     """Return a share of the pairs, the same ones each time, in the order of the tables.
 
     Parameters
     ----------
-    half
-        ``tuned``, ``held-out`` or ``both``
+    part
+        a key of `PARTS`
     """
-    pairs = [pair for pair in PAIRS.values() if half == "both" or pair.held_out == (half == "held-out")]
+    pairs = PARTS[part]
     return [pair for pair in pairs if _place(pair.name) < share]
 
 

@@ -25,7 +25,6 @@ def ported(
     answer: str | None = None,
     size: float | None = None,
     step: int = 0,
-    seen: int | None = None,
     phases: tuple[str, ...] = (),
     **setup: Any,
 ) -> Pair:
@@ -37,13 +36,10 @@ def ported(
         the port's module
     answer
         the right module of the baseline, where it is not ``path``
-    seen
-        the first step in which the fault makes a difference, where that is a later one
     phases
         the right ones, where they are not the fault's
     """
-    seen = step if seen is None else seen
-    setup = {"optimizer": "sgd", "steps": seen + 1 if fault else 3, **setup}
+    setup = {"optimizer": "sgd", "steps": step + 1 if fault else 3, **setup}
     a = Setup(architecture.replace("packed", "bert"), **setup)
     b = replace(a, architecture=architecture, framework=framework)
     mapping = _MAPPINGS.get((framework, architecture))
@@ -56,7 +52,7 @@ def ported(
     known = FAULTS[fault]
     if answer is None:
         answer = "" if known.is_whole or known.phases == ("update",) and fault != "left_out" else path
-    truth = Truth(answer, phases or known.phases, seen)
+    truth = Truth(answer, phases or known.phases, step)
     return Pair(label, a, b, truth, mapping=mapping, about=known.about)
 
 
@@ -83,7 +79,7 @@ _PADDLE: tuple[Pair, ...] = (
     ported("paddle", "port-encoder", "scaled", "layers.1.linear2", size=1e-3),
     ported("paddle", "port-lstm", "gates", "lstm"),
     ported("paddle", "port-mlp", "frozen", "fc1"),
-    ported("paddle", "port-mlp", "beta2", size=0.99, seen=1, optimizer="adam"),
+    ported("paddle", "port-mlp", "beta2", size=0.99, steps=2, optimizer="adam"),
     ported("paddle", "port-packed", "shifted", "blocks.1.attention.proj", size=1e-4, answer="layers.1.out"),
     ported("paddle", "port-packed", "gradient", "blocks.2.mlp.up", size=1e-2, answer="layers.2.up"),
     ported("paddle", "port-packed", "rows", "layers.1.up"),
@@ -107,7 +103,7 @@ _MINDSPORE: tuple[Pair, ...] = (
     ported("mindspore", "port-encoder", "frozen", "layers.1.dense2", answer="layers.1.linear2"),
     ported("mindspore", "port-lstm", "scaled", "lstm", size=1e-4),
     ported("mindspore", "port-lstm", "gradient_lost", "head"),
-    ported("mindspore", "port-mlp", "beta1", size=0.8, seen=1, optimizer="adam"),
+    ported("mindspore", "port-mlp", "beta1", size=0.8, steps=2, optimizer="adam"),
     ported("mindspore", "port-mlp", "scaled", "act", size=0.05, dtype="fp16"),
     ported("mindspore", "port-mlp", "gradient", "fc2", size=1.0, dtype="fp16"),
     ported("mindspore", "port-cnn", "shifted", "conv2", size=0.2, dtype="fp16"),
