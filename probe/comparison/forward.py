@@ -386,7 +386,8 @@ class ForwardWalk(BufferWalk):
     def _held(self, event: Event, u: float, sources: Level) -> Held:
         assert event.metrics is not None
         if self.u(event) == 0.0:
-            return Held(event.metrics.rel_l2, tolerance.INTEGER_GAIN * sources.error)
+            size = math.prod(self.pairs.a.shapes[event.row_a])
+            return Held(event.metrics.rel_l2, tolerance.integer_limit(sources.error, size))
         rule = tolerance.LOSS if self._is_loss(event) else tolerance.FORWARD
         return self.noise.held(event, event.metrics.rel_l2, rule, u, sources)
 
@@ -403,8 +404,8 @@ class ForwardWalk(BufferWalk):
             outputs.merge(self._forward.get(node, Level()))
         if outputs.tainted:
             return
-        limit = tolerance.LOSS.limit(max(outputs.u, 2.0**-24), outputs.error)
-        held = self.noise.loss(x, y, limit)
+        u = max(map(tolerance.precision_of, (x, y)))
+        held = self.noise.loss(x, y, max(tolerance.SCALAR_LOSS.limit(u, outputs.error), outputs.u))
         if not held.is_wrong or not nodes or any(f.phase is Phase.LOSS for f in self.findings):
             return
         if not self._last_outputs_known(nodes) and self.findings:

@@ -104,8 +104,12 @@ class Ledger:
         self._backward: dict[Node | None, Level] = {}
         self._passed_back: dict[object, Level] = {}
         """errors of what whole models passed back to their inputs, by the hash of the input"""
+        self._beside: dict[tuple[Node, int], float] = {}
+        """largest absolute error that was noise among what a call's own code passes back, by that call and the size"""
         self._arrived: dict[int, Level] = {}
         """errors of the gradients of a pair's outputs, over all calls"""
+        self._inside: dict[int, Level] = {}
+        """errors of all gradients inside of a pair's modules: what a container's own parameter was used for goes through them"""
         self._grad_norm: dict[int, float] = {}
         self._last_good: dict[Node | None, int] = {}
         self._last_good_b: dict[Node | None, int] = {}

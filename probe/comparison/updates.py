@@ -269,7 +269,7 @@ class UpdateJudge:
             given = Level()
             given.add(error, 0.0)
             held = self.walk.noise.held(event, metrics.rel_l2, tolerance.STATE, self.walk.u(event), given)
-            held = replace(held, limit=held.limit + self._rounding)
+            held = replace(held, limit=held.limit * self._cancelled(event, parameter) + self._rounding)
             limit = held.limit
             wrong = metrics.is_known and error <= tolerance.UPDATE_ERROR_LIMIT and held.is_wrong
             self.state.optimizer[event.pair, event.slot_a] = metrics.rel_l2 if metrics.is_known else 1.0
@@ -281,6 +281,16 @@ class UpdateJudge:
                 hint = "look at the betas and at what the state began with"
                 faults.append(_Fault(event, limit, text, hint, sources=error))
         return faults
+
+    def _cancelled(self, event: Event, parameter: str) -> float:
+        """Return how much larger than a first moment the gradients are that cancelled out in it: their rounding stays."""
+        metrics, module = event.metrics, self.pairs.matching.pairs[event.pair].a
+        assert metrics is not None
+        rows = self.pairs.rows_a.get((0, module, 0), Role.PARAM_GRAD).get(f"{Phase.UPDATE.label}:{parameter}")
+        norm = max(metrics.norm_a, metrics.norm_b)
+        if rows is None or not norm or self.pairs.a.columns["min"][event.row_a] >= 0:  # never negative: a second moment
+            return 1.0
+        return max(1.0, tolerance.MOMENT * self.pairs.a.columns["norm"][rows[-1]] / norm)
 
     def _two_sided(self, role: Role) -> list[Event]:
         return [e for e in self.pairs.parameter_events(Phase.UPDATE, role) if not e.is_one_sided]
