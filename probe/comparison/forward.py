@@ -300,7 +300,7 @@ class ForwardWalk(BufferWalk):
             else:
                 self._charge_output(node, event)
         elif event.role is Role.OUTPUT and not context.tainted:
-            self._charge_dtype(node, event, sources)
+            self._charge_dtype(node, event, sources.error)
         self._take_in(node, event, context, wrong)
 
     def _has_other_axes(self, node: Node, event: Event) -> bool:
