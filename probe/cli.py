@@ -76,6 +76,10 @@ def main() -> None:
     "--map-direction", type=click.Choice(["a-to-b", "b-to-a"]), help="Which side the mapping is written from."
 )
 @click.option("--strict", is_flag=True, help="A line of the mapping that does nothing is an error, not a warning.")
+@click.option("--noise", multiple=True, type=click.Path(), metavar="A2",
+              help="A further legitimate run of A: what it differs by is noise (repeatable).")  # fmt: skip
+@click.option("--reference", type=click.Path(), metavar="REF",
+              help="A run of A's model in higher precision: how much further from it is B than A?")  # fmt: skip
 @click.option("--steps", metavar="A:B", help="Which step of B is a step of A: 100:0 where B resumed at A's step 100.")
 @click.option(
     "--format", "style", type=click.Choice(["text", "json", "csv"]), help="Default: text, or by the name of -o."
@@ -88,17 +92,18 @@ def main() -> None:
               help="Leave out pairs of modules found without a mapping that are less sure; 1 leaves out all.")  # fmt: skip
 def compare_command(
     a: str, b: str, mapping: str | None, map_direction: str | None, strict: bool, steps: str | None, style: str | None,
-    output: str | None, top: int, min_coverage: float, min_confidence: float,
+    output: str | None, top: int, min_coverage: float, min_confidence: float, noise: tuple[str, ...], reference: str | None,
 ) -> None:  # fmt: skip
     """Name the first place where recording B really diverges from recording A.
 
     \b
     Exit status: 0 aligned, 1 diverged, 2 could not tell.
     Example:     probe compare a.h5 b.h5 -lm megatron-core/qwen2
+                 probe compare a.h5 b.h5 --noise a2.h5
     """
     style = style or _style_of(output)
-    options: dict[str, Any] = {"steps": steps, "direction": map_direction, "strict": strict,
-                               "min_coverage": min_coverage, "min_confidence": min_confidence}  # fmt: skip
+    options: dict[str, Any] = {"steps": steps, "direction": map_direction, "strict": strict, "min_coverage": min_coverage,
+                               "min_confidence": min_confidence, "noise": noise, "reference": reference}  # fmt: skip
     if sys.stderr.isatty():
         with Progress(console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task("comparing", total=None)

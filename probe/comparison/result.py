@@ -72,6 +72,8 @@ class Divergence:
     """what was held against the limit, where that is not the relative error of the two tensors"""
     is_independent: bool = True
     """what it was computed from agrees, so that it is no consequence of an earlier one"""
+    measure: str = ""
+    """what the error that was held against the limit is, where it is not that of the two tensors"""
 
     @property
     def estimated(self) -> bool:
@@ -190,6 +192,8 @@ class SlotResult:
     parts_b: tuple[tuple[str, str], ...] = ()
     verdict: str = ""
     """``equal``, ``noise``, ``introduced``, ``inherited``, ``not comparable`` or ``not judged``"""
+    measure: str = ""
+    """what the error that was held against the limit is, where it is not that of the two tensors"""
 
     @property
     def places_a(self) -> tuple[tuple[str, str], ...]:

@@ -58,6 +58,8 @@ class Metrics:
     mean_abs: float = math.nan
     estimated: bool = False
     """from sketches or statistics, not from values"""
+    is_lower_bound: bool = False
+    """the error is not smaller, which is all that is known: there are no two sketches that can be compared"""
     reason: str = ""
     """why it is not comparable"""
 

@@ -139,6 +139,7 @@ class Tally:
             b.class_name, event.slot_b, pairs.a.dtypes[event.row_a], pairs.b.dtypes[event.row_b],
             pairs.a.shapes[event.row_a], pairs.b.shapes[event.row_b], pair.reason.value, event.metrics, event.row_a,
             event.row_b, judged.limit, judged.error, *parts, judged.verdict,
+            "" if judged.held is None else judged.held.measure,
         )  # fmt: skip
 
     def _first_nan(self, pairs: StepPairs, events: Iterable[Event]) -> str:

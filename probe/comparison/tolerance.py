@@ -88,13 +88,16 @@ class Level:
     u: float = 0.0
     tainted: bool = False
     """integers among them differ (tokens routed to other experts): what is computed from them is not judged"""
+    excess: float = 0.0
+    """the largest of those errors that no measured floor explains (`probe.comparison.noise`)"""
 
-    def add(self, error: float, u: float) -> None:
-        """Take in one more tensor."""
+    def add(self, error: float, u: float, excess: float | None = None) -> None:
+        """Take in one more tensor; all of its error is excess, unless it is said how much."""
         self.error = max(self.error, error)
         self.u = max(self.u, u)
+        self.excess = max(self.excess, error if excess is None else excess)
 
     def merge(self, other: Level) -> None:
         """Take in all of another level."""
-        self.add(other.error, other.u)
+        self.add(other.error, other.u, other.excess)
         self.tainted = self.tainted or other.tainted

@@ -21,6 +21,7 @@ from probe.comparison.parts import facts
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.scaling import common_factor, factor_of, scaling_text
 from probe.comparison.settings import ParameterKey, decay_rounding, different_settings, settings_text
+from probe.comparison.tolerance import Level
 from probe.comparison.walk import StepWalk
 from probe.records import Phase, Role
 from probe.sketch import WIDTH
@@ -103,9 +104,12 @@ class UpdateJudge:
             key = (event.pair, event.slot_a)
             raw = self.state.gradients.get(key)
             u = self.walk.u(event)
-            limit = tolerance.USED.limit(u, max(raw, together) if raw is not None else 1.0)
-            wrong = metrics.is_known and raw is not None and raw <= 0.1 and metrics.rel_l2 > limit
-            if self.walk.settle(event, limit, wrong, raw or 0.0):
+            given = Level()
+            given.add(max(raw, together) if raw is not None else 1.0, 0.0)
+            held = self.walk.noise.held(event, metrics.rel_l2, tolerance.USED, u, given)
+            limit = held.limit
+            wrong = metrics.is_known and raw is not None and raw <= 0.1 and held.is_wrong
+            if self.walk.settle(event, limit, wrong, raw or 0.0, error=held.error, held=held):
                 text = "the gradient that backward left agrees, the one that the optimizer used differs"
                 hint = "look at clipping, unscaling and the reduction over ranks"
                 if not min(metrics.norm_a, metrics.norm_b):
@@ -114,7 +118,8 @@ class UpdateJudge:
             if raw is None and math.isfinite(metrics.rel_l2):
                 norm = max(metrics.norm_a, metrics.norm_b)
                 unjudged.append((metrics.rel_l2 * norm, norm, u))
-            self.state.gradients[key] = metrics.rel_l2 if metrics.is_known else 1.0
+            least = (raw or 0.0) if metrics.is_lower_bound else 0.0
+            self.state.gradients[key] = max(metrics.rel_l2, least) if metrics.is_known else 1.0
         self._doubt_unjudged(unjudged)
         return faults
 
@@ -146,6 +151,8 @@ class UpdateJudge:
                 limit = math.nan
             else:
                 fault, limit = self._update_fault(event)
+                if fault is not None and self.walk.noise.explains_update(event):
+                    fault = None
                 error = self.state.gradients.get((event.pair, event.slot_a), 0.0)
                 self.walk.settle(event, limit, fault is not None and not fault.is_weak, error)
             if fault is not None:
@@ -258,10 +265,14 @@ class UpdateJudge:
             parameter = event.slot_a.partition(".")[0]
             error = self.state.gradients.get((event.pair, parameter), 0.0)
             error = max(error, self.state.optimizer.get((event.pair, event.slot_a), 0.0))
-            limit = tolerance.STATE.limit(self.walk.u(event), error) + self._rounding
-            wrong = metrics.is_known and error <= tolerance.UPDATE_ERROR_LIMIT and metrics.rel_l2 > limit
+            given = Level()
+            given.add(error, 0.0)
+            held = self.walk.noise.held(event, metrics.rel_l2, tolerance.STATE, self.walk.u(event), given)
+            held = replace(held, limit=held.limit + self._rounding)
+            limit = held.limit
+            wrong = metrics.is_known and error <= tolerance.UPDATE_ERROR_LIMIT and held.is_wrong
             self.state.optimizer[event.pair, event.slot_a] = metrics.rel_l2 if metrics.is_known else 1.0
-            if self.walk.settle(event, limit, wrong, error):
+            if self.walk.settle(event, limit, wrong, error, error=held.error, held=held):
                 name = event.slot_a.partition(".")[2]
                 text = (
                     f"the optimizer's {name} differs (B is {metrics.norm_ratio:.4g} times A), gradient and update agree"
@@ -405,7 +416,7 @@ class UpdateJudge:
         """
         rows = self.pairs.rows_a.get((0, self.pairs.matching.pairs[event.pair].a, 0), Role.DELTA)
         row = rows.get(f"{Phase.UPDATE.label}:{event.slot_a}")
-        if row is None or not self.pairs.is_lower_bound(event):
+        if row is None or event.metrics is None or not event.metrics.is_lower_bound:
             return 0.0
         update, u = self.pairs.a.columns["norm"][row[-1]], self.walk.u(event)
         gradient = max(self.state.gradients.get((event.pair, event.slot_a), 0.0), tolerance.GRADIENT.limit(u, 0.0))

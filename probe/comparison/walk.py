@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from probe.comparison import causes, tolerance
@@ -103,13 +104,17 @@ class StepWalk(ForwardWalk):
         if digest is not None and event.role is Role.GRAD_OUTPUT:
             sources.merge(self._passed_back.get(digest, Level()))
         u = max(self.u(event), sources.u)
-        limit = max(tolerance.BACKWARD.limit(u, sources.error), self._limit_at_a_kink(node, event))
-        wrong = self.settle(event, limit, metrics.rel_l2 > limit and not sources.tainted, sources.error)
+        held = self.noise.held(event, metrics.rel_l2, tolerance.BACKWARD, u, sources)
+        held = replace(held, limit=max(held.limit, self._limit_at_a_kink(node, event)))
+        wrong = self.settle(
+            event, held.limit, held.is_wrong and not sources.tainted, sources.error, error=held.error, held=held
+        )
         if wrong:
             self._charge_gradient(node, event)
-        own = Level(metrics.rel_l2, self.u(event))
-        if self.pairs.is_lower_bound(event):
-            own.add(sources.error, 0.0)
+        own = Level()
+        own.add(metrics.rel_l2, self.u(event), self.noise.excess(event, metrics.rel_l2))
+        if metrics.is_lower_bound:
+            own.add(sources.error, 0.0, sources.excess)
         self._backward.setdefault(node.parent, Level()).merge(own)
         if digest is not None and event.role is not Role.GRAD_OUTPUT:
             self._passed_back.setdefault(digest, Level()).merge(own)
@@ -222,16 +227,20 @@ class StepWalk(ForwardWalk):
             return self.settle(event, math.nan, False)
         pairs = owners.get((event.pair, event.slot_a), [event.pair])
         own = max(metrics.norm_a, metrics.norm_b)
-        self.state.gradients[event.pair, event.slot_a] = metrics.rel_l2
+        sources = self._sources_of_gradient(pairs)
+        known = max(metrics.rel_l2, sources.error) if metrics.is_lower_bound else metrics.rel_l2
+        self.state.gradients[event.pair, event.slot_a] = known
         scale = max(own, math.hypot(*map(self._norm_that_arrived, pairs)))
         error = metrics.rel_l2 * own / scale if scale and own else metrics.rel_l2
-        sources = self._sources_of_gradient(pairs)
         u = max(self.u(event), sources.u, 0.0 if self._arrived else self._coarsest)
         floor = 16 * u if not self._arrived and u <= tolerance.SIXTEEN_BIT else 0.0
         weights = self.state.worst.error if not self._arrived else 0.0
-        limit = tolerance.GRADIENT.limit(u, max(sources.error, floor, weights))
-        wrong = error > limit and not sources.tainted
-        return self.settle(event, limit, wrong, sources.error, error=error)
+        given = Level()
+        given.merge(sources)
+        given.add(max(floor, weights), 0.0)
+        held = self.noise.held(event, error, tolerance.GRADIENT, u, given)
+        wrong = held.is_wrong and not sources.tainted
+        return self.settle(event, held.limit, wrong, sources.error, error=held.error, held=held)
 
     def _norm_that_arrived(self, pair: int) -> float:
         """Return the norm of all gradients at a module's outputs, whether they were compared or only recorded."""

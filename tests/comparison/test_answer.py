@@ -98,11 +98,15 @@ DIVERGENCE = {
 }  # fmt: skip
 
 
+CLOSEST = {"phase": str, "role": str, "path_a": str, "slot_a": str, "error": NUMBER, "limit": NUMBER}
+
+
 DOCUMENT = {
     "schema": int, "verdict": {"aligned", "diverged", "undecided"}, "first_divergence": (DIVERGENCE, None),
     "divergences": [DIVERGENCE],
     "coverage": {"paired": int, "only_a": int, "only_b": int, "not_comparable": int, "compared": int},
     "only_a": [str], "only_b": [str], "left_out": [str], "warnings": [str], "noise": str,
+    "flip": ({"factor": (*NUMBER, None), "first_divergence": (*NUMBER, None), "closest": (CLOSEST, None)}, None),
     "inputs": {"equal": [str], "close": [str], "different": [str], "not_comparable": [str], "only_a": [str],
                "only_b": [str]},
 }  # fmt: skip
