@@ -39,7 +39,14 @@ class Charger(Ledger):
             level.tainted = self._context(node.parent).tainted
             if any(self._has_parameters(loose) for loose in node.loose_a):
                 level.merge(self.state.worst)
+            for module in (self._module_a(node), *(loose.module for loose in node.loose_a)):
+                self._merge_drift(level, module, is_own=module == self._module_a(node))
         return level
+
+    def _merge_drift(self, level: Level, module: int, *, is_own: bool) -> None:
+        """Add what parameters that were not compared may have of error: a module's own, or all below one without a partner."""
+        for index in (module,) if is_own or not self.state.drifted else self._tree_a.subtree(module):
+            level.merge(self.state.drifted.get(index, Level()))
 
     def _has_parameters(self, loose: Loose) -> bool:
         return self.pairs.a.reader.modules[loose.module].n_params > 0
@@ -131,7 +138,7 @@ class Charger(Ledger):
         top, slots = given
         facts = (f"{self._path_a(node.pair)} is handed what the model was given, and that differs",)
         self._append(Divergence(Phase.FORWARD, event.role, Kind.INPUTS, 0.95, *self.refs(top.pair, top, *slots),
-                                event.metrics, rule.limit(self.u(event), 0.0), facts, SAME_BATCH))  # fmt: skip
+                                event.metrics, rule.limit(self.u(event), 0.0), facts, SAME_BATCH, event=event))  # fmt: skip
         return True
 
     def _given_to_the_model(self, node: Node, event: Event) -> tuple[Node, tuple[str, str]] | None:
@@ -236,6 +243,9 @@ class Charger(Ledger):
     def _about_output(self, node: Node, event: Event) -> tuple[tuple[str, ...], str]:
         """Return what is known of a call whose output is wrong, and a hint if there is one."""
         facts = [self._agreement(node), *unseen_order_of_weights(self.pairs, node)]
+        lacking = self._unpaired(node.pair)
+        if any(lacking):
+            facts.append(f"not compared: its parameters {lacking[0]} in A and {lacking[1]} in B, whose names differ")
         unknown = sorted(self._unknown.get(id(node), ()))
         if unknown:
             facts.append(f"not known to agree: {', '.join(unknown)} (on one side only, or of another kind)")
@@ -321,16 +331,23 @@ class Charger(Ledger):
         module = reader.modules[loose.module]
         ref = NodeRef(event.step, event.micro, module.path, module.class_name, loose.call, "")
         limit = rule.limit(self.u(event), 0.0)
+        share, guess = self._guessed(event, None)
         self._append(Divergence(
-            Phase.FORWARD, event.role, Kind.MISSING, self._confidence(event, None),
+            Phase.FORWARD, event.role, Kind.MISSING, share * self._confidence(event, None),
             (ref,) if side == "A" else (), (ref,) if side == "B" else (), event.metrics, limit,
             (f"{module.path} is called on {side} and has no counterpart on {missing}",
              f"what comes next, {self._path_a(event.pair)}, gets another {event.slot_a}",
-             *unseen_order(self.pairs, caller)),
-            f"{missing} lacks this module, or runs it under a name that the mapping does not give",
+             *unseen_order(self.pairs, caller), *guess),
+            f"{missing} lacks this module, or runs it under a name that {self._why_not_found}",
             is_independent=self._is_apart(event, rule),
         ))  # fmt: skip
         return True
+
+    @property
+    def _why_not_found(self) -> str:
+        """Why a module has no counterpart."""
+        is_mapped = any(pair.reason is Reason.MAPPED for pair in self.pairs.matching.pairs)
+        return "the mapping does not give" if is_mapped else "was not found: a layer mapping (-lm) can give it"
 
     def _is_noop(self, loose: Loose) -> bool:
         return _is_noop(self.pairs.a, self.pairs.rows_a, loose)

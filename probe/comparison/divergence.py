@@ -16,6 +16,7 @@ from probe.comparison.flow import passes
 from probe.comparison.given import GivenTally, differing_batches
 from probe.comparison.guards import Guards
 from probe.comparison.guesses import MIN_CONFIDENCE, Guesses, other_calls, with_guesses
+from probe.comparison.hints import with_hints
 from probe.comparison.inside import give_their_inputs
 from probe.comparison.known_differences import KnownDifferences
 from probe.comparison.ladder import ladder
@@ -331,9 +332,8 @@ class _Run:
                 "record the same steps on both sides, best from 0 on"
             )
             walk.findings.clear()
-        self.findings += map(
-            self.guesses.weighed, map(self.known.named, independent(sorted(walk.findings, key=cause_order)))
-        )
+        found = with_hints(pairs, independent(sorted(walk.findings, key=cause_order)))
+        self.findings += map(self.guesses.weighed, map(self.known.named, found))
         self.warnings += walk.warnings
         for text in walk.doubts:
             self._doubt(text)

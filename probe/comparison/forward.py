@@ -154,14 +154,6 @@ class ForwardWalk(BufferWalk):
             self.state.parameters[pair] = level = Level()
             level.add(gain * error, max(u for *_, u in parts))
 
-    def _note_missing(self, event: Event) -> None:
-        side, row, slot = (
-            (self.pairs.a, event.row_a, event.slot_a) if event.row_a >= 0 else (self.pairs.b, event.row_b, event.slot_b)
-        )
-        is_needed = self._are_alike(event.pair) and not self._stands_elsewhere(event)
-        if is_needed and side.columns["norm"][row] > 0:
-            self._missing[event.pair] = (slot, "A" if event.row_a >= 0 else "B")
-
     def _form_mismatch(self, event: Event) -> None:
         """A parameter has another shape, or integers where the other side has floats."""
         a, b = self.pairs.a, self.pairs.b
@@ -394,7 +386,8 @@ class ForwardWalk(BufferWalk):
     def _held(self, event: Event, u: float, sources: Level) -> Held:
         assert event.metrics is not None
         if self.u(event) == 0.0:
-            return Held(event.metrics.rel_l2, tolerance.INTEGER_GAIN * sources.error)
+            size = math.prod(self.pairs.a.shapes[event.row_a])
+            return Held(event.metrics.rel_l2, tolerance.integer_limit(sources.error, size))
         rule = tolerance.LOSS if self._is_loss(event) else tolerance.FORWARD
         return self.noise.held(event, event.metrics.rel_l2, rule, u, sources)
 
@@ -411,8 +404,8 @@ class ForwardWalk(BufferWalk):
             outputs.merge(self._forward.get(node, Level()))
         if outputs.tainted:
             return
-        limit = tolerance.LOSS.limit(max(outputs.u, 2.0**-24), outputs.error)
-        held = self.noise.loss(x, y, limit)
+        u = max(map(tolerance.precision_of, (x, y)))
+        held = self.noise.loss(x, y, max(tolerance.SCALAR_LOSS.limit(u, outputs.error), outputs.u))
         if not held.is_wrong or not nodes or any(f.phase is Phase.LOSS for f in self.findings):
             return
         if not self._last_outputs_known(nodes) and self.findings:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from probe.comparison.metrics import Metrics
 from probe.records import Phase, Role
+
+if TYPE_CHECKING:
+    from probe.comparison.events import Event
 
 SCHEMA = 1
 
@@ -74,6 +78,10 @@ class Divergence:
     """what it was computed from agrees, so that it is no consequence of an earlier one"""
     measure: str = ""
     """what the error that was held against the limit is, where it is not that of the two tensors"""
+    event: Event | None = field(default=None, repr=False, compare=False)
+    """the pair of tensors that shows it"""
+    hints: tuple[dict[str, object], ...] = field(default=(), repr=False)
+    """what its numbers support, the best first, by the names in JSON"""
 
     @property
     def estimated(self) -> bool:
@@ -104,6 +112,7 @@ class Divergence:
             "limit": _finite(self.limit),
             "evidence": list(self.evidence),
             "hint": self.hint,
+            "hints": list(self.hints),
         }
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from probe.comparison import causes, tolerance
+from probe.comparison.drift import drifted, share_of_update
 from probe.comparison.events import Event, StepPairs
 from probe.comparison.ledger import State
 from probe.comparison.metrics import Metrics, Status
@@ -268,7 +269,7 @@ class UpdateJudge:
             given = Level()
             given.add(error, 0.0)
             held = self.walk.noise.held(event, metrics.rel_l2, tolerance.STATE, self.walk.u(event), given)
-            held = replace(held, limit=held.limit + self._rounding)
+            held = replace(held, limit=held.limit * self._cancelled(event, parameter) + self._rounding)
             limit = held.limit
             wrong = metrics.is_known and error <= tolerance.UPDATE_ERROR_LIMIT and held.is_wrong
             self.state.optimizer[event.pair, event.slot_a] = metrics.rel_l2 if metrics.is_known else 1.0
@@ -280,6 +281,16 @@ class UpdateJudge:
                 hint = "look at the betas and at what the state began with"
                 faults.append(_Fault(event, limit, text, hint, sources=error))
         return faults
+
+    def _cancelled(self, event: Event, parameter: str) -> float:
+        """Return how much larger than a first moment the gradients are that cancelled out in it: their rounding stays."""
+        metrics, module = event.metrics, self.pairs.matching.pairs[event.pair].a
+        assert metrics is not None
+        rows = self.pairs.rows_a.get((0, module, 0), Role.PARAM_GRAD).get(f"{Phase.UPDATE.label}:{parameter}")
+        norm = max(metrics.norm_a, metrics.norm_b)
+        if rows is None or not norm or self.pairs.a.columns["min"][event.row_a] >= 0:  # never negative: a second moment
+            return 1.0
+        return max(1.0, tolerance.MOMENT * self.pairs.a.columns["norm"][rows[-1]] / norm)
 
     def _two_sided(self, role: Role) -> list[Event]:
         return [e for e in self.pairs.parameter_events(Phase.UPDATE, role) if not e.is_one_sided]
@@ -372,6 +383,7 @@ class UpdateJudge:
                 (*evidence, *about),
                 hint,
                 is_independent=apart,
+                event=event,
             )
         )
 
@@ -408,23 +420,19 @@ class UpdateJudge:
                 for owner in self.walk.owners.get((event.pair, event.slot_a), [event.pair]):
                     pooled.setdefault(owner, []).append((error, norm, self.walk.u(event)))
         self.walk.pool(pooled, tolerance.UPDATED_GAIN)
+        self.state.drifted = drifted(self.pairs, self.state)
 
     def _unseen_error(self, event: Event) -> float:
-        """Return how large the error of an updated parameter may be where statistics alone bound it from below.
-
-        Adam and its kin make a whole update of a gradient that is rounding: a key bias, among others.
-        """
+        """Return how large the error of an updated parameter may be where statistics alone bound it from below."""
         rows = self.pairs.rows_a.get((0, self.pairs.matching.pairs[event.pair].a, 0), Role.DELTA)
         row = rows.get(f"{Phase.UPDATE.label}:{event.slot_a}")
         if row is None or event.metrics is None or not event.metrics.is_lower_bound:
             return 0.0
         update, u = self.pairs.a.columns["norm"][row[-1]], self.walk.u(event)
-        gradient = max(self.state.gradients.get((event.pair, event.slot_a), 0.0), tolerance.GRADIENT.limit(u, 0.0))
-        if not self._is_adaptive(event):
-            return gradient * update
-        shape = self.pairs.a.shapes[event.row_a]
-        share = tolerance.update_bound(gradient, u, 0.0, math.prod(shape)) if len(shape) > 1 else 1.0
-        return min(1.0, share) * update
+        gradient = self.state.gradients.get((event.pair, event.slot_a), 0.0)
+        return update * share_of_update(
+            gradient, u, self.pairs.a.shapes[event.row_a], is_adaptive=self._is_adaptive(event)
+        )
 
     def _two_sided_parameters(self) -> list[Event]:
         return self._two_sided(Role.PARAM)

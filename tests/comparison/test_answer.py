@@ -89,12 +89,18 @@ METRICS = {
 }  # fmt: skip
 
 
+HINT = {
+    "name": str, "grade": {"verified", "strong", "weak"}, "verified": bool, "found": str, "from": str, "check": str,
+    "numbers": object,
+}  # fmt: skip
+
+
 DIVERGENCE = {
     "phase": {"init", "forward", "loss", "backward", "gradient", "update"},
     "role": {role.label for role in Role},
     "kind": {"inputs", "init", "introduced", "missing", "nonfinite", "shape", "dtype", "update"},
     "confidence": NUMBER, "a": [NODE], "b": [NODE], "metrics": (METRICS, None), "estimated": bool,
-    "limit": (*NUMBER, None), "evidence": [str], "hint": str,
+    "limit": (*NUMBER, None), "evidence": [str], "hint": str, "hints": [HINT],
 }  # fmt: skip
 
 
@@ -156,6 +162,9 @@ def test_json_has_the_names_of_the_design(
         )
         assert first["estimated"] is (task == "statistics")
         assert (first["metrics"]["max_abs"] is None) is (task == "statistics")
+        if task == "tensor":
+            assert first["hints"][0]["name"] == "eps" and first["hints"][0]["verified"]
+            assert first["hints"][0]["numbers"] == {"eps_a": 1e-6, "eps_b": 1e-3}
     if fault == "a layer dropped":
         assert document["first_divergence"]["b"] == []
         assert document["only_a"][0] == "layers.1"

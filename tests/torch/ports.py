@@ -187,6 +187,8 @@ class OPTPort(nn.Module):
             ):  # fmt: skip
                 found = [[weights[f"{layer}{name}.{slot}"] for name in names] for slot in ("weight", "bias")]
                 dense.fill(*found, count)
+        if fault == "wider":
+            self.parts[2 * FAULTY + 1].inp.kernel.data.mul_(1.1)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.words(ids) + self.places(torch.arange(ids.shape[1]) + 2)
