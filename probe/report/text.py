@@ -175,6 +175,10 @@ def _aligned(out: Text, comparison: Comparison) -> None:
     equal = sum(slot.verdict == "equal" for slot in known)
     steps = len({slot.step for slot in known})
     out.append(f"No divergence in {len(known)} pairs of tensors over {_count(steps, 'step')}; {equal} are bit-equal.\n")
+    if known and equal == len(known):
+        out.append(
+            "That is what one program gives twice: if B was to be another framework, device or version, see probe info.\n"
+        )
     flip = comparison.flip
     if flip is not None and flip.closest is not None:
         closest = flip.closest

@@ -87,6 +87,16 @@ def named_settings(pairs: StepPairs, events: Iterable[Event]) -> list[str]:
     return [_counted(named, count, total) for named, count in found]
 
 
+def as_evidence(named: list[str]) -> list[str]:
+    """Return what the numbers say as lines of evidence."""
+    return [f"by the numbers: {text}" for text in named]
+
+
+def as_hint(named: list[str], otherwise: str) -> str:
+    """Return what the numbers say in the place of a hint, if they say anything."""
+    return f"by the numbers: {named[0]}" if named else otherwise
+
+
 def _longer_steps(pairs: list[_Pair]) -> Iterator[Named]:
     """Name another learning rate where the gradients differ: Adam's steps are as long, whatever the gradient is."""
     chosen = [pair for pair in pairs if pair.rule_a.is_adaptive and pair.rule_b.is_adaptive and pair.a.size >= _LARGE]
