@@ -111,7 +111,7 @@ DOCUMENT = {
     "schema": int, "verdict": {"aligned", "diverged", "undecided"}, "first_divergence": (DIVERGENCE, None),
     "divergences": [DIVERGENCE],
     "coverage": {"paired": int, "only_a": int, "only_b": int, "not_comparable": int, "compared": int},
-    "only_a": [str], "only_b": [str], "warnings": [str], "noise": str,
+    "only_a": [str], "only_b": [str], "left_out": [str], "warnings": [str], "noise": str,
     "flip": ({"factor": (*NUMBER, None), "first_divergence": (*NUMBER, None), "closest": (CLOSEST, None)}, None),
     "inputs": {"equal": [str], "close": [str], "different": [str], "not_comparable": [str], "only_a": [str],
                "only_b": [str]},
