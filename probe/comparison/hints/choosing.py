@@ -11,7 +11,7 @@ import numpy as np
 from probe.comparison.events import ONE_SIDED, Event, StepPairs
 from probe.comparison.hints.evidence import Evidence
 from probe.comparison.hints.grades import Found, Grade
-from probe.comparison.hints.table import HINTS, Hint
+from probe.comparison.hints.table import HINTS, OF_NUMBERS, Hint
 from probe.comparison.metrics import Status
 from probe.comparison.result import Divergence, Kind
 from probe.records import Phase
@@ -94,7 +94,8 @@ def supported(evidence: Evidence) -> list[Given]:
     metrics = evidence.metrics
     if metrics is None or metrics.status is not Status.COMPARED:
         return []
+    hints = OF_NUMBERS if evidence.is_number else HINTS
     with np.errstate(all="ignore"):
-        found = [(hint, hint.test(evidence)) for hint in HINTS if evidence.role in hint.roles]
+        found = [(hint, hint.test(evidence)) for hint in hints if evidence.role in hint.roles]
     given = [Given(hint, each) for hint, each in found if each is not None]
     return sorted(given, key=lambda each: each.found.grade)[:_MOST_HINTS]

@@ -158,3 +158,5 @@ HINTS = (
     Hint("scale of rows", _ACTIVATIONS, "B is A times one number for each row", "a normalisation, its eps, or a router's probability", patterns.scale_by_row),
 )  # fmt: skip
 """what is more specific first"""
+OF_NUMBERS = tuple(hint for hint in HINTS if hint.roles is _LOSSES)
+"""those for a single number"""
