@@ -329,7 +329,7 @@ class Evidence:
         return None
 
     def axis_of_positions(self, shape: Sequence[int]) -> int | None:
-        """Return which axis of an activation counts positions: as the model's tokens, else the one before the last of three."""
+        """Return which axis of an activation counts positions: as the model's tokens do, else the second of three."""
         if len(shape) < 2 or self.role in PARAMETER_ROLES:
             return None
         if self.is_of_integers:

@@ -81,7 +81,8 @@ def counts(evidence: Evidence) -> list[tuple[str, float]]:
     else:
         samples, positions = evidence.tokens
         found += [("the number of samples", samples), ("the number of tokens", samples * positions),
-                  ("the number of tokens that have a next one", samples * (positions - 1)), ("the number of positions", positions),
+                  ("the number of tokens that have a next one", samples * (positions - 1)),
+                  ("the number of positions", positions),
                   ("the number of next tokens", positions - 1)]  # fmt: skip
     return [(meaning, float(count)) for meaning, count in found]
 

@@ -50,7 +50,8 @@ def _heads_left(evidence: Evidence, values: Values) -> Found | None:
     for heads in evidence.heads(a.shape[-1]):
         for one, other, side in ((a, b, "B"), (b, a, "A")):
             if distance(_left(one[:1], heads), other[:1]) < _NEARLY and evidence.explains(_left(one, heads), other):
-                text = f"{side} reads [{heads} heads, positions, size] as [positions, {heads} heads, size], without swapping them back"
+                read = f"[{heads} heads, positions, size] as [positions, {heads} heads, size]"
+                text = f"{side} reads {read}, without swapping them back"
                 return verified(f"{text}", heads=heads)
     return None
 
