@@ -164,7 +164,8 @@ def weight_decay(evidence: Evidence) -> Found | None:
     rate = group.hyper.get("lr") if group is not None else None
     decay = ""
     if isinstance(rate, float) and rate and not is_used:
-        decay = f"; at the learning rate {rate:g} that is {abs(along) / rate:.3g} more weight decay on {'B' if along < 0 else 'A'}"
+        side = "B" if along < 0 else "A"
+        decay = f"; at the learning rate {rate:g} that is {abs(along) / rate:.3g} more weight decay on {side}"
     what = "gradients as the optimizer used them" if is_used else "updates"
     return verified(
         f"the difference of the {what} is {along:.3g} times the parameter{decay}", by="sketches", factor=along
