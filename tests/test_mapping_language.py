@@ -111,6 +111,19 @@ def test_what_a_placeholder_stands_for(name: str, pattern: str, value: str | Non
     assert filled(("x{2*i}",), {"i": "9" * 5000}) == ("x",)
 
 
+def test_a_question_mark_behind_a_name() -> None:
+    text = "A?:\n  q?: x\n  k: y\n  params: {'w?': v, b: c}\nB: {s: t}\nignore: ['**.drop?', x]\n"
+    mapping = parse_mapping(text, "m")
+    assert [(section.name, section.is_optional) for section in mapping.sections] == [("A", True), ("B", False)]
+    assert [(rule.source, rule.is_optional) for rule in mapping.rules] == [
+        (("q",), True), (("k",), False), (("s",), False),
+    ]  # fmt: skip
+    assert [(rule.source, rule.is_optional) for rule in mapping.parameter_rules()] == [(("w",), True), (("b",), False)]
+    assert [(each.name, each.is_optional) for each in mapping.ignored] == [("**.drop", True), ("x", False)]
+    with pytest.raises(MappingError, match="^m, line 3: A: q is named a second time; the first is on line 2$"):
+        parse_mapping("A:\n  q: x\n  q?: y\n", "m")
+
+
 # Mistakes, each with its line
 
 
@@ -175,6 +188,7 @@ def test_what_a_placeholder_stands_for(name: str, pattern: str, value: str | Non
         ("h: {from: ['q.{i}', k]}", "line 2: A: h: {i} in q.{i} does not stand in the key"),
         ("q: x\n  qkv: {from: [q, k]}", "line 3: A: q is named a second time; the first is on line 2"),
         ("qkv: {from: [q, k]}\n  qk: {from: [q, k]}", "line 3: A: q is named a second time; the first is on line 2"),
+        ("params: {w?: v}", "line 2: not valid YAML (expected ',' or '}', but got '?'): in braces a name with ? needs quotes"),
         ("q: {to: q, rotary: 4}", "line 2: expected rotary: heads and here, got '4'"),
         ("q: {to: q, rotary: {heads: 4}}", "line 2: A: q: rotary: expected heads, how many, and here: interleaved or halves; here "
          "is missing"),

@@ -224,6 +224,19 @@ def test_ignoring_what_is_not_there_or_everything() -> None:
         matched(a, a, "ignore:\n- '**/Net'\n")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Absent{}:\n  x: y", "'/':\n  absent{}: up", "'/':\n  gone{}: absent",
+        "'/':\n  whole{}: {{from: [up, absent]}}", "ignore:\n- '**.absent{}'",
+    ],
+)  # fmt: skip
+def test_what_need_not_be_there_is_not_warned_of(line: str) -> None:
+    a, b = tree({"": "Net", "up": "L", "gone": "L", "other": "L"}), tree({"": "Net", "up": "L", "x": "L"})
+    texts = [f"{line.format(mark)}\nTopLayer:\n  other: x\n" for mark in ("", "?")]
+    assert [len(matched(a, b, text, Direction.A_TO_B).warnings) for text in texts] == [1, 0]
+
+
 # What may have been meant
 
 FUSED = tree({"": "Net", "attn": "Attention", "attn.qkv": "Linear", "attn.out": "Linear"})
