@@ -14,6 +14,7 @@ import pytest
 from benchmarks.matching.pairs import OTHER_TREES, PAIRS, ModelPair
 from benchmarks.matching.score import judged, relations_of
 from benchmarks.matching.truth import Truth, read_truth
+from probe.fused import Fusion, whole_shape
 from probe.mapping import library, load_mapping
 from probe.matching import Direction, Matching, match
 from probe.matching.coverage import coverage
@@ -51,6 +52,7 @@ TREES = {
     "megatron-core/llama, te": "llama-megatron-te",
     "megatron-core/mixtral, te": "mixtral-megatron-te",
     "megatron-core/deepseek-v3, te": "deepseek-v3-megatron-te",
+    "megatron-core/mixtral, grouped": "mixtral-megatron-grouped",
     "mindformers/llama, qkv_concat": "llama-mindformers-concat",
 }
 """by name, and by what a further tree is, the pair of models"""
@@ -173,21 +175,18 @@ def weights_of(found: Matching, a: Known, b: Known) -> tuple[set[tuple[str, str]
 
     partners: set[tuple[str, str]] = set()
     shapes: list[tuple[object, object]] = []
-    rows = [(w.side, w.whole, w.parts, w.axis, w.stacked) for w in found.weight_bundles]
+    rows = [(w.side, w.whole, w.parts, w.fusion) for w in found.weight_bundles]
     for bundle in found.bundles:
         whole_side = "B" if bundle.side == "A" else "A"
         for place in by_place[whole_side]:
             if place[0] == bundle.whole and all((part, place[1]) in by_place[bundle.side] for part in bundle.parts):
-                rows.append((bundle.side, place, (tuple((part, place[1]) for part in bundle.parts),), 0, False))
-    for side, place, parts, axis, is_stacked in rows:
+                rows.append((bundle.side, place, (tuple((part, place[1]) for part in bundle.parts),), Fusion()))
+    for side, place, parts, fusion in rows:
         whole_side = "B" if side == "A" else "A"
         whole = by_place[whole_side][place]
         members = [by_place[side][part] for row in parts for part in row]
-        sizes = [canonical(side, p)[1] for p in members]
-        joined = list(sizes[0])
-        joined[axis] = sum(size[axis] for size in sizes) // (len(parts) if is_stacked else 1)
-        joined = [len(parts)] * is_stacked + joined
-        shapes.append((tuple(joined), canonical(whole_side, whole)[1]))
+        sizes = [[canonical(side, by_place[side][part])[1] for part in row] for row in parts]
+        shapes.append((whole_shape(sizes, fusion), canonical(whole_side, whole)[1]))
         partners |= {(whole_side, whole.names[0]), *((side, p.names[0]) for p in members)}
     in_bundles = {(x.side, part) for x in found.bundles for part in x.parts}
     for pair in found.pairs:

@@ -167,6 +167,7 @@ def test_every_example_is_tried_and_allowed_by_the_schema() -> None:
         "several_here",
         "parameters",
         "from",
+        "reshape",
         "rotary",
         "optional",
         "ignore",

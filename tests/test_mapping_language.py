@@ -199,7 +199,10 @@ def test_a_question_mark_behind_a_name() -> None:
          "heads?"),
         ("qk: {to: [q, k], rotary: {heads: 4, here: halves}}", "line 2: A: qk: rotary is for one module on either side; here are 2"),
         ("q: {to: q, params: {w: {to: w, rotary: {heads: 4, here: halves}}}}", "line 2: A: q: params: w: rotary is not known; "
-         "expected to, from, split, transpose or permute"),
+         "expected to, from, split, transpose, permute or reshape"),
+        ("params: {w: {to: [a, b], reshape: true}}", "line 2: A: params: w: reshape is for one parameter on either side, the key "
+         "this side's"),
+        ("params: {w: {to: a, reshape: 2}}", "line 2: A: params: w: reshape: expected true or false, got '2'"),
         ("fc: {to: fc, params: [w]}", "line 2: expected parameters of A: fc, got a list"),
         ("{i}: h", "line 2: expected a name, got a mapping: a path that begins with { needs quotes"),
         ("layers.{i}: {i}", "line 2: A: layers.{i}: expected the path on the other side, got a mapping: a path that begins "

@@ -203,6 +203,10 @@ OTHER_TREES = {
         "Megatron, Transformer Engine ⟷ transformers DeepSeek-V3", "megatron-deepseek-v3-te",
         _skeleton("megatron-core-deepseek-v3-te"), _skeleton("transformers-deepseek-v3"),
     ),
+    "mixtral-megatron-grouped": _texts(
+        "Megatron, legacy grouped experts ⟷ transformers Mixtral", "megatron-mixtral-grouped",
+        _skeleton("megatron-core-mixtral-grouped"), _skeleton("transformers-mixtral"),
+    ),
     "llama-mindformers-concat": _texts(
         "MindFormers, qkv_concat ⟷ transformers Llama", "mindformers-transformers-concat",
         _skeleton("mindformers-llama-concat", "mindspore"), _skeleton("transformers-llama"),
