@@ -262,10 +262,10 @@ def test_lines_are_those_that_an_editor_shows(text: str, line: int) -> None:
 def test_a_small_file_that_stands_for_a_large_one_is_refused_quickly() -> None:
     text = "A: &a {" + ", ".join(f"k{i}: v" for i in range(9_000)) + "}\n"
     text += "".join(f"B{i}: *a\n" for i in range(9_000))
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(MappingError, match="^m: more than 20000 keys; a layer mapping has fewer$"):
         parse_mapping(text, "m")
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
 
 
 def test_lists_of_lists_of_lists_are_no_paths() -> None:
@@ -278,12 +278,12 @@ def test_a_hundred_megabytes_are_not_read(tmp_path: Path) -> None:
     file = tmp_path / "map.yaml"
     with file.open("wb") as out:
         out.truncate(100 << 20)
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(MappingError, match="a layer mapping has at most 262144"):
         load_mapping(file)
     with pytest.raises(MappingError, match="^m has 300000 characters; a layer mapping has at most 262144$"):
         parse_mapping(" " * 300_000, "m")
-    assert time.perf_counter() - begin < 1
+    assert time.process_time() - begin < 1
 
 
 def test_dicts_without_end_are_errors() -> None:

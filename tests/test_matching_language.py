@@ -342,8 +342,8 @@ def test_trees_of_twenty_thousand_modules() -> None:
         "Net": {"layers.{i}": "h.{i}", "layers": "h"}, "**.layers.*/Layer": {"attention": "attn"},
         "/layers.**.attention": {"qkv": ["q", "k", "v"], "out": "o"}, "MLP": {"up": "w1"}, "L": {"x": "y"},
     }  # fmt: skip
-    begin = time.perf_counter()
+    begin = time.process_time()
     found = matched(a, b, sections)
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
     assert len(a) > 20_000 and len(found.pairs) == len(a) and len(found.bundles) == 3_400
     assert found.only_a == found.only_b == ()

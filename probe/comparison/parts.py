@@ -14,7 +14,7 @@ from probe.comparison.combined import LACKING, Fused, Piece, read
 from probe.comparison.events import Event, Node, StepPairs
 from probe.comparison.side import PARAMETER_ROLES, Side, squeezed
 from probe.fused import Fusion, Shape
-from probe.matching import Place
+from probe.matching import Place, Reason
 from probe.records import Phase, Role
 
 _CLEARLY = 0.01
@@ -174,9 +174,16 @@ def other_order(pairs: StepPairs, event: Event, limit: float) -> str:
     slot = event.slot_a if is_a else event.slot_b
     whole_name = f"{'A' if is_a else 'B'}'s {module}.{slot}" if module else f"{'A' if is_a else 'B'}'s {slot}"
     actual, expected = _said([names[k] for k in order], groups), _said(names, found.fusion.groups)
+    is_mapped = pairs.matching.pairs[event.pair].reason is Reason.MAPPED
+    split = "it is the mapping's split that is wrong" if is_mapped else "say so by a split in a layer mapping"
+    if is_a:  # the side that is trusted: what B took out of it is wrong
+        return (
+            f"B's {_joined(names)} were taken out of {whole_name} as if it held {actual}, where {expected} was expected "
+            f"(verified: so they agree): look at how B's weights are loaded or converted; if A reads it so, {split}"
+        )
     return (
         f"{whole_name} holds {actual}, where {expected} was expected (verified: so they agree): look at how this weight is "
-        "loaded or converted; if the model reads it so, it is the mapping's split that is wrong"
+        f"loaded or converted; if the model reads it so, {split}"
     )
 
 

@@ -57,6 +57,8 @@ class Bundle:
     """the parts lie in so many equal groups, each of which holds an equal share of every part"""
     rotary: int = 0
     """as in `probe.fused.Fusion`; −1 where no configuration was handed over that says it"""
+    is_known: bool = field(default=True, compare=False)
+    """whether a mapping or the values say in which groups, and not a guess"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ class WeightBundle:
     """as in `Bundle`"""
     shape: tuple[int, ...] = ()
     """as in `probe.fused.Fusion`"""
+    is_known: bool = field(default=True, compare=False)
+    """as in `Bundle`"""
 
     @property
     def fusion(self) -> Fusion:
@@ -95,6 +99,8 @@ class View:
     """its canonical slot: what the partner calls it"""
     axes: tuple[int, ...] = ()
     """order of its stored axes in the canonical layout; empty when the class says it"""
+    confidence: float = 1.0
+    """below 1 where it is a guess"""
 
 
 @dataclass(frozen=True)
