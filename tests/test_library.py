@@ -53,6 +53,7 @@ TREES = {
     "megatron-core/mixtral, te": "mixtral-megatron-te",
     "megatron-core/deepseek-v3, te": "deepseek-v3-megatron-te",
     "megatron-core/mixtral, grouped": "mixtral-megatron-grouped",
+    "mindformers/megatron-llama, te": "llama-mindformers-megatron-te",
     "mindformers/llama, qkv_concat": "llama-mindformers-concat",
 }
 """by name, and by what a further tree is, the pair of models"""

@@ -203,6 +203,10 @@ OTHER_TREES = {
         "Megatron, Transformer Engine ⟷ transformers DeepSeek-V3", "megatron-deepseek-v3-te",
         _skeleton("megatron-core-deepseek-v3-te"), _skeleton("transformers-deepseek-v3"),
     ),
+    "llama-mindformers-megatron-te": _texts(
+        "Megatron, Transformer Engine ⟷ MindFormers Llama", "megatron-mindformers-te", _skeleton("megatron-core-llama-te"),
+        _skeleton("mindformers-llama", "mindspore"),
+    ),
     "mixtral-megatron-grouped": _texts(
         "Megatron, legacy grouped experts ⟷ transformers Mixtral", "megatron-mixtral-grouped",
         _skeleton("megatron-core-mixtral-grouped"), _skeleton("transformers-mixtral"),
