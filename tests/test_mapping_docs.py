@@ -144,6 +144,13 @@ def test_rows_in_another_order() -> None:
     ]  # fmt: skip
 
 
+def test_for_some_models_only() -> None:
+    b = net("L", "attn.o_proj", "attn.q_norm")
+    for more in ((), ("attn.q_layernorm", "x IdentityOp")):
+        found, pairs = paired("optional", net("L", "attn SelfAttention", "attn.linear_proj", *more), b)
+        assert pairs["attn.linear_proj"] == "attn.o_proj" and bool(found.ignored_a) is bool(more)
+
+
 def test_what_is_left_out() -> None:
     a, b = net("L", "rotary_emb", "up", "up.id Identity", "decoder.x"), net("L", "up")
     found, pairs = paired("ignore", a, b)
@@ -160,7 +167,9 @@ def test_every_example_is_tried_and_allowed_by_the_schema() -> None:
         "several_here",
         "parameters",
         "from",
+        "reshape",
         "rotary",
+        "optional",
         "ignore",
     }
     for text in BLOCKS.values():

@@ -55,6 +55,8 @@ class ParameterRule:
     transpose: bool = False
     permute: tuple[int, ...] = ()
     is_reversed: bool = False
+    reshape: bool = False
+    """its elements, in their order, are those of the target with its axes turned"""
     is_optional: bool = False
     """some of the models that the file is for do not have it"""
 
