@@ -118,7 +118,8 @@ def compare_command(
             Path(output).write_text(_rendered(result, style, top), encoding="utf-8")
         except OSError as error:
             raise _Failure(f"cannot write {output}: {error.strerror}") from error
-        click.echo(f"{result.verdict.value}; the report is in {text.harmless(output)}", err=True)
+        but = f" but for {', '.join(result.left_out)}" if result.left_out and result.verdict is Verdict.ALIGNED else ""
+        click.echo(f"{result.verdict.value}{but}; the report is in {text.harmless(output)}", err=True)
     sys.exit(_EXIT[result.verdict])
 
 

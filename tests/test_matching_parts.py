@@ -130,6 +130,22 @@ def test_numbers_of_several_of_this_side() -> None:
     }  # fmt: skip
 
 
+# Rows in another order
+
+
+@pytest.mark.parametrize(("here", "side"), [("interleaved", "A"), ("halves", "B")])
+def test_the_side_that_turns_neighbours_has_the_part(here: str, side: str) -> None:
+    a, b = tree({"": "Net", "wq": "L"}), tree({"": "Net", "q": "L"})
+    rules = {"Net": {"wq": {"to": "q", "rotary": {"heads": "n_heads", "here": here}}}}
+    for config in ({"n_heads": 2}, {"num_attention_heads": 2}):
+        known = with_parameters(a, {"wq.weight": (8, 3)}, config), with_parameters(b, {"q.weight": (8, 3)}, {})
+        found, other = matched(*known, rules), matched(*known[::-1], rules)
+        assert found.bundles == (Bundle(side, 1, (1,), 1, 2),)
+        assert other.bundles == (Bundle("AB"[side == "A"], 1, (1,), 1, 2),)
+        assert (found.only_a, found.only_b, found.warnings) == ((), (), ())
+    assert matched(a, b, rules).bundles[0].rotary == -1
+
+
 # How they lie: groups and sizes
 
 SHAPES_FUSED = {"attn.qkv.weight": (16, 4), "attn.qkv.bias": (16,), "attn.out.weight": (4, 8)}

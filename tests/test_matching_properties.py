@@ -42,7 +42,8 @@ def lines(draw: st.DrawFn) -> tuple[str, Any]:
     if draw(st.booleans()):
         targets: list[str] = [draw(PATHS) for _ in range(draw(st.sampled_from([1, 1, 2, 3])))]
     else:
-        key, targets = f"{key}.{{i}}", [f"{draw(PATHS)}.{draw(st.sampled_from(['{i}', 'b{i}']))}"]
+        numbers = ["{i}", "b{i}", "{i+1}", "{2*i}"]
+        key, targets = f"{key}.{draw(st.sampled_from(numbers))}", [f"{draw(PATHS)}.{draw(st.sampled_from(numbers))}"]
     return key, targets if len(set(targets)) > 1 and len(set(targets)) == len(targets) else targets[0]
 
 

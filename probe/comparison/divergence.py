@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from probe.comparison import vacuous
 from probe.comparison.bundles import join_parts
 from probe.comparison.events import ONE_SIDED, StepPairs
 from probe.comparison.flip import Flip, flip_of
@@ -15,6 +16,8 @@ from probe.comparison.flow import passes
 from probe.comparison.given import GivenTally, differing_batches
 from probe.comparison.guards import Guards
 from probe.comparison.guesses import MIN_CONFIDENCE, Guesses, other_calls, with_guesses
+from probe.comparison.hints import with_hints
+from probe.comparison.inside import give_their_inputs
 from probe.comparison.known_differences import KnownDifferences
 from probe.comparison.ladder import ladder
 from probe.comparison.ledger import State
@@ -75,6 +78,8 @@ class Comparison:
     """those of the warnings for which the verdict cannot be aligned"""
     flip: Flip | None = None
     """the smallest change of tolerance that changes the verdict"""
+    left_out: tuple[str, ...] = ()
+    """what was recorded and not compared, in a few words: the verdict says nothing of it"""
 
     @property
     def first_divergence(self) -> Divergence | None:
@@ -113,6 +118,7 @@ class Comparison:
             "coverage": self.coverage.as_json(),
             "only_a": list(self.only_a),
             "only_b": list(self.only_b),
+            "left_out": list(self.left_out),
             "inputs": self.inputs.as_json(),
             "warnings": list(self.warnings),
             "noise": self.noise,
@@ -240,8 +246,9 @@ class _Run:
         begins_a, begins_b = begins(self.a, step), begins(self.b, step_b)
         a = Side(self.a, step, matching.views_a, continues=begins_b and not begins_a)
         b = Side(self.b, step_b, matching.views_b, continues=begins_a and not begins_b)
-        join_parts(a, "A", matching)
-        join_parts(b, "B", matching)
+        for side, name in ((a, "A"), (b, "B")):
+            give_their_inputs(side, name, matching)
+            join_parts(side, name, matching)
         return StepPairs(a, b, matching)
 
     def _guard(self) -> list[int]:
@@ -325,9 +332,8 @@ class _Run:
                 "record the same steps on both sides, best from 0 on"
             )
             walk.findings.clear()
-        self.findings += map(
-            self.guesses.weighed, map(self.known.named, independent(sorted(walk.findings, key=cause_order)))
-        )
+        found = with_hints(pairs, independent(sorted(walk.findings, key=cause_order)))
+        self.findings += map(self.guesses.weighed, map(self.known.named, found))
         self.warnings += walk.warnings
         for text in walk.doubts:
             self._doubt(text)
@@ -354,7 +360,10 @@ class _Run:
             )
         if tally.nan and not self.findings:
             self._doubt(f"{tally.nan} NaN on both sides: what is computed from it cannot be judged")
-        self.warnings += tally.uncompared_weights()
+        self.warnings += [*tally.uncompared_weights(), *vacuous.notes(known)]
+        if not self.findings:
+            for text in vacuous.doubts(known, tally.roots, tally.groups):
+                self._doubt(text)
         infinite = [slot for slot in known if slot.metrics.status is Status.NONFINITE]
         if infinite and not self.findings:
             self._doubt(f"{infinite[0].path_a} has NaN or Inf on both sides, in other places")
@@ -368,6 +377,7 @@ class _Run:
             verdict, tuple(self.findings), coverage, tuple(dict.fromkeys(self.warnings)), self.noise.name, tuple(tally.slots),
             matching, str(self.a.path), str(self.b.path), tuple(tally.loose_a), tuple(tally.loose_b),
             self.given.inputs, tuple(dict.fromkeys(self.doubts)), flip_of(verdict, self.findings, tally.slots),
+            tuple(vacuous.left_out(coverage, tally.weights_left, min_coverage)),
         )  # fmt: skip
 
 

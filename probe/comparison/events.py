@@ -366,14 +366,6 @@ class StepPairs:
         free = event.role not in PARAMETER_ROLES and self._may_differ_in_layout(event.pair)
         return measure_pair(side, row, self.b, event.row_b, free_axes=free, factor=event.factor)
 
-    def is_lower_bound(self, event: Event) -> bool:
-        """Tell whether of an event's error it is only known that it is not smaller: there is no sketch to compare."""
-        metrics = event.metrics
-        return (
-            metrics is not None and metrics.estimated
-            and (self.a.sketch(event.row_a) is None or self.b.sketch(event.row_b) is None)
-        )  # fmt: skip
-
     def _may_differ_in_layout(self, pair: int) -> bool:
         """Tell whether axes may stand in another order: not where both sides run the same class under the same name."""
         modules = self.matching.pairs[pair]

@@ -99,11 +99,8 @@ class ForwardWalk(BufferWalk):
 
     def _charge_all_weights(self, found: list[Event], judged: int) -> None:
         text = f"{len(found)} of {judged} parameters differ {self._when}"
-        hint = (
-            self._moved(found)
-            or self._not_recorded
-            or "the two runs do not start from the same weights: load or convert one side's into the other"
-        )
+        other = "the two runs do not start from the same weights: load or convert one side's into the other"
+        hint = self._moved(found) or self._not_recorded or other
         self._add(Phase.INIT, Kind.INIT, found[0], None, tolerance.INIT, (text,), hint=hint, root=True)
 
     @property
@@ -156,14 +153,6 @@ class ForwardWalk(BufferWalk):
             error = math.sqrt(sum(error**2 for error, _, _ in parts)) / total if total else 0.0
             self.state.parameters[pair] = level = Level()
             level.add(gain * error, max(u for *_, u in parts))
-
-    def _note_missing(self, event: Event) -> None:
-        side, row, slot = (
-            (self.pairs.a, event.row_a, event.slot_a) if event.row_a >= 0 else (self.pairs.b, event.row_b, event.slot_b)
-        )
-        is_needed = self._are_alike(event.pair) and not self._stands_elsewhere(event)
-        if is_needed and side.columns["norm"][row] > 0:
-            self._missing[event.pair] = (slot, "A" if event.row_a >= 0 else "B")
 
     def _form_mismatch(self, event: Event) -> None:
         """A parameter has another shape, or integers where the other side has floats."""
@@ -310,6 +299,8 @@ class ForwardWalk(BufferWalk):
                 self._charge_input(node, event, tolerance.FORWARD)
             else:
                 self._charge_output(node, event)
+        elif event.role is Role.OUTPUT and not context.tainted:
+            self._charge_dtype(node, event, sources)
         self._take_in(node, event, context, wrong)
 
     def _has_other_axes(self, node: Node, event: Event) -> bool:
@@ -331,8 +322,8 @@ class ForwardWalk(BufferWalk):
         own_u = self.u(event)
         error = event.metrics.rel_l2 if own_u or context.u or node.autocast else math.sqrt(event.metrics.rel_l2)
         excess = self.noise.excess(event, error) if own_u else error
-        if event.role is Role.OUTPUT and self.pairs.is_lower_bound(event):
-            error, excess = max(error, self._context(node).error), max(excess, self._context(node).excess)
+        if event.metrics.is_lower_bound:  # no less than what its own sources explain
+            error, excess = max(error, context.error), max(excess, context.excess)
         self._context(node).add(error, own_u, excess)
         if event.role is Role.INPUT:
             self._with_inputs.add(node)

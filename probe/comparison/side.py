@@ -58,6 +58,8 @@ class Metrics:
     mean_abs: float = math.nan
     estimated: bool = False
     """from sketches or statistics, not from values"""
+    is_lower_bound: bool = False
+    """the error is not smaller, which is all that is known: there are no two sketches that can be compared"""
     reason: str = ""
     """why it is not comparable"""
 
@@ -134,6 +136,7 @@ class Side:
         self._config = RecordConfig.from_recording(reader.info.config)
         self._task = reader.info.config.get("task")
         self._is_aborted = any(row["state"] == StepState.ABORTED for row in reader.steps if row["step"] == step)
+        self._views = views
         self.names = Names(reader, views or {})
         self.hidden: set[int] = set()
         """rows of parts: one of `combined` stands for them"""
@@ -207,6 +210,12 @@ class Side:
             for group in self.reader.groups_of(self.step)
             for number in group.parameters
         }
+
+    @functools.cached_property
+    def earlier(self) -> Side | None:
+        """The step before, where it was recorded."""
+        before = self.step - 1
+        return Side(self.reader, before, self._views) if before in recorded_steps(self.reader) else None
 
     @property
     def first_call(self) -> int:

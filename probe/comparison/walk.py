@@ -12,7 +12,7 @@ import math
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from probe.comparison import tolerance
+from probe.comparison import causes, tolerance
 from probe.comparison.events import Event, Node, Rows
 from probe.comparison.flow import Flow, Use
 from probe.comparison.forward import ForwardWalk
@@ -83,7 +83,7 @@ class StepWalk(ForwardWalk):
         refs = self.root_refs() if node is None else self.refs(node.pair, node, *slots)
         finding = Divergence(
             phase, event.role, Kind.INTRODUCED, self._confidence(event, None), *refs, event.metrics,
-            tolerance.BACKWARD.limit(self.u(event), 0.0), facts, meaning,
+            tolerance.BACKWARD.limit(self.u(event), 0.0), facts, meaning, event=event,
         )  # fmt: skip
         self.scaling = factor, finding
 
@@ -119,7 +119,7 @@ class StepWalk(ForwardWalk):
             self._charge_gradient(node, event)
         own = Level()
         own.add(metrics.rel_l2, self.u(event), self.noise.excess(event, metrics.rel_l2))
-        if self.pairs.is_lower_bound(event):
+        if metrics.is_lower_bound:
             own.add(sources.error, 0.0, sources.excess)
         self._backward.setdefault(node.parent, Level()).merge(own)
         if node.parent is not None:
@@ -178,8 +178,12 @@ class StepWalk(ForwardWalk):
         assert event.metrics is not None
         kind = kind_of_finding(event.metrics)
         hint = scale_hint(event.metrics, "a factor in backward")
+        text = causes.born(self.pairs, node, event)
+        born = (text,) if text else ()
         if event.role is Role.GRAD_INPUT:
-            facts = ("the gradient of its output agrees", f"what it passes back to its input {event.slot_a} differs")
+            facts = (
+                "the gradient of its output agrees", f"what it passes back to its input {event.slot_a} differs", *born,
+            )  # fmt: skip
             self._add(Phase.BACKWARD, kind, event, node.pair, tolerance.BACKWARD, facts, node=node,
                       hint=hint or "look at this module's backward, and at custom autograd functions in it")  # fmt: skip
             return
@@ -191,7 +195,7 @@ class StepWalk(ForwardWalk):
                     f"(rel {event.metrics.rel_l2:.1e}), and the outputs were not compared: record the phase forward too"
                 )
                 return
-            facts = ("the model's outputs agree", "the gradient that comes back to them differs")
+            facts = ("the model's outputs agree", "the gradient that comes back to them differs", *born)
             self._add(Phase.LOSS, kind, event, node.pair, tolerance.BACKWARD, facts, node=node,
                       hint=hint or "look at the loss function and at the loss scale")  # fmt: skip
             return
@@ -199,6 +203,7 @@ class StepWalk(ForwardWalk):
         facts = (
             f"the gradient of {self._path_a(node.pair)}'s {what} {event.slot_a} differs",
             "what every module passes back before it agrees",
+            *born,
         )
         self._add(Phase.BACKWARD, kind, event, place.pair, tolerance.BACKWARD, facts, node=place,
                   hint=hint or "look at the backward of this module's own code")  # fmt: skip
@@ -257,10 +262,11 @@ class StepWalk(ForwardWalk):
             return self.settle(event, math.nan, False)
         pairs = owners.get((event.pair, event.slot_a), [event.pair])
         own = max(metrics.norm_a, metrics.norm_b)
-        self.state.gradients[event.pair, event.slot_a] = metrics.rel_l2
+        sources = self._sources_of_gradient(pairs)
+        known = max(metrics.rel_l2, sources.error) if metrics.is_lower_bound else metrics.rel_l2
+        self.state.gradients[event.pair, event.slot_a] = known
         scale = max(own, math.hypot(*map(self._norm_that_arrived, pairs)))
         error = metrics.rel_l2 * own / scale if scale and own else metrics.rel_l2
-        sources = self._sources_of_gradient(pairs)
         u = max(self.u(event), sources.u, 0.0 if self._arrived else self._coarsest)
         weights = floor = rounding = 0.0
         if not self._arrived:
@@ -352,7 +358,8 @@ class StepWalk(ForwardWalk):
             assert event.metrics is not None
             frozen = without_gradient(self.pairs, event)
             kind = Kind.MISSING if frozen else kind_of_finding(event.metrics)
-            self._add(Phase.GRADIENT, kind, event, event.pair, tolerance.GRADIENT, (text,),
+            told = causes.born(self.pairs, None, event)
+            self._add(Phase.GRADIENT, kind, event, event.pair, tolerance.GRADIENT, (text, told) if told else (text,),
                       hint=frozen or self._zero_rows(event) or scale_hint(event.metrics) or hint)  # fmt: skip
 
     def _zero_rows(self, event: Event) -> str:

@@ -279,14 +279,14 @@ def _renamed(tree: Tree, mapping: LayerMapping) -> list[str]:
     found: list[tuple[str, ...]] = []
     for index, (start, key) in enumerate(ways(tree, SectionIndex(mapping, tree))):
         name = tree.name(index)
-        own = key.targets[0] if key else () if start < 0 or tree.wrapped(start) == name else (name,)
+        own = key.targets[0] if key and key.targets else () if start < 0 or tree.wrapped(start) == name else (name,)
         found.append((*found[start], *own) if start >= 0 else ())
     return [".".join(names) for names in found]
 
 
 def _check_needs_one(known: Structure, mapping: LayerMapping) -> None:
     """Refuse a mapping that says more than what modules are called: how weights lie takes the sizes of both sides."""
-    more = [rule for rule in mapping.rules if len(rule.targets) > 1 or rule.transpose or rule.permute]
+    more = [rule for rule in mapping.rules if len(rule.targets) > 1 or rule.transpose or rule.permute or rule.rotary]
     first = next(iter([*more, *mapping.parameter_rules()]), None)
     if first is not None:
         raise ConversionError(

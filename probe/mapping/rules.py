@@ -30,6 +30,16 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class Rotary:
+    """What rotary embeddings turn together lies in another order on the other side."""
+
+    heads: int | str
+    """how many; a text is a key of the recorded ``model_config``"""
+    is_interleaved: bool
+    """here neighbours are turned together, there the two halves of a head; or the other way round"""
+
+
+@dataclass(frozen=True, slots=True)
 class ParameterRule:
     """What a parameter of the source is: renamed, turned, or made of several.
 
@@ -45,6 +55,8 @@ class ParameterRule:
     transpose: bool = False
     permute: tuple[int, ...] = ()
     is_reversed: bool = False
+    is_optional: bool = False
+    """some of the models that the file is for do not have it"""
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -78,6 +90,9 @@ class Rule:
     permute: tuple[int, ...] = ()
     params: tuple[ParameterRule, ...] = ()
     is_reversed: bool = False
+    rotary: Rotary | None = None
+    is_optional: bool = False
+    """as in `ParameterRule`"""
 
     @property
     def keys(self) -> tuple[Names, ...]:
@@ -112,6 +127,8 @@ class Section:
     """empty where any class is meant"""
     path: PathPattern | None = None
     """None where any path is meant"""
+    is_optional: bool = False
+    """as in `ParameterRule`"""
 
     @property
     def rank(self) -> tuple[bool, int, bool]:
@@ -127,6 +144,8 @@ class Ignored:
     path: PathPattern
     class_name: str = ""
     line: int = 0
+    is_optional: bool = False
+    """as in `ParameterRule`"""
 
 
 @dataclass(frozen=True)

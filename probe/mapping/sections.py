@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from probe.errors import MappingError
-from probe.mapping.patterns import ANY, ONE, Names, binds, filled
+from probe.mapping.patterns import ANY, ONE, Names, any_number, binds, counts, filled
 from probe.mapping.rules import LayerMapping, ParameterRule, PathPattern, Rule, Section
 from probe.tree import Tree
 
@@ -21,6 +21,7 @@ class Found:
 
     rule: Rule
     targets: tuple[Names, ...]
+    """empty where the rule is for other numbers of a list only, as ``h.{2*i}``: what is left has no partner"""
     key: int = 0
     """which of the rule's keys it is"""
 
@@ -97,6 +98,17 @@ class RuleSet:
         for bucket in self._by_first.values():
             bucket.sort(key=lambda entry: entry[0], reverse=True)
         self.params = self._params(sections)
+        self._counting = [
+            (rule, any_number(key))
+            for section in sections
+            for rule in section.rules
+            for key in rule.keys
+            if counts(key)
+        ]
+
+    def claiming(self, tree: Tree, here: int, names: Names) -> Rule | None:
+        """Return a rule that is for some numbers only of what names lead to, whichever number it is there."""
+        return next((rule for rule, key in self._counting if consumed(tree, here, names, key) is not None), None)
 
     def find(self, tree: Tree, here: int, names: Names) -> Found | None:
         """Return the rule whose key leads from a module to the one that the names lead to."""
@@ -186,7 +198,7 @@ def ways(tree: Tree, sections: SectionIndex) -> Iterator[tuple[int, Found | None
     stops: list[tuple[int, ...]] = []
     depths: list[int] = []
     for index, module in enumerate(tree.modules):
-        before, start, found = (), -1, None
+        before, start, found, claiming = (), -1, None, None
         depths.append(0)
         if module.parent >= 0:
             before, start = stops[module.parent], module.parent
@@ -194,10 +206,14 @@ def ways(tree: Tree, sections: SectionIndex) -> Iterator[tuple[int, Found | None
             for number, stop in enumerate(before):
                 rules = sections.rules(stop)
                 if rules is not None and depths[index] - depths[stop] <= rules.longest:
-                    found = rules.find(tree, stop, _names(tree, stop, index))
+                    names = _names(tree, stop, index)
+                    found = rules.find(tree, stop, names)
+                    claiming = claiming or rules.claiming(tree, stop, names)
                 if found is not None:
                     before, start = before[: number + 1], stop
                     break
+            if found is None and claiming is not None:
+                found = Found(claiming, ())
         stops.append((*before, index) if sections.rules(index) is not None else before)
         yield start, found
 
@@ -236,7 +252,15 @@ def _rank(source: Names, section: Section) -> tuple[int, ...]:
 def _said(found: Found) -> tuple[object, ...]:
     rule = found.rule
     more = (rule.targets, found.key) if rule.is_reversed else ()
-    return found.targets, rule.split, rule.transpose, rule.permute, tuple(map(_of_parameter, rule.params)), more
+    return (
+        found.targets,
+        rule.split,
+        rule.transpose,
+        rule.permute,
+        rule.rotary,
+        tuple(map(_of_parameter, rule.params)),
+        more,
+    )
 
 
 def _of_parameter(rule: ParameterRule) -> tuple[object, ...]:

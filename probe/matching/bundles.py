@@ -8,7 +8,7 @@ from typing import NoReturn
 from probe.errors import MappingError
 from probe.mapping import LayerMapping, ParameterRule, Rule
 from probe.mapping.patterns import Names, binds, filled, places
-from probe.mapping.rules import written
+from probe.mapping.rules import Rotary, written
 from probe.mapping.sections import SectionIndex
 from probe.matching.known import Known, canonical_shape
 from probe.matching.result import Bundle, Place, View, WeightBundle
@@ -52,6 +52,8 @@ class Bundles:
                 self._bundle(parts[0], members, rule)
             elif len(parts) > 1:
                 self._bundle(index, parts, rule)
+            elif rule.rotary is not None:
+                self._reorder(index, parts[0], rule, rule.rotary)
             if rule.transpose or rule.permute:
                 self._turn_all(parts[0] if members else index, rule)
         for each in params.values():
@@ -68,6 +70,18 @@ class Bundles:
                 axes = _order(rule, len(whole.shape)) if rule.transpose or rule.permute else ()
                 self._check_sizes(rule, ((index, whole.slot), whole), [found], groups, (whole_side, parts_side), axes)
 
+    def _reorder(self, here: int, there: int, rule: Rule, rotary: Rotary) -> None:
+        """Take up that rows lie in another order: the module in which neighbours are turned together is the part."""
+        heads = self._number(rule, "heads", rotary.heads) or -1
+        whole, part, side = (there, here, "AB"[self.side == "A"]) if rotary.is_interleaved else (here, there, self.side)
+        self.bundles.append(Bundle(side, whole, (part,), 1, heads))
+        axes = _order(rule, 2) if rule.transpose or rule.permute else ()
+        for parameter in self.source.slots.get(here, {}).values():
+            shape = canonical_shape(parameter, axes if len(parameter.shape) == 2 else ())
+            if heads > 0 and shape and shape[0] % (2 * heads):
+                name = self._path(self.source, (here, parameter.slot))
+                self._fail(rule, f"{name} has {shape[0]} rows, which {heads} heads of two halves do not divide")
+
     def _sides(self, rule: Rule | ParameterRule) -> tuple[Known, Known, str, dict[Place, View]]:
         """Return the side of the whole, that of the parts, the letter of the latter, and the views of the former."""
         if rule.is_reversed:
@@ -76,19 +90,22 @@ class Bundles:
 
     def _groups(self, rule: Rule | ParameterRule) -> int:
         """Return in how many groups parts lie, 0 where no configuration was handed over that says it."""
-        key = rule.split.groups
+        return self._number(rule, "groups", rule.split.groups)
+
+    def _number(self, rule: Rule | ParameterRule, what: str, key: int | str) -> int:
+        """Return a number that a rule says, or names; 0 where no configuration was handed over that says it."""
         if isinstance(key, int):
             return key
         for known in (self.source, self.target):
             try:
                 number = known.number(key)
             except ValueError as error:
-                self._fail(rule, f"groups: {key}: {error}")
+                self._fail(rule, f"{what}: {key}: {error}")
             if number is not None:
                 return number
         if self.source.config is None and self.target.config is None:
             return 0
-        self._fail(rule, f"groups: neither recording's model_config has {key}: write the number, or another key")
+        self._fail(rule, f"{what}: neither recording's model_config has {key}: write the number, or another key")
 
     def _turn_all(self, index: int, rule: Rule) -> None:
         whole, _, _, views = self._sides(rule)

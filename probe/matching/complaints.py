@@ -31,8 +31,8 @@ def complaints(walk: Walk, bundles: Bundles, other: SectionIndex, source: str, u
     """
     found = _Complaints(walk, bundles, other, source)
     keys = [text for section in walk.mapping.sections for text in found.of_section(section)]
-    missing = [found.of_missing(rule) for rule in walk.mapping.rules if rule in walk.missed]
-    parameters = [found.of_parameter(rule, *place) for rule, place in bundles.missing.items()]
+    missing = [found.of_missing(rule) for rule in walk.mapping.rules if rule in walk.missed and not rule.is_optional]
+    parameters = [found.of_parameter(rule, *place) for rule, place in bundles.missing.items() if not rule.is_optional]
     ignored = [f"the mapping's {text} fits nothing on either side" for text in unused]
     return [*keys, *ignored, *missing, *parameters]
 
@@ -46,9 +46,12 @@ class _Complaints:
         """Yield what is wrong with the keys of a section."""
         has_keys = section.rules or section.params
         if has_keys and not self.members[section.name]:
-            yield f"the mapping's line {section.line}: {section.name}: {self._no_such_module(section)}"
+            if not section.is_optional:
+                yield f"the mapping's line {section.line}: {section.name}: {self._no_such_module(section)}"
             return
         for rule in section.rules:
+            if rule.is_optional:
+                continue
             lacking = self.walk.lacking.get(rule)
             if lacking is not None and rule not in self.walk.missed:
                 near = nearest_path(self.walk.source, [lacking[0]], lacking[1])
@@ -57,7 +60,7 @@ class _Complaints:
             elif rule not in self.walk.resolved and rule not in self.walk.missed:
                 yield f"the mapping's {rule} {self._unused(rule)}"
         for param in [*section.params, *(param for rule in section.rules for param in rule.params)]:
-            if param not in self.bundles.used and param not in self.bundles.missing:
+            if not (param.is_optional or param in self.bundles.used or param in self.bundles.missing):
                 yield f"the mapping's {param} {self._unused_parameter(section, param)}"
 
     def _no_such_module(self, section: Section) -> str:

@@ -30,7 +30,11 @@ class Ignoring:
     def unused(self) -> list[str]:
         """Lines that fit nothing."""
         listed = enumerate(self.mapping.ignored)
-        return [f"line {each.line}: ignore: {each.name}" for n, each in listed if n not in self._used]
+        return [
+            f"line {each.line}: ignore: {each.name}"
+            for n, each in listed
+            if n not in self._used and not each.is_optional
+        ]
 
     def ignored(self, places: Mapping[int, Place]) -> tuple[frozenset[int], frozenset[int]]:
         """Return the modules that are left out of the source, and of the target."""

@@ -117,6 +117,8 @@ class Walk:
 
     def _by_rule(self, index: int, start: int, found: Found) -> _Step:
         rule, begin = found.rule, self._steps[start]
+        if not found.targets:
+            return _Step(None, Reason.MAPPED, ended=index)
         if begin.there is None:
             self.blocked.setdefault(rule, Miss(start, -1, ended=begin.ended))
             return _Step(None, Reason.MAPPED, rule, begin.ended)

@@ -40,6 +40,8 @@ def render(comparison: Comparison, top: int = 5) -> Text:
     """
     out = Text()
     out.append(comparison.verdict.value.upper(), style=_STYLE[comparison.verdict])
+    if comparison.verdict is Verdict.ALIGNED and comparison.left_out:
+        out.append(f" but for what was not compared: {', '.join(comparison.left_out)}", style="bold yellow")
     out.append(f"  A {_file(comparison.path_a)}  B {_file(comparison.path_b)}\n\n")
     first = comparison.first_divergence
     if first is not None and comparison.verdict is Verdict.DIVERGED:
@@ -129,7 +131,7 @@ def _numbers(divergence: Divergence) -> str:
     metrics, limit = divergence.metrics, divergence.limit
     if metrics is None or not metrics.is_known:
         return ""
-    about = "≈" if metrics.estimated else ""
+    about = "≥" if metrics.is_lower_bound else "≈" if metrics.estimated else ""
     error = metrics.rel_l2 if math.isnan(divergence.error) else divergence.error
     parts = [f"rel {about}{metrics.rel_l2:.1e}"]
     if not _alike(error, metrics.rel_l2):
@@ -164,7 +166,7 @@ def _others(out: Text, others: tuple[Divergence, ...], top: int) -> None:
         slot = f"  {divergence.role.label} {plain(ref.slot)}" if ref.slot else ""
         out.append(f"  {divergence.phase.label:<8}  ")
         out.append(_path(ref), style="cyan")
-        out.append(f"{slot}{size}\n")
+        out.append(f"{slot}{size}  confidence {divergence.confidence:.2f}\n")
     out.append("\n")
 
 

@@ -232,12 +232,14 @@ def test_a_plain_weight_where_groups_are_expected(pair: Pair) -> None:
     first = found.first_divergence
     assert first is not None and found.verdict is Verdict.DIVERGED
     if pair.task == "tensor":
-        letter = "B" if pair.is_apart_first else "A"
         assert (first.phase, first.a[0].slot) == (Phase.INIT, "weight")
-        assert (
-            f"{letter}'s layers.0.attn.qkv.weight holds q, k, v one after the other, where q, k, v in 2 groups was "
-            "expected (verified"
-        ) in first.hint
+        plainly = "q, k, v one after the other, where q, k, v in 2 groups was expected (verified"
+        if pair.is_apart_first:
+            assert first.hint.startswith(f"B's layers.0.attn.qkv.weight holds {plainly}")
+        else:  # A is trusted: B is blamed
+            taken = "B's q, k and v were taken out of A's layers.0.attn.qkv.weight as if it held"
+            assert first.hint.startswith(f"{taken} {plainly}")
+            assert "look at how B's weights are loaded or converted" in first.hint
     else:
         assert first.phase is Phase.FORWARD and first.path in ("layers.0.attn", "layers.0.attn.o")
         letter = "B" if pair.is_apart_first else "A"
