@@ -76,8 +76,8 @@ def _watched(run: PortRun) -> list[tuple[str, tuple[Any, ...]]]:
 
         def watch(forward: Callable[..., Any], *args: Any, path: str = path) -> Any:
             found = forward(*args)
-            if run.captured is not None:
-                run.captured.append((path, args))
+            if run.captured is not None and not getattr(forward, "keywords", None):
+                run.captured.append((path, args))  # a call by keywords is not made again: its callers and children are
             return found
 
         run.around(path, watch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ class PortRun:
         """Put ``function(forward, *args)`` in the place of what a module computes."""
         module = self.at(path)
         forward = getattr(module, self.forward_name)
-        setattr(module, self.forward_name, lambda *args: function(forward, *args))
+        setattr(module, self.forward_name, lambda *args, **kwargs: function(partial(forward, **kwargs), *args))
 
     def on_output(self, path: str, change: Callable[[Any], Any]) -> None:
         """Change a module's output, or the first one of several."""
