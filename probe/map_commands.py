@@ -150,11 +150,14 @@ def _lines(found: Matching, covered: Coverage, files: Sequence[str]) -> Iterator
         ("modules", *covered.modules),
         *((reason, count, count) for reason, count in sorted(covered.paired.items())),
         ("further parts of one", *covered.further),
+        *([("by weights alone", *covered.by_weights)] if any(covered.by_weights) else []),
         ("ignored", *covered.ignored),
         ("left", left_a, left_b),
     ]
     for name, in_a, in_b in rows:
         yield f"  {name:20} {in_a:>7} {in_b:>7}"
+    yield from _listed("In A, compared by weights alone: what they return has no counterpart", covered.weights_a)
+    yield from _listed("In B, compared by weights alone: what they return has no counterpart", covered.weights_b)
     yield from _listed("Only in A", covered.only_a)
     yield from _listed("Only in B", covered.only_b)
     if found.warnings:

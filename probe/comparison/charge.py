@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from fnmatch import fnmatchcase
 
-from probe.comparison import tolerance
+from probe.comparison import causes, tolerance
 from probe.comparison.events import Event, Loose, Node, Rows
 from probe.comparison.given import ran_before
 from probe.comparison.ledger import Ledger, kind_of_finding, scale_hint
@@ -15,6 +15,7 @@ from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.tolerance import Level, Rule
 from probe.matching import Reason
 from probe.records import Phase, Role
+from probe.statistics import unit_roundoff
 
 SAME_BATCH = "feed both sides the same batch before looking at anything else"
 _SETTINGS = {
@@ -137,7 +138,7 @@ class Charger(Ledger):
         top, slots = given
         facts = (f"{self._path_a(node.pair)} is handed what the model was given, and that differs",)
         self._append(Divergence(Phase.FORWARD, event.role, Kind.INPUTS, 0.95, *self.refs(top.pair, top, *slots),
-                                event.metrics, rule.limit(self.u(event), 0.0), facts, SAME_BATCH))  # fmt: skip
+                                event.metrics, rule.limit(self.u(event), 0.0), facts, SAME_BATCH, event=event))  # fmt: skip
         return True
 
     def _given_to_the_model(self, node: Node, event: Event) -> tuple[Node, tuple[str, str]] | None:
@@ -200,8 +201,23 @@ class Charger(Ledger):
         if self._charge_loose(node, event, node.end, node.end_b, tolerance.FORWARD):
             return
         facts, hint = self._about_output(node, event)
-        self._add(Phase.FORWARD, kind_of_finding(event.metrics), event, node.pair, tolerance.FORWARD, facts, node=node,
-                  hint=hint or _settings_hint(self._class_a(self._module_a(node))))  # fmt: skip
+        dropout, dtype = causes.dropout(self.pairs, node), causes.changed_dtype(self.pairs, node, event)
+        kind = Kind.DTYPE if dtype else kind_of_finding(event.metrics)
+        told = tuple(text for text in (dropout, dtype, causes.born(self.pairs, node, event)) if text)
+        self._add(Phase.FORWARD, kind, event, node.pair, tolerance.FORWARD, (*facts, *told), node=node,
+                  hint=hint or _settings_hint(self._class_a(self._module_a(node))), is_apart=bool(dropout))  # fmt: skip
+
+    def _charge_dtype(self, node: Node, event: Event, sources: float) -> None:
+        """Charge a call that returns another dtype of the same, where that is more than the finer dtype would round."""
+        dtypes = {side.dtypes[row] for side, row in ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))}
+        fine = min(map(unit_roundoff, dtypes))
+        assert event.metrics is not None
+        if len(dtypes) == 1 or event.metrics.rel_l2 <= tolerance.FORWARD.limit(fine, sources):
+            return
+        text = causes.changed_dtype(self.pairs, node, event)
+        if text:
+            self._add(Phase.FORWARD, Kind.DTYPE, event, node.pair, tolerance.FORWARD, (self._agreement(node), text),
+                      node=node, hint="look at casts, autocast and the precision that this module is set to")  # fmt: skip
 
     def _code_hint(self, between: list[Loose]) -> str:
         """Return what to look at where a module's own code is blamed, with the calls in it that were not compared."""

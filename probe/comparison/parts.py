@@ -61,7 +61,7 @@ def joint(pairs: StepPairs, event: Event) -> Joint | None:
         (pairs.b, event.row_b, modules.b, event.slot_b, pairs.a, event.row_a, "B"),
     ):
         combined = side.combined.get(row)
-        if isinstance(combined, Fused) and sum(map(len, combined.pieces)) > 1:
+        if isinstance(combined, Fused) and (sum(map(len, combined.pieces)) > 1 or combined.fusion.rotary):
             places = side.parts.get((module, slot.partition(".")[0])) if event.role in PARAMETER_ROLES else None
             places = places or side.parts.get((module, ""), ())
             return Joint(event, side, row, whole, whole_row, letter, places, combined.fusion, combined.pieces)
@@ -71,7 +71,7 @@ def joint(pairs: StepPairs, event: Event) -> Joint | None:
 def facts(pairs: StepPairs, event: Event, limit: float) -> Iterator[str]:
     """Yield what is known of the parts of an event that is a finding: which of them differ."""
     found = joint(pairs, event)
-    if found is None or event.is_one_sided:
+    if found is None or event.is_one_sided or found.fusion.rotary:
         return
     lacking = found.lacking
     if lacking:
@@ -152,6 +152,9 @@ def _unseen(pairs: StepPairs, node: Node, is_meant: Callable[[str], bool]) -> It
                 names = labels([side.reader.modules[part].path for part, _ in places])
                 path = whole.reader.modules[other].path
                 yield f"in which order {_joined(names)} lie in {letter}'s {path} was not compared: record with task='tensor'"
+            elif owner == module and not slot and is_meant(slot):
+                path = whole.reader.modules[other].path
+                yield f"in which order the rows of each head lie in {letter}'s {path} was not compared: record with task='tensor'"
 
 
 def other_order(pairs: StepPairs, event: Event, limit: float) -> str:
@@ -163,6 +166,8 @@ def other_order(pairs: StepPairs, event: Event, limit: float) -> str:
     if values is None or values[0].shape != found.parts.shapes[found.row]:
         return ""
     whole, parts = values
+    if found.fusion.rotary:
+        return _unturned(found, whole, parts[0][0], limit)
     order, groups = next(_fitting(whole, parts, found.fusion, limit), ((), 0))
     if not order:
         return ""
@@ -182,6 +187,20 @@ def other_order(pairs: StepPairs, event: Event, limit: float) -> str:
     return (
         f"{whole_name} holds {actual}, where {expected} was expected (verified: so they agree): look at how this weight is "
         f"loaded or converted; if the model reads it so, {split}"
+    )
+
+
+def _unturned(found: Joint, whole: np.ndarray, part: np.ndarray, limit: float) -> str:
+    """Say that rows which a mapping takes for reordered are not."""
+    if _error(part, whole) > limit:
+        return ""
+    paths = [side.reader.modules[side.columns["module"][row]].path for side, row in (
+        (found.whole, found.whole_row), (found.parts, found.row))]  # fmt: skip
+    letters = "AB" if found.letter == "B" else "BA"
+    return (
+        f"the rows of each head lie in {letters[0]}'s {paths[0]} as in {letters[1]}'s {paths[1]}, where those of the two halves "
+        "against neighbours were expected (verified: so they agree): look at how this weight is loaded or converted; if both "
+        "models turn alike, it is the mapping's rotary that is wrong"
     )
 
 

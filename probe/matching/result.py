@@ -6,6 +6,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from probe.fused import Fusion
+
 Place = tuple[int, str]
 """(module, slot) of a parameter"""
 
@@ -53,6 +55,8 @@ class Bundle:
     """in the order in which they lie there"""
     groups: int = 1
     """the parts lie in so many equal groups, each of which holds an equal share of every part"""
+    rotary: int = 0
+    """as in `probe.fused.Fusion`; −1 where no configuration was handed over that says it"""
     is_known: bool = field(default=True, compare=False)
     """whether a mapping or the values say in which groups, and not a guess"""
 
@@ -74,8 +78,17 @@ class WeightBundle:
     """as in `Bundle`"""
     stacked: bool = False
     """the whole has a first axis that the parts do not have"""
+    rotary: int = 0
+    """as in `Bundle`"""
+    shape: tuple[int, ...] = ()
+    """as in `probe.fused.Fusion`"""
     is_known: bool = field(default=True, compare=False)
     """as in `Bundle`"""
+
+    @property
+    def fusion(self) -> Fusion:
+        """How the parts lie in the whole."""
+        return Fusion(self.axis, self.groups, self.stacked, self.rotary, self.shape)
 
 
 @dataclass(frozen=True, slots=True)

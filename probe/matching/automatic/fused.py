@@ -46,7 +46,9 @@ def keep_fused(found: Found, fused: Fused, confidence: float) -> None:
         found.weight_bundles += _weight_bundles(mine, theirs, fused, groups, is_known)
         parts = fused.parts
     else:
-        found.bundles.append(Bundle(fused.side, fused.whole, fused.parts, groups, is_known or len(fused.parts) < 2))
+        found.bundles.append(
+            Bundle(fused.side, fused.whole, fused.parts, groups, is_known=is_known or len(fused.parts) < 2)
+        )
         first = fused.parts[0]
         pair = (first, fused.whole) if fused.side == "A" else (fused.whole, first)
         found.pair(*pair, reason, sure)
