@@ -191,7 +191,7 @@ class _Measured(Noise):
 
     def __init__(self, runs: Sequence[OtherRun]) -> None:
         self.runs = runs
-        self._widest = 0.0
+        self._widest, self._differs = 0.0, False
 
     def _sides(self, pairs: StepPairs) -> list[tuple[Side, dict[int, int]]]:
         found = []
@@ -203,7 +203,16 @@ class _Measured(Noise):
                 found.append((side, rows))
         return found
 
+    def _floors(self, pairs: StepPairs, sides: Sequence[tuple[Side, dict[int, int]]]) -> Floors:
+        floors = Floors(pairs, sides)
+        self._widest = max(self._widest, floors.width())
+        self._differs = self._differs or floors.differs
+        return floors
+
     def warnings(self) -> Iterable[str]:
+        if not self._differs:
+            names = ", ".join(run.name for run in self.runs)
+            yield f"{self.runs[0].option}: {names} equals A in all that it has of it, and says nothing of noise"
         for run in self.runs:
             if run.missing_steps:
                 numbers = ", ".join(map(str, run.missing_steps[:5]))
@@ -230,8 +239,7 @@ class FurtherRuns(_Measured):
         sides = self._sides(pairs)
         if not sides:
             return StepNoise()
-        floors = Floors(pairs, sides)
-        self._widest = max(self._widest, floors.width())
+        floors = self._floors(pairs, sides)
         return _FurtherRunsStep(pairs, floors)
 
 
@@ -247,6 +255,5 @@ class Reference(_Measured):
         sides = self._sides(pairs)
         if not sides:
             return StepNoise()
-        floors = Floors(pairs, sides)
-        self._widest = max(self._widest, floors.width())
+        floors = self._floors(pairs, sides)
         return _ReferenceStep(pairs, floors, *sides[0])

@@ -260,7 +260,7 @@ class UpdateJudge:
             given = Level()
             given.add(error, 0.0)
             held = self.walk.noise.held(event, metrics.rel_l2, tolerance.STATE, self.walk.u(event), given)
-            held = replace(held, limit=held.limit + self._rounding)
+            held = held.widened(held.limit + self._rounding)
             limit = held.limit
             wrong = metrics.is_known and error <= tolerance.UPDATE_ERROR_LIMIT and held.is_wrong
             self.state.optimizer[event.pair, event.slot_a] = metrics.rel_l2 if metrics.is_known else 1.0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from probe.comparison import tolerance
@@ -105,7 +104,7 @@ class StepWalk(ForwardWalk):
             sources.merge(self._passed_back.get(digest, Level()))
         u = max(self.u(event), sources.u)
         held = self.noise.held(event, metrics.rel_l2, tolerance.BACKWARD, u, sources)
-        held = replace(held, limit=max(held.limit, self._limit_at_a_kink(node, event)))
+        held = held.widened(self._limit_at_a_kink(node, event))
         wrong = self.settle(
             event, held.limit, held.is_wrong and not sources.tainted, sources.error, error=held.error, held=held
         )

@@ -8,6 +8,7 @@ from typing import TypeVar
 import yaml
 
 from probe.errors import MappingError
+from probe.mapping.judging import RULES, JudgingRule, parse_rules
 from probe.mapping.nearest import did_you_mean
 from probe.mapping.patterns import (
     ANY,
@@ -52,12 +53,15 @@ class _Parser:
     def mapping(self, root: yaml.Node) -> LayerMapping:
         sections: list[Section] = []
         ignored: list[Ignored] = []
+        judging: tuple[JudgingRule, ...] = ()
         for key, node in self.source.entries(root, "sections named by a module class"):
             if key.value == IGNORE and isinstance(node, yaml.SequenceNode):
                 ignored += map(self._ignored, node.value)
+            elif key.value == RULES and isinstance(node, yaml.SequenceNode):
+                judging = parse_rules(self.source, node)
             else:
                 sections.append(self._section(key, node))
-        return LayerMapping(tuple(sections), tuple(ignored), self.source.name)
+        return LayerMapping(tuple(sections), tuple(ignored), self.source.name, judging)
 
     def _section(self, key: yaml.Node, node: yaml.Node) -> Section:
         name = key.value
