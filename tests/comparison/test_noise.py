@@ -175,16 +175,21 @@ def test_a_floor_that_lets_everything_pass_is_never_aligned(run: Recorder) -> No
 # How it is said
 
 
+def said(factor: float) -> str:
+    """Return three digits, with commas."""
+    return f"{float(f'{factor:.3g}'):,g}"
+
+
 def test_the_report_says_the_rung_and_what_would_flip_the_verdict(clean: Clean, faulty: Faulty, run: Recorder) -> None:
     found = probe.compare(clean("tensor"), faulty("eps", "tensor"))
     assert found.flip is not None and found.first_divergence is not None
     text = render(found).plain
-    assert f"  it stands up to {found.flip.first:.3g} times the limit, and so does the verdict" in text
+    assert f"  it stands up to {said(found.flip.first)} times the limit, and so does the verdict" in text
     assert found.flip.first == pytest.approx(found.first_divergence.metrics.rel_l2 / found.first_divergence.limit)
     other = run(rounding_otherwise(gpt()), steps=2, task="tensor")
     aligned = probe.compare(clean("tensor"), other)
     assert aligned.flip is not None and 0 < aligned.flip.factor < 1
-    assert f"with limits {1 / aligned.flip.factor:.3g} times tighter it would be called" in render(aligned).plain
+    assert f"with limits {said(1 / aligned.flip.factor)} times tighter it would be called" in render(aligned).plain
     same = probe.compare(clean("tensor"), run(steps=2, task="tensor"))
     assert same.flip is None and "tighter" not in render(same).plain
 
