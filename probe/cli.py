@@ -82,6 +82,7 @@ def main() -> None:
               help="A further legitimate run of A: what it differs by is noise (repeatable).")  # fmt: skip
 @click.option("--reference", type=click.Path(), metavar="REF",
               help="A run of A's model in higher precision: how much further from it is B than A?")  # fmt: skip
+@click.option("--steps", metavar="A:B", help="Which step of B is a step of A: 100:0 where B resumed at A's step 100.")
 @click.option("--atol", type=float, help="Absolute tolerance of every tensor, in the place of what is known of noise.")
 @click.option("--rtol", type=float, help="Relative tolerance of every tensor.")
 @click.option("--metric", type=click.Choice(list(METRICS)), help="What they are held against; default allclose.")
@@ -127,7 +128,8 @@ def compare_command(
             Path(output).write_text(_rendered(result, style, top), encoding="utf-8")
         except OSError as error:
             raise _Failure(f"cannot write {output}: {error.strerror}") from error
-        click.echo(f"{result.verdict.value}; the report is in {text.harmless(output)}", err=True)
+        but = f" but for {', '.join(result.left_out)}" if result.left_out and result.verdict is Verdict.ALIGNED else ""
+        click.echo(f"{result.verdict.value}{but}; the report is in {text.harmless(output)}", err=True)
     sys.exit(_EXIT[result.verdict])
 
 

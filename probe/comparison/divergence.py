@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from probe.comparison import vacuous
 from probe.comparison.bundles import join_parts
 from probe.comparison.events import ONE_SIDED, StepPairs
 from probe.comparison.flip import Flip, flip_of
@@ -15,6 +16,8 @@ from probe.comparison.flow import passes
 from probe.comparison.given import GivenTally, differing_batches
 from probe.comparison.guards import Guards
 from probe.comparison.guesses import MIN_CONFIDENCE, Guesses, other_calls, with_guesses
+from probe.comparison.hints import with_hints
+from probe.comparison.inside import give_their_inputs
 from probe.comparison.known_differences import KnownDifferences
 from probe.comparison.ladder import NoiseOptions, ladder
 from probe.comparison.ledger import State
@@ -33,6 +36,8 @@ from probe.comparison.result import (
     cause_order,
     independent,
 )  # fmt: skip
+from probe.comparison.side import begins
+from probe.comparison.steps import Shift
 from probe.comparison.tally import Tally
 from probe.comparison.updates import UpdateJudge
 from probe.comparison.walk import StepWalk
@@ -73,6 +78,8 @@ class Comparison:
     """those of the warnings for which the verdict cannot be aligned"""
     flip: Flip | None = None
     """the smallest change of tolerance that changes the verdict"""
+    left_out: tuple[str, ...] = ()
+    """what was recorded and not compared, in a few words: the verdict says nothing of it"""
 
     @property
     def first_divergence(self) -> Divergence | None:
@@ -111,6 +118,7 @@ class Comparison:
             "coverage": self.coverage.as_json(),
             "only_a": list(self.only_a),
             "only_b": list(self.only_b),
+            "left_out": list(self.left_out),
             "inputs": self.inputs.as_json(),
             "warnings": list(self.warnings),
             "noise": self.noise,
@@ -123,6 +131,7 @@ def compare(
     b: str | Path,
     mapping: str | Path | Mapping[str, Any] | None = None,
     *,
+    steps: str | tuple[int, int] | None = None,
     direction: str | None = None,
     strict: bool = False,
     min_coverage: float = MIN_COVERAGE,
@@ -144,6 +153,8 @@ def compare(
         files written by `probe.start`; A is the baseline where one side is the trusted one
     mapping
         a layer mapping: a YAML file, the name of one that comes with probe, a dict, or None
+    steps
+        ``"100:0"``: step 100 of A is step 0 of B, and so on from there; by default steps pair by their numbers
     direction
         ``"a-to-b"`` or ``"b-to-a"``: which side the mapping is written from; found out when None
     strict
@@ -175,8 +186,9 @@ def compare(
     MappingError
         the mapping cannot be used
     ConfigError
-        the direction is none, or the options for noise contradict each other or do not fit A
+        the direction is none, ``steps`` is not two numbers, or the options for noise contradict each other or do not fit A
     """
+    shift = Shift.of(steps)
     parsed = load_mapping(mapping)
     with Reader(a) as first, Reader(b) as second:
         first.require_steps()
@@ -184,7 +196,8 @@ def compare(
         chosen = None if direction is None else _direction(direction)
         options = NoiseOptions(noise, reference, atol, rtol, metric, rules, preset)
         with ladder(first, second, options, parsed.judging) as rung:
-            return _Run(first, second, rung).compared(parsed, chosen, strict, min_coverage, min_confidence, progress)
+            run = _Run(first, second, rung, shift)
+            return run.compared(parsed, chosen, strict, min_coverage, min_confidence, progress)
 
 
 def _direction(name: str) -> Direction:
@@ -198,8 +211,8 @@ def _direction(name: str) -> Direction:
 class _Run:
     """The comparison under way."""
 
-    def __init__(self, a: Reader, b: Reader, noise: Noise) -> None:
-        self.a, self.b, self.noise = a, b, noise
+    def __init__(self, a: Reader, b: Reader, noise: Noise, shift: Shift) -> None:
+        self.a, self.b, self.noise, self.shift = a, b, noise, shift
         self.tree_a, self.tree_b = Tree(a.modules), Tree(b.modules)
         self.known = KnownDifferences(a, b)
         self.given = GivenTally()
@@ -243,14 +256,18 @@ class _Run:
         return self._answer(matching, min_coverage)
 
     def _pairs(self, step: int, matching: Matching) -> StepPairs:
-        a, b = Side(self.a, step, matching.views_a), Side(self.b, step, matching.views_b)
-        join_parts(a, "A", matching)
-        join_parts(b, "B", matching)
+        step_b = step + self.shift.to_b
+        begins_a, begins_b = begins(self.a, step), begins(self.b, step_b)
+        a = Side(self.a, step, matching.views_a, continues=begins_b and not begins_a)
+        b = Side(self.b, step_b, matching.views_b, continues=begins_a and not begins_b)
+        for side, name in ((a, "A"), (b, "B")):
+            give_their_inputs(side, name, matching)
+            join_parts(side, name, matching)
         return StepPairs(a, b, matching)
 
     def _guard(self) -> list[int]:
         """Look for what makes a comparison worthless; return the steps that both have."""
-        guards = Guards(self.a, self.b, self.tree_a, self.tree_b)
+        guards = Guards(self.a, self.b, self.tree_a, self.tree_b, self.shift)
         steps = guards.common_steps()
         self.warnings += guards.warnings
         for text in guards.doubts:
@@ -329,9 +346,8 @@ class _Run:
                 "record the same steps on both sides, best from 0 on"
             )
             walk.findings.clear()
-        self.findings += map(
-            self.guesses.weighed, map(self.known.named, independent(sorted(walk.findings, key=cause_order)))
-        )
+        found = with_hints(pairs, independent(sorted(walk.findings, key=cause_order)))
+        self.findings += map(self.guesses.weighed, map(self.known.named, found))
         self.warnings += walk.warnings
         for text in walk.doubts:
             self._doubt(text)
@@ -358,7 +374,10 @@ class _Run:
             )
         if tally.nan and not self.findings:
             self._doubt(f"{tally.nan} NaN on both sides: what is computed from it cannot be judged")
-        self.warnings += tally.uncompared_weights()
+        self.warnings += [*tally.uncompared_weights(), *vacuous.notes(known)]
+        if not self.findings:
+            for text in vacuous.doubts(known, tally.roots, tally.groups):
+                self._doubt(text)
         infinite = [slot for slot in known if slot.metrics.status is Status.NONFINITE]
         if infinite and not self.findings:
             self._doubt(f"{infinite[0].path_a} has NaN or Inf on both sides, in other places")
@@ -372,6 +391,7 @@ class _Run:
             verdict, tuple(self.findings), coverage, tuple(dict.fromkeys(self.warnings)), self.noise.name, tuple(tally.slots),
             matching, str(self.a.path), str(self.b.path), tuple(tally.loose_a), tuple(tally.loose_b),
             self.given.inputs, tuple(dict.fromkeys(self.doubts)), flip_of(verdict, self.findings, tally.slots),
+            tuple(vacuous.left_out(coverage, tally.weights_left, min_coverage)),
         )  # fmt: skip
 
 

@@ -373,14 +373,6 @@ class StepPairs:
             self.a, event.row_a, self.b, event.row_b, free_axes=free, factor=event.factor, atol=atol, rtol=rtol
         )
 
-    def is_lower_bound(self, event: Event) -> bool:
-        """Tell whether of an event's error it is only known that it is not smaller: there is no sketch to compare."""
-        metrics = event.metrics
-        return (
-            metrics is not None and metrics.estimated
-            and (self.a.sketch(event.row_a) is None or self.b.sketch(event.row_b) is None)
-        )  # fmt: skip
-
     def _may_differ_in_layout(self, pair: int) -> bool:
         """Tell whether axes may stand in another order: not where both sides run the same class under the same name."""
         modules = self.matching.pairs[pair]

@@ -98,11 +98,8 @@ class ForwardWalk(BufferWalk):
 
     def _charge_all_weights(self, found: list[Event], judged: int) -> None:
         text = f"{len(found)} of {judged} parameters differ {self._when}"
-        hint = (
-            self._moved(found)
-            or self._not_recorded
-            or "the two runs do not start from the same weights: load or convert one side's into the other"
-        )
+        other = "the two runs do not start from the same weights: load or convert one side's into the other"
+        hint = self._moved(found) or self._not_recorded or other
         self._add(Phase.INIT, Kind.INIT, found[0], None, tolerance.INIT, (text,), hint=hint, root=True)
 
     @property
@@ -155,14 +152,6 @@ class ForwardWalk(BufferWalk):
             error = math.sqrt(sum(error**2 for error, _, _ in parts)) / total if total else 0.0
             self.state.parameters[pair] = level = Level()
             level.add(gain * error, max(u for *_, u in parts))
-
-    def _note_missing(self, event: Event) -> None:
-        side, row, slot = (
-            (self.pairs.a, event.row_a, event.slot_a) if event.row_a >= 0 else (self.pairs.b, event.row_b, event.slot_b)
-        )
-        is_needed = self._are_alike(event.pair) and not self._stands_elsewhere(event)
-        if is_needed and side.columns["norm"][row] > 0:
-            self._missing[event.pair] = (slot, "A" if event.row_a >= 0 else "B")
 
     def _form_mismatch(self, event: Event) -> None:
         """A parameter has another shape, or integers where the other side has floats."""
@@ -309,6 +298,8 @@ class ForwardWalk(BufferWalk):
                 self._charge_input(node, event, tolerance.FORWARD)
             else:
                 self._charge_output(node, event)
+        elif event.role is Role.OUTPUT and not context.tainted:
+            self._charge_dtype(node, event, sources.error)
         self._take_in(node, event, context, wrong)
 
     def _has_other_axes(self, node: Node, event: Event) -> bool:
@@ -330,8 +321,8 @@ class ForwardWalk(BufferWalk):
         own_u = self.u(event)
         error = event.metrics.rel_l2 if own_u or context.u or node.autocast else math.sqrt(event.metrics.rel_l2)
         excess = self.noise.excess(event, error) if own_u else error
-        if event.role is Role.OUTPUT and self.pairs.is_lower_bound(event):
-            error, excess = max(error, self._context(node).error), max(excess, self._context(node).excess)
+        if event.metrics.is_lower_bound:  # no less than what its own sources explain
+            error, excess = max(error, context.error), max(excess, context.excess)
         self._context(node).add(error, own_u, excess)
         if event.role is Role.INPUT:
             self._with_inputs.add(node)
@@ -394,7 +385,8 @@ class ForwardWalk(BufferWalk):
     def _held(self, event: Event, u: float, sources: Level) -> Held:
         assert event.metrics is not None
         if self.u(event) == 0.0:
-            return Held(event.metrics.rel_l2, tolerance.INTEGER_GAIN * sources.error)
+            size = math.prod(self.pairs.a.shapes[event.row_a])
+            return Held(event.metrics.rel_l2, tolerance.integer_limit(sources.error, size))
         rule = tolerance.LOSS if self._is_loss(event) else tolerance.FORWARD
         return self.noise.held(event, event.metrics.rel_l2, rule, u, sources)
 
@@ -411,8 +403,8 @@ class ForwardWalk(BufferWalk):
             outputs.merge(self._forward.get(node, Level()))
         if outputs.tainted:
             return
-        limit = tolerance.LOSS.limit(max(outputs.u, 2.0**-24), outputs.error)
-        held = self.noise.loss(x, y, limit)
+        u = max(map(tolerance.precision_of, (x, y)))
+        held = self.noise.loss(x, y, max(tolerance.SCALAR_LOSS.limit(u, outputs.error), outputs.u))
         if not held.is_wrong or not nodes or any(f.phase is Phase.LOSS for f in self.findings):
             return
         if not self._last_outputs_known(nodes) and self.findings:

@@ -36,6 +36,10 @@ class State:
     variances: dict[tuple[int, str], tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     """running variances of both sides after the step, where the frameworks divide by different numbers"""
     variance_was_told: bool = False
+    unpaired: dict[int, tuple[dict[str, None], dict[str, None]]] = field(default_factory=dict)
+    """parameters, of A and of B, that have no counterpart, by the pair of modules"""
+    drifted: dict[int, Level] = field(default_factory=dict)
+    """how large the errors may be of parameters that were not compared, by the module of A"""
     optimizer: dict[tuple[int, str], float] = field(default_factory=dict)
     """relative errors of the optimizer's state after the step"""
     returned: set[tuple[object, object]] = field(default_factory=set)
@@ -100,8 +104,12 @@ class Ledger:
         self._backward: dict[Node | None, Level] = {}
         self._passed_back: dict[object, Level] = {}
         """errors of what whole models passed back to their inputs, by the hash of the input"""
+        self._beside: dict[tuple[Node, int], float] = {}
+        """largest absolute error that was noise among what a call's own code passes back, by that call and the size"""
         self._arrived: dict[int, Level] = {}
         """errors of the gradients of a pair's outputs, over all calls"""
+        self._inside: dict[int, Level] = {}
+        """errors of all gradients inside of a pair's modules: what a container's own parameter was used for goes through them"""
         self._grad_norm: dict[int, float] = {}
         self._last_good: dict[Node | None, int] = {}
         self._last_good_b: dict[Node | None, int] = {}
@@ -154,13 +162,30 @@ class Ledger:
             return "inherited"
         return "noise"
 
+    def _note_missing(self, event: Event) -> None:
+        """Keep what is known of a parameter that one side alone has."""
+        is_b = event.row_a < 0
+        side, row, slot = (
+            (self.pairs.b, event.row_b, event.slot_b) if is_b else (self.pairs.a, event.row_a, event.slot_a)
+        )
+        is_needed = self._are_alike(event.pair) and not self._stands_elsewhere(event)
+        if is_needed and side.columns["norm"][row] > 0:
+            self._missing[event.pair] = (slot, "B" if is_b else "A")
+        self.state.unpaired.setdefault(event.pair, ({}, {}))[is_b][slot] = None
+
+    def _unpaired(self, pair: int) -> tuple[str, str]:
+        """Return the parameters of a pair that were not compared though both sides have some: those of A, and of B."""
+        a, b = self.state.unpaired.get(pair, ({}, {}))
+        return (", ".join(a), ", ".join(b)) if a and b else ("", "")
+
     def _add(
         self, phase: Phase, kind: Kind, event: Event, pair: int | None, rule: Rule, evidence: Iterable[str], *,
-        hint: str, node: Node | None = None, slot: str | None = None, root: bool = False,
+        hint: str, node: Node | None = None, slot: str | None = None, root: bool = False, is_apart: bool = False,
     ) -> None:  # fmt: skip
         """Add a finding at a pair of modules, or at the model as a whole.
 
-        The event's slot is named with it where the event is one of the module's own.
+        The event's slot is named with it where the event is one of the module's own. It is apart from others where its
+        own evidence tells, whatever its sources are.
         """
         if root:
             refs = self.root_refs()
@@ -175,9 +200,24 @@ class Ledger:
             *(() if held is None else held.facts),
             *(() if root or pair != event.pair else facts(self.pairs, event, limit)),
         )
-        self._append(Divergence(phase, event.role, kind, self._confidence(event, node), *refs, event.metrics, limit,
-                                (*evidence, *about), hint, error, self._is_apart(event, rule),
-                                "" if held is None else held.measure))  # fmt: skip
+        share, guess = self._guessed(event, pair)
+        self._append(Divergence(phase, event.role, kind, share * self._confidence(event, node), *refs, event.metrics, limit,
+                                (*evidence, *about, *guess), hint, error, is_apart or self._is_apart(event, rule),
+                                "" if held is None else held.measure, event))  # fmt: skip
+
+    def _guessed(self, event: Event, pair: int | None) -> tuple[float, tuple[str, ...]]:
+        """Return by how much what a finding was seen at is less surely a pair than the place that it names, and a fact.
+
+        The place's own guess is weighed in `probe.comparison.guesses`.
+        """
+        seen = self.pairs.matching.pairs[event.pair]
+        named = 1.0 if pair is None else self.pairs.matching.pairs[pair].confidence
+        if seen.confidence >= named:
+            return 1.0, ()
+        places = f"{self._path_a(event.pair)} and {self._path_b(event.pair)}"
+        return seen.confidence / named, (
+            f"that {places}, at which it was seen, are a pair is a guess by {seen.reason.value} ({seen.confidence:.2f})",
+        )
 
     def _append(self, divergence: Divergence) -> None:
         self.findings.append(divergence)
@@ -195,6 +235,8 @@ class Ledger:
             value *= 0.97
         if node is not None and id(node) in self._unknown:
             value *= 0.9
+        if node is not None and any(self._unpaired(node.pair)):
+            value *= 0.5
         if node is not None and self._between(node, node.end):
             value *= 0.9
         judged = self._judged.get(id(event))

@@ -13,6 +13,10 @@ from probe.errors import MappingError
 SIZE_LIMIT = 256 << 10
 """bytes; it takes a second to parse so many"""
 _UNQUOTED = re.compile(r"(^|[:\[,-])\s*\{\w+\}[^\s,:\]]")
+_QUOTES = {
+    _UNQUOTED: "a path that begins with { needs quotes",
+    re.compile(r"\{.*[^\s\"']\?\s*:"): "in braces a name with ? needs quotes",
+}
 _UNCLOSED = "could not find expected ':'"
 
 
@@ -41,7 +45,7 @@ class Source:
             raise MappingError(f"{self.name}: nested too deeply for a layer mapping") from error
         except yaml.MarkedYAMLError as error:
             line = self._line_of(error)
-            quotes = ": a path that begins with { needs quotes" if _UNQUOTED.search(self._text(line)) else ""
+            quotes = next((f": {hint}" for found, hint in _QUOTES.items() if found.search(self._text(line))), "")
             where = f", line {line}" if line else ""
             what = error.problem or error.context
             raise MappingError(f"{self.name}{where}: not valid YAML ({what}){quotes}") from error
@@ -55,9 +59,12 @@ class Source:
         """Return the line on which a node begins; the first is 1."""
         return self._line(node.start_mark.index)
 
-    def fail(self, node: yaml.Node, message: str) -> NoReturn:
-        """Raise an error about a node."""
-        raise MappingError(f"{self.name}, line {self.line(node)}: {message}")
+    def fail(self, node: yaml.Node, message: str, column: int | None = None) -> NoReturn:
+        """Raise an error about a node, or about what stands at a column of its text."""
+        place = f"line {self.line(node)}"
+        if column is not None and isinstance(node, yaml.ScalarNode):
+            place += f", column {node.start_mark.column + bool(node.style) + column + 1}"
+        raise MappingError(f"{self.name}, {place}: {message}")
 
     def entries(self, node: yaml.Node, expected: str, at: yaml.Node | None = None) -> list[tuple[yaml.Node, yaml.Node]]:
         """Return keys and values of a mapping, whose keys are names that differ; errors name the line of ``at``."""

@@ -40,6 +40,8 @@ def render(comparison: Comparison, top: int = 5) -> Text:
     """
     out = Text()
     out.append(comparison.verdict.value.upper(), style=_STYLE[comparison.verdict])
+    if comparison.verdict is Verdict.ALIGNED and comparison.left_out:
+        out.append(f" but for what was not compared: {', '.join(comparison.left_out)}", style="bold yellow")
     out.append(f"  A {_file(comparison.path_a)}  B {_file(comparison.path_b)}\n\n")
     first = comparison.first_divergence
     if first is not None and comparison.verdict is Verdict.DIVERGED:
@@ -129,7 +131,7 @@ def _numbers(divergence: Divergence) -> str:
     metrics, limit = divergence.metrics, divergence.limit
     if metrics is None or not metrics.is_known:
         return ""
-    about = "≈" if metrics.estimated else ""
+    about = "≥" if metrics.is_lower_bound else "≈" if metrics.estimated else ""
     error = metrics.rel_l2 if math.isnan(divergence.error) else divergence.error
     parts = [f"rel {about}{metrics.rel_l2:.1e}"]
     if not _alike(error, metrics.rel_l2):
@@ -168,7 +170,7 @@ def _others(out: Text, others: tuple[Divergence, ...], top: int) -> None:
         slot = f"  {divergence.role.label} {plain(ref.slot)}" if ref.slot else ""
         out.append(f"  {divergence.phase.label:<8}  ")
         out.append(_path(ref), style="cyan")
-        out.append(f"{slot}{size}\n")
+        out.append(f"{slot}{size}  confidence {divergence.confidence:.2f}\n")
     out.append("\n")
 
 
@@ -177,6 +179,10 @@ def _aligned(out: Text, comparison: Comparison) -> None:
     equal = sum(slot.verdict == "equal" for slot in known)
     steps = len({slot.step for slot in known})
     out.append(f"No divergence in {len(known)} pairs of tensors over {_count(steps, 'step')}; {equal} are bit-equal.\n")
+    if known and equal == len(known):
+        out.append(
+            "That is what one program gives twice: if B was to be another framework, device or version, see probe info.\n"
+        )
     flip = comparison.flip
     if flip is not None and flip.closest is not None:
         closest = flip.closest
