@@ -247,9 +247,8 @@ class _FixedStep(StepNoise):
             seen.open += 1
             seen.first_open = seen.first_open or self._name(event)
             return Held(metrics.rel_l2, math.nan, inherits=False, verdict="not judged", is_fixed=True)
-        return Held(
-            error, limit, _NAMES[wanted.metric], (f"the tolerance is {wanted} ({rule.name})",), False, is_fixed=True
-        )
+        facts = (f"the tolerance is {wanted} ({rule.name})",) if error > limit else ()
+        return Held(error, limit, _NAMES[wanted.metric], facts, False, is_fixed=True)
 
     def _error(self, event: Event, metrics: Metrics, wanted: Tolerance) -> float:
         """Return the error by the metric of a tolerance; NaN where it is not known whether that is within it."""
