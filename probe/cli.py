@@ -21,13 +21,14 @@ from probe.errors import ProbeError
 from probe.layouts import FRAMEWORKS
 from probe.map_commands import map_group
 from probe.report import inspect, table, text
+from probe.report.html import as_html
 from probe.report.weights import conversion_table
 from probe.store.tree import write_tree
 
 _EXIT = {Verdict.ALIGNED: 0, Verdict.DIVERGED: 1, Verdict.UNDECIDED: 2}
 _TROUBLE = 2
 _TABLE_WIDTH = 200
-_FORMATS = {".json": "json", ".csv": "csv", ".txt": "text"}
+_FORMATS = {".json": "json", ".csv": "csv", ".html": "html", ".txt": "text"}
 
 
 class _Group(click.Group):
@@ -77,9 +78,11 @@ def main() -> None:
 )
 @click.option("--strict", is_flag=True, help="A line of the mapping that does nothing is an error, not a warning.")
 @click.option(
-    "--format", "style", type=click.Choice(["text", "json", "csv"]), help="Default: text, or by the name of -o."
+    "--format", "style", type=click.Choice(["text", "json", "csv", "html"]), help="Default: text, or by the name of -o."
 )
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the report to a file (.txt, .json, .csv).")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False), help="Write the report to a file (.html, .txt, .json, .csv)."
+)
 @click.option("--top", default=5, show_default=True, help="How many further divergences to list.")
 @click.option("--min-coverage", default=MIN_COVERAGE, show_default=True, type=click.FloatRange(0, 1),
               help="Below this share of paired module calls nothing is called aligned.")  # fmt: skip
@@ -135,6 +138,8 @@ def _show(result: Comparison, style: str, top: int) -> None:
 def _rendered(result: Comparison, style: str, top: int) -> str:
     if style == "json":
         return text.harmless_json(json.dumps(result.as_json(), indent=2, ensure_ascii=False)) + "\n"
+    if style == "html":
+        return as_html(result)
     return table.as_csv(result) if style == "csv" else text.render(result, top).plain + "\n"
 
 

@@ -356,7 +356,7 @@ class StepPairs:
 
     def measured(self, event: Event, factor: float) -> Metrics:
         """Compare the tensors of a two-sided event, A's multiplied by a factor."""
-        free = event.role not in PARAMETER_ROLES and self._may_differ_in_layout(event.pair)
+        free = self.has_free_axes(event.role, event.pair)
         return measure_pair(self.a, event.row_a, self.b, event.row_b, free_axes=free, factor=factor)
 
     def is_lower_bound(self, event: Event) -> bool:
@@ -367,8 +367,10 @@ class StepPairs:
             and (self.a.sketch(event.row_a) is None or self.b.sketch(event.row_b) is None)
         )  # fmt: skip
 
-    def _may_differ_in_layout(self, pair: int) -> bool:
+    def has_free_axes(self, role: Role, pair: int) -> bool:
         """Tell whether axes may stand in another order: not where both sides run the same class under the same name."""
+        if role in PARAMETER_ROLES:
+            return False
         modules = self.matching.pairs[pair]
         a, b = self.a.reader.modules[modules.a], self.b.reader.modules[modules.b]
         return modules.reason is Reason.MAPPED or a.class_name != b.class_name
