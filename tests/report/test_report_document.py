@@ -109,7 +109,7 @@ def test_a_mapping_is_drafted_where_pairs_were_found_without_one(tmp_path: Path)
 
 
 def test_beside_a_mapping_lines_stand_alone(made: dict[str, Any]) -> None:
-    assert made["mapping"] == {"base": "", "from": "a"}
+    assert made["mapping"] == {"base": "", "from": "a", "why_not": ""}
 
 
 def test_a_recording_that_is_gone(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from probe.comparison.divergence import Comparison
 from probe.comparison.events import StepPairs
 from probe.comparison.metrics import Side, values_of_pair
 from probe.comparison.result import Divergence, SlotResult
+from probe.errors import MappingError
 from probe.matching import Known, Reason
 from probe.matching.draft import draft, is_written_from_a
 from probe.report.html import rows
@@ -228,11 +229,15 @@ class _Document:
         """
         guessed = any(pair.reason in (Reason.SAME_STRUCTURE, Reason.SAME_VALUES) for pair in self.matching.pairs)
         if not guessed:
-            return {"base": "", "from": self.matching.direction.value[0]}
-        known = [Known(tree, reader.parameters, reader.info.model_config)
-                 for tree, reader in ((self.tree_a, self.a), (self.tree_b, self.b))]  # fmt: skip
+            return {"base": "", "from": self.matching.direction.value[0], "why_not": ""}
+        sides = (self.tree_a, self.a), (self.tree_b, self.b)
+        known = [Known(tree, reader.parameters, reader.info.model_config) for tree, reader in sides]
         names = Path(self.comparison.path_a).name, Path(self.comparison.path_b).name
-        return {"base": draft(self.matching, *known, names), "from": "a" if is_written_from_a(self.matching) else "b"}
+        source = "a" if is_written_from_a(self.matching) else "b"
+        try:
+            return {"base": draft(self.matching, *known, names), "from": source, "why_not": ""}
+        except MappingError as error:  # names that a mapping cannot say
+            return {"base": "", "from": source, "why_not": str(error)}
 
 
 def _by_columns(names: tuple[str, ...], found: list[tuple[object, ...]]) -> dict[str, list[object]]:

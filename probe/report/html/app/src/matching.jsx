@@ -99,6 +99,7 @@ function Lines({ report, collected, onCollected }) {
       <p class="dim">{hasBase
         ? "Beside a mapping nothing is found by structure or values, so these lines stand in a draft of all pairs that were found. Save it, and compare again with -lm layer_mapping.yaml:"
         : "Add these lines to your layer mapping, or save them as one, and compare again with -lm:"}</p>
+      {report.doc.mapping.why_not && <p class="state">Beside a mapping nothing is found by structure or values, and the pairs that were found cannot all be written down: {shown(report.doc.mapping.why_not)}</p>}
       <textarea readOnly spellcheck={false} aria-label="Lines of the layer mapping" rows={Math.min(24, text.split("\n").length)} value={text} />
       <p><button onClick={copy}>Copy</button> <button onClick={save}>Save</button> <span role="status">{said}</span></p>
     </div>

@@ -111,7 +111,7 @@ export function Verdict({ report, onSelect }) {
   const smaller = coverage.only_b < coverage.only_a ? "B" : "A";
   const total = coverage.paired + Math.min(coverage.only_a, coverage.only_b);
   return (
-    <section class={`verdict ${answer.verdict}`} aria-label="Verdict">
+    <section class={`verdict ${answer.verdict}`} aria-label="The answer">
       <h1>{TITLES[answer.verdict]}</h1>
       <div class="answer"><Answer report={report} onSelect={onSelect} /><Others report={report} onSelect={onSelect} /></div>
       <dl class="facts">
