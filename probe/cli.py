@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
+import webbrowser
 from pathlib import Path
 from typing import Any
 
@@ -99,24 +101,31 @@ def compare_command(
     Example:     probe compare a.h5 b.h5 -lm megatron-core/qwen2
     """
     style = style or _style_of(output)
-    options: dict[str, Any] = {"direction": map_direction, "strict": strict, "min_coverage": min_coverage,
-                               "min_confidence": min_confidence}  # fmt: skip
-    if sys.stderr.isatty():
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task("comparing", total=None)
-            options["progress"] = lambda done, total: progress.update(task, completed=done, total=total)
-            result = compare(a, b, mapping, **options)
-    else:  # rich would end its progress by an empty line
-        result = compare(a, b, mapping, **options)
+    result = _compared(a, b, mapping, direction=map_direction, strict=strict, min_coverage=min_coverage,
+                       min_confidence=min_confidence)  # fmt: skip
     if output is None:
         _show(result, style, top)
     else:
-        try:
-            Path(output).write_text(_rendered(result, style, top), encoding="utf-8")
-        except OSError as error:
-            raise _Failure(f"cannot write {output}: {error.strerror}") from error
+        _write(output, _rendered(result, style, top))
         click.echo(f"{result.verdict.value}; the report is in {text.harmless(output)}", err=True)
     sys.exit(_EXIT[result.verdict])
+
+
+def _compared(a: str, b: str, mapping: str | None, **options: Any) -> Comparison:
+    """Compare two recordings, with progress on a terminal."""
+    if not sys.stderr.isatty():  # rich would end its progress by an empty line
+        return compare(a, b, mapping, **options)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("comparing", total=None)
+        options["progress"] = lambda done, total: progress.update(task, completed=done, total=total)
+        return compare(a, b, mapping, **options)
+
+
+def _write(output: str, report: str) -> None:
+    try:
+        Path(output).write_text(report, encoding="utf-8")
+    except OSError as error:
+        raise _Failure(f"cannot write {output}: {error.strerror}") from error
 
 
 def _style_of(output: str | None) -> str:
@@ -141,6 +150,26 @@ def _rendered(result: Comparison, style: str, top: int) -> str:
     if style == "html":
         return as_html(result)
     return table.as_csv(result) if style == "csv" else text.render(result, top).plain + "\n"
+
+
+@main.command("view")
+@click.argument("a", type=click.Path())
+@click.argument("b", type=click.Path())
+@click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Where to keep the page; default: a new folder.")
+def view_command(a: str, b: str, mapping: str | None, output: str | None) -> None:
+    """Compare two recordings and look at the HTML report in the browser.
+
+    \b
+    Example: probe view a.h5 b.h5 -lm megatron-core/qwen2
+    """
+    result = _compared(a, b, mapping)
+    place = output or str(Path(tempfile.mkdtemp(prefix="probe-")) / "report.html")
+    _write(place, as_html(result))
+    click.echo(f"{result.verdict.value}; the report is in {text.harmless(place)}", err=True)
+    if not webbrowser.open(Path(place).resolve().as_uri()):
+        click.echo("no browser could be started here: open that file in one", err=True)
+    sys.exit(_EXIT[result.verdict])
 
 
 @main.command()

@@ -177,3 +177,14 @@ def test_an_undecided_comparison_has_a_page_too(tmp_path: Path) -> None:
     shutil.copy(path, tmp_path / "b.h5")
     made = document_in(as_html(probe.compare(path, tmp_path / "b.h5")))
     assert made["answer"]["verdict"] == "undecided" and made["doubts"]
+
+
+def test_view_opens_it_in_the_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = recorded(tmp_path)
+    asked: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda url: bool(asked.append(url)))
+    done = CliRunner().invoke(main, ["view", str(a), str(b), "-o", str(tmp_path / "x y.html")])
+    assert done.exit_code == 1 and asked == [(tmp_path / "x y.html").as_uri()]
+    assert "no browser could be started here: open that file in one" in done.output
+    done = CliRunner().invoke(main, ["view", str(a), str(b), "-o", str(tmp_path / "none" / "x.html")])
+    assert done.exit_code == 2 and "cannot write" in done.output

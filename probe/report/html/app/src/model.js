@@ -181,6 +181,12 @@ export class Report {
     return found;
   }
 
+  /** Tell whether a row is a finding that no cell of it shows. */
+  isFound(row) {
+    this._found ??= new Set(this.findings.filter(({ tensor, row: at }) => tensor < 0 || this.rowOfPair[this.doc.tensors.pair[tensor]] !== at).map(({ row: at }) => at));
+    return this._found.has(row);
+  }
+
   pairOf(row) {
     return this.tree.state[row] === "paired" ? this.tree.pair[row] : -1;
   }

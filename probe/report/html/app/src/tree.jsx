@@ -60,7 +60,7 @@ function Row({ report, view, row, top, isOpen, isFiltered, isMatch, isSelected, 
       <Name report={report} side="a" row={row} indent={indent} fold={fold} picked={picked} onPick={onPick} />
       {PHASES.map((_, k) => <Cell report={report} i={view.cells[k][row]} />)}
       <Name report={report} side="b" row={row} indent={indent} picked={picked} onPick={onPick} />
-      <span class="inside">{inside > 0 && !isOpen && <b title={`${count(inside, "module")} inside with an introduced error`}>◆{inside}</b>}</span>
+      <span class="inside">{report.isFound(row) && <b title="a place that is wrong by itself">◆</b>}{inside > 0 && !isOpen && <b title={`${count(inside, "module")} inside with an introduced error`}>◆{inside}</b>}</span>
     </div>
   );
 }
