@@ -79,6 +79,11 @@ def main() -> None:
     "--map-direction", type=click.Choice(["a-to-b", "b-to-a"]), help="Which side the mapping is written from."
 )
 @click.option("--strict", is_flag=True, help="A line of the mapping that does nothing is an error, not a warning.")
+@click.option("--noise", multiple=True, type=click.Path(), metavar="A2",
+              help="A further legitimate run of A: what it differs by is noise (repeatable).")  # fmt: skip
+@click.option("--reference", type=click.Path(), metavar="REF",
+              help="A run of A's model in higher precision: how much further from it is B than A?")  # fmt: skip
+@click.option("--steps", metavar="A:B", help="Which step of B is a step of A: 100:0 where B resumed at A's step 100.")
 @click.option(
     "--format", "style", type=click.Choice(["text", "json", "csv", "html"]), help="Default: text, or by the name of -o."
 )
@@ -91,23 +96,24 @@ def main() -> None:
 @click.option("--min-confidence", default=MIN_CONFIDENCE, show_default=True, type=click.FloatRange(0, 1),
               help="Leave out pairs of modules found without a mapping that are less sure; 1 leaves out all.")  # fmt: skip
 def compare_command(
-    a: str, b: str, mapping: str | None, map_direction: str | None, strict: bool, style: str | None, output: str | None,
-    top: int, min_coverage: float, min_confidence: float,
+    a: str, b: str, mapping: str | None, map_direction: str | None, strict: bool, steps: str | None, style: str | None,
+    output: str | None, top: int, min_coverage: float, min_confidence: float, noise: tuple[str, ...], reference: str | None,
 ) -> None:  # fmt: skip
     """Name the first place where recording B really diverges from recording A.
 
     \b
     Exit status: 0 aligned, 1 diverged, 2 could not tell.
     Example:     probe compare a.h5 b.h5 -lm megatron-core/qwen2
+                 probe compare a.h5 b.h5 --noise a2.h5
     """
     style = style or _style_of(output)
-    result = _compared(a, b, mapping, direction=map_direction, strict=strict, min_coverage=min_coverage,
-                       min_confidence=min_confidence)  # fmt: skip
+    result = _compared(a, b, mapping, steps=steps, direction=map_direction, strict=strict, min_coverage=min_coverage,
+                       min_confidence=min_confidence, noise=noise, reference=reference)  # fmt: skip
     if output is None:
         _show(result, style, top)
     else:
         _write(output, _rendered(result, style, top))
-        click.echo(f"{result.verdict.value}; the report is in {text.harmless(output)}", err=True)
+        _say_where(result, output)
     sys.exit(_EXIT[result.verdict])
 
 
@@ -126,6 +132,11 @@ def _write(output: str, report: str) -> None:
         Path(output).write_text(report, encoding="utf-8")
     except OSError as error:
         raise _Failure(f"cannot write {output}: {error.strerror}") from error
+
+
+def _say_where(result: Comparison, output: str) -> None:
+    but = f" but for {', '.join(result.left_out)}" if result.left_out and result.verdict is Verdict.ALIGNED else ""
+    click.echo(f"{result.verdict.value}{but}; the report is in {text.harmless(output)}", err=True)
 
 
 def _style_of(output: str | None) -> str:
@@ -166,7 +177,7 @@ def view_command(a: str, b: str, mapping: str | None, output: str | None) -> Non
     result = _compared(a, b, mapping)
     place = output or str(Path(tempfile.mkdtemp(prefix="probe-")) / "report.html")
     _write(place, as_html(result))
-    click.echo(f"{result.verdict.value}; the report is in {text.harmless(place)}", err=True)
+    _say_where(result, place)
     if not webbrowser.open(Path(place).resolve().as_uri()):
         click.echo("no browser could be started here: open that file in one", err=True)
     sys.exit(_EXIT[result.verdict])

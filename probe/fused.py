@@ -1,4 +1,7 @@
-"""Several tensors in one: q, k and v as one projection, gate and up as one, experts stacked along a first axis."""
+"""Several tensors in one: q, k and v as one projection, gate and up as one, experts stacked along a first axis.
+
+Or one whose rows lie in another order: of what rotary embeddings turn, neighbours in the part, halves of a head in the whole.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,9 @@ class Fusion:
     """they lie in so many equal groups, each of which holds an equal share of every part"""
     stacked: bool = False
     """the whole has a first axis that parts do not have"""
+    rotary: int = 0
+    """of one part alone, along the axis: so many heads, in which what is turned together are neighbours (0 1, 2 3 …) in the
+    part, the two halves in the whole; 0 where both lie alike"""
 
 
 def problem_of(shapes: Sequence[Sequence[Shape]], fusion: Fusion) -> str:
@@ -36,12 +42,14 @@ def problem_of(shapes: Sequence[Sequence[Shape]], fusion: Fusion) -> str:
         odd = next(row for row in shapes if tuple(row) != tuple(shapes[0]))
         return f"{_listed(odd)} and {_listed(shapes[0])} cannot be stacked"
     first = shapes[0]
-    if len(first) == 1 and fusion.groups == 1:
+    if len(first) == 1 and fusion.groups == 1 and not fusion.rotary:
         return ""
     if not all(-len(shape) <= fusion.axis < len(shape) for shape in first):
         return f"{_listed(first)} do not all have an axis {fusion.axis}"
     if len({_without(shape, fusion.axis) for shape in first}) > 1:
         return f"{_listed(first)} are of different sizes beside axis {fusion.axis}"
+    if fusion.rotary and first[0][fusion.axis] % (2 * fusion.rotary):
+        return f"{_listed(first)} cannot be divided into {fusion.rotary} heads of two halves"
     uneven = [shape for shape in first if shape[fusion.axis] % fusion.groups]
     return f"{_listed(uneven)} cannot be divided into {fusion.groups} groups" if uneven else ""
 
@@ -81,10 +89,12 @@ def places(whole: np.ndarray, shapes: Sequence[Sequence[Shape]], fusion: Fusion)
 
 
 def _in_member(member: np.ndarray, row: Sequence[Shape], fusion: Fusion) -> list[np.ndarray]:
-    if len(row) == 1 and fusion.groups == 1:
+    if len(row) == 1 and fusion.groups == 1 and not fusion.rotary:
         return [member[...]]
     axis = fusion.axis % member.ndim
     before, after = member.shape[:axis], member.shape[axis + 1 :]
+    if fusion.rotary:
+        return [member.reshape(*before, fusion.rotary, 2, -1, *after).swapaxes(axis + 1, axis + 2)]
     grouped = member.reshape(*before, fusion.groups, member.shape[axis] // fusion.groups, *after)
     found, start = [], 0
     for shape in row:

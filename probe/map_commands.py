@@ -12,7 +12,7 @@ from probe.errors import MappingError
 from probe.layouts import FRAMEWORKS
 from probe.mapping import LayerMapping, library, load_mapping
 from probe.matching import Direction, Known, Matching, match
-from probe.matching.automatic import complete, outline_of, without_guesses
+from probe.matching.automatic import complete, match_parameters, outline_of, without_guesses
 from probe.matching.coverage import KINDS, Coverage, Left, coverage
 from probe.matching.draft import draft
 from probe.printed import model_config_of, record_printed
@@ -117,6 +117,7 @@ def suggest_command(a: str, b: str, output: str | None, min_confidence: float) -
         certain = match(*sides, LayerMapping(), _nothing, _nothing)
         outlines = [outline_of(each, known.tree) for each, known in zip((first, second), sides, strict=True)]
         found = without_guesses(complete(certain, *outlines), min_confidence)
+        found = match_parameters(found, *outlines, min_confidence)
         text = draft(found, *sides, (Path(a).name, Path(b).name))
     if output is None:
         click.echo(harmless(text).replace("\\x0a", "\n"), nl=False)
@@ -149,11 +150,14 @@ def _lines(found: Matching, covered: Coverage, files: Sequence[str]) -> Iterator
         ("modules", *covered.modules),
         *((reason, count, count) for reason, count in sorted(covered.paired.items())),
         ("further parts of one", *covered.further),
+        *([("by weights alone", *covered.by_weights)] if any(covered.by_weights) else []),
         ("ignored", *covered.ignored),
         ("left", left_a, left_b),
     ]
     for name, in_a, in_b in rows:
         yield f"  {name:20} {in_a:>7} {in_b:>7}"
+    yield from _listed("In A, compared by weights alone: what they return has no counterpart", covered.weights_a)
+    yield from _listed("In B, compared by weights alone: what they return has no counterpart", covered.weights_b)
     yield from _listed("Only in A", covered.only_a)
     yield from _listed("Only in B", covered.only_b)
     if found.warnings:

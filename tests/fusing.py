@@ -97,3 +97,11 @@ def mapping(groups: int = HEADS) -> dict[str, Any]:
         "Together": {"qkv": {"to": ["q", "k", "v"], "split": {"groups": groups}}},
         "TogetherMLP": {"gate_up": ["gate", "up"]},
     }
+
+
+def mapping_from_parts(groups: int = HEADS) -> dict[str, Any]:
+    """Return the same, written from the model with the parts."""
+    return {
+        "Apart": {"qkv": {"from": ["q", "k", "v"], "split": {"groups": groups}}},
+        "MLP": {"gate_up": {"from": ["gate", "up"]}},
+    }

@@ -62,6 +62,20 @@ def mapping(groups: int | str = 2) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def from_parts(groups: int) -> dict[str, Any]:
+    """Return the same, written from the model with the parts."""
+    return {
+        "Llama": {"self_attn": "attn"},
+        "Attention": {"qkv": {"from": ["q", "k", "v"], "split": {"groups": groups}}, "o": "proj"},
+        "/mlp": {"fc1": {"from": ["gate", "up"]}, "down": "fc2"},
+        "/experts": {"params": {
+            "gate_up": {"from": ["{i}.gate.weight", "{i}.up.weight"]},
+            "down": {"from": ["{i}.down.weight"], "transpose": True},
+        }},
+        "LayerNorm": {"params": {"weight": "scale"}},
+    }  # fmt: skip
+
+
 def in_framework(framework: str, modules: Modules) -> Structure:
     """Return a structure whose Linear weights lie as the framework's."""
     turn = framework == "paddle"
@@ -115,6 +129,33 @@ def test_there_and_back_bit_for_bit(to: str, groups: int, dtype: Any) -> None:
     }
     assert same({name: np.ascontiguousarray(w) for name, w in there.items()}, turned)
     back = probe.convert_weights(there, mapping(groups), to="torch", source=target, like=source)
+    assert same({name: np.ascontiguousarray(w) for name, w in back.items()}, state)
+
+
+@pytest.mark.parametrize("to", ["torch", "paddle"])
+def test_a_file_that_is_written_from_the_parts_does_the_same(to: str) -> None:
+    source, target = in_framework("torch", WHOLE), in_framework(to, PARTS)
+    state = state_of(source)
+    there = probe.convert_weights(state, mapping(), to=to, source=source, like=target)
+    assert same(probe.convert_weights(state, from_parts(2), to=to, source=source, like=target), there)
+    back = probe.convert_weights(there, from_parts(2), to="torch", source=target, like=source)
+    assert same({name: np.ascontiguousarray(w) for name, w in back.items()}, state)
+
+
+def test_experts_that_are_numbered_parameters() -> None:
+    """Transformer Engine's grouped linear has weight0, weight1 … in one module."""
+    grouped: Modules = {
+        "": ("GPT", {}), "experts": ("TEGroupedMLP", {}),
+        "experts.linear_fc1": ("TEColumnParallelGroupedLinear", {f"weight{i}": (4, 3) for i in (10, *range(10))}),
+    }  # fmt: skip
+    stacked: Modules = {"": ("Mixtral", {}), "experts": ("MixtralExperts", {"gate_up_proj": (11, 4, 3)})}
+    rules = {"TEGroupedMLP": {"params": {"gate_up_proj": {"from": ["linear_fc1.weight{i}"]}}}}
+    source, target = in_framework("torch", grouped), in_framework("torch", stacked)
+    state = state_of(source)
+    there = probe.convert_weights(state, rules, to="torch", source=source, like=target)
+    wanted = np.stack([state[f"experts.linear_fc1.weight{i}"] for i in range(11)])
+    assert np.array_equal(there["experts.gate_up_proj"], wanted)
+    back = probe.convert_weights(there, rules, to="torch", source=target, like=source)
     assert same({name: np.ascontiguousarray(w) for name, w in back.items()}, state)
 
 
@@ -189,13 +230,14 @@ def test_a_size_that_no_split_makes_is_an_error_of_the_mapping() -> None:
         probe.convert_weights(state_of(source), mapping(3), to="torch", source=source, like=target)
 
 
-def test_one_model_alone_does_not_tell_how_weights_lie() -> None:
-    source = in_framework("torch", WHOLE)
+@pytest.mark.parametrize(("modules", "rules"), [(WHOLE, mapping()), (PARTS, from_parts(2))])
+def test_one_model_alone_does_not_tell_how_weights_lie(modules: Modules, rules: dict[str, Any]) -> None:
+    source = in_framework("torch", modules)
     message = (
         r"how weights lie can only be told from both models, and the torch one alone is known: give both recordings"
     )
     with pytest.raises(ConversionError, match=message):
-        probe.convert_weights(state_of(source), mapping(), to="paddle", source=source)
+        probe.convert_weights(state_of(source), rules, to="paddle", source=source)
 
 
 def test_modules_that_the_mapping_leaves_out() -> None:

@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from probe.comparison.result import Verdict
+from probe.comparison.steps import Shift
 from probe.curve_comparison import CurveComparison, curves
 from probe.curve_comparison.band import band_of
-from probe.curve_comparison.pairing import PairedSeries, Shift, pair
+from probe.curve_comparison.pairing import PairedSeries, pair
 from probe.curve_comparison.series import Series
 from probe.curve_comparison.signs import Sign, judge_signs, sign_test
 from probe.curve_comparison.standard import FEWEST_STEPS, StandardVerdict, decimal, judge_standard, percent

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from probe.comparison.steps import Shift
 from probe.curve_comparison.norms import LocalNorms, judge_norms
-from probe.curve_comparison.pairing import Shift, pair
+from probe.curve_comparison.pairing import pair
 from probe.curve_comparison.series import Series
 from tests.curve_runs import wave
 

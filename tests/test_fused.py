@@ -72,3 +72,15 @@ def test_groups_lie_as_megatron_has_them() -> None:
 ])  # fmt: skip
 def test_what_does_not_fit(shapes: Any, fusion: Fusion, text: str) -> None:
     assert problem_of(shapes, fusion) == text
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+def test_rows_that_rotary_embeddings_turn_together(axis: int) -> None:
+    """Neighbours in the part are the two halves of a head in the whole."""
+    part = np.arange(8) if axis else np.arange(8).reshape(8, 1)
+    fusion = Fusion(axis, rotary=2)
+    assert problem_of([[part.shape]], fusion) == "" and whole_shape([[part.shape]], fusion) == part.shape
+    whole = fuse([[part]], fusion)
+    assert whole.ravel().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+    assert np.array_equal(split(whole, [[part.shape]], fusion)[0][0], part)
+    assert problem_of([[(6, 1)]], Fusion(0, rotary=2)) == "[6, 1] cannot be divided into 2 heads of two halves"

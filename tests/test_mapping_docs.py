@@ -79,11 +79,30 @@ def test_numbers() -> None:
     assert pairs[1] == {"decoder.layers.0": "blocks.block0", "decoder.layers.11": "blocks.block11"}
 
 
+def test_counted() -> None:
+    a = net("Net", "pipe PipelineLayer", "pipe.0", "pipe.1", "pipe.2", "stack HybridStack", *(
+        f"stack.layers.{n}.{part}" for n, part in enumerate(("mixer", "mlp", "mixer", "mlp"))))  # fmt: skip
+    b = net("Net", "pipe.model.embed_tokens", "pipe.model.layers.0", "pipe.model.layers.1", *(
+        f"stack.layers.{n}.{part}" for n in (0, 1) for part in ("mamba", "feed_forward")))  # fmt: skip
+    pairs = paired("counted", a, b)[1]
+    assert (pairs["pipe.0"], pairs["pipe.2"]) == ("pipe.model.embed_tokens", "pipe.model.layers.1")
+    assert pairs["stack.layers.3.mlp"] == "stack.layers.1.feed_forward"
+    assert pairs["stack.layers.2.mixer"] == "stack.layers.1.mamba"
+
+
 def test_several_for_one() -> None:
     a = net("L", "attn SelfAttention", "attn.linear_qkv", "mlp MLP", "mlp.linear_fc1")
     b = net("L", "attn.q_proj", "attn.k_proj", "attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
     found, _ = paired("several", a, b, {"num_query_groups": 2})
     assert [(len(bundle.parts), bundle.groups) for bundle in found.bundles] == [(3, 2), (2, 1)]
+    assert (found.only_a, found.only_b) == ((), ())
+
+
+def test_several_of_this_side_for_one() -> None:
+    a = net("L", "attn LlamaAttention", "attn.q_proj", "attn.k_proj", "attn.v_proj", "mlp LlamaMLP", "mlp.gate_proj",
+            "mlp.up_proj")  # fmt: skip
+    found, _ = paired("several_here", a, net("L", "attn.linear_qkv", "mlp.linear_fc1"), {"num_key_value_heads": 2})
+    assert [(each.side, len(each.parts), each.groups) for each in found.bundles] == [("A", 3, 2), ("A", 2, 1)]
     assert (found.only_a, found.only_b) == ((), ())
 
 
@@ -106,13 +125,22 @@ def test_parameters() -> None:
 
 
 def test_parameters_from_this_side() -> None:
-    a = net("L", "mlp SequentialMLP", *(f"mlp.local_experts.{i}.linear_fc{n}" for i in (0, 1) for n in (1, 2)))
-    found, _ = paired("from", a, net("L", "mlp Experts"))
+    a = net("L", "mlp SequentialMLP", *(f"mlp.local_experts.{i}.linear_fc{n}" for i in (0, 1) for n in (1, 2)),
+            "te TEGroupedMLP", "te.linear_fc1")  # fmt: skip
+    found, _ = paired("from", a, net("L", "mlp Experts", "te Experts"))
     assert [(each.side, each.whole, len(each.parts)) for each in found.weight_bundles] == [
         ("A", (1, "gate_up_proj"), 2), ("A", (1, "down_proj"), 2),
     ]  # fmt: skip
     assert [a.path(row[0][0]) for row in found.weight_bundles[0].parts] == [
         "mlp.local_experts.0.linear_fc1", "mlp.local_experts.1.linear_fc1",
+    ]  # fmt: skip
+
+
+def test_rows_in_another_order() -> None:
+    a, b = net("L", "attn Attention", "attn.wq", "attn.wk"), net("L", "attn.q_proj", "attn.k_proj")
+    found, _ = paired("rotary", a, b, {"n_heads": 4, "n_kv_heads": 2})
+    assert [(a.path(each.parts[0]), each.side, each.rotary) for each in found.bundles] == [
+        ("attn.wq", "A", 4), ("attn.wk", "A", 2),
     ]  # fmt: skip
 
 
@@ -123,7 +151,18 @@ def test_what_is_left_out() -> None:
 
 
 def test_every_example_is_tried_and_allowed_by_the_schema() -> None:
-    assert set(BLOCKS) == {"basics", "paths", "numbers", "several", "parameters", "from", "ignore"}
+    assert set(BLOCKS) == {
+        "basics",
+        "paths",
+        "numbers",
+        "counted",
+        "several",
+        "several_here",
+        "parameters",
+        "from",
+        "rotary",
+        "ignore",
+    }
     for text in BLOCKS.values():
         assert not wrong(yaml.safe_load(text))
 
@@ -141,8 +180,8 @@ TYPES: dict[str, Any] = {
     "number": (int, float),
     "boolean": bool,
 }
-KNOWN = {"$schema", "title", "description", "definitions", "type", "properties", "additionalProperties", "required", "items",
-         "minItems", "uniqueItems", "minimum", "anyOf", "enum", "$ref"}  # fmt: skip
+KNOWN = {"$schema", "title", "description", "pattern", "definitions", "type", "properties", "additionalProperties", "required", "items",
+         "minItems", "uniqueItems", "minimum", "anyOf", "allOf", "enum", "$ref"}  # fmt: skip
 
 
 def wrong(value: Any, schema: Any = SCHEMA, at: str = "") -> list[str]:
@@ -159,8 +198,11 @@ def wrong(value: Any, schema: Any = SCHEMA, at: str = "") -> list[str]:
         return [f"{at}: no {types}"]
     if "anyOf" in schema and all(wrong(value, each, at) for each in schema["anyOf"]):
         found.append(f"{at}: none of several")
+    found += [text for each in schema.get("allOf", ()) for text in wrong(value, each, at)]
     if "enum" in schema and value not in schema["enum"]:
         found.append(f"{at}: none of {schema['enum']}")
+    if "pattern" in schema and isinstance(value, str) and not re.search(schema["pattern"], value):
+        found.append(f"{at}: not {schema['pattern']}")
     if isinstance(value, dict):
         found += [f"{at}: no {name}" for name in schema.get("required", ()) if name not in value]
         for name, each in value.items():
@@ -191,7 +233,7 @@ def test_mappings_are_what_the_schema_says(file: Path) -> None:
         "A: [b]", "A: {b: null}", "A: {b: []}", "A: {b: [c, c]}", "A: {b: {split: {groups: 2}}}", "A: {b: {to: c, too: d}}",
         "A: {b: {to: [c, d], split: {groups: 0}}}", "A: {b: {to: [c, d], split: {axis: in}}}",
         "A: {params: {b: {to: [c, d], split: {axis: up}}}}", "A: {b: {to: c, transpose: 1}}", "A: {b: {to: c, permute: []}}",
-        "A: {b: {to: c, permute: [0, 0]}}", "A: {params: {b: null}}", "ignore: a", "ignore: [[a]]", "A: b",
+        "A: {b: {from: c}}", "A: {b: {to: c, rotary: {heads: 2}}}", "A: {b: {to: c, rotary: {heads: 2, here: up}}}", "A: {'b{i}': 'c.{i-1}'}", "A: {'b{i}': 'c.{0*i}'}", "A: {b: {from: [c]}}", "A: {b: {to: c, permute: [0, 0]}}", "A: {params: {b: null}}", "ignore: a", "ignore: [[a]]", "A: b",
     ],
 )  # fmt: skip
 def test_what_the_schema_refuses_probe_refuses(text: str) -> None:

@@ -79,6 +79,73 @@ def test_a_whole_inside_a_wrapper() -> None:
         assert (found.only_a, found.only_b) == ((), ())
 
 
+# The same, written from the side that has the parts
+
+FROM_APART = "Attn:\n  qkv: {from: [q, k, v], split: {order: [v, q, k]}}\n"
+
+
+def test_several_of_this_side_are_one_of_the_other() -> None:
+    found, other = matched(APART, FUSED, FROM_APART), matched(FUSED, APART, FROM_APART)
+    assert found.bundles == (Bundle("A", 2, (4, 2, 3), 1),) and other.bundles == (Bundle("B", 2, (4, 2, 3), 1),)
+    assert names(found, APART, FUSED) == {"": "", "attn": "attn", "attn.v": "attn.qkv", "attn.out": "attn.out"}
+    assert {(pair.b, pair.a) for pair in other.pairs} == {(pair.a, pair.b) for pair in found.pairs}
+    for each in (found, other):
+        assert (each.only_a, each.only_b, each.warnings) == ((), (), ())
+
+
+def test_of_several_of_this_side_one_is_not_there() -> None:
+    text = FROM_APART.replace("k, v], split", "kk, v], split").replace("q, k]", "q, kk]")
+    found = matched(APART, FUSED, f"{text}  out: out\n", Direction.A_TO_B)
+    assert not found.bundles and [APART.path(i) for i in found.only_a] == ["attn.q", "attn.k", "attn.v"]
+    assert [FUSED.path(i) for i in found.only_b] == ["attn.qkv"]
+    assert found.warnings == (
+        "the mapping's line 2: Attn: qkv: {from: [q, kk, v]} is not used for attn: there is no kk; did you mean k?",
+    )
+
+
+def test_several_of_this_side_are_nothing_on_the_other() -> None:
+    found = matched(APART, FUSED, f"{FROM_APART.replace('qkv', 'qkw')}  out: out\n", Direction.A_TO_B)
+    assert [APART.path(i) for i in found.only_a] == ["attn.q", "attn.k", "attn.v"]
+    assert found.warnings == (
+        "the mapping's line 2: Attn: qkw: {from: [q, k, v]} leads to nothing on the other side; did you mean qkv?",
+    )
+
+
+def test_the_parts_of_this_side_may_stand_inside_wrappers_and_have_modules_inside() -> None:
+    a = tree({"": "Net", "q": "CheckpointWrapper", "q._checkpoint_wrapped_module": "L", "q._checkpoint_wrapped_module.x": "X",
+              "k": "OptimizedModule", "k._orig_mod": "L", "k._orig_mod.x": "X"})  # fmt: skip
+    b = tree({"": "Net", "qk": "L", "qk.x": "X"})
+    found = matched(a, b, {"Net": {"qk": {"from": ["q", "k"]}}})
+    assert found.bundles == (Bundle("A", 1, (2, 5), 1),)
+    assert names(found, a, b)["q._checkpoint_wrapped_module.x"] == "qk.x"
+    assert ([a.path(i) for i in found.only_a], found.only_b) == (["k._orig_mod.x"], ())
+
+
+def test_numbers_of_several_of_this_side() -> None:
+    a = tree({"": "Net", **{f"{name}{n}": "L" for name in "qk" for n in (0, 1)}})
+    b = tree({"": "Net", "qk0": "L", "qk1": "L"})
+    found = matched(a, b, {"Net": {"qk{i}": {"from": ["q{i}", "k{i}"]}}})
+    assert {(b.path(each.whole), *map(a.path, each.parts)) for each in found.bundles} == {
+        ("qk0", "q0", "k0"), ("qk1", "q1", "k1"),
+    }  # fmt: skip
+
+
+# Rows in another order
+
+
+@pytest.mark.parametrize(("here", "side"), [("interleaved", "A"), ("halves", "B")])
+def test_the_side_that_turns_neighbours_has_the_part(here: str, side: str) -> None:
+    a, b = tree({"": "Net", "wq": "L"}), tree({"": "Net", "q": "L"})
+    rules = {"Net": {"wq": {"to": "q", "rotary": {"heads": "n_heads", "here": here}}}}
+    for config in ({"n_heads": 2}, {"num_attention_heads": 2}):
+        known = with_parameters(a, {"wq.weight": (8, 3)}, config), with_parameters(b, {"q.weight": (8, 3)}, {})
+        found, other = matched(*known, rules), matched(*known[::-1], rules)
+        assert found.bundles == (Bundle(side, 1, (1,), 1, 2),)
+        assert other.bundles == (Bundle("AB"[side == "A"], 1, (1,), 1, 2),)
+        assert (found.only_a, found.only_b, found.warnings) == ((), (), ())
+    assert matched(a, b, rules).bundles[0].rotary == -1
+
+
 # How they lie: groups and sizes
 
 SHAPES_FUSED = {"attn.qkv.weight": (16, 4), "attn.qkv.bias": (16,), "attn.out.weight": (4, 8)}

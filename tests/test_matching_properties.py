@@ -15,20 +15,22 @@ from tests.trees import tree
 
 Drawn = tuple[Tree, Tree, Any]
 NAMES = ["a", "b", "module", "0", "1", "b1"]
-KINDS = ["X", "Y", "DistributedDataParallel", "Float16Module", "ModuleList"]
+KINDS = ("X", "Y", "DistributedDataParallel", "Float16Module", "ModuleList")
 
 
 @st.composite
-def class_names(draw: st.DrawFn) -> dict[str, str]:
-    classes = {"": draw(st.sampled_from([*KINDS, "list"]))}
+def class_names(draw: st.DrawFn, kinds: tuple[str, ...] = (*KINDS, "list")) -> dict[str, str]:
+    classes = {"": draw(st.sampled_from(kinds))}
     for _ in range(draw(st.integers(0, 10))):
         parent = draw(st.sampled_from(sorted(classes)))
         path = ".".join(part for part in (parent, draw(st.sampled_from(NAMES))) if part)
-        classes.setdefault(path, draw(st.sampled_from(KINDS)))
+        classes.setdefault(path, draw(st.sampled_from([kind for kind in kinds if kind != "list"])))
     return classes
 
 
 TREES = st.builds(tree, class_names())
+PLAIN = st.builds(tree, class_names(("X", "Y")))
+"""without wrappers: paths through these can be read in two ways"""
 PATHS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map(".".join)
 PATTERNS = st.lists(st.sampled_from([*NAMES, "*", "**", "{i}"]), min_size=1, max_size=3).map(".".join)
 
@@ -40,7 +42,8 @@ def lines(draw: st.DrawFn) -> tuple[str, Any]:
     if draw(st.booleans()):
         targets: list[str] = [draw(PATHS) for _ in range(draw(st.sampled_from([1, 1, 2, 3])))]
     else:
-        key, targets = f"{key}.{{i}}", [f"{draw(PATHS)}.{draw(st.sampled_from(['{i}', 'b{i}']))}"]
+        numbers = ["{i}", "b{i}", "{i+1}", "{2*i}"]
+        key, targets = f"{key}.{draw(st.sampled_from(numbers))}", [f"{draw(PATHS)}.{draw(st.sampled_from(numbers))}"]
     return key, targets if len(set(targets)) > 1 and len(set(targets)) == len(targets) else targets[0]
 
 
@@ -57,9 +60,9 @@ MAPPINGS = st.builds(
 
 
 @st.composite
-def one_to_many(draw: st.DrawFn) -> tuple[Tree, Tree, Any]:
-    """Draw two trees and a mapping of modules that are there, one to two or three, from the roots."""
-    a, b = draw(TREES), draw(TREES)
+def one_to_many(draw: st.DrawFn, trees: st.SearchStrategy[Tree] = TREES) -> tuple[Tree, Tree, Any]:
+    """Draw two trees and a mapping of modules that are there, one to two or three, from the roots, written from either side."""
+    a, b = draw(trees), draw(trees)
     paths_a, paths_b = ([module.path for module in net.modules[1:]] for net in (a, b))
     assume(paths_a and len(paths_b) > 1)
     keys = draw(st.lists(st.sampled_from(paths_a), min_size=1, max_size=2, unique=True))
@@ -68,7 +71,14 @@ def one_to_many(draw: st.DrawFn) -> tuple[Tree, Tree, Any]:
     for key in keys:
         count = draw(st.integers(2, 3))
         section[key], pool = list(pool[:count]), pool[draw(st.sampled_from([count, count - 1])) :]
-    return a, b, {"TopLayer": {key: targets if len(targets) > 1 else "a" for key, targets in section.items()}}
+    if trees is PLAIN or draw(st.booleans()):
+        return a, b, {"TopLayer": {key: targets if len(targets) > 1 else "a" for key, targets in section.items()}}
+    return b, a, from_parts(section)
+
+
+def from_parts(section: dict[str, Any]) -> dict[str, Any]:
+    """Return what is said of modules of which each is several, written from the side that has these."""
+    return {"TopLayer": {whole: {"from": parts} for whole, parts in section.items() if len(parts) > 1}}
 
 
 ANY = one_to_many() | st.tuples(TREES, TREES, MAPPINGS)
@@ -136,6 +146,21 @@ def test_the_other_way_round_is_the_transpose(drawn: Drawn, direction: Direction
     assert [(each.side == "A", each.whole, each.parts, each.groups) for each in found.bundles] == [
         (each.side == "B", each.whole, each.parts, each.groups) for each in transposed.bundles
     ]
+
+
+@given(one_to_many(PLAIN))
+@settings(max_examples=300, deadline=None)
+def test_several_for_one_is_the_same_from_either_side(drawn: Drawn) -> None:
+    a, b, sections = drawn
+    section = sections["TopLayer"]
+    assume(
+        all(net.wrapped(i) is None for net in (a, b) for i in range(len(net)))
+    )  # in what these hold, paths mean two things
+    assume(section and all(isinstance(value, list) for value in section.values()))
+    found = matched(a, b, parsed(sections), Direction.A_TO_B)
+    other = matched(a, b, parsed(from_parts(section)), Direction.B_TO_A)
+    if found is not None and other is not None:
+        assert set(found.bundles) == set(other.bundles)
 
 
 @given(TREES, MAPPINGS)

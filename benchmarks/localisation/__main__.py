@@ -15,7 +15,8 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.localisation.random_pairs import random_pair
-from benchmarks.localisation.suite import MODES, Answer, answers, chosen
+from benchmarks.localisation.rungs import RUNGS
+from benchmarks.localisation.suite import MODES, PARTS, Answer, answers, chosen
 from benchmarks.localisation.table import as_json, header, markdown, misses, rows, summary
 
 WIDTH = 200
@@ -26,11 +27,12 @@ WIDTH = 200
 @click.option(
     "--share", type=click.FloatRange(0, 1), default=1.0, show_default=True, help="Of the pairs; always the same."
 )
-@click.option("--half", type=click.Choice(["tuned", "held-out", "both"]), default="both", show_default=True)
+@click.option("--part", type=click.Choice([*PARTS]), default="all", show_default=True)
 @click.option("--random", "drawn", type=click.IntRange(0), default=0, help="This many clean pairs, drawn, instead.")
 @click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The number of the first of those.")
 @click.option("--only", multiple=True, help="Pairs whose names match this glob; may be repeated.")
 @click.option("--mode", "modes", multiple=True, type=click.Choice(MODES), default=MODES, show_default=True)
+@click.option("--rung", type=click.Choice(RUNGS), default="built-in", show_default=True, help="Of the noise ladder.")
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, help="Processes.")
 @click.option("--cache", type=click.Path(path_type=Path, file_okay=False), help="Keep the recordings here.")
 @click.option(
@@ -39,11 +41,12 @@ WIDTH = 200
 @click.option("--markdown", "page", type=click.Path(path_type=Path, dir_okay=False), help="Write the tables here too.")
 def main(
     share: float,
-    half: str,
+    part: str,
     drawn: int,
     first: int,
     only: tuple[str, ...],
     modes: tuple[str, ...],
+    rung: str,
     jobs: int,
     cache: Path | None,
     output: Path | None,
@@ -53,15 +56,15 @@ def main(
 
     Example: python -m benchmarks.localisation --share 0.1 -o localisation.json
     """
-    pairs = [random_pair(number) for number in range(first, first + drawn)] or chosen(share, half)
+    pairs = [random_pair(number) for number in range(first, first + drawn)] or chosen(share, part)
     pairs = [pair for pair in pairs if not only or any(fnmatchcase(pair.name, glob) for glob in only)]
     if not pairs:
-        raise click.ClickException(f"no pair is left: --share {share} --half {half} --only {' '.join(only) or '*'}")
+        raise click.ClickException(f"no pair is left: --share {share} --part {part} --only {' '.join(only) or '*'}")
     if cache:
         cache.mkdir(parents=True, exist_ok=True)
     found: list[Answer] = []
     with nullcontext(cache) if cache else tempfile.TemporaryDirectory() as folder:
-        waiting = answers(pairs, modes, Path(folder), jobs)
+        waiting = answers(pairs, modes, Path(folder), jobs, rung)
         for some in track(waiting, "pairs", len(pairs), console=Console(stderr=True), transient=True):
             found += some
     _print(found, modes)

@@ -53,6 +53,8 @@ def build(setup: Setup) -> nn.Module:
         model.load_state_dict(architecture.weights_of(other.state_dict()))
     else:
         _draw_weights(model, setup.seed)
+    if setup.rounded_to:
+        model.to(DTYPES[setup.rounded_to])
     model.to(DTYPES[setup.dtype])
     if setup.channels_last:
         model.to(memory_format=torch.channels_last)
@@ -63,8 +65,8 @@ def batch(setup: Setup, step: int) -> Batch:
     """Return what the step is given."""
     generator = torch.Generator().manual_seed(1000 * setup.seed + step)
     found = ARCHITECTURES[setup.architecture].batch(generator)
-    dtype = DTYPES[setup.dtype]
-    found = {key: value.to(dtype) if value.is_floating_point() else value for key, value in found.items()}
+    first, dtype = DTYPES[setup.rounded_to or setup.dtype], DTYPES[setup.dtype]
+    found = {key: value.to(first).to(dtype) if value.is_floating_point() else value for key, value in found.items()}
     if setup.channels_last:
         found = {k: v.to(memory_format=torch.channels_last) if v.dim() == 4 else v for k, v in found.items()}
     return found
@@ -185,7 +187,9 @@ def _transformer(name: str, **options: Any) -> Callable[[Setup], nn.Module]:
         import transformers
 
         cls = getattr(transformers, name)
-        attention = {} if name.startswith("Mamba") else {"attn_implementation": setup.attention}
+        attention = {} if name.startswith(("Mamba", "ConvNext")) else {"attn_implementation": setup.attention}
+        if name.startswith("Gemma2"):  # caps its scores, which sdpa cannot
+            attention = {"attn_implementation": "eager"}
         config = cls.config_class(**_sized(options, setup), **attention)
         config.use_cache = False
         return cls(config)
@@ -327,8 +331,44 @@ ARCHITECTURES: dict[str, Architecture] = {
     "encoder": Architecture(lambda setup: networks.Encoder(), _labelled, {"doubled": True}),
     "recommender": Architecture(lambda setup: networks.Recommender(), _columns, _SPLIT),
     "vae": Architecture(lambda setup: networks.Autoencoder(), _vectors, _SPLIT),
+    "qwen3": Architecture(_transformer("Qwen3ForCausalLM", **_DECODER, head_dim=8), _next_tokens, _EAGER, True),
+    "gemma2": Architecture(
+        _transformer("Gemma2ForCausalLM", **_DECODER, head_dim=8, sliding_window=8), _next_tokens, _SPLIT, True
+    ),
+    "opt": Architecture(
+        _transformer(
+            "OPTForCausalLM", vocab_size=VOCABULARY, hidden_size=32, ffn_dim=64, num_attention_heads=4, num_hidden_layers=3,
+            max_position_embeddings=32, word_embed_proj_dim=32, dropout=0.0,
+        ), _next_tokens, _EAGER, True,
+    ),
+    "neox": Architecture(
+        _transformer("GPTNeoXForCausalLM", **_SIZES, num_hidden_layers=3, max_position_embeddings=32), _next_tokens, _EAGER, True
+    ),
+    "bart": Architecture(
+        _transformer(
+            "BartForConditionalGeneration", vocab_size=VOCABULARY, d_model=32, encoder_layers=2, decoder_layers=2,
+            encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64,
+            max_position_embeddings=32, dropout=0.0,
+        ), _translation, _EAGER,
+    ),
+    "distilbert": Architecture(
+        _transformer(
+            "DistilBertForMaskedLM", vocab_size=VOCABULARY, dim=32, hidden_dim=64, n_heads=4, n_layers=3,
+            max_position_embeddings=32, dropout=0.0, attention_dropout=0.0,
+        ), _masked_tokens, _EAGER,
+    ),
+    "convnext": Architecture(
+        _transformer(
+            "ConvNextForImageClassification", num_channels=3, patch_size=2, num_stages=2, hidden_sizes=[16, 32], depths=[2, 2],
+            image_size=16, num_labels=10, layer_scale_init_value=1.0,
+        ), _images("pixel_values"), _LAST,
+    ),
+    "gru": Architecture(lambda setup: networks.Recurrent(), _labelled, _SPLIT),
+    "mixer": Architecture(lambda setup: networks.Mixer(), _images("x"), {"doubled": True}),
     "llama-fused": Architecture(
         lambda setup: networks.FusedDecoder(), _next_of, {}, True, _fused, "llama"
     ),
     "cnn-sequence": Architecture(lambda setup: networks.Sequence(), _images("x"), {}, False, _in_sequence, "cnn"),
 }  # fmt: skip
+FURTHER = ("qwen3", "gemma2", "opt", "neox", "bart", "distilbert", "convnext", "gru", "mixer")
+"""those of the held-out third"""

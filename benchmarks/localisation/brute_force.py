@@ -334,7 +334,7 @@ def main(share: float, only: tuple[str, ...]) -> None:
     warnings.simplefilter("ignore")
     table = Table("pair", "truth", "found", "× noise", "holds")
     right = []
-    for pair in chosen(share, "both"):
+    for pair in (pair for pair in chosen(share, "all") if pair.b.framework == "torch"):
         if pair.truth is None or (only and not any(fnmatchcase(pair.name, glob) for glob in only)):
             continue
         step, found = places(pair)

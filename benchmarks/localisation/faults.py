@@ -239,6 +239,23 @@ def _schedule(run: Run, planted: Planted) -> None:
     run.schedule = lambda step: 1.0 if step < planted.step else 0.5 if planted.size is None else planted.size
 
 
+def _noisy(x: Tensor, size: float) -> Tensor:
+    generator = torch.Generator().manual_seed(7)
+    noise = torch.randn(x.shape, generator=generator).to(x.dtype)
+    return x + size * x.detach().float().std().to(x.dtype) * noise
+
+
+def _one_row(x: Tensor, size: float) -> Tensor:
+    factor = torch.ones(x.shape[:2], dtype=x.dtype)
+    factor[0, min(2, x.shape[1] - 1)] = 1 + size
+    return x * factor.reshape(*factor.shape, *[1] * (x.dim() - 2))
+
+
+def _half_gradient(module: nn.Module, size: float) -> None:
+    rows = torch.arange(module.weight.shape[0]) % 2
+    module.weight.register_hook(lambda gradient: gradient * rows.reshape(-1, *[1] * (gradient.dim() - 1)))
+
+
 _INIT, _FORWARD, _LOSS, _BACKWARD, _GRADIENT, _UPDATE = (
     ("init",), ("forward",), ("loss",), ("backward",), ("gradient",), ("update",),
 )  # fmt: skip
@@ -293,6 +310,9 @@ FAULTS: dict[str, Fault] = {
     "bag_mean": Fault("the mean of a bag instead of its sum", _FORWARD, _at(_attribute("mode", lambda o, s: "mean"))),
     "dilation": Fault("a dilated convolution", _FORWARD, _at(lambda m, s: (setattr(m, "dilation", (2, 2)), setattr(m, "padding", (2, 2))))),
     "softplus": Fault("Softplus with another beta", _FORWARD, _at(_attribute("beta", lambda o, s: s), 1.1)),
+    "noisy": Fault("noise of size standard deviations on an output", _FORWARD, _at(lambda m, s: surgery.on_output(m, lambda x: _noisy(x, s)), 1e-3)),
+    "one_row": Fault("one token, or channel, of an output × (1 + size)", _FORWARD, _at(lambda m, s: surgery.on_output(m, lambda x: _one_row(x, s)), 0.1)),
+    "capped": Fault("an output that is cut off at ± size", _FORWARD, _at(lambda m, s: surgery.on_output(m, lambda x: x.clamp(-s, s)), 1.0)),
     # loss
     "sum": Fault("the sum instead of the mean", _LOSS, _knob(reduction=lambda s: "sum"), True),
     "label_shift": Fault("labels that are not moved by one", _LOSS, _knob(shift=lambda s: False), True),
@@ -311,6 +331,7 @@ FAULTS: dict[str, Fault] = {
     # gradients
     "weight_gradient": Fault("the weight's gradient × (1 + size)", _GRADIENT, _at(lambda m, s: surgery.with_weight(m, lambda w: surgery.ScaledGradient.apply(w, 1 + s)), 0.01)),
     "gradient_hook": Fault("a hook that scales a parameter's gradient", _GRADIENT, _at(_gradient_hook, 0.1)),
+    "half_gradient": Fault("every other row of a weight's gradient is zero", _GRADIENT, _at(_half_gradient)),
     "frozen": Fault("a frozen module", _GRADIENT, _at(_frozen)),
     "weight_detached": Fault("a weight that is detached where it is used", _GRADIENT, _at(_weight_detached)),
     "last_micro": Fault("gradients are cleared between micro-batches", _GRADIENT, _knob(kept_micros=lambda s: slice(-1, None)), True),

@@ -1,4 +1,4 @@
-"""Short ways to write a pair down: one line each in `tuned` and `held_out`."""
+"""Short ways to write a pair down: one line each in `tuned`, `further` and `third`."""
 
 from __future__ import annotations
 

@@ -181,6 +181,56 @@ class Autoencoder(nn.Module):
         return self.decoder(code)
 
 
+class Recurrent(nn.Module):
+    """Two GRUs with a highway gate between them, as a classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(96, 24)
+        self.first = nn.GRU(24, 24, batch_first=True)
+        self.gate = nn.Linear(24, 24)
+        self.second = nn.GRU(24, 24, batch_first=True)
+        self.norm = nn.LayerNorm(24)
+        self.head = nn.Linear(24, 10)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embedding(ids)
+        gate = torch.sigmoid(self.gate(x))
+        x = gate * self.first(x)[0] + (1 - gate) * x
+        return self.head(self.norm(self.second(x)[0].mean(1)))
+
+
+class MixerLayer(nn.Module):
+    """Mixes tokens, then channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(32), nn.LayerNorm(32)
+        self.tokens = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+        self.channels = nn.Sequential(nn.Linear(32, 64), nn.SiLU(), nn.Linear(64, 32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.tokens(self.norm1(x).transpose(1, 2)).transpose(1, 2)
+        return x + self.channels(self.norm2(x))
+
+
+class Mixer(nn.Module):
+    """Patches mixed along both axes, without attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 32, 4, stride=4)
+        self.layers = nn.ModuleList(MixerLayer() for _ in range(3))
+        self.norm = nn.LayerNorm(32)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x).mean(1))
+
+
 class Generator(nn.Module):
     """Noise to images."""
 

@@ -32,6 +32,8 @@ class Setup:
     """a key of `architectures.ARCHITECTURES`"""
     dtype: str = "fp32"
     """fp32, bf16, fp16, or autocast: fp32 weights, bf16 arithmetic"""
+    rounded_to: str = ""
+    """a 16-bit dtype to which weights and inputs are rounded first: what a reference in fp32 begins with"""
     attention: str = "sdpa"
     threads: int = 1
     micros: int = 1
@@ -52,6 +54,8 @@ class Setup:
     """by which the widths of a model of transformers are multiplied"""
     layers: int = 0
     """how many it has; the architecture's own number when 0"""
+    framework: str = "torch"
+    """``paddle`` and ``mindspore`` for a port (architectures ``port-…``)"""
     planted: tuple[Planted, ...] = ()
 
 

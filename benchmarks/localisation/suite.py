@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import probe
-from benchmarks.localisation.held_out import HELD_OUT
+from benchmarks.localisation.further import FURTHER_PAIRS
 from benchmarks.localisation.pairs import Pair, Setup, Truth
+from benchmarks.localisation.ports.pairs import PORTS
 from benchmarks.localisation.random_pairs import random_pair
+from benchmarks.localisation.rungs import setups_of
+from benchmarks.localisation.third import THIRD
 from benchmarks.localisation.tuned import TUNED
 
-PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*TUNED, *HELD_OUT)}
+PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD)}
+PARTS: dict[str, tuple[Pair, ...]] = {
+    "all": tuple(PAIRS.values()),
+    "tuned": (*TUNED, *PORTS, *FURTHER_PAIRS),
+    "held-out": THIRD,
+    "ports": PORTS,
+}
+"""what was first held out was scored, and then read: it belongs to the tuned pairs since"""
 MODES = ("tensor", "statistics")
 ROOT = Path(__file__).parents[2]
 SOURCES = ("probe/recorder", "probe/adapters", "probe/store", "benchmarks/localisation")
@@ -42,15 +55,15 @@ class Answer:
     """the first divergence in one line, or why nothing was decided"""
 
 
-def chosen(share: float, half: str) -> list[Pair]:
+def chosen(share: float, part: str) -> list[Pair]:
     """Return a share of the pairs, the same ones each time, in the order of the tables.
 
     Parameters
     ----------
-    half
-        ``tuned``, ``held-out`` or ``both``
+    part
+        a key of `PARTS`
     """
-    pairs = [pair for pair in PAIRS.values() if half == "both" or pair.held_out == (half == "held-out")]
+    pairs = PARTS[part]
     return [pair for pair in pairs if _place(pair.name) < share]
 
 
@@ -59,10 +72,14 @@ def pair_of(name: str) -> Pair:
     return random_pair(int(name.split("/")[1])) if name.startswith("random/") else PAIRS[name]
 
 
-def answers(pairs: Iterable[Pair], modes: Iterable[str], folder: Path, jobs: int) -> Iterator[list[Answer]]:
+def answers(
+    pairs: Iterable[Pair], modes: Iterable[str], folder: Path, jobs: int, rung: str = "built-in"
+) -> Iterator[list[Answer]]:
     """Record and judge the pairs in several processes; yields each pair's answers when they are there."""
+    pairs, modes = list(pairs), tuple(modes)
     digest = sources_digest()
-    tasks = [(pair.name, tuple(modes), folder, digest) for pair in pairs]
+    record_ports(pairs, modes, folder, digest)
+    tasks = [(pair.name, modes, folder, digest, rung) for pair in pairs]
     if jobs == 1:
         yield from map(_work, tasks)
         return
@@ -74,11 +91,12 @@ def record(setup: Setup, mode: str, folder: Path, digest: str) -> Path:
     """Write the recording of a setup, or return the one that is there."""
     from benchmarks.localisation.training import run_of
 
-    name = hashlib.sha256(f"{digest} {mode} {setup!r}".encode()).hexdigest()[:24]
-    path = folder / f"{name}.h5"
+    path = recording_of(setup, mode, folder, digest)
     if path.exists():
         return path
-    unfinished = folder / f"{name}.{os.getpid()}.h5"
+    if setup.architecture.startswith("port-"):
+        raise FileNotFoundError(f"{path}: ports are recorded first, by record_ports")
+    unfinished = path.with_suffix(f".{os.getpid()}.h5")
     run = run_of(setup)
     parts = run.parts
     probe.start(parts if len(parts) > 1 else parts[0], unfinished, task=mode)
@@ -91,10 +109,44 @@ def record(setup: Setup, mode: str, folder: Path, digest: str) -> Path:
     return path
 
 
-def judge(pair: Pair, mode: str, folder: Path, digest: str) -> Answer:
-    """Compare the two recordings of a pair and grade what probe says."""
+def recording_of(setup: Setup, mode: str, folder: Path, digest: str) -> Path:
+    """Return where the recording of a setup lies."""
+    name = hashlib.sha256(f"{digest} {mode} {setup!r}".encode()).hexdigest()[:24]
+    return folder / f"{name}.h5"
+
+
+def record_ports(pairs: Iterable[Pair], modes: Iterable[str], folder: Path, digest: str) -> None:
+    """Write the recordings of all sides of ports, each framework in one process of its own."""
+    setups = {s: None for pair in pairs for s in (pair.a, pair.b) if s.architecture.startswith("port-")}
+    for framework in ("torch", "paddle", "mindspore"):  # the others' weights are converted from PyTorch's
+        places = {
+            (setup, mode): recording_of(setup, mode, folder, digest)
+            for setup in setups if setup.framework == framework for mode in modes
+        }  # fmt: skip
+        tasks = [(asdict(setup), mode, str(path)) for (setup, mode), path in places.items() if not path.exists()]
+        if tasks:
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.localisation.ports.worker",
+                framework,
+                str(folder / digest[:16]),
+            ]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            done = subprocess.run(command, input=json.dumps(tasks), capture_output=True, text=True, env=environment)
+            if done.returncode:
+                raise RuntimeError(f"{framework}: {done.stderr[-3000:]}")
+
+
+def judge(pair: Pair, mode: str, folder: Path, digest: str, rung: str = "built-in") -> Answer:
+    """Compare the two recordings of a pair on a rung of the noise ladder, and grade what probe says."""
     files = [record(setup, mode, folder, digest) for setup in (pair.a, pair.b)]
-    found = probe.compare(*files, mapping=pair.mapping)
+    more = {
+        option: [record(setup, mode, folder, digest) for setup in setups]
+        for option, setups in setups_of(pair, rung).items()
+    }
+    noise, references = more.get("noise", []), more.get("reference", [None])
+    found = probe.compare(*files, mapping=pair.mapping, noise=noise, reference=references[0])
     first = found.first_divergence
     said = _line(first) if first is not None else found.verdict.value
     if found.verdict == "undecided":
@@ -135,12 +187,12 @@ def sources_digest() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
-def _work(task: tuple[str, tuple[str, ...], Path, str]) -> list[Answer]:
-    name, modes, folder, digest = task
+def _work(task: tuple[str, tuple[str, ...], Path, str, str]) -> list[Answer]:
+    name, modes, folder, digest, rung = task
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     warnings.simplefilter("ignore")
     try:
-        return [judge(pair_of(name), mode, folder, digest) for mode in modes]
+        return [judge(pair_of(name), mode, folder, digest, rung) for mode in modes]
     except Exception as error:
         raise RuntimeError(f"{name}: {error!r}") from error
 

@@ -161,7 +161,7 @@ class Run:
         rate = LR[self.setup.optimizer]
         if self.setup.optimizer == "sgd":
             return torch.optim.SGD(groups, lr=rate, momentum=0.9, foreach=False)
-        eps = 1e-4 if self.setup.dtype == "fp16" else 1e-8  # 1e-8 is 0 in fp16
+        eps = 1e-4 if "fp16" in (self.setup.dtype, self.setup.rounded_to) else 1e-8  # 1e-8 is 0 in fp16
         return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95), eps=eps, foreach=False)
 
 

@@ -1,4 +1,4 @@
-"""The half of the pairs whose answers were looked at while rules were improved."""
+"""The pairs whose answers were looked at while rules were improved."""
 
 from __future__ import annotations
 
@@ -87,6 +87,7 @@ TUNED: tuple[Pair, ...] = (
     faulty("mamba", "eps", "backbone.layers.1.norm", size=1.0, dtype="bf16"),
     # loss
     faulty("bert", "loss_scaled", size=0.1, dtype="bf16"),
+    faulty("bert", "loss_scaled", size=0.05, dtype="bf16"),
     faulty("qwen2", "smoothing", size=0.1, dtype="autocast"),
     faulty("qwen2", "label_shift"),
     faulty("bert", "ignore_index", "target"),

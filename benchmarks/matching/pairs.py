@@ -145,7 +145,7 @@ PAIRS = {
     "unet": ModelPair("U-Net ⟷ the same with other block names", "unet", run="unet"),
     "llama-meta": ModelPair("Meta ⟷ transformers Llama", "llama-meta", run="llama"),
     "llama-meta-tree": _texts(
-        "Meta ⟷ transformers Llama, structure", "llama-meta-elements", _skeleton("meta-llama"), _skeleton("transformers-llama")
+        "Meta ⟷ transformers Llama, structure", "llama-meta", _skeleton("meta-llama"), _skeleton("transformers-llama")
     ),
     "vit-timm-tree": _texts(
         "timm ⟷ transformers ViT, structure", "timm-vit", _skeleton("timm-vit"), _skeleton("transformers-vit")

@@ -69,6 +69,7 @@ def relations_of(matching: Matching, a: Tree, b: Tree) -> set[Relation]:
     parts = {
         (part, bundle.whole) if bundle.side == "A" else (bundle.whole, part)
         for bundle in matching.bundles
+        if not bundle.rotary
         for part in bundle.parts
     }
     plain = {(pair.a, pair.b) for pair in matching.pairs} - parts

@@ -27,14 +27,14 @@ class BufferWalk(Charger):
                 continue
             key = (event.pair, event.slot_a)
             sources = self._sources_of_buffer(event, before.get(key))
-            limit = tolerance.FORWARD.limit(max(self.u(event), sources.u), sources.error)
-            limit *= self._cancelled(event)
-            wrong = metrics.is_known and self.u(event) > 0 and metrics.rel_l2 > limit
+            held = self.noise.held(event, metrics.rel_l2, tolerance.FORWARD, max(self.u(event), sources.u), sources)
+            limit = held.limit * self._cancelled(event)
+            wrong = metrics.is_known and self.u(event) > 0 and held.error > limit
             is_as_expected = variance.explains(event, before.get(key), limit)
             if wrong and is_as_expected:
                 explained.append(self._path_a(event.pair))
                 wrong = False
-            if self.settle(event, limit, wrong, sources.error):
+            if self.settle(event, limit, wrong, sources.error, error=held.error, held=held):
                 facts = (f"the buffer {event.slot_a} differs after the step, before it and at the inputs both agree",)
                 self._add(Phase.FORWARD, Kind.INTRODUCED, event, event.pair, tolerance.FORWARD, facts,
                           hint="look at how this module updates its running statistics: momentum, biased variance")  # fmt: skip
@@ -62,7 +62,8 @@ class BufferWalk(Charger):
 
     def _sources_of_buffer(self, event: Event, old: Event | None) -> Level:
         """Return the errors of the buffer before the step, and of what its module was given."""
-        sources = Level(self.state.buffers.get((event.pair, event.slot_a), 0.0))
+        sources = Level()
+        sources.add(self.state.buffers.get((event.pair, event.slot_a), 0.0), 0.0)
         if old is not None and old.metrics is not None and old.metrics.is_known:
             sources.add(old.metrics.rel_l2, self.u(event))
             if old.metrics.rel_l2 > tolerance.FORWARD.limit(self.u(event), 0.0):

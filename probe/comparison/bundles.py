@@ -54,7 +54,7 @@ class _Calls:
         columns = side.columns
         names = ("micro", "module", "call", "role")
         for row, (micro, module, call, role) in enumerate(zip(*(columns[name] for name in names), strict=True)):
-            if module in self.parts and role not in PARAMETER_ROLES:
+            if module in self.parts and role not in PARAMETER_ROLES and row not in side.hidden:
                 self.rows[micro, module, call, role].setdefault(side.slots[row], []).append(row)
 
     def join(self) -> None:
@@ -97,7 +97,7 @@ class _Calls:
     def _fuse(self, bundle: Bundle, micro: int, number: int, role: Role) -> None:
         """Put what the parts returned, or its gradients, side by side along the last axis."""
         found = [self.rows.get((micro, part, number, role), {}) for part in bundle.parts]
-        fusion = Fusion(-1, bundle.groups)
+        fusion = Fusion(-1, bundle.groups, rotary=bundle.rotary)
         for slot in {slot: None for rows in found for slot in rows}:
             pieces = [self._piece(bundle, k, micro, number, role, slot) for k in range(len(found))]
             self.side.hidden.update(found[0].get(slot, ()))
@@ -189,7 +189,7 @@ class _Weights:
             known = [[piece for piece in row if piece is not None] for row in rows]
             if any(len(row) < len(all_) for row, all_ in zip(known, rows, strict=True)):
                 continue
-            fusion = Fusion(bundle.axis, bundle.groups, bundle.stacked)
+            fusion = bundle.fusion
             pieces = tuple(map(tuple, known))
             if role == Role.STATE and not self._is_like_its_parameter(bundle, pieces):
                 pieces, fusion = ((known[0][0],),), Fusion()  # a count of steps: one for all

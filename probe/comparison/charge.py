@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from fnmatch import fnmatchcase
 
-from probe.comparison import tolerance
+from probe.comparison import causes, tolerance
 from probe.comparison.events import Event, Loose, Node, Rows
 from probe.comparison.given import ran_before
 from probe.comparison.ledger import Ledger, kind_of_finding, scale_hint
@@ -15,6 +15,7 @@ from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.tolerance import Level, Rule
 from probe.matching import Reason
 from probe.records import Phase, Role
+from probe.statistics import unit_roundoff
 
 SAME_BATCH = "feed both sides the same batch before looking at anything else"
 _SETTINGS = {
@@ -38,7 +39,14 @@ class Charger(Ledger):
             level.tainted = self._context(node.parent).tainted
             if any(self._has_parameters(loose) for loose in node.loose_a):
                 level.merge(self.state.worst)
+            for module in (self._module_a(node), *(loose.module for loose in node.loose_a)):
+                self._merge_drift(level, module, is_own=module == self._module_a(node))
         return level
+
+    def _merge_drift(self, level: Level, module: int, *, is_own: bool) -> None:
+        """Add what parameters that were not compared may have of error: a module's own, or all below one without a partner."""
+        for index in (module,) if is_own or not self.state.drifted else self._tree_a.subtree(module):
+            level.merge(self.state.drifted.get(index, Level()))
 
     def _has_parameters(self, loose: Loose) -> bool:
         return self.pairs.a.reader.modules[loose.module].n_params > 0
@@ -130,7 +138,7 @@ class Charger(Ledger):
         top, slots = given
         facts = (f"{self._path_a(node.pair)} is handed what the model was given, and that differs",)
         self._append(Divergence(Phase.FORWARD, event.role, Kind.INPUTS, 0.95, *self.refs(top.pair, top, *slots),
-                                event.metrics, rule.limit(self.u(event), 0.0), facts, SAME_BATCH))  # fmt: skip
+                                event.metrics, rule.limit(self.u(event), 0.0), facts, SAME_BATCH, event=event))  # fmt: skip
         return True
 
     def _given_to_the_model(self, node: Node, event: Event) -> tuple[Node, tuple[str, str]] | None:
@@ -193,8 +201,23 @@ class Charger(Ledger):
         if self._charge_loose(node, event, node.end, node.end_b, tolerance.FORWARD):
             return
         facts, hint = self._about_output(node, event)
-        self._add(Phase.FORWARD, kind_of_finding(event.metrics), event, node.pair, tolerance.FORWARD, facts, node=node,
-                  hint=hint or _settings_hint(self._class_a(self._module_a(node))))  # fmt: skip
+        dropout, dtype = causes.dropout(self.pairs, node), causes.changed_dtype(self.pairs, node, event)
+        kind = Kind.DTYPE if dtype else kind_of_finding(event.metrics)
+        told = tuple(text for text in (dropout, dtype, causes.born(self.pairs, node, event)) if text)
+        self._add(Phase.FORWARD, kind, event, node.pair, tolerance.FORWARD, (*facts, *told), node=node,
+                  hint=hint or _settings_hint(self._class_a(self._module_a(node))), is_apart=bool(dropout))  # fmt: skip
+
+    def _charge_dtype(self, node: Node, event: Event, sources: float) -> None:
+        """Charge a call that returns another dtype of the same, where that is more than the finer dtype would round."""
+        dtypes = {side.dtypes[row] for side, row in ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))}
+        fine = min(map(unit_roundoff, dtypes))
+        assert event.metrics is not None
+        if len(dtypes) == 1 or event.metrics.rel_l2 <= tolerance.FORWARD.limit(fine, sources):
+            return
+        text = causes.changed_dtype(self.pairs, node, event)
+        if text:
+            self._add(Phase.FORWARD, Kind.DTYPE, event, node.pair, tolerance.FORWARD, (self._agreement(node), text),
+                      node=node, hint="look at casts, autocast and the precision that this module is set to")  # fmt: skip
 
     def _code_hint(self, between: list[Loose]) -> str:
         """Return what to look at where a module's own code is blamed, with the calls in it that were not compared."""
@@ -220,6 +243,9 @@ class Charger(Ledger):
     def _about_output(self, node: Node, event: Event) -> tuple[tuple[str, ...], str]:
         """Return what is known of a call whose output is wrong, and a hint if there is one."""
         facts = [self._agreement(node), *unseen_order_of_weights(self.pairs, node)]
+        lacking = self._unpaired(node.pair)
+        if any(lacking):
+            facts.append(f"not compared: its parameters {lacking[0]} in A and {lacking[1]} in B, whose names differ")
         unknown = sorted(self._unknown.get(id(node), ()))
         if unknown:
             facts.append(f"not known to agree: {', '.join(unknown)} (on one side only, or of another kind)")
@@ -305,16 +331,23 @@ class Charger(Ledger):
         module = reader.modules[loose.module]
         ref = NodeRef(event.step, event.micro, module.path, module.class_name, loose.call, "")
         limit = rule.limit(self.u(event), 0.0)
+        share, guess = self._guessed(event, None)
         self._append(Divergence(
-            Phase.FORWARD, event.role, Kind.MISSING, self._confidence(event, None),
+            Phase.FORWARD, event.role, Kind.MISSING, share * self._confidence(event, None),
             (ref,) if side == "A" else (), (ref,) if side == "B" else (), event.metrics, limit,
             (f"{module.path} is called on {side} and has no counterpart on {missing}",
              f"what comes next, {self._path_a(event.pair)}, gets another {event.slot_a}",
-             *unseen_order(self.pairs, caller)),
-            f"{missing} lacks this module, or runs it under a name that the mapping does not give",
+             *unseen_order(self.pairs, caller), *guess),
+            f"{missing} lacks this module, or runs it under a name that {self._why_not_found}",
             is_independent=self._is_apart(event, rule),
         ))  # fmt: skip
         return True
+
+    @property
+    def _why_not_found(self) -> str:
+        """Why a module has no counterpart."""
+        is_mapped = any(pair.reason is Reason.MAPPED for pair in self.pairs.matching.pairs)
+        return "the mapping does not give" if is_mapped else "was not found: a layer mapping (-lm) can give it"
 
     def _is_noop(self, loose: Loose) -> bool:
         return _is_noop(self.pairs.a, self.pairs.rows_a, loose)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from probe.comparison.bundles import join_parts
+from probe.comparison import vacuous
 from probe.comparison.events import ONE_SIDED, StepPairs
+from probe.comparison.flip import Flip, flip_of
 from probe.comparison.flow import passes
 from probe.comparison.given import GivenTally, differing_batches
 from probe.comparison.guards import Guards
 from probe.comparison.guesses import MIN_CONFIDENCE, Guesses, other_calls, with_guesses
+from probe.comparison.hints import with_hints
 from probe.comparison.known_differences import KnownDifferences
+from probe.comparison.ladder import ladder
 from probe.comparison.ledger import State
 from probe.comparison.metrics import Metrics, Side, Status
+from probe.comparison.noise import Noise
 from probe.comparison.one_to_many import completed
+from probe.comparison.paired_step import paired_step
 from probe.comparison.result import (
     SCHEMA,
     Coverage,
@@ -30,6 +35,7 @@ from probe.comparison.result import (
     cause_order,
     independent,
 )  # fmt: skip
+from probe.comparison.steps import Shift
 from probe.comparison.tally import Tally
 from probe.comparison.updates import UpdateJudge
 from probe.comparison.walk import StepWalk
@@ -41,7 +47,6 @@ from probe.store.reader import Reader
 from probe.tree import Tree
 
 MIN_COVERAGE = 0.5
-NOISE = "built-in model"
 _MOST_NAMED = 4
 
 Progress = Callable[[int, int], None]
@@ -69,6 +74,12 @@ class Comparison:
     """how what both runs were given compares"""
     doubts: tuple[str, ...] = ()
     """those of the warnings for which the verdict cannot be aligned"""
+    flip: Flip | None = None
+    """the smallest change of tolerance that changes the verdict"""
+    left_out: tuple[str, ...] = ()
+    """what was recorded and not compared, in a few words: the verdict says nothing of it"""
+    steps: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+    """those of A that were compared, each with the step of B that it is"""
 
     @property
     def first_divergence(self) -> Divergence | None:
@@ -107,9 +118,11 @@ class Comparison:
             "coverage": self.coverage.as_json(),
             "only_a": list(self.only_a),
             "only_b": list(self.only_b),
+            "left_out": list(self.left_out),
             "inputs": self.inputs.as_json(),
             "warnings": list(self.warnings),
             "noise": self.noise,
+            "flip": None if self.flip is None else self.flip.as_json(),
         }
 
 
@@ -118,10 +131,13 @@ def compare(
     b: str | Path,
     mapping: str | Path | Mapping[str, Any] | None = None,
     *,
+    steps: str | tuple[int, int] | None = None,
     direction: str | None = None,
     strict: bool = False,
     min_coverage: float = MIN_COVERAGE,
     min_confidence: float = MIN_CONFIDENCE,
+    noise: str | Path | Sequence[str | Path] = (),
+    reference: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Compare two recordings and name the first place where they really diverge.
@@ -132,6 +148,8 @@ def compare(
         files written by `probe.start`; A is the baseline where one side is the trusted one
     mapping
         a layer mapping: a YAML file, the name of one that comes with probe, a dict, or None
+    steps
+        ``"100:0"``: step 100 of A is step 0 of B, and so on from there; by default steps pair by their numbers
     direction
         ``"a-to-b"`` or ``"b-to-a"``: which side the mapping is written from; found out when None
     strict
@@ -141,6 +159,10 @@ def compare(
     min_confidence
         pairs of modules that were found by structure or values and are less sure than this are not compared; 1 leaves
         only what the mapping says and what has the same path
+    noise
+        further legitimate runs of A (other kernels, another batch split, `probe.noise_run`): what they differ by is noise
+    reference
+        a run of A's model in higher precision: what counts is how much further from it B is than A
     progress
         called with (done, total) steps
 
@@ -151,15 +173,17 @@ def compare(
     MappingError
         the mapping cannot be used
     ConfigError
-        the direction is none
+        the direction is none, ``steps`` is not two numbers, or the options for noise contradict each other or do not fit A
     """
+    shift = Shift.of(steps)
     parsed = load_mapping(mapping)
     with Reader(a) as first, Reader(b) as second:
         first.require_steps()
         second.require_steps()
-        return _Run(first, second).compared(
-            parsed, None if direction is None else _direction(direction), strict, min_coverage, min_confidence, progress
-        )
+        chosen = None if direction is None else _direction(direction)
+        with ladder(first, second, noise, reference) as rung:
+            run = _Run(first, second, rung, shift)
+            return run.compared(parsed, chosen, strict, min_coverage, min_confidence, progress)
 
 
 def _direction(name: str) -> Direction:
@@ -173,11 +197,12 @@ def _direction(name: str) -> Direction:
 class _Run:
     """The comparison under way."""
 
-    def __init__(self, a: Reader, b: Reader) -> None:
-        self.a, self.b = a, b
+    def __init__(self, a: Reader, b: Reader, noise: Noise, shift: Shift) -> None:
+        self.a, self.b, self.noise, self.shift = a, b, noise, shift
         self.tree_a, self.tree_b = Tree(a.modules), Tree(b.modules)
         self.known = KnownDifferences(a, b)
         self.given = GivenTally()
+        self.steps: list[tuple[int, int]] = []
         self.warnings: list[str] = []
         self.findings: list[Divergence] = []
         self.doubts: list[str] = []
@@ -218,14 +243,12 @@ class _Run:
         return self._answer(matching, min_coverage)
 
     def _pairs(self, step: int, matching: Matching) -> StepPairs:
-        a, b = Side(self.a, step, matching.views_a), Side(self.b, step, matching.views_b)
-        join_parts(a, "A", matching)
-        join_parts(b, "B", matching)
-        return StepPairs(a, b, matching)
+        self.steps.append((step, step + self.shift.to_b))
+        return paired_step(self.a, self.b, *self.steps[-1], matching)
 
     def _guard(self) -> list[int]:
         """Look for what makes a comparison worthless; return the steps that both have."""
-        guards = Guards(self.a, self.b, self.tree_a, self.tree_b)
+        guards = Guards(self.a, self.b, self.tree_a, self.tree_b, self.shift)
         steps = guards.common_steps()
         self.warnings += guards.warnings
         for text in guards.doubts:
@@ -240,7 +263,7 @@ class _Run:
 
     def _step(self, pairs: StepPairs, state: State) -> None:
         state.carried, state.returned = state.returned, set()
-        walk = StepWalk(pairs, state, self.tree_a)
+        walk = StepWalk(pairs, state, self.tree_a, self.noise.at(pairs))
         walk.judge_init()
         if pairs.same_micros:
             for micro, is_backward in passes(pairs):
@@ -304,9 +327,8 @@ class _Run:
                 "record the same steps on both sides, best from 0 on"
             )
             walk.findings.clear()
-        self.findings += map(
-            self.guesses.weighed, map(self.known.named, independent(sorted(walk.findings, key=cause_order)))
-        )
+        found = with_hints(pairs, independent(sorted(walk.findings, key=cause_order)))
+        self.findings += map(self.guesses.weighed, map(self.known.named, found))
         self.warnings += walk.warnings
         for text in walk.doubts:
             self._doubt(text)
@@ -333,17 +355,24 @@ class _Run:
             )
         if tally.nan and not self.findings:
             self._doubt(f"{tally.nan} NaN on both sides: what is computed from it cannot be judged")
-        self.warnings += tally.uncompared_weights()
+        self.warnings += [*tally.uncompared_weights(), *vacuous.notes(known)]
+        if not self.findings:
+            for text in vacuous.doubts(known, tally.roots, tally.groups):
+                self._doubt(text)
         infinite = [slot for slot in known if slot.metrics.status is Status.NONFINITE]
         if infinite and not self.findings:
             self._doubt(f"{infinite[0].path_a} has NaN or Inf on both sides, in other places")
+        self.warnings += self.noise.warnings()
+        for text in self.noise.doubts(tally.slots):
+            self._doubt(text)
         verdict = Verdict.DIVERGED if self.findings else Verdict.UNDECIDED if self.doubts else Verdict.ALIGNED
         if self.a.info.run_id == self.b.info.run_id:
             verdict = Verdict.UNDECIDED
         return Comparison(
-            verdict, tuple(self.findings), coverage, tuple(dict.fromkeys(self.warnings)), NOISE, tuple(tally.slots),
+            verdict, tuple(self.findings), coverage, tuple(dict.fromkeys(self.warnings)), self.noise.name, tuple(tally.slots),
             matching, str(self.a.path), str(self.b.path), tuple(tally.loose_a), tuple(tally.loose_b),
-            self.given.inputs, tuple(dict.fromkeys(self.doubts)),
+            self.given.inputs, tuple(dict.fromkeys(self.doubts)), flip_of(verdict, self.findings, tally.slots),
+            tuple(vacuous.left_out(coverage, tally.weights_left, min_coverage)), tuple(self.steps),
         )  # fmt: skip
 
 

@@ -122,7 +122,7 @@ def _from_statistics(a: Side, i: int, b: Side, j: int, factor: float) -> Metrics
     if not size or math.isnan(size):
         return Metrics(Status.EQUAL, 0.0, norm_a=norm_a, norm_b=norm_b, estimated=True)
     gaps = [abs(x - y) / size for x, y in zip(mine, theirs, strict=True)]
-    return Metrics(Status.COMPARED, max(gaps), norm_a=norm_a, norm_b=norm_b, estimated=True)
+    return Metrics(Status.COMPARED, max(gaps), norm_a=norm_a, norm_b=norm_b, estimated=True, is_lower_bound=True)
 
 
 def _same_statistics(a: Side, i: int, b: Side, j: int) -> bool:

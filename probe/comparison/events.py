@@ -40,6 +40,8 @@ class Event:
     row_a: int
     row_b: int
     metrics: Metrics | None = None
+    factor: float = 1.0
+    """what A's elements were multiplied by before they were compared"""
 
     @property
     def is_one_sided(self) -> bool:
@@ -356,16 +358,13 @@ class StepPairs:
 
     def measured(self, event: Event, factor: float) -> Metrics:
         """Compare the tensors of a two-sided event, A's multiplied by a factor."""
-        free = self.has_free_axes(event.role, event.pair)
-        return measure_pair(self.a, event.row_a, self.b, event.row_b, free_axes=free, factor=factor)
+        event.factor = factor
+        return self.measured_from(self.a, event.row_a, event)
 
-    def is_lower_bound(self, event: Event) -> bool:
-        """Tell whether of an event's error it is only known that it is not smaller: there is no sketch to compare."""
-        metrics = event.metrics
-        return (
-            metrics is not None and metrics.estimated
-            and (self.a.sketch(event.row_a) is None or self.b.sketch(event.row_b) is None)
-        )  # fmt: skip
+    def measured_from(self, side: Side, row: int, event: Event) -> Metrics:
+        """Compare what another recording has in the place of A's tensor with B's."""
+        free = self.has_free_axes(event.role, event.pair)
+        return measure_pair(side, row, self.b, event.row_b, free_axes=free, factor=event.factor)
 
     def has_free_axes(self, role: Role, pair: int) -> bool:
         """Tell whether axes may stand in another order: not where both sides run the same class under the same name."""

@@ -80,7 +80,7 @@ class Flow:
             return min(use.producers, key=self._depth).parent if use.producers else node.parent
         unknown = self._unknown_leaves(use)
         if len(unknown) == 1:
-            return unknown[0]
+            return self._where_it_ends(unknown[0])
         level = _outermost(consumers)
         place = level[0].parent
         while len(level) == 1 and self._is_container(level[0]):
@@ -88,6 +88,27 @@ class Flow:
             place = place if self._only_passes_on(inner) else inner
             level = _outermost([other for other in consumers if inner in other.ancestors()])
         return place
+
+    def _where_it_ends(self, node: Node) -> Node:
+        """Return the first module, from a leaf on towards the loss, at which a gradient of its output arrived on both sides.
+
+        One that nothing came back to on one side passes nothing back either.
+        """
+        seen = {node}
+        while self._lacks_output_gradient(node):
+            uses = [self._uses[digest] for digest in digests(self._pairs, node, Role.OUTPUT)]
+            later = {other for use in uses for other, _ in use.consumers if not self._is_container(other)} - seen
+            if len(later) != 1:
+                break
+            node = later.pop()
+            seen.add(node)
+        return node
+
+    def _lacks_output_gradient(self, node: Node) -> bool:
+        pair = self._pairs.matching.pairs[node.pair]
+        a = self._pairs.rows_a.get((node.micro, pair.a, node.call), Role.GRAD_OUTPUT)
+        b = self._pairs.rows_b.get((node.micro, pair.b, node.call_b), Role.GRAD_OUTPUT)
+        return bool(a) != bool(b)
 
     def _only_passes_on(self, node: Node) -> bool:
         """Tell whether a container has no code of its own: its children get and return all that it gets and returns."""

@@ -14,6 +14,7 @@ from probe.comparison.given import given_otherwise, is_given, logged_apart
 from probe.comparison.known_differences import EXACT
 from probe.comparison.ledger import scale_hint
 from probe.comparison.metrics import Metrics, Status, are_merged, kind_of, squeezed
+from probe.comparison.noise import Held
 from probe.comparison.parts import other_order
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.tolerance import Level
@@ -98,11 +99,8 @@ class ForwardWalk(BufferWalk):
 
     def _charge_all_weights(self, found: list[Event], judged: int) -> None:
         text = f"{len(found)} of {judged} parameters differ {self._when}"
-        hint = (
-            self._moved(found)
-            or self._not_recorded
-            or "the two runs do not start from the same weights: load or convert one side's into the other"
-        )
+        other = "the two runs do not start from the same weights: load or convert one side's into the other"
+        hint = self._moved(found) or self._not_recorded or other
         self._add(Phase.INIT, Kind.INIT, found[0], None, tolerance.INIT, (text,), hint=hint, root=True)
 
     @property
@@ -153,15 +151,8 @@ class ForwardWalk(BufferWalk):
         for pair, parts in pooled.items():
             total = math.sqrt(sum(norm**2 for _, norm, _ in parts))
             error = math.sqrt(sum(error**2 for error, _, _ in parts)) / total if total else 0.0
-            self.state.parameters[pair] = Level(gain * error, max(u for *_, u in parts))
-
-    def _note_missing(self, event: Event) -> None:
-        side, row, slot = (
-            (self.pairs.a, event.row_a, event.slot_a) if event.row_a >= 0 else (self.pairs.b, event.row_b, event.slot_b)
-        )
-        is_needed = self._are_alike(event.pair) and not self._stands_elsewhere(event)
-        if is_needed and side.columns["norm"][row] > 0:
-            self._missing[event.pair] = (slot, "A" if event.row_a >= 0 else "B")
+            self.state.parameters[pair] = level = Level()
+            level.add(gain * error, max(u for *_, u in parts))
 
     def _form_mismatch(self, event: Event) -> None:
         """A parameter has another shape, or integers where the other side has floats."""
@@ -291,22 +282,25 @@ class ForwardWalk(BufferWalk):
             self._leave_open(node, event, context)
             return
         u = max(self.u(event), context.u, unit_roundoff(node.autocast) if node.autocast else 0.0)
-        sources = context.error
+        sources = context
         if is_input and node.parent is None:  # what an earlier call returned may be handed in again
-            sources = metrics.rel_l2 if self._digests(event) in self.state.carried | self.state.returned else 0.0
-        limit = self._forward_limit(event, u, sources)
+            is_known = self._digests(event) in self.state.carried | self.state.returned
+            sources = Level(metrics.rel_l2, u, excess=metrics.rel_l2) if is_known else Level(u=u)
+        held = self._held(event, u, sources)
         if is_input and node.parent is None and self._has_other_axes(node, event):
             self._charge_other_axes(node, event)
             return
-        wrong = metrics.rel_l2 > limit and not context.tainted
+        wrong = held.is_wrong and not context.tainted
         if wrong and self._pass_over(node, event):
             return
-        self.settle(event, limit, wrong, sources)
+        self.settle(event, held.limit, wrong, sources.error, error=held.error, held=held)
         if wrong:
             if is_input:
                 self._charge_input(node, event, tolerance.FORWARD)
             else:
                 self._charge_output(node, event)
+        elif event.role is Role.OUTPUT and not context.tainted:
+            self._charge_dtype(node, event, sources)
         self._take_in(node, event, context, wrong)
 
     def _has_other_axes(self, node: Node, event: Event) -> bool:
@@ -326,21 +320,21 @@ class ForwardWalk(BufferWalk):
         """Make an event a source of what comes after it."""
         assert event.metrics is not None
         own_u = self.u(event)
-        u = max(own_u, context.u, unit_roundoff(node.autocast) if node.autocast else 0.0)
-        error = event.metrics.rel_l2 if u else math.sqrt(event.metrics.rel_l2)
-        if event.role is Role.OUTPUT and self.pairs.is_lower_bound(event):
-            error = max(error, self._context(node).error)
-        self._context(node).add(error, own_u)
+        error = event.metrics.rel_l2 if own_u or context.u or node.autocast else math.sqrt(event.metrics.rel_l2)
+        excess = self.noise.excess(event, error) if own_u else error
+        if event.metrics.is_lower_bound:  # no less than what its own sources explain
+            error, excess = max(error, context.error), max(excess, context.excess)
+        self._context(node).add(error, own_u, excess)
         if event.role is Role.INPUT:
             self._with_inputs.add(node)
             if error and not own_u and not self.findings and not self._context(node).tainted:
                 self._taint(node, event)
             if wrong:
-                context.add(error, own_u)
+                context.add(error, own_u, excess)
             else:
                 self._last_good[node.parent], self._last_good_b[node.parent] = node.begin, node.begin_b
         else:
-            self._context(node.parent).add(error, own_u)
+            self._context(node.parent).add(error, own_u, excess)
             if not wrong:
                 self._last_good[node.parent], self._last_good_b[node.parent] = node.end, node.end_b
 
@@ -389,12 +383,13 @@ class ForwardWalk(BufferWalk):
             "what is inside is not judged"
         )
 
-    def _forward_limit(self, event: Event, u: float, sources: float) -> float:
+    def _held(self, event: Event, u: float, sources: Level) -> Held:
+        assert event.metrics is not None
         if self.u(event) == 0.0:
-            return tolerance.INTEGER_GAIN * sources
-        if self._is_loss(event):
-            return tolerance.LOSS.limit(u, sources)
-        return tolerance.FORWARD.limit(u, sources)
+            size = math.prod(self.pairs.a.shapes[event.row_a])
+            return Held(event.metrics.rel_l2, tolerance.integer_limit(sources.error, size))
+        rule = tolerance.LOSS if self._is_loss(event) else tolerance.FORWARD
+        return self.noise.held(event, event.metrics.rel_l2, rule, u, sources)
 
     # Loss
 
@@ -409,12 +404,9 @@ class ForwardWalk(BufferWalk):
             outputs.merge(self._forward.get(node, Level()))
         if outputs.tainted:
             return
-        limit = tolerance.LOSS.limit(max(outputs.u, 2.0**-24), outputs.error)
-        larger = max(abs(x), abs(y))
-        error = abs(x - y) / larger if larger and math.isfinite(x) and math.isfinite(y) else 0.0
-        if math.isfinite(x) != math.isfinite(y):
-            error = math.inf
-        if error <= limit or not nodes or any(f.phase is Phase.LOSS for f in self.findings):
+        u = max(map(tolerance.precision_of, (x, y)))
+        held = self.noise.loss(x, y, max(tolerance.SCALAR_LOSS.limit(u, outputs.error), outputs.u))
+        if not held.is_wrong or not nodes or any(f.phase is Phase.LOSS for f in self.findings):
             return
         if not self._last_outputs_known(nodes) and self.findings:
             return
@@ -424,17 +416,17 @@ class ForwardWalk(BufferWalk):
                 "from were not compared: record the phase forward of all modules"
             )
             return
-        metrics = Metrics(Status.COMPARED, error, norm_a=abs(x), norm_b=abs(y), max_abs=abs(x - y))
+        metrics = Metrics(Status.COMPARED, held.error, norm_a=abs(x), norm_b=abs(y), max_abs=abs(x - y))
         times = f" (B is {y / x:.6g} times A)" if x and math.isfinite(y / x) else ""
         facts = (
             f"the loss differs: {x:.9g} against {y:.9g}{times}",
             f"what it is computed from agrees (rel {outputs.error:.1e})",
         )
         self._append(Divergence(
-            Phase.LOSS, Role.VALUE, Kind.INTRODUCED if math.isfinite(error) else Kind.NONFINITE, 0.95,
-            *self.refs(nodes[0].pair, nodes[0], "loss", "loss"), metrics, limit, facts,
+            Phase.LOSS, Role.VALUE, Kind.INTRODUCED if math.isfinite(held.error) else Kind.NONFINITE, 0.95,
+            *self.refs(nodes[0].pair, nodes[0], "loss", "loss"), metrics, held.limit, facts,
             "look at the loss function: reduction, label smoothing, ignored index, weights",
-            is_independent=outputs.error <= tolerance.LOSS.limit(outputs.u, 0.0),
+            is_independent=outputs.error <= tolerance.LOSS.limit(outputs.u, 0.0), measure=held.measure,
         ))  # fmt: skip
 
     def _last_outputs_known(self, tops: list[Node]) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from probe.comparison.side import called
+from probe.comparison.steps import Shift
 from probe.records import StepState
 from probe.store.reader import Reader
 from probe.tree import Tree
@@ -24,12 +25,15 @@ class Guards:
         the recordings
     tree_a, tree_b
         their modules
+    shift
+        which step of B is a step of A
     """
 
     a: Reader
     b: Reader
     tree_a: Tree
     tree_b: Tree
+    shift: Shift = Shift()
     warnings: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     """what keeps the runs from being called aligned"""
@@ -92,11 +96,16 @@ class Guards:
     def _compare_steps(self) -> list[int]:
         mine = [int(row["step"]) for row in self.a.steps]
         theirs = [int(row["step"]) for row in self.b.steps]
-        common = [step for step in mine if step in set(theirs)]
+        by = self.shift.to_b
+        common = [step for step in mine if step + by in set(theirs)]
+        how = (
+            f", and step {self.shift.a} of A is to be step {self.shift.b} of B" if by else "; --steps A:B pairs others"
+        )
         if mine and theirs and not common:
-            self.doubts.append(f"no step in common: A has {_numbers(mine)}, B has {_numbers(theirs)}")
+            self.doubts.append(f"no step in common: A has {_numbers(mine)}, B has {_numbers(theirs)}{how}")
         elif common:
-            alone = (("A", set(mine).difference(theirs), self.b), ("B", set(theirs).difference(mine), self.a))
+            in_b = {step + by for step in common}
+            alone = (("A", set(mine).difference(common), self.b), ("B", set(theirs).difference(in_b), self.a))
             parts = [
                 f"{_numbers(sorted(steps))} only in {name}{_ended(other)}" for name, steps, other in alone if steps
             ]
@@ -108,9 +117,11 @@ class Guards:
         aborted = [
             {int(row["step"]) for row in side.steps if row["state"] == StepState.ABORTED} for side in (self.a, self.b)
         ]
-        for name, here, there in (("A", aborted[0], aborted[1]), ("B", aborted[1], aborted[0])):
+        by = self.shift.to_b
+        in_a = aborted[0], {step - by for step in aborted[1]}
+        for name, here, there, to_own in (("A", in_a[0], in_a[1], 0), ("B", in_a[1], in_a[0], by)):
             for step in sorted(here):
-                text = f"{name}: step {step} was ended by an exception"
+                text = f"{name}: step {step + to_own} was ended by an exception"
                 if step in common and step not in there:
                     self.doubts.append(f"{text}, on the other side it was not")
                 else:

@@ -62,7 +62,8 @@ class KnownDifferences:
         sides = zip(self._readers, self._frameworks, (finding.a, finding.b), strict=True)
         if not row.is_of_optimizer:
             return all(_has(row.habits[name], _classes(reader, refs)) for reader, name, refs in sides)
-        groups = [reader.groups_of(finding.step) for reader in self._readers]
+        steps = [(refs or finding.a or finding.b)[0].step for refs in (finding.a, finding.b)]
+        groups = [reader.groups_of(step) for reader, step in zip(self._readers, steps, strict=True)]
         fitting = [
             _has(row.habits[name], (group.class_name for group in each))
             for name, each in zip(self._frameworks, groups, strict=True)

@@ -13,6 +13,7 @@ from probe.comparison import tolerance
 from probe.comparison.events import Event, Node, StepPairs
 from probe.comparison.flow import Flow
 from probe.comparison.metrics import Metrics, Status
+from probe.comparison.noise import Held, StepNoise
 from probe.comparison.parts import facts
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.tolerance import Level, Rule
@@ -35,6 +36,10 @@ class State:
     variances: dict[tuple[int, str], tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     """running variances of both sides after the step, where the frameworks divide by different numbers"""
     variance_was_told: bool = False
+    unpaired: dict[int, tuple[dict[str, None], dict[str, None]]] = field(default_factory=dict)
+    """parameters, of A and of B, that have no counterpart, by the pair of modules"""
+    drifted: dict[int, Level] = field(default_factory=dict)
+    """how large the errors may be of parameters that were not compared, by the module of A"""
     optimizer: dict[tuple[int, str], float] = field(default_factory=dict)
     """relative errors of the optimizer's state after the step"""
     returned: set[tuple[object, object]] = field(default_factory=set)
@@ -63,6 +68,8 @@ class Judged:
     """what was held against the limit: of a parameter's gradient, relative to the gradients it was computed from"""
     sources: float
     """the largest error among what it was computed from"""
+    held: Held | None = None
+    """how it was judged; None where the built-in model alone is asked"""
 
 
 class Ledger:
@@ -76,10 +83,12 @@ class Ledger:
         errors that the step before left in the parameters
     tree_a
         the modules of A
+    noise
+        what decides how much of an error is noise
     """
 
-    def __init__(self, pairs: StepPairs, state: State, tree_a: Tree) -> None:
-        self.pairs, self.state = pairs, state
+    def __init__(self, pairs: StepPairs, state: State, tree_a: Tree, noise: StepNoise) -> None:
+        self.pairs, self.state, self.noise = pairs, state, noise
         self._tree_a = tree_a
         self.findings: list[Divergence] = []
         self.events: list[Judged] = []
@@ -95,8 +104,12 @@ class Ledger:
         self._backward: dict[Node | None, Level] = {}
         self._passed_back: dict[object, Level] = {}
         """errors of what whole models passed back to their inputs, by the hash of the input"""
+        self._beside: dict[tuple[Node, int], float] = {}
+        """largest absolute error that was noise among what a call's own code passes back, by that call and the size"""
         self._arrived: dict[int, Level] = {}
         """errors of the gradients of a pair's outputs, over all calls"""
+        self._inside: dict[int, Level] = {}
+        """errors of all gradients inside of a pair's modules: what a container's own parameter was used for goes through them"""
         self._grad_norm: dict[int, float] = {}
         self._last_good: dict[Node | None, int] = {}
         self._last_good_b: dict[Node | None, int] = {}
@@ -127,13 +140,13 @@ class Ledger:
 
     def settle(
         self, event: Event, limit: float, wrong: bool, sources: float = 0.0, *, error: float | None = None,
-        verdict: str = "",
+        verdict: str = "", held: Held | None = None,
     ) -> bool:  # fmt: skip
         """Note an event's verdict; return whether it is a finding."""
         metrics = event.metrics
         assert metrics is not None
-        verdict = verdict or self._verdict(event, metrics, wrong)
-        judged = Judged(event, limit, verdict, metrics.rel_l2 if error is None else error, sources)
+        verdict = verdict or (held.verdict if held is not None else "") or self._verdict(event, metrics, wrong)
+        judged = Judged(event, limit, verdict, metrics.rel_l2 if error is None else error, sources, held)
         self.events.append(judged)
         self._judged[id(event)] = judged
         return wrong
@@ -149,13 +162,30 @@ class Ledger:
             return "inherited"
         return "noise"
 
+    def _note_missing(self, event: Event) -> None:
+        """Keep what is known of a parameter that one side alone has."""
+        is_b = event.row_a < 0
+        side, row, slot = (
+            (self.pairs.b, event.row_b, event.slot_b) if is_b else (self.pairs.a, event.row_a, event.slot_a)
+        )
+        is_needed = self._are_alike(event.pair) and not self._stands_elsewhere(event)
+        if is_needed and side.columns["norm"][row] > 0:
+            self._missing[event.pair] = (slot, "B" if is_b else "A")
+        self.state.unpaired.setdefault(event.pair, ({}, {}))[is_b][slot] = None
+
+    def _unpaired(self, pair: int) -> tuple[str, str]:
+        """Return the parameters of a pair that were not compared though both sides have some: those of A, and of B."""
+        a, b = self.state.unpaired.get(pair, ({}, {}))
+        return (", ".join(a), ", ".join(b)) if a and b else ("", "")
+
     def _add(
         self, phase: Phase, kind: Kind, event: Event, pair: int | None, rule: Rule, evidence: Iterable[str], *,
-        hint: str, node: Node | None = None, slot: str | None = None, root: bool = False,
+        hint: str, node: Node | None = None, slot: str | None = None, root: bool = False, is_apart: bool = False,
     ) -> None:  # fmt: skip
         """Add a finding at a pair of modules, or at the model as a whole.
 
-        The event's slot is named with it where the event is one of the module's own.
+        The event's slot is named with it where the event is one of the module's own. It is apart from others where its
+        own evidence tells, whatever its sources are.
         """
         if root:
             refs = self.root_refs()
@@ -165,9 +195,29 @@ class Ledger:
             refs = self.refs(pair, node, *(own if slot is None else (slot, slot)))
         judged = self._judged.get(id(event))
         limit, error = (rule.limit(self.u(event), 0.0), math.nan) if judged is None else (judged.limit, judged.error)
-        about = () if root or pair != event.pair else facts(self.pairs, event, limit)
-        self._append(Divergence(phase, event.role, kind, self._confidence(event, node), *refs, event.metrics, limit,
-                                (*evidence, *about), hint, error, self._is_apart(event, rule)))  # fmt: skip
+        held = None if judged is None else judged.held
+        about = (
+            *(() if held is None else held.facts),
+            *(() if root or pair != event.pair else facts(self.pairs, event, limit)),
+        )
+        share, guess = self._guessed(event, pair)
+        self._append(Divergence(phase, event.role, kind, share * self._confidence(event, node), *refs, event.metrics, limit,
+                                (*evidence, *about, *guess), hint, error, is_apart or self._is_apart(event, rule),
+                                "" if held is None else held.measure, event))  # fmt: skip
+
+    def _guessed(self, event: Event, pair: int | None) -> tuple[float, tuple[str, ...]]:
+        """Return by how much what a finding was seen at is less surely a pair than the place that it names, and a fact.
+
+        The place's own guess is weighed in `probe.comparison.guesses`.
+        """
+        seen = self.pairs.matching.pairs[event.pair]
+        named = 1.0 if pair is None else self.pairs.matching.pairs[pair].confidence
+        if seen.confidence >= named:
+            return 1.0, ()
+        places = f"{self._path_a(event.pair)} and {self._path_b(event.pair)}"
+        return seen.confidence / named, (
+            f"that {places}, at which it was seen, are a pair is a guess by {seen.reason.value} ({seen.confidence:.2f})",
+        )
 
     def _append(self, divergence: Divergence) -> None:
         self.findings.append(divergence)
@@ -175,6 +225,8 @@ class Ledger:
     def _is_apart(self, event: Event, rule: Rule) -> bool:
         """Tell whether what an event was computed from agrees, up to rounding: then it is no consequence of anything."""
         judged = self._judged.get(id(event))
+        if judged is not None and judged.held is not None and judged.held.inherits is not None:
+            return not judged.held.inherits
         return judged is None or judged.sources <= rule.limit(self.u(event), 0.0)
 
     def _confidence(self, event: Event, node: Node | None) -> float:
@@ -183,6 +235,8 @@ class Ledger:
             value *= 0.97
         if node is not None and id(node) in self._unknown:
             value *= 0.9
+        if node is not None and any(self._unpaired(node.pair)):
+            value *= 0.5
         if node is not None and self._between(node, node.end):
             value *= 0.9
         judged = self._judged.get(id(event))

@@ -59,7 +59,7 @@ class _Completion:
         other = "A" if bundle.side == "B" else "B"
         slot = self.names[other].of(*bundle.whole)
         parts = tuple(tuple(self._recorded(bundle.side, place) for place in row) for row in bundle.parts)
-        self._check(bundle.side, (bundle.whole[0], slot), parts, Fusion(bundle.axis, bundle.groups, bundle.stacked))
+        self._check(bundle.side, (bundle.whole[0], slot), parts, bundle.fusion)
         if not self._has_pair(bundle, other):
             names = ", ".join(self._name(bundle.side, place) for place in parts[0])
             self.warnings.append(
@@ -98,8 +98,11 @@ class _Completion:
         for name in {name: None for each in slots for name in each}:
             if all(name in each for each in slots) or (name == _BIAS and all("weight" in each for each in slots)):
                 places = tuple((part, each.get(name, name)) for part, each in zip(bundle.parts, slots, strict=True))
-                self._check(bundle.side, (bundle.whole, name), (places,), Fusion(0, bundle.groups))
-                yield WeightBundle(bundle.side, (bundle.whole, name), (places,), 0, bundle.groups)
+                found = WeightBundle(
+                    bundle.side, (bundle.whole, name), (places,), 0, bundle.groups, rotary=bundle.rotary
+                )
+                self._check(bundle.side, found.whole, found.parts, found.fusion)
+                yield found
 
     def _check(self, side: str, whole: Place, parts: Sequence[Sequence[Place]], fusion: Fusion) -> None:
         problem = problem_of([[self.names[side].shape_of(place) for place in row] for row in parts], fusion)

@@ -14,7 +14,7 @@ from probe.comparison.combined import LACKING, Fused, Piece, read
 from probe.comparison.events import Event, Node, StepPairs
 from probe.comparison.side import PARAMETER_ROLES, Side, squeezed
 from probe.fused import Fusion, Shape
-from probe.matching import Place
+from probe.matching import Place, Reason
 from probe.records import Phase, Role
 
 _CLEARLY = 0.01
@@ -61,7 +61,7 @@ def joint(pairs: StepPairs, event: Event) -> Joint | None:
         (pairs.b, event.row_b, modules.b, event.slot_b, pairs.a, event.row_a, "B"),
     ):
         combined = side.combined.get(row)
-        if isinstance(combined, Fused) and sum(map(len, combined.pieces)) > 1:
+        if isinstance(combined, Fused) and (sum(map(len, combined.pieces)) > 1 or combined.fusion.rotary):
             places = side.parts.get((module, slot.partition(".")[0])) if event.role in PARAMETER_ROLES else None
             places = places or side.parts.get((module, ""), ())
             return Joint(event, side, row, whole, whole_row, letter, places, combined.fusion, combined.pieces)
@@ -71,7 +71,7 @@ def joint(pairs: StepPairs, event: Event) -> Joint | None:
 def facts(pairs: StepPairs, event: Event, limit: float) -> Iterator[str]:
     """Yield what is known of the parts of an event that is a finding: which of them differ."""
     found = joint(pairs, event)
-    if found is None or event.is_one_sided:
+    if found is None or event.is_one_sided or found.fusion.rotary:
         return
     lacking = found.lacking
     if lacking:
@@ -149,6 +149,9 @@ def _unseen(pairs: StepPairs, node: Node, is_meant: Callable[[str], bool]) -> It
                 names = labels([side.reader.modules[part].path for part, _ in places])
                 path = whole.reader.modules[other].path
                 yield f"in which order {_joined(names)} lie in {letter}'s {path} was not compared: record with task='tensor'"
+            elif owner == module and not slot and is_meant(slot):
+                path = whole.reader.modules[other].path
+                yield f"in which order the rows of each head lie in {letter}'s {path} was not compared: record with task='tensor'"
 
 
 def other_order(pairs: StepPairs, event: Event, limit: float) -> str:
@@ -160,6 +163,8 @@ def other_order(pairs: StepPairs, event: Event, limit: float) -> str:
     if values is None or values[0].shape != found.parts.shapes[found.row]:
         return ""
     whole, parts = values
+    if found.fusion.rotary:
+        return _unturned(found, whole, parts[0][0], limit)
     order, groups = next(_fitting(whole, parts, found.fusion, limit), ((), 0))
     if not order:
         return ""
@@ -169,9 +174,30 @@ def other_order(pairs: StepPairs, event: Event, limit: float) -> str:
     slot = event.slot_a if is_a else event.slot_b
     whole_name = f"{'A' if is_a else 'B'}'s {module}.{slot}" if module else f"{'A' if is_a else 'B'}'s {slot}"
     actual, expected = _said([names[k] for k in order], groups), _said(names, found.fusion.groups)
+    is_mapped = pairs.matching.pairs[event.pair].reason is Reason.MAPPED
+    split = "it is the mapping's split that is wrong" if is_mapped else "say so by a split in a layer mapping"
+    if is_a:  # the side that is trusted: what B took out of it is wrong
+        return (
+            f"B's {_joined(names)} were taken out of {whole_name} as if it held {actual}, where {expected} was expected "
+            f"(verified: so they agree): look at how B's weights are loaded or converted; if A reads it so, {split}"
+        )
     return (
         f"{whole_name} holds {actual}, where {expected} was expected (verified: so they agree): look at how this weight is "
-        "loaded or converted; if the model reads it so, it is the mapping's split that is wrong"
+        f"loaded or converted; if the model reads it so, {split}"
+    )
+
+
+def _unturned(found: Joint, whole: np.ndarray, part: np.ndarray, limit: float) -> str:
+    """Say that rows which a mapping takes for reordered are not."""
+    if _error(part, whole) > limit:
+        return ""
+    paths = [side.reader.modules[side.columns["module"][row]].path for side, row in (
+        (found.whole, found.whole_row), (found.parts, found.row))]  # fmt: skip
+    letters = "AB" if found.letter == "B" else "BA"
+    return (
+        f"the rows of each head lie in {letters[0]}'s {paths[0]} as in {letters[1]}'s {paths[1]}, where those of the two halves "
+        "against neighbours were expected (verified: so they agree): look at how this weight is loaded or converted; if both "
+        "models turn alike, it is the mapping's rotary that is wrong"
     )
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from probe.comparison.metrics import Metrics
 from probe.records import Phase, Role
+
+if TYPE_CHECKING:
+    from probe.comparison.events import Event
 
 SCHEMA = 1
 
@@ -72,6 +76,12 @@ class Divergence:
     """what was held against the limit, where that is not the relative error of the two tensors"""
     is_independent: bool = True
     """what it was computed from agrees, so that it is no consequence of an earlier one"""
+    measure: str = ""
+    """what the error that was held against the limit is, where it is not that of the two tensors"""
+    event: Event | None = field(default=None, repr=False, compare=False)
+    """the pair of tensors that shows it"""
+    hints: tuple[dict[str, object], ...] = field(default=(), repr=False)
+    """what its numbers support, the best first, by the names in JSON"""
 
     @property
     def estimated(self) -> bool:
@@ -102,6 +112,7 @@ class Divergence:
             "limit": _finite(self.limit),
             "evidence": list(self.evidence),
             "hint": self.hint,
+            "hints": list(self.hints),
         }
 
 
@@ -190,6 +201,8 @@ class SlotResult:
     parts_b: tuple[tuple[str, str], ...] = ()
     verdict: str = ""
     """``equal``, ``noise``, ``introduced``, ``inherited``, ``not comparable`` or ``not judged``"""
+    measure: str = ""
+    """what the error that was held against the limit is, where it is not that of the two tensors"""
 
     @property
     def places_a(self) -> tuple[tuple[str, str], ...]:
@@ -240,10 +253,17 @@ def cause_order(finding: Divergence) -> tuple[int, int, int]:
     return ref.step, micro, int(finding.phase)
 
 
+_CLEARLY = 3.0
+"""an error that is this many times what its sources explain is a fault of its own behind another one"""
+_BEHIND = 0.7
+"""by which confidence falls where that tells it alone"""
+
+
 def independent(findings: list[Divergence]) -> list[Divergence]:
     """Return the first finding, and those behind it that are no consequence of another one.
 
-    A module is named once, for what comes first there; of its weights each, of the model as a whole one of each phase.
+    Where the sources of one differ already, its own error must be clearly more than they explain, and it is less sure. A
+    module is named once, for what comes first there; of its weights each, of the model as a whole one of each phase.
     Behind other inputs, and behind a graph that is cut, everything is a consequence.
     """
     places: dict[tuple[str, object], Divergence] = {}
@@ -251,9 +271,25 @@ def independent(findings: list[Divergence]) -> list[Divergence]:
         ref = (finding.a or finding.b)[0]
         detail = finding.phase if not ref.path else ref.slot if finding.phase is Phase.INIT else None
         is_named = any(place[0] == ref.path for place in places) if detail is None else (ref.path, detail) in places
-        if not places or (finding.is_independent and not is_named):
-            places[ref.path, detail] = finding
+        own = finding if not places or finding.is_independent else _behind(finding)
+        if own is not None and (not places or not is_named):
+            places[ref.path, detail] = own
         is_cut = (finding.phase, finding.kind) == (Phase.BACKWARD, Kind.MISSING)
         if finding.kind is Kind.INPUTS or is_cut:
             break
     return list(places.values())
+
+
+def _behind(finding: Divergence) -> Divergence | None:
+    """Return a finding whose sources differ already, less sure; None if its own share of the error is small.
+
+    In backward only what a module itself passes back tells: other gradients are sums, whose parts may differ already.
+    """
+    if finding.phase is Phase.BACKWARD and finding.role is not Role.GRAD_INPUT:
+        return None
+    error = finding.error if not math.isnan(finding.error) or finding.metrics is None else finding.metrics.rel_l2
+    if not error > _CLEARLY * finding.limit > 0:
+        return None
+    times = "far more than" if math.isinf(error) else f"{error / finding.limit:.0f} times what"
+    text = f"what it is made from differs already, and its error is {times} that explains"
+    return replace(finding, confidence=_BEHIND * finding.confidence, evidence=(*finding.evidence, text))

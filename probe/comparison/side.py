@@ -58,6 +58,8 @@ class Metrics:
     mean_abs: float = math.nan
     estimated: bool = False
     """from sketches or statistics, not from values"""
+    is_lower_bound: bool = False
+    """the error is not smaller, which is all that is known: there are no two sketches that can be compared"""
     reason: str = ""
     """why it is not comparable"""
 
@@ -100,11 +102,28 @@ class Combined(Protocol):
 
 
 class Side:
-    """One step of a recording as the comparison reads it: plain lists, for speed; rows count from 0 in each step."""
+    """One step of a recording as the comparison reads it: plain lists, for speed; rows count from 0 in each step.
 
-    def __init__(self, reader: Reader, step: int, views: Mapping[Place, View] | None = None) -> None:
+    Parameters
+    ----------
+    reader
+        the recording
+    step
+        the step
+    views
+        of parameters of which a mapping says how they lie
+    continues
+        what the steps before left is also what this one began with: it was not recorded again
+    """
+
+    def __init__(
+        self, reader: Reader, step: int, views: Mapping[Place, View] | None = None, *, continues: bool = False
+    ) -> None:
         self.reader, self.step = reader, step
-        rows = reader.of_step("records", step)
+        rows, sketches = reader.of_step("records", step), reader.of_step("sketches", step)
+        if continues:
+            left = what_was_left(reader, step)
+            rows, sketches = np.concatenate([rows, left[0]]), np.concatenate([sketches, left[1]])
         self.columns = {name: rows[name].tolist() for name in rows.dtype.names}
         self.calls = reader.of_step("calls", step)
         self.counted = self.calls["recomputed"] == 0
@@ -113,10 +132,11 @@ class Side:
         self.dtypes = [name.decode() for name in self.columns["dtype"]]
         self.shapes = [reader.shapes[i] for i in self.columns["shape"]]
         self.slots = [reader.slots[i] for i in self.columns["slot"]]
-        self._sketches = reader.of_step("sketches", step)
+        self._sketches = sketches
         self._config = RecordConfig.from_recording(reader.info.config)
         self._task = reader.info.config.get("task")
         self._is_aborted = any(row["state"] == StepState.ABORTED for row in reader.steps if row["step"] == step)
+        self._views = views
         self.names = Names(reader, views or {})
         self.hidden: set[int] = set()
         """rows of parts: one of `combined` stands for them"""
@@ -190,6 +210,12 @@ class Side:
             for group in self.reader.groups_of(self.step)
             for number in group.parameters
         }
+
+    @functools.cached_property
+    def earlier(self) -> Side | None:
+        """The step before, where it was recorded."""
+        before = self.step - 1
+        return Side(self.reader, before, self._views) if before in recorded_steps(self.reader) else None
 
     @property
     def first_call(self) -> int:
@@ -316,6 +342,45 @@ class Names:
             names = (self._reader.modules[module].class_name,)
             name = layout_of(self._reader.info.framework, names, slot).name
         return name
+
+
+def begins(reader: Reader, step: int) -> bool:
+    """Tell whether a step was recorded with what it began with: the step before was not recorded."""
+    return step - 1 not in recorded_steps(reader)
+
+
+def recorded_steps(reader: Reader) -> set[int]:
+    """Return the numbers of the steps that a recording holds."""
+    return set(reader.steps["step"].tolist())
+
+
+def what_was_left(reader: Reader, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return records and sketches of the parameters and buffers that the step before left, as those a step began with.
+
+    What does not learn is as the last step that recorded it found it. Of what learns and was not seen to be updated nothing
+    is known.
+    """
+    taken: set[tuple[int, int]] = set()
+    found: list[tuple[np.ndarray, np.ndarray]] = []
+    steps = recorded_steps(reader)
+    earlier = step
+    while earlier - 1 in steps:
+        earlier -= 1
+        rows = reader.of_step("records", earlier)
+        is_left = (rows["phase"] == Phase.UPDATE) & (earlier == step - 1)
+        is_kept = (rows["phase"] == Phase.INIT) & (rows["requires_grad"] == 0) & (rows["role"] == Role.PARAM)
+        chosen = []
+        for row in np.flatnonzero(np.isin(rows["role"], (Role.PARAM, Role.BUFFER)) & (is_left | is_kept))[
+            ::-1
+        ].tolist():
+            place = int(rows["module"][row]), int(rows["slot"][row])
+            if place not in taken:
+                taken.add(place)
+                chosen.append(row)
+        found.append((rows[chosen], reader.of_step("sketches", earlier)[chosen]))
+    rows, sketches = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    rows["phase"], rows["step"] = Phase.INIT, step
+    return rows, sketches
 
 
 def called(calls: np.ndarray, tree: Tree) -> set[int]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 from probe.comparison.events import Event, StepPairs
 from probe.comparison.guards import grouped, uncompared_weights
 from probe.comparison.ledger import Judged
 from probe.comparison.result import Coverage, SlotResult
-from probe.records import Role
+from probe.records import OptimizerGroup, Role
 from probe.store.reader import Reader
 from probe.tree import Tree
 
@@ -32,6 +33,10 @@ class Tally:
         self.loose_a: dict[str, int] = {}
         self.loose_b: dict[str, int] = {}
         """by path: calls without a counterpart"""
+        self.roots: set[str] = set()
+        """paths, in A, of what no other module calls"""
+        self.groups: list[OptimizerGroup] = []
+        """of the optimizers of both sides"""
 
     @property
     def known(self) -> list[SlotResult]:
@@ -48,22 +53,34 @@ class Tally:
     def add(self, pairs: StepPairs, events: Iterable[Judged]) -> list[str]:
         """Take in a step and what was judged in it; return what is to be said."""
         said = self._count_calls(pairs)
+        self.groups += [*self.a.groups_of(pairs.step), *self.b.groups_of(pairs.step_b)]
+        self.roots |= {
+            self.tree_a.path(pairs.matching.pairs[n.pair].a) for n in pairs.nodes.values() if n.parent is None
+        }
         self._note_weights(pairs)
         ordered = sorted(events, key=lambda judged: (judged.event.micro, judged.event.phase))
         self.nan = self.nan or self._first_nan(pairs, [judged.event for judged in ordered])
         self.slots += [self._slot(pairs, judged) for judged in ordered]
         return said
 
-    def uncompared_weights(self) -> Iterator[str]:
-        """Say which weights stand in one model only, or in another form there: fused ones, for example."""
+    @cached_property
+    def weights_left(self) -> dict[str, list[str]]:
+        """By side, the weights that stand in one model only, or in another form there: fused ones, for example.
+
+        None where one side alone has some, in modules that it alone has.
+        """
         weights = [slot for slot in self.known if slot.role is Role.PARAM]
         left = {
             "A": uncompared_weights(self.a, self.weights_a, {place for slot in weights for place in slot.places_a}),
             "B": uncompared_weights(self.b, self.weights_b, {place for slot in weights for place in slot.places_b}),
         }
         in_pairs = (left["A"] and not self.loose_a) or (left["B"] and not self.loose_b)
-        if weights and (all(left.values()) or in_pairs):
-            texts = [f"{grouped(names, _MOST_NAMED)} in {name}" for name, names in left.items() if names]
+        return left if weights and (all(left.values()) or in_pairs) else {}
+
+    def uncompared_weights(self) -> Iterator[str]:
+        """Say which these are."""
+        texts = [f"{grouped(names, _MOST_NAMED)} in {name}" for name, names in self.weights_left.items() if names]
+        if texts:
             yield f"weights that were not compared, for want of a counterpart: {'; '.join(texts)}"
 
     def _count_calls(self, pairs: StepPairs) -> list[str]:
@@ -122,6 +139,7 @@ class Tally:
             b.class_name, event.slot_b, pairs.a.dtypes[event.row_a], pairs.b.dtypes[event.row_b],
             pairs.a.shapes[event.row_a], pairs.b.shapes[event.row_b], pair.reason.value, event.metrics, event.row_a,
             event.row_b, judged.limit, judged.error, *parts, judged.verdict,
+            "" if judged.held is None else judged.held.measure,
         )  # fmt: skip
 
     def _first_nan(self, pairs: StepPairs, events: Iterable[Event]) -> str:

@@ -34,21 +34,62 @@ class Rule:
 INIT = Rule(k=16, k16=1, gain=0)
 FORWARD = Rule(k=16, k16=8, gain=8)
 LOSS = Rule(k=16, k16=16, gain=1)
+SCALAR_LOSS = Rule(k=16, k16=16, gain=4)
 BACKWARD = Rule(k=64, k16=16, gain=16)
 GRADIENT = Rule(k=64, k16=16, gain=16)
 USED = Rule(k=64, k16=16, gain=16)
 STATE = Rule(k=64, k16=16, gain=16)
 
+SIBLING_GAIN = 2
+"""how much larger an absolute error may be than those of gradients that the same code passes back beside it"""
 DRIFT = 16
 """weights that unrecorded steps have changed may differ by this much more (clean pairs: by 1 after 100 steps)"""
 INTEGER_GAIN = 20
 """share of integers that may differ, as a multiple of their sources' error"""
+_LIKELY = 0.01
+"""expected number of integers that differ from which on some may, if only by chance"""
+UNSEEN_KINK = 2
+"""how much more may be off behind a kink in a module's own code: what it passes on to whom was not recorded"""
+BLIND_GAIN = 4
+"""times √u: what 16-bit gradients of another batch split may differ by, where nothing on the way was compared"""
+MOMENT = 0.1
+"""share of a gradient that a first moment takes in: the rounding of it stays where the moment itself cancels out"""
 UPDATE_ERROR_LIMIT = 0.1
 """gradients with a larger error than this say nothing about the update"""
 UPDATE_BOUND_LIMIT = 0.7
 """updates whose error bound is larger than this are not judged by it"""
 RATIO_LIMIT = 0.02
 """norms of updates may differ by this much"""
+
+
+def integer_limit(sources: float, size: int) -> float:
+    """Return the largest share of ``size`` integers that rounding may change: as many as expected, and what chance adds.
+
+    Integers are choices (an expert, the larger of two): one that falls otherwise changes its neighbour too.
+    """
+    expected = INTEGER_GAIN * sources * size
+    return _with_chance(expected) / size if expected > _LIKELY else INTEGER_GAIN * sources
+
+
+def kink_limit(forward: float, size: int) -> float:
+    """Return the largest error of a gradient behind a function whose derivative jumps.
+
+    Of ``size`` elements, a share of about the forward error is nearer to the kink than that error, and passed back on one
+    side only.
+    """
+    return 2 * math.sqrt(_with_chance(forward * max(1, size)) / max(1, size))
+
+
+def _with_chance(expected: float) -> float:
+    return expected + 3 * math.sqrt(expected) + 2
+
+
+def precision_of(loss: float) -> float:
+    """Return the unit roundoff of the narrowest dtype that holds a loss: one averaged in fp32 is no 16-bit number."""
+    for u in (2.0**-8, 2.0**-11):
+        if loss == 0 or (math.isfinite(loss) and (math.frexp(loss)[0] / u).is_integer()):
+            return u
+    return 2.0**-24
 
 
 def update_bound(gradient_error: float, u: float, parameter_to_update: float, size: int) -> float:
@@ -88,13 +129,16 @@ class Level:
     u: float = 0.0
     tainted: bool = False
     """integers among them differ (tokens routed to other experts): what is computed from them is not judged"""
+    excess: float = 0.0
+    """the largest of those errors that no measured floor explains (`probe.comparison.noise`)"""
 
-    def add(self, error: float, u: float) -> None:
-        """Take in one more tensor."""
+    def add(self, error: float, u: float, excess: float | None = None) -> None:
+        """Take in one more tensor; all of its error is excess, unless it is said how much."""
         self.error = max(self.error, error)
         self.u = max(self.u, u)
+        self.excess = max(self.excess, error if excess is None else excess)
 
     def merge(self, other: Level) -> None:
         """Take in all of another level."""
-        self.add(other.error, other.u)
+        self.add(other.error, other.u, other.excess)
         self.tainted = self.tainted or other.tainted

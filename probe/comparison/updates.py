@@ -11,14 +11,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from probe.comparison import tolerance
+from probe.comparison import causes, tolerance
+from probe.comparison.drift import drifted, share_of_update
 from probe.comparison.events import Event, StepPairs
 from probe.comparison.ledger import State
 from probe.comparison.metrics import Metrics, Status
+from probe.comparison.optimizers.clipping import treatments
+from probe.comparison.optimizers.naming import named_settings
 from probe.comparison.parts import facts
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.scaling import common_factor, factor_of, scaling_text
 from probe.comparison.settings import ParameterKey, decay_rounding, different_settings, settings_text
+from probe.comparison.tolerance import Level
 from probe.comparison.walk import StepWalk
 from probe.records import Phase, Role
 from probe.sketch import WIDTH
@@ -60,10 +64,13 @@ class UpdateJudge:
         if used:
             self._report(used, "gradients as the optimizer used them", Role.PARAM_GRAD)
             return
+        behind = bool(self.walk.findings)
         updates = self._without_weak(self._updates())
         self._report(updates, "updates", Role.DELTA)
-        if not updates:
-            self._report(self._states(), "optimizer states", Role.STATE)
+        states = [] if updates else self._states()
+        self._report(states, "optimizer states", Role.STATE)
+        if behind and not updates and not states:
+            self._report_behind()
         if not self.walk.findings and self.settings:
             self.walk.doubts.append(
                 f"the optimizers are set differently for {len(self.settings)} parameters: "
@@ -98,16 +105,22 @@ class UpdateJudge:
             key = (event.pair, event.slot_a)
             raw = self.state.gradients.get(key)
             u = self.walk.u(event)
-            limit = tolerance.USED.limit(u, max(raw, together) if raw is not None else 1.0)
-            wrong = metrics.is_known and raw is not None and raw <= 0.1 and metrics.rel_l2 > limit
-            if self.walk.settle(event, limit, wrong, raw or 0.0):
+            given = Level()
+            given.add(max(raw, together) if raw is not None else 1.0, 0.0)
+            held = self.walk.noise.held(event, metrics.rel_l2, tolerance.USED, u, given)
+            limit = held.limit
+            wrong = metrics.is_known and raw is not None and raw <= 0.1 and held.is_wrong
+            if self.walk.settle(event, limit, wrong, raw or 0.0, error=held.error, held=held):
                 text = "the gradient that backward left agrees, the one that the optimizer used differs"
                 hint = "look at clipping, unscaling and the reduction over ranks"
+                if not min(metrics.norm_a, metrics.norm_b):
+                    text += f": {'B' if metrics.norm_a else 'A'}'s optimizer is given zeros"
                 faults.append(_Fault(event, limit, text, hint, sources=raw or 0.0))
             if raw is None and math.isfinite(metrics.rel_l2):
                 norm = max(metrics.norm_a, metrics.norm_b)
                 unjudged.append((metrics.rel_l2 * norm, norm, u))
-            self.state.gradients[key] = metrics.rel_l2 if metrics.is_known else 1.0
+            least = (raw or 0.0) if metrics.is_lower_bound else 0.0
+            self.state.gradients[key] = max(metrics.rel_l2, least) if metrics.is_known else 1.0
         self._doubt_unjudged(unjudged)
         return faults
 
@@ -139,6 +152,8 @@ class UpdateJudge:
                 limit = math.nan
             else:
                 fault, limit = self._update_fault(event)
+                if fault is not None and self.walk.noise.explains_update(event):
+                    fault = None
                 error = self.state.gradients.get((event.pair, event.slot_a), 0.0)
                 self.walk.settle(event, limit, fault is not None and not fault.is_weak, error)
             if fault is not None:
@@ -251,10 +266,14 @@ class UpdateJudge:
             parameter = event.slot_a.partition(".")[0]
             error = self.state.gradients.get((event.pair, parameter), 0.0)
             error = max(error, self.state.optimizer.get((event.pair, event.slot_a), 0.0))
-            limit = tolerance.STATE.limit(self.walk.u(event), error) + self._rounding
-            wrong = metrics.is_known and error <= tolerance.UPDATE_ERROR_LIMIT and metrics.rel_l2 > limit
+            given = Level()
+            given.add(error, 0.0)
+            held = self.walk.noise.held(event, metrics.rel_l2, tolerance.STATE, self.walk.u(event), given)
+            held = replace(held, limit=held.limit * self._cancelled(event, parameter) + self._rounding)
+            limit = held.limit
+            wrong = metrics.is_known and error <= tolerance.UPDATE_ERROR_LIMIT and held.is_wrong
             self.state.optimizer[event.pair, event.slot_a] = metrics.rel_l2 if metrics.is_known else 1.0
-            if self.walk.settle(event, limit, wrong, error):
+            if self.walk.settle(event, limit, wrong, error, error=held.error, held=held):
                 name = event.slot_a.partition(".")[2]
                 text = (
                     f"the optimizer's {name} differs (B is {metrics.norm_ratio:.4g} times A), gradient and update agree"
@@ -262,6 +281,16 @@ class UpdateJudge:
                 hint = "look at the betas and at what the state began with"
                 faults.append(_Fault(event, limit, text, hint, sources=error))
         return faults
+
+    def _cancelled(self, event: Event, parameter: str) -> float:
+        """Return how much larger than a first moment the gradients are that cancelled out in it: their rounding stays."""
+        metrics, module = event.metrics, self.pairs.matching.pairs[event.pair].a
+        assert metrics is not None
+        rows = self.pairs.rows_a.get((0, module, 0), Role.PARAM_GRAD).get(f"{Phase.UPDATE.label}:{parameter}")
+        norm = max(metrics.norm_a, metrics.norm_b)
+        if rows is None or not norm or self.pairs.a.columns["min"][event.row_a] >= 0:  # never negative: a second moment
+            return 1.0
+        return max(1.0, tolerance.MOMENT * self.pairs.a.columns["norm"][rows[-1]] / norm)
 
     def _two_sided(self, role: Role) -> list[Event]:
         return [e for e in self.pairs.parameter_events(Phase.UPDATE, role) if not e.is_one_sided]
@@ -280,10 +309,11 @@ class UpdateJudge:
             return
         for fault in faults:
             differing = self.settings.get(self._parameter(fault.event))
-            hint = f"the settings differ: {settings_text([differing])}" if differing else fault.hint
+            named = self._named([fault])
+            hint = f"the settings differ: {settings_text([differing])}" if differing else _or_named(fault.hint, named)
             refs = self.walk.refs(fault.event.pair, None, fault.event.slot_a or fault.event.slot_b,
                                    fault.event.slot_b or fault.event.slot_a)  # fmt: skip
-            self._append(fault, refs, (fault.text,), hint)
+            self._append(fault, refs, (fault.text, *_by_numbers(named)), hint, is_certain=bool(named))
 
     def _are_set_alike(self, concerned: set[ParameterKey], judged: int) -> bool:
         """Tell whether what is set differently for these parameters is so for most of all; it does not show in each."""
@@ -294,24 +324,53 @@ class UpdateJudge:
     def _report_all(self, faults: list[_Fault], text: str) -> None:
         """One finding for the optimizer as a whole."""
         first = faults[0]
+        named = self._named(faults)
         texts = [text, *common_factor(fault.event for fault in faults), f"the first of them: {first.text}"]
+        texts += _by_numbers(named)
         concerned = [
             self.settings[key] for key in map(self._parameter, (f.event for f in faults)) if key in self.settings
         ]
-        hint = f"the settings differ: {settings_text(concerned)}" if concerned else first.hint
-        self._append(first, self.walk.root_refs(), tuple(texts), hint, is_whole=True)
+        hint = f"the settings differ: {settings_text(concerned)}" if concerned else _or_named(first.hint, named)
+        self._append(first, self.walk.root_refs(), tuple(texts), hint, is_whole=True, is_certain=bool(named))
+
+    def _named(self, faults: list[_Fault]) -> list[str]:
+        """Return the hyper-parameters that differ by the numbers of the parameters that are concerned."""
+        if faults[0].event.role is Role.PARAM_GRAD:
+            return treatments(self.pairs, self._judged(Role.PARAM_GRAD))
+        concerned = {self._parameter(fault.event) for fault in faults}
+        return named_settings(
+            self.pairs, [event for event in self._judged(Role.DELTA) if self._parameter(event) in concerned]
+        )
+
+    def _judged(self, role: Role) -> list[Event]:
+        """Return what both sides have of the optimizer's work in a role."""
+        return [j.event for j in self.walk.events if (j.event.phase, j.event.role) == (Phase.UPDATE, role)]
+
+    def _report_behind(self) -> None:
+        """Name another setting of the optimizers behind another finding: it needs no gradients that agree."""
+        events = self._judged(Role.DELTA)
+        named = named_settings(self.pairs, events)
+        if not events or not (named or self.settings):
+            return
+        said = f"the settings differ: {settings_text(self.settings.values())}" if self.settings else named[0]
+        texts = ("the optimizers do not follow the same rule, whatever gradients they use", *_by_numbers(named))
+        self.walk.findings.append(Divergence(
+            Phase.UPDATE, Role.DELTA, Kind.UPDATE, 0.9 if self.settings else 0.8, *self.walk.root_refs(),
+            events[0].metrics, math.nan, texts, said,
+        ))  # fmt: skip
 
     def _append(
         self, fault: _Fault, refs: tuple[tuple[NodeRef, ...], tuple[NodeRef, ...]], evidence: tuple[str, ...], hint: str,
-        is_whole: bool = False,
+        is_whole: bool = False, is_certain: bool = False,
     ) -> None:  # fmt: skip
         event = fault.event
         kind = Kind.MISSING if event.is_one_sided and not is_whole else Kind.UPDATE
         if event.metrics is not None and event.metrics.status is Status.NONFINITE:
             kind = Kind.NONFINITE
-        confidence = 0.97 if self.settings else 0.9
-        apart = fault.sources <= tolerance.USED.limit(self.walk.u(event), 0.0)
-        about = () if is_whole else facts(self.pairs, event, fault.limit)
+        confidence = 0.97 if self.settings or is_certain else 0.9
+        apart = is_certain or fault.sources <= tolerance.USED.limit(self.walk.u(event), 0.0)
+        about = [] if is_whole else [*facts(self.pairs, event, fault.limit)]
+        about += [text for text in (causes.born(self.pairs, None, event),) if text and kind is Kind.NONFINITE]
         self.walk.findings.append(
             Divergence(
                 Phase.UPDATE,
@@ -324,6 +383,7 @@ class UpdateJudge:
                 (*evidence, *about),
                 hint,
                 is_independent=apart,
+                event=event,
             )
         )
 
@@ -360,26 +420,31 @@ class UpdateJudge:
                 for owner in self.walk.owners.get((event.pair, event.slot_a), [event.pair]):
                     pooled.setdefault(owner, []).append((error, norm, self.walk.u(event)))
         self.walk.pool(pooled, tolerance.UPDATED_GAIN)
+        self.state.drifted = drifted(self.pairs, self.state)
 
     def _unseen_error(self, event: Event) -> float:
-        """Return how large the error of an updated parameter may be where statistics alone bound it from below.
-
-        Adam and its kin make a whole update of a gradient that is rounding: a key bias, among others.
-        """
+        """Return how large the error of an updated parameter may be where statistics alone bound it from below."""
         rows = self.pairs.rows_a.get((0, self.pairs.matching.pairs[event.pair].a, 0), Role.DELTA)
         row = rows.get(f"{Phase.UPDATE.label}:{event.slot_a}")
-        if row is None or not self.pairs.is_lower_bound(event):
+        if row is None or event.metrics is None or not event.metrics.is_lower_bound:
             return 0.0
         update, u = self.pairs.a.columns["norm"][row[-1]], self.walk.u(event)
-        gradient = max(self.state.gradients.get((event.pair, event.slot_a), 0.0), tolerance.GRADIENT.limit(u, 0.0))
-        if not self._is_adaptive(event):
-            return gradient * update
-        shape = self.pairs.a.shapes[event.row_a]
-        share = tolerance.update_bound(gradient, u, 0.0, math.prod(shape)) if len(shape) > 1 else 1.0
-        return min(1.0, share) * update
+        gradient = self.state.gradients.get((event.pair, event.slot_a), 0.0)
+        return update * share_of_update(
+            gradient, u, self.pairs.a.shapes[event.row_a], is_adaptive=self._is_adaptive(event)
+        )
 
     def _two_sided_parameters(self) -> list[Event]:
         return self._two_sided(Role.PARAM)
 
     def _parameter(self, event: Event) -> ParameterKey:
         return event.pair, self.pairs.canonical(event)
+
+
+def _by_numbers(named: list[str]) -> list[str]:
+    return [f"by the numbers: {text}" for text in named]
+
+
+def _or_named(hint: str, named: list[str]) -> str:
+    """Return what the numbers say in the place of a hint where they say anything."""
+    return f"by the numbers: {named[0]}" if named else hint

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from probe.comparison import tolerance
+from probe.comparison import causes, tolerance
 from probe.comparison.events import Event, Node, Rows
-from probe.comparison.flow import Flow
+from probe.comparison.flow import Flow, Use
 from probe.comparison.forward import ForwardWalk
 from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.parts import without_gradient
@@ -26,6 +27,8 @@ from probe.statistics import unit_roundoff
 
 _KINKS = ("*ReLU*", "*MaxPool*", "Hard*", "*shrink", "Threshold")
 """classes whose derivative jumps"""
+_CUT_OFF = 0.1
+"""share of zeros from which on a gradient has passed a function that cuts elements off"""
 _PARALLEL = 0.9
 """from this cosine between error and value on, the error is a multiple of the value"""
 
@@ -80,7 +83,7 @@ class StepWalk(ForwardWalk):
         refs = self.root_refs() if node is None else self.refs(node.pair, node, *slots)
         finding = Divergence(
             phase, event.role, Kind.INTRODUCED, self._confidence(event, None), *refs, event.metrics,
-            tolerance.BACKWARD.limit(self.u(event), 0.0), facts, meaning,
+            tolerance.BACKWARD.limit(self.u(event), 0.0), facts, meaning, event=event,
         )  # fmt: skip
         self.scaling = factor, finding
 
@@ -99,47 +102,88 @@ class StepWalk(ForwardWalk):
         sources.merge(self._forward.get(node, Level()))
         if node.parent is not None:
             sources.merge(self._forward.get(node.parent, Level()))
+        use = self._flow.use_of(node, event)
+        for consumer in {consumer for consumer, _ in use.consumers} if use is not None else ():
+            sources.merge(self._backward.get(consumer, Level()))  # it may be far from here: cross attention
         digest = self._flow.digest_of(node, event) if node.parent is None else None
         if digest is not None and event.role is Role.GRAD_OUTPUT:
             sources.merge(self._passed_back.get(digest, Level()))
         u = max(self.u(event), sources.u)
-        limit = max(tolerance.BACKWARD.limit(u, sources.error), self._limit_at_a_kink(node, event))
-        wrong = self.settle(event, limit, metrics.rel_l2 > limit and not sources.tainted, sources.error)
+        held = self.noise.held(event, metrics.rel_l2, tolerance.BACKWARD, u, sources)
+        held = replace(held, limit=max(held.limit, self._limit_at_a_kink(node, event, use)))
+        held = replace(held, limit=max(held.limit, self._limit_beside(node, event, use, held.limit)))
+        wrong = self.settle(
+            event, held.limit, held.is_wrong and not sources.tainted, sources.error, error=held.error, held=held
+        )
         if wrong:
             self._charge_gradient(node, event)
-        own = Level(metrics.rel_l2, self.u(event))
-        if self.pairs.is_lower_bound(event):
-            own.add(sources.error, 0.0)
+        own = Level()
+        own.add(metrics.rel_l2, self.u(event), self.noise.excess(event, metrics.rel_l2))
+        if metrics.is_lower_bound:
+            own.add(sources.error, 0.0, sources.excess)
         self._backward.setdefault(node.parent, Level()).merge(own)
+        if node.parent is not None:
+            self._inside.setdefault(node.parent.pair, Level()).merge(own)
         if digest is not None and event.role is not Role.GRAD_OUTPUT:
             self._passed_back.setdefault(digest, Level()).merge(own)
         if event.role is Role.GRAD_OUTPUT:
             self._backward.setdefault(node, Level()).merge(own)
             self._arrived.setdefault(node.pair, Level()).merge(own)
 
-    def _limit_at_a_kink(self, node: Node, event: Event) -> float:
+    def _limit_at_a_kink(self, node: Node, event: Event, use: Use | None) -> float:
         """Return the largest error that is noise behind a function with a kink, 0.0 behind others.
 
-        Elements nearer to the kink than the forward error are passed back on one side only: a share of them that is about
-        that error, at least one. It is no such error if it is a multiple of the gradient.
+        It is no such error if it is a multiple of the gradient.
         """
-        forward = self._forward.get(node)
         assert event.metrics is not None
-        classes = self._classes(event.pair)
-        is_kink = any(fnmatchcase(classes[0], pattern) for pattern in _KINKS)
-        if event.role is Role.GRAD_OUTPUT or not is_kink or forward is None or not forward.error:
+        if event.role is Role.GRAD_OUTPUT:
+            is_kink = use is not None and not use.consumers and self._is_cut_off(event)
+        else:
+            is_kink = any(fnmatchcase(self._classes(event.pair)[0], pattern) for pattern in _KINKS)
+        forward = self._forward.get(node, Level()).error
+        if not is_kink or not forward or not abs(event.metrics.coherence) < _PARALLEL:
             return 0.0
-        if not abs(event.metrics.coherence) < _PARALLEL:
-            return 0.0
+        limit = tolerance.kink_limit(forward, self._passed_on(event))
+        return limit if event.role is not Role.GRAD_OUTPUT else tolerance.UNSEEN_KINK * limit
+
+    def _passed_on(self, event: Event) -> int:
+        """Return how many elements could be passed back: where most of a gradient is zero, twice as many as are not."""
         size = math.prod(self.pairs.a.shapes[event.row_a])
-        return 2 * math.sqrt(max(forward.error, 1 / max(1, size)))
+        return min(size, 2 * (size - self.pairs.a.columns["zeros"][event.row_a]))
+
+    def _is_cut_off(self, event: Event) -> bool:
+        """Tell whether single elements of a gradient are zero on both sides, as behind ReLU, and not whole rows (padding)."""
+        shape = self.pairs.a.shapes[event.row_a]
+        zeros = [side.columns["zeros"][row] for side, row in ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))]
+        return bool(shape) and min(zeros) > _CUT_OFF * math.prod(shape) and any(count % shape[-1] for count in zeros)
+
+    def _limit_beside(self, node: Node, event: Event, use: Use | None, limit: float) -> float:
+        """Return the error that is noise because what the same code passes back beside it is as far off, absolutely.
+
+        Softmax's derivative sums to zero: what attention passes back to the queries may be small, with the rounding of what
+        it passes back to the values.
+        """
+        metrics = event.metrics
+        assert metrics is not None
+        if event.role is not Role.GRAD_OUTPUT or node.parent is None or use is None or use.consumers:
+            return 0.0
+        norm = max(metrics.norm_a, metrics.norm_b)
+        key = node.parent, math.prod(self.pairs.a.shapes[event.row_a])
+        beside = self._beside.get(key, 0.0)
+        if metrics.rel_l2 <= limit:
+            self._beside[key] = max(beside, metrics.rel_l2 * norm)
+        return tolerance.SIBLING_GAIN * beside / norm if norm else 0.0
 
     def _charge_gradient(self, node: Node, event: Event) -> None:
         assert event.metrics is not None
         kind = kind_of_finding(event.metrics)
         hint = scale_hint(event.metrics, "a factor in backward")
+        text = causes.born(self.pairs, node, event)
+        born = (text,) if text else ()
         if event.role is Role.GRAD_INPUT:
-            facts = ("the gradient of its output agrees", f"what it passes back to its input {event.slot_a} differs")
+            facts = (
+                "the gradient of its output agrees", f"what it passes back to its input {event.slot_a} differs", *born,
+            )  # fmt: skip
             self._add(Phase.BACKWARD, kind, event, node.pair, tolerance.BACKWARD, facts, node=node,
                       hint=hint or "look at this module's backward, and at custom autograd functions in it")  # fmt: skip
             return
@@ -151,7 +195,7 @@ class StepWalk(ForwardWalk):
                     f"(rel {event.metrics.rel_l2:.1e}), and the outputs were not compared: record the phase forward too"
                 )
                 return
-            facts = ("the model's outputs agree", "the gradient that comes back to them differs")
+            facts = ("the model's outputs agree", "the gradient that comes back to them differs", *born)
             self._add(Phase.LOSS, kind, event, node.pair, tolerance.BACKWARD, facts, node=node,
                       hint=hint or "look at the loss function and at the loss scale")  # fmt: skip
             return
@@ -159,6 +203,7 @@ class StepWalk(ForwardWalk):
         facts = (
             f"the gradient of {self._path_a(node.pair)}'s {what} {event.slot_a} differs",
             "what every module passes back before it agrees",
+            *born,
         )
         self._add(Phase.BACKWARD, kind, event, place.pair, tolerance.BACKWARD, facts, node=place,
                   hint=hint or "look at the backward of this module's own code")  # fmt: skip
@@ -217,16 +262,24 @@ class StepWalk(ForwardWalk):
             return self.settle(event, math.nan, False)
         pairs = owners.get((event.pair, event.slot_a), [event.pair])
         own = max(metrics.norm_a, metrics.norm_b)
-        self.state.gradients[event.pair, event.slot_a] = metrics.rel_l2
+        sources = self._sources_of_gradient(pairs)
+        known = max(metrics.rel_l2, sources.error) if metrics.is_lower_bound else metrics.rel_l2
+        self.state.gradients[event.pair, event.slot_a] = known
         scale = max(own, math.hypot(*map(self._norm_that_arrived, pairs)))
         error = metrics.rel_l2 * own / scale if scale and own else metrics.rel_l2
-        sources = self._sources_of_gradient(pairs)
         u = max(self.u(event), sources.u, 0.0 if self._arrived else self._coarsest)
-        floor = 16 * u if not self._arrived and u <= tolerance.SIXTEEN_BIT else 0.0
-        weights = self.state.worst.error if not self._arrived else 0.0
-        limit = tolerance.GRADIENT.limit(u, max(sources.error, floor, weights))
-        wrong = error > limit and not sources.tainted
-        return self.settle(event, limit, wrong, sources.error, error=error)
+        weights = floor = rounding = 0.0
+        if not self._arrived:
+            weights = self.state.worst.error
+            floor = 16 * u if u <= tolerance.SIXTEEN_BIT else 0.0
+            rounding = tolerance.BLIND_GAIN * math.sqrt(u) if u > tolerance.SIXTEEN_BIT else 0.0
+        given = Level()
+        given.merge(sources)
+        given.add(max(floor, weights), 0.0)
+        held = self.noise.held(event, error, tolerance.GRADIENT, u, given)
+        held = replace(held, limit=max(held.limit, rounding))
+        wrong = held.is_wrong and not sources.tainted
+        return self.settle(event, held.limit, wrong, sources.error, error=held.error, held=held)
 
     def _norm_that_arrived(self, pair: int) -> float:
         """Return the norm of all gradients at a module's outputs, whether they were compared or only recorded."""
@@ -269,6 +322,7 @@ class StepWalk(ForwardWalk):
         sources = Level()
         for pair in pairs:
             sources.merge(self._arrived.get(pair, Level()))
+            sources.merge(self._inside.get(pair, Level()))
         for node, level in self._forward.items():
             if node is not None and node.pair in pairs and node not in self._rearranged:
                 sources.merge(level)
@@ -304,7 +358,8 @@ class StepWalk(ForwardWalk):
             assert event.metrics is not None
             frozen = without_gradient(self.pairs, event)
             kind = Kind.MISSING if frozen else kind_of_finding(event.metrics)
-            self._add(Phase.GRADIENT, kind, event, event.pair, tolerance.GRADIENT, (text,),
+            told = causes.born(self.pairs, None, event)
+            self._add(Phase.GRADIENT, kind, event, event.pair, tolerance.GRADIENT, (text, told) if told else (text,),
                       hint=frozen or self._zero_rows(event) or scale_hint(event.metrics) or hint)  # fmt: skip
 
     def _zero_rows(self, event: Event) -> str:

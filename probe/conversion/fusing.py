@@ -68,8 +68,12 @@ def joined(matching: Matching, source: Structure, target: Structure) -> tuple[li
                     f"{whole.names[0]}: in how many groups its parts lie stands in the model's configuration, which is not known: "
                     "give recordings of the models, or write the number into the mapping"
                 )
-            fusion = Fusion(bundle.axis, bundle.groups, bundle.stacked)
-            found[bundle.side].append(Joined(whole, rows, fusion))
+            if bundle.rotary < 0:
+                raise ConversionError(
+                    f"{whole.names[0]}: how many heads there are stands in the model's configuration, which is not known: "
+                    "give recordings of the models, or write the number into the mapping"
+                )
+            found[bundle.side].append(Joined(whole, rows, bundle.fusion))
     return found["A"], found["B"]
 
 
@@ -87,7 +91,9 @@ def _bundles(matching: Matching, sides: Mapping[str, Structure]) -> Iterator[Wei
             row = [slots[bundle.side].get(part, {}).get(name) for part in bundle.parts]
             parts = tuple((weight.module, weight.slot) for weight in row if weight is not None)
             if len(parts) == len(row):
-                yield WeightBundle(bundle.side, (whole.module, whole.slot), (parts,), 0, bundle.groups)
+                yield WeightBundle(
+                    bundle.side, (whole.module, whole.slot), (parts,), 0, bundle.groups, rotary=bundle.rotary
+                )
 
 
 def _by_name(structure: Structure) -> dict[int, dict[str, Weight]]:

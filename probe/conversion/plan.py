@@ -80,6 +80,7 @@ class Move:
         elif len(self.parts) > 1:
             says += [f"concat {len(self.parts)}"]
         says += [f"in {self.fusion.groups} groups"] if self.fusion.groups > 1 else []
+        says += [f"rows of {self.fusion.rotary} heads to halves"] if self.fusion.rotary else []
         says += ["transpose"] if was_turned != is_turned else []
         says += ["reshape"] if not says and first.stored.shape != self.target.shape else []
         says += [f"cast to {self.target.dtype}"] if first.stored.dtype != self.target.dtype else []
@@ -92,6 +93,7 @@ def _split_text(cut: Cut) -> str:
     says = [f"index {cut.row}"] if cut.fusion.stacked else []
     says += [f"part {cut.column + 1} of {length}"] if length > 1 or not count else []
     says += [f"in {cut.fusion.groups} groups"] if cut.fusion.groups > 1 else []
+    says += [f"rows of {cut.fusion.rotary} heads to neighbours"] if cut.fusion.rotary else []
     return ", ".join(says)
 
 

@@ -279,14 +279,14 @@ def _renamed(tree: Tree, mapping: LayerMapping) -> list[str]:
     found: list[tuple[str, ...]] = []
     for index, (start, key) in enumerate(ways(tree, SectionIndex(mapping, tree))):
         name = tree.name(index)
-        own = key.targets[0] if key else () if start < 0 or tree.wrapped(start) == name else (name,)
+        own = key.targets[0] if key and key.targets else () if start < 0 or tree.wrapped(start) == name else (name,)
         found.append((*found[start], *own) if start >= 0 else ())
     return [".".join(names) for names in found]
 
 
 def _check_needs_one(known: Structure, mapping: LayerMapping) -> None:
     """Refuse a mapping that says more than what modules are called: how weights lie takes the sizes of both sides."""
-    more = [rule for rule in mapping.rules if len(rule.targets) > 1 or rule.transpose or rule.permute]
+    more = [rule for rule in mapping.rules if len(rule.targets) > 1 or rule.transpose or rule.permute or rule.rotary]
     first = next(iter([*more, *mapping.parameter_rules()]), None)
     if first is not None:
         raise ConversionError(
@@ -302,7 +302,8 @@ def _check_written_from(known: Structure, mapping: LayerMapping) -> None:
         for section in mapping.sections
         for rule in section.rules
         for index in members[section.name]
-        for _ in places(tree, index, rule.source)
+        for key in rule.keys
+        for _ in places(tree, index, key)
     ):
         raise MappingError(
             f"{mapping.name}: none of its {len(mapping.rules)} keys names a module of the {known.framework} model that was "

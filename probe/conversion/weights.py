@@ -171,7 +171,8 @@ def made(move: Move, read: Read) -> np.ndarray:
     parts = [_canonical(part, read) for part in move.parts]
     length = len(parts) // move.rows
     rows = [parts[start : start + length] for start in range(0, len(parts), length)]
-    whole = parts[0] if len(parts) == 1 and not move.fusion.stacked else fused.fuse(rows, move.fusion)
+    is_one = len(parts) == 1 and not move.fusion.stacked and not move.fusion.rotary
+    whole = parts[0] if is_one else fused.fuse(rows, move.fusion)
     whole = whole.reshape(move.canonical_shape)
     if len(move.axes) == whole.ndim:
         whole = whole.transpose(np.argsort(move.axes))

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from probe.comparison.guards import grouped
+from probe.comparison.steps import Shift
 from probe.curve_comparison.names import LOSS
 from probe.curve_comparison.norms import LocalNorms
-from probe.curve_comparison.pairing import Shift, pair
+from probe.curve_comparison.pairing import pair
 from probe.curve_comparison.parameters import SettingDifference
 from probe.curve_comparison.result import Finding, SeriesResult
 from probe.curve_comparison.series import RunCurves, Series

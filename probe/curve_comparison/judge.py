@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from probe.comparison.result import Divergence, Verdict
+from probe.comparison.steps import Shift
 from probe.curve_comparison import findings
 from probe.curve_comparison.band import Band, band_of
 from probe.curve_comparison.guards import Guards
@@ -17,7 +18,7 @@ from probe.curve_comparison.jump import jump
 from probe.curve_comparison.names import LOSS, is_of_the_machine
 from probe.curve_comparison.norms import LocalNorms, combined, judge_norms
 from probe.curve_comparison.offsets import judge_offset
-from probe.curve_comparison.pairing import Shift, pair
+from probe.curve_comparison.pairing import pair
 from probe.curve_comparison.parameters import Counterpart, counterparts, direction_named, setting_differences
 from probe.curve_comparison.reading import read_curves
 from probe.curve_comparison.result import CurveComparison, Finding, SeriesResult
@@ -73,7 +74,7 @@ def curves(
     MappingError, ConfigError
         the mapping or an option cannot be used
     """
-    shift = Shift.parse(steps) if steps is None or isinstance(steps, str) else Shift(*steps)
+    shift = Shift.of(steps)
     further = [noise] if isinstance(noise, (str, Path)) else list(noise)
     patterns = [only] if isinstance(only, str) else None if only is None else list(only)
     way = direction_named(direction)

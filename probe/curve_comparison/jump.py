@@ -8,7 +8,7 @@ from typing import Any
 
 from probe.comparison.divergence import compare
 from probe.comparison.result import Divergence
-from probe.curve_comparison.pairing import Shift
+from probe.comparison.steps import Shift
 from probe.curve_comparison.result import Finding, FindingKind
 from probe.curve_comparison.series import RunCurves
 from probe.errors import ProbeError
@@ -38,10 +38,11 @@ def jump(
     if steps[-1] not in full:
         return None, _to_record(steps, a)
     command = f"probe compare {a.path} {b.path}" + (f" -lm {mapping}" if isinstance(mapping, (str, Path)) else "")
-    if len(full) > _MOST_STEPS or shift.to_b:
+    command += f" --steps {shift.a}:{shift.b}" if shift.to_b else ""
+    if len(full) > _MOST_STEPS:
         return None, f"both recordings hold step {steps[-1]} in full: {command}"
     try:
-        found = compare(a.path, b.path, mapping, direction=direction).first_divergence
+        found = compare(a.path, b.path, mapping, steps=(shift.a, shift.b), direction=direction).first_divergence
     except ProbeError:
         return None, f"both recordings hold step {steps[-1]} in full: {command}"
     if found is None:

@@ -3,47 +3,15 @@
 from __future__ import annotations
 
 import functools
-import re
 from dataclasses import dataclass
 
 import numpy as np
 
+from probe.comparison.steps import Shift
 from probe.curve_comparison.series import Series
-from probe.errors import ConfigError
 
 _HALF = 0.5001
 """of the last digit on either side, and what subtracting rounds"""
-
-
-@dataclass(frozen=True, slots=True)
-class Shift:
-    """Step ``a`` of A is step ``b`` of B, and so on from there."""
-
-    a: int = 0
-    b: int = 0
-
-    @classmethod
-    def parse(cls, text: str | None) -> Shift:
-        """Read ``0:1``: step 0 of A is step 1 of B.
-
-        Raises
-        ------
-        ConfigError
-            it is not two numbers
-        """
-        if text is None:
-            return cls()
-        found = re.fullmatch(r"\s*(-?\d+)\s*:\s*(-?\d+)\s*", text)
-        if found is None:
-            raise ConfigError(
-                f"--steps {text}: expected A:B, as in 0:1 when step 0 of A is step 1 of B (a log that counts from 1)"
-            )
-        return cls(int(found[1]), int(found[2]))
-
-    @property
-    def to_b(self) -> int:
-        """What is added to a step of A."""
-        return self.b - self.a
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import yaml
@@ -20,15 +21,17 @@ from probe.mapping.patterns import (
     placeholders,
 )
 from probe.mapping.reading import Source, is_placeholder, kind
-from probe.mapping.rules import TOP, Ignored, LayerMapping, ParameterRule, Rule, Section, Split
+from probe.mapping.rules import TOP, Ignored, LayerMapping, ParameterRule, Rotary, Rule, Section, Split
 
 PARAMS, IGNORE = "params", "ignore"
 """reserved: the key for parameters, the section of what is left out"""
 _RULE_LIMIT = 20_000
 FROM = "from"
-"""in place of ``to``: a parameter of the other side that is made of this side's"""
-_LONG = ("to", "split", "transpose", "permute")
+"""in place of ``to``: a module, or a parameter, of the other side that several of this side are"""
+_LONG = ("to", FROM, "split", "transpose", "permute")
 _AXES = {"out": 0, "in": 1}
+ROTARY = "rotary"
+_TURNED = {"interleaved": True, "halves": False}
 
 T = TypeVar("T")
 
@@ -52,48 +55,103 @@ class _Parser:
     def mapping(self, root: yaml.Node) -> LayerMapping:
         sections: list[Section] = []
         ignored: list[Ignored] = []
-        for key, node in self.source.entries(root, "sections named by a module class"):
+        for written, node in self.source.entries(root, "sections named by a module class"):
+            key, is_optional = _optional(written)
             if key.value == IGNORE and isinstance(node, yaml.SequenceNode):
                 ignored += map(self._ignored, node.value)
             else:
-                sections.append(self._section(key, node))
+                sections.append(self._section(key, node, is_optional))
         return LayerMapping(tuple(sections), tuple(ignored), self.source.name)
 
-    def _section(self, key: yaml.Node, node: yaml.Node) -> Section:
+    def _section(self, key: yaml.Node, node: yaml.Node, is_optional: bool) -> Section:
         name = key.value
         path, class_name = self._read(parsed_section, key)
         if name == TOP:
             path, class_name = PathPattern(()), ""
         rules: list[Rule] = []
         params: list[ParameterRule] = []
-        for child, value in self.source.entries(node, f"paths below {name}", key):
+        named: dict[Names, int] = {}
+        for written, value in self.source.entries(node, f"paths below {name}", key):
+            child, may_lack = _optional(written)
             self._count(child)
             if child.value == PARAMS and isinstance(value, yaml.MappingNode):
                 params += self._params(name, value)
             else:
-                rules.append(self._rule(name, child, value))
-        return Section(name, self.source.line(key), tuple(rules), tuple(params), class_name, path)
+                rules.append(replace(self._rule(name, child, value), is_optional=may_lack))
+                self._check_named_once(name, rules[-1], named, child)
+        return Section(name, self.source.line(key), tuple(rules), tuple(params), class_name, path, is_optional)
 
     def _rule(self, section: str, key: yaml.Node, value: yaml.Node) -> Rule:
         where = f"{section}: {key.value}"
         names = self._read(parsed_key, key)
-        long = self._long(key, value, where, (*_LONG, PARAMS), "the path on the other side")
-        targets = self._targets(key, long, where, "the path on the other side")
-        for target in targets:
-            unbound = sorted(placeholders(target) - placeholders(names))
-            if unbound:
-                self.source.fail(key, f"{where}: {{{unbound[0]}}} in {'.'.join(target)} does not stand in the key")
+        long = self._long(key, value, where, (*_LONG, ROTARY, PARAMS), "the path on the other side")
+        is_reversed = FROM in long
+        targets = self._targets(
+            key, long, where, "several paths of this side" if is_reversed else "the path on the other side"
+        )
+        self._check_bound(key, where, names, targets, is_reversed)
         if len(targets) == 1 and isinstance(long["to"], yaml.SequenceNode):
             self.source.fail(key, f"{where}: a list with one entry; expected several, or the path without a list")
         split = self._split(long.get("split"), where, targets, has_axis=False)
         params = self._params(where, long[PARAMS]) if PARAMS in long else []
         turned = self._transpose(long.get("transpose"), where), self._permute(long.get("permute"), where)
         self._check_turned(key, where, *turned)
-        return Rule(section, names, targets, self.source.line(key), split, *turned, tuple(params))
+        rotary = self._rotary(long[ROTARY], where, targets) if ROTARY in long else None
+        return Rule(section, names, targets, self.source.line(key), split, *turned, tuple(params), is_reversed, rotary)
+
+    def _rotary(self, node: yaml.Node, where: str, targets: tuple[Names, ...]) -> Rotary:
+        if len(targets) > 1:
+            self.source.fail(node, f"{where}: rotary is for one module on either side; here are {len(targets)}")
+        known = ("heads", "here")
+        said = {name.value: value for name, value in self.source.entries(node, f"{ROTARY}: heads and here")}
+        wrong = next((name for name in said if name not in known), None)
+        if wrong is not None:
+            self.source.fail(
+                node, f"{where}: {wrong} is not known; expected heads and here{did_you_mean(wrong, known)}"
+            )
+        lacking = next((name for name in known if name not in said), None)
+        if lacking is not None:
+            self.source.fail(
+                node,
+                f"{where}: rotary: expected heads, how many, and here: interleaved or halves; {lacking} is missing",
+            )
+        here = said["here"].value if isinstance(said["here"], yaml.ScalarNode) else None
+        if here not in _TURNED:
+            self.source.fail(said["here"], f"{where}: here: expected interleaved or halves, got {kind(said['here'])}")
+        return Rotary(self._count_of("heads", said["heads"], where), _TURNED[here])
+
+    def _check_bound(
+        self, key: yaml.Node, where: str, names: Names, targets: tuple[Names, ...], is_reversed: bool
+    ) -> None:
+        """Refuse numbers that nothing tells."""
+        if is_reversed and len(targets) == 1:
+            self.source.fail(
+                key,
+                f"{where}: from is for several of this side; for one, write {'.'.join(targets[0])}: {'.'.join(names)}",
+            )
+        for target in targets:
+            unbound = sorted(placeholders(target) - placeholders(names))
+            if unbound:
+                self.source.fail(key, f"{where}: {{{unbound[0]}}} in {'.'.join(target)} does not stand in the key")
+            unbound = sorted(placeholders(names) - placeholders(target)) if is_reversed else []
+            if unbound:
+                self.source.fail(key, f"{where}: {{{unbound[0]}}} of the key does not stand in {'.'.join(target)}")
+
+    def _check_named_once(self, section: str, rule: Rule, named: dict[Names, int], key: yaml.Node) -> None:
+        """Refuse a path of this side that several lines say something of: one of them lists it with from."""
+        for path in rule.keys:
+            if named.setdefault(path, rule.line) != rule.line:
+                self.source.fail(
+                    key, f"{section}: {'.'.join(path)} is named a second time; the first is on line {named[path]}"
+                )
 
     def _params(self, section: str, node: yaml.Node) -> list[ParameterRule]:
         entries = self.source.entries(node, f"parameters of {section}")
-        return [self._parameter(section, key, value) for key, value in entries]
+        rules = []
+        for written, value in entries:
+            key, is_optional = _optional(written)
+            rules.append(replace(self._parameter(section, key, value), is_optional=is_optional))
+        return rules
 
     def _parameter(self, section: str, key: yaml.Node, value: yaml.Node) -> ParameterRule:
         self._count(key)
@@ -102,10 +160,8 @@ class _Parser:
         names = self._read(parsed_key, key)
         if placeholders(names):
             self.source.fail(key, f"{where}: {{i}} is for the parameters that it stacks")
-        long = self._long(key, value, where, (*_LONG, FROM), expected)
+        long = self._long(key, value, where, _LONG, expected)
         is_reversed = FROM in long
-        if is_reversed:
-            long["to"] = long[FROM]
         targets = self._targets(key, long, where, expected)
         variables = {frozenset(placeholders(target)) for target in targets}
         if len(variables) > 1 or len(next(iter(variables))) > 1:
@@ -137,6 +193,12 @@ class _Parser:
         if ("to" in long) == (FROM in long):
             both = "to or from, got both" if "to" in long else f"to: with {expected}"
             self.source.fail(key, f"{where}: expected {both}")
+        if FROM in long:
+            long["to"] = long[FROM]
+            if PARAMS in long:
+                self.source.fail(
+                    key, f"{where}: params says what a module of this side calls its own; from names several"
+                )
         return long
 
     def _targets(self, key: yaml.Node, long: dict[str, yaml.Node], where: str, expected: str) -> tuple[Names, ...]:
@@ -169,7 +231,7 @@ class _Parser:
                 self.source.fail(name, f"{where}: {name.value} is not known; expected {' or '.join(known)}{hint}")
             said[name.value] = value
         axis = self._axis(said["axis"], where) if "axis" in said else 0
-        groups = self._groups(said["groups"], where) if "groups" in said else 1
+        groups = self._count_of("groups", said["groups"], where) if "groups" in said else 1
         return Split(groups, axis, self._order(said["order"], where, targets) if "order" in said else ())
 
     def _axis(self, node: yaml.Node, where: str) -> int:
@@ -177,8 +239,8 @@ class _Parser:
             self.source.fail(node, f"{where}: axis: expected out or in, got {kind(node)}")
         return _AXES[node.value]
 
-    def _groups(self, node: yaml.Node, where: str) -> int | str:
-        expected = f"{where}: groups: expected a number, or a key of the recorded model_config"
+    def _count_of(self, what: str, node: yaml.Node, where: str) -> int | str:
+        expected = f"{where}: {what}: expected a number, or a key of the recorded model_config"
         text = self.source.text_of(node, "a number") if isinstance(node, yaml.ScalarNode) else ""
         if not text:
             self.source.fail(node, f"{expected}, got {kind(node)}")
@@ -220,25 +282,33 @@ class _Parser:
         if transpose and permute:
             self.source.fail(key, f"{where}: expected transpose or permute, got both")
 
-    def _ignored(self, node: yaml.Node) -> Ignored:
-        self._count(node)
+    def _ignored(self, written: yaml.Node) -> Ignored:
+        self._count(written)
+        node, is_optional = _optional(written)
         text = self.source.text_of(node, "a path of what is to be ignored")
         path, class_name = self._read(parsed_path, node)
         if not class_name and all(name == ANY for name in path.names):
             self.source.fail(node, f"{IGNORE}: {text} leaves out the whole model")
-        return Ignored(text, path, class_name, self.source.line(node))
+        return Ignored(text, path, class_name, self.source.line(node), is_optional)
 
     def _read(self, read: Callable[[str], T], node: yaml.Node) -> T:
         try:
             return read(node.value)
         except PatternError as error:
-            self.source.fail(node, str(error))
+            self.source.fail(node, str(error), error.column)
 
     def _count(self, node: yaml.Node) -> None:
         """Refuse a small file that stands for a large one: sections that are each other's."""
         self.count += 1
         if self.count > _RULE_LIMIT:
             raise MappingError(f"{self.source.name}: more than {_RULE_LIMIT} keys; a layer mapping has fewer")
+
+
+def _optional(node: yaml.Node) -> tuple[yaml.Node, bool]:
+    """Return a name without the question mark behind it, and whether there is one."""
+    if not isinstance(node, yaml.ScalarNode) or len(node.value) < 2 or not node.value.endswith("?"):
+        return node, False
+    return yaml.ScalarNode(node.tag, node.value[:-1], node.start_mark, node.end_mark, node.style), True
 
 
 def _number(text: str) -> int | None:

@@ -1,8 +1,9 @@
-"""Paths with placeholders: ``layers.{i}`` in keys, ``text.**.mlp/MLP`` in the names of sections."""
+"""Paths with placeholders: ``layers.{i}``, ``h.{2*i+1}`` in keys, ``text.**.mlp/MLP`` in the names of sections."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,11 +14,23 @@ Names = tuple[str, ...]
 """a path, component by component"""
 
 ONE, ANY = "*", "**"
-_PLACEHOLDER = re.compile(r"\{([A-Za-z]\w*)\}")
+_PLACEHOLDER = re.compile(r"\{(?:([1-9][0-9]{0,8})\*)?([A-Za-z]\w*)(?:\+([0-9]{1,9}))?\}")
+_BRACES = re.compile(r"\{[^{}]*\}|[{}]")
+EXPECTED = "a placeholder such as {i}, {i+1}, {2*i} or {2*i+1}"
 
 
 class PatternError(ValueError):
-    """A path that cannot be read; says why."""
+    """A path that cannot be read; says why.
+
+    Parameters
+    ----------
+    column
+        where in the text it is, from 0; None for the text as a whole
+    """
+
+    def __init__(self, message: str, column: int | None = None) -> None:
+        super().__init__(message)
+        self.column = column
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +49,10 @@ class PathPattern:
 def parsed_key(text: str) -> Names:
     """Return the components of a path in which ``{i}`` may stand for digits."""
     names = _components(text)
+    _check_placeholders(text)
     for name in names:
-        if ONE in name:
+        if ONE in _PLACEHOLDER.sub("", name):
             raise PatternError(f"{text!r}: * is for the names of sections; in a key, {{i}} stands for any number")
-        _check_placeholders(text, name)
     return names
 
 
@@ -59,16 +72,27 @@ def parsed_path(text: str) -> tuple[PathPattern, str]:
     elif not class_name or "/" in path or re.search(r"[.*{]", class_name):
         raise PatternError(f"{text!r}: expected a path, then /ClassName or nothing")
     names = _components(path) if path or not anchored else ()
+    _check_placeholders(text)
     for name in names:
-        if ONE in name and name not in (ONE, ANY):
+        if ONE in _PLACEHOLDER.sub("", name) and name not in (ONE, ANY):
             raise PatternError(f"{text!r}: * stands for one whole name, ** for any number of them, {{i}} for digits")
-        _check_placeholders(text, name)
     return PathPattern(names if anchored else (ANY, *names)), class_name
 
 
 def placeholders(names: Names) -> set[str]:
     """Return the names of the placeholders in a path."""
-    return {found for name in names for found in _PLACEHOLDER.findall(name)}
+    return {found[2] for name in names for found in _PLACEHOLDER.finditer(name)}
+
+
+def counts(names: Names) -> bool:
+    """Tell whether a placeholder of a path stands for some numbers only: ``{2*i}``, ``{i+1}``."""
+    return any(found[1] or found[3] for name in names for found in _PLACEHOLDER.finditer(name))
+
+
+def any_number(names: Names) -> Names:
+    """Return a path with a placeholder of its own for any number in place of each."""
+    count = itertools.count()
+    return tuple(_PLACEHOLDER.sub(lambda _: f"{{n{next(count)}}}", name) for name in names)
 
 
 def _components(text: str) -> Names:
@@ -80,19 +104,44 @@ def _components(text: str) -> Names:
     return names
 
 
-def _check_placeholders(text: str, name: str) -> None:
-    rest = _PLACEHOLDER.sub("", name)
-    if "{" in rest or "}" in rest:
-        raise PatternError(f"{text!r}: expected a placeholder such as {{i}}, a letter in braces")
-    if "}{" in name:
-        raise PatternError(f"{text!r}: where one number ends and the next begins cannot be told")
+def _check_placeholders(text: str) -> None:
+    for found in _BRACES.finditer(text):
+        if not _PLACEHOLDER.fullmatch(found[0]):
+            raise PatternError(f"{text!r}: expected {EXPECTED}, got {found[0]}", found.start())
+    if "}{" in text:
+        raise PatternError(f"{text!r}: where one number ends and the next begins cannot be told", text.index("}{") + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A placeholder: ``factor`` · variable + ``offset``."""
+
+    variable: str
+    factor: int
+    offset: int
+
+    def of(self, digits: str) -> str | None:
+        """Return what the variable is where the placeholder is some digits; None where it is no whole number."""
+        if (self.factor, self.offset) == (1, 0):
+            return digits
+        value, left = divmod(int(digits) - self.offset, self.factor) if len(digits) < 10 else (-1, 0)
+        return str(value) if value >= 0 and not left and digits == str(int(digits)) else None
+
+    def at(self, value: str) -> str:
+        """Return the digits where the variable is some; ``""``, which is no name, where nobody counts so far."""
+        if (self.factor, self.offset) == (1, 0):
+            return value
+        return str(self.factor * int(value) + self.offset) if len(value) < 19 else ""
+
+
+def _number(found: re.Match[str]) -> _Number:
+    return _Number(found[2], int(found[1] or 1), int(found[3] or 0))
 
 
 @functools.lru_cache(maxsize=4096)
-def _compiled(name: str) -> tuple[re.Pattern[str], Names]:
-    parts = _PLACEHOLDER.split(name)
-    bound = tuple(parts[1::2])
-    return re.compile("".join("([0-9]+)" if i % 2 else re.escape(part) for i, part in enumerate(parts))), bound
+def _compiled(name: str) -> tuple[re.Pattern[str], tuple[_Number, ...]]:
+    literals = _PLACEHOLDER.sub("{}", name).split("{}")
+    return re.compile("([0-9]+)".join(map(re.escape, literals))), tuple(map(_number, _PLACEHOLDER.finditer(name)))
 
 
 def binds(name: str, pattern: str, bindings: Mapping[str, str]) -> dict[str, str] | None:
@@ -104,8 +153,9 @@ def binds(name: str, pattern: str, bindings: Mapping[str, str]) -> dict[str, str
     if found is None:
         return None
     new = dict(bindings)
-    for variable, value in zip(bound, found.groups(), strict=True):
-        if new.setdefault(variable, value) != value:
+    for number, digits in zip(bound, found.groups(), strict=True):
+        value = number.of(digits)
+        if value is None or new.setdefault(number.variable, value) != value:
             return None
     return new
 
@@ -114,7 +164,11 @@ def filled(names: Names, bindings: Mapping[str, str]) -> Names:
     """Return a path with numbers in place of its placeholders."""
     if not bindings:
         return names
-    return tuple(_PLACEHOLDER.sub(lambda found: bindings.get(found[1], found[0]), name) for name in names)
+
+    def digits(found: re.Match[str]) -> str:
+        return _number(found).at(bindings[found[2]]) if found[2] in bindings else found[0]
+
+    return tuple(_PLACEHOLDER.sub(digits, name) for name in names)
 
 
 def places(tree: Tree, index: int, names: Names) -> Iterator[tuple[int, dict[str, str]]]:

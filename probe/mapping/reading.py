@@ -55,9 +55,12 @@ class Source:
         """Return the line on which a node begins; the first is 1."""
         return self._line(node.start_mark.index)
 
-    def fail(self, node: yaml.Node, message: str) -> NoReturn:
-        """Raise an error about a node."""
-        raise MappingError(f"{self.name}, line {self.line(node)}: {message}")
+    def fail(self, node: yaml.Node, message: str, column: int | None = None) -> NoReturn:
+        """Raise an error about a node, or about what stands at a column of its text."""
+        place = f"line {self.line(node)}"
+        if column is not None and isinstance(node, yaml.ScalarNode):
+            place += f", column {node.start_mark.column + bool(node.style) + column + 1}"
+        raise MappingError(f"{self.name}, {place}: {message}")
 
     def entries(self, node: yaml.Node, expected: str, at: yaml.Node | None = None) -> list[tuple[yaml.Node, yaml.Node]]:
         """Return keys and values of a mapping, whose keys are names that differ; errors name the line of ``at``."""

@@ -30,6 +30,16 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class Rotary:
+    """What rotary embeddings turn together lies in another order on the other side."""
+
+    heads: int | str
+    """how many; a text is a key of the recorded ``model_config``"""
+    is_interleaved: bool
+    """here neighbours are turned together, there the two halves of a head; or the other way round"""
+
+
+@dataclass(frozen=True, slots=True)
 class ParameterRule:
     """What a parameter of the source is: renamed, turned, or made of several.
 
@@ -45,6 +55,13 @@ class ParameterRule:
     transpose: bool = False
     permute: tuple[int, ...] = ()
     is_reversed: bool = False
+    is_optional: bool = False
+    """some of the models that the file is for do not have it"""
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Positions in the list, in the order in which several lie in the one."""
+        return self.split.order or tuple(range(len(self.targets)))
 
     @property
     def is_stacked(self) -> bool:
@@ -58,7 +75,10 @@ class ParameterRule:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One key of a section: ``source`` below a module of ``section`` is ``targets`` on the other side."""
+    """One key of a section: ``source`` below a module of ``section`` is ``targets`` on the other side.
+
+    With ``is_reversed`` it is the other way round: ``targets``, below a module of ``section``, are ``source`` on the other side.
+    """
 
     section: str
     source: Names
@@ -69,14 +89,29 @@ class Rule:
     transpose: bool = False
     permute: tuple[int, ...] = ()
     params: tuple[ParameterRule, ...] = ()
+    is_reversed: bool = False
+    rotary: Rotary | None = None
+    is_optional: bool = False
+    """as in `ParameterRule`"""
+
+    @property
+    def keys(self) -> tuple[Names, ...]:
+        """The paths below the section's module."""
+        return self.targets if self.is_reversed else (self.source,)
 
     @property
     def target(self) -> Names:
         """The path on the other side; that of the part that lies first where there are several."""
-        return self.targets[self.split.order[0] if self.split.order else 0]
+        return self.source if self.is_reversed else self.targets[self.order[0]]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Positions in the list, in the order in which several lie in the one."""
+        return self.split.order or tuple(range(len(self.targets)))
 
     def __str__(self) -> str:
-        return f"{_line(self.line)}{self.section}: {written(self.source)}: {_listed(self.targets)}"
+        parts = f"{{from: {_listed(self.targets)}}}" if self.is_reversed else _listed(self.targets)
+        return f"{_line(self.line)}{self.section}: {written(self.source)}: {parts}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +127,8 @@ class Section:
     """empty where any class is meant"""
     path: PathPattern | None = None
     """None where any path is meant"""
+    is_optional: bool = False
+    """as in `ParameterRule`"""
 
     @property
     def rank(self) -> tuple[bool, int, bool]:
@@ -107,6 +144,8 @@ class Ignored:
     path: PathPattern
     class_name: str = ""
     line: int = 0
+    is_optional: bool = False
+    """as in `ParameterRule`"""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from probe.errors import MappingError
-from probe.mapping.patterns import ANY, ONE, Names, binds, filled
+from probe.mapping.patterns import ANY, ONE, Names, any_number, binds, counts, filled
 from probe.mapping.rules import LayerMapping, ParameterRule, PathPattern, Rule, Section
 from probe.tree import Tree
 
@@ -21,6 +21,9 @@ class Found:
 
     rule: Rule
     targets: tuple[Names, ...]
+    """empty where the rule is for other numbers of a list only, as ``h.{2*i}``: what is left has no partner"""
+    key: int = 0
+    """which of the rule's keys it is"""
 
 
 class Patterns:
@@ -84,26 +87,40 @@ class RuleSet:
 
     def __init__(self, sections: tuple[Section, ...], mapping: LayerMapping) -> None:
         self.mapping = mapping
-        self.longest = max((len(rule.source) for section in sections for rule in section.rules), default=0)
-        self._by_first: dict[str, list[tuple[tuple[int, ...], Rule]]] = {}
+        self.longest = 0
+        self._by_first: dict[str, list[tuple[tuple[int, ...], Rule, int]]] = {}
         for section in sections:
             for rule in section.rules:
-                first = "" if "{" in rule.source[0] else rule.source[0]
-                self._by_first.setdefault(first, []).append((_rank(rule.source, section), rule))
+                for number, key in enumerate(rule.keys):
+                    first = "" if "{" in key[0] else key[0]
+                    self._by_first.setdefault(first, []).append((_rank(key, section), rule, number))
+                    self.longest = max(self.longest, len(key))
         for bucket in self._by_first.values():
             bucket.sort(key=lambda entry: entry[0], reverse=True)
         self.params = self._params(sections)
+        self._counting = [
+            (rule, any_number(key))
+            for section in sections
+            for rule in section.rules
+            for key in rule.keys
+            if counts(key)
+        ]
+
+    def claiming(self, tree: Tree, here: int, names: Names) -> Rule | None:
+        """Return a rule that is for some numbers only of what names lead to, whichever number it is there."""
+        return next((rule for rule, key in self._counting if consumed(tree, here, names, key) is not None), None)
 
     def find(self, tree: Tree, here: int, names: Names) -> Found | None:
         """Return the rule whose key leads from a module to the one that the names lead to."""
         fitting = []
         for first in self._firsts(tree, here, names):
-            for rank, rule in self._by_first.get(first, ()):
+            for rank, rule, number in self._by_first.get(first, ()):
                 if fitting and rank < fitting[0][0]:
                     break
-                bindings = consumed(tree, here, names, rule.source)
+                bindings = consumed(tree, here, names, rule.keys[number])
                 if bindings is not None:
-                    found = Found(rule, tuple(filled(target, bindings) for target in rule.targets))
+                    targets = (rule.source,) if rule.is_reversed else rule.targets
+                    found = Found(rule, tuple(filled(target, bindings) for target in targets), number)
                     fitting.append((rank, found))
         if not fitting:
             return None
@@ -181,7 +198,7 @@ def ways(tree: Tree, sections: SectionIndex) -> Iterator[tuple[int, Found | None
     stops: list[tuple[int, ...]] = []
     depths: list[int] = []
     for index, module in enumerate(tree.modules):
-        before, start, found = (), -1, None
+        before, start, found, claiming = (), -1, None, None
         depths.append(0)
         if module.parent >= 0:
             before, start = stops[module.parent], module.parent
@@ -189,10 +206,14 @@ def ways(tree: Tree, sections: SectionIndex) -> Iterator[tuple[int, Found | None
             for number, stop in enumerate(before):
                 rules = sections.rules(stop)
                 if rules is not None and depths[index] - depths[stop] <= rules.longest:
-                    found = rules.find(tree, stop, _names(tree, stop, index))
+                    names = _names(tree, stop, index)
+                    found = rules.find(tree, stop, names)
+                    claiming = claiming or rules.claiming(tree, stop, names)
                 if found is not None:
                     before, start = before[: number + 1], stop
                     break
+            if found is None and claiming is not None:
+                found = Found(claiming, ())
         stops.append((*before, index) if sections.rules(index) is not None else before)
         yield start, found
 
@@ -230,7 +251,16 @@ def _rank(source: Names, section: Section) -> tuple[int, ...]:
 
 def _said(found: Found) -> tuple[object, ...]:
     rule = found.rule
-    return found.targets, rule.split, rule.transpose, rule.permute, tuple(map(_of_parameter, rule.params))
+    more = (rule.targets, found.key) if rule.is_reversed else ()
+    return (
+        found.targets,
+        rule.split,
+        rule.transpose,
+        rule.permute,
+        rule.rotary,
+        tuple(map(_of_parameter, rule.params)),
+        more,
+    )
 
 
 def _of_parameter(rule: ParameterRule) -> tuple[object, ...]:

@@ -75,9 +75,11 @@ def match(
             "\n  ".join([f"{mapping.name}: --strict makes an error of what is a warning otherwise:", *wrong])
         )
     pairs = found.pairs if forwards else [Pair(pair.b, pair.a, pair.reason) for pair in found.pairs]
-    parts = {part for bundle in found.bundles.bundles for part in bundle.parts}
-    with_a = {pair.a for pair in pairs} | ignored_a | (set() if forwards else parts)
-    with_b = {pair.b for pair in pairs} | ignored_b | (parts if forwards else set())
+    parts = {
+        side: {part for each in found.bundles.bundles if each.side == side for part in each.parts} for side in "AB"
+    }
+    with_a = {pair.a for pair in pairs} | ignored_a | parts["A"]
+    with_b = {pair.b for pair in pairs} | ignored_b | parts["B"]
     return Matching(
         tuple(sorted(pairs, key=lambda pair: pair.a)),
         _left(side_a.tree, with_a),
@@ -106,11 +108,16 @@ class _Matched:
         self._ignoring = Ignoring(mapping, source.tree, target.tree)
         places = self.walk.places()
         here, there = self.ignored = self._ignoring.ignored(places)
-        places = {i: each for i, each in places.items() if i not in here and there.isdisjoint(each.parts)}
+        places = {
+            i: each
+            for i, each in places.items()
+            if here.isdisjoint(each.members or (i,)) and there.isdisjoint(each.parts)
+        }
         chosen = settled(self.walk, places)
         for index in chosen:
             if source.tree.wrapped(index) is None:
-                self.bundles.add(index, places[index].parts, places[index].rule)
+                place = places[index]
+                self.bundles.add(index, place.parts, place.rule, place.members)
         self.pairs = [Pair(index, places[index].parts[0], places[index].reason) for index in chosen]
         self._check_use(source)
 
@@ -153,7 +160,7 @@ def _resolving(mapping: LayerMapping, known: Known, sections: SectionIndex) -> i
     for section in mapping.sections:
         members = sections.members[section.name]
         for rule in section.rules:
-            count += any(True for index in members for _ in places_of(known.tree, index, rule.source))
+            count += all(any(True for index in members for _ in places_of(known.tree, index, key)) for key in rule.keys)
         for rule in section.params:
             if rule.is_reversed:
                 count += any(True for index in members for _ in places_of(known.tree, index, rule.targets[0][:-1]))

@@ -7,8 +7,8 @@ from typing import NoReturn
 
 from probe.errors import MappingError
 from probe.mapping import LayerMapping, ParameterRule, Rule
-from probe.mapping.patterns import Names, filled, places
-from probe.mapping.rules import written
+from probe.mapping.patterns import Names, binds, filled, places
+from probe.mapping.rules import Rotary, written
 from probe.mapping.sections import SectionIndex
 from probe.matching.known import Known, canonical_shape
 from probe.matching.result import Bundle, Place, View, WeightBundle
@@ -42,62 +42,89 @@ class Bundles:
         self.missing: dict[ParameterRule, tuple[int, Names]] = {}
         """parameters that the other side does not have: first module of the source, and which"""
 
-    def add(self, index: int, parts: tuple[int, ...], rule: Rule | None) -> None:
-        """Take up what is said of a module of the source and what it was led to."""
+    def add(self, index: int, parts: tuple[int, ...], rule: Rule | None, members: tuple[int, ...] = ()) -> None:
+        """Take up what is said of a module of the source, or of several, and what it was led to."""
         rules = self.sections.rules(index)
         params = dict(rules.params) if rules else {}
         if rule is not None:
             params.update({each.source: each for each in rule.params})
-            if len(parts) > 1:
+            if members:
+                self._bundle(parts[0], members, rule)
+            elif len(parts) > 1:
                 self._bundle(index, parts, rule)
+            elif rule.rotary is not None:
+                self._reorder(index, parts[0], rule, rule.rotary)
             if rule.transpose or rule.permute:
-                self._turn_all(index, rule)
+                self._turn_all(parts[0] if members else index, rule)
         for each in params.values():
             self._parameter(index, parts[0], each)
 
     def _bundle(self, index: int, parts: tuple[int, ...], rule: Rule) -> None:
         groups = self._groups(rule)
-        self.bundles.append(Bundle(self.side, index, parts, groups))
-        for slot, whole in self.source.slots.get(index, {}).items():
-            row = [self.target.slots.get(part, {}).get(slot) for part in parts]
+        whole_side, parts_side, side, _ = self._sides(rule)
+        self.bundles.append(Bundle(side, index, parts, groups))
+        for slot, whole in whole_side.slots.get(index, {}).items():
+            row = [parts_side.slots.get(part, {}).get(slot) for part in parts]
             if slot == whole.canonical_slot and None not in row:
                 found = [((each.module, each.slot), each) for each in row if each is not None]
                 axes = _order(rule, len(whole.shape)) if rule.transpose or rule.permute else ()
-                self._check_sizes(rule, ((index, whole.slot), whole), [found], groups, (self.source, self.target), axes)
+                self._check_sizes(rule, ((index, whole.slot), whole), [found], groups, (whole_side, parts_side), axes)
+
+    def _reorder(self, here: int, there: int, rule: Rule, rotary: Rotary) -> None:
+        """Take up that rows lie in another order: the module in which neighbours are turned together is the part."""
+        heads = self._number(rule, "heads", rotary.heads) or -1
+        whole, part, side = (there, here, "AB"[self.side == "A"]) if rotary.is_interleaved else (here, there, self.side)
+        self.bundles.append(Bundle(side, whole, (part,), 1, heads))
+        axes = _order(rule, 2) if rule.transpose or rule.permute else ()
+        for parameter in self.source.slots.get(here, {}).values():
+            shape = canonical_shape(parameter, axes if len(parameter.shape) == 2 else ())
+            if heads > 0 and shape and shape[0] % (2 * heads):
+                name = self._path(self.source, (here, parameter.slot))
+                self._fail(rule, f"{name} has {shape[0]} rows, which {heads} heads of two halves do not divide")
+
+    def _sides(self, rule: Rule | ParameterRule) -> tuple[Known, Known, str, dict[Place, View]]:
+        """Return the side of the whole, that of the parts, the letter of the latter, and the views of the former."""
+        if rule.is_reversed:
+            return self.target, self.source, "AB"[self.side == "A"], self.views_there
+        return self.source, self.target, self.side, self.views
 
     def _groups(self, rule: Rule | ParameterRule) -> int:
         """Return in how many groups parts lie, 0 where no configuration was handed over that says it."""
-        key = rule.split.groups
+        return self._number(rule, "groups", rule.split.groups)
+
+    def _number(self, rule: Rule | ParameterRule, what: str, key: int | str) -> int:
+        """Return a number that a rule says, or names; 0 where no configuration was handed over that says it."""
         if isinstance(key, int):
             return key
         for known in (self.source, self.target):
             try:
                 number = known.number(key)
             except ValueError as error:
-                self._fail(rule, f"groups: {key}: {error}")
+                self._fail(rule, f"{what}: {key}: {error}")
             if number is not None:
                 return number
         if self.source.config is None and self.target.config is None:
             return 0
-        self._fail(rule, f"groups: neither recording's model_config has {key}: write the number, or another key")
+        self._fail(rule, f"{what}: neither recording's model_config has {key}: write the number, or another key")
 
     def _turn_all(self, index: int, rule: Rule) -> None:
-        if self.source.parameters is None:
-            self.views[index, "weight"] = View("weight", _order(rule, 2))
-        for parameter in {id(each): each for each in self.source.slots.get(index, {}).values()}.values():
+        whole, _, _, views = self._sides(rule)
+        if whole.parameters is None:
+            views[index, "weight"] = View("weight", _order(rule, 2))
+        for parameter in {id(each): each for each in whole.slots.get(index, {}).values()}.values():
             if len(parameter.shape) > 1:
                 place = parameter.module, parameter.slot
-                self.views[place] = View(parameter.canonical_slot, self._axes(rule, self.source, (place, parameter)))
+                views[place] = View(parameter.canonical_slot, self._axes(rule, whole, (place, parameter)))
 
     def _parameter(self, index: int, there: int, rule: ParameterRule) -> None:
         """Take up one line of ``params``; the whole is the source's, or with ``from`` the target's."""
-        whole, views, side = self.source, self.views, self.side
-        ends = (index, self.target, there)
-        if rule.is_reversed:
-            whole, views, side = self.target, self.views_there, "AB"[self.side == "A"]
-            ends = (there, self.source, index)
+        whole, others, side, views = self._sides(rule)
+        ends = (there, index) if rule.is_reversed else (index, there)
         found = whole.parameter(ends[0], rule.source)
-        rows, lacking = self._rows(*ends[1:], rule)
+        rows, lacking = self._rows(others, ends[1], rule)
+        if others.parameters is None and rule.is_stacked and "{" in rule.targets[0][-1]:
+            self.used[rule] = None  # how many there are, parameters would tell
+            return
         if found is None and (not rule.is_reversed or not rows):
             return
         if found is None or not rows or lacking is not None:
@@ -114,20 +141,17 @@ class Bundles:
         if is_turned:
             views[place] = View(parameter.canonical_slot if parameter else place[1], axes)
         groups = self._groups(rule)
-        self._check_sizes(rule, found, rows, groups, (whole, ends[1]), axes)
+        self._check_sizes(rule, found, rows, groups, (whole, others), axes)
         parts = tuple(tuple(place for place, _ in row) for row in rows)
         self.weights.append(WeightBundle(side, place, parts, rule.split.axis, groups, rule.is_stacked))
 
     def _rows(self, known: Known, module: int, rule: ParameterRule) -> tuple[list[list[_Found]], Names | None]:
         """Return the parts, a row for each member of a list, in the order in which they lie; and what is not there."""
-        numbers: list[dict[str, str]] = [{}]
-        if rule.is_stacked:
-            last = max(n for n, name in enumerate(rule.targets[0]) if "{" in name)
-            numbers = [bound for _, bound in places(known.tree, module, rule.targets[0][: last + 1])]
+        numbers = _numbers(known, module, rule.targets[0]) if rule.is_stacked else [{}]
         rows = []
         for bound in numbers:
             row = []
-            for number in rule.split.order or range(len(rule.targets)):
+            for number in rule.order:
                 path = filled(rule.targets[number], bound)
                 part = known.parameter(module, path)
                 if part is None:
@@ -189,6 +213,17 @@ class Bundles:
     def _path(self, side: Known, place: Place) -> str:
         path = side.tree.path(place[0])
         return f"{path}.{place[1]}" if path else place[1]
+
+
+def _numbers(known: Known, module: int, path: Names) -> list[dict[str, str]]:
+    """Return what the placeholder of a path stands for, in the order of the numbers: names of modules, or of parameters."""
+    last = max(n for n, name in enumerate(path) if "{" in name)
+    if last < len(path) - 1:
+        return [bound for _, bound in places(known.tree, module, path[: last + 1])]
+    owner = known.tree.resolve(module, path[:-1])
+    slots = known.slots.get(known.tree.unwrapped(owner), {}) if owner is not None else {}
+    found = [bound for slot in slots if (bound := binds(slot, path[-1], {})) is not None]
+    return sorted(found, key=lambda bound: [int(value) for value in bound.values()])
 
 
 def _order(rule: Rule | ParameterRule, count: int) -> tuple[int, ...]:

@@ -31,8 +31,8 @@ def complaints(walk: Walk, bundles: Bundles, other: SectionIndex, source: str, u
     """
     found = _Complaints(walk, bundles, other, source)
     keys = [text for section in walk.mapping.sections for text in found.of_section(section)]
-    missing = [found.of_missing(rule) for rule in walk.mapping.rules if rule in walk.missed]
-    parameters = [found.of_parameter(rule, *place) for rule, place in bundles.missing.items()]
+    missing = [found.of_missing(rule) for rule in walk.mapping.rules if rule in walk.missed and not rule.is_optional]
+    parameters = [found.of_parameter(rule, *place) for rule, place in bundles.missing.items() if not rule.is_optional]
     ignored = [f"the mapping's {text} fits nothing on either side" for text in unused]
     return [*keys, *ignored, *missing, *parameters]
 
@@ -46,13 +46,21 @@ class _Complaints:
         """Yield what is wrong with the keys of a section."""
         has_keys = section.rules or section.params
         if has_keys and not self.members[section.name]:
-            yield f"the mapping's line {section.line}: {section.name}: {self._no_such_module(section)}"
+            if not section.is_optional:
+                yield f"the mapping's line {section.line}: {section.name}: {self._no_such_module(section)}"
             return
         for rule in section.rules:
-            if rule not in self.walk.resolved and rule not in self.walk.missed:
+            if rule.is_optional:
+                continue
+            lacking = self.walk.lacking.get(rule)
+            if lacking is not None and rule not in self.walk.missed:
+                near = nearest_path(self.walk.source, [lacking[0]], lacking[1])
+                place = self.walk.source.path(lacking[0]) or "the root"
+                yield f"the mapping's {rule} is not used for {place}: there is no {written(lacking[1])}{near}"
+            elif rule not in self.walk.resolved and rule not in self.walk.missed:
                 yield f"the mapping's {rule} {self._unused(rule)}"
         for param in [*section.params, *(param for rule in section.rules for param in rule.params)]:
-            if param not in self.bundles.used and param not in self.bundles.missing:
+            if not (param.is_optional or param in self.bundles.used or param in self.bundles.missing):
                 yield f"the mapping's {param} {self._unused_parameter(section, param)}"
 
     def _no_such_module(self, section: Section) -> str:
@@ -75,9 +83,9 @@ class _Complaints:
             return self._no_way(blocked)
         members = self.members[rule.section]
         source = self.walk.source
-        if any(True for index in members for _ in places(source, index, rule.source)):
+        if any(True for key in rule.keys for index in members for _ in places(source, index, key)):
             return "is never used: lines with longer keys, or for the path, go before it"
-        near = nearest_path(source, members[:_SOME], rule.source)
+        near = nearest_path(source, members[:_SOME], rule.keys[0])
         return f"names nothing that is there{near}"
 
     def _no_way(self, blocked: Miss) -> str:
@@ -105,7 +113,7 @@ class _Complaints:
         misses = self.walk.missed[rule]
         some = f" for {self.walk.source.path(misses[0].start)}" if rule in self.walk.resolved else ""
         more = f" and {len(misses) - 1} more" if some and len(misses) > 1 else ""
-        which = f" ({written(misses[0].target)})" if len(rule.targets) > 1 else ""
+        which = f" ({written(misses[0].target)})" if len(rule.targets) > 1 and not rule.is_reversed else ""
         near = nearest_path(self.walk.target, [misses[0].there], misses[0].target)
         if not near and not some:
             near = self._elsewhere(misses[0])

@@ -41,6 +41,11 @@ class Coverage:
     further: tuple[int, int]
     """parts of a module of the other side beside the first, which is its pair"""
     ignored: tuple[int, int]
+    by_weights: tuple[int, int]
+    """without a counterpart, but all their weights lie in, or hold, those of others that are compared"""
+    weights_a: tuple[Left, ...]
+    """these"""
+    weights_b: tuple[Left, ...]
     only_a: tuple[Left, ...]
     only_b: tuple[Left, ...]
 
@@ -52,14 +57,35 @@ def coverage(matching: Matching, a: Known, b: Known) -> Coverage:
     reasons = Counter(pair.reason.value for pair in pairs)
     to_b = {pair.a: pair.b for pair in matching.pairs}
     to_a = {pair.b: pair.a for pair in matching.pairs}
+    weights = _by_weights(matching, a, "A", matching.only_a), _by_weights(matching, b, "B", matching.only_b)
+    only = (
+        [index for index in matching.only_a if index not in weights[0]],
+        [index for index in matching.only_b if index not in weights[1]],
+    )
     return Coverage(
         (_count(a.tree, range(len(a.tree))), _count(b.tree, range(len(b.tree)))),
         dict(reasons),
         (further[0], further[1]),
         (_count(a.tree, matching.ignored_a), _count(b.tree, matching.ignored_b)),
-        tuple(_left(matching.only_a, matching.only_b, a, b, to_b)),
-        tuple(_left(matching.only_b, matching.only_a, b, a, to_a)),
+        (len(weights[0]), len(weights[1])),
+        tuple(_left(sorted(weights[0]), (), a, b, to_b)),
+        tuple(_left(sorted(weights[1]), (), b, a, to_a)),
+        tuple(_left(*only, a, b, to_b)),
+        tuple(_left(*only[::-1], b, a, to_a)),
     )
+
+
+def _by_weights(matching: Matching, known: Known, side: str, left: Sequence[int]) -> set[int]:
+    """Return modules without a counterpart that hold weights, all of which are compared with those of other modules."""
+    compared = {bundle.whole for bundle in matching.weight_bundles if bundle.side != side}
+    compared |= {place for each in matching.weight_bundles if each.side == side for row in each.parts for place in row}
+    inside: dict[int, set[bool]] = {}
+    for parameter in known.parameters or ():
+        module = parameter.module
+        while module >= 0:
+            inside.setdefault(module, set()).add((parameter.module, parameter.slot) in compared)
+            module = known.tree.modules[module].parent
+    return {index for index in left if inside.get(index) == {True}}
 
 
 def _count(tree: Tree, modules: Iterable[int]) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from probe.mapping import LayerMapping
 from probe.mapping.parsing import parse_mapping
 from probe.matching import Known, Matching, match
+from probe.matching.automatic.outline import LISTS
 from probe.matching.result import Direction, Pair, WeightBundle
 from probe.tree import Tree
 
@@ -20,8 +21,10 @@ _MOST_LEFT = 12
 _PLAIN = re.compile(r"[A-Za-z_][\w.-]*")
 _NUMBER = re.compile(r"\d+")
 
-Value = tuple[tuple[str, ...], int]
-"""paths on the other side, and in how many groups they lie"""
+_UNSEEN = "in which order and groups they lie was not seen: record with task='tensor'"
+
+Value = tuple[tuple[str, ...], int, bool]
+"""paths on the other side, in how many groups they lie, and whether that is known"""
 
 
 @dataclass(slots=True)
@@ -47,6 +50,8 @@ def draft(matching: Matching, a: Known, b: Known, names: tuple[str, str] = ("A",
     """
     drafting = _Draft(matching, a, b)
     text = drafting.text(names)
+    if drafting.leave_out_lists(text):
+        text = drafting.text(names)
     lost = drafting.lost(text)
     if lost:
         text = drafting.text(names, lost)
@@ -85,7 +90,7 @@ class _Draft:
             written = [text for key, line in lines.items() for text in self._written(key, line)]
             if written:
                 sections[section] = written
-        for section, text in self._parameters():
+        for section, text in (*self._parameters(), *self._names()):
             found = sections.setdefault(section, [])
             if "  params:" not in found:
                 found.append("  params:")
@@ -103,6 +108,9 @@ class _Draft:
         unsure = sum(pair.confidence < UNSURE for pair in self.matching.pairs)
         if unsure:
             yield f"# {unsure} of them are not sure; their lines are marked with # ? and how sure they are: look at these."
+        unseen = sum(not bundle.is_known for bundle in (*self.bundles.values(), *self.weights))
+        if unseen:
+            yield f"# Of {unseen} how several lie in one is not known; their lines are marked with # ? as well."
         if self.unsaid:
             yield (
                 f"# {self.unsaid} modules or weights of {target} hold what is several in {source}: a file says this from one "
@@ -121,7 +129,7 @@ class _Draft:
         found: dict[str, dict[str, _Line]] = {}
         for (name, key), line in by_class.items():
             for section, part in self._split(name, key, line):
-                if any(value != ((key,), 1) for value in part.values.values()):
+                if any(value[:2] != ((key,), 1) for value in part.values.values()):
                     found.setdefault(section, {})[key] = part
         return found
 
@@ -139,7 +147,7 @@ class _Draft:
             start = self.here.modules[start].parent
         top = self.there.unwrapped(self.partner.get(start, self.there.root))
         paths = tuple(self._below(self.there, part, top) for part in parts)
-        return start, (paths, bundle.groups if bundle is not None else 1)
+        return start, (paths, bundle.groups, bundle.is_known) if bundle is not None else (paths, 1, True)
 
     def _holds(self, start: int, parts: Sequence[int]) -> bool:
         top = self.partner.get(start)
@@ -182,12 +190,12 @@ class _Draft:
     # How to write it
 
     def _written(self, key: str, line: _Line) -> Iterator[str]:
-        (paths, groups) = next(iter(line.values.values()))
+        paths, groups, is_known = next(iter(line.values.values()))
         least = min(line.pairs, key=lambda pair: pair.confidence)
-        why = ""
-        if least.confidence < 1:
-            why = f"  # {least.reason.value}, {least.confidence:.2f}"
-            why = why.replace("# ", "# ? ", 1) if least.confidence < UNSURE else why
+        reasons = [] if least.confidence == 1 else [f"{least.reason.value}, {least.confidence:.2f}"]
+        reasons += [] if is_known else [_UNSEEN]
+        mark = "# " if is_known and least.confidence >= UNSURE else "# ? "
+        why = f"  {mark}{'; '.join(reasons)}" if reasons else ""
         if len(paths) == 1:
             yield f"  {_quoted(key)}: {_quoted(paths[0])}{why}"
         elif groups == 1:
@@ -218,10 +226,29 @@ class _Draft:
             how = self._how(bundle)
             listed = f"{{to: [{', '.join(map(_quoted, targets))}]{how}}}"
             is_name = len(targets) == 1 and not bundle.stacked and not how
-            text = f"    {_quoted(slot)}: {_quoted(targets[0]) if is_name else listed}"
+            why = "" if bundle.is_known or bundle.stacked else f"  # ? {_UNSEEN}"
+            text = f"    {_quoted(slot)}: {_quoted(targets[0]) if is_name else listed}{why}"
             if (section, text) not in said:
                 said.add((section, text))
                 yield section, text
+
+    def _names(self) -> Iterator[tuple[str, str]]:
+        """Yield section and line of parameters that a guess names, or turns; those of parts can only be told at the whole."""
+        parts = {part for bundle in self.bundles.values() for part in bundle.parts}
+        views = (self.matching.views_a, self.matching.views_b)
+        mine, theirs = views if self.forwards else views[::-1]
+        back = {j: i for i, j in self.partner.items()}
+        said = [(module, slot, view.name, view) for (module, slot), view in mine.items()]
+        said += [(back.get(j), view.name, slot, view) for (j, slot), view in theirs.items() if j not in parts]
+        lines: dict[tuple[str, str], tuple[str, float]] = {}
+        for module, key, name, view in said:
+            if module is not None and view.confidence < 1:
+                value = f"{{to: {_quoted(name)}, transpose: true}}" if view.axes else _quoted(name)
+                place = self._class_of(module), key
+                if view.axes or key != name:
+                    lines[place] = value, min(view.confidence, lines.get(place, (value, 1.0))[1])
+        for (section, key), (value, sure) in lines.items():
+            yield section, f"    {_quoted(key)}: {value}  # {'? ' if sure < UNSURE else ''}a guess, {sure:.2f}"
 
     def _parameter(self, bundle: WeightBundle, n: int, top: int) -> str:
         module, slot = bundle.parts[0][n]
@@ -256,6 +283,22 @@ class _Draft:
         again = self._again(parse_mapping(text, "the draft"))
         found = {(pair.a, pair.b) for pair in again.pairs}
         return [i for i, pair in self.pairs.items() if (pair.a, pair.b) not in found and not self._is_held(i)]
+
+    def leave_out_lists(self, text: str) -> bool:
+        """Leave out lists of which a text would pair members that are none, by their numbers; tell whether there are any.
+
+        Where one side's list has attentions and MLPs in turns, and the other's whole layers, ``1`` is not ``1``.
+        """
+        held = set()
+        for pair in self._again(parse_mapping(text, "the draft")).pairs:
+            i = pair.a if self.forwards else pair.b
+            around = self.here.modules[i].parent
+            is_list = around in self.pairs and self.here.class_name(around) in LISTS
+            if is_list and i not in self.partner:
+                held.add(around)
+        for around in held:
+            del self.pairs[around], self.partner[around]
+        return bool(held)
 
     def _again(self, mapping: LayerMapping) -> Matching:
         sides = (self.source, self.target) if self.forwards else (self.target, self.source)

@@ -30,14 +30,19 @@ class Ignoring:
     def unused(self) -> list[str]:
         """Lines that fit nothing."""
         listed = enumerate(self.mapping.ignored)
-        return [f"line {each.line}: ignore: {each.name}" for n, each in listed if n not in self._used]
+        return [
+            f"line {each.line}: ignore: {each.name}"
+            for n, each in listed
+            if n not in self._used and not each.is_optional
+        ]
 
     def ignored(self, places: Mapping[int, Place]) -> tuple[frozenset[int], frozenset[int]]:
         """Return the modules that are left out of the source, and of the target."""
         mine, theirs = self._named
-        lines = {index: place.parts for index, place in places.items() if place.rule is not None and index not in mine}
-        here = _with_all_inside(self._source, mine, lines.keys())
-        return here, _with_all_inside(self._target, theirs, {part for parts in lines.values() for part in parts})
+        lines = [(place.members or (index,), place.parts) for index, place in places.items() if place.rule is not None]
+        kept = [each for each in lines if mine.isdisjoint(each[0])]
+        here = _with_all_inside(self._source, mine, {index for indices, _ in kept for index in indices})
+        return here, _with_all_inside(self._target, theirs, {part for _, parts in kept for part in parts})
 
     def _matched(self, tree: Tree) -> set[int]:
         found: set[int] = set()

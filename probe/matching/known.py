@@ -11,10 +11,11 @@ from probe.matching.result import Place
 from probe.records import ParameterInfo
 from probe.tree import Tree
 
-_ALIASES = frozenset(
-    ["num_key_value_heads", "num_query_groups", "multi_query_group_num", "kv_heads", "n_kv_heads", "num_kv_heads"]
+_ALIASES = (
+    ("num_key_value_heads", "num_query_groups", "multi_query_group_num", "kv_heads", "n_kv_heads", "num_kv_heads"),
+    ("num_attention_heads", "n_heads", "num_heads", "n_head"),
 )
-"""what frameworks call the number of key and value heads"""
+"""what frameworks call the number of key and value heads, and that of heads"""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Known:
         config: Any = self.config or {}
         for name in path:
             config = config.get(name) if isinstance(config, Mapping) else None
-        keys = [last, *sorted(_ALIASES - {last})] if last in _ALIASES else [last]
+        keys = next(([last, *sorted({*names} - {last})] for names in _ALIASES if last in names), [last])
         if not isinstance(config, Mapping):
             return None
         for depth in (_here, _below):

@@ -6,6 +6,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from probe.fused import Fusion
+
 Place = tuple[int, str]
 """(module, slot) of a parameter"""
 
@@ -53,6 +55,10 @@ class Bundle:
     """in the order in which they lie there"""
     groups: int = 1
     """the parts lie in so many equal groups, each of which holds an equal share of every part"""
+    rotary: int = 0
+    """as in `probe.fused.Fusion`; −1 where no configuration was handed over that says it"""
+    is_known: bool = field(default=True, compare=False)
+    """whether a mapping or the values say in which groups, and not a guess"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,15 @@ class WeightBundle:
     """as in `Bundle`"""
     stacked: bool = False
     """the whole has a first axis that the parts do not have"""
+    rotary: int = 0
+    """as in `Bundle`"""
+    is_known: bool = field(default=True, compare=False)
+    """as in `Bundle`"""
+
+    @property
+    def fusion(self) -> Fusion:
+        """How the parts lie in the whole."""
+        return Fusion(self.axis, self.groups, self.stacked, self.rotary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +97,8 @@ class View:
     """its canonical slot: what the partner calls it"""
     axes: tuple[int, ...] = ()
     """order of its stored axes in the canonical layout; empty when the class says it"""
+    confidence: float = 1.0
+    """below 1 where it is a guess"""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from probe.mapping import LayerMapping, Rule
 from probe.mapping.patterns import Names
@@ -27,6 +27,8 @@ class Place:
     """the rule that names the module itself, not one around it"""
     is_inside: bool = False
     """the way led to a wrapper, and the module is what that holds"""
+    members: tuple[int, ...] = ()
+    """several modules of the source, this one the first, that together are the target's, in the order in which they lie there"""
 
 
 @dataclass(slots=True)
@@ -40,6 +42,8 @@ class _Step:
     ended: int = -1
     """the first module on the way that has no place"""
     parts: tuple[int, ...] = ()
+    listed: tuple[int, Found] | None = None
+    """for one of several modules that are one on the other side: where the key begins, and which it is"""
 
 
 @dataclass(slots=True)
@@ -73,6 +77,8 @@ class Walk:
     """rules that did not, where the way to where they begin is known"""
     blocked: dict[Rule, Miss] = field(default_factory=dict)
     """rules that did not because it is not: the first such place"""
+    lacking: dict[Rule, tuple[int, Names]] = field(default_factory=dict)
+    """rules that list several modules of the source of which one is not there: where they begin, and which"""
     said: list[str] = field(default_factory=list)
     _moved: dict[int, dict[str, str | None]] = field(default_factory=dict)
     """for lists of layers that were aligned by their weights: the target's name of each child, None for none"""
@@ -81,6 +87,7 @@ class Walk:
     def places(self) -> dict[int, Place]:
         """Return the place of every module of the source that has one."""
         found: dict[int, Place] = {}
+        several: dict[tuple[int, Rule, Names], dict[int, int]] = {}
         for index, (start, key) in enumerate(ways(self.source, self.sections)):
             step = _Step(self.target.root, Reason.SAME_PATH)
             if start >= 0:
@@ -90,15 +97,33 @@ class Walk:
             place = self._place(index, step)
             if place is not None:
                 found[index] = place
+                if step.listed is not None and self.source.wrapped(index) is None:
+                    begin, named = step.listed
+                    several.setdefault((begin, named.rule, named.targets[0]), {})[named.key] = index
+        for (begin, rule, _), members in several.items():
+            self._gather(found, begin, rule, members)
         return found
+
+    def _gather(self, found: dict[int, Place], begin: int, rule: Rule, members: dict[int, int]) -> None:
+        """Let the first of several modules stand for all of them; where one is not there, for none."""
+        first, *others = [members.get(number) for number in rule.order]
+        for index in members.values():
+            if index != first or None in others:
+                del found[index]
+        if first is not None and None not in others:
+            found[first] = replace(found[first], members=tuple(filter(None, (first, *others))))
+        else:
+            self.lacking.setdefault(rule, (begin, next(key for n, key in enumerate(rule.keys) if n not in members)))
 
     def _by_rule(self, index: int, start: int, found: Found) -> _Step:
         rule, begin = found.rule, self._steps[start]
+        if not found.targets:
+            return _Step(None, Reason.MAPPED, ended=index)
         if begin.there is None:
             self.blocked.setdefault(rule, Miss(start, -1, ended=begin.ended))
             return _Step(None, Reason.MAPPED, rule, begin.ended)
         parts = []
-        for number in rule.split.order or range(len(found.targets)):
+        for number in (0,) if rule.is_reversed else rule.order:
             there = self._resolved(begin.there, found.targets[number])
             if there is None:
                 misses = self.missed.setdefault(rule, [])
@@ -107,16 +132,27 @@ class Walk:
                 return _Step(None, Reason.MAPPED, rule, index)
             parts.append(there)
         self.resolved[rule] = None
+        if rule.is_reversed:  # what is in them is led on from the first alone
+            is_first = found.key == rule.order[0]
+            return _Step(
+                parts[0] if is_first else None,
+                Reason.MAPPED,
+                rule,
+                -1 if is_first else index,
+                (parts[0],),
+                (start, found),
+            )
         return _Step(parts[0], Reason.MAPPED, rule, parts=tuple(parts))
 
     def _by_name(self, index: int, parent: int) -> _Step:
         before, name = self._steps[parent], self.source.name(index)
         if before.there is None:
-            return _Step(None, before.reason, ended=before.ended)
+            is_held = before.listed is not None and self.source.wrapped(parent) == name
+            return before if is_held else _Step(None, before.reason, ended=before.ended)
         there, moved = self._same_name(parent, before.there, name)
         reason = Reason.SAME_VALUES if moved else before.reason
         if there is not None and self.source.wrapped(parent) == name:
-            return _Step(there, reason, before.rule, parts=before.parts)
+            return _Step(there, reason, before.rule, parts=before.parts, listed=before.listed)
         return _Step(there, reason, ended=index if there is None else -1)
 
     def _same_name(self, here: int, there: int, name: str) -> tuple[int | None, bool]:
@@ -144,10 +180,12 @@ class Walk:
         return there
 
     def _place(self, index: int, step: _Step) -> Place | None:
-        if step.there is None:
+        if step.there is None and step.listed is None:
             return None
         if self.source.wrapped(index) is None:
-            parts = tuple(map(self.target.unwrapped, step.parts or (step.there,)))
+            parts = tuple(self.target.unwrapped(part) for part in step.parts or (step.there,) if part is not None)
+        elif step.there is None:
+            return None
         elif self.target.wrapped(step.there) is None:
             return None
         else:

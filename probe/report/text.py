@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Iterable
 from pathlib import Path
 
 from rich.text import Text
 
 from probe.comparison.divergence import Comparison
 from probe.comparison.guards import grouped
-from probe.comparison.result import Divergence, Inputs, NodeRef, SlotResult, Verdict
+from probe.comparison.result import Divergence, Inputs, NodeRef, Verdict
 
 _STYLE = {Verdict.ALIGNED: "bold green", Verdict.DIVERGED: "bold red", Verdict.UNDECIDED: "bold yellow"}
 _CONTROL = re.compile(
@@ -41,6 +40,8 @@ def render(comparison: Comparison, top: int = 5) -> Text:
     """
     out = Text()
     out.append(comparison.verdict.value.upper(), style=_STYLE[comparison.verdict])
+    if comparison.verdict is Verdict.ALIGNED and comparison.left_out:
+        out.append(f" but for what was not compared: {', '.join(comparison.left_out)}", style="bold yellow")
     out.append(f"  A {_file(comparison.path_a)}  B {_file(comparison.path_b)}\n\n")
     first = comparison.first_divergence
     if first is not None and comparison.verdict is Verdict.DIVERGED:
@@ -101,7 +102,8 @@ def _first(out: Text, comparison: Comparison, first: Divergence) -> None:
         lines = textwrap.wrap(plain(first.hint, LONGEST_LIST), _WIDTH, break_on_hyphens=False)
         out.append("  → {}\n".format("\n    ".join(lines)), style="bold")
     inherited = sum(slot.verdict == "inherited" for slot in comparison.slots)
-    out.append(f"  confidence {first.confidence:.2f}; {inherited} later tensors inherit the error\n\n")
+    out.append(f"  confidence {first.confidence:.2f}; {inherited} later tensors inherit the error\n")
+    out.append(f"  {stands(comparison)}\n\n" if comparison.flip is not None else "\n")
 
 
 def _places(out: Text, divergence: Divergence) -> None:
@@ -129,11 +131,11 @@ def _numbers(divergence: Divergence) -> str:
     metrics, limit = divergence.metrics, divergence.limit
     if metrics is None or not metrics.is_known:
         return ""
-    about = "≈" if metrics.estimated else ""
+    about = "≥" if metrics.is_lower_bound else "≈" if metrics.estimated else ""
     error = metrics.rel_l2 if math.isnan(divergence.error) else divergence.error
     parts = [f"rel {about}{metrics.rel_l2:.1e}"]
     if not _alike(error, metrics.rel_l2):
-        parts[0] += f", {about}{error:.1e} {_SUMMED}"
+        parts[0] += f", {about}{error:.1e} {divergence.measure or _SUMMED}"
     if error > limit:
         parts[0] += f" (up to {limit:.1e} is noise)"
     if math.isfinite(metrics.cosine):
@@ -164,7 +166,7 @@ def _others(out: Text, others: tuple[Divergence, ...], top: int) -> None:
         slot = f"  {divergence.role.label} {plain(ref.slot)}" if ref.slot else ""
         out.append(f"  {divergence.phase.label:<8}  ")
         out.append(_path(ref), style="cyan")
-        out.append(f"{slot}{size}\n")
+        out.append(f"{slot}{size}  confidence {divergence.confidence:.2f}\n")
     out.append("\n")
 
 
@@ -173,19 +175,28 @@ def _aligned(out: Text, comparison: Comparison) -> None:
     equal = sum(slot.verdict == "equal" for slot in known)
     steps = len({slot.step for slot in known})
     out.append(f"No divergence in {len(known)} pairs of tensors over {_count(steps, 'step')}; {equal} are bit-equal.\n")
-    closest = _closest(known)
-    if closest is not None:
-        of_what = "" if _alike(closest.error, closest.metrics.rel_l2) else f" {_SUMMED}"
+    flip = comparison.flip
+    if flip is not None and flip.closest is not None:
+        closest = flip.closest
+        of_what = "" if _alike(closest.error, closest.metrics.rel_l2) else f" {closest.measure or _SUMMED}"
         out.append(
             f"Closest to its limit: {closest.phase.label} {closest.role.label} {plain(closest.slot_a)} of "
-            f"{plain(closest.path_a) or 'the model'}: rel {closest.error:.1e}{of_what}, up to {closest.limit:.1e} is noise\n"
+            f"{plain(closest.path_a) or 'the model'}: rel {closest.error:.1e}{of_what}, up to {closest.limit:.1e} is noise; with "
+            f"limits {1 / flip.factor:.3g} times tighter it would be called\n"
         )
     out.append("\n")
 
 
-def _closest(slots: Iterable[SlotResult]) -> SlotResult | None:
-    judged = [slot for slot in slots if slot.limit > 0 and slot.error > 0 and slot.phase.label != "update"]
-    return max(judged, key=lambda slot: slot.error / slot.limit, default=None)
+def stands(comparison: Comparison) -> str:
+    """Say how much wider all limits could be."""
+    flip = comparison.flip
+    assert flip is not None
+    if math.isinf(flip.first):
+        return "it stands whatever the tolerance"
+    if flip.factor <= flip.first:
+        return f"it stands up to {flip.first:.3g} times the limit, and so does the verdict"
+    more = "whatever the tolerance" if math.isinf(flip.factor) else f"up to {flip.factor:.3g} times"
+    return f"it stands up to {flip.first:.3g} times the limit, the verdict {more}"
 
 
 def _footer(out: Text, comparison: Comparison) -> None:

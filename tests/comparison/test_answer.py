@@ -89,20 +89,30 @@ METRICS = {
 }  # fmt: skip
 
 
+HINT = {
+    "name": str, "grade": {"verified", "strong", "weak"}, "verified": bool, "found": str, "from": str, "check": str,
+    "numbers": object,
+}  # fmt: skip
+
+
 DIVERGENCE = {
     "phase": {"init", "forward", "loss", "backward", "gradient", "update"},
     "role": {role.label for role in Role},
     "kind": {"inputs", "init", "introduced", "missing", "nonfinite", "shape", "dtype", "update"},
     "confidence": NUMBER, "a": [NODE], "b": [NODE], "metrics": (METRICS, None), "estimated": bool,
-    "limit": (*NUMBER, None), "evidence": [str], "hint": str,
+    "limit": (*NUMBER, None), "evidence": [str], "hint": str, "hints": [HINT],
 }  # fmt: skip
+
+
+CLOSEST = {"phase": str, "role": str, "path_a": str, "slot_a": str, "error": NUMBER, "limit": NUMBER}
 
 
 DOCUMENT = {
     "schema": int, "verdict": {"aligned", "diverged", "undecided"}, "first_divergence": (DIVERGENCE, None),
     "divergences": [DIVERGENCE],
     "coverage": {"paired": int, "only_a": int, "only_b": int, "not_comparable": int, "compared": int},
-    "only_a": [str], "only_b": [str], "warnings": [str], "noise": str,
+    "only_a": [str], "only_b": [str], "left_out": [str], "warnings": [str], "noise": str,
+    "flip": ({"factor": (*NUMBER, None), "first_divergence": (*NUMBER, None), "closest": (CLOSEST, None)}, None),
     "inputs": {"equal": [str], "close": [str], "different": [str], "not_comparable": [str], "only_a": [str],
                "only_b": [str]},
 }  # fmt: skip
@@ -152,6 +162,9 @@ def test_json_has_the_names_of_the_design(
         )
         assert first["estimated"] is (task == "statistics")
         assert (first["metrics"]["max_abs"] is None) is (task == "statistics")
+        if task == "tensor":
+            assert first["hints"][0]["name"] == "eps" and first["hints"][0]["verified"]
+            assert first["hints"][0]["numbers"] == {"eps_a": 1e-6, "eps_b": 1e-3}
     if fault == "a layer dropped":
         assert document["first_divergence"]["b"] == []
         assert document["only_a"][0] == "layers.1"

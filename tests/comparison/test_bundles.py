@@ -17,7 +17,7 @@ from probe.comparison.result import Verdict
 from probe.records import Phase, Role
 from probe.report.text import render
 from tests.comparison.planted import Recorder, said
-from tests.fusing import apart, mapping, together
+from tests.fusing import apart, mapping, mapping_from_parts, together
 from tests.toys import module, replaced, scaled_gradient
 
 TASKS = ["statistics", "tensor"]
@@ -35,8 +35,9 @@ class Pair:
     def compared(self, parts: Any = None, whole: Any = None, groups: int = 2, **options: Any) -> Comparison:
         models = (parts or apart(), whole or together())
         optimizers = options.pop("optimizers", (None, None))
+        rules = options.pop("rules", mapping)(groups)
         files = [self.run(m, task=self.task, optimizer=o, **options) for m, o in zip(models, optimizers, strict=True)]
-        return probe.compare(*(files if self.is_apart_first else files[::-1]), mapping=mapping(groups))
+        return probe.compare(*(files if self.is_apart_first else files[::-1]), mapping=rules)
 
     def assert_found(self, found: Comparison, phase: str, slot: str) -> str:
         """Check that q, k and v against qkv of layer 1 are named; return the evidence."""
@@ -61,11 +62,14 @@ def sgd(model: nn.Module) -> nn.Optimizer:
     return nn.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
+@pytest.mark.parametrize("rules", [mapping, mapping_from_parts])
 @pytest.mark.parametrize("optimizer", [None, sgd])
-def test_the_same_model_is_aligned_and_all_of_it_is_compared(pair: Pair, optimizer: Callable[..., Any] | None) -> None:
+def test_the_same_model_is_aligned_and_all_of_it_is_compared(
+    pair: Pair, optimizer: Callable[..., Any] | None, rules: Any
+) -> None:
     models = apart(), together()
     made = tuple(optimizer(model) if optimizer else None for model in models)
-    found = pair.compared(*models, steps=2, optimizers=made)
+    found = pair.compared(*models, steps=2, optimizers=made, rules=rules)
     assert found.verdict is Verdict.ALIGNED, (found.first_divergence, found.warnings)
     assert (found.coverage.only_a, found.coverage.only_b, found.coverage.not_comparable) == (0, 0, 0)
     assert not said(found, "weights that were not compared") and not found.only_a and not found.only_b
@@ -228,12 +232,14 @@ def test_a_plain_weight_where_groups_are_expected(pair: Pair) -> None:
     first = found.first_divergence
     assert first is not None and found.verdict is Verdict.DIVERGED
     if pair.task == "tensor":
-        letter = "B" if pair.is_apart_first else "A"
         assert (first.phase, first.a[0].slot) == (Phase.INIT, "weight")
-        assert (
-            f"{letter}'s layers.0.attn.qkv.weight holds q, k, v one after the other, where q, k, v in 2 groups was "
-            "expected (verified"
-        ) in first.hint
+        plainly = "q, k, v one after the other, where q, k, v in 2 groups was expected (verified"
+        if pair.is_apart_first:
+            assert first.hint.startswith(f"B's layers.0.attn.qkv.weight holds {plainly}")
+        else:  # A is trusted: B is blamed
+            taken = "B's q, k and v were taken out of A's layers.0.attn.qkv.weight as if it held"
+            assert first.hint.startswith(f"{taken} {plainly}")
+            assert "look at how B's weights are loaded or converted" in first.hint
     else:
         assert first.phase is Phase.FORWARD and first.path in ("layers.0.attn", "layers.0.attn.o")
         letter = "B" if pair.is_apart_first else "A"

@@ -98,7 +98,8 @@ def test_parts_in_another_order_are_named_from_values(tmp_path: Path) -> None:
         text.startswith("of its parts q_proj (rel ") and text.endswith("v_proj agrees") for text in first.evidence
     )
     assert (
-        "holds k_proj, q_proj, v_proj one after the other" in first.hint and "(verified: so they agree)" in first.hint
+        "as if it held k_proj, q_proj, v_proj one after the other" in first.hint
+        and "(verified: so they agree)" in first.hint
     )
 
 

@@ -11,12 +11,16 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from benchmarks.localisation import suite, table  # noqa: E402
-from benchmarks.localisation.architectures import ARCHITECTURES  # noqa: E402
+from benchmarks.localisation.architectures import ARCHITECTURES, FURTHER  # noqa: E402
 from benchmarks.localisation.brute_force import holds, places  # noqa: E402
 from benchmarks.localisation.faults import FAULTS  # noqa: E402
-from benchmarks.localisation.held_out import HELD_OUT  # noqa: E402
+from benchmarks.localisation.further import FURTHER_PAIRS  # noqa: E402
 from benchmarks.localisation.pairs import PHASES, Truth  # noqa: E402
+from benchmarks.localisation.peers import Named, cannot, graded, peer_rows  # noqa: E402
+from benchmarks.localisation.ports.pairs import PORTS  # noqa: E402
 from benchmarks.localisation.random_pairs import random_pair  # noqa: E402
+from benchmarks.localisation.rungs import further_runs, reference  # noqa: E402
+from benchmarks.localisation.third import THIRD  # noqa: E402
 from benchmarks.localisation.tuned import TUNED  # noqa: E402
 from probe.comparison.result import Divergence, Kind, NodeRef, Verdict  # noqa: E402
 from probe.records import Phase, Role  # noqa: E402
@@ -35,14 +39,20 @@ CHECKED = (
 
 
 def test_the_tables_are_whole():
-    pairs = [*TUNED, *HELD_OUT]
+    pairs = [*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD]
     assert len({pair.name for pair in pairs}) == len(pairs)
     assert sum(pair.truth is not None for pair in pairs) >= 120 and sum(pair.truth is None for pair in pairs) >= 40
     assert len({pair.a.architecture for pair in pairs}) >= 12
     assert {planted.fault for pair in pairs for planted in pair.b.planted} <= set(FAULTS)
-    for half in (TUNED, HELD_OUT):
-        assert {pair.phase for pair in half} == {*PHASES, "clean"}
-        assert {pair.a.dtype for pair in half} == {"fp32", "bf16", "fp16", "autocast"}
+    for part in (TUNED, FURTHER_PAIRS, THIRD):
+        assert {pair.phase for pair in part} == {*PHASES, "clean"}
+        assert {pair.a.dtype for pair in part} == {"fp32", "bf16", "fp16", "autocast"}
+    assert {pair.a.architecture for pair in THIRD} == set(FURTHER)
+    for framework in ("paddle", "mindspore"):
+        ports = [pair for pair in PORTS if pair.b.framework == framework]
+        assert sum(pair.truth is not None for pair in ports) >= 16 and sum(pair.truth is None for pair in ports) >= 6
+        assert {pair.phase for pair in ports} == {*PHASES, "clean"}
+        assert any(pair.mapping is not None for pair in ports)
 
 
 @pytest.mark.parametrize("name", CHECKED)
@@ -61,18 +71,21 @@ def test_a_pair_without_a_fault_has_no_place():
 
 
 def test_a_share_is_the_same_each_time_and_grows():
-    tenth, fifth = suite.chosen(0.1, "both"), suite.chosen(0.2, "both")
-    assert tenth == suite.chosen(0.1, "both") and set(tenth) < set(fifth)
+    tenth, fifth = suite.chosen(0.1, "all"), suite.chosen(0.2, "all")
+    assert tenth == suite.chosen(0.1, "all") and set(tenth) < set(fifth)
     assert 0 < len(tenth) < len(suite.PAIRS) / 5
-    assert suite.chosen(1.0, "both") == [*TUNED, *HELD_OUT]
-    assert suite.chosen(1.0, "tuned") == list(TUNED) and suite.chosen(1.0, "held-out") == list(HELD_OUT)
+    assert suite.chosen(1.0, "all") == [*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD]
+    assert suite.chosen(1.0, "tuned") == [*TUNED, *PORTS, *FURTHER_PAIRS] and suite.chosen(1.0, "held-out") == list(
+        THIRD
+    )
+    assert suite.chosen(1.0, "ports") == list(PORTS)
 
 
 def test_random_pairs_are_clean_and_differ():
     pairs = [random_pair(number) for number in range(200)]
     assert pairs == [random_pair(number) for number in range(200)]
     assert all(pair.truth is None and pair.a != pair.b and pair.a.seed == pair.b.seed for pair in pairs)
-    assert len({pair.a.architecture for pair in pairs}) == len(ARCHITECTURES) - 2
+    assert len({pair.a.architecture for pair in pairs}) == len(ARCHITECTURES) - 2 - len(FURTHER)
 
 
 def test_equal_setups_share_a_recording(tmp_path):
@@ -125,7 +138,7 @@ def test_the_table_counts_every_answer_once_and_lists_the_misses():
 @pytest.mark.parametrize("mode", suite.MODES)
 def test_a_twentieth_of_the_tuned_pairs(mode, tmp_path):
     digest = suite.sources_digest()
-    answers = [suite.judge(pair, mode, tmp_path, digest) for pair in suite.chosen(0.05, "tuned")]
+    answers = [suite.judge(pair, mode, tmp_path, digest) for pair in TUNED if pair in suite.chosen(0.05, "tuned")]
     assert len(answers) > 4
     assert not table.misses(answers)
 
@@ -142,6 +155,17 @@ ONCE_WRONG = (
     "random/6",  # other experts under another split
     "random/18",  # gradients that are zero but for rounding, under another split
     "random/92",  # LeakyReLU at its kink
+    "random/146",  # softmax passes little back to the queries, with the rounding of the values
+    "random/1025",  # what cross attention passes back has the errors of all layers of the decoder
+    "random/1046",  # a ReLU in a module's own code
+    "random/1235",  # more elements at the kink than expected, by chance
+    "random/1267",  # some tokens more than expected go to other experts, by chance
+    "random/1325",  # 16-bit gradients of another split
+    "random/1450",  # Adam's first moment, where gradients have cancelled out
+    "random/1483",  # a loss of large logits
+    "random/2444",  # the model's own parameter, used through all layers
+    "t5/fp32/detached/wi",  # nothing passed back through several modules
+    "bert/bf16/loss_scaled/0.05",  # a loss that was averaged in fp32 is no 16-bit number
 )
 
 
@@ -149,6 +173,47 @@ ONCE_WRONG = (
 def test_what_was_wrong_once(name, tmp_path):
     answer = suite.judge(suite.pair_of(name), "statistics", tmp_path, suite.sources_digest())
     assert answer.grade in ("exact", "aligned"), answer
+
+
+UNDER_THE_NOISE = (
+    "qwen2/bf16/eps/post_attention_layernorm/0.1",
+    "bert/bf16/smoothing/0.2",
+    "qwen2/autocast/smoothing/0.1",
+)
+
+
+@pytest.mark.parametrize("rung", ["noise", "reference"])
+@pytest.mark.parametrize("name", UNDER_THE_NOISE)
+def test_what_the_built_in_model_cannot_see_is_found_on_the_higher_rungs(name, rung, tmp_path):
+    digest, pair = suite.sources_digest(), suite.PAIRS[name]
+    assert suite.judge(pair, "statistics", tmp_path, digest).grade == "missed"
+    assert suite.judge(pair, "statistics", tmp_path, digest, rung).grade == "exact"
+
+
+def test_further_runs_are_neither_side_and_a_reference_begins_with_the_same_numbers():
+    for pair in (*TUNED, *FURTHER_PAIRS, *THIRD):
+        runs = further_runs(pair)
+        assert len(runs) == 2 and pair.a not in runs and replace(pair.b, planted=()) not in runs
+        assert all(not run.planted and run.seed == pair.a.seed for run in runs)
+        wide = reference(pair)
+        assert (wide is None) == (pair.a.dtype == "fp32")
+        if wide is not None:
+            assert wide.dtype == "fp32" and wide.rounded_to == ("" if pair.a.dtype == "autocast" else pair.a.dtype)
+    assert not any(further_runs(pair) or reference(pair) for pair in PORTS)
+
+
+def test_other_tools_are_graded_by_the_same_rules():
+    fault, clean = suite.PAIRS["qwen2/fp32/gelu/act_fn"], suite.PAIRS["qwen2/fp32/attention_eager/steps3"]
+    right = graded("x", fault, Named("model.layers.2.mlp.act_fn", "forward"))
+    answers = [right, graded("x", fault, Named("model.norm", "forward")), graded("x", fault, None)]
+    answers += [cannot("x", fault, "why"), graded("x", clean, None), graded("x", clean, Named("model.norm", "forward"))]
+    assert [answer.grade for answer in answers] == [
+        "exact", "wrong name", "missed", "cannot", "aligned", "false alarm",
+    ]  # fmt: skip
+    assert peer_rows(answers) == [
+        ["x", "faulty", "4", "1", "·", "·", "·", "1", "·", "1", "·", "·", "1"],
+        ["x", "clean", "2", "·", "·", "·", "·", "·", "·", "·", "1", "1", "·"],
+    ]
 
 
 def _comparison(found: list[str]) -> SimpleNamespace:

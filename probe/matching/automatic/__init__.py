@@ -11,8 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probe.matching.automatic import likeness, values
+from probe.matching.automatic.between import match_between
 from probe.matching.automatic.inner import drop_straddling, match_alone, match_inner
+from probe.matching.automatic.layouts import agree_on_groups
 from probe.matching.automatic.outline import Outline, outline, outline_of
+from probe.matching.automatic.parameters import match_parameters
 from probe.matching.automatic.regions import match_inside
 from probe.matching.automatic.state import Found
 from probe.matching.result import Matching, Pair, Reason
@@ -45,6 +48,7 @@ def complete(matching: Matching, a: Outline, b: Outline) -> Matching:
     if len(found.of_a) < len(a) and len(found.of_b) < len(b):
         _match_all(found, kept)
     _drop_homeless(found)
+    said = agree_on_groups(found)
     for pair in doubtful:
         if pair.a not in found.of_a and pair.b not in found.of_b:
             kept.append(pair)
@@ -64,6 +68,7 @@ def complete(matching: Matching, a: Outline, b: Outline) -> Matching:
         weight_bundles=(*matching.weight_bundles, *found.weight_bundles),
         views_a={**found.views_a, **matching.views_a},
         views_b={**found.views_b, **matching.views_b},
+        warnings=(*matching.warnings, *said),
     )
 
 
@@ -138,6 +143,8 @@ def _match_all(found: Found, kept: list[Pair]) -> None:
         if alike and not found.a.tree.children[i] and not found.b.tree.children[j]:
             found.pair(i, j, Reason.SAME_VALUES, _FAR)
     match_inner(found)
+    drop_straddling(found)
+    match_between(found)
     match_alone(found)
     drop_straddling(found)
 
@@ -168,9 +175,9 @@ __all__ = [
     "Outline",
     "complete",
     "leaves_something",
+    "match_parameters",
     "outline",
     "outline_of",
     "values",
     "without_guesses",
-    "without_pairs",
 ]

@@ -41,12 +41,14 @@ def keep_fused(found: Found, fused: Fused, confidence: float) -> None:
     proven = values.add_up(pieces, total) if total is not None else None
     sure = min(_PROVEN if proven else _SHAPES, confidence + (0.1 if proven else 0.0), 1.0)
     reason = Reason.SAME_VALUES if proven else Reason.SAME_STRUCTURE
-    groups = _groups(mine, theirs, fused, pieces, total) if total is not None else 1
+    groups, is_known = _groups(mine, theirs, fused, pieces, total) if total is not None else (1, False)
     if theirs.tree.children[fused.whole]:
-        found.weight_bundles += _weight_bundles(mine, theirs, fused, groups)
+        found.weight_bundles += _weight_bundles(mine, theirs, fused, groups, is_known)
         parts = fused.parts
     else:
-        found.bundles.append(Bundle(fused.side, fused.whole, fused.parts, groups))
+        found.bundles.append(
+            Bundle(fused.side, fused.whole, fused.parts, groups, is_known=is_known or len(fused.parts) < 2)
+        )
         first = fused.parts[0]
         pair = (first, fused.whole) if fused.side == "A" else (fused.whole, first)
         found.pair(*pair, reason, sure)
@@ -72,7 +74,7 @@ def _matrix(side: Outline, index: int) -> Weight:
     return next(w for w in side.weights[index] if len(w.shape) > 1)
 
 
-def _weight_bundles(mine: Outline, theirs: Outline, fused: Fused, groups: int) -> list[WeightBundle]:
+def _weight_bundles(mine: Outline, theirs: Outline, fused: Fused, groups: int, is_known: bool) -> list[WeightBundle]:
     bundles = []
     for weight in theirs.weights[fused.whole]:
         parts: list[Place] = []
@@ -84,23 +86,27 @@ def _weight_bundles(mine: Outline, theirs: Outline, fused: Fused, groups: int) -
             parts += [(part, fitting[0].slot)] if fitting else []
             rows += fitting[0].shape[0] if fitting else 0
         if rows == weight.shape[0]:
-            bundles.append(WeightBundle(fused.side, (fused.whole, weight.slot), (tuple(parts),), 0, groups))
+            is_told = is_known or len(parts) < 2
+            bundles.append(
+                WeightBundle(fused.side, (fused.whole, weight.slot), (tuple(parts),), 0, groups, is_known=is_told)
+            )
     return bundles
 
 
 # In how many groups parts lie
 
 
-def _groups(mine: Outline, theirs: Outline, fused: Fused, pieces: Sequence[Weight], total: Weight) -> int:
+def _groups(mine: Outline, theirs: Outline, fused: Fused, pieces: Sequence[Weight], total: Weight) -> tuple[int, bool]:
+    """Return in how many groups parts lie, and whether the values say so."""
     rows = [piece.shape[0] for piece in pieces]
     possible = [n for n in _candidates(mine, theirs) if all(size % n == 0 for size in rows)]
     proven = _read(mine, theirs, pieces, total, [1, *possible])
     if proven:
-        return proven
+        return proven, True
     names = [role_of(mine.tree.name(part)) for part in fused.parts]
     is_attention = len(fused.parts) == 3 and (set(names) == {"q", "k", "v"} or not any(names))
     per_group = next((theirs.config[name] for name in _PER_GROUP if isinstance(theirs.config.get(name), int)), 0)
-    return per_group if is_attention and per_group in possible else 1
+    return (per_group if is_attention and per_group in possible else 1), False
 
 
 def _candidates(*sides: Outline) -> list[int]:

@@ -12,7 +12,7 @@ from probe.matching.result import Reason
 
 _ENOUGH = 0.6
 _SAMPLES = 6
-_LIGHT = 0.1
+_LIGHT, _UNTOLD = 0.1, 0.5
 _MOST_SURE = 0.95
 _ALONE = 0.75
 _SMALL = 64
@@ -27,6 +27,7 @@ def match_inner(found: Found) -> None:
     totals_a, totals_b = _totals(a), _totals(b)
     embeddings_a, embeddings_b = _counted(a, "embedding"), _counted(b, "embedding")
     norms_a, norms_b = _counted(a, "norm"), _counted(b, "norm")
+    untold_a, untold_b = _counted(a, "norm", found.has_a), _counted(b, "norm", found.has_b)
     scored = []
     for i in range(1, len(a)):
         if not a.tree.children[i] or i in found.of_a or i in found.parts or i in found.ignored_a:
@@ -41,12 +42,14 @@ def match_inner(found: Found) -> None:
             whole_b = totals_b[j]
             if both and whole_b:
                 back = both if not found.parts_b else _shared_of_b(found, i, j)
+                untold = _UNTOLD * min(untold_a[i], untold_b[j])  # which of them is which is not known: all are here
+                both, back = both + untold, back + untold
                 share = (min(1.0, both / totals_a[i]) + min(1.0, back / whole_b)) / 2
                 if share >= _ENOUGH:
                     scored.append((share + _likeness(found, i, j), share, i, j))
     scored.sort(key=lambda each: (-each[0], a.begin[each[2]], b.begin[each[3]]))
     for _, share, i, j in scored:
-        if i not in found.of_a and j not in found.of_b and _stands_right(found, i, j):
+        if i not in found.of_a and j not in found.of_b and stands_right(found, i, j):
             sure, reason = _certainty(found, i)
             found.pair(i, j, reason, min(_MOST_SURE, share) * sure)
 
@@ -70,11 +73,11 @@ def _totals(side: Outline) -> list[float]:
     return found
 
 
-def _counted(side: Outline, kind: str) -> list[int]:
-    """Return how many modules of a kind, with nothing inside, stand below each module."""
+def _counted(side: Outline, kind: str, is_done: Callable[[int], bool] = lambda _: False) -> list[int]:
+    """Return how many modules of a kind, with nothing inside and no partner, stand below each module."""
     found = [0] * len(side)
     for index in reversed(side.preorder):
-        if not side.tree.children[index] and kind_of(side.tree.class_name(index)) == kind:
+        if not side.tree.children[index] and kind_of(side.tree.class_name(index)) == kind and not is_done(index):
             found[index] += 1
         parent = side.tree.modules[index].parent
         if parent >= 0:
@@ -123,7 +126,8 @@ def _likeness(found: Found, i: int, j: int) -> float:
     return score
 
 
-def _stands_right(found: Found, i: int, j: int) -> bool:
+def stands_right(found: Found, i: int, j: int) -> bool:
+    """Tell whether the nearest modules around two that have partners stand around the other one on the other side."""
     for this, other, pairs, at, there in (
         (found.a, found.b, found.of_a, i, j), (found.b, found.a, found.of_b, j, i),
     ):  # fmt: skip

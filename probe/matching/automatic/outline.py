@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,11 +12,13 @@ import numpy as np
 
 from probe.layouts import layout_of
 from probe.matching.automatic.likeness import kind_of
+from probe.matching.automatic.turned import turned_classes
 from probe.records import HashKind, ModuleInfo, ParameterInfo, Phase, Role
 from probe.store.reader import Reader
 from probe.tree import Tree
 
-_LISTS = {"ModuleList", "ModuleDict", "LayerList", "LayerDict", "CellList", "CellDict", "ParameterList", "list"}
+LISTS = {"ModuleList", "ModuleDict", "LayerList", "LayerDict", "CellList", "CellDict", "ParameterList", "list"}
+"""classes that only hold modules"""
 _MATRICES = {"linear", "conv", "embedding", "recurrent"}
 _WITH_WEIGHTS = {*_MATRICES, "norm"}
 _SEQUENCES = {"Sequential", "SequentialCell"}
@@ -49,6 +51,8 @@ class Weight:
     """of the file, where its values are stored"""
     axes: tuple[int, ...] = ()
     """order of the stored axes in the canonical layout; empty when it is the stored one"""
+    recorded: str = ""
+    """the slot under which it is recorded at this module; empty for another name of a tied one"""
 
     @property
     def size(self) -> int:
@@ -136,7 +140,7 @@ class Outline:
 
     def is_list(self, index: int) -> bool:
         """Tell whether a module only holds others, and has no forward of its own."""
-        return not self.weights[index] and self.tree.class_name(index) in _LISTS
+        return not self.weights[index] and self.tree.class_name(index) in LISTS
 
     def adds_nothing(self, index: int) -> bool:
         """Tell whether nobody misses a module on the other side: containers, Identity, a Dropout that drops nothing."""
@@ -144,8 +148,8 @@ class Outline:
         if self.weights[index]:
             return False
         if self.tree.children[index]:
-            return name in _LISTS or name in _SEQUENCES or self.tree.wrapped(index) is not None
-        return name in _LISTS or "Identity" in name or ("Dropout" in name and self._passes_on(index))
+            return name in LISTS or name in _SEQUENCES or self.tree.wrapped(index) is not None
+        return name in LISTS or "Identity" in name or ("Dropout" in name and self._passes_on(index))
 
     def _passes_on(self, index: int) -> bool:
         given, made = self.inputs.get(index, ()), self.outputs.get(index, ())
@@ -263,7 +267,8 @@ def outline_of(reader: Reader, tree: Tree | None = None) -> Outline:
     first = int(reader.steps["step"][0]) if len(reader.steps) else None
     records = _plain(reader.of_step("records", first)) if first is not None else None
     numbers = {} if records is None else _measured(reader, records)
-    made = Outline(tree, weights_of(tree, reader.parameters, reader.info.framework, numbers),
+    turned = frozenset() if records is None else turned_classes(reader, records)
+    made = Outline(tree, weights_of(tree, reader.parameters, reader.info.framework, numbers, turned),
                    config=reader.info.model_config, reader=reader)  # fmt: skip
     if records is not None:
         calls = reader.of_step("calls", first)
@@ -285,22 +290,30 @@ def weights_of(
     parameters: Sequence[ParameterInfo],
     framework: str,
     measured: Mapping[tuple[int, str], tuple[Numbers | None, int]],
+    turned: Container[tuple[str, str]] = (),
 ) -> list[tuple[Weight, ...]]:
-    """Return the parameters of each module, tied ones at every module that has them."""
+    """Return the parameters of each module, tied ones at every module that has them.
+
+    Parameters
+    ----------
+    turned
+        see `turned_classes`
+    """
     found: list[list[Weight]] = [[] for _ in range(len(tree))]
     for each in parameters:
         if each.is_buffer or 0 in each.shape:  # what is sharded away has no shape that tells anything
             continue
-        axes = each.axes if len(each.axes) == len(each.shape) else range(len(each.shape))
+        stored = (1, 0) if (tree.class_name(each.module), each.slot) in turned else each.axes
+        axes = stored if len(stored) == len(each.shape) else range(len(each.shape))
         shape = tuple(each.shape[axis] for axis in axes)
         known = measured.get((each.module, each.slot), (None, -1))
-        found[each.module].append(Weight(each.canonical_slot, shape, *known, each.axes))
+        found[each.module].append(Weight(each.canonical_slot, shape, *known, stored, each.slot))
         for name in each.names[1:]:
             owner, _, slot = name.rpartition(".")
             other = tree.by_path.get(owner)
             if other is not None and other != each.module:
                 canonical = layout_of(framework, (tree.class_name(other),), slot).name
-                found[other].append(Weight(canonical, shape, *known, each.axes))
+                found[other].append(Weight(canonical, shape, *known, stored))
     return [tuple(each) for each in found]
 
 

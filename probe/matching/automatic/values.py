@@ -41,7 +41,7 @@ def agree(a: Outline, i: int, b: Outline, j: int) -> bool | None:
         return None
     left = list(theirs)
     for weight in mine:
-        same = next((other for other in left if _alike(weight, other)), None)
+        same = next((other for other in left if alike(weight, other)), None)
         if same is None:
             return False
         left.remove(same)
@@ -86,7 +86,8 @@ def _telling(side: Outline, index: int) -> list[Weight]:
     return [w for w in side.weights[index] if w.numbers is not None and w.numbers.is_telling and w.size >= _SMALLEST]
 
 
-def _alike(x: Weight, y: Weight) -> bool:
+def alike(x: Weight, y: Weight) -> bool:
+    """Tell whether two weights hold the same numbers, up to a cast, in whatever order."""
     one, other = x.numbers, y.numbers
     if one is None or other is None or x.size != y.size:
         return False

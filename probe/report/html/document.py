@@ -11,18 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from probe._version import __version__
-from probe.comparison.bundles import join_parts
 from probe.comparison.divergence import Comparison
-from probe.comparison.events import StepPairs
 from probe.comparison.metrics import Side, values_of_pair
-from probe.comparison.result import Divergence, SlotResult
+from probe.comparison.paired_step import paired_step
+from probe.comparison.result import Divergence, SlotResult, Verdict
 from probe.errors import MappingError
 from probe.matching import Known, Reason
 from probe.matching.draft import draft, is_written_from_a
 from probe.report.html import rows
-from probe.report.html.numbers import Words, number, numbers
+from probe.report.html.numbers import Words, number, numbers, speakable
 from probe.report.html.tensors import LARGEST, drawn
-from probe.report.text import headline
+from probe.report.text import headline, stands
 from probe.store.reader import Reader
 from probe.tree import Tree
 
@@ -59,15 +58,7 @@ class _Document:
         self.words = Words()
         self.rows = rows.merged(self.matching, self.tree_a, self.tree_b, set(comparison.only_a), set(comparison.only_b))
         self.pair_of_a = {pair.a: index for index, pair in enumerate(self.matching.pairs)}
-        steps = sorted({slot.step for slot in comparison.slots})
-        self.steps = {step: self._paired(step) for step in steps}
-
-    def _paired(self, step: int) -> StepPairs:
-        """Pair a step's calls and records as the comparison did."""
-        a, b = Side(self.a, step, self.matching.views_a), Side(self.b, step, self.matching.views_b)
-        join_parts(a, "A", self.matching)
-        join_parts(b, "B", self.matching)
-        return StepPairs(a, b, self.matching)
+        self.steps = {step: paired_step(a, b, step, step_b, self.matching) for step, step_b in comparison.steps}
 
     def made(self) -> dict[str, object]:
         """Return the document."""
@@ -75,7 +66,8 @@ class _Document:
         return {
             "schema": SCHEMA,
             "probe": __version__,
-            "answer": self.comparison.as_json(),
+            "answer": speakable(self.comparison.as_json()),
+            "stands": stands(self.comparison) if self.comparison.verdict is Verdict.DIVERGED else "",
             "doubts": list(self.comparison.doubts),
             "sides": {"a": self._side(self.a), "b": self._side(self.b)},
             "pairs": {
@@ -128,11 +120,11 @@ class _Document:
     def _tensors(self) -> dict[str, object]:
         """Return all pairs of tensors, in causal order: places, verdicts, metrics, statistics of both sides."""
         slots, word = self.comparison.slots, self.words.number
-        names = ("step", "micro", "call", "pair", "phase", "role", "verdict", "status", "estimated", "slot_a", "slot_b",
-                 "dtype_a", "dtype_b", "shape_a", "shape_b", "why_not", "max_abs_at")  # fmt: skip
+        names = ("step", "micro", "call", "pair", "phase", "role", "verdict", "status", "estimated", "is_bound",
+                 "slot_a", "slot_b", "dtype_a", "dtype_b", "shape_a", "shape_b", "why_not", "max_abs_at")  # fmt: skip
         places = [
             (slot.step, slot.micro, slot.call, self._pair(slot), word(slot.phase.label), word(slot.role.label),
-             word(slot.verdict), word(slot.metrics.status.value), int(slot.metrics.estimated), word(slot.slot_a),
+             word(slot.verdict), word(slot.metrics.status.value), int(slot.metrics.estimated), int(slot.metrics.is_lower_bound), word(slot.slot_a),
              word(slot.slot_b), word(slot.dtype_a), word(slot.dtype_b), word(str(list(slot.shape_a))),
              word(str(list(slot.shape_b))), word(slot.metrics.reason),
              word("" if slot.metrics.max_abs_at is None else str(list(slot.metrics.max_abs_at))))
@@ -160,7 +152,7 @@ class _Document:
     def _finding(self, found: Divergence, is_drawn: bool) -> dict[str, object]:
         tensor = self._tensor_of(found)
         return {
-            **found.as_json(),
+            **speakable(found.as_json()),
             "headline": headline(found),
             "error": number(found.error),
             "row": self._row_of(found),

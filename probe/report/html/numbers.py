@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 Number = float | int | str | None
 
@@ -18,6 +19,15 @@ def number(value: float) -> Number:
 def numbers(values: Iterable[float]) -> list[Number]:
     """Return `number` of each."""
     return [number(value) for value in values]
+
+
+def speakable(value: Any) -> Any:
+    """Return nested dicts and lists with every `number` in them as JSON can say it."""
+    if isinstance(value, dict):
+        return {name: speakable(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [speakable(each) for each in value]
+    return number(value) if isinstance(value, float) else value
 
 
 class Words:

@@ -76,6 +76,12 @@ export class Report {
     return this.words[this.doc.tensors.verdict[i]];
   }
 
+  /** What stands before an error that is estimated, or known from below only. */
+  about(i) {
+    const t = this.doc.tensors;
+    return t.is_bound[i] ? "≥" : t.estimated[i] ? "≈" : "";
+  }
+
   isNonfinite(i) {
     const t = this.doc.tensors;
     const bad = (s) => s.nan[i] + s.posinf[i] + s.neginf[i] > 0;

@@ -59,7 +59,7 @@ function Calls({ report, pair, choice }) {
 
 function Metrics({ report, i }) {
   const t = report.doc.tensors;
-  const about = t.estimated[i] ? "≈" : "";
+  const about = report.about(i);
   const at = report.words[t.max_abs_at[i]];
   const rows = [
     ["relative error", `${about}${error(value(t.rel_l2[i]))}`], ["judged", `${about}${error(report.error(i))}, up to ${error(report.limit(i))} is explained`],
@@ -121,6 +121,7 @@ function Finding({ report, found, onSelect }) {
       <b>◆ {found.headline}</b>
       {found.evidence.map((line) => <p>{shown(line)}</p>)}
       {found.hint && <p class="hint">→ {shown(found.hint)}</p>}
+      {found.hints.slice(1).map((hint) => <p class="dim">or {shown(hint.found)}: {shown(hint.check)}</p>)}
       <p class="dim">confidence {found.confidence.toFixed(2)}</p>
       {elsewhere !== found.row && <p><button class="link" onClick={() => onSelect(elsewhere, found.tensor)}>where it shows: {found.role} of <bdi>{shown(report.path("a", elsewhere))}</bdi></button></p>}
     </div>

@@ -144,7 +144,7 @@ function Hover({ report, i, left, top, width }) {
       <div><span class="tag-a">A</span> <bdi>{paths[0]}</bdi></div>
       <div><span class="tag-b">B</span> <bdi>{paths[1]}</bdi></div>
       <div>{report.words[t.role[i]]} <bdi>{shown(report.words[t.slot_a[i]])}</bdi>{t.call[i] > 0 && ` · call ${t.call[i]}`}</div>
-      <div>error {t.estimated[i] ? "≈" : ""}{error(report.error(i))} · up to {error(report.limit(i))} is explained</div>
+      <div>error {report.about(i)}{error(report.error(i))} · up to {error(report.limit(i))} is explained</div>
     </div>
   );
 }

@@ -64,12 +64,19 @@ function Answer({ report, onSelect }) {
         {first.evidence.map((line) => <p class="evidence"><bdi>{shown(line)}</bdi></p>)}
         <Numbers found={first} />
         {first.hint && <p class="hint">→ {shown(first.hint)}</p>}
+        {report.doc.stands && <p class="dim">{report.doc.stands}</p>}
         <Chain report={report} row={first.row} onSelect={onSelect} />
       </>
     );
   }
   if (answer.verdict === "aligned") {
-    return <h2>Nothing that was compared differs by more than rounding explains.</h2>;
+    const closest = answer.flip?.closest;
+    return (
+      <>
+        <h2>Nothing that was compared differs by more than rounding explains{answer.left_out.length > 0 && <>, but for what was not compared: {shown(answer.left_out.join(", "))}</>}.</h2>
+        {closest && <p>Closest to its limit: {closest.phase} {closest.role} <bdi>{shown(closest.slot_a)}</bdi> of <bdi class="path">{shown(closest.path_a) || "the whole model"}</bdi>, {error(value(closest.error))} of {error(value(closest.limit))}.</p>}
+      </>
+    );
   }
   return (
     <>

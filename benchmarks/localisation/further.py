@@ -1,15 +1,13 @@
-"""The other half: written before any answer was looked at, scored once."""
+"""Further tuned pairs: held out until they had been scored once, then read. `third.py` is held out now."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from benchmarks.localisation.making import clean, faulty
 from benchmarks.localisation.pairs import Pair
 
 _W, _D, _M = "model.encoder.layers", "model.decoder.layers", "backbone.layers"
 
-_PAIRS: tuple[Pair, ...] = (
+FURTHER_PAIRS: tuple[Pair, ...] = (
     # init weights
     faulty("whisper", "weight", f"{_W}.1.self_attn.v_proj", size=1e-2),
     faulty("mamba", "element", f"{_M}.1.mixer.in_proj", size=0.5),
@@ -140,5 +138,3 @@ _PAIRS: tuple[Pair, ...] = (
     clean("qwen2", "sdpa against eager attention", {"attention": "eager"}, seed=7, steps=4, clip=0.5),
     clean("gan", "channels last", {"channels_last": True}, dtype="bf16", steps=2),
 )
-
-HELD_OUT: tuple[Pair, ...] = tuple(replace(pair, held_out=True) for pair in _PAIRS)

@@ -1,0 +1,125 @@
+"""Causes that have words of their own: an active Dropout, a NaN that is born, another dtype from the same."""
+
+from __future__ import annotations
+
+import math
+
+from probe.comparison.events import Event, Key, Node, Rows, StepPairs
+from probe.comparison.metrics import Status, kind_of
+from probe.comparison.side import Side
+from probe.records import Phase, Role
+from probe.store.reader import Reader
+
+_NOT_FINITE = (("nan", "NaN"), ("posinf", "+Inf"), ("neginf", "-Inf"))
+_SHARE = 1e-3
+"""of the elements that a Dropout must take away to be called active"""
+
+
+def is_dropout(class_name: str) -> bool:
+    """Tell whether a class is a Dropout, by its name."""
+    return "dropout" in class_name.casefold()
+
+
+def dropout(pairs: StepPairs, node: Node) -> str:
+    """Say on which sides a Dropout is active, by the zeros that it returns and was not given; nothing where it is on neither."""
+    modules = pairs.matching.pairs[node.pair]
+    sides = {
+        "A": (pairs.a, pairs.rows_a, (node.micro, modules.a, node.call)),
+        "B": (pairs.b, pairs.rows_b, (node.micro, modules.b, node.call_b)),
+    }
+    shares = {}
+    for name, (side, rows, key) in sides.items():
+        module = side.reader.modules[key[1]]
+        found = [rows.get(key, role) for role in (Role.INPUT, Role.OUTPUT)]
+        if is_dropout(module.class_name) and all(found):
+            given, returned = ([slot[0] for slot in each.values()] for each in found)
+            size = math.prod(side.shapes[returned[0]])
+            zeros = side.columns["zeros"]
+            shares[name] = (zeros[returned[0]] - zeros[given[0]]) / max(1, size)
+    active = {name: share for name, share in shares.items() if share > _SHARE}
+    if not active:
+        return ""
+    texts = ", ".join(f"{share:.0%} of its elements in {name}" for name, share in active.items())
+    where = "on both sides" if len(active) == 2 else f"in {next(iter(active))} only"
+    return f"this Dropout is active {where}: it takes away {texts}"
+
+
+def born(pairs: StepPairs, node: Node | None, event: Event) -> str:
+    """Say where NaN or Inf is born: in a tensor, though all that it was made from is finite; nothing where none is."""
+    if event.metrics is None or event.metrics.status is not Status.NONFINITE:
+        return ""
+    for name, side, row in (("B", pairs.b, event.row_b), ("A", pairs.a, event.row_a)):
+        counts = _counts(side, row)
+        if counts:
+            given = _given(pairs, node, event, name)
+            is_finite = bool(given) and not any(_counts(side, each) for each in given)
+            what = "all that it is made from is finite" if is_finite else "its sources agree on both sides"
+            return f"not finite from here on: {counts} of {math.prod(side.shapes[row])} elements in {name}, {what}"
+    return ""
+
+
+def changed_dtype(pairs: StepPairs, node: Node, event: Event) -> str:
+    """Say so when a call returns another dtype than its partner, though both run one class on the same dtypes."""
+    dtypes = pairs.a.dtypes[event.row_a], pairs.b.dtypes[event.row_b]
+    if dtypes[0] == dtypes[1] or {*map(kind_of, dtypes)} != {"float"} or not _are_alike(pairs, node):
+        return ""
+    return f"it returns {dtypes[0]} in A and {dtypes[1]} in B, of inputs and parameters of the same dtypes"
+
+
+def _are_alike(pairs: StepPairs, node: Node) -> bool:
+    """Tell whether framework, class, and the dtypes of inputs, of parameters below and of autocast are the same."""
+    modules = pairs.matching.pairs[node.pair]
+    keys = (node.micro, modules.a, node.call), (node.micro, modules.b, node.call_b)
+    readers = pairs.a.reader, pairs.b.reader
+    given = _given_dtypes(pairs.a, pairs.rows_a, keys[0]), _given_dtypes(pairs.b, pairs.rows_b, keys[1])
+    if not given[0] or given[0] != given[1]:
+        return False
+    names = [reader.modules[key[1]].class_name for reader, key in zip(readers, keys, strict=True)]
+    if readers[0].info.framework != readers[1].info.framework or names[0] != names[1]:
+        return False
+    held = [_held_dtypes(reader, key[1]) for reader, key in zip(readers, keys, strict=True)]
+    autocast = [
+        next((call.autocast for call in calls if (call.micro, call.module, call.number) == key), "")
+        for calls, key in zip((pairs.calls_a, pairs.calls_b), keys, strict=True)
+    ]
+    return held[0] == held[1] and autocast[0] == autocast[1]
+
+
+def _given_dtypes(side: Side, rows: Rows, key: Key) -> set[str]:
+    """Return the dtypes of the numbers that a call was given."""
+    dtypes = [side.dtypes[found[0]] for found in rows.get(key, Role.INPUT).values()]
+    return {dtype for dtype in dtypes if kind_of(dtype) == "float"}
+
+
+def _held_dtypes(reader: Reader, module: int) -> set[str]:
+    """Return the dtypes of the parameters of a module and below."""
+    path = reader.modules[module].path
+    prefix = f"{path}." if path else ""
+    return {p.dtype for p in reader.parameters if not p.is_buffer and p.names[0].startswith(prefix)}
+
+
+def _counts(side: Side, row: int) -> str:
+    """Return how many elements of a record are not finite."""
+    return ", ".join(f"{side.columns[name][row]} {title}" for name, title in _NOT_FINITE if side.columns[name][row])
+
+
+def _given(pairs: StepPairs, node: Node | None, event: Event, name: str) -> list[int]:
+    """Return the rows of one side that a tensor was made from, as far as they belong to its own module."""
+    modules = pairs.matching.pairs[event.pair]
+    rows, module = (pairs.rows_a, modules.a) if name == "A" else (pairs.rows_b, modules.b)
+    slot = event.slot_a if name == "A" else event.slot_b
+    if event.phase is Phase.UPDATE:
+        found = rows.get((0, module, 0), Role.PARAM_GRAD).get(f"{Phase.UPDATE.label}:{slot.partition('.')[0]}", [])
+        return found[-1:]
+    if event.phase is Phase.GRADIENT:
+        return rows.by_module(Role.GRAD_OUTPUT).get(module, [])
+    if node is None:
+        return []
+    key = (node.micro, module, node.call if name == "A" else node.call_b)
+    role = {Role.OUTPUT: Role.INPUT, Role.GRAD_INPUT: Role.GRAD_OUTPUT, Role.GRAD_TOTAL: Role.GRAD_OUTPUT}.get(
+        event.role
+    )
+    taken = [] if role is None else [found[0] for found in rows.get(key, role).values()]
+    parameters = rows.get((0, module, 0), Role.PARAM)
+    prefix = f"{Phase.INIT.label}:"
+    return taken + ([found[-1] for slot, found in parameters.items() if slot.startswith(prefix)] if taken else [])

@@ -1,0 +1,100 @@
+"""Trying the hints on the findings, the best supported first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from probe.comparison.events import ONE_SIDED, Event, StepPairs
+from probe.comparison.hints.evidence import Evidence
+from probe.comparison.hints.grades import Found, Grade
+from probe.comparison.hints.table import HINTS, Hint
+from probe.comparison.metrics import Status
+from probe.comparison.result import Divergence, Kind
+from probe.records import Phase
+
+_MOST_FINDINGS = 8
+"""findings of a step, the first ones, whose tensors are read once more"""
+_MOST_HINTS = 3
+_KINDS = (Kind.INPUTS, Kind.INTRODUCED, Kind.INIT, Kind.UPDATE)
+_GENERAL = ("look at ", "B has the same numbers in another order")
+"""how the walk's own hints begin that a better one takes the place of"""
+_ANY_SCALE = "a uniform scale of the value"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A hint that the numbers of a finding support."""
+
+    hint: Hint
+    found: Found
+
+    @property
+    def text(self) -> str:
+        """What was found, whether it is verified, what to look at."""
+        by = f" from {self.found.by}" if self.found.by else ""
+        sure = f" (verified{by})" if self.found.grade is Grade.VERIFIED else ""
+        return f"{self.found.text}{sure}: look at {self.hint.check}"
+
+    def as_json(self) -> dict[str, object]:
+        """Return it by the names in JSON."""
+        return {
+            "name": self.hint.name, "grade": self.found.grade.label, "verified": self.found.grade is Grade.VERIFIED,
+            "found": self.found.text, "from": self.found.by, "check": self.hint.check,
+            "numbers": {name: _plain(value) for name, value in self.found.numbers.items()},
+        }  # fmt: skip
+
+
+def _plain(value: object) -> object:
+    """Return a value as JSON has it."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, (float, np.floating)):
+        return float(value) if math.isfinite(value) else None
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def with_hints(pairs: StepPairs, findings: Sequence[Divergence]) -> list[Divergence]:
+    """Return the findings of a step, the first of them with the hints that their numbers support."""
+    return [*(_hinted(pairs, finding) for finding in findings[:_MOST_FINDINGS]), *findings[_MOST_FINDINGS:]]
+
+
+def _hinted(pairs: StepPairs, finding: Divergence) -> Divergence:
+    event = finding.event or _event_of_loss(pairs, finding)
+    if event is None or event.metrics is None or finding.kind not in _KINDS:
+        return finding
+    given = supported(Evidence(pairs, finding, event))
+    if not given:
+        return finding
+    is_general = not finding.hint or finding.hint.startswith(_GENERAL) or _ANY_SCALE in finding.hint
+    hint = given[0].text if is_general else finding.hint
+    if finding.kind is Kind.INPUTS and given[0].found.grade is Grade.VERIFIED:
+        hint = f"{finding.hint}; {given[0].text}"
+    return replace(finding, hint=hint, hints=tuple(each.as_json() for each in given))
+
+
+def _event_of_loss(pairs: StepPairs, finding: Divergence) -> Event | None:
+    """Return an event for a loss, which is a number and no record."""
+    if finding.phase is not Phase.LOSS or not finding.a or not finding.b:
+        return None
+    ref = finding.a[0]
+    modules = {pairs.a.reader.modules[pair.a].path: index for index, pair in enumerate(pairs.matching.pairs)}
+    pair = modules.get(ref.path)
+    if pair is None:
+        return None
+    return Event(ref.step, ref.micro, Phase.LOSS, finding.role, pair, ref.call, ref.slot, ref.slot, ONE_SIDED, ONE_SIDED,
+                 finding.metrics)  # fmt: skip
+
+
+def supported(evidence: Evidence) -> list[Given]:
+    """Return the hints that the numbers of a finding support, the best supported first."""
+    metrics = evidence.metrics
+    if metrics is None or metrics.status is not Status.COMPARED:
+        return []
+    with np.errstate(all="ignore"):
+        found = [(hint, hint.test(evidence)) for hint in HINTS if evidence.role in hint.roles]
+    given = [Given(hint, each) for hint, each in found if each is not None]
+    return sorted(given, key=lambda each: each.found.grade)[:_MOST_HINTS]

@@ -1,0 +1,291 @@
+"""Which of several formulas gives what each side recorded: activations, softmax, linear layers, sums with the input."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from probe.comparison.hints.evidence import Evidence, Half, distance
+from probe.comparison.hints.grades import Found, strong, verified
+from probe.comparison.hints.patterns import factor_of
+from probe.comparison.hints.rounded import ROUNDED, rounded
+from probe.records import Role
+from probe.statistics import unit_roundoff
+
+Formula = tuple[str, np.ndarray]
+"""what was computed, in words, and the tensor that it gives"""
+_SAMPLE = 1 << 14
+"""elements of which functions of one element are computed"""
+_MOST_FACTORS = 4
+"""tensors that such a function may be multiplied by"""
+_FEW = 256
+"""elements from which on it can be told whether an error is a function of them"""
+_LEAST_SLOPE = 1e-3
+_SMOOTH = 0.3
+"""what neighbours of a function differ by, as a share of its size; of independent numbers it is √2"""
+_OF_ROUNDING = 0.1
+"""share of the error that may be left over where numbers are rounded: ties, and the order of sums"""
+_SQRT2 = math.sqrt(2.0)
+
+
+# Functions of one element
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    return np.fromiter((math.erf(value) for value in x.reshape(-1).tolist()), np.float64, x.size).reshape(x.shape)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 0.5 * (1 + np.tanh(0.5 * x))
+
+
+def _softplus(x: np.ndarray) -> np.ndarray:
+    return np.logaddexp(0.0, x)
+
+
+ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "gelu by erf": lambda x: 0.5 * x * (1 + _erf(x / _SQRT2)),
+    "gelu by tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "quick gelu, x · sigmoid(1.702 x)": lambda x: x * _sigmoid(1.702 * x),
+    "silu": lambda x: x * _sigmoid(x),
+    "relu": lambda x: np.maximum(x, 0.0),
+    "squared relu": lambda x: np.maximum(x, 0.0) ** 2,
+    "relu6": lambda x: np.clip(x, 0.0, 6.0),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0.0))),
+    "tanh": np.tanh,
+    "sigmoid": _sigmoid,
+    "mish": lambda x: x * np.tanh(_softplus(x)),
+    "softplus": _softplus,
+    "hardswish": lambda x: x * np.clip(x + 3, 0.0, 6.0) / 6,
+    "hardsigmoid": lambda x: np.clip(x + 3, 0.0, 6.0) / 6,
+    "the identity": lambda x: x,
+}
+"""by the name in messages"""
+_IDENTITIES = ("*Dropout*", "Identity", "*Norm*", "Linear", "*Conv*", "*Embedding*")
+"""classes that have no activation"""
+
+
+def _activation_formulas(half: Half, evidence: Evidence) -> Iterator[Formula]:
+    """Yield f(x) of what the tensor may be made from, and f(x) · y where two such have its size."""
+    if any(fnmatchcase(half.class_name, pattern) for pattern in _IDENTITIES) and evidence.role is Role.OUTPUT:
+        return
+    found = half.read(half.row)
+    if found is None:
+        return
+    sources = [(name, x) for name, x in half.sources(evidence.role is Role.INPUT) if x.size == found.size]
+    step = max(1, found.size // _SAMPLE)
+    cut = [x.reshape(-1)[::step] for _, x in sources]
+    sample = found.reshape(-1)[::step]
+    for at, x in enumerate(cut):
+        yield from _leaky(x, sample)
+        for name, function in ACTIVATIONS.items():
+            value = function(x)
+            yield name, value
+            for y in (each for other, each in enumerate(cut[:_MOST_FACTORS]) if other != at):
+                yield name, value * y
+
+
+def _leaky(x: np.ndarray, found: np.ndarray) -> Iterator[Formula]:
+    """Yield the leaky relu of which the slope is solved from what was found."""
+    below = np.minimum(x, 0.0)
+    squares = float(below @ below)
+    slope = float(below @ found) / squares if squares else 0.0
+    if _LEAST_SLOPE < abs(slope) < 1 - _LEAST_SLOPE:
+        yield f"leaky relu with slope {slope:.4g}", np.maximum(x, 0.0) + slope * below
+
+
+def _sampled(half: Half) -> np.ndarray | None:
+    found = half.read(half.row)
+    return None if found is None else found.reshape(-1)[:: max(1, found.size // _SAMPLE)]
+
+
+# Softmax
+
+
+def _softmax(x: np.ndarray, axis: int = -1) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        e = np.exp(x - np.max(x, axis=axis, keepdims=True))
+        return e / e.sum(axis=axis, keepdims=True)
+
+
+def _softmax_formulas(half: Half, evidence: Evidence) -> Iterator[Formula]:
+    if not any("softmax" in name.casefold() for name in evidence.classes) or evidence.role is not Role.OUTPUT:
+        return
+    for x in half.given():
+        for axis in range(x.ndim):
+            yield f"softmax over axis {axis}", _softmax(x, axis)
+        largest = np.max(x, axis=-1, keepdims=True)
+        e = np.exp(x - largest)
+        yield "softmax with 1 added to the sum", e / (e.sum(axis=-1, keepdims=True) + np.exp(-largest))
+        yield "log softmax", x - largest - np.log(e.sum(axis=-1, keepdims=True))
+        for name in ("bfloat16", "float16"):
+            yield f"softmax in {name}", rounded(_softmax(rounded(x, name)), name)
+        width = x.shape[-1]
+        for what, scale in (("√width", math.sqrt(width)), ("width", width), ("2", 2.0), ("8", 8.0)):
+            yield f"softmax of scores divided by {what}", _softmax(x / scale)
+            yield f"softmax of scores times {what}", _softmax(x * scale)
+
+
+# Linear layers
+
+
+def _linear_formulas(half: Half, evidence: Evidence) -> Iterator[Formula]:
+    """Yield x Wᵀ + b and how it is mistaken: from the other side of the weight, without bias, in fewer bits."""
+    weight, bias = half.parameter("weight"), half.parameter("bias")
+    if evidence.role is not Role.OUTPUT or weight is None or weight.ndim != 2:
+        return
+    added = 0.0 if bias is None else bias
+    for x in half.given():
+        if x.shape[-1] == weight.shape[1]:
+            yield "x · Wᵀ + bias" if bias is not None else "x · Wᵀ", x @ weight.T + added
+            if bias is not None:
+                yield "x · Wᵀ without the bias", x @ weight.T
+                yield "x · Wᵀ + bias twice", x @ weight.T + 2 * bias
+            for name in ROUNDED:
+                if ROUNDED[name] > 4 * unit_roundoff(half.dtype):
+                    yield f"x · Wᵀ of numbers rounded to {name}", rounded(x, name) @ rounded(weight, name).T + added
+        if x.shape[-1] == weight.shape[0] == weight.shape[1]:
+            yield "x · W, the weight not transposed,", x @ weight + added
+
+
+# Sums with what came in
+
+
+def _residual_formulas(half: Half, evidence: Evidence) -> Iterator[Formula]:
+    """Yield what was made inside a block, with and without what came into it."""
+    found = half.read(half.row)
+    if evidence.role is not Role.OUTPUT or found is None:
+        return
+    parts = [(name, x) for name, x in half.sources(False) if x.shape == found.shape]
+    inputs = [x for name, x in parts if name.startswith("its input")]
+    inner = [(name, x) for name, x in parts if not name.startswith("its input")]
+    for name, x in inner:
+        yield f"{name} alone", x
+        for given in inputs:
+            yield f"{name} + input", x + given
+            yield f"{name} + twice the input", x + 2 * given
+    for (one, x), (other, y) in itertools.combinations(inner, 2):
+        yield f"{one} + {other} without the input", x + y
+        for given in inputs:
+            yield f"{one} + {other} + input", x + y + given
+
+
+# Which of them it is
+
+
+def _best(found: np.ndarray | None, formulas: Iterable[Formula], limit: float) -> tuple[str, float] | None:
+    """Return the formula that gives a tensor up to noise, and what it leaves over."""
+    if found is None:
+        return None
+    best: tuple[str, float] | None = None
+    for name, value in formulas:
+        rest = distance(value, found) if value.shape == found.shape else math.inf
+        if rest <= limit and (best is None or rest < best[1]):
+            best = name, rest
+    return best
+
+
+def _told(
+    evidence: Evidence,
+    formulas: Callable[[Half, Evidence], Iterable[Formula]],
+    *,
+    is_sample: bool = False,
+    share: float = 0.0,
+) -> tuple[str | None, str | None]:
+    """Return which formula gives A's tensor and which B's; None for one that none gives.
+
+    Where the same one gives both, none is named. A formula may leave over ``share`` of the error.
+    """
+    if evidence.event.is_one_sided:
+        return None, None
+    names = []
+    for half in evidence.halves:
+        noise = min(evidence.tolerance, 64 * unit_roundoff(half.dtype)) or evidence.tolerance
+        values = _sampled(half) if is_sample else half.read(half.row)
+        best = _best(values, formulas(half, evidence), max(noise, evidence.tolerance / 4, share * evidence.error))
+        names.append(None if best is None else best[0])
+    return (None, None) if names[0] == names[1] else (names[0], names[1])
+
+
+def _sentence(names: tuple[str | None, str | None], verb: str = "computes") -> Found | None:
+    a, b = names
+    if a is None or b is None:
+        return None
+    return verified(f"A {verb} {a}, B {b}", by="what was recorded", a=a, b=b)
+
+
+def activation(evidence: Evidence) -> Found | None:
+    """Two functions of one element, told apart by their recorded argument."""
+    if evidence.role not in (Role.INPUT, Role.OUTPUT):
+        return None
+    names = evidence.once(_told_activation)
+    if None not in names:
+        return _sentence(names)
+    known = next((side for side, name in zip("AB", names, strict=True) if name not in (None, "the identity")), None)
+    if known is None or not _is_function(evidence):
+        return None
+    other = "B" if known == "A" else "A"
+    name = names[known == "B"]
+    return strong(f"{known} computes {name}, {other} another function of the same elements", **{known.lower(): name})
+
+
+def _told_activation(evidence: Evidence) -> tuple[str | None, str | None]:
+    return _told(evidence, _activation_formulas, is_sample=True)
+
+
+def _is_function(evidence: Evidence) -> bool:
+    """Tell whether the error depends on the element that the module was given, and on nothing else."""
+    values = evidence.values
+    has_parts = any(not name.startswith("its input") for name, _ in evidence.a.sources(False))
+    inputs = [x for x in evidence.a.given() if values is not None and x.size == values.a.size and not has_parts]
+    if values is None or evidence.role is not Role.OUTPUT or not inputs or values.a.size < _FEW:
+        return False
+    error = values.difference.reshape(-1)[np.argsort(inputs[0].reshape(-1))]
+    return float(np.linalg.norm(np.diff(error))) <= _SMOOTH * float(np.linalg.norm(error))
+
+
+def softmax(evidence: Evidence) -> Found | None:
+    """Two ways to make probabilities of the recorded scores."""
+    return _sentence(_told(evidence, _softmax_formulas))
+
+
+def _told_linear(evidence: Evidence) -> tuple[str | None, str | None]:
+    return _told(evidence, _linear_formulas, share=_OF_ROUNDING)
+
+
+def linear(evidence: Evidence) -> Found | None:
+    """Two products of the recorded input and weight, in the same number of bits."""
+    names = evidence.once(_told_linear)
+    return None if _is_rounded(names) else _sentence(names)
+
+
+def linear_precision(evidence: Evidence) -> Found | None:
+    """One side rounds what it multiplies to fewer bits."""
+    names = evidence.once(_told_linear)
+    return _sentence(names) if _is_rounded(names) else None
+
+
+def _is_rounded(names: tuple[str | None, str | None]) -> bool:
+    return any(name is not None and "rounded to" in name for name in names)
+
+
+def share_of_input(evidence: Evidence) -> Found | None:
+    """The difference is a multiple of what came in."""
+    values = evidence.values
+    if values is None or evidence.role is not Role.OUTPUT or factor_of(evidence) is not None:
+        return None
+    for x in evidence.a.given():
+        squares = float(np.vdot(x, x)) if x.shape == values.a.shape else 0.0
+        share = float(np.vdot(x, values.difference)) / squares if squares else 0.0
+        if share and evidence.explains(values.a + share * x, values.b):
+            return verified(f"B − A is {share:.5g} times what came in", share=share)
+    return None
+
+
+def residual(evidence: Evidence) -> Found | None:
+    """A block that adds what came in on one side only."""
+    return _sentence(_told(evidence, _residual_formulas), "returns")

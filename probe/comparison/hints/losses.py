@@ -1,0 +1,163 @@
+"""How a loss was computed from the recorded logits and labels."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from probe.comparison.hints.evidence import Evidence, Half
+from probe.comparison.hints.grades import Found, strong, verified
+from probe.comparison.side import kind_of
+from probe.records import Phase, Role
+
+_IGNORED = (None, -100, 0, 1)
+_TOLERANCE = 2e-6
+"""relative error of a loss in float32: more would make chance hits of the many ways"""
+_SMOOTHINGS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
+_PARTS = ("shift", "ignored", "smoothing", "reduction")
+
+
+@dataclass(frozen=True, slots=True)
+class CrossEntropy:
+    """A way to compute a cross entropy."""
+
+    shift: str
+    ignored: str
+    smoothing: str
+    reduction: str
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What may be mistaken, in words."""
+        return self.shift, self.ignored, self.smoothing, self.reduction
+
+
+def loss(evidence: Evidence, part: str) -> Found | None:
+    """Two cross entropies of the recorded logits and labels that differ in one part."""
+    told = evidence.once(_told)
+    if told is None:
+        return None
+    a, b = told
+    differing = [name for name, x, y in zip(_PARTS, a.parts, b.parts, strict=True) if x != y]
+    if differing != [part]:
+        return None
+    texts = [
+        ", ".join(text for text, name in zip(each.parts, _PARTS, strict=True) if name in differing) for each in (a, b)
+    ]
+    return verified(f"A's loss is a cross entropy {texts[0]}, B's {texts[1]}", by="the recorded logits and labels",
+                    a=texts[0], b=texts[1])  # fmt: skip
+
+
+def loss_factor(evidence: Evidence) -> Found | None:
+    """One loss is the other times a number of samples, positions, tokens or micro-batches."""
+    metrics = evidence.metrics
+    if evidence.finding.phase is not Phase.LOSS or metrics is None or not metrics.norm_a or not _is_scalar(evidence):
+        return None
+    for meaning, count in counts(evidence):
+        for factor, how in (
+            (count, "B adds up where A takes the mean"),
+            (1 / count, "A adds up where B takes the mean"),
+        ):
+            if count > 1 and math.isclose(metrics.norm_ratio, factor, rel_tol=1e-4):
+                number = f"{count:g}" if factor > 1 else f"1/{count:g}"
+                return strong(f"B is {number} times A, and {count:g} is {meaning}: {how}", factor=factor)
+    return None
+
+
+def counts(evidence: Evidence) -> list[tuple[str, float]]:
+    """Return numbers that losses and gradients are divided by."""
+    found = [
+        ("the number of micro-batches", len(evidence.pairs.micros_a)),
+        ("the number of micro-batches", len(evidence.pairs.micros_b)),
+    ]
+    found += [("the world size", half.side.reader.info.world_size) for half in evidence.halves]
+    batch = next((x.shape[0] for _, x in evidence.model_inputs(evidence.a) if x.ndim > 1), 0)
+    if evidence.tokens is None:
+        found.append(("the number of samples", batch))
+    else:
+        samples, positions = evidence.tokens
+        found += [("the number of samples", samples), ("the number of tokens", samples * positions),
+                  ("the number of tokens that have a next one", samples * (positions - 1)), ("the number of positions", positions),
+                  ("the number of next tokens", positions - 1)]  # fmt: skip
+    return [(meaning, float(count)) for meaning, count in found]
+
+
+def _is_scalar(evidence: Evidence) -> bool:
+    return evidence.event.row_a < 0 or math.prod(evidence.pairs.a.shapes[evidence.event.row_a]) == 1
+
+
+def _told(evidence: Evidence) -> tuple[CrossEntropy, CrossEntropy] | None:
+    metrics = evidence.metrics
+    if evidence.finding.phase is not Phase.LOSS or metrics is None or not _is_scalar(evidence):
+        return None
+    sides = []
+    for half, value in ((evidence.a, metrics.norm_a), (evidence.b, metrics.norm_b)):
+        close = min(_TOLERANCE, evidence.error / 4) * value
+        sides.append([way for way, each in _losses(evidence, half) if abs(each - value) <= close])
+    pairs = itertools.product(*sides)
+    apart = [(sum(x != y for x, y in zip(a.parts, b.parts, strict=True)), a, b) for a, b in pairs]
+    if any(not count for count, *_ in apart):
+        return None
+    return next(((a, b) for count, a, b in apart if count == 1), None)
+
+
+def _losses(evidence: Evidence, half: Half) -> Iterator[tuple[CrossEntropy, float]]:
+    for logits, labels in _logits_and_labels(evidence, half):
+        for shift, x, y in _shifts(logits, labels):
+            logs = x - np.max(x, axis=-1, keepdims=True)
+            logs = logs - np.log(np.exp(logs).sum(axis=-1, keepdims=True))
+            yield from _reduced(logs, y, shift)
+
+
+def _shifts(logits: np.ndarray, labels: np.ndarray) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    yield "with the label at the same position", logits, labels
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        yield "with the label at the next position", logits[:, :-1], labels[:, 1:]
+    if labels.ndim == 2 and labels.shape[1] > 2:
+        yield "with the label two positions on", logits[:, :-2], labels[:, 2:]
+
+
+def _reduced(logs: np.ndarray, labels: np.ndarray, shift: str) -> Iterator[tuple[CrossEntropy, float]]:
+    for ignored in _IGNORED:
+        kept = np.ones(labels.shape, bool) if ignored is None else labels != ignored
+        if (
+            not kept.any()
+            or (ignored is not None and kept.all())
+            or ((labels < 0) & kept).any()
+            or labels[kept].max() >= logs.shape[-1]
+        ):
+            continue
+        without = "of all tokens" if ignored is None else f"without the label {ignored}"
+        chosen = np.take_along_axis(logs, np.where(kept, labels, 0)[..., None], axis=-1)[..., 0]
+        exact, smooth = -float(chosen[kept].sum()), -float(logs.mean(axis=-1)[kept].sum())
+        number, everything = int(kept.sum()), labels.size
+        divisors = {
+            "as a mean over what counts": number,
+            "as a sum": 1,
+            "as a sum over the samples' number": len(labels),
+        }
+        if everything != number:
+            divisors["as a mean over all tokens, ignored ones too"] = everything
+        for reduction, divisor in divisors.items():
+            yield CrossEntropy(shift, without, "without label smoothing", reduction), exact / divisor
+            for share in _SMOOTHINGS:
+                yield (
+                    CrossEntropy(shift, without, f"with label smoothing {share:g}", reduction),
+                    ((1 - share) * exact + share * smooth) / divisor,
+                )
+
+
+def _logits_and_labels(evidence: Evidence, half: Half) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    integers = [(slot, x) for slot, x in evidence.model_inputs(half) if x.dtype.kind == "i" and x.ndim in (1, 2)]
+    labels = [x for _, x in sorted(integers, key=lambda pair: not pair[0].casefold().startswith(("label", "target")))]
+    rows = {**half.slots(Role.OUTPUT)}
+    own = [half.read(row) for row in rows.values() if kind_of(half.side.dtypes[row]) == "float"]
+    candidates = [x for x in (*own, *(x for _, x in half.sources(False))) if x is not None and x.ndim in (2, 3)]
+    for logits in candidates:
+        for each in labels:
+            if logits.shape[:-1] == each.shape and logits.shape[-1] > 1:
+                yield logits, each

@@ -1,0 +1,170 @@
+"""The same numbers at other places: transposed, permuted, shifted by a position."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from probe.comparison.hints.evidence import Evidence, Values, distance
+from probe.comparison.hints.grades import Found, verified
+from probe.comparison.side import PARAMETER_ROLES
+
+_MOST_INDICES = 4096
+"""indices of an axis that are looked for in any order"""
+_PROJECTIONS = 8
+_FEW_PARTS = 4
+
+
+def transposed(evidence: Evidence) -> Found | None:
+    """Two axes are swapped, or read in the other order, or heads were not put back behind positions."""
+    values = evidence.values
+    if values is None or not values.is_whole or not 2 <= values.a.ndim <= 4:
+        return None
+    a, b = values.a, values.b
+    for order in itertools.permutations(range(a.ndim)):
+        if (
+            order != tuple(range(a.ndim))
+            and tuple(a.shape[k] for k in order) == b.shape
+            and evidence.explains(a.transpose(order), b)
+        ):
+            what = "the transpose of A" if a.ndim == 2 else f"A with its axes in the order {', '.join(map(str, order))}"
+            return verified(f"B is {what}", order=list(order))
+    if a.ndim == 2 and min(a.shape) > 1:
+        if evidence.explains(a.T.reshape(a.shape), b):
+            return verified("B is A transposed and then read row by row (a view instead of a transpose)")
+        if evidence.explains(a.reshape(a.shape[::-1]).T, b):
+            return verified("B is A read column by column (a view instead of a transpose)")
+    return None if evidence.role in PARAMETER_ROLES else _heads_left(evidence, values)
+
+
+def _heads_left(evidence: Evidence, values: Values) -> Found | None:
+    """[samples, positions, heads · size] of which one side did not swap heads and positions back."""
+    a, b = values.a, values.b
+    if a.ndim != 3:
+        return None
+    samples, positions, width = a.shape
+    for heads in evidence.heads(width):
+        for one, other, side in ((a, b, "B"), (b, a, "A")):
+            left = one.reshape(samples, positions, heads, -1).swapaxes(1, 2).reshape(a.shape)
+            if evidence.explains(left, other):
+                text = f"{side} reads [{heads} heads, positions, size] as [positions, {heads} heads, size], without swapping them back"
+                return verified(f"{text}", heads=heads)
+    return None
+
+
+def shifted(evidence: Evidence) -> Found | None:
+    """Each position has what another one has on the other side."""
+    values = evidence.values
+    axis = None if values is None or not values.is_whole else evidence.axis_of_positions(values.a.shape)
+    if values is None or axis is None:
+        return None
+    size = values.a.shape[axis]
+    for step in (1, 2):
+        for ahead, first, second in (("A", values.a, values.b), ("B", values.b, values.a)):
+            if size < step + 3:
+                continue
+            later = np.take(first, range(step, size), axis=axis)
+            earlier = np.take(second, range(size - step), axis=axis)
+            if distance(later, earlier) <= evidence.tolerance:
+                behind = "B" if ahead == "A" else "A"
+                text = f"{behind} has at position p what {ahead} has at p + {step}"
+                return verified(text, shift=step if behind == "B" else -step)
+    return None
+
+
+def permuted(evidence: Evidence) -> Found | None:
+    """The indices of one axis stand in another order."""
+    values = evidence.values
+    if values is None or not values.is_whole or not 1 <= values.a.ndim <= 4 or values.a.size < _FEW_PARTS:
+        return None
+    axes = range(values.a.ndim) if evidence.role in PARAMETER_ROLES else range(values.a.ndim - 1, -1, -1)
+    for axis in axes:
+        order = _order_along(evidence, values, axis)
+        if order is not None:
+            what = _axis_name(evidence, values, axis)
+            text = f"B has the {what} of A in another order, {_described(order, evidence)}"
+            return verified(text, axis=axis, order=order.tolist()[:64])
+    return None
+
+
+def _axis_name(evidence: Evidence, values: Values, axis: int) -> str:
+    if evidence.role in PARAMETER_ROLES:
+        return "rows" if axis == 0 else "columns" if axis == 1 else f"indices of axis {axis}"
+    if axis == values.a.ndim - 1:
+        return "columns"
+    return "positions" if axis == evidence.axis_of_positions(values.a.shape) else f"indices of axis {axis}"
+
+
+def _order_along(evidence: Evidence, values: Values, axis: int) -> np.ndarray | None:
+    """Return which index of A each index of B has; None where it is no permutation that explains B."""
+    size = values.a.shape[axis]
+    if not 2 <= size <= _MOST_INDICES:
+        return None
+    a, b = (np.moveaxis(each, axis, 0).reshape(size, -1) for each in (values.a, values.b))
+    if a.shape[1] > _PROJECTIONS:
+        directions = np.random.default_rng(0).standard_normal((a.shape[1], _PROJECTIONS))
+        marks = [each @ directions for each in (a, b)]
+    else:
+        marks = [a, b]
+    apart = np.sum(marks[1] ** 2, axis=1)[:, None] - 2 * marks[1] @ marks[0].T + np.sum(marks[0] ** 2, axis=1)
+    order = apart.argmin(axis=1)
+    if len(np.unique(order)) < size or np.array_equal(order, np.arange(size)):
+        return None
+    return order if distance(a[order], b) <= evidence.tolerance else None
+
+
+def _described(order: np.ndarray, evidence: Evidence) -> str:
+    """Say how a permutation goes."""
+    size = len(order)
+    if np.array_equal(order, np.arange(size)[::-1]):
+        return "the last first"
+    for name, block, inner in _inner(order):
+        where = "" if block == size else f" inside each block of {block}"
+        if np.array_equal(order, (np.arange(0, size, block)[:, None] + inner).reshape(-1)):
+            return f"{name}{where}"
+    step = int(order[0])
+    if np.array_equal(order, (np.arange(size) + step) % size):
+        return f"moved by {step}"
+    return _blocks(order)
+
+
+def _inner(order: np.ndarray) -> Iterator[tuple[str, int, np.ndarray]]:
+    """Yield orders inside blocks that rotary embeddings and fused weights are stored in: (name, block, order)."""
+    size = len(order)
+    for block in (size // n for n in range(1, size // 4 + 1) if size % n == 0):
+        if block % 2 == 0:
+            pairs = np.arange(block).reshape(2, -1).T.reshape(-1)
+            yield "halves for pairs (rotary layouts)", block, pairs
+            yield "pairs for halves (rotary layouts)", block, np.argsort(pairs)
+    for parts in (3, 4, 6, 8, 12, 16, 24, 32, 48, 64):
+        if size % parts == 0 and size > parts:
+            yield (
+                f"{parts} parts one after the other instead of interleaved",
+                size,
+                np.arange(size).reshape(parts, -1).T.reshape(-1),
+            )
+            yield (
+                f"{parts} parts interleaved instead of one after the other",
+                size,
+                np.arange(size).reshape(-1, parts).T.reshape(-1),
+            )
+
+
+def _blocks(order: np.ndarray) -> str:
+    """Say which blocks of equal size are swapped, or how many indices stand elsewhere."""
+    size = len(order)
+    cuts = np.flatnonzero(np.diff(order) != 1) + 1
+    block = math.gcd(size, *map(int, cuts), *map(int, order[np.concatenate([[0], cuts])]))
+    if block > 1:
+        parts = (order[::block] // block).tolist()
+        if len(parts) <= 3 * _FEW_PARTS:
+            return f"its {len(parts)} parts of {block} as {', '.join(map(str, parts))}"
+        moved = sum(part != at for at, part in enumerate(parts))
+        return f"{moved} of its {len(parts)} parts of {block} elsewhere"
+    moved = np.flatnonzero(order != np.arange(size))
+    if len(moved) == 2:
+        return f"{moved[0]} and {moved[1]} swapped"
+    return f"{len(moved)} of {size} elsewhere"

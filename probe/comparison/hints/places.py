@@ -1,0 +1,257 @@
+"""Where an error sits: in one head, column, token or sample, in what is padding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from probe.comparison.hints.evidence import Evidence, Values
+from probe.comparison.hints.grades import Found, strong, verified
+from probe.comparison.side import PARAMETER_ROLES, squeezed
+from probe.records import Role
+
+_ALL = 0.999
+"""share of the squared error that is all of it"""
+_MOST = 0.5
+"""of the indices of an axis at most these are a part"""
+_FEW = 4
+"""indices that an axis has at least"""
+_NAMED = 6
+
+
+def _energy(values: Values, axis: int) -> np.ndarray:
+    squares = values.difference**2
+    return squares.sum(axis=tuple(k for k in range(squares.ndim) if k != axis))
+
+
+def _indices(evidence: Evidence, axis: int) -> np.ndarray | None:
+    """Return the indices of an axis that hold all of the error, where they are few and the rest agrees."""
+    values = evidence.values
+    if values is None or not values.is_whole or values.a.shape[axis] < 2:
+        return None
+    energy = _energy(values, axis)
+    order = np.argsort(energy)[::-1]
+    total = energy.sum()
+    count = int(np.searchsorted(np.cumsum(energy[order]), _ALL * total)) + 1
+    if not total or count > _MOST * len(energy):
+        return None
+    found = np.sort(order[:count])
+    rest = np.delete(np.arange(len(energy)), found)
+    a, b = (np.take(each, rest, axis=axis) for each in (values.a, values.b))
+    size = max(float(np.linalg.norm(a)), float(np.linalg.norm(b)))
+    agrees = float(np.linalg.norm(a - b)) <= evidence.tolerance * size
+    return found if agrees and size else None
+
+
+def _listed(indices: np.ndarray) -> str:
+    """Return indices in words, runs as ``3–7``."""
+    runs = np.split(indices, np.flatnonzero(np.diff(indices) > 1) + 1)
+    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs]
+    return ", ".join(texts[:_NAMED]) + (f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else "")
+
+
+# Positions and samples
+
+
+def padding(evidence: Evidence) -> Found | None:
+    """All of the error sits where a mask that the model was given has zeros, or where the tokens are the padding."""
+    values = evidence.values
+    if values is None or not values.is_whole or evidence.tokens is None or evidence.role in PARAMETER_ROLES:
+        return None
+    errors = _by_token(evidence, values)
+    if errors is None:
+        return None
+    for slot, mask in evidence.model_inputs(evidence.a):
+        is_mask = mask.shape == errors.shape and set(np.unique(mask)) == {0, 1}
+        if is_mask and errors[mask == 0].sum() >= _ALL * errors.sum() and not _beyond(evidence, values, mask == 0):
+            name = f"argument {slot}" if slot[:1].isdigit() else slot
+            return verified(f"all of the error is where {name} is 0, in padding", mask=slot)
+    return None
+
+
+def _by_token(evidence: Evidence, values: Values) -> np.ndarray | None:
+    """Return the squared error of each token, as [samples, positions]."""
+    if evidence.tokens is None or values.a.ndim != 3:
+        return None
+    squares = (values.difference**2).sum(axis=2)
+    if squares.shape == evidence.tokens:
+        return squares
+    return squares.T if squares.shape[::-1] == evidence.tokens else None
+
+
+def _beyond(evidence: Evidence, values: Values, places: np.ndarray) -> bool:
+    """Tell whether the tokens elsewhere differ by more than noise."""
+    kept = ~places if values.a.shape[:2] == places.shape else ~places.T
+    a, b = values.a[kept], values.b[kept]
+    size = max(float(np.linalg.norm(a)), float(np.linalg.norm(b)))
+    return float(np.linalg.norm(a - b)) > evidence.limit * size
+
+
+def _positions(evidence: Evidence) -> tuple[np.ndarray, int] | None:
+    """Return which positions hold all of the error, and of how many."""
+    values = evidence.values
+    axis = None if values is None else evidence.axis_of_positions(values.a.shape)
+    if values is None or axis is None or values.a.shape[axis] < _FEW:
+        return None
+    found = _indices(evidence, axis)
+    return None if found is None else (found, values.a.shape[axis])
+
+
+def last_position(evidence: Evidence) -> Found | None:
+    """Only the last position."""
+    found = _positions(evidence)
+    if found is None or list(found[0]) != [found[1] - 1]:
+        return None
+    return strong(f"only the last of {found[1]} positions differs", positions=[found[1] - 1])
+
+
+def first_position(evidence: Evidence) -> Found | None:
+    """Only the first position."""
+    found = _positions(evidence)
+    return (
+        strong(f"only the first of {found[1]} positions differs", positions=[0])
+        if found and list(found[0]) == [0]
+        else None
+    )
+
+
+def from_position(evidence: Evidence) -> Found | None:
+    """All positions from one on, and none before it."""
+    values = evidence.values
+    axis = None if values is None else evidence.axis_of_positions(values.a.shape)
+    if values is None or axis is None or not values.is_whole or values.a.shape[axis] < 2 * _FEW:
+        return None
+    squares = [_squares(each, axis) for each in (values.difference, values.a, values.b)]
+    errors = np.sqrt(squares[0] / np.maximum(np.maximum(squares[1], squares[2]), 1e-300))
+    differs = errors > evidence.limit
+    start = int(differs.argmax())
+    if not 2 <= start <= len(errors) - 2 or not differs[start:].all():
+        return None
+    text = f"the positions before {start} agree, all from {start} of {len(errors)} on differ"
+    return strong(text, start=start)
+
+
+def _squares(array: np.ndarray, axis: int) -> np.ndarray:
+    return (array * array).sum(axis=tuple(k for k in range(array.ndim) if k != axis))
+
+
+def some_positions(evidence: Evidence) -> Found | None:
+    """A few positions, the same in all samples."""
+    found = _positions(evidence)
+    if found is None:
+        return None
+    text = f"only {_count(len(found[0]), 'position')} of {found[1]} differ{'s' * (len(found[0]) == 1)}: {_listed(found[0])}"
+    return strong(text, positions=found[0].tolist()[:_NAMED])
+
+
+def some_tokens(evidence: Evidence) -> Found | None:
+    """All rows of some token ids, and no others."""
+    values = evidence.values
+    ids = [x for x in evidence.a.integers() if values is not None and x.shape == values.a.shape[:-1]]
+    if values is None or not values.is_whole or not ids or evidence.role is not Role.OUTPUT:
+        return None
+    errors = np.sqrt((values.difference**2).sum(axis=-1))
+    sizes = np.sqrt(np.maximum((values.a**2).sum(axis=-1), (values.b**2).sum(axis=-1)))
+    differs = errors > evidence.limit * np.maximum(sizes, 1e-300)
+    wrong, right = np.unique(ids[0][differs]), np.unique(ids[0][~differs])
+    if (
+        not len(wrong)
+        or not len(right)
+        or np.intersect1d(wrong, right).size
+        or len(wrong) > _MOST * (len(wrong) + len(right))
+    ):
+        return None
+    return verified(f"all rows of the ids {_listed(wrong)} differ and no others", ids=wrong.tolist()[:_NAMED])
+
+
+def some_samples(evidence: Evidence) -> Found | None:
+    """A part of the batch."""
+    values = evidence.values
+    if values is None or evidence.tokens is None or values.a.ndim != 3 or evidence.role in PARAMETER_ROLES:
+        return None
+    position = evidence.axis_of_positions(values.a.shape)
+    if position is None:
+        return None
+    axis = 1 - position
+    found = _indices(evidence, axis)
+    if found is None:
+        return None
+    text = f"only {_count(len(found), 'sample')} of the {values.a.shape[axis]} in the batch differ{'s' * (len(found) == 1)}: {_listed(found)}"
+    return strong(text, samples=found.tolist()[:_NAMED])
+
+
+# Columns, rows and heads
+
+
+def some_heads(evidence: Evidence) -> Found | None:
+    """Whole heads, where a configuration says how many there are or the module's name does that it has some."""
+    values = evidence.values
+    if values is None:
+        return None
+    axis = 0 if evidence.role in PARAMETER_ROLES else values.a.ndim - 1
+    width = values.a.shape[axis]
+    found = _indices(evidence, axis)
+    if found is None or len(found) < 2 or not (evidence.has_known_heads or _is_attention(evidence)):
+        return None
+    for number in evidence.heads(width):
+        size = width // number
+        heads = np.unique(found // size)
+        if number < 2 or size < 2 or not len(heads) <= _MOST * number:
+            continue
+        if len(found) > 0.5 * size * len(heads) and all(
+            np.count_nonzero(found // size == head) > 0.5 * size for head in heads
+        ):
+            who = f"{'head' if len(heads) == 1 else 'heads'} {_listed(heads)} of {number}"
+            return strong(
+                f"only {who} differ{'s' * (len(heads) == 1)} (of {size} channels each)",
+                heads=heads.tolist(),
+                number=number,
+            )
+    return None
+
+
+def _is_attention(evidence: Evidence) -> bool:
+    refs = [*evidence.finding.a, *evidence.finding.b]
+    return any("att" in f"{ref.class_name} {ref.path}".casefold() for ref in refs)
+
+
+def some_columns(evidence: Evidence) -> Found | None:
+    """A few indices of the last axis."""
+    return _part(evidence, -1, "column")
+
+
+def some_rows(evidence: Evidence) -> Found | None:
+    """A few indices of the first axis of a weight, or of the rows of anything else."""
+    return _part(evidence, 0, "row") if evidence.role in PARAMETER_ROLES else None
+
+
+def _part(evidence: Evidence, axis: int, noun: str) -> Found | None:
+    values = evidence.values
+    if values is None or values.a.ndim < 1 or len(squeezed(values.a.shape)) < (1 if axis else 2):
+        return None
+    axis %= values.a.ndim
+    if values.a.shape[axis] < _FEW:
+        return None
+    found = _indices(evidence, axis)
+    if found is None:
+        return None
+    size = values.a.shape[axis]
+    text = f"only {_count(len(found), noun)} of {size} differ{'s' * (len(found) == 1)}: {_listed(found)}"
+    return strong(text, indices=found.tolist()[:_NAMED], number=len(found))
+
+
+def few_elements(evidence: Evidence) -> Found | None:
+    """Single elements that lie in no row or column."""
+    values = evidence.values
+    if values is None or values.a.size < 64:
+        return None
+    differs = np.abs(values.difference) > evidence.limit * np.maximum(np.abs(values.a), np.abs(values.b))
+    count = int(np.count_nonzero(differs))
+    if not 0 < count <= max(1, values.a.size // 1000):
+        return None
+    first = [int(k) for k in np.argwhere(differs)[0]]
+    text = f"only {_count(count, 'element')} of {values.a.size} differ{'s' * (count == 1)}, the first at {first}"
+    return strong(text, count=count, first=first)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,188 @@
+"""What gradients, clipping and updates tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from probe.comparison.hints.evidence import Evidence, Half, distance
+from probe.comparison.hints.grades import Found, strong, verified
+from probe.comparison.hints.losses import counts
+from probe.comparison.hints.patterns import factor_of
+from probe.records import Phase, Role
+from probe.sketch import WIDTH
+
+_GRADIENTS = (Role.GRAD_OUTPUT, Role.GRAD_INPUT, Role.GRAD_TOTAL, Role.PARAM_GRAD)
+_CLOSE = 1e-3
+_PARALLEL = 0.999
+"""cosine from which a difference of sketches is a multiple of another"""
+
+
+# Gradients
+
+
+def gradient_factor(evidence: Evidence) -> Found | None:
+    """A gradient is the other times a number of micro-batches, ranks, samples or tokens."""
+    found = factor_of(evidence) if evidence.role in _GRADIENTS else None
+    if found is None:
+        return None
+    for meaning, count in counts(evidence):
+        for factor in (count, 1 / count):
+            if count > 1 and math.isclose(found[0], factor, rel_tol=_CLOSE):
+                number = f"{count:g}" if factor > 1 else f"1/{count:g}"
+                text = f"B's gradient is {number} times A's, and {count:g} is {meaning}"
+                return verified(f"{text}", factor=factor) if found[1] else strong(text, factor=factor)
+    return None
+
+
+def linear_gradient(evidence: Evidence) -> Found | None:
+    """Of a linear layer: the side whose gradient is not what its recorded input, weight and output's gradient give."""
+    fits, factors = [], []
+    for half in evidence.halves:
+        own = half.read(half.row)
+        expected = next((e for e in _expected(half, evidence) if own is not None and e.shape == own.shape), None)
+        if own is None or expected is None or evidence.event.is_one_sided:
+            return None
+        fits.append(distance(expected, own) <= max(min(evidence.limit, 1e-4), 1e-3 * evidence.error))
+        squares = float(np.vdot(expected, expected))
+        factor = float(np.vdot(expected, own)) / squares if squares else 0.0
+        factors.append(factor if evidence.explains(factor * expected, own) else None)
+    if fits[0] == fits[1]:
+        return None
+    right, wrong = ("A", "B") if fits[0] else ("B", "A")
+    factor = factors[1 if fits[0] else 0]
+    but = "is not" if factor is None else f"is {factor:.6g} times that"
+    return verified(f"{right}'s gradient is what its own input, weight and output's gradient give, {wrong}'s {but}",
+                    wrong=wrong, factor=factor)  # fmt: skip
+
+
+def _expected(half: Half, evidence: Evidence) -> Iterator[np.ndarray]:
+    """Yield what a linear layer's gradient should be."""
+    weight = half.parameter("weight")
+    if weight is None or weight.ndim != 2:
+        return
+    keys = [half.key]
+    if evidence.role is Role.PARAM_GRAD:
+        nodes = [node for node in evidence.pairs.nodes.values() if node.pair == evidence.event.pair and node.micro >= 0]
+        keys = [(node.micro, half.module, node.call if half is evidence.a else node.call_b) for node in nodes]
+    if len(keys) != 1:
+        return
+    gradients = [half.read(row) for row in half.slots(Role.GRAD_OUTPUT, keys[0]).values()]
+    inputs = [half.read(row) for row in half.slots(Role.INPUT, keys[0]).values()]
+    for g in gradients[:1]:
+        if g is None or g.shape[-1] != weight.shape[0]:
+            return
+        if evidence.role is Role.GRAD_INPUT:
+            yield g @ weight
+        elif evidence.role is Role.PARAM_GRAD and evidence.event.phase is Phase.GRADIENT:
+            flat = g.reshape(-1, g.shape[-1])
+            yield flat.sum(axis=0)
+            for x in inputs[:1]:
+                if x is not None and x.shape[:-1] == g.shape[:-1]:
+                    yield flat.T @ x.reshape(-1, x.shape[-1])
+
+
+def straight_through(evidence: Evidence) -> Found | None:
+    """One side passes back the gradient that it gets, as if the module were not there."""
+    if evidence.role is not Role.GRAD_INPUT or evidence.values is None:
+        return None
+    is_passed = []
+    for half in evidence.halves:
+        own, given = half.read(half.row), half.given(Role.GRAD_OUTPUT)
+        is_passed.append(
+            own is not None and any(g.shape == own.shape and distance(g, own) <= evidence.tolerance for g in given)
+        )
+    if is_passed[0] == is_passed[1]:
+        return None
+    side = "A" if is_passed[0] else "B"
+    return verified(f"{side} passes back the gradient of its output unchanged", side=side)
+
+
+# The optimizer
+
+
+def clipping(evidence: Evidence) -> Found | None:
+    """What was done to all gradients between backward and the optimizer, from their norms."""
+    if evidence.event.phase is not Phase.UPDATE or evidence.role is not Role.PARAM_GRAD:
+        return None
+    texts, numbers = [], {}
+    for name, half in (("A", evidence.a), ("B", evidence.b)):
+        found = _norms(half)
+        if not found:
+            return None
+        raw, used = (math.hypot(*(pair[k] for pair in found)) for k in (0, 1))
+        factors = [after / before for before, after in found if before > 1e-6 * raw]
+        if not raw or not factors:
+            return None
+        if max(factors) - min(factors) > _CLOSE * max(factors):
+            sizes = [after for before, after in found if after < (1 - _CLOSE) * before]
+            if len(sizes) < 2 or not min(sizes) or max(sizes) - min(sizes) > _CLOSE * max(sizes):
+                return None
+            texts.append(f"{name} clips each parameter's gradient to a norm of {sizes[0]:.4g}")
+        elif abs(factors[0] - 1) <= _CLOSE:
+            texts.append(f"{name} leaves them as they are (norm {raw:.4g})")
+        else:
+            texts.append(
+                f"{name} multiplies all gradients by {factors[0]:.4g}, to a norm of {used:.4g} (before {raw:.4g})"
+            )
+        numbers[name.lower()] = used
+    if texts[0][2:] == texts[1][2:] or len(texts) < 2:
+        return None
+    return verified(f"{texts[0]}, {texts[1]}", by="their norms", **numbers)
+
+
+def _norms(half: Half) -> list[tuple[float, float]]:
+    """Return the norms of every gradient as backward left it and as it was used."""
+    columns, slots = half.side.columns, half.side.slots
+    found: dict[tuple[int, str], dict[int, float]] = {}
+    for row, (phase, role, module) in enumerate(zip(columns["phase"], columns["role"], columns["module"], strict=True)):
+        if role == Role.PARAM_GRAD and phase in (Phase.GRADIENT, Phase.UPDATE):
+            found.setdefault((module, slots[row]), {})[phase] = columns["norm"][row]
+    both = [each for each in found.values() if len(each) == 2]
+    return [(each[Phase.GRADIENT], each[Phase.UPDATE]) for each in both]
+
+
+def weight_decay(evidence: Evidence) -> Found | None:
+    """The difference of two updates, or of two gradients as used, is a multiple of the parameter."""
+    is_used = evidence.role is Role.PARAM_GRAD and evidence.event.phase is Phase.UPDATE
+    if evidence.event.is_one_sided or not (is_used or evidence.role is Role.DELTA):
+        return None
+    row = evidence.a.parameter_row(evidence.pairs.canonical(evidence.event))
+    sketches = [evidence.a.side.sketch(evidence.event.row_a), evidence.b.side.sketch(evidence.event.row_b)]
+    parameter = evidence.a.side.sketch(row) if row >= 0 else None
+    size = math.prod(evidence.pairs.a.shapes[evidence.event.row_a])
+    if parameter is None or sketches[0] is None or sketches[1] is None or size < WIDTH // 4:
+        return None
+    difference = sketches[1] - sketches[0]
+    lengths = float(np.linalg.norm(difference)) * float(np.linalg.norm(parameter))
+    along = float(difference @ parameter) / float(parameter @ parameter) if lengths else 0.0
+    if not lengths or abs(difference @ parameter) < _PARALLEL * lengths:
+        return None
+    group = evidence.a.group
+    rate = group.hyper.get("lr") if group is not None else None
+    decay = ""
+    if isinstance(rate, float) and rate and not is_used:
+        decay = f"; at the learning rate {rate:g} that is {abs(along) / rate:.3g} more weight decay on {'B' if along < 0 else 'A'}"
+    what = "gradients as the optimizer used them" if is_used else "updates"
+    return verified(
+        f"the difference of the {what} is {along:.3g} times the parameter{decay}", by="sketches", factor=along
+    )
+
+
+def learning_rate(evidence: Evidence) -> Found | None:
+    """One update is a multiple of the other."""
+    metrics = evidence.metrics
+    if evidence.role is not Role.DELTA or metrics is None or not metrics.norm_a or not metrics.cosine > _PARALLEL:
+        return None
+    factor = metrics.norm_ratio
+    if abs(factor - 1) < 10 * _CLOSE:
+        return None
+    rates = [None if half.group is None else half.group.hyper.get("lr") for half in evidence.halves]
+    if all(isinstance(rate, (int, float)) and rate for rate in rates) and math.isclose(
+        rates[1] / rates[0], factor, rel_tol=0.01
+    ):
+        return verified(f"B's update is {factor:.5g} times A's, and so is its learning rate ({rates[0]:g} and {rates[1]:g})",
+                        factor=factor)  # fmt: skip
+    return strong(f"B's update is {factor:.5g} times A's", factor=factor)

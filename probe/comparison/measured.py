@@ -1,0 +1,252 @@
+"""Rungs that are measured: from further runs of A (``noise=``), and from a run in higher precision (``reference=``).
+
+Both give every tensor a *floor*, an error that is no fault: how far a further run of A is from A; or how far A is from the
+reference, against which it is B's own distance from the reference that is judged. What is beyond a few times the floor is
+a finding, unless what it was computed from is beyond its own floor already: then it may be so much larger as the built-in
+model allows. docs/noise.md has the reasons.
+
+In 16 bits a wrong scale drowns in rounding, element by element, and shows in the norm: rounding has no common direction.
+So outputs and inputs are held against a second floor, of the *scale* |‖B‖/‖A‖ − 1|.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from probe.comparison.events import Event, StepPairs
+from probe.comparison.floors import SCALE_SIZE, Floor, Floors, scale_of, spread_factor
+from probe.comparison.metrics import Side
+from probe.comparison.noise import Held, Noise, StepNoise
+from probe.comparison.other_runs import OtherRun
+from probe.comparison.result import SlotResult
+from probe.comparison.tolerance import SIXTEEN_BIT, Level, Rule
+from probe.records import Phase
+from probe.sketch import WIDTH
+from probe.statistics import unit_roundoff
+
+_SLACK = 1.5
+"""another legitimate run may be so much noisier than those that were recorded"""
+_SUSPICIOUS = 1.5
+"""B may be so much further from the reference than A"""
+_WIDE = 0.5
+"""floors of this size let everything pass"""
+_SCALE_FACTOR = 5.0
+_UNSEEN_FACTOR = 12.0
+_UNSEEN_SHARE = 1 / 3
+"""share of its error that a scale must be where no further run rounds differently"""
+_SCALE_ROUNDING = 1 / 16
+"""unit roundoffs that rounding in one direction may make of a norm"""
+_SCALE_MEASURE = "of the norm"
+
+
+def rounding(rule: Rule, u: float, share: float) -> float:
+    """Return what rounding at the place itself explains: in 16 bits a share of what the built-in model allows."""
+    return rule.k16 * share * u if u > SIXTEEN_BIT else rule.k * u
+
+
+class _MeasuredStep(StepNoise):
+    """What both rungs have in common."""
+
+    rounding_share: float
+    what: str
+
+    def __init__(self, pairs: StepPairs, floors: Floors) -> None:
+        self.pairs, self.floors = pairs, floors
+        self._loudest = 0.0
+        """the largest error that was a finding: a smaller scale behind it may be its consequence"""
+
+    def seen(self, event: Event) -> Floor | None:
+        """Return the error and the scale that are judged."""
+        raise NotImplementedError
+
+    def factor(self, event: Event) -> float:
+        """Return how many times the floor is still noise."""
+        raise NotImplementedError
+
+    def spread(self, event: Event) -> float:
+        """Return how many times the floor an error may be by chance alone."""
+        size = math.prod(self.pairs.a.shapes[event.row_a])
+        is_estimated = event.metrics is not None and event.metrics.estimated
+        return spread_factor(min(size, WIDTH) if is_estimated else size, self.floors.runs)
+
+    def facts(self, seen: Floor, floor: Floor) -> tuple[str, ...]:
+        """Say what was measured."""
+        raise NotImplementedError
+
+    def held(self, event: Event, error: float, rule: Rule, u: float, sources: Level) -> Held:
+        floor, seen = self.floors.get(event.row_a), self.seen(event)
+        assert event.metrics is not None
+        if floor is None or seen is None or not u or not event.metrics.rel_l2 or not math.isfinite(error):
+            return super().held(event, error, rule, u, sources)
+        relative = error / event.metrics.rel_l2
+        inherits, factor = sources.excess > 0, self.factor(event)
+        is_covered = floor.error > 0 and not inherits
+        least = rounding(rule, u, self.rounding_share) if is_covered else rule.limit(u, 0.0)
+        limit = max(factor * floor.error * relative, least, rule.gain * sources.excess)
+        if not math.isfinite(factor):
+            limit = max(_SLACK * floor.error * relative, rule.limit(u, sources.error))
+        held = Held(seen.error * relative, limit, self.what, self.facts(seen, floor), inherits)
+        scale = None if inherits else self._held_scale(event, seen, floor, u)
+        chosen = held if scale is None or scale.share <= held.share else scale
+        if chosen.is_wrong:
+            self._loudest = max(self._loudest, chosen.error)
+        return chosen
+
+    def _held_scale(self, event: Event, seen: Floor, floor: Floor, u: float) -> Held | None:
+        """Hold the scale of what modules are given and return against what other tensors of the kind show."""
+        limit = self._scale_limit(event, seen, floor, u)
+        if limit is None:
+            return None
+        limit = max(limit, self._loudest)
+        facts = (f"its norm is off by {seen.scale:.1e}, which rounding makes no larger than {limit:.1e}",)
+        return Held(seen.scale, limit, _SCALE_MEASURE, facts, False)
+
+    def _scale_limit(self, event: Event, seen: Floor, floor: Floor, u: float) -> float | None:
+        """Return the largest scale that is noise; None where it tells nothing."""
+        size = math.prod(self.pairs.a.shapes[event.row_a])
+        if event.phase is not Phase.FORWARD or u <= SIXTEEN_BIT or size < SCALE_SIZE:
+            return None
+        share = self.floors.common_share(event.row_a)
+        if seen.error <= self.factor(event) * floor.error:
+            limit = _SCALE_FACTOR * max(share * max(seen.error, floor.error), floor.scale)
+        else:
+            limit = max(_UNSEEN_FACTOR * share, _UNSEEN_SHARE) * seen.error
+        return max(limit, _SCALE_ROUNDING * u)
+
+    def excess(self, event: Event, error: float) -> float:
+        floor, seen = self.floors.get(event.row_a), self.seen(event)
+        if floor is None or seen is None:
+            return error
+        factor = self.factor(event)
+        quiet = math.sqrt(factor) if math.isfinite(factor) else _SLACK
+        most = self._scale_limit(event, seen, floor, unit_roundoff(self.pairs.a.dtypes[event.row_a]))
+        is_quiet = seen.error <= quiet * floor.error and (most is None or seen.scale <= most)
+        return 0.0 if is_quiet else seen.error
+
+    def explains_update(self, event: Event) -> bool:
+        floor, seen = self.floors.get(event.row_a), self.seen(event)
+        if floor is None or seen is None:
+            return False
+        factor = self.factor(event)
+        return (
+            math.isfinite(factor) and seen.error <= factor * floor.error and seen.scale <= _SCALE_FACTOR * floor.scale
+        )
+
+
+class _FurtherRunsStep(_MeasuredStep):
+    """Floors from further runs of A."""
+
+    rounding_share = 0.5
+    what = ""
+
+    def seen(self, event: Event) -> Floor | None:
+        metrics = event.metrics
+        assert metrics is not None
+        return Floor(metrics.rel_l2, scale_of(metrics.norm_ratio)) if metrics.is_known else None
+
+    def factor(self, event: Event) -> float:
+        return _SLACK * self.spread(event)
+
+    def facts(self, seen: Floor, floor: Floor) -> tuple[str, ...]:
+        runs = (
+            "the further run of A differs" if self.floors.runs == 1 else f"{self.floors.runs} further runs of A differ"
+        )
+        return (f"{runs} there by {floor.error:.1e}",)
+
+
+class _ReferenceStep(_MeasuredStep):
+    """Floors from what A is away from a run in higher precision."""
+
+    rounding_share = 0.25
+    what = "of B to the reference"
+
+    def __init__(self, pairs: StepPairs, floors: Floors, other: Side, rows: dict[int, int]) -> None:
+        super().__init__(pairs, floors)
+        self._other, self._rows = other, rows
+        self._seen: dict[tuple[int, int], Floor | None] = {}
+
+    def seen(self, event: Event) -> Floor | None:
+        key = event.row_a, event.row_b
+        if key not in self._seen:
+            self._seen[key] = self._distance(event)
+        return self._seen[key]
+
+    def _distance(self, event: Event) -> Floor | None:
+        if event.row_a not in self._rows:
+            return None
+        metrics = self.pairs.measured_from(self._other, self._rows[event.row_a], event)
+        return Floor(metrics.rel_l2, scale_of(metrics.norm_ratio)) if metrics.is_known else None
+
+    def factor(self, event: Event) -> float:
+        return max(_SUSPICIOUS, self.spread(event))
+
+    def facts(self, seen: Floor, floor: Floor) -> tuple[str, ...]:
+        times = f"{seen.error / floor.error:.3g} times as far" if floor.error else "away"
+        return (f"B is {times} from the reference as A is: {seen.error:.1e} against {floor.error:.1e}",)
+
+
+class _Measured(Noise):
+    """Recordings beside A and B."""
+
+    def __init__(self, runs: Sequence[OtherRun]) -> None:
+        self.runs = runs
+        self._widest = 0.0
+
+    def _sides(self, pairs: StepPairs) -> list[tuple[Side, dict[int, int]]]:
+        found = []
+        for run in self.runs:
+            side = run.side(pairs.step, pairs.matching)
+            if side is not None:
+                rows = run.rows(pairs, side)
+                run.check_start(pairs, side, rows)
+                found.append((side, rows))
+        return found
+
+    def warnings(self) -> Iterable[str]:
+        for run in self.runs:
+            if run.missing_steps:
+                numbers = ", ".join(map(str, run.missing_steps[:5]))
+                yield f"{run.option}: {run.name} has no step {numbers}: the built-in model judges there"
+
+    def doubts(self, slots: Iterable[SlotResult]) -> Iterable[str]:
+        if self._widest > _WIDE:
+            yield (
+                f"the floor is so wide that everything passes: half of what modules return differs by more than "
+                f"{self._widest:.1e} in {', '.join(run.name for run in self.runs)}"
+            )
+
+
+class FurtherRuns(_Measured):
+    """Other legitimate runs of A: other kernels, another batch split, another device."""
+
+    def __init__(self, runs: Sequence[OtherRun]) -> None:
+        super().__init__(runs)
+        names = ", ".join(run.name for run in runs)
+        self.name = f"{len(runs)} further run{'s' * (len(runs) > 1)} of A ({names})"
+
+    def at(self, pairs: StepPairs) -> StepNoise:
+        """Return what decides in one step."""
+        sides = self._sides(pairs)
+        if not sides:
+            return StepNoise()
+        floors = Floors(pairs, sides)
+        self._widest = max(self._widest, floors.width())
+        return _FurtherRunsStep(pairs, floors)
+
+
+class Reference(_Measured):
+    """A's model in higher precision: what is judged is how much further from it B is than A."""
+
+    def __init__(self, run: OtherRun) -> None:
+        super().__init__([run])
+        self.name = f"reference {run.name}"
+
+    def at(self, pairs: StepPairs) -> StepNoise:
+        """Return what decides in one step."""
+        sides = self._sides(pairs)
+        if not sides:
+            return StepNoise()
+        floors = Floors(pairs, sides)
+        self._widest = max(self._widest, floors.width())
+        return _ReferenceStep(pairs, floors, *sides[0])

@@ -1,0 +1,99 @@
+"""How much of an error is noise: one place that decides it, with the rungs of the ladder behind one interface.
+
+A rung is a `Noise`; of each step it makes a `StepNoise`, which the walk asks what is to be held against what. The lowest rung
+is the built-in model (`probe.comparison.tolerance`). Those above it are measured (`probe.comparison.measured`) from other
+runs, or fixed (`probe.comparison.fixed`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from probe.comparison.events import Event, StepPairs
+from probe.comparison.result import SlotResult
+from probe.comparison.tolerance import Level, Rule
+
+BUILT_IN = "built-in model"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What of an event is held against what."""
+
+    error: float
+    limit: float
+    """the largest error that would have been noise"""
+    measure: str = ""
+    """what the error is, where it is not that of the two tensors"""
+    facts: tuple[str, ...] = ()
+    """what a finding says about it"""
+    inherits: bool | None = None
+    """whether what it was computed from is wrong already; None where the built-in model is to tell"""
+    verdict: str = ""
+    """``not judged`` where nothing can be held against anything"""
+
+    @property
+    def is_wrong(self) -> bool:
+        """Tell whether it is more than noise."""
+        return self.error > self.limit
+
+    @property
+    def share(self) -> float:
+        """The error as a multiple of the limit."""
+        return self.error / self.limit if self.limit else math.inf if self.error else 0.0
+
+
+class StepNoise:
+    """The built-in model, for one step."""
+
+    def held(self, event: Event, error: float, rule: Rule, u: float, sources: Level) -> Held:
+        """Return what is held against what.
+
+        Parameters
+        ----------
+        event
+            the two tensors
+        error
+            their relative error; of a parameter's gradient, relative to the gradients that it was computed from
+        rule
+            the built-in thresholds for what they are
+        u
+            unit roundoff of the least precise dtype on the way
+        sources
+            the errors of what they were computed from
+        """
+        return Held(error, rule.limit(u, sources.error))
+
+    def excess(self, event: Event, error: float) -> float:
+        """Return how much of an event's error what is computed from it may inherit, beyond what is measured there."""
+        return error
+
+    def explains_update(self, event: Event) -> bool:
+        """Tell whether an update that the built-in model finds wrong is as far off in legitimate runs."""
+        return False
+
+    def loss(self, a: float, b: float, limit: float) -> Held:
+        """Return what is held against what for the numbers that ``probe.step`` was given as loss."""
+        larger = max(abs(a), abs(b))
+        error = abs(a - b) / larger if larger and math.isfinite(a) and math.isfinite(b) else 0.0
+        return Held(math.inf if math.isfinite(a) != math.isfinite(b) else error, limit)
+
+
+class Noise:
+    """The built-in model; the other rungs are made from it."""
+
+    name = BUILT_IN
+
+    def at(self, pairs: StepPairs) -> StepNoise:
+        """Return what decides in one step."""
+        return StepNoise()
+
+    def warnings(self) -> Iterable[str]:
+        """Yield what is to be said of the rung itself, when all steps have been judged."""
+        return ()
+
+    def doubts(self, slots: Iterable[SlotResult]) -> Iterable[str]:
+        """Yield why, by this rung, nothing may be called aligned."""
+        return ()

@@ -1,0 +1,115 @@
+"""What one side did with its gradients between backward and the optimizer: clipped, divided, as they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from probe.comparison.events import Event, StepPairs
+from probe.records import Phase, Role
+
+_SAME = 2e-3
+"""relative difference up to which factors, norms and bounds are one"""
+_EXACT = 1e-3
+"""share of a gradient that may stay unexplained where it is said to be a multiple"""
+_FEW = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Used:
+    """One parameter's gradient as backward left it, and as it was used."""
+
+    factor: float
+    rest: float
+    """share of the used one that is no multiple of the other"""
+    norm: float
+    """as backward left it"""
+    bound: float
+    """largest element of the used one"""
+    was_bound: float
+
+
+def treatments(pairs: StepPairs, events: Iterable[Event]) -> list[str]:
+    """Return in words what both sides made of their gradients, where that is not the same and the numbers tell.
+
+    Parameters
+    ----------
+    pairs
+        the step
+    events
+        gradients as the optimizers used them, of both sides
+    """
+    used = list(events)
+    texts = [_treated(_side(pairs, used, which)) for which in "ab"]
+    if None in texts or texts[0] == texts[1]:
+        return []
+    return [f"A {texts[0]}, B {texts[1]}"]
+
+
+def _side(pairs: StepPairs, events: list[Event], which: str) -> list[_Used]:
+    side, rows = (pairs.a, pairs.rows_a) if which == "a" else (pairs.b, pairs.rows_b)
+    found = []
+    for event in events:
+        pair = pairs.matching.pairs[event.pair]
+        module, slot, row = (pair.a, event.slot_a, event.row_a) if which == "a" else (pair.b, event.slot_b, event.row_b)
+        left = rows.get((0, module, 0), Role.PARAM_GRAD).get(f"{Phase.GRADIENT.label}:{slot}")
+        if not left:
+            continue
+        before, after = side.sketch(left[-1]), side.sketch(row)
+        length = 0.0 if before is None else float(np.linalg.norm(before))
+        if before is None or after is None or not length or not np.isfinite(after).all():
+            continue
+        factor = float(after @ before) / length**2
+        rest = float(np.linalg.norm(after - factor * before)) / (float(np.linalg.norm(after)) or 1.0)
+        columns = side.columns
+        bounds = [max(abs(columns["min"][each]), abs(columns["max"][each])) for each in (row, left[-1])]
+        found.append(_Used(factor, rest, columns["norm"][left[-1]], *bounds))
+    return found
+
+
+def _treated(found: list[_Used]) -> str | None:
+    """Say what was done to the gradients of one side; None where it cannot be told."""
+    if len(found) < _FEW:
+        return None
+    total = math.hypot(*(each.norm for each in found))
+    if all(each.rest < _EXACT for each in found):
+        factors = [each.factor for each in found]
+        if _alike(factors):
+            return _scaled(float(np.median(factors)), total)
+        clipped = [each.factor * each.norm for each in found if each.factor < 1 - _SAME]
+        others = all(math.isclose(each.factor, 1, abs_tol=_SAME) for each in found if each.factor >= 1 - _SAME)
+        if len(clipped) >= _FEW and others and _alike(clipped):
+            return f"clips each gradient by itself to a norm of {_number(clipped[0])}"
+        return None
+    cut = [each.bound for each in found if each.rest >= _EXACT and each.bound < each.was_bound]
+    if len(cut) >= _FEW and _alike(cut) and max(each.bound for each in found) <= max(cut) * (1 + _SAME):
+        return f"cuts each element of its gradients off at {_number(max(cut))}"
+    return None
+
+
+def _scaled(factor: float, total: float) -> str:
+    if math.isclose(factor, 1, abs_tol=_SAME):
+        return f"uses its gradients as backward left them (norm {_number(total)})"
+    if factor == 0:
+        return "uses zeros"
+    inverse = 1 / factor
+    if (
+        abs(inverse - round(inverse)) < _SAME * abs(inverse)
+        and round(inverse) >= 2
+        and math.log2(round(inverse)).is_integer()
+    ):
+        return f"divides its gradients by {round(inverse)}"
+    if 0 < factor < 1:
+        return f"clips all its gradients together to a norm of {_number(factor * total)} (from {_number(total)})"
+    return f"uses {_number(factor)} times its gradients"
+
+
+def _alike(values: list[float]) -> bool:
+    return max(values) - min(values) <= _SAME * abs(max(values, key=abs))
+
+
+def _number(value: float) -> str:
+    return f"{float(f'{value:.3g}'):g}"

@@ -1,0 +1,69 @@
+"""Least squares that says how sure each coefficient is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+_PARALLEL = 1e-3
+"""columns that are a combination of the others up to this share cannot be told from them"""
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """target = Σ coefficient · column, up to a residual."""
+
+    coefficients: tuple[float, ...]
+    errors: tuple[float, ...]
+    """standard errors of the coefficients"""
+    residual: float
+    """relative to the target"""
+
+    def is_there(self, k: int, share: float = 1e-6) -> bool:
+        """Tell whether a coefficient is surely not zero."""
+        return abs(self.coefficients[k]) > max(4 * self.errors[k], share)
+
+
+def solved(target: np.ndarray, columns: Sequence[np.ndarray], rounding: float) -> Solution | None:
+    """Solve for the coefficients; None where the columns cannot be told apart.
+
+    Parameters
+    ----------
+    target
+        float64, shape (n,)
+    columns
+        each of the same shape
+    rounding
+        how far the target may be off, as a length: the errors of the coefficients are no smaller than that makes them
+    """
+    length = float(np.linalg.norm(target))
+    sizes = [float(np.linalg.norm(column)) for column in columns]
+    if not length or not all(sizes) or not all(map(math.isfinite, (length, *sizes))):
+        return None
+    matrix = np.stack([column / size for column, size in zip(columns, sizes, strict=True)], axis=1)
+    left, singular, right = np.linalg.svd(matrix, full_matrices=False)
+    if singular[-1] < _PARALLEL * singular[0]:
+        return None
+    scaled = right.T @ ((left.T @ target) / singular)
+    rest = float(np.linalg.norm(target - matrix @ scaled))
+    spread = max(rest, rounding) / math.sqrt(max(1, len(target) - len(columns)))
+    errors = spread * np.sqrt(((right / singular[:, None]) ** 2).sum(axis=0))
+    return Solution(
+        tuple(float(x) / size for x, size in zip(scaled, sizes, strict=True)),
+        tuple(float(x) / size for x, size in zip(errors, sizes, strict=True)),
+        rest / length,
+    )
+
+
+def simplest(
+    target: np.ndarray, choices: Sequence[Sequence[np.ndarray]], rounding: float, within: float
+) -> tuple[int, Solution] | None:
+    """Return the first choice of columns that explains the target, by its place."""
+    for place, columns in enumerate(choices):
+        found = solved(target, columns, rounding)
+        if found is not None and found.residual <= max(within, 4 * rounding / float(np.linalg.norm(target))):
+            return place, found
+    return None

@@ -1,0 +1,122 @@
+"""Further recordings of A's model: legitimate runs, or one in higher precision. Their tensors are found by A's rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from probe.comparison.bundles import join_parts
+from probe.comparison.events import Rows, StepPairs
+from probe.comparison.metrics import Metrics, Side, Status, measure_pair
+from probe.errors import ConfigError
+from probe.matching import Matching
+from probe.records import Phase, Role
+from probe.statistics import unit_roundoff
+from probe.store.reader import Reader
+
+_SAME_START = 64
+"""unit roundoffs by which the weights and inputs that runs begin with may differ: `probe.noise_run` moves them by one"""
+
+
+class OtherRun:
+    """One further recording.
+
+    Parameters
+    ----------
+    path
+        the file
+    option
+        what the user calls it, for messages: ``noise`` or ``reference``
+    a, b
+        the recordings that are compared
+    """
+
+    def __init__(self, path: str | Path, option: str, a: Reader, b: Reader) -> None:
+        self.option = option
+        self.reader = Reader(path)
+        self.name = Path(path).name
+        try:
+            self._check(a, b)
+        except BaseException:
+            self.reader.close()
+            raise
+        self._steps = {int(row["step"]) for row in self.reader.steps}
+        by_path = {module.path: index for index, module in enumerate(self.reader.modules)}
+        self._index = {index: by_path[module.path] for index, module in enumerate(a.modules) if module.path in by_path}
+        self.missing_steps: list[int] = []
+        self._was_checked = False
+
+    def _check(self, a: Reader, b: Reader) -> None:
+        self.reader.require_steps()
+        for name, side in (("A", a), ("B", b)):
+            if side.info.run_id == self.reader.info.run_id:
+                raise ConfigError(
+                    f"{self.option}={str(self.reader.path)!r} is the run of {name} itself: expected a further run of A's model"
+                )
+        mine, theirs = ([m.path for m in reader.modules if m.n_params] for reader in (a, self.reader))
+        lacking = sorted(set(mine) - set(theirs))
+        if lacking:
+            raise ConfigError(
+                f"{self.option}={str(self.reader.path)!r} has no module {lacking[0] or 'at the root'!r}, and A has: expected "
+                "a further run of A's model, with the same paths"
+            )
+
+    def side(self, step: int, matching: Matching) -> Side | None:
+        """Return a step as the comparison reads A's; None where it was not recorded."""
+        if step not in self._steps:
+            self.missing_steps.append(step)
+            return None
+        views = {(self._index[m], slot): view for (m, slot), view in matching.views_a.items() if m in self._index}
+        found = Side(self.reader, step, views)
+        if self._index == {index: index for index in range(len(self._index))}:
+            join_parts(found, "A", matching)
+        return found
+
+    def rows(self, pairs: StepPairs, side: Side) -> dict[int, int]:
+        """Return, by A's rows, the rows of the same tensors in a step."""
+        theirs, found = Rows.of(side), {}
+        for ((micro, module, call), role), slots in pairs.rows_a.by_key.items():
+            there = theirs.get((micro, self._index.get(module, -1), call), role)
+            for slot, rows in slots.items():
+                found.update(zip(rows, there.get(slot, ()), strict=False))
+        return found
+
+    def check_start(self, pairs: StepPairs, side: Side, rows: dict[int, int]) -> None:
+        """Refuse a run that began with other weights or was given other inputs: its errors are no noise.
+
+        Raises
+        ------
+        ConfigError
+            naming the first of them
+        """
+        if self._was_checked:
+            return
+        self._was_checked = True
+        for ((_, module, _), role), slots in pairs.rows_a.by_key.items():
+            for slot, found in slots.items():
+                for row in found:
+                    if row in rows and self._is_given(pairs, role, row):
+                        self._check_given(pairs, side, row, rows[row], module, slot)
+
+    @staticmethod
+    def _is_given(pairs: StepPairs, role: Role, row: int) -> bool:
+        columns = pairs.a.columns
+        if role is Role.PARAM:
+            return bool(columns["phase"][row] == Phase.INIT)
+        node = pairs.nodes.get((columns["micro"][row], columns["module"][row], columns["call"][row]))
+        return role is Role.INPUT and node is not None and node.parent is None
+
+    def _check_given(self, pairs: StepPairs, side: Side, row: int, other: int, module: int, slot: str) -> None:
+        metrics = measure_pair(pairs.a, row, side, other, free_axes=False)
+        u = max(unit_roundoff(pairs.a.dtypes[row]), unit_roundoff(side.dtypes[other]))
+        if metrics.status is Status.COMPARED and metrics.rel_l2 > _SAME_START * u:
+            kind = "begins with another" if slot.startswith(Phase.INIT.label) else "is given another"
+            raise ConfigError(
+                f"{self.option}={str(self.reader.path)!r} {kind} {slot.rpartition(':')[2]} of "
+                f"{pairs.a.reader.modules[module].path or 'the root'} (rel {metrics.rel_l2:.1e}): expected a run of A's model "
+                "with the same weights and inputs"
+            )
+
+
+def measured(a: Side, row: int, b: Side, other: int, factor: float = 1.0) -> Metrics:
+    """Compare two records of one model."""
+    return measure_pair(a, row, b, other, free_axes=False, factor=factor)

@@ -1,0 +1,52 @@
+"""Which step of B is a step of A."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from probe.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """Step ``a`` of A is step ``b`` of B, and so on from there."""
+
+    a: int = 0
+    b: int = 0
+
+    @classmethod
+    def of(cls, steps: str | tuple[int, int] | None) -> Shift:
+        """Return what ``0:1`` or ``(0, 1)`` says; None pairs steps by their numbers.
+
+        Raises
+        ------
+        ConfigError
+            it is not two numbers
+        """
+        if steps is None or isinstance(steps, str):
+            return cls.parse(steps)
+        return cls.parse(":".join(map(str, steps)) if isinstance(steps, (tuple, list)) else str(steps))
+
+    @classmethod
+    def parse(cls, text: str | None) -> Shift:
+        """Read ``0:1``: step 0 of A is step 1 of B.
+
+        Raises
+        ------
+        ConfigError
+            it is not two numbers
+        """
+        if text is None:
+            return cls()
+        found = re.fullmatch(r"\s*(-?\d+)\s*:\s*(-?\d+)\s*", text)
+        if found is None:
+            raise ConfigError(
+                f"--steps {text}: expected A:B, as in 0:1 when step 0 of A is step 1 of B (a log that counts from 1)"
+            )
+        return cls(int(found[1]), int(found[2]))
+
+    @property
+    def to_b(self) -> int:
+        """What is added to a step of A."""
+        return self.b - self.a

@@ -1,0 +1,81 @@
+"""What makes "aligned" say less than it seems: comparisons of zeros, updates that change nothing, parts that were left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from probe.comparison.result import Coverage, SlotResult
+from probe.comparison.side import kind_of
+from probe.records import OptimizerGroup, Phase, Role
+
+
+def doubts(slots: Sequence[SlotResult], roots: set[str], groups: Iterable[OptimizerGroup]) -> Iterator[str]:
+    """Yield why runs cannot be called aligned though nothing that was compared differs.
+
+    Parameters
+    ----------
+    slots
+        pairs of tensors of which the error is known
+    roots
+        paths, in A, of the modules that no other one calls
+    groups
+        of the optimizers of both sides, over all steps that were compared
+    """
+    updates = [slot for slot in slots if slot.role is Role.DELTA]
+    if updates and _are_zero(updates):
+        rates = {group.hyper.get("lr") for group in groups}
+        why = "the learning rate is 0" if rates == {0} else "the learning rate may be 0, or the gradients"
+        yield (
+            f"no parameter is changed in any step, in A or in B ({why}): what the optimizers do was not compared; record a "
+            "step that changes them"
+        )
+    returned = [
+        slot for slot in slots if (slot.phase, slot.role) == (Phase.FORWARD, Role.OUTPUT) and slot.path_a in roots
+    ]
+    if returned and _are_zero(returned):
+        yield "everything that the model returns is 0 on both sides: that tells nothing of what it computes"
+    gradients = [slot for slot in slots if slot.phase is Phase.GRADIENT]
+    if gradients and _are_zero(gradients):
+        yield "the gradients of all parameters are 0 on both sides: that tells nothing of the loss, nor of backward"
+
+
+def notes(slots: Sequence[SlotResult]) -> Iterator[str]:
+    """Yield what is to be said of a comparison whatever its verdict is."""
+    for role, what in ((Role.OUTPUT, "outputs"), (Role.PARAM, "parameters")):
+        of_role = [slot for slot in slots if slot.role is role and _is_float(slot)]
+        others = [slot for slot in of_role if slot.dtype_a != slot.dtype_b]
+        if others:
+            first = others[0]
+            yield (
+                f"{len(others)} of {len(of_role)} {what} are of another dtype, first {first.slot_a} of {first.path_a or 'the model'}: "
+                f"{first.dtype_a} in A, {first.dtype_b} in B; what the coarser one rounds is taken for noise"
+            )
+
+
+def left_out(coverage: Coverage, weights: dict[str, list[str]], min_coverage: float) -> Iterator[str]:
+    """Yield what was recorded and not compared, in a few words.
+
+    Parameters
+    ----------
+    coverage
+        how many calls were compared
+    weights
+        by side, the names of those that were not compared
+    min_coverage
+        share of a side's calls below which it is said
+    """
+    for side, names in weights.items():
+        if names:
+            yield f"{len(names)} {'weight' if len(names) == 1 else 'weights'} of {side}"
+    for side, alone in (("A", coverage.only_a), ("B", coverage.only_b)):
+        total = coverage.paired + alone
+        if coverage.paired < min_coverage * total:
+            yield f"{alone} of {total} module calls of {side}"
+
+
+def _are_zero(slots: Iterable[SlotResult]) -> bool:
+    return all(slot.metrics.norm_a == slot.metrics.norm_b == 0 for slot in slots)
+
+
+def _is_float(slot: SlotResult) -> bool:
+    return kind_of(slot.dtype_a) == kind_of(slot.dtype_b) == "float"

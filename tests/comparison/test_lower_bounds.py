@@ -1,0 +1,80 @@
+"""Errors that are known from below only: one side flattens the batch, so the two sketches cannot be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import probe
+from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy_tensor import Tensor
+from probe.comparison.result import Verdict
+from probe.records import Role
+from probe.report.text import render
+from tests.comparison.planted import Recorder, changed
+from tests.toys import MLP, replaced
+
+
+def _flat(self: Any, x: Tensor) -> Tensor:
+    return MLP.forward(self, x.reshape(-1, x.shape[-1])).reshape(*x.shape)
+
+
+def _noisy(error: float, base: type[nn.Module]) -> Callable[..., Tensor]:
+    """Return a forward whose result has an error that no statistic shows."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        y = base.forward(self, x)
+        noise = np.random.default_rng(3).standard_normal(y.shape) * (abs(y.data) < abs(y.data).max() / 2)
+        y.data += (noise * error * np.linalg.norm(y.data) / np.linalg.norm(noise)).astype(np.float32)
+        return y
+
+    return forward
+
+
+def _doubled(self: Any, x: Tensor) -> Tensor:
+    return nn.Linear.forward(self, x) * 2.0
+
+
+def _pair(run: Recorder, made: float) -> probe.Comparison:
+    """A flattens the batch of one MLP; in B its input has an error of 9e-7, and what its gate makes of it one of ``made``."""
+    flat = changed(lambda model: replaced(model, "layers.1.mlp", forward=_flat))
+
+    def disturb(model: nn.Module) -> None:
+        replaced(model, "layers.1.norm2", forward=_noisy(8e-7, nn.RMSNorm))
+        replaced(model, "layers.1.mlp.gate", forward=_noisy(made, nn.Linear))
+
+    return probe.compare(run(flat), run(changed(disturb)))
+
+
+def test_an_input_known_from_below_explains_as_much_as_what_it_was_made_from(run: Recorder) -> None:
+    result = _pair(run, 4e-6)
+    given = next(slot for slot in result["layers.1.mlp.gate"] if slot.role is Role.INPUT)
+    assert given.metrics.is_lower_bound
+    assert given.metrics.rel_l2 < 4e-7
+    assert result.verdict is Verdict.ALIGNED, result.divergences
+
+
+def test_a_larger_error_behind_it_is_still_found(run: Recorder) -> None:
+    first = _pair(run, 1e-3).first_divergence
+    assert first is not None
+    assert first.path == "layers.1.mlp.gate"
+
+
+def test_the_text_says_that_the_error_may_be_larger(run: Recorder) -> None:
+    flat = changed(lambda model: replaced(model, "layers.1.mlp", forward=_flat))
+    result = probe.compare(
+        run(flat), run(changed(lambda model: replaced(model, "layers.1.mlp.gate", forward=_doubled)))
+    )
+    assert result.first_divergence is not None
+    assert result.first_divergence.path == "layers.1.mlp.gate"
+    assert "  rel ≥5.0e-01 (up to " in render(result).plain
+
+
+def test_sketches_of_one_shape_say_how_large_an_error_is(run: Recorder) -> None:
+    result = probe.compare(run(), run(changed(lambda m: replaced(m, "norm", forward=_noisy(1e-5, nn.RMSNorm)))))
+    assert result.first_divergence is not None
+    assert not result.first_divergence.metrics.is_lower_bound
+    assert result.first_divergence.metrics.rel_l2 == pytest.approx(1e-5, rel=0.5)

@@ -1,0 +1,36 @@
+"""How many elements may differ by chance, and what a loss was rounded to."""
+
+from __future__ import annotations
+
+import pytest
+
+from probe.comparison import tolerance
+
+
+def test_integers_that_rounding_hardly_reaches_may_not_differ() -> None:
+    assert tolerance.integer_limit(1e-7, 128) < 1 / 128
+    assert tolerance.integer_limit(0.0, 10**6) == 0.0
+
+
+def test_a_few_more_integers_than_expected_may_differ() -> None:
+    expected = 20 * 6e-4 * 128  # one and a half
+    assert 4 / 128 < tolerance.integer_limit(6e-4, 128) < 8 / 128
+    assert tolerance.integer_limit(6e-4, 128) > expected / 128
+    assert tolerance.integer_limit(6e-4, 10**7) == pytest.approx(20 * 6e-4, rel=0.02)  # chance averages out
+
+
+def test_few_elements_at_a_kink_are_a_larger_share_of_few() -> None:
+    assert tolerance.kink_limit(6e-3, 512) > 0.22 > tolerance.kink_limit(6e-3, 10**6)
+    assert tolerance.kink_limit(1e-7, 4096) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("loss", "u"),
+    [(2.5, 2.0**-8), (12.375, 2.0**-8), (12.3671875, 2.0**-11), (12.367395401, 2.0**-24), (0.0, 2.0**-8)],
+)
+def test_the_precision_of_a_loss_is_seen_from_its_number(loss: float, u: float) -> None:
+    assert tolerance.precision_of(loss) == u
+
+
+def test_a_loss_that_is_not_finite_is_no_narrow_number() -> None:
+    assert tolerance.precision_of(float("nan")) == tolerance.precision_of(float("inf")) == 2.0**-24
