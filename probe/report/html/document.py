@@ -124,8 +124,8 @@ class _Document:
                  "slot_a", "slot_b", "dtype_a", "dtype_b", "shape_a", "shape_b", "why_not", "max_abs_at")  # fmt: skip
         places = [
             (slot.step, slot.micro, slot.call, self._pair(slot), word(slot.phase.label), word(slot.role.label),
-             word(slot.verdict), word(slot.metrics.status.value), int(slot.metrics.estimated), int(slot.metrics.is_lower_bound), word(slot.slot_a),
-             word(slot.slot_b), word(slot.dtype_a), word(slot.dtype_b), word(str(list(slot.shape_a))),
+             word(slot.verdict), word(slot.metrics.status.value), int(slot.metrics.estimated), int(slot.metrics.is_lower_bound),
+             word(slot.slot_a), word(slot.slot_b), word(slot.dtype_a), word(slot.dtype_b), word(str(list(slot.shape_a))),
              word(str(list(slot.shape_b))), word(slot.metrics.reason),
              word("" if slot.metrics.max_abs_at is None else str(list(slot.metrics.max_abs_at))))
             for slot in slots

@@ -138,10 +138,10 @@ export class Report {
     };
   }
 
-  /** The points of the picture, each where what it shows was made; initial weights only where some are not equal. */
+  /** The points of the picture, each where what it shows was made; initial weights only where more than rounding is wrong with them. */
   _drawn(points) {
     const known = points.filter((i) => !Number.isNaN(this.error(i))).sort((i, j) => i - j);
-    const isDull = known.every((i) => this.phaseOf(i) !== "init" || this.verdict(i) === "equal");
+    const isDull = known.every((i) => this.phaseOf(i) !== "init" || ["equal", "noise"].includes(this.verdict(i)));
     return isDull ? known.filter((i) => this.phaseOf(i) !== "init") : known;
   }
 

@@ -28,7 +28,7 @@ function levels(report, points) {
 function ticks(low, high) {
   const every = high - low > 9 ? 2 : 1;
   const powers = Array.from({ length: high - low }, (_, k) => low + 1 + k);
-  return [low + FLOOR, ...powers.filter((power) => power % every === 0)];
+  return [low + FLOOR, ...powers.filter((power) => power % every === 0 && power > low + every / 2)];
 }
 
 /** Where one phase of one micro-batch ends and the next begins. */
