@@ -77,7 +77,16 @@ def test_values_are_drawn_as_they_were_compared(made: dict[str, Any], comparison
 
 
 def test_without_values_nothing_is_drawn(tmp_path: Path) -> None:
-    assert document(compared(tmp_path))["findings"][0]["drawn"] is None
+    first = document(compared(tmp_path))["findings"][0]
+    assert first["drawn"] is None and first["not_drawn"].startswith(
+        'no values were recorded of it: record both runs with task="tensor"'
+    )
+
+
+def test_what_is_too_large_is_not_drawn(comparison: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("probe.report.html.document.LARGEST", 100)
+    first = document(comparison)["findings"][0]
+    assert (first["drawn"], first["not_drawn"]) == (None, "its 192 elements are too many to draw (up to 100)")
 
 
 def test_modules_have_their_source(made: dict[str, Any]) -> None:

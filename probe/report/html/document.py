@@ -7,6 +7,7 @@ docs/report.md describes it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -151,13 +152,15 @@ class _Document:
 
     def _finding(self, found: Divergence, is_drawn: bool) -> dict[str, object]:
         tensor = self._tensor_of(found)
+        drawn, why_not = self._drawn(self.comparison.slots[tensor]) if is_drawn and tensor >= 0 else (None, "")
         return {
             **speakable(found.as_json()),
             "headline": headline(found),
             "error": number(found.error),
             "row": self._row_of(found),
             "tensor": tensor,
-            "drawn": self._drawn(self.comparison.slots[tensor]) if is_drawn and tensor >= 0 else None,
+            "drawn": drawn,
+            "not_drawn": why_not,
         }
 
     def _tensor_of(self, found: Divergence) -> int:
@@ -176,17 +179,19 @@ class _Document:
                 return index
         return 0
 
-    def _drawn(self, slot: SlotResult) -> dict[str, object] | None:
-        """Return the picture of two tensors, where their values were recorded and are not too many."""
-        pairs = self.steps[slot.step]
-        count = 1
-        for size in slot.shape_a:
-            count *= size
-        if not 1 < count <= LARGEST:
-            return None
+    def _drawn(self, slot: SlotResult) -> tuple[dict[str, object] | None, str]:
+        """Return the picture of two tensors, or why there is none."""
+        pairs, count = self.steps[slot.step], math.prod(slot.shape_a)
+        if not (pairs.a.has_values(slot.row_a) and pairs.b.has_values(slot.row_b)):
+            return (
+                None,
+                'no values were recorded of it: record both runs with task="tensor" to see where the error lies',
+            )
+        if count > LARGEST:
+            return None, f"its {count:,} elements are too many to draw (up to {LARGEST:,})"
         free = pairs.has_free_axes(slot.role, self._pair(slot))
-        values = values_of_pair(pairs.a, slot.row_a, pairs.b, slot.row_b, free_axes=free)
-        return None if values is None else drawn(*values)
+        values = values_of_pair(pairs.a, slot.row_a, pairs.b, slot.row_b, free_axes=free) if count else None
+        return (None, "the two have no common shape") if values is None else (drawn(*values), "")
 
     # What has no partner
 

@@ -15,8 +15,8 @@ LONGEST_PROFILE = 128
 MOST_AXES = 4
 """of more, only the first ones are drawn"""
 WORST = 10
-LARGEST = 1 << 25
-"""elements of the largest tensor that is looked at"""
+LARGEST = 1 << 23
+"""elements of the largest tensor that is drawn: half a gigabyte of memory"""
 _SHADES = 255
 
 

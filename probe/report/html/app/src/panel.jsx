@@ -107,7 +107,7 @@ function Tensor({ report, i, isOpen, onToggle, several }) {
           {why && <p class="state">{shown(why)}</p>}
           <Metrics report={report} i={i} />
           <Statistics report={report} i={i} />
-          {drawn ? <Drawn drawn={drawn} /> : finding !== undefined && <p class="dim">No values were recorded of it: record both runs with task="tensor" to see where the error lies.</p>}
+          {drawn ? <Drawn drawn={drawn} /> : report.findings[finding]?.not_drawn && <p class="dim">Not drawn: {report.findings[finding].not_drawn}.</p>}
         </div>
       )}
     </li>
