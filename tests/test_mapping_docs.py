@@ -12,6 +12,7 @@ import yaml
 
 from probe.errors import MappingError
 from probe.mapping import library, library_folder, load_mapping, parse_mapping
+from probe.mapping.judging import Tolerance
 from probe.matching import Known, Matching, match
 from probe.tree import Tree
 from tests.trees import DATA, tree
@@ -157,6 +158,11 @@ def test_what_is_left_out() -> None:
     assert pairs == {"up": "up"} and (found.only_a, found.only_b) == ((), ())
 
 
+def test_tolerances_for_single_modules() -> None:
+    (rule,) = parse_mapping(BLOCKS["rules"], "m").judging
+    assert (rule.path, rule.tolerance) == ("model.layers.*.mlp", Tolerance(rtol=1e-3))
+
+
 def test_every_example_is_tried_and_allowed_by_the_schema() -> None:
     assert set(BLOCKS) == {
         "basics",
@@ -171,6 +177,7 @@ def test_every_example_is_tried_and_allowed_by_the_schema() -> None:
         "rotary",
         "optional",
         "ignore",
+        "rules",
     }
     for text in BLOCKS.values():
         assert not wrong(yaml.safe_load(text))
@@ -243,6 +250,7 @@ def test_mappings_are_what_the_schema_says(file: Path) -> None:
         "A: {b: {to: [c, d], split: {groups: 0}}}", "A: {b: {to: [c, d], split: {axis: in}}}",
         "A: {params: {b: {to: [c, d], split: {axis: up}}}}", "A: {b: {to: c, transpose: 1}}", "A: {b: {to: c, permute: []}}",
         "A: {b: {from: c}}", "A: {b: {to: c, rotary: {heads: 2}}}", "A: {b: {to: c, rotary: {heads: 2, here: up}}}", "A: {'b{i}': 'c.{i-1}'}", "A: {'b{i}': 'c.{0*i}'}", "A: {b: {from: [c]}}", "A: {b: {to: c, permute: [0, 0]}}", "A: {params: {b: null}}", "ignore: a", "ignore: [[a]]", "A: b",
+        "rules: [{rtol: 1}]", "rules: [{path: a, rtool: 1}]", "rules: [{path: a, rtol: 1, metric: l1}]",
     ],
 )  # fmt: skip
 def test_what_the_schema_refuses_probe_refuses(text: str) -> None:

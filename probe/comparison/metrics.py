@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from probe.comparison.estimates import compare_sketches, same_layout
 from probe.comparison.side import OVERFLOW, PLAIN, Metrics, Side, Status, Taken, kind_of, squeezed
-from probe.comparison.values import compare_values
+from probe.comparison.values import compare_values, largest_share
 
 _MASKING = -1e3
 """what an additive mask puts on a score is at most this"""
@@ -50,6 +50,14 @@ def measure_pair(a: Side, i: int, b: Side, j: int, *, free_axes: bool = True, fa
     if can_be_read and (sorted(squeezed(shape_a)) == sorted(squeezed(shape_b)) or are_merged(shape_a, shape_b)):
         return compare_values(a, i, b, j, free_axes=free_axes, turned=turned, taken=taken)
     return compare_sketches(a, i, b, j, free_axes=free_axes, turned=turned, taken=taken)
+
+
+def worst_share(
+    a: Side, i: int, b: Side, j: int, *, free_axes: bool, factor: float, atol: float, rtol: float
+) -> float:  # fmt: skip
+    """Return the largest |a − b| / (atol + rtol·|a|) over the stored values of record i of A and record j of B."""
+    turned = _turned(a.shapes[i], a.axes(i), b.shapes[j], b.axes(j))
+    return largest_share(a, i, b, j, free_axes=free_axes, turned=turned, factor=factor, atol=atol, rtol=rtol)
 
 
 def _turned(
@@ -111,4 +119,4 @@ def _compare_masks(
     return replace(found, status=known, norm_a=math.sqrt(counts[0]), norm_b=math.sqrt(counts[1]), reason=reason)
 
 
-__all__ = ["OVERFLOW", "Metrics", "Side", "Status", "are_merged", "kind_of", "measure_pair", "squeezed"]
+__all__ = ["OVERFLOW", "Metrics", "Side", "Status", "are_merged", "kind_of", "measure_pair", "squeezed", "worst_share"]

@@ -269,7 +269,7 @@ class UpdateJudge:
             given = Level()
             given.add(error, 0.0)
             held = self.walk.noise.held(event, metrics.rel_l2, tolerance.STATE, self.walk.u(event), given)
-            held = replace(held, limit=held.limit * self._cancelled(event, parameter) + self._rounding)
+            held = held.widened(held.limit * self._cancelled(event, parameter) + self._rounding)
             limit = held.limit
             wrong = metrics.is_known and error <= tolerance.UPDATE_ERROR_LIMIT and held.is_wrong
             self.state.optimizer[event.pair, event.slot_a] = metrics.rel_l2 if metrics.is_known else 1.0
@@ -411,6 +411,7 @@ class UpdateJudge:
     def _remember_parameters(self) -> None:
         """Keep the errors of the updated parameters: the next step begins with them."""
         pooled: dict[int, list[tuple[float, float, float]]] = {}
+        excess: dict[int, float] = {}
         for event in self._two_sided_parameters():
             metrics = event.metrics
             assert metrics is not None
@@ -419,7 +420,10 @@ class UpdateJudge:
                 error = max(metrics.rel_l2 * norm, self._unseen_error(event))
                 for owner in self.walk.owners.get((event.pair, event.slot_a), [event.pair]):
                     pooled.setdefault(owner, []).append((error, norm, self.walk.u(event)))
+                    excess[owner] = max(excess.get(owner, 0.0), self.walk.noise.excess(event, metrics.rel_l2))
         self.walk.pool(pooled, tolerance.UPDATED_GAIN)
+        for owner in pooled.keys() - {owner for owner, found in excess.items() if found}:
+            self.state.parameters[owner].excess = 0.0
         self.state.drifted = drifted(self.pairs, self.state)
 
     def _unseen_error(self, event: Event) -> float:

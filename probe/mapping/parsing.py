@@ -9,6 +9,7 @@ from typing import TypeVar
 import yaml
 
 from probe.errors import MappingError
+from probe.mapping.judging import RULES, JudgingRule, parse_rules
 from probe.mapping.nearest import did_you_mean
 from probe.mapping.patterns import (
     ANY,
@@ -56,13 +57,16 @@ class _Parser:
     def mapping(self, root: yaml.Node) -> LayerMapping:
         sections: list[Section] = []
         ignored: list[Ignored] = []
+        judging: tuple[JudgingRule, ...] = ()
         for written, node in self.source.entries(root, "sections named by a module class"):
             key, is_optional = _optional(written)
             if key.value == IGNORE and isinstance(node, yaml.SequenceNode):
                 ignored += map(self._ignored, node.value)
+            elif key.value == RULES and isinstance(node, yaml.SequenceNode):
+                judging = parse_rules(self.source, node)
             else:
                 sections.append(self._section(key, node, is_optional))
-        return LayerMapping(tuple(sections), tuple(ignored), self.source.name)
+        return LayerMapping(tuple(sections), tuple(ignored), self.source.name, judging)
 
     def _section(self, key: yaml.Node, node: yaml.Node, is_optional: bool) -> Section:
         name = key.value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from probe.mapping.judging import JudgingRule
 from probe.mapping.patterns import Names, PathPattern
 
 TOP = "TopLayer"
@@ -157,6 +158,8 @@ class LayerMapping:
     sections: tuple[Section, ...] = ()
     ignored: tuple[Ignored, ...] = ()
     name: str = ""
+    judging: tuple[JudgingRule, ...] = ()
+    """tolerances for some modules; matching does not look at them"""
 
     @property
     def rules(self) -> tuple[Rule, ...]:
