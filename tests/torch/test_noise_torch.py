@@ -97,12 +97,12 @@ OTHERS = [("", "", {"attention": "eager"}), ("", "float32 attention", {}), ("spl
 
 @pytest.mark.parametrize("other", range(len(OTHERS)))
 def test_other_ways_to_compute_the_same_are_no_divergence(recorded: Recorded, other: int) -> None:
-    """24 layers in bfloat16, by the built-in model, by each way to compute it that is not B's, by all, by the reference."""
+    """24 layers in bfloat16, by the built-in model, by one other way, by all, by the reference; the benchmark has all of them."""
     change, around, options = OTHERS[other]
     deep = {"layers": 24}
     a, b = recorded("qwen2", "statistics", **deep), recorded("qwen2", "statistics", change, around, **deep, **options)
     further = [recorded("qwen2", "statistics", c, w, **deep, **o) for k, (c, w, o) in enumerate(OTHERS) if k != other]
-    rungs: list[dict[str, Any]] = [{}, *({"noise": each} for each in further), {"noise": further}]
+    rungs: list[dict[str, Any]] = [{}, {"noise": further[0]}, {"noise": further}]
     rungs.append({"reference": recorded("qwen2", "statistics", dtype=torch.float32, **deep)})
     for rung in rungs:
         found = probe.compare(a, b, **rung)
