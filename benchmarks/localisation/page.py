@@ -29,10 +29,16 @@ def read_answers(path: Path) -> list[Answer]:
     return [Answer(x["pair"], x["mode"], x["grade"], x["expected"], x["said"]) for x in found]
 
 
-def page(answers: list[Answer], rungs: dict[str, list[Answer]], drawn: list[Answer], peers: list[PeerAnswer]) -> str:
-    """Return the page."""
+def page(
+    answers: list[Answer],
+    rungs: dict[str, list[Answer]],
+    drawn: list[Answer],
+    peers: list[PeerAnswer],
+    notes: tuple[str, ...] = (),
+) -> str:
+    """Return the page; ``notes`` say what was run."""
     modes = [mode for mode in ("tensor", "statistics") if any(answer.mode == mode for answer in answers)]
-    lines = [INTRODUCTION.read_text(encoding="utf-8").rstrip(), ""]
+    lines = [INTRODUCTION.read_text(encoding="utf-8").rstrip(), "", *(f"{note}\n" for note in notes)]
     for mode in modes:
         lines += [f"## From {mode} dumps", "", *_table(header(), rows(answers, mode)), ""]
     lines += [f"* {summary(answers, mode)}" for mode in modes] + [""]
@@ -92,6 +98,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--reference", type=_FILE, multiple=True, help="Answers of --rung reference.")
 @click.option("--random", "drawn", type=_FILE, multiple=True, help="Answers about drawn pairs; may be repeated.")
 @click.option("--peers", type=_FILE, multiple=True, help="What mindstudio or padiff wrote; may be repeated.")
+@click.option("--note", "notes", multiple=True, help="What was run, in a sentence; may be repeated.")
 @click.option("-o", "--output", type=_FILE, required=True)
 def main(
     full: tuple[Path, ...],
@@ -99,12 +106,13 @@ def main(
     reference: tuple[Path, ...],
     drawn: tuple[Path, ...],
     peers: tuple[Path, ...],
+    notes: tuple[str, ...],
     output: Path,
 ) -> None:
     """Write the page from the answers of complete runs."""
     rungs = {name: _all(files) for name, files in (("noise", noise), ("reference", reference)) if files}
     said = [PeerAnswer(**x) for path in peers for x in json.loads(path.read_text(encoding="utf-8"))]
-    output.write_text(page(_all(full), rungs, _all(drawn), said), encoding="utf-8")
+    output.write_text(page(_all(full), rungs, _all(drawn), said, notes), encoding="utf-8")
 
 
 def _all(files: tuple[Path, ...]) -> list[Answer]:
