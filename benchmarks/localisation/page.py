@@ -18,6 +18,9 @@ WHY = {
     "qwen2/autocast/smoothing/0.1": "the loss differs by less than its logits, its gradient by 14 times their error",
     "bert/bf16/smoothing/0.2": "the loss differs by less than its logits",
     "bert/bf16/decay/weight/10": "bf16 rounds the whole decay away in the first step; the settings are named",
+    "gemma2/fp32/eps/pre_feedforward_layernorm/0.0001": "held out: not looked into yet",
+    "mixer/fp32/detached/0": "held out: its input is transposed on the way, which hides whose gradient it is",
+    "opt/autocast/last_micro/micros2": "held out: ReLU's flips excuse too much of what comes behind them in 16 bits",
     "unet/fp32/eps/norm2/1.3e-05": "just under 16 roundings, and all numbers on the way agree to the bit",
 }
 """why the built-in model misses what it misses"""
@@ -67,8 +70,9 @@ def _about_rungs(rungs: dict[str, list[Answer]]) -> list[str]:
 
 def _about_peers(peers: list[PeerAnswer], answers: list[Answer]) -> list[str]:
     lines = []
-    for names in dict.fromkeys(frozenset(x.pair for x in peers if x.tool == tool) for tool in _tools(peers)):
-        some = [x for x in peers if x.pair in names]
+    sets = {tool: frozenset(x.pair for x in peers if x.tool == tool) for tool in _tools(peers)}
+    for names in dict.fromkeys(sets.values()):
+        some = [x for x in peers if sets[x.tool] == names]
         same = [
             PeerAnswer(f"probe, {x.mode}", x.pair, PAIRS[x.pair].truth is not None, x.grade, x.expected, x.said)
             for x in answers
