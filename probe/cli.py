@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
+import webbrowser
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,14 @@ from probe.layouts import FRAMEWORKS
 from probe.map_commands import map_group
 from probe.mapping.judging import METRICS
 from probe.report import inspect, table, text
+from probe.report.html import as_html
 from probe.report.weights import conversion_table
 from probe.store.tree import write_tree
 
 _EXIT = {Verdict.ALIGNED: 0, Verdict.DIVERGED: 1, Verdict.UNDECIDED: 2}
 _TROUBLE = 2
 _TABLE_WIDTH = 200
-_FORMATS = {".json": "json", ".csv": "csv", ".txt": "text"}
+_FORMATS = {".json": "json", ".csv": "csv", ".html": "html", ".txt": "text"}
 
 
 class _Group(click.Group):
@@ -91,9 +94,11 @@ def main() -> None:
 )
 @click.option("--preset", metavar="NAME", help=f"An acceptance table: {', '.join(PRESETS)}.")
 @click.option(
-    "--format", "style", type=click.Choice(["text", "json", "csv"]), help="Default: text, or by the name of -o."
+    "--format", "style", type=click.Choice(["text", "json", "csv", "html"]), help="Default: text, or by the name of -o."
 )
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the report to a file (.txt, .json, .csv).")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False), help="Write the report to a file (.html, .txt, .json, .csv)."
+)
 @click.option("--top", default=5, show_default=True, help="How many further divergences to list.")
 @click.option("--min-coverage", default=MIN_COVERAGE, show_default=True, type=click.FloatRange(0, 1),
               help="Below this share of paired module calls nothing is called aligned.")  # fmt: skip
@@ -112,25 +117,36 @@ def compare_command(
                  probe compare a.h5 b.h5 --preset p-forward
     """
     style = style or _style_of(output)
-    options: dict[str, Any] = {"direction": map_direction, "strict": strict, "min_coverage": min_coverage,
-                               "min_confidence": min_confidence, **chosen}  # fmt: skip
-    if sys.stderr.isatty():
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task("comparing", total=None)
-            options["progress"] = lambda done, total: progress.update(task, completed=done, total=total)
-            result = compare(a, b, mapping, **options)
-    else:  # rich would end its progress by an empty line
-        result = compare(a, b, mapping, **options)
+    result = _compared(a, b, mapping, direction=map_direction, strict=strict, min_coverage=min_coverage,
+                       min_confidence=min_confidence, **chosen)  # fmt: skip
     if output is None:
         _show(result, style, top)
     else:
-        try:
-            Path(output).write_text(_rendered(result, style, top), encoding="utf-8")
-        except OSError as error:
-            raise _Failure(f"cannot write {output}: {error.strerror}") from error
-        but = f" but for {', '.join(result.left_out)}" if result.left_out and result.verdict is Verdict.ALIGNED else ""
-        click.echo(f"{result.verdict.value}{but}; the report is in {text.harmless(output)}", err=True)
+        _write(output, _rendered(result, style, top))
+        _say_where(result, output)
     sys.exit(_EXIT[result.verdict])
+
+
+def _compared(a: str, b: str, mapping: str | None, **options: Any) -> Comparison:
+    """Compare two recordings, with progress on a terminal."""
+    if not sys.stderr.isatty():  # rich would end its progress by an empty line
+        return compare(a, b, mapping, **options)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("comparing", total=None)
+        options["progress"] = lambda done, total: progress.update(task, completed=done, total=total)
+        return compare(a, b, mapping, **options)
+
+
+def _write(output: str, report: str) -> None:
+    try:
+        Path(output).write_text(report, encoding="utf-8")
+    except OSError as error:
+        raise _Failure(f"cannot write {output}: {error.strerror}") from error
+
+
+def _say_where(result: Comparison, output: str) -> None:
+    but = f" but for {', '.join(result.left_out)}" if result.left_out and result.verdict is Verdict.ALIGNED else ""
+    click.echo(f"{result.verdict.value}{but}; the report is in {text.harmless(output)}", err=True)
 
 
 def _style_of(output: str | None) -> str:
@@ -152,7 +168,29 @@ def _show(result: Comparison, style: str, top: int) -> None:
 def _rendered(result: Comparison, style: str, top: int) -> str:
     if style == "json":
         return text.harmless_json(json.dumps(result.as_json(), indent=2, ensure_ascii=False)) + "\n"
+    if style == "html":
+        return as_html(result)
     return table.as_csv(result) if style == "csv" else text.render(result, top).plain + "\n"
+
+
+@main.command("view")
+@click.argument("a", type=click.Path())
+@click.argument("b", type=click.Path())
+@click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Where to keep the page; default: a new folder.")
+def view_command(a: str, b: str, mapping: str | None, output: str | None) -> None:
+    """Compare two recordings and look at the HTML report in the browser.
+
+    \b
+    Example: probe view a.h5 b.h5 -lm megatron-core/qwen2
+    """
+    result = _compared(a, b, mapping)
+    place = output or str(Path(tempfile.mkdtemp(prefix="probe-")) / "report.html")
+    _write(place, as_html(result))
+    _say_where(result, place)
+    if not webbrowser.open(Path(place).resolve().as_uri()):
+        click.echo("no browser could be started here: open that file in one", err=True)
+    sys.exit(_EXIT[result.verdict])
 
 
 @main.command()

@@ -122,7 +122,7 @@ def fused(groups: list[int], known: list[bool]) -> tuple[Found, list[str]]:
     found = Found(a, b)
     for n, (count, is_known) in enumerate(zip(groups, known, strict=True)):
         parts = tuple(a.tree.by_path[f"layers.{n}.{name}"] for name in "qk")
-        found.bundles.append(Bundle("A", b.tree.by_path[f"layers.{n}.qk"], parts, count, is_known))
+        found.bundles.append(Bundle("A", b.tree.by_path[f"layers.{n}.qk"], parts, count, is_known=is_known))
     return found, agree_on_groups(found)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from probe.comparison import vacuous
-from probe.comparison.bundles import join_parts
 from probe.comparison.events import ONE_SIDED, StepPairs
 from probe.comparison.flip import Flip, flip_of
 from probe.comparison.flow import passes
@@ -17,13 +16,13 @@ from probe.comparison.given import GivenTally, differing_batches
 from probe.comparison.guards import Guards
 from probe.comparison.guesses import MIN_CONFIDENCE, Guesses, other_calls, with_guesses
 from probe.comparison.hints import with_hints
-from probe.comparison.inside import give_their_inputs
 from probe.comparison.known_differences import KnownDifferences
 from probe.comparison.ladder import NoiseOptions, ladder
 from probe.comparison.ledger import State
 from probe.comparison.metrics import Metrics, Side, Status
 from probe.comparison.noise import Noise
 from probe.comparison.one_to_many import completed
+from probe.comparison.paired_step import paired_step
 from probe.comparison.result import (
     SCHEMA,
     Coverage,
@@ -36,7 +35,6 @@ from probe.comparison.result import (
     cause_order,
     independent,
 )  # fmt: skip
-from probe.comparison.side import begins
 from probe.comparison.steps import Shift
 from probe.comparison.tally import Tally
 from probe.comparison.updates import UpdateJudge
@@ -80,6 +78,8 @@ class Comparison:
     """the smallest change of tolerance that changes the verdict"""
     left_out: tuple[str, ...] = ()
     """what was recorded and not compared, in a few words: the verdict says nothing of it"""
+    steps: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+    """those of A that were compared, each with the step of B that it is"""
 
     @property
     def first_divergence(self) -> Divergence | None:
@@ -216,6 +216,7 @@ class _Run:
         self.tree_a, self.tree_b = Tree(a.modules), Tree(b.modules)
         self.known = KnownDifferences(a, b)
         self.given = GivenTally()
+        self.steps: list[tuple[int, int]] = []
         self.warnings: list[str] = []
         self.findings: list[Divergence] = []
         self.doubts: list[str] = []
@@ -256,14 +257,8 @@ class _Run:
         return self._answer(matching, min_coverage)
 
     def _pairs(self, step: int, matching: Matching) -> StepPairs:
-        step_b = step + self.shift.to_b
-        begins_a, begins_b = begins(self.a, step), begins(self.b, step_b)
-        a = Side(self.a, step, matching.views_a, continues=begins_b and not begins_a)
-        b = Side(self.b, step_b, matching.views_b, continues=begins_a and not begins_b)
-        for side, name in ((a, "A"), (b, "B")):
-            give_their_inputs(side, name, matching)
-            join_parts(side, name, matching)
-        return StepPairs(a, b, matching)
+        self.steps.append((step, step + self.shift.to_b))
+        return paired_step(self.a, self.b, *self.steps[-1], matching)
 
     def _guard(self) -> list[int]:
         """Look for what makes a comparison worthless; return the steps that both have."""
@@ -391,7 +386,7 @@ class _Run:
             verdict, tuple(self.findings), coverage, tuple(dict.fromkeys(self.warnings)), self.noise.name, tuple(tally.slots),
             matching, str(self.a.path), str(self.b.path), tuple(tally.loose_a), tuple(tally.loose_b),
             self.given.inputs, tuple(dict.fromkeys(self.doubts)), flip_of(verdict, self.findings, tally.slots),
-            tuple(vacuous.left_out(coverage, tally.weights_left, min_coverage)),
+            tuple(vacuous.left_out(coverage, tally.weights_left, min_coverage)), tuple(self.steps),
         )  # fmt: skip
 
 

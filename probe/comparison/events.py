@@ -363,18 +363,20 @@ class StepPairs:
 
     def measured_from(self, side: Side, row: int, event: Event) -> Metrics:
         """Compare what another recording has in the place of A's tensor with B's."""
-        free = event.role not in PARAMETER_ROLES and self._may_differ_in_layout(event.pair)
+        free = self.has_free_axes(event.role, event.pair)
         return measure_pair(side, row, self.b, event.row_b, free_axes=free, factor=event.factor)
 
     def worst_share(self, event: Event, atol: float, rtol: float) -> float:
         """Return the largest |a − b| / (atol + rtol·|a|) over the elements of an event whose values are stored."""
-        free = event.role not in PARAMETER_ROLES and self._may_differ_in_layout(event.pair)
+        free = self.has_free_axes(event.role, event.pair)
         return worst_share(
             self.a, event.row_a, self.b, event.row_b, free_axes=free, factor=event.factor, atol=atol, rtol=rtol
         )
 
-    def _may_differ_in_layout(self, pair: int) -> bool:
+    def has_free_axes(self, role: Role, pair: int) -> bool:
         """Tell whether axes may stand in another order: not where both sides run the same class under the same name."""
+        if role in PARAMETER_ROLES:
+            return False
         modules = self.matching.pairs[pair]
         a, b = self.a.reader.modules[modules.a], self.b.reader.modules[modules.b]
         return modules.reason is Reason.MAPPED or a.class_name != b.class_name

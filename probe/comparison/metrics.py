@@ -10,9 +10,11 @@ import math
 import operator
 from dataclasses import replace
 
+import numpy as np
+
 from probe.comparison.estimates import compare_sketches, same_layout
 from probe.comparison.side import OVERFLOW, PLAIN, Metrics, Side, Status, Taken, kind_of, squeezed
-from probe.comparison.values import compare_values, largest_share
+from probe.comparison.values import aligned_values, compare_values, largest_share
 
 _MASKING = -1e3
 """what an additive mask puts on a score is at most this"""
@@ -58,6 +60,16 @@ def worst_share(
     """Return the largest |a − b| / (atol + rtol·|a|) over the stored values of record i of A and record j of B."""
     turned = _turned(a.shapes[i], a.axes(i), b.shapes[j], b.axes(j))
     return largest_share(a, i, b, j, free_axes=free_axes, turned=turned, factor=factor, atol=atol, rtol=rtol)
+
+
+def values_of_pair(a: Side, i: int, b: Side, j: int, *, free_axes: bool = True) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the values of both records as `measure_pair` holds them against each other; None where they are not stored."""
+    shape_a, shape_b = a.shapes[i], b.shapes[j]
+    fits = sorted(squeezed(shape_a)) == sorted(squeezed(shape_b)) or are_merged(shape_a, shape_b)
+    if not fits or not (a.has_values(i) and b.has_values(j)):
+        return None
+    turned = _turned(shape_a, a.axes(i), shape_b, b.axes(j))
+    return aligned_values(a, i, b, j, free_axes=free_axes, turned=turned)
 
 
 def _turned(
@@ -119,4 +131,15 @@ def _compare_masks(
     return replace(found, status=known, norm_a=math.sqrt(counts[0]), norm_b=math.sqrt(counts[1]), reason=reason)
 
 
-__all__ = ["OVERFLOW", "Metrics", "Side", "Status", "are_merged", "kind_of", "measure_pair", "squeezed", "worst_share"]
+__all__ = [
+    "OVERFLOW",
+    "Metrics",
+    "Side",
+    "Status",
+    "are_merged",
+    "kind_of",
+    "measure_pair",
+    "squeezed",
+    "values_of_pair",
+    "worst_share",
+]

@@ -49,6 +49,20 @@ def compare_values(
     return found
 
 
+def aligned_values(
+    a: Side, i: int, b: Side, j: int, *, free_axes: bool, turned: tuple[int, ...] | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the stored values of record i of A, and those of record j of B in the order of axes in which they are compared."""
+    orders = [turned] if turned is not None else _orders(a.shapes[i], b.shapes[j], free_axes)
+    integer = kind_of(a.dtypes[i]) == "integer"
+    sums = {order: _summed(a, i, b, j, order, integer, PLAIN) for order in orders}
+    best = min(orders, key=lambda order: (sums[order].squared, sums[order].differing))
+    x, y = a.values(i), b.values(j)
+    if best is not None:
+        y = y.reshape(squeezed(y.shape)).transpose(best)
+    return as_real(x), as_real(y.reshape(x.shape))
+
+
 def _read(a: Side, i: int, b: Side, j: int, free_axes: bool, turned: tuple[int, ...] | None, taken: Taken) -> Metrics:
     shape_a, shape_b = a.shapes[i], b.shapes[j]
     integer = kind_of(a.dtypes[i]) == "integer"

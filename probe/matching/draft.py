@@ -58,13 +58,18 @@ def draft(matching: Matching, a: Known, b: Known, names: tuple[str, str] = ("A",
     return text
 
 
+def is_written_from_a(matching: Matching) -> bool:
+    """Tell whether the keys of a draft are modules of A: several for one can only be said from the side that has the one."""
+    sides = Counter(bundle.side for bundle in (*matching.bundles, *matching.weight_bundles))
+    return sides["A"] <= sides["B"]
+
+
 class _Draft:
     """The file under way; the source is the side that has what is several on the other."""
 
     def __init__(self, matching: Matching, a: Known, b: Known) -> None:
         self.matching = matching
-        sides = Counter(bundle.side for bundle in (*matching.bundles, *matching.weight_bundles))
-        self.forwards = sides["A"] <= sides["B"]
+        self.forwards = is_written_from_a(matching)
         self.source, self.target = (a, b) if self.forwards else (b, a)
         self.here, self.there = self.source.tree, self.target.tree
         parts_side = "B" if self.forwards else "A"

@@ -103,7 +103,7 @@ def _first(out: Text, comparison: Comparison, first: Divergence) -> None:
         out.append("  → {}\n".format("\n    ".join(lines)), style="bold")
     inherited = sum(slot.verdict == "inherited" for slot in comparison.slots)
     out.append(f"  confidence {first.confidence:.2f}; {inherited} later tensors inherit the error\n")
-    out.append(f"  {_stands(comparison)}\n\n" if comparison.flip is not None else "\n")
+    out.append(f"  {stands(comparison)}\n\n" if comparison.flip is not None else "\n")
 
 
 def _places(out: Text, divergence: Divergence) -> None:
@@ -195,7 +195,7 @@ def _aligned(out: Text, comparison: Comparison) -> None:
     out.append("\n")
 
 
-def _stands(comparison: Comparison) -> str:
+def stands(comparison: Comparison) -> str:
     """Say how much wider all limits could be."""
     flip = comparison.flip
     assert flip is not None

@@ -258,3 +258,9 @@ def test_an_optimizer_of_ones_own_is_read_from_its_numbers(name: str, tmp_path: 
 def test_clean_runs_with_an_optimizer_of_ones_own(tmp_path: Path) -> None:
     found = compared(tmp_path, replace(QWEN2, steps=3), a=own(), b=own(), **EAGER)
     assert found.verdict is Verdict.ALIGNED, found.first_divergence
+
+
+def test_updates_that_are_rounded_in_16_bits_are_no_other_learning_rate(tmp_path: Path) -> None:
+    setup = Setup("vit", dtype="fp16", optimizer="sgd")
+    found = compared(tmp_path, setup, Planted("heads", "vit.layers.1.attention.o_proj"), **EAGER)
+    assert places(found) == [("forward", "vit.layers.1.attention.o_proj")]

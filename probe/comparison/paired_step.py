@@ -1,0 +1,21 @@
+"""One step of two recordings, paired: what the comparison walks, and what a report reads again."""
+
+from __future__ import annotations
+
+from probe.comparison.bundles import join_parts
+from probe.comparison.events import StepPairs
+from probe.comparison.inside import give_their_inputs
+from probe.comparison.side import Side, begins
+from probe.matching import Matching
+from probe.store.reader import Reader
+
+
+def paired_step(a: Reader, b: Reader, step_a: int, step_b: int, matching: Matching) -> StepPairs:
+    """Return a step's calls and records in pairs; rows have the same numbers however often it is read."""
+    begins_a, begins_b = begins(a, step_a), begins(b, step_b)
+    side_a = Side(a, step_a, matching.views_a, continues=begins_b and not begins_a)
+    side_b = Side(b, step_b, matching.views_b, continues=begins_a and not begins_b)
+    for side, name in ((side_a, "A"), (side_b, "B")):
+        give_their_inputs(side, name, matching)
+        join_parts(side, name, matching)
+    return StepPairs(side_a, side_b, matching)

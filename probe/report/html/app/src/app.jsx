@@ -1,0 +1,121 @@
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { Curves } from "./curves.jsx";
+import { Matching } from "./matching.jsx";
+import { Panel } from "./panel.jsx";
+import { Picture } from "./picture.jsx";
+import { Rest } from "./rest.jsx";
+import { TreeView } from "./tree.jsx";
+import { Verdict } from "./verdict.jsx";
+import { base, shown } from "./text.js";
+
+function firstChoice(report) {
+  const first = report.findings[0];
+  const ref = first && (first.a[0] ?? first.b[0]);
+  const step = ref && report.steps.includes(ref.step) ? ref.step : report.steps[0] ?? 0;
+  const micros = report.micros(step);
+  return { step, micro: micros.length > 1 ? (ref && micros.includes(ref.micro) ? ref.micro : micros[0]) : null };
+}
+
+/** Steps and micro-batches to choose from; one alone is only named. */
+function Choice({ report, choice, onChoice }) {
+  const micros = report.micros(choice.step);
+  const named = (micro) => (micro < 0 ? `evaluation ${-micro - 1}` : `micro ${micro}`);
+  const choose = (step, micro) => onChoice({ step, micro });
+  return (
+    <span class="choice">
+      {report.steps.length > 1 ? (
+        <select aria-label="Step" value={choice.step} onChange={(event) => {
+          const step = Number(event.currentTarget.value);
+          const of = report.micros(step);
+          choose(step, of.length > 1 ? of[0] : null);
+        }}>
+          {report.steps.map((step) => <option value={step}>step {step}</option>)}
+        </select>
+      ) : <span>step {choice.step}</span>}
+      {micros.length > 1 && (
+        <select aria-label="Micro-batch" value={choice.micro ?? "all"} onChange={(event) => {
+          const chosen = event.currentTarget.value;
+          choose(choice.step, chosen === "all" ? null : Number(chosen));
+        }}>
+          <option value="all">all micro-batches</option>
+          {micros.map((micro) => <option value={micro}>{named(micro)}</option>)}
+        </select>
+      )}
+    </span>
+  );
+}
+
+function Theme() {
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const [theme, setTheme] = useState(dark ? "dark" : "light");
+  useEffect(() => {
+    document.documentElement.dataset.theme = theme;
+  }, [theme]);
+  const other = theme === "dark" ? "light" : "dark";
+  return <button class="quiet" onClick={() => setTheme(other)}>{other === "dark" ? "Dark" : "Light"}</button>;
+}
+
+export function App({ report }) {
+  const [choice, setChoice] = useState(() => firstChoice(report));
+  const [selected, setSelected] = useState({ row: report.findings[0]?.row ?? 0, tensor: report.findings[0]?.tensor ?? -1 });
+  const [kind, setKind] = useState("introduced");
+  const [picked, setPicked] = useState({ a: -1, b: -1 });
+  const [collected, setCollected] = useState([]);
+  const view = useMemo(() => report.view(choice), [report, choice]);
+  const tree = useRef(null);
+
+  const select = (row, tensor = -1, reveal = true) => {
+    setSelected({ row, tensor });
+    if (reveal) tree.current?.reveal(row);
+  };
+  const jump = (forwards) => {
+    const stops = view.jumps[kind];
+    if (!stops.length) return;
+    const at = stops.indexOf(selected.row);
+    const near = forwards ? (at + 1) % stops.length : (at - 1 + stops.length) % stops.length;
+    select(stops[at < 0 && !forwards ? stops.length - 1 : near]);
+    tree.current?.focus();
+  };
+  const pick = (side, row) => setPicked({ ...picked, [side]: picked[side] === row ? -1 : row });
+  const keys = useRef(null);
+  keys.current = (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || /^(input|select|textarea)$/i.test(event.target.tagName)) return;
+    if (event.key === "n") jump(true);
+    else if (event.key === "p") jump(false);
+    else if (event.key === "/") {
+      event.preventDefault();
+      document.getElementById("search").focus();
+    }
+  };
+  useEffect(() => {
+    const heard = (event) => keys.current(event);
+    document.addEventListener("keydown", heard);
+    return () => document.removeEventListener("keydown", heard);
+  }, []);
+
+  const { a, b } = report.doc.sides;
+  return (
+    <>
+      <header class="top">
+        <strong class="brand">probe</strong>
+        <span class="side-name"><b class="tag-a">A</b> <bdi title={shown(a.file)}>{shown(base(a.file))}</bdi> <small>{a.framework}</small></span>
+        <span class="side-name"><b class="tag-b">B</b> <bdi title={shown(b.file)}>{shown(base(b.file))}</bdi> <small>{b.framework}</small></span>
+        <span class="gap" />
+        <Choice report={report} choice={choice} onChoice={setChoice} />
+        <Theme />
+      </header>
+      <main>
+        <Verdict report={report} onSelect={select} />
+        <Picture report={report} view={view} selected={selected} onSelect={select} />
+        <section class="work" aria-label="Both module trees">
+          <TreeView ref={tree} report={report} view={view} choice={choice} selected={selected} onSelect={select}
+            kind={kind} onKind={setKind} onJump={jump} picked={picked} onPick={pick} />
+          <Panel report={report} choice={choice} selected={selected} onSelect={select} picked={picked} onPick={pick} />
+        </section>
+        <Matching report={report} picked={picked} onPicked={setPicked} collected={collected} onCollected={setCollected} onSelect={select} />
+        <Curves report={report} />
+        <Rest report={report} />
+      </main>
+    </>
+  );
+}

@@ -1,0 +1,15 @@
+import { render } from "preact";
+import { App } from "./app.jsx";
+import { Report, unpacked } from "./model.js";
+
+const root = document.getElementById("app");
+unpacked(document.getElementById("data").textContent)
+  .then((doc) => {
+    root.replaceChildren();
+    render(<App report={new Report(doc)} />, root);
+    performance.mark("shown");
+  })
+  .catch((failure) => {
+    root.textContent = `This report cannot be shown: ${failure.message}`;
+    throw failure;
+  });

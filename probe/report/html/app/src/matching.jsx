@@ -1,0 +1,139 @@
+// Matching by mouse: one unmatched module of each side, what would be compared, and the lines for a mapping.
+
+import { useState } from "preact/hooks";
+import { error, plain, shown, value } from "./text.js";
+import { lineOf, mappingText, reach } from "./yaml.js";
+
+const ROLES = ["param", "buffer", "input", "output", "value", "grad_output", "grad_input", "grad_total", "param_grad", "state", "delta"];
+const PHASES = ["init", "forward", "loss", "backward", "gradient", "update"];
+
+function records(report, side, row) {
+  return (report.doc.loose[side][report.tree[side][row]] ?? []).map(([phase, role, slot, call, dtype, shape, norm, hash]) => ({
+    what: `${PHASES[phase]} ${ROLES[role]}`, slot: report.words[slot], call, dtype: report.words[dtype], shape: report.words[shape], norm: value(norm), hash,
+  }));
+}
+
+/** Records of both sides by phase and role: by the same slot, else by their order. */
+function paired(mine, theirs) {
+  const left = [...theirs];
+  return mine.filter(({ call }) => call === 0).map((a) => {
+    const alike = left.filter((b) => b.what === a.what && b.call === 0);
+    const b = alike.find((each) => each.slot === a.slot) ?? alike[0];
+    if (b) left.splice(left.indexOf(b), 1);
+    return { a, b };
+  }).concat(left.filter(({ call }) => call === 0).map((b) => ({ a: undefined, b })));
+}
+
+const elements = (shape) => JSON.parse(shape).filter((size) => size !== 1).sort().join();
+
+function outlook({ a, b }) {
+  if (!a || !b) return ["on one side only", "absent"];
+  if (elements(a.shape) !== elements(b.shape)) return ["other shapes", "introduced"];
+  if (a.hash && a.hash === b.hash) return ["bit-equal", "equal"];
+  const off = Math.abs(a.norm - b.norm) / Math.max(a.norm, b.norm);
+  return Number.isNaN(off) ? ["no numbers", "absent"] : [`norms differ by ${error(off)}`, off < 1e-3 ? "noise" : "inherited"];
+}
+
+function Preview({ report, picked }) {
+  const rows = paired(records(report, "a", picked.a), records(report, "b", picked.b));
+  if (!rows.length) return <p class="dim">Nothing was recorded of either.</p>;
+  const side = (each) => (each ? `${each.shape} ‖${plain(each.norm)}‖` : "–");
+  return (
+    <table class="preview">
+      <thead><tr><th>what</th><th class="tag-a">A</th><th class="tag-b">B</th><th>as far as norms and hashes tell</th></tr></thead>
+      <tbody>
+        {rows.map(({ a, b }) => {
+          const [text, verdict] = outlook({ a, b });
+          const slots = [...new Set([a?.slot, b?.slot].filter((slot) => slot !== undefined))];
+          return <tr><td>{(a ?? b).what} <bdi>{slots.map(shown).join(" ⟷ ")}</bdi></td><td>{side(a)}</td><td>{side(b)}</td><td class={`cell ${verdict}`}>{text}</td></tr>;
+        })}
+      </tbody>
+    </table>
+  );
+}
+
+function Picked({ report, side, row, onSelect }) {
+  return (
+    <div>
+      <b class={`tag-${side}`}>{side.toUpperCase()}</b>{" "}
+      {row < 0 ? <span class="dim">choose an unmatched module in the tree (filter by “unmatched”, then “match”)</span>
+        : <button class="link" onClick={() => onSelect(row)}><bdi>{shown(report.path(side, row))}</bdi> <span class="class"><bdi>{shown(report.class(side, row))}</bdi></span></button>}
+    </div>
+  );
+}
+
+function Lines({ report, collected, onCollected }) {
+  const [said, setSaid] = useState("");
+  const text = mappingText(report, collected);
+  const hasBase = Boolean(report.doc.mapping.base);
+  const copy = () => navigator.clipboard.writeText(text).then(() => setSaid("copied"), () => setSaid("mark the text and copy it"));
+  const save = () => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], { type: "text/yaml" }));
+    link.download = "layer_mapping.yaml";
+    link.click();
+    URL.revokeObjectURL(link.href);
+    setSaid("saved as layer_mapping.yaml");
+  };
+  const scoped = (k) => (event) => onCollected(collected.map((each, n) => (n === k ? { ...each, scope: event.currentTarget.value } : each)));
+  return (
+    <div class="lines">
+      <ul>
+        {collected.map((each, k) => {
+          const line = lineOf(report, each, each.scope);
+          const many = reach(report, lineOf(report, each, "class"));
+          return (
+            <li>
+              <bdi>{shown(report.path("a", each.a))}</bdi> ⟷ <bdi>{shown(report.path("b", each.b))}</bdi>{" "}
+              {!line.isTop && (
+                <select aria-label="For which modules" value={each.scope} onChange={scoped(k)}>
+                  <option value="class">in every such class ({many})</option>
+                  <option value="path">here only</option>
+                </select>
+              )}
+              <button class="quiet" onClick={() => onCollected(collected.filter((_, n) => n !== k))}>remove</button>
+            </li>
+          );
+        })}
+      </ul>
+      <p class="dim">{hasBase
+        ? "Beside a mapping nothing is found by structure or values, so these lines stand in a draft of all pairs that were found. Save it, and compare again with -lm layer_mapping.yaml:"
+        : "Add these lines to your layer mapping, or save them as one, and compare again with -lm:"}</p>
+      {report.doc.mapping.why_not && <p class="state">Beside a mapping nothing is found by structure or values, and the pairs that were found cannot all be written down: {shown(report.doc.mapping.why_not)}</p>}
+      <textarea readOnly spellcheck={false} aria-label="Lines of the layer mapping" rows={Math.min(24, text.split("\n").length)} value={text} />
+      <p><button onClick={copy}>Copy</button> <button onClick={save}>Save</button> <span role="status">{said}</span></p>
+    </div>
+  );
+}
+
+/** While something is picked: what, at the foot of the screen. */
+function Bar({ report, picked, onPicked, onAdd }) {
+  const path = (side) => (picked[side] < 0 ? <i class="dim">choose one</i> : <bdi class="path">{shown(report.path(side, picked[side]))}</bdi>);
+  return (
+    <div class="bar" role="status">
+      <span class="bar-pair"><b class="tag-a">A</b> {path("a")} <span class="dim">⟷</span> <b class="tag-b">B</b> {path("b")}</span>
+      <a class="bar-link" href="#matching">what would be compared</a>
+      <button class="main" disabled={picked.a < 0 || picked.b < 0} onClick={onAdd}>Add this pair</button>
+      <button onClick={() => onPicked({ a: -1, b: -1 })}>Cancel</button>
+    </div>
+  );
+}
+
+export function Matching({ report, picked, onPicked, collected, onCollected, onSelect }) {
+  if (!report.unmatched.length) return null;
+  const isWhole = picked.a >= 0 && picked.b >= 0;
+  const add = () => {
+    onCollected([...collected.filter(({ a, b }) => a !== picked.a && b !== picked.b), { ...picked, scope: "class" }]);
+    onPicked({ a: -1, b: -1 });
+  };
+  return (
+    <section class="matching" id="matching" aria-label="Match by hand">
+      <h3>Match by hand</h3>
+      <Picked report={report} side="a" row={picked.a} onSelect={onSelect} />
+      <Picked report={report} side="b" row={picked.b} onSelect={onSelect} />
+      {isWhole && <Preview report={report} picked={picked} />}
+      {(picked.a >= 0 || picked.b >= 0) && <Bar report={report} picked={picked} onPicked={onPicked} onAdd={add} />}
+      {collected.length > 0 && <Lines report={report} collected={collected} onCollected={onCollected} />}
+    </section>
+  );
+}

@@ -1,0 +1,199 @@
+// The document, indexed: rows of the tree, tensors by pair, and what a choice of step and micro-batch shows.
+
+import { value } from "./text.js";
+
+export const PHASES = ["init", "forward", "backward", "gradient", "update"];
+const OWN = new Set(["output", "value", "grad_input", "grad_total", "param", "buffer", "param_grad", "delta"]);
+const RANK = { introduced: 5, inherited: 4, noise: 3, equal: 2, "not judged": 1, "not comparable": 0 };
+const PER_STEP = new Set(["init", "gradient", "update"]);
+
+export async function unpacked(base64) {
+  const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+export class Report {
+  constructor(doc) {
+    this.doc = doc;
+    this.words = doc.words;
+    this.tree = doc.tree;
+    this.size = doc.tree.a.length;
+    this.findings = doc.findings;
+    this._indexRows();
+    this._indexTensors();
+    this._indexCalls();
+  }
+
+  _indexRows() {
+    const { depth, state, pair } = this.tree;
+    this.parent = new Int32Array(this.size).fill(-1);
+    this.end = new Int32Array(this.size);
+    this.rowOfPair = new Int32Array(this.doc.pairs.a.length).fill(-1);
+    this.rowOf = { a: new Int32Array(this.doc.sides.a.modules.path.length), b: new Int32Array(this.doc.sides.b.modules.path.length) };
+    const open = [];
+    for (let row = 0; row < this.size; row++) {
+      while (open.length > depth[row]) this.end[open.pop()] = row;
+      this.parent[row] = open.length ? open[open.length - 1] : -1;
+      open.push(row);
+      if (state[row] === "paired") this.rowOfPair[pair[row]] = row;
+      if (this.tree.a[row] >= 0) this.rowOf.a[this.tree.a[row]] = row;
+      if (this.tree.b[row] >= 0) this.rowOf.b[this.tree.b[row]] = row;
+    }
+    for (const row of open) this.end[row] = this.size;
+  }
+
+  _indexTensors() {
+    const t = this.doc.tensors;
+    this.tensors = t.pair.length;
+    this.ofPair = this.doc.pairs.a.map(() => []);
+    for (let i = 0; i < this.tensors; i++) this.ofPair[t.pair[i]].push(i);
+    this.phaseOf = (i) => this.words[t.phase[i]];
+    this.steps = [...new Set(t.step)];
+    this.findingOf = new Map(this.findings.map((found, at) => [found.tensor, at]).filter(([tensor]) => tensor >= 0));
+  }
+
+  _indexCalls() {
+    const calls = this.doc.calls;
+    this.callsOfPair = this.doc.pairs.a.map(() => []);
+    calls.pair.forEach((pair, i) => this.callsOfPair[pair].push(i));
+  }
+
+  micros(step) {
+    const t = this.doc.tensors;
+    const found = new Set();
+    for (let i = 0; i < this.tensors; i++) if (t.step[i] === step && !PER_STEP.has(this.phaseOf(i))) found.add(t.micro[i]);
+    return [...found];
+  }
+
+  /** Tell whether a tensor belongs to a choice of step and micro-batch; null is all micro-batches. */
+  isChosen(i, choice) {
+    const t = this.doc.tensors;
+    return t.step[i] === choice.step && (choice.micro === null || t.micro[i] === choice.micro || PER_STEP.has(this.phaseOf(i)));
+  }
+
+  verdict(i) {
+    return this.words[this.doc.tensors.verdict[i]];
+  }
+
+  /** What stands before an error that is estimated, or known from below only. */
+  about(i) {
+    const t = this.doc.tensors;
+    return t.is_bound[i] ? "≥" : t.estimated[i] ? "≈" : "";
+  }
+
+  isNonfinite(i) {
+    const t = this.doc.tensors;
+    const bad = (s) => s.nan[i] + s.posinf[i] + s.neginf[i] > 0;
+    return this.words[t.status[i]] === "nonfinite" || bad(t.statistics_a) || bad(t.statistics_b);
+  }
+
+  error(i) {
+    return value(this.doc.tensors.error[i]);
+  }
+
+  limit(i) {
+    return value(this.doc.tensors.limit[i]);
+  }
+
+  /** Of two tensors of one module, the one that says more: wrong by itself, then made by the module, then further off. */
+  _tells(i, j) {
+    const key = (k) => [this.verdict(k) === "introduced", OWN.has(this.words[this.doc.tensors.role[k]]), RANK[this.verdict(k)] ?? 0, this.error(k) / (this.limit(k) || 1e-300)];
+    const a = key(i);
+    const b = key(j);
+    for (let n = 0; n < a.length; n++) if (a[n] !== b[n] && !Number.isNaN(a[n])) return a[n] > b[n] || Number.isNaN(b[n]);
+    return false;
+  }
+
+  /** What a choice shows: per row and phase the tensor that says most, the points of the picture, what stands inside. */
+  view(choice) {
+    const t = this.doc.tensors;
+    const cells = PHASES.map(() => new Int32Array(this.size).fill(-1));
+    const points = [];
+    const byCall = new Map();
+    const introduced = this.findings.filter((found) => this._stepOf(found) === choice.step).map((found) => found.row);
+    const further = [];
+    const nonfinite = [];
+    for (let i = 0; i < this.tensors; i++) {
+      if (!this.isChosen(i, choice)) continue;
+      const row = this.rowOfPair[t.pair[i]];
+      const phase = PHASES.indexOf(this.phaseOf(i));
+      if (phase < 0 || row < 0) continue;
+      const old = cells[phase][row];
+      if (old < 0 || this._tells(i, old)) cells[phase][row] = i;
+      if (this.verdict(i) === "introduced" && !this.findingOf.has(i)) further.push(row);
+      if (this.isNonfinite(i)) nonfinite.push(row);
+      const key = ((t.micro[i] + 4096) * 8 + phase) * 1e10 + t.pair[i] * 1e4 + t.call[i];
+      const at = byCall.get(key);
+      if (at === undefined) byCall.set(key, points.push(i) - 1);
+      else if (this._tells(i, points[at])) points[at] = i;
+    }
+    introduced.push(...further);
+    const inside = new Int32Array(this.size);
+    for (const row of new Set(introduced)) for (let up = this.parent[row]; up >= 0; up = this.parent[up]) inside[up]++;
+    return {
+      cells, inside, nonfinite: new Set(nonfinite),
+      points: this._drawn(points),
+      jumps: { introduced: [...new Set(introduced)], unmatched: this.unmatched, nonfinite: [...new Set(nonfinite)] },
+    };
+  }
+
+  /** The points of the picture, each where what it shows was made; initial weights only where more than rounding is wrong with them. */
+  _drawn(points) {
+    const known = points.filter((i) => !Number.isNaN(this.error(i))).sort((i, j) => i - j);
+    const isDull = known.every((i) => this.phaseOf(i) !== "init" || ["equal", "noise"].includes(this.verdict(i)));
+    return isDull ? known.filter((i) => this.phaseOf(i) !== "init") : known;
+  }
+
+  _stepOf(found) {
+    return (found.a[0] ?? found.b[0]).step;
+  }
+
+  get unmatched() {
+    const found = [];
+    for (let row = 0; row < this.size; row++) if (this.tree.state[row] === "unmatched") found.push(row);
+    return found;
+  }
+
+  // Names
+
+  path(side, row) {
+    const module = this.tree[side][row];
+    return module < 0 ? null : this.doc.sides[side].modules.path[module];
+  }
+
+  class(side, row) {
+    const module = this.tree[side][row];
+    return module < 0 ? "" : this.words[this.doc.sides[side].modules.class[module]];
+  }
+
+  /** What a row is called below the nearest row around it that this side has too. */
+  name(side, row) {
+    const path = this.path(side, row);
+    if (path === null) return null;
+    if (path === "") return this.class(side, row);
+    for (let up = this.parent[row]; up >= 0; up = this.parent[up]) {
+      const above = this.path(side, up);
+      if (above === null) continue;
+      if (above === "") return path;
+      return path.startsWith(`${above}.`) ? path.slice(above.length + 1) : path;
+    }
+    return path;
+  }
+
+  ancestors(row) {
+    const found = [];
+    for (let up = this.parent[row]; up >= 0; up = this.parent[up]) found.unshift(up);
+    return found;
+  }
+
+  /** Tell whether a row is a finding that no cell of it shows. */
+  isFound(row) {
+    this._found ??= new Set(this.findings.filter(({ tensor, row: at }) => tensor < 0 || this.rowOfPair[this.doc.tensors.pair[tensor]] !== at).map(({ row: at }) => at));
+    return this._found.has(row);
+  }
+
+  pairOf(row) {
+    return this.tree.state[row] === "paired" ? this.tree.pair[row] : -1;
+  }
+}

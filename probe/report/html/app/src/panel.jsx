@@ -1,0 +1,174 @@
+// Everything that is known of one row: both modules, why they are a pair, their calls and their tensors.
+
+import { useEffect, useState } from "preact/hooks";
+import { Drawn } from "./drawn.jsx";
+import { PHASES } from "./model.js";
+import { base, count, error, plain, shown, value } from "./text.js";
+
+const STATISTICS = ["min", "max", "mean", "rms", "norm", "zeros", "nan", "posinf", "neginf"];
+const STATES = {
+  part: "One of several modules that are one on the other side: all of them are compared together, in the row of the first.",
+  unmatched: "It was called and has no counterpart: nothing of it was compared.",
+  uncalled: "It has no counterpart and was never called: there is nothing to compare.",
+  ignored: "The layer mapping leaves it out.",
+  "passed over": "A wrapper, which only passes on: looked through.",
+};
+
+function Module({ report, side, row }) {
+  const path = report.path(side, row);
+  if (path === null) return <tr><th><b class={`tag-${side}`}>{side.toUpperCase()}</b></th><td class="dim">nothing</td></tr>;
+  const modules = report.doc.sides[side].modules;
+  const module = report.tree[side][row];
+  const file = report.words[modules.file[module]];
+  return (
+    <tr>
+      <th><b class={`tag-${side}`}>{side.toUpperCase()}</b></th>
+      <td>
+        <bdi class="path">{shown(path) || "(the whole model)"}</bdi>
+        <div class="dim">
+          <bdi>{shown(report.class(side, row))}</bdi>
+          {file && <> · <span title={shown(file)}><bdi>{shown(base(file))}</bdi>:{modules.line[module]}</span></>}
+          {modules.parameters[module] > 0 && <> · {count(modules.parameters[module], "parameter")}</>}
+        </div>
+      </td>
+    </tr>
+  );
+}
+
+function Match({ report, row }) {
+  const pair = report.pairOf(row);
+  if (pair < 0) return <p class="state">{STATES[report.tree.state[row]]}</p>;
+  const sure = report.doc.pairs.confidence[pair];
+  return <p class="state">Matched: <b>{report.doc.pairs.reason[pair]}</b>{sure < 1 && <>, {Math.round(sure * 100)} % sure</>}</p>;
+}
+
+function Calls({ report, pair, choice }) {
+  const calls = report.doc.calls;
+  const chosen = report.callsOfPair[pair].filter((i) => calls.step[i] === choice.step && (choice.micro === null || calls.micro[i] === choice.micro));
+  if (!chosen.length) return null;
+  const mode = (training) => (training ? "train" : "eval");
+  const said = new Map();
+  for (const i of chosen) {
+    const modes = calls.training_a[i] === calls.training_b[i] ? `${mode(calls.training_a[i])} mode` : `A in ${mode(calls.training_a[i])}, B in ${mode(calls.training_b[i])} mode`;
+    const cast = report.words[calls.autocast[i]];
+    const text = [modes, calls.gradients[i] ? "" : "no gradients", cast && `autocast ${cast}`].filter(Boolean).join(", ");
+    said.set(text, (said.get(text) ?? 0) + 1);
+  }
+  return <p class="state">{[...said].map(([text, times]) => `${count(times, "call")}: ${text}`).join("; ")}</p>;
+}
+
+function Metrics({ report, i }) {
+  const t = report.doc.tensors;
+  const about = report.about(i);
+  const at = report.words[t.max_abs_at[i]];
+  const rows = [
+    ["relative error", `${about}${error(value(t.rel_l2[i]))}`], ["judged", `${about}${error(report.error(i))}, up to ${error(report.limit(i))} is explained`],
+    ["cosine", plain(value(t.cosine[i]))], ["coherence", plain(value(t.coherence[i]))], ["norm B/A", plain(value(t.norm_ratio[i]))],
+    ["max |Δ|", `${plain(value(t.max_abs[i]))}${at ? ` at ${at}` : ""}`], ["max |Δ| / value", error(value(t.max_rel[i]))], ["mean |Δ|", error(value(t.mean_abs[i]))],
+  ].filter(([, text]) => text !== "–");
+  return <dl class="metrics">{rows.map(([name, text]) => <><dt>{name}</dt><dd>{text}</dd></>)}</dl>;
+}
+
+function Statistics({ report, i }) {
+  const t = report.doc.tensors;
+  const rows = STATISTICS.map((name) => [name, value(t.statistics_a[name][i]), value(t.statistics_b[name][i])]);
+  return (
+    <table class="statistics">
+      <thead><tr><th /><th class="tag-a">A</th><th class="tag-b">B</th></tr></thead>
+      <tbody>
+        <tr><th>dtype</th><td>{report.words[t.dtype_a[i]]}</td><td>{report.words[t.dtype_b[i]]}</td></tr>
+        <tr><th>shape</th><td>{report.words[t.shape_a[i]]}</td><td>{report.words[t.shape_b[i]]}</td></tr>
+        {rows.filter(([name, a, b]) => !["zeros", "nan", "posinf", "neginf"].includes(name) || a || b).map(([name, a, b]) => (
+          <tr class={a === b || Number.isNaN(a) ? "same" : ""}><th>{name}</th><td>{plain(a)}</td><td>{plain(b)}</td></tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+function Tensor({ report, i, isOpen, onToggle, several }) {
+  const t = report.doc.tensors;
+  const verdict = report.verdict(i);
+  const [a, b] = [report.words[t.slot_a[i]], report.words[t.slot_b[i]]];
+  const finding = report.findingOf.get(i);
+  const drawn = finding === undefined ? null : report.findings[finding].drawn;
+  const why = report.words[t.why_not[i]];
+  return (
+    <li class={isOpen ? "tensor open" : "tensor"}>
+      <button class="line" aria-expanded={isOpen} onClick={onToggle}>
+        <span class="slot">{report.words[t.role[i]]} <bdi>{shown(a)}</bdi>{b !== a && <> ⟷ <bdi>{shown(b)}</bdi></>}
+          {several && <span class="dim"> {t.micro[i] !== 0 && `micro ${t.micro[i]} `}{t.call[i] > 0 && `call ${t.call[i]}`}</span>}</span>
+        <span class="shape">{report.words[t.shape_a[i]]}</span>
+        <span class={`cell ${verdict.replace(/ /g, "-")}`}>{verdict === "equal" ? "=" : verdict === "not comparable" ? "n/c" : error(report.error(i))}</span>
+        <span class="said">{verdict}</span>
+      </button>
+      {isOpen && (
+        <div class="detail">
+          {why && <p class="state">{shown(why)}</p>}
+          <Metrics report={report} i={i} />
+          <Statistics report={report} i={i} />
+          {drawn ? <Drawn drawn={drawn} /> : report.findings[finding]?.not_drawn && <p class="dim">Not drawn: {report.findings[finding].not_drawn}.</p>}
+        </div>
+      )}
+    </li>
+  );
+}
+
+function Finding({ report, found, onSelect }) {
+  const elsewhere = found.tensor >= 0 ? report.rowOfPair[report.doc.tensors.pair[found.tensor]] : found.row;
+  return (
+    <div class="finding">
+      <b>◆ {found.headline}</b>
+      {found.evidence.map((line) => <p>{shown(line)}</p>)}
+      {found.hint && <p class="hint">→ {shown(found.hint)}</p>}
+      {found.hints.slice(1).map((hint) => <p class="dim">or {shown(hint.found)}: {shown(hint.check)}</p>)}
+      <p class="dim">confidence {found.confidence.toFixed(2)}</p>
+      {elsewhere !== found.row && <p><button class="link" onClick={() => onSelect(elsewhere, found.tensor)}>where it shows: {found.role} of <bdi>{shown(report.path("a", elsewhere))}</bdi></button></p>}
+    </div>
+  );
+}
+
+function Tensors({ report, pair, choice, wanted }) {
+  const [open, setOpen] = useState(new Set());
+  const chosen = report.ofPair[pair].filter((i) => report.isChosen(i, choice));
+  useEffect(() => {
+    const first = wanted >= 0 ? wanted : chosen.find((i) => report.findingOf.has(i)) ?? chosen.find((i) => report.verdict(i) === "introduced");
+    setOpen(new Set(first === undefined ? [] : [first]));
+  }, [pair, wanted]);
+  const t = report.doc.tensors;
+  const several = new Set(chosen.map((i) => `${t.micro[i]} ${t.call[i]}`)).size > 1;
+  const toggle = (i) => {
+    const next = new Set(open);
+    if (!next.delete(i)) next.add(i);
+    setOpen(next);
+  };
+  if (!chosen.length) return <p class="dim">No tensor of it was compared in this step.</p>;
+  return PHASES.map((phase) => {
+    const here = chosen.filter((i) => report.phaseOf(i) === phase);
+    return here.length > 0 && (
+      <>
+        <h4>{phase}</h4>
+        <ul class="tensors">{here.map((i) => <Tensor key={i} report={report} i={i} isOpen={open.has(i)} onToggle={() => toggle(i)} several={several} />)}</ul>
+      </>
+    );
+  });
+}
+
+export function Panel({ report, choice, selected, onSelect, picked, onPick }) {
+  const { row } = selected;
+  const pair = report.pairOf(row);
+  const state = report.tree.state[row];
+  const found = report.findings.filter((each) => each.row === row);
+  const whole = state === "part" ? report.rowOfPair[report.tree.pair[row]] : -1;
+  const side = report.tree.a[row] >= 0 ? "a" : "b";
+  return (
+    <aside class="panel" aria-label="The chosen module">
+      <table class="modules"><tbody><Module report={report} side="a" row={row} /><Module report={report} side="b" row={row} /></tbody></table>
+      <Match report={report} row={row} />
+      {whole >= 0 && <button onClick={() => onSelect(whole)}>go to that row</button>}
+      {state === "unmatched" && <button aria-pressed={picked[side] === row} onClick={() => onPick(side, row)}>{picked[side] === row ? "no longer chosen for a match" : `choose as ${side.toUpperCase()} of a match`}</button>}
+      {found.map((each) => <Finding report={report} found={each} onSelect={onSelect} />)}
+      {pair >= 0 && <><Calls report={report} pair={pair} choice={choice} /><Tensors report={report} pair={pair} choice={choice} wanted={selected.tensor} /></>}
+    </aside>
+  );
+}

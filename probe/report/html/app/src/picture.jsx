@@ -1,0 +1,235 @@
+// The relative error of every node in execution order, with the band of what is noise.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import uPlot from "uplot";
+import { PHASES } from "./model.js";
+import { count, error, shown } from "./text.js";
+
+const ORDER = ["equal", "noise", "not judged", "inherited", "introduced"];
+const HEIGHT = 230;
+const NEAR = 12;
+const FLOOR = 0.3;
+
+/** Levels (decimal logarithms) of all points: equal ones lie at the bottom, infinite ones at the top. */
+function levels(report, points) {
+  const logs = points.map((i) => Math.log10(report.error(i)));
+  const finite = logs.filter(Number.isFinite);
+  const limits = points.map((i) => Math.log10(report.limit(i)));
+  const known = [...finite, ...limits.filter(Number.isFinite)];
+  const low = Math.floor(known.reduce((x, y) => Math.min(x, y), 0)) - 1;
+  const high = Math.ceil(known.reduce((x, y) => Math.max(x, y), low + 2) + 0.3);
+  return {
+    low, high, limits: limits.map((limit) => (Number.isFinite(limit) ? limit : low)),
+    y: logs.map((log) => (Number.isFinite(log) ? log : log > 0 ? high - 0.15 : low + FLOOR)),
+  };
+}
+
+/** Where the axis is labelled: what is equal, and powers of ten, not too many of them. */
+function ticks(low, high) {
+  const every = high - low > 9 ? 2 : 1;
+  const powers = Array.from({ length: high - low }, (_, k) => low + 1 + k);
+  return [low + FLOOR, ...powers.filter((power) => power % every === 0 && power > low + every / 2)];
+}
+
+/** Where one phase of one micro-batch ends and the next begins. */
+function segments(report, points) {
+  const t = report.doc.tensors;
+  const found = [];
+  points.forEach((i, x) => {
+    const micro = t.micro[i];
+    const phase = PHASES.indexOf(report.phaseOf(i));
+    const last = found[found.length - 1];
+    if (last && last.phase === phase && last.micro === micro) last.to = x;
+    else found.push({ phase, micro, from: x, to: x });
+  });
+  const several = new Set(found.map((each) => each.micro)).size > 1;
+  return found.map((each) => ({ ...each, label: PHASES[each.phase] + (several && [1, 2].includes(each.phase) ? ` ${each.micro}` : "") }));
+}
+
+function color(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+const named = (verdict) => verdict.replace(/ /g, "-");
+
+function paintBand(plot, scene) {
+  const { ctx } = plot;
+  const { limits, low } = scene;
+  const left = (x) => plot.valToPos(x - 0.5, "x", true);
+  const up = (y) => plot.valToPos(y, "y", true);
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(plot.bbox.left, plot.bbox.top, plot.bbox.width, plot.bbox.height);
+  ctx.clip();
+  ctx.beginPath();
+  ctx.moveTo(left(0), up(low));
+  limits.forEach((limit, x) => {
+    ctx.lineTo(left(x), up(limit));
+    ctx.lineTo(left(x + 1), up(limit));
+  });
+  ctx.lineTo(left(limits.length), up(low));
+  ctx.fillStyle = color("band");
+  ctx.fill();
+  ctx.fillStyle = color("line");
+  const line = Math.max(1, devicePixelRatio);
+  for (const { from } of scene.segments.slice(1)) ctx.fillRect(left(from), plot.bbox.top, line, plot.bbox.height);
+  ctx.restore();
+}
+
+function paintPoints(plot, scene, selected) {
+  const { ctx } = plot;
+  const scale = devicePixelRatio;
+  const size = (scene.y.length > 3000 ? 2.5 : 4) * scale;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(plot.bbox.left - size, plot.bbox.top, plot.bbox.width + 2 * size, plot.bbox.height + size);
+  ctx.clip();
+  const at = (x) => [plot.valToPos(x, "x", true), plot.valToPos(scene.y[x], "y", true)];
+  for (const verdict of ORDER) {
+    ctx.fillStyle = color(named(verdict));
+    scene.y.forEach((_, x) => {
+      if (scene.verdicts[x] !== verdict) return;
+      const [cx, cy] = at(x);
+      if (verdict === "introduced") diamond(ctx, cx, cy, 6.5 * scale);
+      else ctx.fillRect(cx - size / 2, cy - size / 2, size, size);
+    });
+  }
+  const marked = scene.points.findIndex((i) => scene.rows[i] === selected.row);
+  if (marked >= 0) {
+    ctx.strokeStyle = color("text");
+    ctx.lineWidth = 1.5 * scale;
+    scene.points.forEach((i, x) => {
+      if (scene.rows[i] !== selected.row) return;
+      const [cx, cy] = at(x);
+      ctx.beginPath();
+      ctx.arc(cx, cy, 8 * scale, 0, 2 * Math.PI);
+      ctx.stroke();
+    });
+  }
+  ctx.restore();
+  paintLabels(plot, scene, scale);
+}
+
+function diamond(ctx, x, y, size) {
+  ctx.beginPath();
+  ctx.moveTo(x, y - size);
+  ctx.lineTo(x + size, y);
+  ctx.lineTo(x, y + size);
+  ctx.lineTo(x - size, y);
+  ctx.fill();
+}
+
+function paintLabels(plot, scene, scale) {
+  const { ctx } = plot;
+  ctx.save();
+  ctx.fillStyle = color("dim");
+  ctx.font = `${11 * scale}px system-ui, sans-serif`;
+  ctx.textBaseline = "bottom";
+  ctx.textAlign = "left";
+  for (const { from, to, label } of scene.segments) {
+    const x = Math.max(plot.valToPos(from - 0.5, "x", true), plot.bbox.left);
+    const end = Math.min(plot.valToPos(to + 0.5, "x", true), plot.bbox.left + plot.bbox.width);
+    if (end - x > ctx.measureText(label).width + 6 * scale) ctx.fillText(label, x + 4 * scale, plot.bbox.top - 2 * scale);
+  }
+  ctx.restore();
+}
+
+function Hover({ report, i, left, top, width }) {
+  const t = report.doc.tensors;
+  const row = report.rowOfPair[t.pair[i]];
+  const paths = [report.path("a", row), report.path("b", row)].map((path) => shown(path) || "(the whole model)");
+  return (
+    <div class="hover" style={left > width / 2 ? { right: `${width - left + 14}px`, top: `${top}px` } : { left: `${left + 14}px`, top: `${top}px` }}>
+      <b>{report.phaseOf(i)} · {report.verdict(i)}</b>
+      <div><span class="tag-a">A</span> <bdi>{paths[0]}</bdi></div>
+      <div><span class="tag-b">B</span> <bdi>{paths[1]}</bdi></div>
+      <div>{report.words[t.role[i]]} <bdi>{shown(report.words[t.slot_a[i]])}</bdi>{t.call[i] > 0 && ` · call ${t.call[i]}`}</div>
+      <div>error {report.about(i)}{error(report.error(i))} · up to {error(report.limit(i))} is explained</div>
+    </div>
+  );
+}
+
+export function Picture({ report, view, selected, onSelect }) {
+  const place = useRef(null);
+  const plot = useRef(null);
+  const scene = useRef(null);
+  const chosen = useRef(selected);
+  const [hover, setHover] = useState(null);
+  chosen.current = selected;
+
+  useEffect(() => {
+    const { points } = view;
+    if (!points.length) return;
+    const rows = Object.fromEntries(points.map((i) => [i, report.rowOfPair[report.doc.tensors.pair[i]]]));
+    const verdicts = points.map((i) => report.verdict(i));
+    scene.current = { points, rows, verdicts, segments: segments(report, points), ...levels(report, points) };
+    const { low, high, y } = scene.current;
+    const axis = { stroke: () => color("dim"), grid: { show: false }, ticks: { stroke: () => color("line"), size: 4 }, font: "11px system-ui, sans-serif" };
+    plot.current = new uPlot({
+      width: place.current.clientWidth, height: HEIGHT, padding: [16, 12, 0, 0], legend: { show: false },
+      scales: { x: { time: false, range: (_, from, to) => [from - 0.7, to + 0.7] }, y: { range: () => [low, high] } },
+      axes: [
+        { ...axis, show: false },
+        { ...axis, size: 54, splits: () => ticks(low, high), values: (_, splits) => splits.map((level) => (level === low + FLOOR ? "equal" : level === 0 ? "1" : `1e${level}`)) },
+      ],
+      series: [{}, { paths: () => null, points: { show: false } }],
+      cursor: { y: false, points: { show: false }, drag: { x: true, y: false } },
+      hooks: {
+        drawClear: [(self) => paintBand(self, scene.current)],
+        draw: [(self) => paintPoints(self, scene.current, chosen.current)],
+        setCursor: [(self) => setHover(near(self, scene.current))],
+      },
+    }, [points.map((_, x) => x), y], place.current);
+    const resized = new ResizeObserver(() => plot.current?.setSize({ width: place.current.clientWidth, height: HEIGHT }));
+    resized.observe(place.current);
+    const themed = new MutationObserver(() => plot.current?.redraw());
+    themed.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+    return () => {
+      resized.disconnect();
+      themed.disconnect();
+      plot.current.destroy();
+    };
+  }, [report, view]);
+  useEffect(() => plot.current?.redraw(false), [selected]);
+
+  const worst = view.points.filter((i) => report.verdict(i) === "introduced").length;
+  const clicked = () => hover && onSelect(scene.current.rows[hover.i], hover.i);
+  return (
+    <section class="picture" aria-label="Relative error in execution order">
+      <h3>Relative error of every node, in execution order</h3>
+      <Legend />
+      {view.points.length ? (
+        <div class="canvas" ref={place} onClick={clicked} onMouseLeave={() => setHover(null)} role="img"
+          aria-label={`${count(view.points.length, "node")} from init to update; ${count(worst, "introduced error")}. The tree below has the same numbers.`}>
+          {hover && <Hover report={report} {...hover} width={place.current.clientWidth} />}
+        </div>
+      ) : <p class="dim">Nothing with numbers was compared in this step.</p>}
+    </section>
+  );
+}
+
+/** The point next to the mouse: of those around it, the nearest in both directions. */
+function near(plot, scene) {
+  const { left, top } = plot.cursor;
+  if (!(left >= 0)) return null;
+  const from = Math.max(0, Math.floor(plot.posToVal(left - NEAR, "x")));
+  const to = Math.min(scene.y.length - 1, Math.ceil(plot.posToVal(left + NEAR, "x")));
+  let best = null;
+  for (let x = from; x <= to; x++) {
+    const far = Math.hypot(plot.valToPos(x, "x") - left, plot.valToPos(scene.y[x], "y") - top) - (scene.verdicts[x] === "introduced" ? 4 : 0);
+    if (best === null || far < best.far) best = { far, i: scene.points[x], left: left + plot.bbox.left / devicePixelRatio, top };
+  }
+  return best && best.far < 60 ? best : null;
+}
+
+function Legend() {
+  return (
+    <ul class="legend">
+      <li><i class="swatch introduced" />introduced</li>
+      <li><i class="swatch inherited" />inherited</li>
+      <li><i class="swatch noise" />noise</li>
+      <li><i class="swatch equal" />equal</li>
+      <li><i class="swatch band" />what rounding and its inputs explain</li>
+    </ul>
+  );
+}

@@ -1,0 +1,42 @@
+// What the verdict rests on: inputs, what was not compared, warnings, both recordings.
+
+import { shown } from "./text.js";
+
+const INPUTS = { equal: "equal on both sides", close: "equal but for rounding", different: "different", not_comparable: "not comparable", only_a: "only in A", only_b: "only in B" };
+const MOST = 200;
+
+function Names({ title, names }) {
+  if (!names.length) return null;
+  return (
+    <details>
+      <summary>{title} ({names.length})</summary>
+      <ul class="names">{names.slice(0, MOST).map((name) => <li><bdi>{shown(name) || "(the whole model)"}</bdi></li>)}{names.length > MOST && <li class="dim">and {names.length - MOST} more</li>}</ul>
+    </details>
+  );
+}
+
+function Run({ side, run }) {
+  return (
+    <div class="run">
+      <b class={`tag-${side}`}>{side.toUpperCase()}</b> <bdi>{shown(run.file)}</bdi>
+      <div class="dim">{run.framework} · task {run.task} · recorded {run.created} · run {run.run}{run.world_size > 1 && ` · rank ${run.rank} of ${run.world_size}`}</div>
+      <ul class="notes">{run.notes.map((text) => <li>{shown(text)}</li>)}</ul>
+    </div>
+  );
+}
+
+export function Rest({ report }) {
+  const { answer, sides, probe } = report.doc;
+  const inputs = Object.entries(INPUTS).filter(([key]) => answer.inputs[key].length);
+  return (
+    <section class="rest" aria-label="What this rests on">
+      <h3>What this rests on</h3>
+      <p>Inputs: {inputs.length ? inputs.map(([key, text], k) => <>{k > 0 && "; "}<bdi>{answer.inputs[key].slice(0, 20).map((name) => (/^\d/.test(name) ? `argument ${name}` : shown(name))).join(", ")}</bdi> {text}</>) : "none were compared"}</p>
+      {answer.warnings.length > 0 && <ul class="notes">{answer.warnings.map((text) => <li>{shown(text)}</li>)}</ul>}
+      <Names title="Called in A alone" names={answer.only_a} />
+      <Names title="Called in B alone" names={answer.only_b} />
+      <div class="runs"><Run side="a" run={sides.a} /><Run side="b" run={sides.b} /></div>
+      <p class="dim">Made by probe {probe}. Keys: n and p go to the next and the previous place, / searches, arrows move in the tree.</p>
+    </section>
+  );
+}

@@ -1,0 +1,197 @@
+// Both module trees side by side, pair by pair; only the rows on the screen are in the page.
+
+import { forwardRef } from "preact/compat";
+import { useImperativeHandle, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { isActive, NO_FILTER, visible, wanted } from "./filter.js";
+import { PHASES } from "./model.js";
+import { count, error, shown } from "./text.js";
+
+const ROW = 26;
+const BEYOND = 12;
+const SHORT = { init: "init", forward: "fwd", backward: "bwd", gradient: "grad", update: "upd" };
+const SIGN = { introduced: "◆ ", inherited: "" };
+
+function Cell({ report, i }) {
+  if (i < 0) return <span class="cell" role="gridcell" />;
+  const verdict = report.verdict(i);
+  const text = verdict === "equal" ? "=" : verdict === "not comparable" ? "n/c" : `${SIGN[verdict] ?? ""}${error(report.error(i))}`;
+  return <span role="gridcell" class={`cell ${verdict.replace(/ /g, "-")}`} title={`${report.phaseOf(i)}: ${verdict}`}>{text}</span>;
+}
+
+function Name({ report, side, row, indent, fold, picked, onPick }) {
+  const name = report.name(side, row);
+  const state = report.tree.state[row];
+  const style = { paddingLeft: `${indent}px` };
+  if (name === null) return <span class={`name absent ${state}`} role="gridcell" style={style}>{fold}{state === "part" ? "↑ in one with the above" : ""}</span>;
+  return (
+    <span class={`name ${state}`} role="gridcell" style={style} title={shown(report.path(side, row))}>
+      {fold}
+      <span class="text">
+        <bdi class="own">{shown(name)}</bdi>
+        {report.path(side, row) !== "" && <> <span class="class"><bdi>{shown(report.class(side, row))}</bdi></span></>}
+      </span>
+      {state === "unmatched" && (
+        <button class={picked[side] === row ? "pick on" : "pick"} tabIndex={-1} onClick={(event) => {
+          event.stopPropagation();
+          onPick(side, row);
+        }} aria-pressed={picked[side] === row}>match</button>
+      )}
+    </span>
+  );
+}
+
+function Row({ report, view, row, top, isOpen, isFiltered, isMatch, isSelected, onSelect, onToggle, picked, onPick }) {
+  const { depth } = report.tree;
+  const hasChildren = report.end[row] > row + 1;
+  const inside = view.inside[row];
+  const indent = Math.min(depth[row], 20) * 14 + 6;
+  const fold = (
+    <span class="fold">
+      {hasChildren && <button class="twist" tabIndex={-1} aria-hidden="true" onClick={(event) => {
+        event.stopPropagation();
+        onToggle(row);
+      }}>{isOpen ? "▾" : "▸"}</button>}
+    </span>
+  );
+  return (
+    <div id={`row-${row}`} role="row" aria-level={depth[row] + 1} aria-selected={isSelected} aria-expanded={hasChildren ? isOpen : undefined}
+      class={`row${isSelected ? " selected" : ""}${isFiltered && !isMatch ? " around" : ""}`} style={{ transform: `translateY(${top}px)` }}
+      onClick={() => onSelect(row)} onDblClick={() => onToggle(row)}>
+      <Name report={report} side="a" row={row} indent={indent} fold={fold} picked={picked} onPick={onPick} />
+      {PHASES.map((_, k) => <Cell report={report} i={view.cells[k][row]} />)}
+      <Name report={report} side="b" row={row} indent={indent} picked={picked} onPick={onPick} />
+      <span class="inside">{report.isFound(row) && <b title="a place that is wrong by itself">◆</b>}{inside > 0 && !isOpen && <b title={`${count(inside, "module")} inside with an introduced error`}>◆{inside}</b>}</span>
+    </div>
+  );
+}
+
+function Toolbar({ report, filter, onFilter, kind, onKind, onJump, view, found, onFold }) {
+  const set = (name) => (event) => onFilter({ ...filter, [name]: event.currentTarget.value });
+  const reasons = [...new Set(report.doc.pairs.reason)];
+  return (
+    <div class="toolbar" role="toolbar" aria-label="Search, filter and jump">
+      <input id="search" type="search" placeholder="Search path or class  ( / )" aria-label="Search path or class" value={filter.text} onInput={set("text")} />
+      <select aria-label="Phase" value={filter.phase} onChange={set("phase")}>
+        <option value="">any phase</option>{PHASES.map((name) => <option>{name}</option>)}
+      </select>
+      <select aria-label="Verdict" value={filter.verdict} onChange={set("verdict")}>
+        <option value="">any verdict</option>
+        {["introduced", "inherited", "noise", "equal", "not comparable", "unmatched"].map((name) => <option>{name}</option>)}
+        <option value="nonfinite">non-finite</option>
+      </select>
+      <select aria-label="Reason of the match" value={filter.reason} onChange={set("reason")}>
+        <option value="">any match</option>{reasons.map((name) => <option>{name}</option>)}
+      </select>
+      {found !== null && <span class="found" role="status">{count(found, "row")} <button class="quiet" onClick={() => onFilter(NO_FILTER)}>clear</button></span>}
+      <span class="gap" />
+      <span class="jumps">
+        <select aria-label="What to jump to" value={kind} onChange={(event) => onKind(event.currentTarget.value)}>
+          <option value="introduced">introduced ({view.jumps.introduced.length})</option>
+          <option value="unmatched">unmatched ({view.jumps.unmatched.length})</option>
+          <option value="nonfinite">non-finite ({view.jumps.nonfinite.length})</option>
+        </select>
+        <button title="previous (p)" aria-label="Previous" onClick={() => onJump(false)}>↑ p</button>
+        <button title="next (n)" aria-label="Next" onClick={() => onJump(true)}>↓ n</button>
+      </span>
+      <button class="quiet" onClick={() => onFold(true)}>unfold</button>
+      <button class="quiet" onClick={() => onFold(false)}>fold</button>
+    </div>
+  );
+}
+
+/** What is open at first: the top of the tree, and the way to the first divergence. */
+function opened(report) {
+  const open = new Uint8Array(report.size);
+  for (let row = 0; row < report.size; row++) {
+    const few = report.end[row] - row < 60;
+    if (report.tree.depth[row] < 2 || few && report.tree.depth[row] < 3 && report.size < 300) open[row] = 1;
+  }
+  for (const found of report.findings.slice(0, 1)) for (const up of report.ancestors(found.row)) open[up] = 1;
+  return open;
+}
+
+export const TreeView = forwardRef(function TreeView(props, ref) {
+  const { report, view, selected, onSelect, kind, onKind, onJump, picked, onPick } = props;
+  const [open, setOpen] = useState(() => opened(report));
+  const [filter, setFilter] = useState(NO_FILTER);
+  const [scroll, setScroll] = useState({ top: 0, height: 600 });
+  const body = useRef(null);
+  const goal = useRef(selected.row);
+  const flags = useMemo(() => (isActive(filter) ? wanted(report, view, filter) : null), [report, view, filter]);
+  const rows = useMemo(() => visible(report, open, flags), [report, open, flags]);
+
+  useImperativeHandle(ref, () => ({
+    reveal(row) {
+      goal.current = row;
+      if (flags && !rows.includes(row)) setFilter(NO_FILTER);
+      const next = Uint8Array.from(open);
+      for (const up of report.ancestors(row)) next[up] = 1;
+      setOpen(next);
+    },
+    focus() {
+      const frame = body.current.getBoundingClientRect();
+      if (frame.top < 0 || frame.top > innerHeight - 200) body.current.closest(".work").scrollIntoView({ block: "start" });
+      body.current.focus({ preventScroll: true });
+    },
+  }));
+  useLayoutEffect(() => {
+    const resized = new ResizeObserver(() => setScroll((old) => ({ ...old, height: body.current.clientHeight })));
+    resized.observe(body.current);
+    return () => resized.disconnect();
+  }, []);
+  useLayoutEffect(() => {
+    if (goal.current < 0) return;
+    const at = rows.indexOf(goal.current);
+    const element = body.current;
+    if (at >= 0 && (at * ROW < element.scrollTop || (at + 2) * ROW > element.scrollTop + element.clientHeight)) {
+      element.scrollTop = Math.max(0, at * ROW - element.clientHeight / 3);
+    }
+    goal.current = -1;
+  }, [rows, open]);
+
+  const toggle = (row, to = !open[row]) => {
+    const next = Uint8Array.from(open);
+    next[row] = to ? 1 : 0;
+    setOpen(next);
+  };
+  const go = (row) => {
+    goal.current = row;
+    onSelect(row, -1, false);
+    setOpen(Uint8Array.from(open));
+  };
+  const onKey = (event) => {
+    const at = Math.max(0, rows.indexOf(selected.row));
+    const row = rows[at];
+    const page = Math.max(1, Math.floor(scroll.height / ROW) - 2);
+    const targets = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + page, PageUp: at - page, Home: 0, End: rows.length - 1 };
+    if (event.key in targets) go(rows[Math.min(rows.length - 1, Math.max(0, targets[event.key]))]);
+    else if (event.key === "ArrowRight") report.end[row] > row + 1 && !open[row] ? toggle(row, true) : go(rows[Math.min(rows.length - 1, at + 1)]);
+    else if (event.key === "ArrowLeft") open[row] && report.end[row] > row + 1 ? toggle(row, false) : report.parent[row] >= 0 && go(report.parent[row]);
+    else if (event.key === "Enter" || event.key === " ") toggle(row);
+    else return;
+    event.preventDefault();
+  };
+  const first = Math.max(0, Math.floor(scroll.top / ROW) - BEYOND);
+  const last = Math.min(rows.length, Math.ceil((scroll.top + scroll.height) / ROW) + BEYOND);
+  return (
+    <div class="tree">
+      <Toolbar report={report} view={view} filter={filter} onFilter={setFilter} kind={kind} onKind={onKind} onJump={onJump}
+        found={flags && flags.reduce((sum, flag) => sum + flag, 0)}
+        onFold={(to) => setOpen(to ? new Uint8Array(report.size).fill(1) : Uint8Array.from({ length: report.size }, (_, row) => (row === 0 ? 1 : 0)))} />
+      <div class="heads" aria-hidden="true">
+        <span class="name"><b class="tag-a">A</b></span>
+        {PHASES.map((name) => <span class="cell head" title={name}>{SHORT[name]}</span>)}
+        <span class="name"><b class="tag-b">B</b></span><span class="inside" />
+      </div>
+      <div class="rows" ref={body} role="treegrid" aria-label="Modules of A and B, with the error in each phase" aria-rowcount={rows.length} tabIndex={0}
+        aria-activedescendant={`row-${selected.row}`} onKeyDown={onKey} onScroll={(event) => setScroll({ top: event.currentTarget.scrollTop, height: event.currentTarget.clientHeight })}>
+        <div class="all" role="rowgroup" style={{ height: `${rows.length * ROW}px` }}>
+          {rows.slice(first, last).map((row, k) => (
+            <Row key={row} report={report} view={view} row={row} top={(first + k) * ROW} isOpen={Boolean(flags || open[row])} isFiltered={flags !== null} isMatch={flags?.[row] === 1}
+              isSelected={row === selected.row} onSelect={(chosen) => onSelect(chosen, -1, false)} onToggle={toggle} picked={picked} onPick={onPick} />
+          ))}
+        </div>
+      </div>
+    </div>
+  );
+});

@@ -1,0 +1,135 @@
+// The first screen: the answer in words, and the way from the root to the first divergent module.
+
+import { error, plain, shown, value, count } from "./text.js";
+
+const TITLES = { aligned: "Aligned", diverged: "Diverged", undecided: "Undecided" };
+
+function Place({ side, refs, role }) {
+  if (!refs.length) return <div class="place"><b class={`tag-${side}`}>{side.toUpperCase()}</b> <i>has no counterpart</i></div>;
+  return refs.slice(0, 6).map((ref) => (
+    <div class="place">
+      <b class={`tag-${side}`}>{side.toUpperCase()}</b>{" "}
+      <bdi class="path">{shown(ref.path) || "(the whole model)"}</bdi>
+      <span class="class"><bdi>{shown(ref.class)}</bdi>{ref.slot && <> · {role} <bdi>{shown(ref.slot)}</bdi></>}{ref.call > 0 && <> · call {ref.call}</>}</span>
+    </div>
+  ));
+}
+
+/** The numbers of a finding in one line. */
+function Numbers({ found }) {
+  const m = found.metrics;
+  if (!m || m.rel_l2 === null && m.status !== "nonfinite") return null;
+  const about = found.estimated ? "≈" : "";
+  const limit = value(found.limit);
+  return (
+    <p class="numbers">
+      <span>relative error <b>{about}{m.rel_l2 === null ? "∞" : error(m.rel_l2)}</b>{limit >= 0 && <> (up to {error(limit)} is noise)</>}</span>
+      {m.cosine !== null && <span>cosine {about}{m.cosine.toFixed(found.estimated ? 2 : 6)}</span>}
+      {m.norm_ratio !== null && <span>norm B/A {plain(m.norm_ratio)}</span>}
+      {m.max_abs !== null && <span>max |Δ| {plain(m.max_abs)}{m.max_abs_at && <> at [{m.max_abs_at.join(", ")}]</>}</span>}
+    </p>
+  );
+}
+
+/** Root, …, module: each a button that goes to its row. */
+function Chain({ report, row, onSelect }) {
+  const way = [...report.ancestors(row), row];
+  return (
+    <nav aria-label="From the root to the first divergence" class="chain">
+      {way.map((at, n) => {
+        const names = [...new Set([report.name("a", at), report.name("b", at)].filter((name) => name !== null))];
+        return (
+          <>
+            {n > 0 && <span aria-hidden="true" class="arrow">›</span>}
+            <button class={at === row ? "link here" : "link"} onClick={() => onSelect(at)}>
+              {names.map((name, k) => <>{k > 0 && <span class="dim"> ⟷ </span>}<bdi>{shown(name)}</bdi></>)}
+            </button>
+          </>
+        );
+      })}
+    </nav>
+  );
+}
+
+function Answer({ report, onSelect }) {
+  const { answer, doubts } = report.doc;
+  const first = report.findings[0];
+  if (answer.verdict === "diverged" && first) {
+    const module = (first.b[0] ?? first.a[0]);
+    return (
+      <>
+        <h2>First divergence: <bdi>{shown(module.path.split(".").pop() || module.class)}</bdi> <span class="dim">{first.headline}</span></h2>
+        <Place side="a" refs={first.a} role={first.role} />
+        <Place side="b" refs={first.b} role={first.role} />
+        {first.evidence.map((line) => <p class="evidence"><bdi>{shown(line)}</bdi></p>)}
+        <Numbers found={first} />
+        {first.hint && <p class="hint">→ {shown(first.hint)}</p>}
+        {report.doc.stands && <p class="dim">{report.doc.stands}</p>}
+        <Chain report={report} row={first.row} onSelect={onSelect} />
+      </>
+    );
+  }
+  if (answer.verdict === "aligned") {
+    const closest = answer.flip?.closest;
+    return (
+      <>
+        <h2>Nothing that was compared differs by more than rounding explains{answer.left_out.length > 0 && <>, but for what was not compared: {shown(answer.left_out.join(", "))}</>}.</h2>
+        {closest && <p>Closest to its limit: {closest.phase} {closest.role} <bdi>{shown(closest.slot_a)}</bdi> of <bdi class="path">{shown(closest.path_a) || "the whole model"}</bdi>, {error(value(closest.error))} of {error(value(closest.limit))}.</p>}
+      </>
+    );
+  }
+  return (
+    <>
+      <h2>It could not be told whether the runs agree.</h2>
+      <ul class="doubts">{doubts.map((text) => <li>{shown(text)}</li>)}</ul>
+    </>
+  );
+}
+
+function Others({ report, onSelect }) {
+  const others = report.findings.slice(1);
+  if (!others.length) return null;
+  return (
+    <details class="others">
+      <summary>{count(others.length, "further place is", "further places are")} wrong by {others.length === 1 ? "itself" : "themselves"}</summary>
+      <ol>
+        {others.map((found) => {
+          const ref = found.b[0] ?? found.a[0];
+          return (
+            <li>
+              <button class="link" onClick={() => onSelect(found.row, found.tensor)}><bdi>{shown(ref.path) || "(the whole model)"}</bdi></button>{" "}
+              <span class="dim">{found.headline} · {found.role} <bdi>{shown(ref.slot)}</bdi></span>
+              {found.metrics?.rel_l2 != null && <> · rel {error(found.metrics.rel_l2)}</>}
+              {found.hint && <div class="hint">→ {shown(found.hint)}</div>}
+            </li>
+          );
+        })}
+      </ol>
+    </details>
+  );
+}
+
+export function Verdict({ report, onSelect }) {
+  const { answer } = report.doc;
+  const { coverage } = answer;
+  const verdicts = report.doc.tensors.verdict.map((word) => report.words[word]);
+  const inherited = verdicts.filter((word) => word === "inherited").length;
+  const equal = verdicts.filter((word) => word === "equal").length;
+  const smaller = coverage.only_b < coverage.only_a ? "B" : "A";
+  const total = coverage.paired + Math.min(coverage.only_a, coverage.only_b);
+  return (
+    <section class={`verdict ${answer.verdict}`} aria-label="The answer">
+      <h1>{TITLES[answer.verdict]}</h1>
+      <div class="answer"><Answer report={report} onSelect={onSelect} /><Others report={report} onSelect={onSelect} /></div>
+      <dl class="facts">
+        {report.findings[0] && <><dt>Confidence</dt><dd>{report.findings[0].confidence.toFixed(2)}</dd></>}
+        <dt>Compared</dt><dd>{coverage.paired} of {count(total, "module call")} of {smaller}</dd>
+        <dt>Tensors</dt><dd>{count(coverage.compared, "pair")}, {equal.toLocaleString("en")} bit-equal</dd>
+        {inherited > 0 && <><dt>Inherited</dt><dd>{count(inherited, "later tensor")}</dd></>}
+        {coverage.not_comparable > 0 && <><dt>Not comparable</dt><dd>{count(coverage.not_comparable, "pair")}</dd></>}
+        <dt>Only in one</dt><dd>{coverage.only_a} calls in A, {coverage.only_b} in B</dd>
+        <dt>Noise</dt><dd>{answer.noise}</dd>
+      </dl>
+    </section>
+  );
+}

@@ -1,0 +1,242 @@
+"""What the page shows, as plain data: one JSON document.
+
+Tables lie by columns, so that many rows stay small. Modules are named by their index in their own tree, rows of the tree
+by their index in ``tree``, tensors by theirs in ``tensors``; texts that are said often by theirs in ``words``.
+docs/report.md describes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from probe._version import __version__
+from probe.comparison.divergence import Comparison
+from probe.comparison.metrics import Side, values_of_pair
+from probe.comparison.paired_step import paired_step
+from probe.comparison.result import Divergence, SlotResult, Verdict
+from probe.errors import MappingError
+from probe.matching import Known, Reason
+from probe.matching.draft import draft, is_written_from_a
+from probe.report.html import rows
+from probe.report.html.numbers import Words, number, numbers, speakable
+from probe.report.html.tensors import LARGEST, drawn
+from probe.report.text import headline, stands
+from probe.store.reader import Reader
+from probe.tree import Tree
+
+SCHEMA = 1
+MOST_DRAWN = 20
+"""findings of which the values are drawn"""
+_STATISTICS = ("min", "max", "mean", "rms", "norm", "nan", "posinf", "neginf", "zeros")
+_METRICS = ("rel_l2", "cosine", "coherence", "norm_ratio", "max_abs", "max_rel", "mean_abs")
+_MOST_LOOSE = 4000
+"""modules without a partner of which the records are listed"""
+_MOST_RECORDS = 40
+"""of one of them"""
+
+
+def document(comparison: Comparison) -> dict[str, object]:
+    """Return everything that the page shows of a comparison.
+
+    Raises
+    ------
+    StoreError, FormatError
+        a recording is no longer where it was
+    """
+    with Reader(comparison.path_a) as a, Reader(comparison.path_b) as b:
+        return _Document(comparison, a, b).made()
+
+
+class _Document:
+    """The document under way."""
+
+    def __init__(self, comparison: Comparison, a: Reader, b: Reader) -> None:
+        self.comparison, self.matching = comparison, comparison.matching
+        self.a, self.b = a, b
+        self.tree_a, self.tree_b = Tree(a.modules), Tree(b.modules)
+        self.words = Words()
+        self.rows = rows.merged(self.matching, self.tree_a, self.tree_b, set(comparison.only_a), set(comparison.only_b))
+        self.pair_of_a = {pair.a: index for index, pair in enumerate(self.matching.pairs)}
+        self.steps = {step: paired_step(a, b, step, step_b, self.matching) for step, step_b in comparison.steps}
+
+    def made(self) -> dict[str, object]:
+        """Return the document."""
+        pairs = self.matching.pairs
+        return {
+            "schema": SCHEMA,
+            "probe": __version__,
+            "answer": speakable(self.comparison.as_json()),
+            "stands": stands(self.comparison) if self.comparison.verdict is Verdict.DIVERGED else "",
+            "doubts": list(self.comparison.doubts),
+            "sides": {"a": self._side(self.a), "b": self._side(self.b)},
+            "pairs": {
+                "a": [pair.a for pair in pairs], "b": [pair.b for pair in pairs],
+                "reason": [pair.reason.value for pair in pairs], "confidence": numbers(pair.confidence for pair in pairs),
+            },
+            "tree": {name: [getattr(row, name) for row in self.rows] for name in ("a", "b", "pair", "state", "depth")},
+            "calls": self._calls(),
+            "tensors": self._tensors(),
+            "findings": [self._finding(found, at < MOST_DRAWN)
+                         for at, found in enumerate(self.comparison.divergences)],
+            "loose": {"a": self._loose("a"), "b": self._loose("b")},
+            "mapping": self._mapping(),
+            "words": self.words.all,
+        }  # fmt: skip
+
+    # The runs and what ran
+
+    def _side(self, reader: Reader) -> dict[str, object]:
+        info, modules = reader.info, reader.modules
+        scalars: dict[str, list[object]] = {}
+        for step, name, value in reader.scalars:
+            scalars.setdefault(name, []).append([step, number(value)])
+        return {
+            "file": reader.path.name, "run": info.run_id, "framework": f"{info.framework} {info.framework_version}",
+            "created": info.created, "task": str(info.config.get("task", "")), "rank": info.rank,
+            "world_size": info.world_size, "scalars": scalars, "notes": [text for _, _, text in reader.notes],
+            "modules": {
+                "path": [module.path for module in modules],
+                "class": [self.words.number(module.class_name) for module in modules],
+                "file": [self.words.number(module.file) for module in modules],
+                "line": [module.line for module in modules],
+                "parameters": [module.n_params for module in modules],
+            },
+        }  # fmt: skip
+
+    def _calls(self) -> dict[str, list[object]]:
+        """Return the paired calls of all steps, in the order in which they began in A."""
+        names = ("step", "micro", "pair", "call", "call_b", "training_a", "training_b", "gradients", "autocast")
+        found = [
+            (step, node.micro, node.pair, node.call, node.call_b, int(node.training[0]), int(node.training[1]),
+             int(node.grad_enabled), self.words.number(node.autocast))
+            for step, pairs in self.steps.items()
+            for node in pairs.nodes.values()
+        ]  # fmt: skip
+        return _by_columns(names, found)
+
+    # Tensors
+
+    def _tensors(self) -> dict[str, object]:
+        """Return all pairs of tensors, in causal order: places, verdicts, metrics, statistics of both sides."""
+        slots, word = self.comparison.slots, self.words.number
+        names = ("step", "micro", "call", "pair", "phase", "role", "verdict", "status", "estimated", "is_bound",
+                 "slot_a", "slot_b", "dtype_a", "dtype_b", "shape_a", "shape_b", "why_not", "max_abs_at")  # fmt: skip
+        places = [
+            (slot.step, slot.micro, slot.call, self._pair(slot), word(slot.phase.label), word(slot.role.label),
+             word(slot.verdict), word(slot.metrics.status.value), int(slot.metrics.estimated), int(slot.metrics.is_lower_bound),
+             word(slot.slot_a), word(slot.slot_b), word(slot.dtype_a), word(slot.dtype_b), word(str(list(slot.shape_a))),
+             word(str(list(slot.shape_b))), word(slot.metrics.reason),
+             word("" if slot.metrics.max_abs_at is None else str(list(slot.metrics.max_abs_at))))
+            for slot in slots
+        ]  # fmt: skip
+        metrics = {name: numbers(getattr(slot.metrics, name) for slot in slots) for name in _METRICS}
+        return {
+            **_by_columns(names, places),
+            "error": numbers(slot.error for slot in slots),
+            "limit": numbers(slot.limit for slot in slots),
+            **metrics,
+            "statistics_a": self._statistics([(self.steps[slot.step].a, slot.row_a) for slot in slots]),
+            "statistics_b": self._statistics([(self.steps[slot.step].b, slot.row_b) for slot in slots]),
+        }
+
+    def _pair(self, slot: SlotResult) -> int:
+        return self.pair_of_a[self.tree_a.by_path[slot.path_a]]
+
+    @staticmethod
+    def _statistics(places: list[tuple[Side, int]]) -> dict[str, object]:
+        return {name: numbers(side.columns[name][row] for side, row in places) for name in _STATISTICS}
+
+    # Findings
+
+    def _finding(self, found: Divergence, is_drawn: bool) -> dict[str, object]:
+        tensor = self._tensor_of(found)
+        drawn, why_not = self._drawn(self.comparison.slots[tensor]) if is_drawn and tensor >= 0 else (None, "")
+        return {
+            **speakable(found.as_json()),
+            "headline": headline(found),
+            "error": number(found.error),
+            "row": self._row_of(found),
+            "tensor": tensor,
+            "drawn": drawn,
+            "not_drawn": why_not,
+        }
+
+    def _tensor_of(self, found: Divergence) -> int:
+        """Return the pair of tensors that a finding is about, -1 if there is none."""
+        for index, slot in enumerate(self.comparison.slots):
+            if slot.metrics is found.metrics and (slot.phase, slot.role) == (found.phase, found.role):
+                return index
+        return rows.ABSENT
+
+    def _row_of(self, found: Divergence) -> int:
+        """Return the row of the tree that a finding is in; the root's where it has no module."""
+        paths = {ref.path for ref in found.a}, {ref.path for ref in found.b}
+        for index, row in enumerate(self.rows):
+            in_a = row.a != rows.ABSENT and self.tree_a.path(row.a) in paths[0]
+            if in_a or (not paths[0] and row.b != rows.ABSENT and self.tree_b.path(row.b) in paths[1]):
+                return index
+        return 0
+
+    def _drawn(self, slot: SlotResult) -> tuple[dict[str, object] | None, str]:
+        """Return the picture of two tensors, or why there is none."""
+        pairs, count = self.steps[slot.step], math.prod(slot.shape_a)
+        if not (pairs.a.has_values(slot.row_a) and pairs.b.has_values(slot.row_b)):
+            return (
+                None,
+                'no values were recorded of it: record both runs with task="tensor" to see where the error lies',
+            )
+        if count > LARGEST:
+            return None, f"its {count:,} elements are too many to draw (up to {LARGEST:,})"
+        free = pairs.has_free_axes(slot.role, self._pair(slot))
+        values = values_of_pair(pairs.a, slot.row_a, pairs.b, slot.row_b, free_axes=free) if count else None
+        return (None, "the two have no common shape") if values is None else (drawn(*values), "")
+
+    # What has no partner
+
+    def _loose(self, name: str) -> dict[str, object]:
+        """Return what was recorded of modules without a partner, so that it can be seen what would be compared."""
+        at = 0 if name == "a" else 1
+        wanted = [row.a if name == "a" else row.b for row in self.rows if row.state is rows.State.UNMATCHED]
+        chosen = {index for index in wanted[: 2 * _MOST_LOOSE] if index != rows.ABSENT}
+        chosen = set(sorted(chosen)[:_MOST_LOOSE])
+        found: dict[int, list[list[object]]] = {}
+        for pairs in list(self.steps.values())[:1]:
+            side = (pairs.a, pairs.b)[at]
+            columns = side.columns
+            for row, module in enumerate(columns["module"]):
+                records = found.setdefault(module, []) if module in chosen else None
+                if records is not None and len(records) < _MOST_RECORDS and columns["micro"][row] == 0:
+                    records.append(self._record(side, row))
+        return {str(module): records for module, records in found.items()}
+
+    def _record(self, side: Side, row: int) -> list[object]:
+        """Return phase, role, slot, call, dtype, shape, norm and hash of a record."""
+        columns, word = side.columns, self.words.number
+        digest = side.digest(row)
+        text = "" if digest is None else f"{digest[0] & 0xFFFFFFFFFFFF:012x}"
+        return [int(columns["phase"][row]), int(columns["role"][row]), word(side.slots[row]), columns["call"][row],
+                word(side.dtypes[row]), word(str(list(side.shapes[row]))), number(columns["norm"][row]), text]  # fmt: skip
+
+    def _mapping(self) -> dict[str, object]:
+        """Say what lines of a mapping have to stand beside, and from which side they are written.
+
+        Beside a mapping nothing is guessed: where pairs were found without one, it is drafted.
+        """
+        guessed = any(pair.reason in (Reason.SAME_STRUCTURE, Reason.SAME_VALUES) for pair in self.matching.pairs)
+        if not guessed:
+            return {"base": "", "from": self.matching.direction.value[0], "why_not": ""}
+        sides = (self.tree_a, self.a), (self.tree_b, self.b)
+        known = [Known(tree, reader.parameters, reader.info.model_config) for tree, reader in sides]
+        names = Path(self.comparison.path_a).name, Path(self.comparison.path_b).name
+        source = "a" if is_written_from_a(self.matching) else "b"
+        try:
+            return {"base": draft(self.matching, *known, names), "from": source, "why_not": ""}
+        except MappingError as error:  # names that a mapping cannot say
+            return {"base": "", "from": source, "why_not": str(error)}
+
+
+def _by_columns(names: tuple[str, ...], found: list[tuple[object, ...]]) -> dict[str, list[object]]:
+    columns: Iterator[tuple[object, ...]] = zip(*found, strict=True) if found else iter(((),) * len(names))
+    return {name: list(column) for name, column in zip(names, columns, strict=True)}

@@ -1,0 +1,46 @@
+"""Numbers as the document has them: six digits, what is not finite as JSON can say it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+Number = float | int | str | None
+
+
+def number(value: float) -> Number:
+    """Return a number of six digits; NaN as None, infinities as ``"inf"`` and ``"-inf"``."""
+    if math.isfinite(value):
+        return value if isinstance(value, int) else float(f"{value:.6g}")
+    return None if math.isnan(value) else "inf" if value > 0 else "-inf"
+
+
+def numbers(values: Iterable[float]) -> list[Number]:
+    """Return `number` of each."""
+    return [number(value) for value in values]
+
+
+def speakable(value: Any) -> Any:
+    """Return nested dicts and lists with every `number` in them as JSON can say it."""
+    if isinstance(value, dict):
+        return {name: speakable(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [speakable(each) for each in value]
+    return number(value) if isinstance(value, float) else value
+
+
+class Words:
+    """Texts that are said often, by number."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        """Return the number of a text."""
+        return self._known.setdefault(text, len(self._known))
+
+    @property
+    def all(self) -> list[str]:
+        """All texts, in the order of their numbers."""
+        return list(self._known)

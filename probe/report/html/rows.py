@@ -1,0 +1,119 @@
+"""Both module trees as one list of rows: what is a pair stands in one row, what has no partner has one of its own."""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from probe.matching import Matching
+from probe.tree import Tree
+
+ABSENT = -1
+
+
+class State(enum.StrEnum):
+    """What a row is."""
+
+    PAIRED = "paired"
+    PART = "part"
+    """one of several modules that are one on the other side, and not the first of them"""
+    UNMATCHED = "unmatched"
+    """it was called, and has no partner"""
+    UNCALLED = "uncalled"
+    """it has no partner, and was never called: lists of modules"""
+    IGNORED = "ignored"
+    """the mapping leaves it out"""
+    PASSED_OVER = "passed over"
+    """wrappers, which only pass on"""
+
+
+@dataclass(eq=False, slots=True)
+class Row:
+    """A row; the modules by their indices, -1 where there is none."""
+
+    a: int
+    b: int
+    pair: int
+    """index into the matching's pairs; of a part, the pair that it belongs to; -1 where there is none"""
+    state: State
+    depth: int = 0
+    children: list[Row] = field(default_factory=list)
+
+
+def merged(matching: Matching, tree_a: Tree, tree_b: Tree, called_a: set[str], called_b: set[str]) -> list[Row]:
+    """Return the rows, parents before children, in the order of A's tree.
+
+    What only B has stands in the row of its parent's partner, behind the sibling that it follows in B.
+
+    Parameters
+    ----------
+    matching
+        pairs, and what is left
+    tree_a, tree_b
+        the modules
+    called_a, called_b
+        paths of modules that were called and have no counterpart
+    """
+    of_a, of_b = {}, {}
+    for index, pair in enumerate(matching.pairs):
+        of_a[pair.a] = of_b[pair.b] = Row(pair.a, pair.b, index, State.PAIRED)
+    for bundle in matching.bundles:
+        mine, theirs = (of_a, of_b) if bundle.side == "A" else (of_b, of_a)
+        pair = theirs[bundle.whole].pair if bundle.whole in theirs else ABSENT
+        for part in bundle.parts:
+            if part not in mine:
+                place = (part, ABSENT) if bundle.side == "A" else (ABSENT, part)
+                mine[part] = Row(*place, pair, State.PART)
+    for index in range(len(tree_a)):
+        if index not in of_a:
+            state = _state(tree_a, index, matching.only_a, matching.ignored_a, called_a)
+            of_a[index] = Row(index, ABSENT, ABSENT, state)
+    for index in range(len(tree_b)):
+        if index not in of_b:
+            state = _state(tree_b, index, matching.only_b, matching.ignored_b, called_b)
+            of_b[index] = Row(ABSENT, index, ABSENT, state)
+    tops: list[Row] = []
+    for index, module in enumerate(tree_a.modules):
+        (of_a[module.parent].children if module.parent >= 0 else tops).append(of_a[index])
+    _add_of_b(tree_b, of_b, tops)
+    return list(_flat(tops))
+
+
+def _state(tree: Tree, index: int, left: tuple[int, ...], ignored: frozenset[int], called: set[str]) -> State:
+    if index in ignored:
+        return State.IGNORED
+    if tree.wrapped(index) is not None:
+        return State.PASSED_OVER
+    return State.UNMATCHED if tree.path(index) in called else State.UNCALLED
+
+
+def _add_of_b(tree: Tree, rows: dict[int, Row], tops: list[Row]) -> None:
+    """Add the rows that only B has to those of their parents, behind what they follow in B."""
+    added: dict[int, dict[Row | None, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    last: dict[int, Row | None] = {}
+    for index, module in enumerate(tree.modules):
+        parent, row = module.parent, rows[index]
+        if row.a != ABSENT:
+            last[parent] = row
+        else:
+            added[parent][last.get(parent)].append(row)
+    for parent, groups in added.items():
+        children = rows[parent].children if parent >= 0 else tops
+        present = set(map(id, children))
+        found = [
+            row for behind, group in groups.items() if behind is None or id(behind) not in present for row in group
+        ]
+        for child in children:
+            found += [child, *groups.get(child, ())]
+        children[:] = found
+
+
+def _flat(tops: list[Row]) -> Iterator[Row]:
+    """Yield rows with their depths, without recursion: trees may be deep."""
+    left = [(row, 0) for row in reversed(tops)]
+    while left:
+        row, row.depth = left.pop()
+        yield row
+        left += [(child, row.depth + 1) for child in reversed(row.children)]

@@ -1,0 +1,248 @@
+"""The HTML report in a browser: what a person sees, and does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import probe
+from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy_tensor import Tensor
+from probe.report.html import as_html
+from probe.testing import sample
+from tests.report.reading import Port, PortedBlock, compared, recorded
+from tests.toys import record
+
+Show = Callable[..., Any]
+
+
+def written(comparison: Any, folder: Path) -> Path:
+    path = folder / "report.html"
+    path.write_text(as_html(comparison), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of one fault, from values."""
+    folder = tmp_path_factory.mktemp("view")
+    return written(compared(folder, task="tensor"), folder)
+
+
+def selected(page: Any) -> str:
+    return page.locator(".row.selected").inner_text()
+
+
+def shown_rows(page: Any) -> list[str]:
+    return [row.inner_text().replace("\n", " ") for row in page.locator(".row").all()]
+
+
+def test_the_verdict_is_on_the_first_screen(report: Path, opened: Show) -> None:
+    page = opened(report).page
+    assert page.locator("h1").inner_text() == "Diverged"
+    verdict = page.locator(".verdict")
+    assert "First divergence: ln2" in verdict.inner_text()
+    assert "layers.1.norm2" in verdict.inner_text() and "decoder.1.ln2" in verdict.inner_text()
+    assert "inputs agree" in verdict.inner_text()
+    chain = page.locator(".chain button").all_inner_texts()
+    assert [text.replace("\u2009", " ") for text in chain] == ["GPT ⟷ Port", "layers ⟷ decoder", "1", "norm2 ⟷ ln2"]
+    for part in (verdict, page.locator(".canvas canvas")):
+        box = part.bounding_box()
+        assert box["y"] + box["height"] < 800
+
+
+def test_n_and_p_go_to_what_is_introduced_and_unmatched(report: Path, opened: Show) -> None:
+    page = opened(report).page
+    page.locator("#row-0").click()
+    page.keyboard.press("n")
+    assert "norm2" in selected(page) and "◆" in selected(page)
+    row = page.locator(".row.selected").bounding_box()
+    assert 0 <= row["y"] < 800 - row["height"]
+    page.get_by_label("What to jump to").select_option("unmatched")
+    page.locator("h3").first.click()
+    found = []
+    for key in "nnnnp":
+        page.keyboard.press(key)
+        found.append(page.locator(".panel .path").all_inner_texts()[-1])
+    assert [text.split(".")[1] for text in found if "residual" in text] == ["0", "1", "2", "0", "2"]
+
+
+def test_search_and_filters(report: Path, opened: Show) -> None:
+    page = opened(report).page
+    page.keyboard.press("/")
+    page.keyboard.type("RMSNorm")
+    assert page.locator(".found").inner_text().startswith("7 rows")
+    page.get_by_label("Verdict", exact=True).select_option("introduced")
+    assert page.locator(".found").inner_text().startswith("1 row")
+    rows = shown_rows(page)
+    assert len(rows) == 4 and rows[0].startswith("▾ GPT") and "norm2" in rows[-1]
+    page.get_by_role("button", name="clear").click()
+    page.get_by_label("Reason of the match").select_option("same path")
+    assert all("norm1" not in row for row in shown_rows(page))
+    page.get_by_label("Reason of the match").select_option("")
+    page.get_by_label("Phase", exact=True).select_option("gradient")
+    assert all("act " not in row for row in shown_rows(page)), "an activation has no parameters"
+
+
+def test_the_panel_of_a_module(report: Path, opened: Show) -> None:
+    page = opened(report).page
+    panel = page.locator(".panel")
+    text = panel.inner_text()
+    for part in ("layers.1.norm2", "decoder.1.ln2", "RMSNorm", "numpy_nn.py:", "Matched: mapped", "1 call: train mode",
+                 "step 0 · forward · introduced", "float32", "Worst elements"):  # fmt: skip
+        assert part in text, part
+    assert "[2, 6, 16]" in text
+    shades = panel.locator("canvas.heat").evaluate(
+        "c => new Set(c.getContext('2d').getImageData(0, 0, c.width, c.height).data).size"
+    )
+    assert shades > 10
+    panel.get_by_label("Which axes").select_option("0")
+    assert panel.locator("canvas.heat").get_attribute("aria-label").startswith("Error over axis 0 (down) and axis 1")
+    panel.get_by_role("button", name="input 0").first.click()
+    assert panel.locator(".tensor.open").count() == 2
+
+
+def test_the_picture_tells_and_leads(report: Path, opened: Show) -> None:
+    page = opened(report).page
+    page.locator("#row-0").click()
+    box = page.locator(".canvas .u-over").bounding_box()
+    found = None
+    for k in range(0, int(box["width"]), 4):
+        for level in (0.2, 0.3, 0.4, 0.5):
+            page.mouse.move(box["x"] + k, box["y"] + level * box["height"])
+            hover = page.locator(".hover")
+            if hover.count() and "introduced" in hover.inner_text():
+                found = hover.inner_text()
+                break
+        if found:
+            break
+    assert found and "layers.1.norm2" in found and "is explained" in found
+    page.mouse.down()
+    page.mouse.up()
+    assert "norm2" in selected(page)
+
+
+def test_the_tree_by_keys(report: Path, opened: Show) -> None:
+    page = opened(report).page
+    page.locator("#row-0").click()
+    page.locator(".rows").focus()
+    for key in ("Home", "ArrowDown", "ArrowDown"):
+        page.keyboard.press(key)
+    assert selected(page).startswith(("▸", "▾", "layers"))
+    before = page.locator(".row").count()
+    page.keyboard.press("ArrowLeft")
+    assert page.locator(".row").count() < before
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".row").count() == before
+    tree = page.get_by_role("treegrid")
+    assert tree.get_attribute("aria-activedescendant") == page.locator(".row.selected").get_attribute("id")
+    assert page.locator(".row.selected").get_attribute("aria-expanded") == "true"
+
+
+def test_steps_can_be_chosen(tmp_path: Path, opened: Show) -> None:
+    page = opened(written(compared(tmp_path, fault=False, steps=2), tmp_path)).page
+    assert page.locator("h1").inner_text() == "Aligned"
+    cells = page.locator("#row-1 .cell").all_inner_texts()
+    page.get_by_label("Step", exact=True).select_option("1")
+    assert page.locator("#row-1 .cell").all_inner_texts() != cells or "=" in cells
+    assert page.locator(".curve").count() == 1
+
+
+def test_pairs_that_are_picked_change_the_next_comparison(tmp_path: Path, opened: Show) -> None:
+    """What nothing paired is picked by mouse on both sides; with the lines that come out it is compared."""
+    folders = [tmp_path / "a", tmp_path / "b"]
+
+    class Odd(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2.0
+
+    class Other(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + x
+
+    class Net(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            for each in vars(self)["_order"]:
+                x = getattr(self, each)(x)
+            return x
+
+    paths = []
+    for folder, names in zip(folders, (("first", "odd", "last"), ("first", "y-es", "last")), strict=True):
+        folder.mkdir()
+        nn.manual_seed(0)
+        middle = Odd() if names[1] == "odd" else Other()
+        model = Net(**{names[0]: nn.Linear(4, 4), names[1]: middle, names[2]: nn.Linear(4, 4)})
+        vars(model)["_order"] = names
+        path = folder / "run.h5"
+        with probe.capture(model, path):
+            model(Tensor(sample((5, 4), 0))).sum().backward()
+            probe.step(loss=1.0)
+        paths.append(path)
+    before = probe.compare(*paths, min_confidence=1)
+    assert (before.only_a, before.only_b) == (("odd",), ("y-es",))
+
+    report = opened(written(before, tmp_path))
+    page = report.page
+    for name in ("odd", "y-es"):
+        page.get_by_role("row").filter(has_text=name).get_by_role("button", name="match").click()
+    assert page.locator(".preview").inner_text().count("bit-equal") >= 2
+    page.get_by_role("button", name="Add this pair").click()
+    assert page.locator("textarea").input_value() == "TopLayer:\n  odd: y-es\n"
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save").click()
+    download.value.save_as(tmp_path / "map.yaml")
+    assert download.value.suggested_filename == "layer_mapping.yaml"
+    after = probe.compare(*paths, mapping=tmp_path / "map.yaml")
+    assert (after.only_a, after.only_b) == ((), ())
+    assert after["odd"][0].reason == "mapped"
+
+
+@pytest.mark.parametrize(("scope", "paired"), [("class", 3), ("path", 1)])
+def test_lines_by_class_and_by_path(scope: str, paired: int, tmp_path: Path, opened: Show) -> None:
+    """Inside a layer, a line is said of every such layer, or of one."""
+    _, b = recorded(tmp_path)
+    a = record(tmp_path / "c.h5", _named_residual())
+    found = probe.compare(a, b, min_confidence=1)
+    assert len(found.only_a) == len(found.only_b) == 3
+    page = opened(written(found, tmp_path)).page
+    page.get_by_label("Search path or class").fill("1.")
+    for name in ("sum", "residual"):
+        page.get_by_role("row").filter(has_text=name).get_by_role("button", name="match").first.click()
+    page.get_by_role("button", name="Add this pair").click()
+    page.get_by_label("For which modules").select_option(scope)
+    lines = page.locator("textarea").input_value()
+    assert ("PortedBlock" in lines) == (scope == "class") and "sum: residual" in lines
+    (tmp_path / "map.yaml").write_text(lines, encoding="utf-8")
+    after = probe.compare(a, b, mapping=tmp_path / "map.yaml")
+    assert len(after.only_a) == len(after.only_b) == 3 - paired
+
+
+def _named_residual() -> nn.Module:
+    """The port again, whose additions have another name."""
+
+    class Renamed(PortedBlock):
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.sum(x, self.attention(self.ln1(x)))
+            return self.sum(x, self.mlp(self.ln2(x)))
+
+    Renamed.__name__ = "PortedBlock"
+    model = Port()
+    for block in model.decoder:
+        block.__class__ = Renamed
+        members = vars(block)
+        members["sum"] = members.pop("residual")
+    return model
+
+
+def test_light_dark_narrow_and_printed(report: Path, opened: Show) -> None:
+    page = opened(report, color_scheme="dark", viewport={"width": 700, "height": 900}).page
+    background = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(background) == "rgb(20, 23, 27)"
+    page.get_by_role("button", name="Light").click()
+    assert page.evaluate(background) == "rgb(255, 255, 255)"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.emulate_media(media="print")
+    assert not page.locator(".toolbar").is_visible() and page.locator(".verdict").is_visible()

@@ -1,0 +1,121 @@
+"""Twenty thousand nodes: loading, scrolling and filtering stay quick. Times are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from probe.report.html.document import document
+from probe.report.html.numbers import Words, numbers
+from probe.report.html.page import page
+from tests.report.reading import compared
+
+BLOCKS, INSIDE = 2000, 9
+NODES = 2 + BLOCKS * (1 + INSIDE)
+EACH = [("init", "param"), ("forward", "input"), ("forward", "output"), ("backward", "grad_output"),
+        ("backward", "grad_input"), ("gradient", "param_grad"), ("update", "param"), ("update", "delta")]  # fmt: skip
+"""phase and role of the tensors of a node"""
+WRONG = 12_345
+
+
+def big(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document with 20,000 nodes of eight tensors each, other numbers in all of them, in place of a small one's."""
+    rng = np.random.default_rng(0)
+    words = Words()
+    paths, parents, depth = ["", "blocks"], [-1, 0], [0, 1]
+    for k in range(BLOCKS):
+        parent = len(paths)
+        paths += [f"blocks.{k}", *(f"blocks.{k}.leaf{n}" for n in range(INSIDE))]
+        parents += [1, *[parent] * INSIDE]
+        depth += [2, *[3] * INSIDE]
+    nodes = list(range(NODES))
+    module = {"path": paths, "class": [words.number(f"Class{d}") for d in depth], "file": [words.number("/src/net.py")] * NODES,
+              "line": nodes, "parameters": [2] * NODES}  # fmt: skip
+    count = NODES * len(EACH)
+    phase = [(name, role, node) for name, role in EACH for node in nodes]
+    verdicts = [
+        "introduced" if (name, role, node) == ("forward", "output", WRONG) else "noise" for name, role, node in phase
+    ]
+
+    def digits(low: float) -> list[object]:
+        return numbers((10 ** rng.uniform(low, low + 2, count)).tolist())
+
+    def column(name: str) -> list[object]:
+        return [words.number(name)] * count
+
+    tensors = {
+        "step": [0] * count, "micro": [0] * count, "call": [0] * count, "pair": [node for _, _, node in phase],
+        "phase": [words.number(name) for name, _, _ in phase], "role": [words.number(role) for _, role, _ in phase],
+        "verdict": list(map(words.number, verdicts)), "status": column("compared"), "estimated": [1] * count, "is_bound": [0] * count,
+        **{name: column("0") for name in ("slot_a", "slot_b")}, **{name: column("float32") for name in ("dtype_a", "dtype_b")},
+        **{name: column("[8, 512]") for name in ("shape_a", "shape_b")}, **{name: column("") for name in ("why_not", "max_abs_at")},
+        "limit": digits(-5), **{name: digits(-7) for name in ("error", "rel_l2", "cosine", "coherence", "norm_ratio")},
+        **{name: [None] * count for name in ("max_abs", "max_rel", "mean_abs")},
+        **{f"statistics_{side}": {name: [0] * count if name in ("nan", "posinf", "neginf", "zeros") else digits(0)
+                                  for name in document["tensors"]["statistics_a"]} for side in "ab"},
+    }  # fmt: skip
+    calls = {name: [0] * NODES for name in document["calls"]} | {"pair": nodes}
+    first = {**document["findings"][0], "row": WRONG, "tensor": 2 * NODES + WRONG}
+    return {
+        **document, "sides": {name: {**side, "modules": module} for name, side in document["sides"].items()},
+        "pairs": {"a": nodes, "b": nodes, "reason": ["same path"] * NODES, "confidence": [1.0] * NODES},
+        "tree": {"a": nodes, "b": nodes, "pair": nodes, "state": ["paired"] * NODES, "depth": depth},
+        "calls": calls, "tensors": tensors, "findings": [first], "loose": {"a": {}, "b": {}}, "words": words.all,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("big")
+    path = folder / "report.html"
+    path.write_text(page(big(document(compared(folder))), "big"), encoding="utf-8")
+    return path
+
+
+FRAMES = """async (distance) => {
+  const rows = document.querySelector(".rows");
+  const times = [];
+  let last = performance.now();
+  for (let k = 1; k <= 60; k++) {
+    rows.scrollTop = k * distance;
+    await new Promise(requestAnimationFrame);
+    await new Promise((done) => setTimeout(done, 0));
+    const now = performance.now();
+    times.push(now - last);
+    last = now;
+  }
+  times.sort((x, y) => x - y);
+  return {median: times[30], worst: times[59]};
+}"""
+TYPED = """async (text) => {
+  const search = document.getElementById("search");
+  const start = performance.now();
+  search.value = text;
+  search.dispatchEvent(new Event("input", {bubbles: true}));
+  await new Promise(requestAnimationFrame);
+  await new Promise((done) => setTimeout(done, 0));
+  return performance.now() - start;
+}"""
+
+
+def test_twenty_thousand_nodes(report: Path, opened: Callable[..., Any]) -> None:
+    page = opened(report).page
+    shown = page.evaluate("performance.getEntriesByName('shown')[0].startTime")
+    page.get_by_role("button", name="unfold").click()
+    assert int(page.get_by_role("treegrid").get_attribute("aria-rowcount")) == NODES
+    scrolled = page.evaluate(FRAMES, 2600)
+    assert page.locator(".row").count() < 100
+    filtered = [page.evaluate(TYPED, text) for text in ("leaf4", "1234", "")]
+    page.locator("h3").first.click()
+    page.keyboard.press("n")
+    assert page.locator(".row.selected").get_attribute("id") == f"row-{WRONG}"
+    size = report.stat().st_size / 2**20
+    print(
+        f"\n{NODES:,} nodes, {NODES * len(EACH):,} pairs of tensors, {size:.1f} MiB: shown after {shown:.0f} ms; a frame while "
+        f"scrolling {scrolled['median']:.0f} ms, at worst {scrolled['worst']:.0f} ms; a filter {max(filtered):.0f} ms"
+    )
+    assert shown < 2000 and scrolled["median"] < 50 and max(filtered) < 500
