@@ -234,7 +234,7 @@ def _doubled(module: nn.Module) -> Callable[[Tensor], Tensor]:
         if isinstance(module, nn.Linear):
             found = F.linear(x.double(), weight, bias)
         elif isinstance(module, nn.Conv2d):
-            found = F.conv2d(x.double(), weight, bias, module.stride, module.padding)
+            found = F.conv2d(x.double(), weight, bias, module.stride, module.padding, module.dilation, module.groups)
         else:
             found = F.conv_transpose2d(x.double(), weight, bias, module.stride, module.padding)
         return found.to(x.dtype)
