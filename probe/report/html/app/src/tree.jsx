@@ -8,6 +8,7 @@ import { count, error, shown } from "./text.js";
 
 const ROW = 26;
 const BEYOND = 12;
+const RECYCLED = 256; // rows that scroll away lend their elements to those that come
 const SHORT = { init: "init", forward: "fwd", backward: "bwd", gradient: "grad", update: "upd" };
 const SIGN = { introduced: "◆ ", inherited: "" };
 
@@ -187,7 +188,7 @@ export const TreeView = forwardRef(function TreeView(props, ref) {
         aria-activedescendant={`row-${selected.row}`} onKeyDown={onKey} onScroll={(event) => setScroll({ top: event.currentTarget.scrollTop, height: event.currentTarget.clientHeight })}>
         <div class="all" role="rowgroup" style={{ height: `${rows.length * ROW}px` }}>
           {rows.slice(first, last).map((row, k) => (
-            <Row key={row} report={report} view={view} row={row} top={(first + k) * ROW} isOpen={Boolean(flags || open[row])} isFiltered={flags !== null} isMatch={flags?.[row] === 1}
+            <Row key={(first + k) % RECYCLED} report={report} view={view} row={row} top={(first + k) * ROW} isOpen={Boolean(flags || open[row])} isFiltered={flags !== null} isMatch={flags?.[row] === 1}
               isSelected={row === selected.row} onSelect={(chosen) => onSelect(chosen, -1, false)} onToggle={toggle} picked={picked} onPick={onPick} />
           ))}
         </div>
