@@ -23,6 +23,7 @@ export class Report {
     this.tree = doc.tree;
     this.size = doc.tree.a.length;
     this.findings = doc.findings;
+    this.reasons = [...new Set(doc.pairs.reason)];
     this._indexRows();
     this._indexTensors();
     this._indexCalls();
