@@ -29,6 +29,7 @@ from probe.conversion import convert_weights
 from probe.conversion.loading import load_matching
 from probe.curve_comparison import curves
 from probe.inputs import make_inputs
+from probe.perturbing import noise_run
 from probe.recording import open_recording as open
 from probe.seeding import seed_all
 from probe.session import capture, log, start, step, stop
@@ -44,6 +45,7 @@ __all__ = [
     "load_matching",
     "log",
     "make_inputs",
+    "noise_run",
     "open",
     "save_batches",
     "seed_all",

@@ -15,6 +15,7 @@ from rich.progress import Progress
 
 from probe._version import __version__
 from probe.comparison.divergence import MIN_CONFIDENCE, MIN_COVERAGE, Comparison, compare
+from probe.comparison.presets import PRESETS
 from probe.comparison.result import Verdict
 from probe.conversion import convert_checkpoint
 from probe.conversion.name_mappings import imported
@@ -22,6 +23,7 @@ from probe.curve_comparison.command import curves_command
 from probe.errors import ProbeError
 from probe.layouts import FRAMEWORKS
 from probe.map_commands import map_group
+from probe.mapping.judging import METRICS
 from probe.report import inspect, table, text
 from probe.report.html import as_html
 from probe.report.weights import conversion_table
@@ -84,6 +86,13 @@ def main() -> None:
 @click.option("--reference", type=click.Path(), metavar="REF",
               help="A run of A's model in higher precision: how much further from it is B than A?")  # fmt: skip
 @click.option("--steps", metavar="A:B", help="Which step of B is a step of A: 100:0 where B resumed at A's step 100.")
+@click.option("--atol", type=float, help="Absolute tolerance of every tensor, in the place of what is known of noise.")
+@click.option("--rtol", type=float, help="Relative tolerance of every tensor.")
+@click.option("--metric", type=click.Choice(list(METRICS)), help="What they are held against; default allclose.")
+@click.option(
+    "--rules", type=click.Path(), metavar="FILE", help="Tolerances for some modules, or leaving them unjudged."
+)
+@click.option("--preset", metavar="NAME", help=f"An acceptance table: {', '.join(PRESETS)}.")
 @click.option(
     "--format", "style", type=click.Choice(["text", "json", "csv", "html"]), help="Default: text, or by the name of -o."
 )
@@ -96,8 +105,8 @@ def main() -> None:
 @click.option("--min-confidence", default=MIN_CONFIDENCE, show_default=True, type=click.FloatRange(0, 1),
               help="Leave out pairs of modules found without a mapping that are less sure; 1 leaves out all.")  # fmt: skip
 def compare_command(
-    a: str, b: str, mapping: str | None, map_direction: str | None, strict: bool, steps: str | None, style: str | None,
-    output: str | None, top: int, min_coverage: float, min_confidence: float, noise: tuple[str, ...], reference: str | None,
+    a: str, b: str, mapping: str | None, map_direction: str | None, strict: bool, style: str | None, output: str | None,
+    top: int, min_coverage: float, min_confidence: float, **chosen: Any,
 ) -> None:  # fmt: skip
     """Name the first place where recording B really diverges from recording A.
 
@@ -105,10 +114,11 @@ def compare_command(
     Exit status: 0 aligned, 1 diverged, 2 could not tell.
     Example:     probe compare a.h5 b.h5 -lm megatron-core/qwen2
                  probe compare a.h5 b.h5 --noise a2.h5
+                 probe compare a.h5 b.h5 --preset p-forward
     """
     style = style or _style_of(output)
-    result = _compared(a, b, mapping, steps=steps, direction=map_direction, strict=strict, min_coverage=min_coverage,
-                       min_confidence=min_confidence, noise=noise, reference=reference)  # fmt: skip
+    result = _compared(a, b, mapping, direction=map_direction, strict=strict, min_coverage=min_coverage,
+                       min_confidence=min_confidence, **chosen)  # fmt: skip
     if output is None:
         _show(result, style, top)
     else:

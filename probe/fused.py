@@ -5,6 +5,7 @@ Or one whose rows lie in another order: of what rotary embeddings turn, neighbou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ class Fusion:
     rotary: int = 0
     """of one part alone, along the axis: so many heads, in which what is turned together are neighbours (0 1, 2 3 …) in the
     part, the two halves in the whole; 0 where both lie alike"""
+    shape: Shape = ()
+    """of the whole, which is one part with its elements in their order in another shape; empty where shapes are alike"""
 
 
 def problem_of(shapes: Sequence[Sequence[Shape]], fusion: Fusion) -> str:
@@ -42,6 +45,9 @@ def problem_of(shapes: Sequence[Sequence[Shape]], fusion: Fusion) -> str:
         odd = next(row for row in shapes if tuple(row) != tuple(shapes[0]))
         return f"{_listed(odd)} and {_listed(shapes[0])} cannot be stacked"
     first = shapes[0]
+    if fusion.shape:
+        is_alike = math.prod(first[0]) == math.prod(fusion.shape)
+        return "" if is_alike else f"{_listed(first)} has not as many elements as {_listed([fusion.shape])}"
     if len(first) == 1 and fusion.groups == 1 and not fusion.rotary:
         return ""
     if not all(-len(shape) <= fusion.axis < len(shape) for shape in first):
@@ -57,7 +63,7 @@ def problem_of(shapes: Sequence[Sequence[Shape]], fusion: Fusion) -> str:
 def whole_shape(shapes: Sequence[Sequence[Shape]], fusion: Fusion) -> Shape:
     """Return the shape of what the parts make; they must fit, see `problem_of`."""
     row = shapes[0]
-    made = row[0]
+    made = fusion.shape or row[0]
     if len(row) > 1:
         axis = fusion.axis % len(made)
         made = (*made[:axis], sum(shape[axis] for shape in row), *made[axis + 1 :])

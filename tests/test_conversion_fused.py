@@ -159,6 +159,31 @@ def test_experts_that_are_numbered_parameters() -> None:
     assert same({name: np.ascontiguousarray(w) for name, w in back.items()}, state)
 
 
+def test_experts_in_two_matrices() -> None:
+    """Megatron's GroupedMLP reads its weights as [experts, in, out]."""
+    grouped: Modules = {"": ("GPT", {}), "experts": ("GroupedMLP", {"weight1": (3, 20), "weight2": (10, 3)})}
+    stacked: Modules = {
+        "": ("Mixtral", {}),
+        "experts": ("MixtralExperts", {"gate_up_proj": (5, 4, 3), "down_proj": (5, 3, 2)}),
+    }
+    rules = {"GroupedMLP": {"params": {
+        "weight1": {"to": "gate_up_proj", "reshape": True, "transpose": True},
+        "weight2": {"to": "down_proj", "reshape": True, "transpose": True},
+    }}}  # fmt: skip
+    source, target = in_framework("torch", grouped), in_framework("torch", stacked)
+    state = state_of(source)
+    there = probe.convert_weights(state, rules, to="torch", source=source, like=target)
+    for mine, theirs, shape in (("weight1", "gate_up_proj", (5, 3, 4)), ("weight2", "down_proj", (5, 2, 3))):
+        assert np.array_equal(there[f"experts.{theirs}"], state[f"experts.{mine}"].reshape(shape).swapaxes(1, 2))
+    back = probe.convert_weights(there, rules, to="torch", source=target, like=source)
+    assert same({name: np.ascontiguousarray(w) for name, w in back.items()}, state)
+    with pytest.raises(
+        MappingError, match=r"weight1: the sizes do not fit: experts.weight1 has the shape \[3, 20\], experts.gate_up"
+    ):
+        other = in_framework("torch", {**stacked, "experts": ("MixtralExperts", {"gate_up_proj": (5, 4, 2)})})
+        probe.convert_weights(state, rules, to="torch", source=source, like=other)
+
+
 def test_the_plan_says_what_is_done() -> None:
     source, target = in_framework("torch", WHOLE), in_framework("paddle", PARTS)
 

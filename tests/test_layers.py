@@ -24,7 +24,7 @@ LAYERS = [
     ["recorder", "matching"],
     ["comparison", "conversion"],
     ["session", "recording", "report"],
-    ["curve_comparison", "map_commands"],
+    ["curve_comparison", "map_commands", "perturbing"],
     ["cli", ""],
     ["testing"],
 ]
@@ -33,7 +33,7 @@ UPWARDS = {("comparison.divergence", "report.table"), ("curve_comparison.result"
 """imports inside a function that may go up: a result offers its own table, or its picture"""
 CAPTURE = [
     "origins", "seeding", "inputs", "batches", "slots", "kernel", "buffers", "blocks", "triggers", "growth", "adapters",
-    "recorder", "session", "store.writer", "store.disk",
+    "recorder", "session", "perturbing", "store.writer", "store.disk",
 ]  # fmt: skip
 COMPARE = ["mapping", "matching", "comparison", "recording", "report", "curve_comparison", "map_commands", "cli"]
 FRAMEWORKS = {"torch", "paddle", "mindspore"}

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import functools
 import re
+from pathlib import Path
 
 import pytest
 
-from benchmarks.matching.pairs import PAIRS, ModelPair
+from benchmarks.matching.pairs import OTHER_TREES, PAIRS, ModelPair
 from benchmarks.matching.score import judged, relations_of
 from benchmarks.matching.truth import Truth, read_truth
+from probe.fused import Fusion, whole_shape
 from probe.mapping import library, load_mapping
 from probe.matching import Direction, Matching, match
+from probe.matching.coverage import coverage
 from probe.matching.known import Known, canonical_shape
 from probe.printed import Printed
 from probe.records import ParameterInfo
@@ -44,13 +47,23 @@ LIBRARY = {
     "mindformers/megatron-qwen2": "qwen2-mindformers-megatron",
 }
 """by name the pair of models, in `benchmarks.matching.pairs`, that proves it"""
+TREES = {
+    **LIBRARY,
+    "megatron-core/llama, te": "llama-megatron-te",
+    "megatron-core/mixtral, te": "mixtral-megatron-te",
+    "megatron-core/deepseek-v3, te": "deepseek-v3-megatron-te",
+    "megatron-core/mixtral, grouped": "mixtral-megatron-grouped",
+    "mindformers/megatron-llama, te": "llama-mindformers-megatron-te",
+    "mindformers/llama, qkv_concat": "llama-mindformers-concat",
+}
+"""by name, and by what a further tree is, the pair of models"""
 GROUPS = 2
 CONFIG = {"num_query_groups": GROUPS, "num_attention_heads": 4}
 
 
 @functools.cache
 def sides(name: str) -> tuple[Known, Known, Truth]:
-    pair = PAIRS[LIBRARY[name]]
+    pair = {**PAIRS, **OTHER_TREES}[TREES[name]]
     read = pair.a.read(), pair.b.read()
     truth = pair.truth_of(read[0].modules, read[1].modules)
     return known(read[0]), known(read[1]), truth
@@ -64,11 +77,12 @@ def nothing_known(index: int) -> frozenset[object]:
     return frozenset()
 
 
-def found_by(name: str, a: Known, b: Known) -> Matching:
-    return match(a, b, load_mapping(name), nothing_known, nothing_known)
+def found_by(name: str | Path, a: Known, b: Known) -> Matching:
+    source = name.partition(",")[0] if isinstance(name, str) else name
+    return match(a, b, load_mapping(source), nothing_known, nothing_known)
 
 
-@pytest.mark.parametrize("name", LIBRARY)
+@pytest.mark.parametrize("name", TREES)
 def test_every_module_with_a_counterpart_is_paired_and_nothing_wrongly(name: str) -> None:
     a, b, truth = sides(name)
     found = found_by(name, a, b)
@@ -77,7 +91,7 @@ def test_every_module_with_a_counterpart_is_paired_and_nothing_wrongly(name: str
     assert (found.warnings, found.direction) == ((), Direction.A_TO_B)
 
 
-@pytest.mark.parametrize("name", LIBRARY)
+@pytest.mark.parametrize("name", TREES)
 def test_the_other_way_round_finds_the_same(name: str) -> None:
     a, b, _ = sides(name)
     found, other = found_by(name, a, b), found_by(name, b, a)
@@ -90,7 +104,7 @@ def test_the_other_way_round_finds_the_same(name: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", LIBRARY)
+@pytest.mark.parametrize("name", TREES)
 def test_what_is_listed_as_left_over_has_no_counterpart(name: str) -> None:
     a, b, truth = sides(name)
     found = found_by(name, a, b)
@@ -98,7 +112,7 @@ def test_what_is_listed_as_left_over_has_no_counterpart(name: str) -> None:
     assert {b.tree.path(i) for i in found.only_b} - truth.skipped_b == truth.none_b
 
 
-@pytest.mark.parametrize("name", LIBRARY)
+@pytest.mark.parametrize("name", TREES)
 def test_fused_modules_lie_in_the_order_and_the_groups_that_their_code_says(name: str) -> None:
     a, b, truth = sides(name)
     bundles = [bundle for bundle in found_by(name, a, b).bundles if not bundle.rotary]
@@ -113,19 +127,29 @@ def test_fused_modules_lie_in_the_order_and_the_groups_that_their_code_says(name
     }
 
 
+@pytest.mark.parametrize(
+    "name", ["megatron-core/llama, te", "megatron-core/mixtral, te", "megatron-core/deepseek-v3, te"]
+)
+def test_norms_inside_linears_are_compared_by_their_weights_alone(name: str) -> None:
+    a, b, _ = sides(name)
+    found = coverage(found_by(name, a, b), a, b)
+    norms = {each.path.rpartition(".")[2] for each in found.weights_b}
+    assert norms == ({"q_a_layernorm", "kv_a_layernorm", "post_attention_layernorm"} if "deepseek" in name else
+                     {"input_layernorm", "post_attention_layernorm"} - ({"post_attention_layernorm"} if "mixtral" in name else set()))  # fmt: skip
+    assert not any("norm" in each.path for each in found.only_b)
+    experts = {each.path.rpartition(".")[2] for each in found.weights_a}
+    assert experts == (set() if "llama" in name else {"linear_fc1", "linear_fc2"})
+
+
 # Weights
 
 UNPAIRED = {
-    **dict.fromkeys(
-        ["megatron-core/mixtral", "megatron-core/qwen3-moe", "megatron-core/qwen2-moe"], (20, r"mlp\.experts\.")
-    ),
-    "megatron-core/deepseek-v3": (10, r"mlp\.experts\."),
     "paddlenlp/bert-mlm": (2, r"^bert\.pooler\."),
 }
 """how many weights of both sides have none, and which: the files say why"""
 
 
-@pytest.mark.parametrize("name", [name for name in LIBRARY if name != "mindspeed-mm/qwen2.5-vl"])
+@pytest.mark.parametrize("name", [name for name in TREES if name != "mindspeed-mm/qwen2.5-vl"])
 def test_every_weight_has_a_partner_of_its_shape(name: str) -> None:
     a, b, _ = sides(name)
     found = found_by(name, a, b)
@@ -152,20 +176,18 @@ def weights_of(found: Matching, a: Known, b: Known) -> tuple[set[tuple[str, str]
 
     partners: set[tuple[str, str]] = set()
     shapes: list[tuple[object, object]] = []
-    rows = [(w.side, w.whole, w.parts, w.axis) for w in found.weight_bundles]
+    rows = [(w.side, w.whole, w.parts, w.fusion) for w in found.weight_bundles]
     for bundle in found.bundles:
         whole_side = "B" if bundle.side == "A" else "A"
         for place in by_place[whole_side]:
-            if place[0] == bundle.whole:
-                rows.append((bundle.side, place, (tuple((part, place[1]) for part in bundle.parts),), 0))
-    for side, place, parts, axis in rows:
+            if place[0] == bundle.whole and all((part, place[1]) in by_place[bundle.side] for part in bundle.parts):
+                rows.append((bundle.side, place, (tuple((part, place[1]) for part in bundle.parts),), Fusion()))
+    for side, place, parts, fusion in rows:
         whole_side = "B" if side == "A" else "A"
         whole = by_place[whole_side][place]
         members = [by_place[side][part] for row in parts for part in row]
-        sizes = [canonical(side, p)[1] for p in members]
-        joined = list(sizes[0])
-        joined[axis] = sum(size[axis] for size in sizes)
-        shapes.append((tuple(joined), canonical(whole_side, whole)[1]))
+        sizes = [[canonical(side, by_place[side][part])[1] for part in row] for row in parts]
+        shapes.append((whole_shape(sizes, fusion), canonical(whole_side, whole)[1]))
         partners |= {(whole_side, whole.names[0]), *((side, p.names[0]) for p in members)}
     in_bundles = {(x.side, part) for x in found.bundles for part in x.parts}
     for pair in found.pairs:

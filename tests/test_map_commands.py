@@ -115,6 +115,26 @@ def fused(folder: Path, size: int) -> tuple[Path, Path]:
     return record(folder / "a.h5", mine), record(folder / "b.h5", theirs)
 
 
+def test_what_is_compared_by_its_weights_alone_is_not_left(tmp_path: Path) -> None:
+    texts = (
+        "Net(\n  (norm): IdentityOp()\n  (up): TELinear(\n    (weight): Parameter containing: [torch.float32 of size 4x3]\n"
+        "    (norm_weight): Parameter containing: [torch.float32 of size 3]\n  )\n)\n",
+        "Net(\n  (norm): Norm(\n    (weight): Parameter containing: [torch.float32 of size 3]\n  )\n  (up): Linear(\n"
+        "    (weight): Parameter containing: [torch.float32 of size 4x3]\n  )\n)\n",
+    )
+    files = [tmp_path / f"{name}.h5" for name in "ab"]
+    for file, text in zip(files, texts, strict=True):
+        file.with_suffix(".txt").write_text(text)
+        assert run("map", "tree", file.with_suffix(".txt"), "-o", file).exit_code == 0
+    mapping = written(tmp_path, "Net:\n  params: {up.norm_weight: norm.weight}\nignore: ['**/IdentityOp']\n")
+    done = run("map", "check", mapping, *files)
+    assert done.exit_code == 0, done.stdout
+    assert "  by weights alone           0       1" in done.stdout.splitlines()
+    assert done.stdout.splitlines()[-2:] == [
+        "In B, compared by weights alone: what they return has no counterpart", "  norm (Norm)",
+    ]  # fmt: skip
+
+
 def test_nothing_is_left(tmp_path: Path) -> None:
     file, (a, b) = written(tmp_path, FUSED), fused(tmp_path / "recordings", 6)
     for first, second, side in ((a, b, "A"), (b, a, "B")):

@@ -12,6 +12,7 @@ import yaml
 
 from probe.errors import MappingError
 from probe.mapping import library, library_folder, load_mapping, parse_mapping
+from probe.mapping.judging import Tolerance
 from probe.matching import Known, Matching, match
 from probe.tree import Tree
 from tests.trees import DATA, tree
@@ -144,10 +145,22 @@ def test_rows_in_another_order() -> None:
     ]  # fmt: skip
 
 
+def test_for_some_models_only() -> None:
+    b = net("L", "attn.o_proj", "attn.q_norm")
+    for more in ((), ("attn.q_layernorm", "x IdentityOp")):
+        found, pairs = paired("optional", net("L", "attn SelfAttention", "attn.linear_proj", *more), b)
+        assert pairs["attn.linear_proj"] == "attn.o_proj" and bool(found.ignored_a) is bool(more)
+
+
 def test_what_is_left_out() -> None:
     a, b = net("L", "rotary_emb", "up", "up.id Identity", "decoder.x"), net("L", "up")
     found, pairs = paired("ignore", a, b)
     assert pairs == {"up": "up"} and (found.only_a, found.only_b) == ((), ())
+
+
+def test_tolerances_for_single_modules() -> None:
+    (rule,) = parse_mapping(BLOCKS["rules"], "m").judging
+    assert (rule.path, rule.tolerance) == ("model.layers.*.mlp", Tolerance(rtol=1e-3))
 
 
 def test_every_example_is_tried_and_allowed_by_the_schema() -> None:
@@ -160,8 +173,11 @@ def test_every_example_is_tried_and_allowed_by_the_schema() -> None:
         "several_here",
         "parameters",
         "from",
+        "reshape",
         "rotary",
+        "optional",
         "ignore",
+        "rules",
     }
     for text in BLOCKS.values():
         assert not wrong(yaml.safe_load(text))
@@ -234,6 +250,7 @@ def test_mappings_are_what_the_schema_says(file: Path) -> None:
         "A: {b: {to: [c, d], split: {groups: 0}}}", "A: {b: {to: [c, d], split: {axis: in}}}",
         "A: {params: {b: {to: [c, d], split: {axis: up}}}}", "A: {b: {to: c, transpose: 1}}", "A: {b: {to: c, permute: []}}",
         "A: {b: {from: c}}", "A: {b: {to: c, rotary: {heads: 2}}}", "A: {b: {to: c, rotary: {heads: 2, here: up}}}", "A: {'b{i}': 'c.{i-1}'}", "A: {'b{i}': 'c.{0*i}'}", "A: {b: {from: [c]}}", "A: {b: {to: c, permute: [0, 0]}}", "A: {params: {b: null}}", "ignore: a", "ignore: [[a]]", "A: b",
+        "rules: [{rtol: 1}]", "rules: [{path: a, rtool: 1}]", "rules: [{path: a, rtol: 1, metric: l1}]",
     ],
 )  # fmt: skip
 def test_what_the_schema_refuses_probe_refuses(text: str) -> None:

@@ -111,6 +111,19 @@ def test_what_a_placeholder_stands_for(name: str, pattern: str, value: str | Non
     assert filled(("x{2*i}",), {"i": "9" * 5000}) == ("x",)
 
 
+def test_a_question_mark_behind_a_name() -> None:
+    text = "A?:\n  q?: x\n  k: y\n  params: {'w?': v, b: c}\nB: {s: t}\nignore: ['**.drop?', x]\n"
+    mapping = parse_mapping(text, "m")
+    assert [(section.name, section.is_optional) for section in mapping.sections] == [("A", True), ("B", False)]
+    assert [(rule.source, rule.is_optional) for rule in mapping.rules] == [
+        (("q",), True), (("k",), False), (("s",), False),
+    ]  # fmt: skip
+    assert [(rule.source, rule.is_optional) for rule in mapping.parameter_rules()] == [(("w",), True), (("b",), False)]
+    assert [(each.name, each.is_optional) for each in mapping.ignored] == [("**.drop", True), ("x", False)]
+    with pytest.raises(MappingError, match="^m, line 3: A: q is named a second time; the first is on line 2$"):
+        parse_mapping("A:\n  q: x\n  q?: y\n", "m")
+
+
 # Mistakes, each with its line
 
 
@@ -175,6 +188,7 @@ def test_what_a_placeholder_stands_for(name: str, pattern: str, value: str | Non
         ("h: {from: ['q.{i}', k]}", "line 2: A: h: {i} in q.{i} does not stand in the key"),
         ("q: x\n  qkv: {from: [q, k]}", "line 3: A: q is named a second time; the first is on line 2"),
         ("qkv: {from: [q, k]}\n  qk: {from: [q, k]}", "line 3: A: q is named a second time; the first is on line 2"),
+        ("params: {w?: v}", "line 2: not valid YAML (expected ',' or '}', but got '?'): in braces a name with ? needs quotes"),
         ("q: {to: q, rotary: 4}", "line 2: expected rotary: heads and here, got '4'"),
         ("q: {to: q, rotary: {heads: 4}}", "line 2: A: q: rotary: expected heads, how many, and here: interleaved or halves; here "
          "is missing"),
@@ -185,7 +199,10 @@ def test_what_a_placeholder_stands_for(name: str, pattern: str, value: str | Non
          "heads?"),
         ("qk: {to: [q, k], rotary: {heads: 4, here: halves}}", "line 2: A: qk: rotary is for one module on either side; here are 2"),
         ("q: {to: q, params: {w: {to: w, rotary: {heads: 4, here: halves}}}}", "line 2: A: q: params: w: rotary is not known; "
-         "expected to, from, split, transpose or permute"),
+         "expected to, from, split, transpose, permute or reshape"),
+        ("params: {w: {to: [a, b], reshape: true}}", "line 2: A: params: w: reshape is for one parameter on either side, the key "
+         "this side's"),
+        ("params: {w: {to: a, reshape: 2}}", "line 2: A: params: w: reshape: expected true or false, got '2'"),
         ("fc: {to: fc, params: [w]}", "line 2: expected parameters of A: fc, got a list"),
         ("{i}: h", "line 2: expected a name, got a mapping: a path that begins with { needs quotes"),
         ("layers.{i}: {i}", "line 2: A: layers.{i}: expected the path on the other side, got a mapping: a path that begins "

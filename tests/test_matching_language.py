@@ -165,6 +165,30 @@ def test_chunks_of_a_pipeline_each_with_layers_from_0() -> None:
     }
 
 
+CHUNKS = (
+    "the 2 models in the list at the top are parts of the other side's one: below TopLayer, say of each where its parts are, such "
+    "as 0.decoder.layers.{i}: layers.{i} and 1.decoder.layers.{i}: layers.{i+8} if the first has 8 of the layers"
+)
+
+
+def test_wrapped_chunks_of_a_pipeline_lead_to_what_to_write() -> None:
+    chunk = {"": "DistributedDataParallel", ".module": "Float16Module", ".module.module": "GPT", ".module.module.decoder": "D",
+             ".module.module.decoder.layers": "List", ".module.module.decoder.layers.0": "L"}  # fmt: skip
+    a = tree({"": "list", **{f"{c}{path}": kind for c in (0, 1) for path, kind in chunk.items()}})
+    b = tree({"": "Llama", "layers": "List", "layers.0": "L", "layers.1": "L"})
+    why = f"the mapping's line 2: GPT: decoder.layers: layers is not used: 0.module.module (GPT) has no counterpart; {CHUNKS}"
+    with pytest.raises(MappingError, match=f"^m: none of its 1 keys can be used:\n  {re.escape(why)}$"):
+        matched(a, b, "GPT:\n  decoder.layers: layers\n", Direction.A_TO_B)
+    why = "layers is already the counterpart of 0.module.module.decoder.layers"
+    text = "TopLayer:\n  '{i}.module.decoder.layers': layers\n"
+    with pytest.raises(
+        MappingError, match=f"^m, line 2: TopLayer: {re.escape(f'{{i}}.module.decoder.layers: {why}; {CHUNKS}')}$"
+    ):
+        matched(a, b, text, Direction.A_TO_B)
+    found = matched(a, b, {"TopLayer": {"0.decoder.layers.{i}": "layers.{i}", "1.decoder.layers.{i}": "layers.{i+1}"}})
+    assert names(found, a, b)["1.module.module.decoder.layers.0"] == "layers.1" and found.warnings == ()
+
+
 def test_sections_for_every_second_layer() -> None:
     a = tree(
         {
@@ -222,6 +246,19 @@ def test_ignoring_what_is_not_there_or_everything() -> None:
         MappingError, match="^m, line 2: ignore: /Net leaves out the whole model$|^m, line 2: ignore: \\*\\*/Net"
     ):
         matched(a, a, "ignore:\n- '**/Net'\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Absent{}:\n  x: y", "'/':\n  absent{}: up", "'/':\n  gone{}: absent",
+        "'/':\n  whole{}: {{from: [up, absent]}}", "ignore:\n- '**.absent{}'",
+    ],
+)  # fmt: skip
+def test_what_need_not_be_there_is_not_warned_of(line: str) -> None:
+    a, b = tree({"": "Net", "up": "L", "gone": "L", "other": "L"}), tree({"": "Net", "up": "L", "x": "L"})
+    texts = [f"{line.format(mark)}\nTopLayer:\n  other: x\n" for mark in ("", "?")]
+    assert [len(matched(a, b, text, Direction.A_TO_B).warnings) for text in texts] == [1, 0]
 
 
 # What may have been meant

@@ -367,6 +367,7 @@ def test_parameters_that_are_not_there() -> None:
     b = with_parameters(
         tree({"": "Net", "norm": "LayerNorm", "x": "LayerNorm"}), {"norm.weight": (4,), "x.weight": (4,)}
     )
+    assert matched(a, b, "MyNorm:\n  params:\n    gama?: weight\n    gamma?: wight\n", Direction.A_TO_B).warnings == ()
     found = matched(a, b, "MyNorm:\n  params:\n    gama: weight\n    gamma: wight\n", Direction.A_TO_B)
     assert found.warnings == (
         "the mapping's line 3: MyNorm: params: gama: weight names no parameter that is there; did you mean gamma?",

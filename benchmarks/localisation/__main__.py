@@ -17,7 +17,7 @@ from rich.table import Table
 from benchmarks.localisation.random_pairs import random_pair
 from benchmarks.localisation.rungs import RUNGS
 from benchmarks.localisation.suite import MODES, PARTS, Answer, answers, chosen
-from benchmarks.localisation.table import as_json, header, markdown, misses, rows, summary
+from benchmarks.localisation.table import as_json, header, misses, rows, summary
 
 WIDTH = 200
 """Columns of the table where it does not go to a terminal."""
@@ -38,7 +38,6 @@ WIDTH = 200
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write all answers here, as JSON."
 )
-@click.option("--markdown", "page", type=click.Path(path_type=Path, dir_okay=False), help="Write the tables here too.")
 def main(
     share: float,
     part: str,
@@ -50,7 +49,6 @@ def main(
     jobs: int,
     cache: Path | None,
     output: Path | None,
-    page: Path | None,
 ) -> None:
     """Record every pair, compare, and print how many answers are right; exit status 1 if one is not.
 
@@ -70,8 +68,6 @@ def main(
     _print(found, modes)
     if output:
         output.write_text(json.dumps(as_json(found), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    if page:
-        page.write_text(markdown(found, modes), encoding="utf-8")
     raise SystemExit(1 if misses(found) else 0)
 
 

@@ -70,7 +70,9 @@ def first_of_compare(a: Path, b: Path, out: Path) -> Named | None:
     for mark in ("error", "warning"):
         for row in rows:
             if row["Result"] == mark:
-                return _named(row["NPU Name"] if row["NPU Name"] != "N/A" else row["Bench Name"])
+                named = _named(row["NPU Name"] if row["NPU Name"] != "N/A" else row["Bench Name"])
+                is_frozen = row["Requires_grad Consistent"] == "False" and named.phase == "init"
+                return named._replace(phase="gradient") if is_frozen else named
     return None
 
 
@@ -114,10 +116,10 @@ def _answer(tool: str, pair: Pair, first: Any, a: list[Path], b: list[Path], out
 
 
 def _why_not(pair: Pair) -> str:
-    if pair.mapping is not None or pair.a.architecture != pair.b.architecture:
-        return "its layer mapping names lists of layers by its own file, not modules of another tree"
-    if pair.a.framework != "torch" or pair.b.framework != "torch":
-        return "PaddlePaddle and MindSpore sides are not run here"
+    if pair.a.framework != "torch" or pair.b.framework != "torch" or pair.a.architecture.startswith("port-"):
+        return "PaddlePaddle is not supported, and sides in MindSpore are not tried here"
+    if pair.mapping is not None:
+        return "its data mapping for another structure names every single tensor, and is not tried here"
     if pair.phase == "update":
         return "it does not record what the optimizer does"
     return ""

@@ -189,3 +189,31 @@ PAIRS = {
     "cnn": ModelPair("ResNet ⟷ the same with other block names", "cnn", run="cnn"),
     "lstm": ModelPair("LSTM ⟷ loop over cells", "lstm", run="lstm"),
 }  # fmt: skip
+
+OTHER_TREES = {
+    "llama-megatron-te": _texts(
+        "Megatron, Transformer Engine ⟷ transformers Llama", "megatron-dense-te", _skeleton("megatron-core-llama-te"),
+        _skeleton("transformers-llama"),
+    ),
+    "mixtral-megatron-te": _texts(
+        "Megatron, Transformer Engine ⟷ transformers Mixtral", "megatron-mixtral-te", _skeleton("megatron-core-mixtral-te"),
+        _skeleton("transformers-mixtral"),
+    ),
+    "deepseek-v3-megatron-te": _texts(
+        "Megatron, Transformer Engine ⟷ transformers DeepSeek-V3", "megatron-deepseek-v3-te",
+        _skeleton("megatron-core-deepseek-v3-te"), _skeleton("transformers-deepseek-v3"),
+    ),
+    "llama-mindformers-megatron-te": _texts(
+        "Megatron, Transformer Engine ⟷ MindFormers Llama", "megatron-mindformers-te", _skeleton("megatron-core-llama-te"),
+        _skeleton("mindformers-llama", "mindspore"),
+    ),
+    "mixtral-megatron-grouped": _texts(
+        "Megatron, legacy grouped experts ⟷ transformers Mixtral", "megatron-mixtral-grouped",
+        _skeleton("megatron-core-mixtral-grouped"), _skeleton("transformers-mixtral"),
+    ),
+    "llama-mindformers-concat": _texts(
+        "MindFormers, qkv_concat ⟷ transformers Llama", "mindformers-transformers-concat",
+        _skeleton("mindformers-llama-concat", "mindspore"), _skeleton("transformers-llama"),
+    ),
+}  # fmt: skip
+"""further trees that the ready-made mappings fit; with no mapping they are not measured"""

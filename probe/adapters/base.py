@@ -205,8 +205,22 @@ class Adapter(abc.ABC):
     def assign(self, tensor: Tensor, values: np.ndarray) -> None:
         """Put values of its shape into a parameter or buffer, in place, cast to its dtype.
 
-        Only `probe.load_matching` calls it.
+        Only `probe.load_matching` and `probe.noise_run` call it.
         """
+
+    def keep(self, parameters: Sequence[Parameter]) -> Callable[[], None] | None:
+        """Return what puts gradients and random numbers back as they are now; None where that is not known.
+
+        Only `probe.noise_run` calls it.
+        """
+        return None
+
+    def keep_optimizer(self, optimizer: object) -> Callable[[], None] | None:
+        """Return what puts an optimizer's state and groups back as they are now; None where that is not known.
+
+        Only `probe.noise_run` calls it.
+        """
+        return None
 
     # Hooks
 

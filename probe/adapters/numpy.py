@@ -10,6 +10,7 @@ import numpy as np
 
 from probe import statistics
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
+from probe.adapters.numpy_keeping import kept, kept_optimizer
 from probe.adapters.numpy_nn import Buffer, Module, Optimizer, Parameter, step_post_hooks, step_pre_hooks
 from probe.adapters.numpy_tensor import Node, Tensor, backward_hooks, is_grad_enabled, next_number
 from probe.layouts import class_names, layout_of
@@ -78,6 +79,12 @@ class NumpyAdapter(Adapter):
 
     def snapshot(self, tensor: Tensor) -> Tensor:
         return Tensor(tensor.data.copy())
+
+    def keep(self, parameters: Sequence[Tensor]) -> Callable[[], None]:
+        return kept(parameters)
+
+    def keep_optimizer(self, optimizer: Optimizer) -> Callable[[], None]:
+        return kept_optimizer(optimizer)
 
     def measure_update(self, after: Tensor, before: Tensor, axes: Sequence[int]) -> tuple[str, TensorStats]:
         name = "complex128" if after.dtype.kind == "c" else "float64"

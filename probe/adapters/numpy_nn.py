@@ -19,6 +19,16 @@ step_post_hooks = Hooks()
 _rng = np.random.default_rng(0)
 
 
+def random_state() -> dict[str, Any]:
+    """Return where the random numbers stand."""
+    return dict(_rng.bit_generator.state)
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Let the random numbers go on from where they stood."""
+    _rng.bit_generator.state = state
+
+
 def manual_seed(seed: int) -> None:
     """Begin the random numbers of initial weights and dropout anew."""
     global _rng

@@ -22,6 +22,7 @@ from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedT
 from probe.adapters.hooking import CallHook, Removal, all_or_none
 from probe.adapters.model_configs import config_of
 from probe.adapters.torch_graph import GRAPH, Backwards, edge_of
+from probe.adapters.torch_keeping import kept, kept_optimizer
 from probe.adapters.torch_modes import Quiet
 from probe.layouts import class_names, layout_of
 from probe.records import HashKind, TensorStats
@@ -184,6 +185,12 @@ class TorchAdapter(Adapter):
 
     def snapshot(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().clone()
+
+    def keep(self, parameters: Sequence[torch.Tensor]) -> Removal:
+        return kept(parameters)
+
+    def keep_optimizer(self, optimizer: Optimizer) -> Removal:
+        return kept_optimizer(optimizer)
 
     # Hooks
 

@@ -28,8 +28,9 @@ class BufferWalk(Charger):
             key = (event.pair, event.slot_a)
             sources = self._sources_of_buffer(event, before.get(key))
             held = self.noise.held(event, metrics.rel_l2, tolerance.FORWARD, max(self.u(event), sources.u), sources)
-            limit = held.limit * self._cancelled(event)
-            wrong = metrics.is_known and self.u(event) > 0 and held.error > limit
+            held = held.widened(held.limit * self._cancelled(event))
+            limit = held.limit
+            wrong = metrics.is_known and self.u(event) > 0 and held.is_wrong
             is_as_expected = variance.explains(event, before.get(key), limit)
             if wrong and is_as_expected:
                 explained.append(self._path_a(event.pair))

@@ -10,6 +10,7 @@ from probe.comparison.events import Event, Loose, Node, Rows
 from probe.comparison.given import ran_before
 from probe.comparison.ledger import Ledger, kind_of_finding, scale_hint
 from probe.comparison.metrics import Side, squeezed
+from probe.comparison.noise import Held
 from probe.comparison.parts import unseen_order, unseen_order_of_weights
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.tolerance import Level, Rule
@@ -107,8 +108,9 @@ class Charger(Ledger):
         sources = 0.0 if ran_before(self.pairs, node, event) else context.error
         limit = tolerance.FORWARD.limit(u, sources) if u else tolerance.INTEGER_GAIN * sources
         sizes = {math.prod(s.shapes[r]) for s, r in ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))}
-        wrong = metrics.rel_l2 > limit if metrics.is_known else len(sizes) > 1
-        if self.settle(event, limit, wrong and not context.tainted, sources):
+        held = self.noise.start(event, limit) if u else Held(metrics.rel_l2, limit)
+        wrong = held.is_wrong if metrics.is_known else len(sizes) > 1
+        if self.settle(event, held.limit, wrong and not context.tainted, sources, error=held.error, held=held):
             what = metrics.reason or f"{event.slot_a}, which the program logged beside the model, differs"
             self._add(
                 Phase.FORWARD, Kind.INPUTS, event, node.pair, tolerance.FORWARD, (what,), node=node, hint=SAME_BATCH

@@ -86,9 +86,9 @@ def add_fused(side: Side, pieces: Pieces, fusion: Fusion, place: tuple[int, str]
     """Append the row of what parts are together, at a module and slot; return its number."""
     flat = [piece for row in pieces for piece in row]
     rows = [piece.row for piece in flat if piece.row != LACKING]
-    alone = len(flat) == 1 and not fusion.stacked and not fusion.rotary
+    alone = len(flat) == 1 and not fusion.stacked and not fusion.rotary and not fusion.shape
     shape = fused.whole_shape([[piece.shape for piece in row] for row in pieces], fusion)
-    counts = (fusion.axis, fusion.groups, int(fusion.stacked), fusion.rotary)
+    counts = (fusion.axis, fusion.groups, int(fusion.stacked), fusion.rotary, *fusion.shape)
     digests = [side.digest(piece.row) if piece.row != LACKING else (0, *piece.shape) for piece in flat]
     combined = Fused(pieces, fusion, _digest(digests, counts), side.sketch(rows[0]) if alone else None)
     columns = {

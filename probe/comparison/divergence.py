@@ -17,7 +17,7 @@ from probe.comparison.guards import Guards
 from probe.comparison.guesses import MIN_CONFIDENCE, Guesses, other_calls, with_guesses
 from probe.comparison.hints import with_hints
 from probe.comparison.known_differences import KnownDifferences
-from probe.comparison.ladder import ladder
+from probe.comparison.ladder import NoiseOptions, ladder
 from probe.comparison.ledger import State
 from probe.comparison.metrics import Metrics, Side, Status
 from probe.comparison.noise import Noise
@@ -138,6 +138,11 @@ def compare(
     min_confidence: float = MIN_CONFIDENCE,
     noise: str | Path | Sequence[str | Path] = (),
     reference: str | Path | None = None,
+    atol: float | None = None,
+    rtol: float | None = None,
+    metric: str | None = None,
+    rules: str | Path | Sequence[Mapping[str, Any]] | None = None,
+    preset: str | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Compare two recordings and name the first place where they really diverge.
@@ -163,6 +168,14 @@ def compare(
         further legitimate runs of A (other kernels, another batch split, `probe.noise_run`): what they differ by is noise
     reference
         a run of A's model in higher precision: what counts is how much further from it B is than A
+    atol, rtol, metric
+        a fixed tolerance for every tensor, in the place of what is known of noise: ``allclose`` (default), ``max_abs``,
+        ``mean_abs``, ``max_rel``, ``rel_l2`` or ``cosine``
+    rules
+        fixed tolerances for some modules, or leaving them unjudged: a YAML file, or a list of dicts with ``path``, and
+        ``atol``, ``rtol``, ``metric`` or ``ignore``
+    preset
+        an acceptance table, such as ``p-forward`` or ``paddlenlp/qwen2-0.5b``
     progress
         called with (done, total) steps
 
@@ -181,7 +194,8 @@ def compare(
         first.require_steps()
         second.require_steps()
         chosen = None if direction is None else _direction(direction)
-        with ladder(first, second, noise, reference) as rung:
+        options = NoiseOptions(noise, reference, atol, rtol, metric, rules, preset)
+        with ladder(first, second, options, parsed.judging) as rung:
             run = _Run(first, second, rung, shift)
             return run.compared(parsed, chosen, strict, min_coverage, min_confidence, progress)
 

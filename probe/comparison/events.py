@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from probe.comparison.alignment import Alignment, Made
-from probe.comparison.metrics import Metrics, Side, measure_pair
+from probe.comparison.metrics import Metrics, Side, measure_pair, worst_share
 from probe.comparison.side import PARAMETER_ROLES
 from probe.comparison.slot_pairs import pair_slots
 from probe.matching import Matching, Reason
@@ -365,6 +365,13 @@ class StepPairs:
         """Compare what another recording has in the place of A's tensor with B's."""
         free = self.has_free_axes(event.role, event.pair)
         return measure_pair(side, row, self.b, event.row_b, free_axes=free, factor=event.factor)
+
+    def worst_share(self, event: Event, atol: float, rtol: float) -> float:
+        """Return the largest |a − b| / (atol + rtol·|a|) over the elements of an event whose values are stored."""
+        free = self.has_free_axes(event.role, event.pair)
+        return worst_share(
+            self.a, event.row_a, self.b, event.row_b, free_axes=free, factor=event.factor, atol=atol, rtol=rtol
+        )
 
     def has_free_axes(self, role: Role, pair: int) -> bool:
         """Tell whether axes may stand in another order: not where both sides run the same class under the same name."""

@@ -38,7 +38,10 @@ def flip_of(verdict: Verdict, findings: Iterable[Divergence], slots: Iterable[Sl
     """Return what would change a verdict; None where it is undecided, or nothing had a limit."""
     if verdict is Verdict.DIVERGED:
         factors = [_factor(finding) for finding in findings]
-        return Flip(max(factors), factors[0])
+        beyond = [
+            slot.error / slot.limit for slot in slots if slot.verdict == "inherited" and slot.error > slot.limit > 0
+        ]
+        return Flip(max(factors + beyond), factors[0])
     # an update is judged by its length and direction too: its error alone says little
     judged = [slot for slot in slots if slot.limit > 0 and slot.error > 0 and slot.role is not Role.DELTA]
     closest = max(judged, key=lambda slot: slot.error / slot.limit, default=None)

@@ -33,7 +33,6 @@ class ForwardWalk(BufferWalk):
     def judge_init(self) -> None:
         """Judge the weights that the step began with."""
         found, judged = [], 0
-        limit_of: dict[int, float] = {}
         pooled: dict[int, list[tuple[float, float, float]]] = {}
         for event in self.pairs.parameter_events(Phase.INIT, Role.PARAM):
             if event.is_one_sided:
@@ -45,10 +44,10 @@ class ForwardWalk(BufferWalk):
             if self._learns(event)[0] != self._learns(event)[1]:
                 self._frozen.add(self.pairs.matching.pairs[event.pair].a)
             u = self.u(event)
-            limit = limit_of[id(event)] = self._init_limit(u)
+            held = self.noise.start(event, self._init_limit(u))
             if metrics.status is Status.NOT_COMPARABLE:
                 self._form_mismatch(event)
-            if self.settle(event, limit, metrics.is_known and metrics.rel_l2 > limit):
+            if self.settle(event, held.limit, metrics.is_known and held.is_wrong, error=held.error, held=held):
                 found.append(event)
             if metrics.is_known:
                 norm = max(metrics.norm_a, metrics.norm_b)
@@ -63,7 +62,7 @@ class ForwardWalk(BufferWalk):
             for event in found:
                 self._add(Phase.INIT, Kind.INIT, event, event.pair, tolerance.INIT, (f"the weights differ {self._when}",),
                           hint=self._moved([event]) or self._not_recorded
-                          or other_order(self.pairs, event, limit_of[id(event)]) or self._reordered(event)
+                          or other_order(self.pairs, event, self._judged[id(event)].limit) or self._reordered(event)
                           or scale_hint(event.metrics) or "look at how this weight is loaded or converted")  # fmt: skip
 
     def _init_limit(self, u: float) -> float:
@@ -300,7 +299,7 @@ class ForwardWalk(BufferWalk):
             else:
                 self._charge_output(node, event)
         elif event.role is Role.OUTPUT and not context.tainted:
-            self._charge_dtype(node, event, sources)
+            self._charge_dtype(node, event, sources.error)
         self._take_in(node, event, context, wrong)
 
     def _has_other_axes(self, node: Node, event: Event) -> bool:

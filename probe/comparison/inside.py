@@ -83,6 +83,7 @@ class _Rows:
     def __init__(self, side: Side) -> None:
         self._by: dict[tuple[int, int], list[int]] = {}
         columns = side.columns
+        self.calls = list(zip(columns["micro"], columns["call"], strict=True))
         for row, (module, role) in enumerate(zip(columns["module"], columns["role"], strict=True)):
             if role in (Role.INPUT, Role.OUTPUT, *_PASSED_BACK):
                 self._by.setdefault((module, role), []).append(row)
@@ -93,7 +94,7 @@ class _Rows:
 
 
 def _give(side: Side, rows: _Rows, tree: Tree, inside: Inside) -> None:
-    call = list(zip(side.columns["micro"], side.columns["call"], strict=True))
+    call = rows.calls
     returned = {call[row]: side.digest(row) for row in rows.of(inside.module, Role.OUTPUT)}
     first, *others = inside.behind
     for role in (Role.INPUT, *_PASSED_BACK):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from probe.comparison.events import Event, StepPairs
 from probe.comparison.floors import SCALE_SIZE, Floor, Floors, scale_of, spread_factor
@@ -86,21 +87,22 @@ class _MeasuredStep(StepNoise):
         limit = max(factor * floor.error * relative, least, rule.gain * sources.excess)
         if not math.isfinite(factor):
             limit = max(_SLACK * floor.error * relative, rule.limit(u, sources.error))
-        held = Held(seen.error * relative, limit, self.what, self.facts(seen, floor), inherits)
+        held = Held(seen.error * relative, limit, self.what, inherits=inherits)
         scale = None if inherits else self._held_scale(event, seen, floor, u)
-        chosen = held if scale is None or scale.share <= held.share else scale
-        if chosen.is_wrong:
-            self._loudest = max(self._loudest, chosen.error)
-        return chosen
+        is_scale = scale is not None and scale.share > held.share
+        chosen = scale if is_scale and scale is not None else held
+        if not chosen.is_wrong:
+            return chosen
+        self._loudest = max(self._loudest, chosen.error)
+        facts = (_about_scale(chosen),) if is_scale else self.facts(seen, floor)
+        return replace(chosen, facts=facts)
 
     def _held_scale(self, event: Event, seen: Floor, floor: Floor, u: float) -> Held | None:
         """Hold the scale of what modules are given and return against what other tensors of the kind show."""
         limit = self._scale_limit(event, seen, floor, u)
         if limit is None:
             return None
-        limit = max(limit, self._loudest)
-        facts = (f"its norm is off by {seen.scale:.1e}, which rounding makes no larger than {limit:.1e}",)
-        return Held(seen.scale, limit, _SCALE_MEASURE, facts, False)
+        return Held(seen.scale, max(limit, self._loudest), _SCALE_MEASURE, inherits=False)
 
     def _scale_limit(self, event: Event, seen: Floor, floor: Floor, u: float) -> float | None:
         """Return the largest scale that is noise; None where it tells nothing."""
@@ -132,6 +134,10 @@ class _MeasuredStep(StepNoise):
         return (
             math.isfinite(factor) and seen.error <= factor * floor.error and seen.scale <= _SCALE_FACTOR * floor.scale
         )
+
+
+def _about_scale(held: Held) -> str:
+    return f"its norm is off by {held.error:.1e}, which rounding makes no larger than {held.limit:.1e}"
 
 
 class _FurtherRunsStep(_MeasuredStep):
@@ -191,7 +197,7 @@ class _Measured(Noise):
 
     def __init__(self, runs: Sequence[OtherRun]) -> None:
         self.runs = runs
-        self._widest = 0.0
+        self._widest, self._differs = 0.0, False
 
     def _sides(self, pairs: StepPairs) -> list[tuple[Side, dict[int, int]]]:
         found = []
@@ -203,7 +209,16 @@ class _Measured(Noise):
                 found.append((side, rows))
         return found
 
+    def _floors(self, pairs: StepPairs, sides: Sequence[tuple[Side, dict[int, int]]]) -> Floors:
+        floors = Floors(pairs, sides)
+        self._widest = max(self._widest, floors.width())
+        self._differs = self._differs or floors.differs
+        return floors
+
     def warnings(self) -> Iterable[str]:
+        if not self._differs:
+            names = ", ".join(run.name for run in self.runs)
+            yield f"{self.runs[0].option}: {names} equals A in all that it has of it, and says nothing of noise"
         for run in self.runs:
             if run.missing_steps:
                 numbers = ", ".join(map(str, run.missing_steps[:5]))
@@ -230,8 +245,7 @@ class FurtherRuns(_Measured):
         sides = self._sides(pairs)
         if not sides:
             return StepNoise()
-        floors = Floors(pairs, sides)
-        self._widest = max(self._widest, floors.width())
+        floors = self._floors(pairs, sides)
         return _FurtherRunsStep(pairs, floors)
 
 
@@ -247,6 +261,5 @@ class Reference(_Measured):
         sides = self._sides(pairs)
         if not sides:
             return StepNoise()
-        floors = Floors(pairs, sides)
-        self._widest = max(self._widest, floors.width())
+        floors = self._floors(pairs, sides)
         return _ReferenceStep(pairs, floors, *sides[0])

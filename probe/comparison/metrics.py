@@ -14,7 +14,7 @@ import numpy as np
 
 from probe.comparison.estimates import compare_sketches, same_layout
 from probe.comparison.side import OVERFLOW, PLAIN, Metrics, Side, Status, Taken, kind_of, squeezed
-from probe.comparison.values import aligned_values, compare_values
+from probe.comparison.values import aligned_values, compare_values, largest_share
 
 _MASKING = -1e3
 """what an additive mask puts on a score is at most this"""
@@ -52,6 +52,14 @@ def measure_pair(a: Side, i: int, b: Side, j: int, *, free_axes: bool = True, fa
     if can_be_read and (sorted(squeezed(shape_a)) == sorted(squeezed(shape_b)) or are_merged(shape_a, shape_b)):
         return compare_values(a, i, b, j, free_axes=free_axes, turned=turned, taken=taken)
     return compare_sketches(a, i, b, j, free_axes=free_axes, turned=turned, taken=taken)
+
+
+def worst_share(
+    a: Side, i: int, b: Side, j: int, *, free_axes: bool, factor: float, atol: float, rtol: float
+) -> float:  # fmt: skip
+    """Return the largest |a − b| / (atol + rtol·|a|) over the stored values of record i of A and record j of B."""
+    turned = _turned(a.shapes[i], a.axes(i), b.shapes[j], b.axes(j))
+    return largest_share(a, i, b, j, free_axes=free_axes, turned=turned, factor=factor, atol=atol, rtol=rtol)
 
 
 def values_of_pair(a: Side, i: int, b: Side, j: int, *, free_axes: bool = True) -> tuple[np.ndarray, np.ndarray] | None:
@@ -133,4 +141,5 @@ __all__ = [
     "measure_pair",
     "squeezed",
     "values_of_pair",
+    "worst_share",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from probe.comparison.events import Event, StepPairs
 from probe.comparison.result import SlotResult
@@ -32,12 +32,19 @@ class Held:
     inherits: bool | None = None
     """whether what it was computed from is wrong already; None where the built-in model is to tell"""
     verdict: str = ""
-    """``not judged`` where nothing can be held against anything"""
+    """``not judged`` where nothing can be held against anything, ``inherited`` where it is wrong because of something else"""
+
+    is_fixed: bool = False
+    """the limit is what people want, whatever rounding does"""
+
+    def widened(self, limit: float) -> Held:
+        """Return the same with a limit that is at least another one, unless it is fixed."""
+        return self if self.is_fixed else replace(self, limit=max(self.limit, limit))
 
     @property
     def is_wrong(self) -> bool:
         """Tell whether it is more than noise."""
-        return self.error > self.limit
+        return self.error > self.limit and not self.verdict
 
     @property
     def share(self) -> float:
@@ -73,6 +80,11 @@ class StepNoise:
     def explains_update(self, event: Event) -> bool:
         """Tell whether an update that the built-in model finds wrong is as far off in legitimate runs."""
         return False
+
+    def start(self, event: Event, limit: float) -> Held:
+        """Return what is held against what for weights and inputs that the step begins with: nothing measures these."""
+        assert event.metrics is not None
+        return Held(event.metrics.rel_l2, limit)
 
     def loss(self, a: float, b: float, limit: float) -> Held:
         """Return what is held against what for the numbers that ``probe.step`` was given as loss."""

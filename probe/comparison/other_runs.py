@@ -100,8 +100,8 @@ class OtherRun:
     @staticmethod
     def _is_given(pairs: StepPairs, role: Role, row: int) -> bool:
         columns = pairs.a.columns
-        if role is Role.PARAM:
-            return bool(columns["phase"][row] == Phase.INIT)
+        if role is Role.PARAM:  # later steps begin with what training has made of the weights
+            return bool(columns["phase"][row] == Phase.INIT and pairs.step == 0)
         node = pairs.nodes.get((columns["micro"][row], columns["module"][row], columns["call"][row]))
         return role is Role.INPUT and node is not None and node.parent is None
 

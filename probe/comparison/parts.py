@@ -127,9 +127,12 @@ def part_errors(pairs: StepPairs, found: Joint) -> list[float] | None:
 
 def unseen_order(pairs: StepPairs, caller: Node) -> Iterator[str]:
     """Yield in which calls, made by another one, it was not compared in which order parts lie."""
-    for node in pairs.nodes.values():
-        if node.parent is caller:
-            yield from _unseen(pairs, node, lambda slot: not slot)
+    found = [
+        text for node in pairs.nodes.values() if node.parent is caller for text in _unseen(pairs, node, lambda slot: not slot)
+    ]  # fmt: skip
+    yield from found[:1]
+    if len(found) > 1:
+        yield f"nor was the order of parts in {len(found) - 1} more places"
 
 
 def unseen_order_of_weights(pairs: StepPairs, node: Node) -> Iterator[str]:

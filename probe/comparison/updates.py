@@ -17,7 +17,7 @@ from probe.comparison.events import Event, StepPairs
 from probe.comparison.ledger import State
 from probe.comparison.metrics import Metrics, Status
 from probe.comparison.optimizers.clipping import treatments
-from probe.comparison.optimizers.naming import named_settings
+from probe.comparison.optimizers.naming import as_evidence, as_hint, named_settings
 from probe.comparison.parts import facts
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.scaling import common_factor, factor_of, scaling_text
@@ -269,7 +269,7 @@ class UpdateJudge:
             given = Level()
             given.add(error, 0.0)
             held = self.walk.noise.held(event, metrics.rel_l2, tolerance.STATE, self.walk.u(event), given)
-            held = replace(held, limit=held.limit * self._cancelled(event, parameter) + self._rounding)
+            held = held.widened(held.limit * self._cancelled(event, parameter) + self._rounding)
             limit = held.limit
             wrong = metrics.is_known and error <= tolerance.UPDATE_ERROR_LIMIT and held.is_wrong
             self.state.optimizer[event.pair, event.slot_a] = metrics.rel_l2 if metrics.is_known else 1.0
@@ -310,10 +310,10 @@ class UpdateJudge:
         for fault in faults:
             differing = self.settings.get(self._parameter(fault.event))
             named = self._named([fault])
-            hint = f"the settings differ: {settings_text([differing])}" if differing else _or_named(fault.hint, named)
+            hint = f"the settings differ: {settings_text([differing])}" if differing else as_hint(named, fault.hint)
             refs = self.walk.refs(fault.event.pair, None, fault.event.slot_a or fault.event.slot_b,
                                    fault.event.slot_b or fault.event.slot_a)  # fmt: skip
-            self._append(fault, refs, (fault.text, *_by_numbers(named)), hint, is_certain=bool(named))
+            self._append(fault, refs, (fault.text, *as_evidence(named)), hint, is_certain=bool(named))
 
     def _are_set_alike(self, concerned: set[ParameterKey], judged: int) -> bool:
         """Tell whether what is set differently for these parameters is so for most of all; it does not show in each."""
@@ -326,11 +326,11 @@ class UpdateJudge:
         first = faults[0]
         named = self._named(faults)
         texts = [text, *common_factor(fault.event for fault in faults), f"the first of them: {first.text}"]
-        texts += _by_numbers(named)
+        texts += as_evidence(named)
         concerned = [
             self.settings[key] for key in map(self._parameter, (f.event for f in faults)) if key in self.settings
         ]
-        hint = f"the settings differ: {settings_text(concerned)}" if concerned else _or_named(first.hint, named)
+        hint = f"the settings differ: {settings_text(concerned)}" if concerned else as_hint(named, first.hint)
         self._append(first, self.walk.root_refs(), tuple(texts), hint, is_whole=True, is_certain=bool(named))
 
     def _named(self, faults: list[_Fault]) -> list[str]:
@@ -353,7 +353,7 @@ class UpdateJudge:
         if not events or not (named or self.settings):
             return
         said = f"the settings differ: {settings_text(self.settings.values())}" if self.settings else named[0]
-        texts = ("the optimizers do not follow the same rule, whatever gradients they use", *_by_numbers(named))
+        texts = ("the optimizers do not follow the same rule, whatever gradients they use", *as_evidence(named))
         self.walk.findings.append(Divergence(
             Phase.UPDATE, Role.DELTA, Kind.UPDATE, 0.9 if self.settings else 0.8, *self.walk.root_refs(),
             events[0].metrics, math.nan, texts, said,
@@ -411,6 +411,7 @@ class UpdateJudge:
     def _remember_parameters(self) -> None:
         """Keep the errors of the updated parameters: the next step begins with them."""
         pooled: dict[int, list[tuple[float, float, float]]] = {}
+        excess: dict[int, float] = {}
         for event in self._two_sided_parameters():
             metrics = event.metrics
             assert metrics is not None
@@ -419,7 +420,10 @@ class UpdateJudge:
                 error = max(metrics.rel_l2 * norm, self._unseen_error(event))
                 for owner in self.walk.owners.get((event.pair, event.slot_a), [event.pair]):
                     pooled.setdefault(owner, []).append((error, norm, self.walk.u(event)))
+                    excess[owner] = max(excess.get(owner, 0.0), self.walk.noise.excess(event, metrics.rel_l2))
         self.walk.pool(pooled, tolerance.UPDATED_GAIN)
+        for owner in pooled.keys() - {owner for owner, found in excess.items() if found}:
+            self.state.parameters[owner].excess = 0.0
         self.state.drifted = drifted(self.pairs, self.state)
 
     def _unseen_error(self, event: Event) -> float:
@@ -439,12 +443,3 @@ class UpdateJudge:
 
     def _parameter(self, event: Event) -> ParameterKey:
         return event.pair, self.pairs.canonical(event)
-
-
-def _by_numbers(named: list[str]) -> list[str]:
-    return [f"by the numbers: {text}" for text in named]
-
-
-def _or_named(hint: str, named: list[str]) -> str:
-    """Return what the numbers say in the place of a hint where they say anything."""
-    return f"by the numbers: {named[0]}" if named else hint

@@ -88,6 +88,28 @@ def _read(a: Side, i: int, b: Side, j: int, free_axes: bool, turned: tuple[int, 
     return metrics
 
 
+def largest_share(
+    a: Side, i: int, b: Side, j: int, *, free_axes: bool, turned: tuple[int, ...] | None, factor: float, atol: float,
+    rtol: float,
+) -> float:  # fmt: skip
+    """Return the largest |a − b| / (atol + rtol·|a|), in the order of B's axes in which that is smallest."""
+    best = math.inf
+    for order in [turned] if turned is not None else _orders(a.shapes[i], b.shapes[j], free_axes):
+        largest = 0.0
+        for x, y in _aligned_chunks(a, i, b, j, order):
+            first, second = (as_real(each).astype(np.float64).reshape(-1) for each in (x, y))
+            first *= factor
+            same = (first == second) | (np.isnan(first) & np.isnan(second))
+            with np.errstate(all="ignore"):
+                shares = np.where(same, 0.0, np.abs(second - first) / (atol + rtol * np.abs(first)))
+            found = float(np.nan_to_num(shares, nan=math.inf).max(initial=0.0))
+            largest = max(largest, found)
+        best = min(best, largest)
+        if best <= 1:
+            break
+    return best
+
+
 def _summed(a: Side, i: int, b: Side, j: int, order: tuple[int, ...] | None, integer: bool, taken: Taken) -> _Sums:
     """Take in all pairs of elements, B's axes in an order."""
     sums = _Sums()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from probe.comparison import causes, tolerance
@@ -110,8 +109,8 @@ class StepWalk(ForwardWalk):
             sources.merge(self._passed_back.get(digest, Level()))
         u = max(self.u(event), sources.u)
         held = self.noise.held(event, metrics.rel_l2, tolerance.BACKWARD, u, sources)
-        held = replace(held, limit=max(held.limit, self._limit_at_a_kink(node, event, use)))
-        held = replace(held, limit=max(held.limit, self._limit_beside(node, event, use, held.limit)))
+        held = held.widened(self._limit_at_a_kink(node, event, use))
+        held = held.widened(self._limit_beside(node, event, use, held.limit))
         wrong = self.settle(
             event, held.limit, held.is_wrong and not sources.tainted, sources.error, error=held.error, held=held
         )
@@ -277,7 +276,7 @@ class StepWalk(ForwardWalk):
         given.merge(sources)
         given.add(max(floor, weights), 0.0)
         held = self.noise.held(event, error, tolerance.GRADIENT, u, given)
-        held = replace(held, limit=max(held.limit, rounding))
+        held = held.widened(rounding)
         wrong = held.is_wrong and not sources.tainted
         return self.settle(event, held.limit, wrong, sources.error, error=held.error, held=held)
 

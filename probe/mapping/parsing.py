@@ -9,6 +9,7 @@ from typing import TypeVar
 import yaml
 
 from probe.errors import MappingError
+from probe.mapping.judging import RULES, JudgingRule, parse_rules
 from probe.mapping.nearest import did_you_mean
 from probe.mapping.patterns import (
     ANY,
@@ -31,6 +32,7 @@ FROM = "from"
 _LONG = ("to", FROM, "split", "transpose", "permute")
 _AXES = {"out": 0, "in": 1}
 ROTARY = "rotary"
+RESHAPE = "reshape"
 _TURNED = {"interleaved": True, "halves": False}
 
 T = TypeVar("T")
@@ -55,13 +57,16 @@ class _Parser:
     def mapping(self, root: yaml.Node) -> LayerMapping:
         sections: list[Section] = []
         ignored: list[Ignored] = []
+        judging: tuple[JudgingRule, ...] = ()
         for written, node in self.source.entries(root, "sections named by a module class"):
             key, is_optional = _optional(written)
             if key.value == IGNORE and isinstance(node, yaml.SequenceNode):
                 ignored += map(self._ignored, node.value)
+            elif key.value == RULES and isinstance(node, yaml.SequenceNode):
+                judging = parse_rules(self.source, node)
             else:
                 sections.append(self._section(key, node, is_optional))
-        return LayerMapping(tuple(sections), tuple(ignored), self.source.name)
+        return LayerMapping(tuple(sections), tuple(ignored), self.source.name, judging)
 
     def _section(self, key: yaml.Node, node: yaml.Node, is_optional: bool) -> Section:
         name = key.value
@@ -94,7 +99,7 @@ class _Parser:
             self.source.fail(key, f"{where}: a list with one entry; expected several, or the path without a list")
         split = self._split(long.get("split"), where, targets, has_axis=False)
         params = self._params(where, long[PARAMS]) if PARAMS in long else []
-        turned = self._transpose(long.get("transpose"), where), self._permute(long.get("permute"), where)
+        turned = self._flag(long.get("transpose"), where, "transpose"), self._permute(long.get("permute"), where)
         self._check_turned(key, where, *turned)
         rotary = self._rotary(long[ROTARY], where, targets) if ROTARY in long else None
         return Rule(section, names, targets, self.source.line(key), split, *turned, tuple(params), is_reversed, rotary)
@@ -160,7 +165,7 @@ class _Parser:
         names = self._read(parsed_key, key)
         if placeholders(names):
             self.source.fail(key, f"{where}: {{i}} is for the parameters that it stacks")
-        long = self._long(key, value, where, _LONG, expected)
+        long = self._long(key, value, where, (*_LONG, RESHAPE), expected)
         is_reversed = FROM in long
         targets = self._targets(key, long, where, expected)
         variables = {frozenset(placeholders(target)) for target in targets}
@@ -170,9 +175,12 @@ class _Parser:
         if len(targets) == 1 and not is_stacked and isinstance(long["to"], yaml.SequenceNode):
             self.source.fail(key, f"{where}: a list with one entry; expected several, or the name without a list")
         split = self._split(long.get("split"), where, targets, has_axis=True)
-        turned = self._transpose(long.get("transpose"), where), self._permute(long.get("permute"), where)
+        turned = self._flag(long.get("transpose"), where, "transpose"), self._permute(long.get("permute"), where)
         self._check_turned(key, where, *turned)
-        return ParameterRule(section, names, targets, self.source.line(key), split, *turned, is_reversed)
+        reshape = self._flag(long.get(RESHAPE), where, RESHAPE)
+        if reshape and (is_stacked or is_reversed or len(targets) > 1):
+            self.source.fail(key, f"{where}: reshape is for one parameter on either side, the key this side's")
+        return ParameterRule(section, names, targets, self.source.line(key), split, *turned, is_reversed, reshape)
 
     # The parts of the long form
 
@@ -265,9 +273,9 @@ class _Parser:
             self.source.fail(node, expected)
         return tuple(order)
 
-    def _transpose(self, node: yaml.Node | None, where: str) -> bool:
+    def _flag(self, node: yaml.Node | None, where: str, what: str) -> bool:
         if node is not None and (not node.tag.endswith(":bool") or node.value.lower() not in ("true", "false")):
-            self.source.fail(node, f"{where}: transpose: expected true or false, got {kind(node)}")
+            self.source.fail(node, f"{where}: {what}: expected true or false, got {kind(node)}")
         return node is not None and node.value.lower() == "true"
 
     def _permute(self, node: yaml.Node | None, where: str) -> tuple[int, ...]:

@@ -13,6 +13,10 @@ from probe.errors import MappingError
 SIZE_LIMIT = 256 << 10
 """bytes; it takes a second to parse so many"""
 _UNQUOTED = re.compile(r"(^|[:\[,-])\s*\{\w+\}[^\s,:\]]")
+_QUOTES = {
+    _UNQUOTED: "a path that begins with { needs quotes",
+    re.compile(r"\{.*[^\s\"']\?\s*:"): "in braces a name with ? needs quotes",
+}
 _UNCLOSED = "could not find expected ':'"
 
 
@@ -41,7 +45,7 @@ class Source:
             raise MappingError(f"{self.name}: nested too deeply for a layer mapping") from error
         except yaml.MarkedYAMLError as error:
             line = self._line_of(error)
-            quotes = ": a path that begins with { needs quotes" if _UNQUOTED.search(self._text(line)) else ""
+            quotes = next((f": {hint}" for found, hint in _QUOTES.items() if found.search(self._text(line))), "")
             where = f", line {line}" if line else ""
             what = error.problem or error.context
             raise MappingError(f"{self.name}{where}: not valid YAML ({what}){quotes}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from probe.mapping.judging import JudgingRule
 from probe.mapping.patterns import Names, PathPattern
 
 TOP = "TopLayer"
@@ -55,6 +56,8 @@ class ParameterRule:
     transpose: bool = False
     permute: tuple[int, ...] = ()
     is_reversed: bool = False
+    reshape: bool = False
+    """its elements, in their order, are those of the target with its axes turned"""
     is_optional: bool = False
     """some of the models that the file is for do not have it"""
 
@@ -155,6 +158,8 @@ class LayerMapping:
     sections: tuple[Section, ...] = ()
     ignored: tuple[Ignored, ...] = ()
     name: str = ""
+    judging: tuple[JudgingRule, ...] = ()
+    """tolerances for some modules; matching does not look at them"""
 
     @property
     def rules(self) -> tuple[Rule, ...]:

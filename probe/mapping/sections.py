@@ -264,4 +264,4 @@ def _said(found: Found) -> tuple[object, ...]:
 
 
 def _of_parameter(rule: ParameterRule) -> tuple[object, ...]:
-    return rule.source, rule.targets, rule.split, rule.transpose, rule.permute, rule.is_reversed
+    return rule.source, rule.targets, rule.split, rule.transpose, rule.permute, rule.is_reversed, rule.reshape

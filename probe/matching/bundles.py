@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -133,7 +134,11 @@ class Bundles:
         self.used[rule] = None
         place, parameter = found
         is_turned, before = rule.transpose or bool(rule.permute), views.get(place)
-        axes = self._axes(rule, whole, found, rule.is_stacked) if is_turned else before.axes if before else ()
+        axes = () if rule.reshape else before.axes if before else ()
+        axes = self._axes(rule, whole, found, rule.is_stacked) if is_turned and not rule.reshape else axes
+        if rule.reshape:
+            self._reshape(rule, found, rows[0][0])
+            return
         if len(rule.source) == len(rule.targets) == len(rule.targets[0]) == 1:
             partner = rows[0][0][1]
             views[place] = View(partner.canonical_slot if partner else rule.targets[0][0], axes)
@@ -144,6 +149,22 @@ class Bundles:
         self._check_sizes(rule, found, rows, groups, (whole, others), axes)
         parts = tuple(tuple(place for place, _ in row) for row in rows)
         self.weights.append(WeightBundle(side, place, parts, rule.split.axis, groups, rule.is_stacked))
+
+    def _reshape(self, rule: ParameterRule, here: _Found, there: _Found) -> None:
+        """Take up that a parameter is one of the target in another shape: it is the part."""
+        (mine, parameter), (place, partner) = here, there
+        if parameter is None or partner is None:
+            return
+        axes = self._axes(rule, self.target, there) if rule.transpose or rule.permute else ()
+        shape = canonical_shape(partner, axes)
+        if math.prod(shape) != math.prod(parameter.shape):
+            self._fail(
+                rule, f"the sizes do not fit: {self._path(self.source, mine)} has the shape {list(parameter.shape)}, "
+                f"{self._path(self.target, place)} {list(partner.shape)}"
+            )  # fmt: skip
+        if axes:
+            self.views_there[place] = View(partner.canonical_slot, axes)
+        self.weights.append(WeightBundle("AB"[self.side == "A"], place, ((mine,),), shape=shape))
 
     def _rows(self, known: Known, module: int, rule: ParameterRule) -> tuple[list[list[_Found]], Names | None]:
         """Return the parts, a row for each member of a list, in the order in which they lie; and what is not there."""

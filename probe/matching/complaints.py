@@ -10,7 +10,7 @@ from probe.mapping.patterns import Names, places
 from probe.mapping.rules import written
 from probe.mapping.sections import SectionIndex
 from probe.matching.bundles import Bundles
-from probe.matching.walk import Miss, Walk
+from probe.matching.walk import Miss, Walk, several_models
 from probe.tree import Tree
 
 _SOME = 20
@@ -92,6 +92,9 @@ class _Complaints:
         source = self.walk.source
         start, ended = blocked.start, blocked.ended
         parent = source.modules[ended].parent
+        chunks = several_models(source) if parent == source.root else ""
+        if chunks:
+            return f"is not used: {source.path(start)} ({source.class_name(start)}) has no counterpart; {chunks}"
         around = len(source.path(parent)) + 1 if source.path(parent) else 0
         onwards = source.path(start)[len(source.path(ended)) :].split(".")[1:2]
         first = source.path(ended)[around:]

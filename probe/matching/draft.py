@@ -113,8 +113,8 @@ class _Draft:
             yield f"# Of {unseen} how several lie in one is not known; their lines are marked with # ? as well."
         if self.unsaid:
             yield (
-                f"# {self.unsaid} modules or weights of {target} hold what is several in {source}: a file says this from one "
-                "side only, so they are left out; a comparison without a mapping finds them."
+                f"# {self.unsaid} modules or weights of {target} hold what is several in {source}: they are left out here. Say "
+                "which with a line such as  whole: {from: [part, part]}; a comparison without a mapping finds them."
             )
 
     def _sections(self, spelled_out: set[int]) -> dict[str, dict[str, _Line]]:

@@ -80,13 +80,15 @@ class WeightBundle:
     """the whole has a first axis that the parts do not have"""
     rotary: int = 0
     """as in `Bundle`"""
+    shape: tuple[int, ...] = ()
+    """as in `probe.fused.Fusion`"""
     is_known: bool = field(default=True, compare=False)
     """as in `Bundle`"""
 
     @property
     def fusion(self) -> Fusion:
         """How the parts lie in the whole."""
-        return Fusion(self.axis, self.groups, self.stacked, self.rotary)
+        return Fusion(self.axis, self.groups, self.stacked, self.rotary, self.shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from probe.errors import MappingError
 from probe.mapping import Rule
 from probe.mapping.rules import written
-from probe.matching.walk import Place, Walk
+from probe.matching.walk import Place, Walk, several_models
 
 
 def settled(walk: Walk, places: Mapping[int, Place]) -> list[int]:
@@ -46,10 +46,13 @@ def _take(walk: Walk, taken: dict[int, int], index: int, places: Mapping[int, Pl
         elif other != index and source.wrapped(other) is None and source.wrapped(index) is None:
             before = places[other].rule
             lines = {rule.line, before.line if before else 0}
+            how = (
+                several_models(source)
+                or "where several modules are one on the other side, say so with a list, to or from"
+            )
             raise MappingError(
                 f"{walk.mapping.where(*sorted(lines))}: {rule.section}: {written(rule.source)}: {walk.target.path(part)} is "
-                f"already the counterpart of {source.path(other)}; where several modules are one on the other side, write "
-                "the file from that side, with a list"
+                f"already the counterpart of {source.path(other)}; {how}"
             )
     if len(set(place.parts)) < len(place.parts):
         raise MappingError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from probe.mapping import LayerMapping, Rule
+from probe.mapping import TOP, LayerMapping, Rule
 from probe.mapping.patterns import Names
 from probe.mapping.sections import Found, SectionIndex, ways
 from probe.matching.lists import Fingerprint, aligned, distinctive, is_list
@@ -210,3 +210,19 @@ class Walk:
                 f"{self.source.path(index) or 'the root'} has {len(mine)} members on one side and {len(theirs)} on "
                 "the other; they are paired by their initial weights"
             )
+
+
+def several_models(tree: Tree) -> str:
+    """Return what to write where a tree is a list of several models, parts of one: ``""`` where it is not."""
+    count = len(tree.children[tree.root])
+    if tree.class_name(tree.root) != "list" or count < 2:
+        return ""
+    layers = next(
+        (module.path for i, module in enumerate(tree.modules) if is_list(tree.children[i]) and i != tree.root), ""
+    )
+    names = [name for name in layers.split(".")[1:] if name not in _WRAPPED_NAMES]
+    key = ".".join([*names, "{i}"])
+    return (
+        f"the {count} models in the list at the top are parts of the other side's one: below {TOP}, say of each where its parts "
+        f"are, such as 0.{key}: layers.{{i}} and 1.{key}: layers.{{i+8}} if the first has 8 of the layers"
+    )

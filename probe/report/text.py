@@ -151,6 +151,10 @@ def _numbers(divergence: Divergence) -> str:
     return "  ".join(parts)
 
 
+def _times(factor: float) -> str:
+    return f"{float(f'{factor:.3g}'):,g}"
+
+
 def _alike(x: float, y: float) -> bool:
     return x == y or math.isclose(x, y, rel_tol=0.01)
 
@@ -175,6 +179,10 @@ def _aligned(out: Text, comparison: Comparison) -> None:
     equal = sum(slot.verdict == "equal" for slot in known)
     steps = len({slot.step for slot in known})
     out.append(f"No divergence in {len(known)} pairs of tensors over {_count(steps, 'step')}; {equal} are bit-equal.\n")
+    if known and equal == len(known):
+        out.append(
+            "That is what one program gives twice: if B was to be another framework, device or version, see probe info.\n"
+        )
     flip = comparison.flip
     if flip is not None and flip.closest is not None:
         closest = flip.closest
@@ -182,7 +190,7 @@ def _aligned(out: Text, comparison: Comparison) -> None:
         out.append(
             f"Closest to its limit: {closest.phase.label} {closest.role.label} {plain(closest.slot_a)} of "
             f"{plain(closest.path_a) or 'the model'}: rel {closest.error:.1e}{of_what}, up to {closest.limit:.1e} is noise; with "
-            f"limits {1 / flip.factor:.3g} times tighter it would be called\n"
+            f"limits {_times(1 / flip.factor)} times tighter it would be called\n"
         )
     out.append("\n")
 
@@ -194,9 +202,9 @@ def stands(comparison: Comparison) -> str:
     if math.isinf(flip.first):
         return "it stands whatever the tolerance"
     if flip.factor <= flip.first:
-        return f"it stands up to {flip.first:.3g} times the limit, and so does the verdict"
-    more = "whatever the tolerance" if math.isinf(flip.factor) else f"up to {flip.factor:.3g} times"
-    return f"it stands up to {flip.first:.3g} times the limit, the verdict {more}"
+        return f"it stands up to {_times(flip.first)} times the limit, and so does the verdict"
+    more = "whatever the tolerance" if math.isinf(flip.factor) else f"up to {_times(flip.factor)} times"
+    return f"it stands up to {_times(flip.first)} times the limit, the verdict {more}"
 
 
 def _footer(out: Text, comparison: Comparison) -> None:

@@ -79,7 +79,7 @@ def test_errors_of_probe_compare_are_a_line_too(folder: Path) -> None:
          "  the mapping's line 1: Nothing: no module is of this class"),
         ("Net:\n  head: layers.0\n  layers.0: layers.0\n",
          "map.yaml, lines 2 and 3: Net: head: layers.0 is already the counterpart of layers.0; where several modules are "
-         "one on the other side, write the file from that side, with a list"),
+         "one on the other side, say so with a list, to or from"),
     ],
     ids=["wrong types", "syntax", "fits nothing", "one target twice"],
 )  # fmt: skip

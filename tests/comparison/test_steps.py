@@ -115,3 +115,17 @@ def test_an_exception_in_a_step_that_has_another_number(tmp_path: Path) -> None:
     found = probe.compare(whole, path, steps="3:0")
     assert found.verdict is not Verdict.ALIGNED
     assert said(found, "B: step 1 was ended by an exception, on the other side it was not")
+
+
+def test_curves_that_are_shifted_lead_to_the_place(tmp_path: Path) -> None:
+    """`probe curves --steps` compares the step in which they part, and prints the command with the same words."""
+
+    def spoil(model: Model) -> None:
+        module(model, "layers.1.norm2").eps = 0.5
+
+    whole = resumed(tmp_path / "a.h5", steps=30)
+    rest = resumed(tmp_path / "b.h5", before=10, steps=20, change=spoil)
+    found = probe.curves(whole, rest, steps="10:0")
+    assert found.divergence is not None, (found.advice, found.findings)
+    assert (found.divergence.path, found.divergence.a[0].step, found.divergence.b[0].step) == ("layers.1.norm2", 10, 0)
+    assert found.advice == f"probe compare {whole} {rest} --steps 10:0"

@@ -97,6 +97,52 @@ def test_stacked_experts(run: Recorder, task: str, turned: bool) -> None:
     assert down.metrics.rel_l2 < 1e-12 and (down.metrics.status.value == "equal") is (task == "tensor")
 
 
+class InOneMatrix(nn.Module):
+    """`Stacked`, with each parameter as one matrix that is seen as [E, in, out]."""
+
+    def __init__(self, stacked: Stacked) -> None:
+        turned = np.ascontiguousarray(stacked.gate_up.data.swapaxes(1, 2))
+        weight2 = np.ascontiguousarray(stacked.down.data)
+        super().__init__(weight1=nn.Parameter(turned.reshape(WIDTH, -1)), weight2=nn.Parameter(weight2.reshape(-1, WIDTH)),
+                         act=nn.SiLU())  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        total, first, second = (
+            x * 0.0,
+            self.weight1.reshape(EXPERTS, WIDTH, -1),
+            self.weight2.reshape(EXPERTS, -1, WIDTH),
+        )
+        for i in range(EXPERTS):
+            y = x @ first[i]
+            total = total + (self.act(y[..., :6]) * y[..., 6:]) @ second[i]
+        return total
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_experts_in_one_matrix(run: Recorder, task: str, turned: bool) -> None:
+    rules = {"InOneMatrix": {"params": {
+        "weight1": {"to": "gate_up", "reshape": True, "transpose": True}, "weight2": {"to": "down", "reshape": True},
+    }}}  # fmt: skip
+    found = {}
+    for factor in (1.0, 1.5):
+        one, other = models()[1], models()[1]
+        module(one, "layers.1").mlp = InOneMatrix(module(one, "layers.1.mlp"))
+        module(one, "layers.1.mlp").weight1.data[...] *= factor
+        files = [run(model, steps=2, task=task) for model in (one, other)]
+        found[factor] = probe.compare(*(files[::-1] if turned else files), mapping=rules)
+    assert found[1.0].verdict is Verdict.ALIGNED, (found[1.0].first_divergence, found[1.0].warnings)
+    assert not said(found[1.0], "weights that were not compared")
+    (weight,) = (
+        s
+        for s in found[1.0]["layers.1.mlp"]
+        if s.phase is Phase.INIT and "gate_up" in s.slot_a + s.slot_b and s.step == 0
+    )
+    assert weight.metrics.rel_l2 < 1e-12
+    first = found[1.5].first_divergence
+    assert first is not None and first.phase is Phase.INIT
+    assert {ref.slot for ref in (*first.a, *first.b)} == {"weight1", "gate_up"}
+
+
 def _wrong(experts: Apart) -> None:
     getattr(experts, "2").up.weight.data[...] *= 1.5
 

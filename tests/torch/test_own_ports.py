@@ -184,6 +184,11 @@ def test_what_was_seen_at_a_guessed_pair_is_no_surer_where_it_is_charged(pair: P
     assert first is not None
     assert first.path == ""
     assert first.confidence < 0.9
+    unseen = (
+        "in which order q_proj, k_proj and v_proj lie in B's parts.0.inp was not compared: record with task='tensor'"
+    )
+    at = first.evidence.index(unseen)
+    assert first.evidence[at + 1] == "nor was the order of parts in 3 more places"
     assert (
         f"that {LAYER}.fc2 and parts.5.outp, at which it was seen, are a pair is a guess by same values (0.98)"
     ) in first.evidence

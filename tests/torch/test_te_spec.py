@@ -121,3 +121,14 @@ def test_a_norm_that_is_wrong_is_found_in_the_linear(
     first = found.first_divergence
     assert found.verdict is Verdict.DIVERGED and first is not None, found.warnings
     assert (first.phase.label, [(ref.path, ref.slot) for ref in first.a]) == (phase, [(path, slot)])
+
+
+def test_weights_are_converted_there_and_back() -> None:
+    hf = small_qwen2()
+    megatron = with_norms_inside(megatron_from(hf))
+    there = probe.convert_weights(hf.state_dict(), "megatron-core/qwen2", to="torch", source=hf, like=megatron)
+    wanted = megatron.state_dict()
+    assert there.keys() == wanted.keys() and f"{MEGATRON}.mlp.linear_fc1.layer_norm_weight" in there
+    assert all((there[name] == wanted[name].numpy()).all() for name in wanted)
+    back = probe.convert_weights(there, "megatron-core/qwen2", to="torch", source=megatron, like=hf)
+    assert all((back[name] == value.numpy()).all() for name, value in hf.state_dict().items())

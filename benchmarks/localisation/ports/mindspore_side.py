@@ -9,7 +9,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from benchmarks.localisation.ports.training import PortRun, Weights, converted, examples, packed
+from benchmarks.localisation.ports.training import PortRun, Weights, converted, examples, packed, seeds
 
 DTYPES = {"fp32": ms.float32, "fp16": ms.float16}
 MAPPINGS = {"encoder": "torch/mindspore"}
@@ -104,6 +104,57 @@ class MindsporeRun(PortRun):
         for parameter in self.at(path).get_parameters():
             parameter.requires_grad = False
 
+    def paths(self) -> list[str]:
+        """Return the paths of all modules but the model itself."""
+        kinds = nn.CellList, nn.SequentialCell
+        pairs = self.model.cells_and_names()
+        return [path for path, cell in pairs if path and not isinstance(cell, kinds)]
+
+    def state(self) -> Weights:
+        """Return all parameters and buffers."""
+        return {name: parameter.asnumpy().copy() for name, parameter in self.model.parameters_and_names()}
+
+    def put(self, state: Weights) -> None:
+        """Set all parameters and buffers."""
+        for name, parameter in self.model.parameters_and_names():
+            parameter.set_data(ms.Tensor(state[name]))
+
+    def trained(self) -> list[str]:
+        """Return the names of the parameters that the optimizer changes."""
+        kept = {id(parameter) for parameter in self.optimizer.parameters}
+        return [name for name, parameter in self.model.parameters_and_names() if id(parameter) in kept]
+
+    def moments(self) -> Weights:
+        """Return what the optimizer keeps, by parameter and a suffix."""
+        kept = [
+            p for p in self.optimizer.get_parameters() if not any(p is other for other in self.optimizer.parameters)
+        ]
+        return {f"{p.name.partition('.')[2]}:{p.name.partition('.')[0]}": p.asnumpy().copy() for p in kept}
+
+    def pulled_back(self, module: nn.Cell, args: tuple[Any, ...]) -> tuple[list[Any], list[Any], list[Any]]:
+        """Call a module; return its outputs, and the gradients of its arguments and of its parameters."""
+        outputs = [x for x in _flat(module(*args)) if isinstance(x, Tensor)]
+        floats = [at for at, x in enumerate(args) if isinstance(x, Tensor) and x.dtype in (ms.float32, ms.float16)]
+        ends = [at for at, x in enumerate(outputs) if x.dtype in (ms.float32, ms.float16)]
+        weights = [ms.Tensor(seed) for seed in seeds([tuple(outputs[at].shape) for at in ends])]
+
+        def forward(*given: Any) -> Tensor:
+            found = [x for x in _flat(module(*given)) if isinstance(x, Tensor)]
+            return sum((found[at].astype(ms.float32) * w).sum() for at, w in zip(ends, weights, strict=True))
+
+        parameters = [parameter for parameter in module.get_parameters() if parameter.requires_grad]
+        given: tuple[Any, ...] = ()
+        own: tuple[Any, ...] = ()
+        if floats and parameters:
+            given, own = ms.grad(forward, tuple(floats), parameters)(*args)
+        elif floats:
+            given = ms.grad(forward, tuple(floats))(*args)
+        elif parameters:
+            own = ms.grad(forward, None, parameters)(*args)
+        given = given if isinstance(given, tuple) else (given,)
+        own = own if isinstance(own, (tuple, list)) else (own,)
+        return [x.asnumpy() for x in outputs], [x.asnumpy() for x in given], [x.asnumpy() for x in own]
+
 
 class Embeddings(nn.Cell):
     """Words and positions, normalised."""
@@ -176,3 +227,7 @@ class PackedBert(nn.Cell):
         for block in self.blocks:
             x = block(x)
         return self.head(self.act(self.pooler(x[:, 0])))
+
+
+def _flat(found: Any) -> list[Any]:
+    return [x for each in found for x in _flat(each)] if isinstance(found, (tuple, list)) else [found]

@@ -10,7 +10,7 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 
-from benchmarks.localisation.ports.training import PortRun, Weights, converted, examples, packed
+from benchmarks.localisation.ports.training import PortRun, Weights, converted, examples, packed, seeds
 
 
 class PaddleRun(PortRun):
@@ -87,6 +87,49 @@ class PaddleRun(PortRun):
         """Let the parameters of a module learn nothing."""
         for parameter in self.at(path).parameters():
             parameter.stop_gradient = True
+
+    def paths(self) -> list[str]:
+        """Return the paths of all modules but the model itself."""
+        kinds = nn.LayerList, nn.Sequential
+        return [path for path, layer in self.model.named_sublayers() if not isinstance(layer, kinds)]
+
+    def state(self) -> Weights:
+        """Return all parameters and buffers."""
+        return {name: tensor.numpy().copy() for name, tensor in self.model.state_dict().items()}
+
+    def put(self, state: Weights) -> None:
+        """Set all parameters and buffers."""
+        for name, tensor in self.model.state_dict().items():
+            tensor.set_value(state[name])
+
+    def trained(self) -> list[str]:
+        """Return the names of the parameters that the optimizer changes."""
+        kept = {id(parameter) for parameter in self.optimizer._parameter_list}
+        return [name for name, parameter in self.model.named_parameters() if id(parameter) in kept]
+
+    def moments(self) -> Weights:
+        """Return what the optimizer keeps, by parameter and a suffix."""
+        names = {parameter.name: name for name, parameter in self.model.named_parameters()}
+        found = {}
+        for kind, kept in self.optimizer._accumulators.items():
+            found |= {f"{names[name]}:{kind}": tensor.numpy().copy() for name, tensor in kept.items() if name in names}
+        return found
+
+    def pulled_back(self, module: nn.Layer, args: tuple[Any, ...]) -> tuple[list[Any], list[Any], list[Any]]:
+        """Call a module; return its outputs, and the gradients of its arguments and of its parameters."""
+        given = [x.detach().clone() if isinstance(x, Tensor) else x for x in args]
+        leaves = [x for x in given if isinstance(x, Tensor) and x.dtype == paddle.float32]
+        for leaf in leaves:
+            leaf.stop_gradient = False
+        outputs = [x for x in paddle.utils.flatten(module(*given)) if isinstance(x, Tensor)]
+        ends = [x for x in outputs if not x.stop_gradient]
+        parameters = [parameter for parameter in module.parameters() if not parameter.stop_gradient]
+        gradients: list[Any] = [None] * (len(leaves) + len(parameters))
+        if ends and gradients:
+            weights = [paddle.to_tensor(seed) for seed in seeds([tuple(x.shape) for x in ends])]
+            gradients = paddle.grad(ends, leaves + parameters, weights, allow_unused=True)
+        arrays = [None if gradient is None else gradient.numpy() for gradient in gradients]
+        return [x.numpy() for x in outputs], arrays[: len(leaves)], arrays[len(leaves) :]
 
 
 class Embeddings(nn.Layer):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,9 @@ class PortRun:
             if not planted.step:
                 plant(self, planted)
         self.optimizer = self.make_optimizer()
+        self.captured: list[tuple[str, tuple[Any, ...]]] | None = None
+        """every call that returns, where somebody asks"""
+        self.is_watched = False
 
     def step(self, index: int) -> float:
         """Train a step; returns its loss."""
@@ -63,7 +67,7 @@ class PortRun:
         """Put ``function(forward, *args)`` in the place of what a module computes."""
         module = self.at(path)
         forward = getattr(module, self.forward_name)
-        setattr(module, self.forward_name, lambda *args: function(forward, *args))
+        setattr(module, self.forward_name, lambda *args, **kwargs: function(partial(forward, **kwargs), *args))
 
     def on_output(self, path: str, change: Callable[[Any], Any]) -> None:
         """Change a module's output, or the first one of several."""
@@ -122,6 +126,38 @@ class PortRun:
     def freeze(self, path: str) -> None:
         """Let the parameters of a module learn nothing."""
         raise NotImplementedError
+
+    # What brute force asks for
+
+    def paths(self) -> list[str]:
+        """Return the paths of all modules but the model itself."""
+        raise NotImplementedError
+
+    def state(self) -> Weights:
+        """Return all parameters and buffers."""
+        raise NotImplementedError
+
+    def put(self, state: Weights) -> None:
+        """Set all parameters and buffers."""
+        raise NotImplementedError
+
+    def trained(self) -> list[str]:
+        """Return the names of the parameters that the optimizer changes."""
+        raise NotImplementedError
+
+    def moments(self) -> Weights:
+        """Return what the optimizer keeps, by parameter and a suffix."""
+        raise NotImplementedError
+
+    def pulled_back(self, module: Any, args: tuple[Any, ...]) -> tuple[list[Any], list[Any], list[Any]]:
+        """Call a module; return its outputs, and the gradients of its arguments and of its parameters."""
+        raise NotImplementedError
+
+
+def seeds(shapes: list[tuple[int, ...]]) -> list[np.ndarray]:
+    """Return gradients of outputs: the same ones for the same shapes."""
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
 
 
 def examples(framework: str) -> Any:

@@ -60,7 +60,8 @@ class Recorded:
         halves = tuple(x * cos + _swapped(x) * sin for x in (self.q, self.k))
         back = tuple(x * cos - _swapped(x) * sin for x in (self.q, self.k))
         pairs = tuple(x * _spread(cos) + _swapped_pairs(x) * _spread(sin) for x in (self.q, self.k))
-        return {"rotary embeddings of halves": (halves[0], halves[1]), **plain, "rotary embeddings turned backwards": (back[0], back[1]),
+        return {"rotary embeddings of halves": (halves[0], halves[1]), **plain, 
+                "rotary embeddings turned backwards": (back[0], back[1]),
                 "rotary embeddings of pairs": (pairs[0], pairs[1])}  # fmt: skip
 
     def masks(self) -> dict[str, np.ndarray | float]:

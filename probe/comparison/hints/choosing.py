@@ -11,7 +11,7 @@ import numpy as np
 from probe.comparison.events import ONE_SIDED, Event, StepPairs
 from probe.comparison.hints.evidence import Evidence
 from probe.comparison.hints.grades import Found, Grade
-from probe.comparison.hints.table import HINTS, Hint
+from probe.comparison.hints.table import HINTS, OF_NUMBERS, Hint
 from probe.comparison.metrics import Status
 from probe.comparison.result import Divergence, Kind
 from probe.records import Phase
@@ -19,9 +19,11 @@ from probe.records import Phase
 _MOST_FINDINGS = 8
 """findings of a step, the first ones, whose tensors are read once more"""
 _MOST_HINTS = 3
-_KINDS = (Kind.INPUTS, Kind.INTRODUCED, Kind.INIT, Kind.UPDATE)
+_KINDS = (Kind.INPUTS, Kind.INTRODUCED, Kind.INIT, Kind.UPDATE, Kind.DTYPE)
 _GENERAL = ("look at ", "B has the same numbers in another order")
 """how the walk's own hints begin that a better one takes the place of"""
+_OF_LOSS = "look at the loss scale"
+"""how the hint begins of a factor that all gradients have"""
 _ANY_SCALE = "a uniform scale of the value"
 
 
@@ -69,11 +71,17 @@ def _hinted(pairs: StepPairs, finding: Divergence) -> Divergence:
     given = supported(Evidence(pairs, finding, event))
     if not given:
         return finding
-    is_general = not finding.hint or finding.hint.startswith(_GENERAL) or _ANY_SCALE in finding.hint
-    hint = given[0].text if is_general else finding.hint
-    if finding.kind is Kind.INPUTS and given[0].found.grade is Grade.VERIFIED:
-        hint = f"{finding.hint}; {given[0].text}"
-    return replace(finding, hint=hint, hints=tuple(each.as_json() for each in given))
+    return replace(finding, hint=_text(finding, given[0]), hints=tuple(each.as_json() for each in given))
+
+
+def _text(finding: Divergence, best: Given) -> str:
+    """Return the text of a finding's hint: the walk's own where that says more than what is tried here."""
+    own = finding.hint
+    is_general = not own or own.startswith(_GENERAL) or _ANY_SCALE in own
+    says_less = best.hint.name == "gradient scale" and own.startswith(_OF_LOSS)
+    if finding.kind is Kind.INPUTS and best.found.grade is Grade.VERIFIED:
+        return f"{own}; {best.text}"
+    return own if not is_general or says_less or finding.kind is Kind.DTYPE else best.text
 
 
 def _event_of_loss(pairs: StepPairs, finding: Divergence) -> Event | None:
@@ -94,7 +102,8 @@ def supported(evidence: Evidence) -> list[Given]:
     metrics = evidence.metrics
     if metrics is None or metrics.status is not Status.COMPARED:
         return []
+    hints = OF_NUMBERS if evidence.is_number else HINTS
     with np.errstate(all="ignore"):
-        found = [(hint, hint.test(evidence)) for hint in HINTS if evidence.role in hint.roles]
+        found = [(hint, hint.test(evidence)) for hint in hints if evidence.role in hint.roles]
     given = [Given(hint, each) for hint, each in found if each is not None]
     return sorted(given, key=lambda each: each.found.grade)[:_MOST_HINTS]

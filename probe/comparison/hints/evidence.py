@@ -103,7 +103,7 @@ class Half:
         """Return what the call was given, or another role of it, that consists of numbers with a fraction."""
         rows = [row for row in self.slots(role).values() if kind_of(self.side.dtypes[row]) == "float"]
         found = (self.read(row) for row in rows)
-        return [values for values in found if values is not None]
+        return [values for values in found if values is not None and values.size > 1]
 
     def integers(self, role: Role = Role.INPUT) -> list[np.ndarray]:
         """Return the integers that the call was given."""
@@ -147,7 +147,7 @@ class Half:
             name = "its input" if call is around else ".".join(parts[-2:] if parts[-1].isdigit() else parts[-1:])
             for slot, row in self.slots(role, (call.micro, call.module, call.number)).items():
                 values = self.read(row) if kind_of(self.side.dtypes[row]) == "float" else None
-                if values is not None:
+                if values is not None and values.size > 1:
                     found.append((f"{name} {slot}" if slot != "0" else name, values))
         return found
 
@@ -263,6 +263,11 @@ class Evidence:
         return min(max(self.limit, _CLEARLY * self.error), _EXPLAINED * self.error)
 
     @property
+    def is_number(self) -> bool:
+        """Tell whether it is about a single number, as a loss is."""
+        return self.event.row_a < 0 or math.prod(self.pairs.a.shapes[self.event.row_a]) == 1
+
+    @property
     def is_of_integers(self) -> bool:
         """Tell whether the tensor holds integers: tokens, positions."""
         return self.event.row_a >= 0 and kind_of(self.a.dtype) == "integer"
@@ -277,7 +282,7 @@ class Evidence:
         if self.event.is_one_sided or {kind_of(half.dtype) for half in self.halves} not in ({"float"}, {"integer"}):
             return None
         a, b = self.a.read(self.event.row_a), self.b.read(self.event.row_b)
-        if a is None or b is None:
+        if a is None or b is None or not a.size:
             return None
         a, b = a.astype(np.float64, copy=False), b.astype(np.float64, copy=False)
         if not (np.isfinite(a).all() and np.isfinite(b).all()):
@@ -324,7 +329,7 @@ class Evidence:
         return None
 
     def axis_of_positions(self, shape: Sequence[int]) -> int | None:
-        """Return which axis of an activation counts positions: as the model's tokens, else the one before the last of three."""
+        """Return which axis of an activation counts positions: as the model's tokens do, else the second of three."""
         if len(shape) < 2 or self.role in PARAMETER_ROLES:
             return None
         if self.is_of_integers:

@@ -18,7 +18,7 @@ from probe.statistics import unit_roundoff
 
 Formula = tuple[str, np.ndarray]
 """what was computed, in words, and the tensor that it gives"""
-_SAMPLE = 1 << 14
+_SAMPLE = 1 << 12
 """elements of which functions of one element are computed"""
 _MOST_FACTORS = 4
 """tensors that such a function may be multiplied by"""

@@ -55,7 +55,7 @@ def loss(evidence: Evidence, part: str) -> Found | None:
 def loss_factor(evidence: Evidence) -> Found | None:
     """One loss is the other times a number of samples, positions, tokens or micro-batches."""
     metrics = evidence.metrics
-    if evidence.finding.phase is not Phase.LOSS or metrics is None or not metrics.norm_a or not _is_scalar(evidence):
+    if evidence.finding.phase is not Phase.LOSS or metrics is None or not metrics.norm_a or not evidence.is_number:
         return None
     for meaning, count in counts(evidence):
         for factor, how in (
@@ -81,18 +81,15 @@ def counts(evidence: Evidence) -> list[tuple[str, float]]:
     else:
         samples, positions = evidence.tokens
         found += [("the number of samples", samples), ("the number of tokens", samples * positions),
-                  ("the number of tokens that have a next one", samples * (positions - 1)), ("the number of positions", positions),
+                  ("the number of tokens that have a next one", samples * (positions - 1)),
+                  ("the number of positions", positions),
                   ("the number of next tokens", positions - 1)]  # fmt: skip
     return [(meaning, float(count)) for meaning, count in found]
 
 
-def _is_scalar(evidence: Evidence) -> bool:
-    return evidence.event.row_a < 0 or math.prod(evidence.pairs.a.shapes[evidence.event.row_a]) == 1
-
-
 def _told(evidence: Evidence) -> tuple[CrossEntropy, CrossEntropy] | None:
     metrics = evidence.metrics
-    if evidence.finding.phase is not Phase.LOSS or metrics is None or not _is_scalar(evidence):
+    if evidence.finding.phase is not Phase.LOSS or metrics is None or not evidence.is_number:
         return None
     sides = []
     for half, value in ((evidence.a, metrics.norm_a), (evidence.b, metrics.norm_b)):

@@ -213,7 +213,10 @@ def growth(evidence: Evidence) -> Found | None:
     correlation = _rank_correlation(errors)
     if correlation < _GROWS or np.count_nonzero(errors > evidence.limit) < len(errors) // 2:
         return None
-    text = f"no error at the first position, then it grows with it (rank correlation {correlation:.2f}, rel {errors[-1]:.1e} at the last)"
+    text = (
+        "no error at the first position, then it grows with it "
+        f"(rank correlation {correlation:.2f}, rel {errors[-1]:.1e} at the last)"
+    )
     return strong(text, correlation=correlation)
 
 
@@ -291,7 +294,8 @@ def dropout(evidence: Evidence) -> Found | None:
     if distance(factor * values.a[kept], values.b[kept]) > evidence.tolerance:
         return None
     if min(shares) > 0.005:
-        return verified(f"other elements are zero on each side ({shares[0]:.1%} in A alone, {shares[1]:.1%} in B alone), the rest agrees",
+        alone = f"{shares[0]:.1%} in A alone, {shares[1]:.1%} in B alone"
+        return verified(f"other elements are zero on each side ({alone}), the rest agrees",
                         zeros_a=shares[0], zeros_b=shares[1])  # fmt: skip
     side, share = ("B", shares[1]) if shares[1] > shares[0] else ("A", shares[0])
     times = factor if side == "B" else 1 / factor

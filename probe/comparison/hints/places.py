@@ -175,7 +175,8 @@ def some_samples(evidence: Evidence) -> Found | None:
     found = _indices(evidence, axis)
     if found is None:
         return None
-    text = f"only {_count(len(found), 'sample')} of the {values.a.shape[axis]} in the batch differ{'s' * (len(found) == 1)}: {_listed(found)}"
+    who = f"{_count(len(found), 'sample')} of the {values.a.shape[axis]} in the batch"
+    text = f"only {who} differ{'s' * (len(found) == 1)}: {_listed(found)}"
     return strong(text, samples=found.tolist()[:_NAMED])
 
 

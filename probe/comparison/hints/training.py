@@ -29,8 +29,8 @@ def gradient_factor(evidence: Evidence) -> Found | None:
     if found is None:
         return None
     for meaning, count in counts(evidence):
-        for factor in (count, 1 / count):
-            if count > 1 and math.isclose(found[0], factor, rel_tol=_CLOSE):
+        for factor in (count, 1 / count) if count > 1 else ():
+            if math.isclose(found[0], factor, rel_tol=_CLOSE):
                 number = f"{count:g}" if factor > 1 else f"1/{count:g}"
                 text = f"B's gradient is {number} times A's, and {count:g} is {meaning}"
                 return verified(f"{text}", factor=factor) if found[1] else strong(text, factor=factor)
@@ -164,7 +164,8 @@ def weight_decay(evidence: Evidence) -> Found | None:
     rate = group.hyper.get("lr") if group is not None else None
     decay = ""
     if isinstance(rate, float) and rate and not is_used:
-        decay = f"; at the learning rate {rate:g} that is {abs(along) / rate:.3g} more weight decay on {'B' if along < 0 else 'A'}"
+        side = "B" if along < 0 else "A"
+        decay = f"; at the learning rate {rate:g} that is {abs(along) / rate:.3g} more weight decay on {side}"
     what = "gradients as the optimizer used them" if is_used else "updates"
     return verified(
         f"the difference of the {what} is {along:.3g} times the parameter{decay}", by="sketches", factor=along

@@ -87,6 +87,16 @@ def named_settings(pairs: StepPairs, events: Iterable[Event]) -> list[str]:
     return [_counted(named, count, total) for named, count in found]
 
 
+def as_evidence(named: list[str]) -> list[str]:
+    """Return what the numbers say as lines of evidence."""
+    return [f"by the numbers: {text}" for text in named]
+
+
+def as_hint(named: list[str], otherwise: str) -> str:
+    """Return what the numbers say in the place of a hint, if they say anything."""
+    return f"by the numbers: {named[0]}" if named else otherwise
+
+
 def _longer_steps(pairs: list[_Pair]) -> Iterator[Named]:
     """Name another learning rate where the gradients differ: Adam's steps are as long, whatever the gradient is."""
     chosen = [pair for pair in pairs if pair.rule_a.is_adaptive and pair.rule_b.is_adaptive and pair.a.size >= _LARGE]
@@ -257,8 +267,11 @@ class _Pair:
         if None not in (a.is_nesterov, b.is_nesterov) and a.is_nesterov != b.is_nesterov:
             yield _nesterov("A" if a.is_nesterov else "B")
             return
-        if not _alike(a.rate, b.rate):
+        rest = a.rest + b.rest
+        if not _alike(a.rate, b.rate, max(_SAME, rest)):
             yield self.rate(b.rate / a.rate, a.rate)
+        if rest > _FIT:
+            return
         beside = [rule.decay - (rule.rate * (rule.coupled or 0.0) if rule.is_nesterov else 0.0) for rule in (a, b)]
         rates = a.rate, b.rate
         decays = [decay / rate for decay, rate in zip(beside, rates, strict=True)]
@@ -283,7 +296,7 @@ class _Pair:
         share = found.coefficients[1] * float(np.linalg.norm(parameter)) / float(np.linalg.norm(theirs))
         decays = found.is_there(1, 0.0) and abs(share) > _SAME and found.residual < 0.3 * plain.residual
         factor = found.coefficients[0] if decays else plain.coefficients[0]
-        if not math.isclose(factor, 1, abs_tol=max(_SAME, 4 * found.errors[0])):
+        if not math.isclose(factor, 1, abs_tol=max(_SAME, found.residual, 4 * found.errors[0])):
             named = self.rate(factor, self._recorded(LR)[0])
             yield named
             rates = factor if named.setting == LR else 1.0

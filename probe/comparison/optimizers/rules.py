@@ -34,6 +34,8 @@ class Rule:
     """it divides by a second moment"""
     rate: float | None = None
     """the learning rate, of an optimizer that is linear"""
+    rest: float = 0.0
+    """share of the update that these do not explain, as it is rounded in 16 bits"""
     is_nesterov: bool | None = None
     decay: float | None = None
     """how much of the parameter is taken away beside the gradient: lr · weight decay"""
@@ -150,4 +152,9 @@ def _read(
     decay = -of.get(id(parameter), 0.0) if parameter is not None else 0.0
     both = momentum is not None and id(momentum) in of and id(g) in of
     rate = -of[id(g)] if id(g) in of else -of[id(momentum)]
-    return {"rate": rate, "decay": decay, "is_nesterov": both if momentum is not None else None}
+    return {
+        "rest": solution.residual,
+        "rate": rate,
+        "decay": decay,
+        "is_nesterov": both if momentum is not None else None,
+    }

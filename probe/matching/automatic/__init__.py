@@ -14,6 +14,7 @@ from probe.matching.automatic import likeness, values
 from probe.matching.automatic.between import match_between
 from probe.matching.automatic.inner import drop_straddling, match_alone, match_inner
 from probe.matching.automatic.layouts import agree_on_groups
+from probe.matching.automatic.named import match_by_names
 from probe.matching.automatic.outline import Outline, outline, outline_of
 from probe.matching.automatic.parameters import match_parameters
 from probe.matching.automatic.regions import match_inside
@@ -145,6 +146,7 @@ def _match_all(found: Found, kept: list[Pair]) -> None:
     match_inner(found)
     drop_straddling(found)
     match_between(found)
+    match_by_names(found)
     match_alone(found)
     drop_straddling(found)
 

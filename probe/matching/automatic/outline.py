@@ -53,6 +53,8 @@ class Weight:
     """order of the stored axes in the canonical layout; empty when it is the stored one"""
     recorded: str = ""
     """the slot under which it is recorded at this module; empty for another name of a tied one"""
+    is_turned: bool = False
+    """whether its axes are those of `turned_classes`: no table says it"""
 
     @property
     def size(self) -> int:
@@ -303,11 +305,12 @@ def weights_of(
     for each in parameters:
         if each.is_buffer or 0 in each.shape:  # what is sharded away has no shape that tells anything
             continue
-        stored = (1, 0) if (tree.class_name(each.module), each.slot) in turned else each.axes
+        is_turned = (tree.class_name(each.module), each.slot) in turned
+        stored = (1, 0) if is_turned else each.axes
         axes = stored if len(stored) == len(each.shape) else range(len(each.shape))
         shape = tuple(each.shape[axis] for axis in axes)
         known = measured.get((each.module, each.slot), (None, -1))
-        found[each.module].append(Weight(each.canonical_slot, shape, *known, stored, each.slot))
+        found[each.module].append(Weight(each.canonical_slot, shape, *known, stored, each.slot, is_turned))
         for name in each.names[1:]:
             owner, _, slot = name.rpartition(".")
             other = tree.by_path.get(owner)

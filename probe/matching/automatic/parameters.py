@@ -36,7 +36,7 @@ class _Named:
     @property
     def is_told(self) -> bool:
         """Tell whether names and layouts are what is known already."""
-        return self.a.slot == self.b.slot and not self.is_turned and not self.a.axes and not self.b.axes
+        return self.a.slot == self.b.slot and not self.is_turned and self.a.is_turned == self.b.is_turned
 
     @property
     def same(self) -> bool | None:
@@ -83,7 +83,7 @@ def _keep(each: _Named, sure: float, views_a: dict[Place, View], views_b: dict[P
         (each.place_b, each.b, views_b, each.is_turned and is_b),
     ):
         axes = _TURNED if is_turned else weight.axes
-        if (axes or weight.slot != name) and place not in views:
+        if (is_turned or weight.is_turned or weight.slot != name) and place not in views:
             views[place] = View(name, axes, sure)
 
 
@@ -92,7 +92,7 @@ def _candidates(matching: Matching, a: Outline, b: Outline) -> Iterator[_Named]:
     packed = {*(each.whole[0] for each in matching.weight_bundles),
               *(module for each in matching.weight_bundles for row in each.parts for module, _ in row)}  # fmt: skip
     for pair in matching.pairs:
-        if pair.reason is Reason.MAPPED or a.tree.class_name(pair.a) == b.tree.class_name(pair.b):
+        if pair.reason is Reason.MAPPED or _forms(a, pair.a) == _forms(b, pair.b):
             continue
         if pair.a in packed or pair.b in packed:
             continue
@@ -103,6 +103,10 @@ def _candidates(matching: Matching, a: Outline, b: Outline) -> Iterator[_Named]:
                 for each in _of_modules(a, i, b, j, is_part):
                     if not each.is_told:
                         yield each
+
+
+def _forms(side: Outline, index: int) -> tuple[str, set[tuple[str, tuple[int, ...], bool]]]:
+    return side.tree.class_name(index), {(w.slot, w.shape, w.is_turned) for w in side.weights[index]}
 
 
 def _of_modules(a: Outline, i: int, b: Outline, j: int, is_part: bool) -> Iterator[_Named]:

@@ -1,0 +1,83 @@
+"""What was recorded of some phases or modules only: what is missing is no fault, and no fault is blamed on what is there."""
+
+from __future__ import annotations
+
+import pytest
+
+import probe
+from probe.comparison.result import Kind, Verdict
+from probe.records import Phase
+from tests.comparison.planted import MODEL_FAULTS, Clean, Recorder, changed, said
+
+PHASES = [["forward"], ["backward"], ["gradient"], ["update"], ["init"], ["init", "forward"], ["forward", "backward"]]
+
+
+MODULES = [["layers.2*"], ["layers.1.mlp*"], ["Linear"], [""], ["!layers.0*"]]
+
+
+@pytest.mark.parametrize("option", [{"phases": p} for p in PHASES] + [{"modules": m} for m in MODULES], ids=str)
+def test_what_was_filtered_on_either_side_is_no_fault(
+    clean: Clean, run: Recorder, option: dict[str, list[str]]
+) -> None:
+    one, two = run(**option), run(**option)
+    assert probe.compare(one, two).verdict is Verdict.ALIGNED
+    assert probe.compare(one, two).coverage.compared > 0
+    full = clean("statistics")
+    for pair, sides in (((full, one), "all in A, {} in B"), ((one, full), "{} in A, all in B")):
+        found = probe.compare(*pair)
+        assert found.first_divergence is None, found.first_divergence
+        assert found.verdict in (Verdict.ALIGNED, Verdict.UNDECIDED)
+        assert found.verdict is Verdict.ALIGNED or not found.coverage.compared
+        ((name, filters),) = option.items()
+        text = f"the {name} that were recorded are not the same: {sides.format(', '.join(filters))}"
+        assert said(found, text)
+
+
+@pytest.mark.parametrize(
+    ("phases", "verdict"),
+    [
+        (["forward"], "layers.1.norm2"),
+        (["init", "forward"], "layers.1.norm2"),
+        (["backward"], "the gradient that comes back to the model's output 0 differs"),
+        (["gradient"], "the loss differs ("),
+        (["update"], "the gradients that the optimizer used differ"),
+        (["init"], "the loss differs ("),
+        (["loss"], "the loss differs ("),
+    ],
+    ids=str,
+)
+def test_a_forward_fault_is_never_blamed_on_what_was_recorded_instead(
+    run: Recorder, phases: list[str], verdict: str
+) -> None:
+    found = probe.compare(run(phases=phases), run(changed(MODEL_FAULTS["eps"][0]), phases=phases))
+    first = found.first_divergence
+    if "forward" in phases:
+        assert first is not None and first.path == verdict
+        return
+    assert said(found, verdict)
+    if phases == ["gradient"]:
+        assert first is not None and (first.path, first.phase) == ("", Phase.GRADIENT)
+        assert "the backward pass was not compared, so which of them comes first is not known" in first.evidence
+    else:
+        assert (found.verdict, first) == (Verdict.UNDECIDED, None)
+
+
+@pytest.mark.parametrize(
+    ("modules", "kind", "path"),
+    [
+        (["layers.2*"], Kind.INPUTS, "layers.2"),
+        (["layers.1.mlp*"], Kind.INPUTS, "layers.1.mlp"),
+        (["Linear"], Kind.INTRODUCED, "layers.1"),
+        (["layers.1*"], Kind.INTRODUCED, "layers.1.norm2"),
+        ([""], Kind.INTRODUCED, ""),
+    ],
+    ids=str,
+)
+def test_a_fault_in_a_module_that_was_not_recorded_is_charged_to_none_inside(
+    run: Recorder, modules: list[str], kind: Kind, path: str
+) -> None:
+    wrong = changed(MODEL_FAULTS["eps"][0])
+    first = probe.compare(run(modules=modules), run(wrong, modules=modules)).first_divergence
+    assert first is not None and (first.kind, first.path) == (kind, path)
+    if kind is Kind.INPUTS:
+        assert first.evidence == (f"the input 0 of {path} differs already, and nothing before it was compared",)

@@ -1,0 +1,232 @@
+"""Floors from further runs and from a reference, on small models of the numpy framework."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import probe
+from probe.adapters import numpy_nn as nn
+from probe.cli import compare_command
+from probe.comparison.floors import robust_floor, spread_factor
+from probe.comparison.result import Verdict
+from probe.errors import ConfigError
+from probe.records import Phase, Role
+from probe.report.text import render
+from tests.comparison.planted import Clean, Faulty, Recorder
+from tests.toys import gpt, module, record, replaced, rounding_otherwise
+
+FAULT = "layers.1.norm2"
+
+
+def noisy(size: float, seed: int, path: str = "layers.1.mlp.down") -> nn.Module:
+    """Return the model with random errors of a relative size behind one module."""
+    rng = np.random.default_rng(seed)
+
+    def forward(self: nn.Linear, x: object) -> object:
+        y = nn.Linear.forward(self, x)
+        return y + (size * np.sqrt(np.mean(y.data**2)) * rng.standard_normal(y.shape)).astype(np.float32)
+
+    model = gpt()
+    replaced(model, path, forward=forward)
+    return model
+
+
+@pytest.mark.parametrize("task", ["tensor", "statistics"])
+def test_what_legitimate_runs_differ_by_is_noise(run: Recorder, task: str) -> None:
+    """The kernels of one module round a hundred times worse than the built-in model allows: two runs show it."""
+    a, b = run(task=task), run(noisy(1e-4, 1), task=task)
+    first = probe.compare(a, b).first_divergence
+    assert first is not None and first.path == "layers.1.mlp.down"
+    one = run(noisy(1e-4, 2), task=task)
+    found = probe.compare(a, b, noise=one)
+    assert (found.verdict, found.noise) == (Verdict.ALIGNED, f"1 further run of A ({one.name})")
+    more = [one, run(noisy(1e-4, 3), task=task), run(noisy(1e-4, 4), task=task)]
+    found = probe.compare(a, b, noise=more)
+    assert found.verdict is Verdict.ALIGNED and found.noise.startswith("3 further runs of A (")
+
+
+@pytest.mark.parametrize("task", ["tensor", "statistics"])
+def test_what_is_ten_times_as_much_is_none(run: Recorder, task: str) -> None:
+    a, noise = run(task=task), run(noisy(1e-4, 2), task=task)
+    found = probe.compare(a, run(noisy(1e-3, 1), task=task), noise=noise)
+    first = found.first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.FORWARD, "layers.1.mlp.down")
+    assert any(text.startswith("the further run of A differs there by ") for text in first.evidence)
+    assert len(found.divergences) == 1, "the rest inherits"
+
+
+def test_a_floor_at_one_module_excuses_no_other_one(run: Recorder) -> None:
+    a, noise = run(task="tensor"), run(noisy(1e-4, 2, "layers.2.mlp.down"), task="tensor")
+    first = probe.compare(a, run(noisy(1e-4, 1, "layers.0.mlp.down"), task="tensor"), noise=noise).first_divergence
+    assert first is not None and first.path == "layers.0.mlp.down"
+
+
+def test_a_fault_is_found_beside_the_floor(clean: Clean, faulty: Faulty, run: Recorder) -> None:
+    noise = run(rounding_otherwise(gpt()), task="tensor")
+    first = probe.compare(clean("tensor"), faulty("eps", "tensor"), noise=noise).first_divergence
+    assert first is not None and first.path == FAULT
+
+
+def rounded(dtype: type, seed: int = 0, scale: float = 1.0) -> nn.Module:
+    """Return the model with every Linear's output off by random errors of a narrow dtype's size."""
+    size = {np.float32: 0.0, np.float16: 2e-3}[dtype]
+    rng = np.random.default_rng(seed)
+
+    def forward(self: nn.Linear, x: object) -> object:
+        y = nn.Linear.forward(self, x)
+        return y + (scale * size * np.sqrt(np.mean(y.data**2)) * rng.standard_normal(y.shape)).astype(np.float32)
+
+    model = gpt()
+    for path, found in list(model.modules()):
+        if type(found) is nn.Linear:
+            replaced(model, path, forward=forward)
+    return model
+
+
+def test_two_runs_as_far_from_the_truth_are_aligned(run: Recorder) -> None:
+    """A and B are both off by 2e-3, each in its own way: only against the truth can that be told from a fault."""
+    a, b = run(rounded(np.float16, 1), task="tensor"), run(rounded(np.float16, 2), task="tensor")
+    truth = run(task="tensor")
+    assert probe.compare(a, b).verdict is Verdict.DIVERGED
+    found = probe.compare(a, b, reference=truth)
+    assert [d for d in found.divergences if d.phase is Phase.FORWARD] == []
+    assert found.noise == f"reference {truth.name}"
+
+
+def test_a_run_that_is_twice_as_far_is_suspicious(run: Recorder) -> None:
+    a, b = run(rounded(np.float16, 1), task="tensor"), run(rounded(np.float16, 2, 3.0), task="tensor")
+    first = probe.compare(a, b, reference=run(task="tensor")).first_divergence
+    assert first is not None and first.path == "layers.0.attn.q"
+    text = next(text for text in first.evidence if "from the reference" in text)
+    assert text.startswith("B is ") and " times as far from the reference as A is: " in text
+    assert first.measure == "of B to the reference" and first.error > 1.5 * 2e-3
+
+
+# What one, two, three runs tell
+
+
+def test_chance_widens_a_floor_the_more_the_less_is_known() -> None:
+    by_runs = [spread_factor(1000, runs) for runs in (1, 2, 3, 30)]
+    assert by_runs == sorted(by_runs, reverse=True) and 1.3 < by_runs[0] < 1.4 and 1.15 < by_runs[-1] < 1.25
+    by_size = [spread_factor(size, 1) for size in (16, 64, 256)]
+    assert by_size == sorted(by_size, reverse=True) and by_size[0] > 3
+    assert math.isinf(spread_factor(1, 1)) and math.isinf(spread_factor(15, 100))
+
+
+def test_chance_as_it_is_drawn() -> None:
+    """Of 20,000 pairs of errors of 64 elements none is beyond the factor, and some are beyond two thirds of it."""
+    errors = np.linalg.norm(np.random.default_rng(0).standard_normal((2, 20_000, 64)), axis=-1)
+    ratios = errors[0] / errors[1]
+    assert ratios.max() < spread_factor(64, 1) < 1.5 * ratios.max()
+
+
+def test_the_spread_of_three_runs_and_more_is_robust() -> None:
+    assert robust_floor([1.0]) == 1.0 and robust_floor([1.0, 3.0]) == 3.0
+    assert robust_floor([1.0, 2.0, 3.0]) == pytest.approx(2 + 3 * 1.4826)
+    assert robust_floor([1.0, 1.0, 9.0]) == 9.0
+
+
+# Runs that are none of A
+
+
+def test_runs_that_are_none_of_a(clean: Clean, faulty: Faulty, run: Recorder) -> None:
+    a, b = clean(), faulty("eps")
+    for path, side in ((a, "A"), (b, "B")):
+        with pytest.raises(ConfigError, match=f"is the run of {side} itself: expected a further run of A's model"):
+            probe.compare(a, b, noise=path)
+    with pytest.raises(
+        ConfigError, match="begins with another weight of embed .*expected a run of A's model with the same"
+    ):
+        probe.compare(a, b, noise=run(gpt(seed=1)))
+    with pytest.raises(ConfigError, match="has no module 'layers.2', and A has"):
+        probe.compare(a, b, noise=run(gpt(layers=2)))
+    a2 = run(rounding_otherwise(gpt()))
+    with pytest.raises(ConfigError, match="noise= names the same run twice"):
+        probe.compare(a, b, noise=[a2, a2])
+    with pytest.raises(ConfigError, match="noise= and reference= judge in two ways"):
+        probe.compare(a, b, noise=a2, reference=run())
+    with pytest.raises(ConfigError, match="noise= and reference= would have nothing to judge"):
+        probe.compare(a, b, noise=a2, atol=1e-3)
+
+
+def test_a_step_that_a_further_run_lacks_is_said(clean: Clean, run: Recorder) -> None:
+    noise = run(rounding_otherwise(gpt()))
+    found = probe.compare(clean(), run(rounding_otherwise(gpt()), steps=2, task="tensor"), noise=noise)
+    assert f"noise: {noise.name} has no step 1: the built-in model judges there" in found.warnings
+
+
+def test_a_floor_that_lets_everything_pass_is_never_aligned(run: Recorder) -> None:
+    def chaotic(seed: int) -> nn.Module:
+        model = noisy(2.0, seed, "layers.0.mlp.down")
+        return model
+
+    a = run(task="tensor")
+    found = probe.compare(a, run(chaotic(1), task="tensor"), noise=run(chaotic(2), task="tensor"))
+    assert found.verdict is not Verdict.ALIGNED
+    assert any(text.startswith("the floor is so wide that everything passes: half of what") for text in found.warnings)
+
+
+# How it is said
+
+
+def said(factor: float) -> str:
+    """Return three digits, with commas."""
+    return f"{float(f'{factor:.3g}'):,g}"
+
+
+def test_the_report_says_the_rung_and_what_would_flip_the_verdict(clean: Clean, faulty: Faulty, run: Recorder) -> None:
+    found = probe.compare(clean("tensor"), faulty("eps", "tensor"))
+    assert found.flip is not None and found.first_divergence is not None
+    text = render(found).plain
+    assert f"  it stands up to {said(found.flip.first)} times the limit, and so does the verdict" in text
+    assert found.flip.first == pytest.approx(found.first_divergence.metrics.rel_l2 / found.first_divergence.limit)
+    other = run(rounding_otherwise(gpt()), steps=2, task="tensor")
+    aligned = probe.compare(clean("tensor"), other)
+    assert aligned.flip is not None and 0 < aligned.flip.factor < 1
+    assert f"with limits {said(1 / aligned.flip.factor)} times tighter it would be called" in render(aligned).plain
+    same = probe.compare(clean("tensor"), run(steps=2, task="tensor"))
+    assert same.flip is None and "tighter" not in render(same).plain
+
+
+def test_what_is_no_matter_of_size_stands_whatever_the_tolerance(clean: Clean, run: Recorder) -> None:
+    model = gpt()
+    module(model, "layers.1.mlp.up").weight.data[0, 0] = np.nan
+    found = probe.compare(clean("tensor"), run(model, task="tensor"))
+    assert found.flip is not None and math.isinf(found.flip.first) and math.isinf(found.flip.factor)
+    assert "  it stands whatever the tolerance" in render(found).plain
+    assert found.as_json()["flip"] == {"factor": None, "first_divergence": None, "closest": None}
+
+
+def test_the_command(clean: Clean, faulty: Faulty, run: Recorder, tmp_path: Path) -> None:
+    noise = run(rounding_otherwise(gpt()))
+    options = [str(clean()), str(faulty("eps")), "--noise", str(noise), "--format", "json"]
+    result = CliRunner().invoke(compare_command, options)
+    document = json.loads(result.output)
+    assert (result.exit_code, document["noise"]) == (1, f"1 further run of A ({noise.name})")
+    assert document["flip"]["first_divergence"] > 1
+    result = CliRunner().invoke(compare_command, [*options[:2], "--preset", "p-forward", "--rtol", "1"])
+    assert result.exit_code == 2 and "is a set of tolerances" in result.output
+    shown = CliRunner().invoke(compare_command, ["--help"]).output
+    assert all(
+        option in shown for option in ("--noise", "--reference", "--atol", "--rtol", "--metric", "--rules", "--preset")
+    )
+
+
+def test_floors_are_found_where_a_mapping_joins_modules(run: Recorder) -> None:
+    """A's own rows are what a further run is looked up by: also in the backward and the update phase."""
+    noise = run(rounding_otherwise(gpt()), task="tensor")
+    found = probe.compare(run(task="tensor"), run(rounding_otherwise(gpt()), task="tensor", phases=None), noise=noise)
+    assert found.verdict is Verdict.ALIGNED
+    phases = {slot.phase for slot in found.slots if slot.role in (Role.OUTPUT, Role.GRAD_OUTPUT, Role.PARAM_GRAD)}
+    assert {Phase.FORWARD, Phase.BACKWARD, Phase.GRADIENT} <= phases
+
+
+def test_nothing_of_it_is_read_where_it_is_not_asked_for(tmp_path: Path) -> None:
+    a, b = record(tmp_path / "a.h5"), record(tmp_path / "b.h5", rounding_otherwise(gpt()))
+    assert probe.compare(a, b).noise == "built-in model"
