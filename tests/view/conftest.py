@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install playwright)")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -33,6 +32,7 @@ class Opened:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Start the browser once."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install playwright)")
     if CHROMIUM is None:
         pytest.skip("needs Chromium (apt-get install chromium)")
     with sync_api.sync_playwright() as playwright:
