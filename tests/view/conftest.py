@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install playwright)")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -22,11 +21,18 @@ class Opened:
     complaints: list[str] = field(default_factory=list)
     """console messages and errors"""
     requests: list[str] = field(default_factory=list)
+    clock: Any = None
+
+    def worked(self) -> float:
+        """Return for how many milliseconds the page has computed, whatever else the machine does."""
+        found = self.clock.send("Performance.getMetrics")["metrics"]
+        return 1000 * next(each["value"] for each in found if each["name"] == "TaskDuration")
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Start the browser once."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install playwright)")
     if CHROMIUM is None:
         pytest.skip("needs Chromium (apt-get install chromium)")
     with sync_api.sync_playwright() as playwright:
@@ -48,6 +54,8 @@ def opened(browser: Any) -> Iterator[Callable[..., Opened]]:
         report.page.on("console", lambda message: report.complaints.append(message.text))
         report.page.on("pageerror", lambda error: report.complaints.append(str(error)))
         report.page.on("request", lambda request: report.requests.append(request.url))
+        report.clock = context.new_cdp_session(report.page)
+        report.clock.send("Performance.enable", {"timeDomain": "threadTicks"})
         report.page.goto(path.as_uri())
         report.page.wait_for_selector(".verdict", timeout=30_000)
         return report

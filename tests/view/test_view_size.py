@@ -103,19 +103,25 @@ TYPED = """async (text) => {
 
 
 def test_twenty_thousand_nodes(report: Path, opened: Callable[..., Any]) -> None:
-    page = opened(report).page
-    shown = page.evaluate("performance.getEntriesByName('shown')[0].startTime")
+    """What is held against the limits is the time that the page computes; the other is what it took on this machine."""
+    view = opened(report)
+    page = view.page
+    page.wait_for_selector("#app[data-state=shown]")
+    loaded, shown = view.worked(), page.evaluate("performance.getEntriesByName('shown')[0].startTime")
     page.get_by_role("button", name="unfold").click()
     assert int(page.get_by_role("treegrid").get_attribute("aria-rowcount")) == NODES
-    scrolled = page.evaluate(FRAMES, 2600)
+    before = view.worked()
+    scrolled = page.evaluate(FRAMES, 520)
+    frame, before = (view.worked() - before) / 60, view.worked()
     assert page.locator(".row").count() < 100
     filtered = [page.evaluate(TYPED, text) for text in ("leaf4", "1234", "")]
+    filters = (view.worked() - before) / 3
     page.locator("h3").first.click()
     page.keyboard.press("n")
     assert page.locator(".row.selected").get_attribute("id") == f"row-{WRONG}"
     size = report.stat().st_size / 2**20
     print(
-        f"\n{NODES:,} nodes, {NODES * len(EACH):,} pairs of tensors, {size:.1f} MiB: shown after {shown:.0f} ms; a frame while "
-        f"scrolling {scrolled['median']:.0f} ms, at worst {scrolled['worst']:.0f} ms; a filter {max(filtered):.0f} ms"
+        f"\n{NODES:,} nodes, {NODES * len(EACH):,} pairs of tensors, {size:.1f} MiB: loaded in {loaded:.0f} ms (shown after {shown:.0f}), "
+        f"{frame:.1f} ms a frame while scrolling ({scrolled['median']:.0f}, at worst {scrolled['worst']:.0f}), {filters:.0f} ms a filter ({max(filtered):.0f})"
     )
-    assert shown < 2000 and scrolled["median"] < 50 and max(filtered) < 500
+    assert loaded < 2000 and frame < 25 and filters < 200

@@ -32,6 +32,6 @@ def page(data: dict[str, object], title: str) -> str:
     """Return the page with a document inside: JSON, deflated, in base64, so that nothing of it can be markup."""
     built = resources.files("probe.report.html").joinpath("page.html").read_text(encoding="utf-8")
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+    packed = base64.b64encode(zlib.compress(text.encode())).decode()
     before, _, after = built.partition(_DATA)
     return before.replace(_TITLE, html.escape(harmless(title)), 1) + packed + after

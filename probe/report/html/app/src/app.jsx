@@ -18,7 +18,7 @@ function firstChoice(report) {
 
 /** Steps and micro-batches to choose from; one alone is only named. */
 function Choice({ report, choice, onChoice }) {
-  const micros = report.micros(choice.step);
+  const micros = useMemo(() => report.micros(choice.step), [report, choice.step]);
   const named = (micro) => (micro < 0 ? `evaluation ${-micro - 1}` : `micro ${micro}`);
   const choose = (step, micro) => onChoice({ step, micro });
   return (

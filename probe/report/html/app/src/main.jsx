@@ -7,7 +7,10 @@ unpacked(document.getElementById("data").textContent)
   .then((doc) => {
     root.replaceChildren();
     render(<App report={new Report(doc)} />, root);
-    performance.mark("shown");
+    requestAnimationFrame(() => setTimeout(() => {
+      performance.mark("shown");
+      root.dataset.state = "shown";
+    }));
   })
   .catch((failure) => {
     root.textContent = `This report cannot be shown: ${failure.message}`;

@@ -5,10 +5,13 @@ import { value } from "./text.js";
 export const PHASES = ["init", "forward", "backward", "gradient", "update"];
 const OWN = new Set(["output", "value", "grad_input", "grad_total", "param", "buffer", "param_grad", "delta"]);
 const RANK = { introduced: 5, inherited: 4, noise: 3, equal: 2, "not judged": 1, "not comparable": 0 };
-const PER_STEP = new Set(["init", "gradient", "update"]);
+const PER_STEP = PHASES.map((name) => name === "init" || name === "gradient" || name === "update");
+const INTRODUCED = RANK.introduced;
 
 export async function unpacked(base64) {
-  const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+  const letters = atob(base64);
+  const bytes = new Uint8Array(letters.length);
+  for (let k = 0; k < bytes.length; k++) bytes[k] = letters.charCodeAt(k);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return JSON.parse(await new Response(stream).text());
 }
@@ -20,6 +23,7 @@ export class Report {
     this.tree = doc.tree;
     this.size = doc.tree.a.length;
     this.findings = doc.findings;
+    this.reasons = [...new Set(doc.pairs.reason)];
     this._indexRows();
     this._indexTensors();
     this._indexCalls();
@@ -48,7 +52,17 @@ export class Report {
     this.tensors = t.pair.length;
     this.ofPair = this.doc.pairs.a.map(() => []);
     for (let i = 0; i < this.tensors; i++) this.ofPair[t.pair[i]].push(i);
-    this.phaseOf = (i) => this.words[t.phase[i]];
+    const byWord = (column, rank) => {
+      const ranks = this.words.map(rank);
+      return Int8Array.from(column, (word) => ranks[word]);
+    };
+    this.phase = byWord(t.phase, (word) => PHASES.indexOf(word));
+    this.rank = byWord(t.verdict, (word) => RANK[word] ?? 0);
+    this.isOwn = byWord(t.role, (word) => (OWN.has(word) ? 1 : 0));
+    this.hasNonfinite = byWord(t.status, (word) => (word === "nonfinite" ? 1 : 0));
+    for (const side of [t.statistics_a, t.statistics_b]) {
+      for (const name of ["nan", "posinf", "neginf"]) side[name].forEach((number, i) => number && (this.hasNonfinite[i] = 1));
+    }
     this.steps = [...new Set(t.step)];
     this.findingOf = new Map(this.findings.map((found, at) => [found.tensor, at]).filter(([tensor]) => tensor >= 0));
   }
@@ -62,14 +76,14 @@ export class Report {
   micros(step) {
     const t = this.doc.tensors;
     const found = new Set();
-    for (let i = 0; i < this.tensors; i++) if (t.step[i] === step && !PER_STEP.has(this.phaseOf(i))) found.add(t.micro[i]);
+    for (let i = 0; i < this.tensors; i++) if (t.step[i] === step && !PER_STEP[this.phase[i]]) found.add(t.micro[i]);
     return [...found];
   }
 
   /** Tell whether a tensor belongs to a choice of step and micro-batch; null is all micro-batches. */
   isChosen(i, choice) {
     const t = this.doc.tensors;
-    return t.step[i] === choice.step && (choice.micro === null || t.micro[i] === choice.micro || PER_STEP.has(this.phaseOf(i)));
+    return t.step[i] === choice.step && (choice.micro === null || t.micro[i] === choice.micro || PER_STEP[this.phase[i]]);
   }
 
   verdict(i) {
@@ -82,10 +96,8 @@ export class Report {
     return t.is_bound[i] ? "≥" : t.estimated[i] ? "≈" : "";
   }
 
-  isNonfinite(i) {
-    const t = this.doc.tensors;
-    const bad = (s) => s.nan[i] + s.posinf[i] + s.neginf[i] > 0;
-    return this.words[t.status[i]] === "nonfinite" || bad(t.statistics_a) || bad(t.statistics_b);
+  phaseOf(i) {
+    return PHASES[this.phase[i]] ?? "";
   }
 
   error(i) {
@@ -98,11 +110,10 @@ export class Report {
 
   /** Of two tensors of one module, the one that says more: wrong by itself, then made by the module, then further off. */
   _tells(i, j) {
-    const key = (k) => [this.verdict(k) === "introduced", OWN.has(this.words[this.doc.tensors.role[k]]), RANK[this.verdict(k)] ?? 0, this.error(k) / (this.limit(k) || 1e-300)];
-    const a = key(i);
-    const b = key(j);
-    for (let n = 0; n < a.length; n++) if (a[n] !== b[n] && !Number.isNaN(a[n])) return a[n] > b[n] || Number.isNaN(b[n]);
-    return false;
+    const first = (this.rank[i] === INTRODUCED) - (this.rank[j] === INTRODUCED) || this.isOwn[i] - this.isOwn[j] || this.rank[i] - this.rank[j];
+    if (first) return first > 0;
+    const times = (k) => this.error(k) / (this.limit(k) || 1e-300);
+    return times(i) > times(j) || Number.isNaN(times(j));
   }
 
   /** What a choice shows: per row and phase the tensor that says most, the points of the picture, what stands inside. */
@@ -117,12 +128,12 @@ export class Report {
     for (let i = 0; i < this.tensors; i++) {
       if (!this.isChosen(i, choice)) continue;
       const row = this.rowOfPair[t.pair[i]];
-      const phase = PHASES.indexOf(this.phaseOf(i));
+      const phase = this.phase[i];
       if (phase < 0 || row < 0) continue;
       const old = cells[phase][row];
       if (old < 0 || this._tells(i, old)) cells[phase][row] = i;
-      if (this.verdict(i) === "introduced" && !this.findingOf.has(i)) further.push(row);
-      if (this.isNonfinite(i)) nonfinite.push(row);
+      if (this.rank[i] === INTRODUCED && !this.findingOf.has(i)) further.push(row);
+      if (this.hasNonfinite[i]) nonfinite.push(row);
       const key = ((t.micro[i] + 4096) * 8 + phase) * 1e10 + t.pair[i] * 1e4 + t.call[i];
       const at = byCall.get(key);
       if (at === undefined) byCall.set(key, points.push(i) - 1);

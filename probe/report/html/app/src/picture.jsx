@@ -61,15 +61,15 @@ function paintBand(plot, scene) {
   ctx.beginPath();
   ctx.rect(plot.bbox.left, plot.bbox.top, plot.bbox.width, plot.bbox.height);
   ctx.clip();
-  ctx.beginPath();
-  ctx.moveTo(left(0), up(low));
-  limits.forEach((limit, x) => {
-    ctx.lineTo(left(x), up(limit));
-    ctx.lineTo(left(x + 1), up(limit));
-  });
-  ctx.lineTo(left(limits.length), up(low));
   ctx.fillStyle = color("band");
-  ctx.fill();
+  const bottom = up(low);
+  for (let from = 0, to; from < limits.length; from = to) { // those in one column of pixels are one
+    const start = Math.floor(left(from));
+    let limit = limits[from];
+    for (to = from + 1; to < limits.length && Math.floor(left(to)) === start; to++) limit = Math.max(limit, limits[to]);
+    const top = up(limit);
+    ctx.fillRect(start, top, Math.floor(left(to)) - start, bottom - top);
+  }
   ctx.fillStyle = color("line");
   const line = Math.max(1, devicePixelRatio);
   for (const { from } of scene.segments.slice(1)) ctx.fillRect(left(from), plot.bbox.top, line, plot.bbox.height);
@@ -87,25 +87,25 @@ function paintPoints(plot, scene, selected) {
   const at = (x) => [plot.valToPos(x, "x", true), plot.valToPos(scene.y[x], "y", true)];
   for (const verdict of ORDER) {
     ctx.fillStyle = color(named(verdict));
+    let last = "";
     scene.y.forEach((_, x) => {
       if (scene.verdicts[x] !== verdict) return;
       const [cx, cy] = at(x);
+      const pixel = `${Math.round(cx)} ${Math.round(cy)}`;
+      if (pixel === last) return;
+      last = pixel;
       if (verdict === "introduced") diamond(ctx, cx, cy, 6.5 * scale);
       else ctx.fillRect(cx - size / 2, cy - size / 2, size, size);
     });
   }
-  const marked = scene.points.findIndex((i) => scene.rows[i] === selected.row);
-  if (marked >= 0) {
-    ctx.strokeStyle = color("text");
-    ctx.lineWidth = 1.5 * scale;
-    scene.points.forEach((i, x) => {
-      if (scene.rows[i] !== selected.row) return;
-      const [cx, cy] = at(x);
-      ctx.beginPath();
-      ctx.arc(cx, cy, 8 * scale, 0, 2 * Math.PI);
-      ctx.stroke();
-    });
-  }
+  ctx.strokeStyle = color("text");
+  ctx.lineWidth = 1.5 * scale;
+  scene.rows.forEach((row, x) => {
+    if (row !== selected.row) return;
+    ctx.beginPath();
+    ctx.arc(...at(x), 8 * scale, 0, 2 * Math.PI);
+    ctx.stroke();
+  });
   ctx.restore();
   paintLabels(plot, scene, scale);
 }
@@ -160,7 +160,7 @@ export function Picture({ report, view, selected, onSelect }) {
   useEffect(() => {
     const { points } = view;
     if (!points.length) return;
-    const rows = Object.fromEntries(points.map((i) => [i, report.rowOfPair[report.doc.tensors.pair[i]]]));
+    const rows = points.map((i) => report.rowOfPair[report.doc.tensors.pair[i]]);
     const verdicts = points.map((i) => report.verdict(i));
     scene.current = { points, rows, verdicts, segments: segments(report, points), ...levels(report, points) };
     const { low, high, y } = scene.current;
@@ -193,7 +193,7 @@ export function Picture({ report, view, selected, onSelect }) {
   useEffect(() => plot.current?.redraw(false), [selected]);
 
   const worst = view.points.filter((i) => report.verdict(i) === "introduced").length;
-  const clicked = () => hover && onSelect(scene.current.rows[hover.i], hover.i);
+  const clicked = () => hover && onSelect(report.rowOfPair[report.doc.tensors.pair[hover.i]], hover.i);
   return (
     <section class="picture" aria-label="Relative error in execution order">
       <h3>Relative error of every node, in execution order</h3>

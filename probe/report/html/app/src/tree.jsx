@@ -7,7 +7,8 @@ import { PHASES } from "./model.js";
 import { count, error, shown } from "./text.js";
 
 const ROW = 26;
-const BEYOND = 12;
+const BEYOND = 6;
+const RECYCLED = 256; // rows that scroll away lend their elements to those that come
 const SHORT = { init: "init", forward: "fwd", backward: "bwd", gradient: "grad", update: "upd" };
 const SIGN = { introduced: "◆ ", inherited: "" };
 
@@ -67,7 +68,6 @@ function Row({ report, view, row, top, isOpen, isFiltered, isMatch, isSelected, 
 
 function Toolbar({ report, filter, onFilter, kind, onKind, onJump, view, found, onFold }) {
   const set = (name) => (event) => onFilter({ ...filter, [name]: event.currentTarget.value });
-  const reasons = [...new Set(report.doc.pairs.reason)];
   return (
     <div class="toolbar" role="toolbar" aria-label="Search, filter and jump">
       <input id="search" type="search" placeholder="Search path or class  ( / )" aria-label="Search path or class" value={filter.text} onInput={set("text")} />
@@ -80,7 +80,7 @@ function Toolbar({ report, filter, onFilter, kind, onKind, onJump, view, found, 
         <option value="nonfinite">non-finite</option>
       </select>
       <select aria-label="Reason of the match" value={filter.reason} onChange={set("reason")}>
-        <option value="">any match</option>{reasons.map((name) => <option>{name}</option>)}
+        <option value="">any match</option>{report.reasons.map((name) => <option>{name}</option>)}
       </select>
       {found !== null && <span class="found" role="status">{count(found, "row")} <button class="quiet" onClick={() => onFilter(NO_FILTER)}>clear</button></span>}
       <span class="gap" />
@@ -187,7 +187,7 @@ export const TreeView = forwardRef(function TreeView(props, ref) {
         aria-activedescendant={`row-${selected.row}`} onKeyDown={onKey} onScroll={(event) => setScroll({ top: event.currentTarget.scrollTop, height: event.currentTarget.clientHeight })}>
         <div class="all" role="rowgroup" style={{ height: `${rows.length * ROW}px` }}>
           {rows.slice(first, last).map((row, k) => (
-            <Row key={row} report={report} view={view} row={row} top={(first + k) * ROW} isOpen={Boolean(flags || open[row])} isFiltered={flags !== null} isMatch={flags?.[row] === 1}
+            <Row key={(first + k) % RECYCLED} report={report} view={view} row={row} top={(first + k) * ROW} isOpen={Boolean(flags || open[row])} isFiltered={flags !== null} isMatch={flags?.[row] === 1}
               isSelected={row === selected.row} onSelect={(chosen) => onSelect(chosen, -1, false)} onToggle={toggle} picked={picked} onPick={onPick} />
           ))}
         </div>

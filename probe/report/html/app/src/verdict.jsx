@@ -1,5 +1,6 @@
 // The first screen: the answer in words, and the way from the root to the first divergent module.
 
+import { useMemo } from "preact/hooks";
 import { error, plain, shown, value, count } from "./text.js";
 
 const TITLES = { aligned: "Aligned", diverged: "Diverged", undecided: "Undecided" };
@@ -112,9 +113,7 @@ function Others({ report, onSelect }) {
 export function Verdict({ report, onSelect }) {
   const { answer } = report.doc;
   const { coverage } = answer;
-  const verdicts = report.doc.tensors.verdict.map((word) => report.words[word]);
-  const inherited = verdicts.filter((word) => word === "inherited").length;
-  const equal = verdicts.filter((word) => word === "equal").length;
+  const [inherited, equal] = useMemo(() => ["inherited", "equal"].map((name) => report.doc.tensors.verdict.reduce((sum, word) => sum + (report.words[word] === name), 0)), [report]);
   const smaller = coverage.only_b < coverage.only_a ? "B" : "A";
   const total = coverage.paired + Math.min(coverage.only_a, coverage.only_b);
   return (
