@@ -129,6 +129,7 @@ def _outermost(paths: Iterable[str]) -> dict[str, None]:
 
 def _on_side_a(path: str) -> str:
     back = {new: old for old, new in PACKED_MAPPING["Bert"].items()}
+    path = path.replace(".dense", ".linear")  # as MindSpore's encoder layer calls them
     first, *rest = path.split(".")
     if first != "blocks":
         return back.get(path, path)
@@ -148,7 +149,9 @@ def main(framework: str, folder: Path) -> None:
         step, found = places(pair.b, folder)
         phase = found[0][1] if found else ""
         paths = {
-            _on_side_a(path) if pair.b.architecture == "port-packed" else path for path, each in found if each == phase
+            _on_side_a(path) if pair.b.architecture in ("port-packed", "port-encoder") else path
+            for path, each in found
+            if each == phase
         }
         right = step == pair.truth.step and phase in pair.truth.phases and any(map(pair.truth.names, paths))
         wrong += not right
