@@ -2,7 +2,7 @@
 
 Runs where padiff 0.2.0 is installed beside paddle, torch and probe. Both models run in one process by `auto_diff`, with the
 weights, the loss and the optimizer of the pair and the same batch in every step, as padiff has it; once with its default tolerances
-and once with those of its manual. Its answer is the node that it prints as ``*** HERE ***``, or the first parameter in its
+and once with an absolute and a relative tolerance of 1e-4, strict. Its answer is the node that it prints as ``*** HERE ***``, or the first parameter in its
 report of gradients or weights. Each pair has a process of its own: padiff wraps the functions of both frameworks.
 """
 
