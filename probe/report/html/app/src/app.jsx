@@ -93,6 +93,12 @@ export function App({ report }) {
     return () => document.removeEventListener("keydown", heard);
   }, []);
 
+  useEffect(() => {
+    const unfold = () => document.querySelectorAll("details").forEach((each) => (each.open = true));
+    addEventListener("beforeprint", unfold);
+    return () => removeEventListener("beforeprint", unfold);
+  }, []);
+
   const { a, b } = report.doc.sides;
   return (
     <>
