@@ -36,7 +36,9 @@ from probe.comparison.walk import StepWalk
 from probe.errors import ConfigError, NotRecordedError
 from probe.mapping import load_mapping
 from probe.matching import Direction, Known, Matching, Reason, match
-from probe.records import NEVER_STEPPED, Phase, Role
+from probe.matching.changes import changes_of
+from probe.matching.initial_weights import fingerprints
+from probe.records import NEVER_STEPPED
 from probe.store.reader import Reader
 from probe.tree import Tree
 
@@ -189,7 +191,7 @@ class _Run:
         self, mapping: Any, direction: Direction | None, strict: bool, min_coverage: float, min_confidence: float,
         progress: Progress | None,
     ) -> Comparison:  # fmt: skip
-        weights = (_weights(self.a, self.tree_a), _weights(self.b, self.tree_b))
+        weights = fingerprints(self.a, self.tree_a, self.b, self.tree_b)
         sides = (self.a, self.tree_a), (self.b, self.tree_b)
         certain = match(*(Known(tree, side.parameters, side.info.model_config) for side, tree in sides), mapping,
                         *weights, direction, strict)  # fmt: skip
@@ -197,6 +199,7 @@ class _Run:
         steps = self._guard()
         matching = completed(guessed, self.a, self.b)
         self.guesses = Guesses(matching, self.tree_a, self.tree_b)
+        self.changes = changes_of(matching, self.tree_a, self.tree_b)
         self.warnings[:0] = [*self.guesses.notes(), *matching.warnings]
         state = State()
         for done, step in enumerate(steps):
@@ -345,24 +348,6 @@ class _Run:
             matching, str(self.a.path), str(self.b.path), tuple(tally.loose_a), tuple(tally.loose_b),
             self.given.inputs, tuple(dict.fromkeys(self.doubts)),
         )  # fmt: skip
-
-
-def _weights(reader: Reader, tree: Tree) -> Callable[[int], frozenset[object]]:
-    """Return what gives the hashes of all parameters of a module and below, as they were in the first step."""
-    own: dict[int, set[object]] = {}
-    if len(reader.steps):
-        side = Side(reader, int(reader.steps["step"][0]))
-        columns = side.columns
-        for row in range(len(side.slots)):
-            if columns["role"][row] == Role.PARAM and columns["phase"][row] == Phase.INIT:
-                digest = side.digest(row)
-                if digest is not None:
-                    own.setdefault(columns["module"][row], set()).add(digest)
-
-    def weights(module: int) -> frozenset[object]:
-        return frozenset().union(*(own.get(index, ()) for index in tree.subtree(module)))
-
-    return weights
 
 
 def _first(slots: Iterable[SlotResult]) -> str:

@@ -1,7 +1,8 @@
 """Matching: which module of A is which of B, and why.
 
-From most to least certain: the mapping says so; the same path; inside a list of layers of which one side has
-fewer, the same initial weights. Wrappers are looked through. What has no partner is listed on both sides.
+From most to least certain: the mapping says so; the same path; inside a list of layers that is longer on one side, or
+in another order, the same initial weights, or the same classes and shapes. Wrappers are looked through, and so are
+modules that only hold another one. What has no partner is listed on both sides.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from probe.matching.complaints import complaints
 from probe.matching.ignoring import Ignoring
 from probe.matching.known import Known
 from probe.matching.lists import Fingerprint
-from probe.matching.result import Bundle, Direction, Matching, Pair, Place, Reason, View, WeightBundle
+from probe.matching.result import Bundle, Direction, Doubt, Matching, Pair, Place, Reason, View, WeightBundle
 from probe.matching.settling import settled
 from probe.matching.walk import Walk
 from probe.tree import Tree
@@ -76,20 +77,23 @@ def match(
         )
     pairs = found.pairs if forwards else [Pair(pair.b, pair.a, pair.reason) for pair in found.pairs]
     parts = {part for bundle in found.bundles.bundles for part in bundle.parts}
-    with_a = {pair.a for pair in pairs} | ignored_a | (set() if forwards else parts)
-    with_b = {pair.b for pair in pairs} | ignored_b | (parts if forwards else set())
+    over = found.stepped if forwards else found.stepped[::-1]
+    with_a = {pair.a for pair in pairs} | ignored_a | over[0].keys() | (set() if forwards else parts)
+    with_b = {pair.b for pair in pairs} | ignored_b | over[1].keys() | (parts if forwards else set())
     return Matching(
         tuple(sorted(pairs, key=lambda pair: pair.a)),
         _left(side_a.tree, with_a),
         _left(side_b.tree, with_b),
         direction,
-        tuple(said + found.walk.said + wrong),
+        tuple(said + wrong),
         tuple(found.bundles.bundles),
         tuple(found.bundles.weights),
         found.bundles.views if forwards else found.bundles.views_there,
         found.bundles.views_there if forwards else found.bundles.views,
         ignored_a,
         ignored_b,
+        *over,
+        tuple(Doubt(*((i, j) if forwards else (j, i)), laid.instead, laid.why) for i, j, laid in found.walk.doubts),
     )
 
 
@@ -100,7 +104,7 @@ class _Matched:
         self, mapping: LayerMapping, source: Known, target: Known, sections: SectionIndex, others: SectionIndex,
         weights_here: Fingerprint, weights_there: Fingerprint, sides: str,
     ) -> None:  # fmt: skip
-        self.walk = Walk(source.tree, target.tree, mapping, sections, weights_here, weights_there)
+        self.walk = Walk(source, target, mapping, sections, weights_here, weights_there)
         self.bundles = Bundles(mapping, sections, source, target, sides[1])
         self._target, self._others, self._sides = target, others, sides
         self._ignoring = Ignoring(mapping, source.tree, target.tree)
@@ -112,7 +116,21 @@ class _Matched:
             if source.tree.wrapped(index) is None:
                 self.bundles.add(index, places[index].parts, places[index].rule)
         self.pairs = [Pair(index, places[index].parts[0], places[index].reason) for index in chosen]
+        self.stepped = self._stepped()
         self._check_use(source)
+
+    def _stepped(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Return the modules, here and there, that only hold what is paired, and what they hold."""
+        paired = {pair.a for pair in self.pairs}, {pair.b for pair in self.pairs}
+        here, there = (
+            {
+                outer: inner
+                for outer, inner in held.items()
+                if inner in paired[side] and outer not in paired[side] | self.ignored[side]
+            }
+            for side, held in enumerate((self.walk.stepped_here, self.walk.stepped_there))
+        )
+        return here, there
 
     def complaints(self) -> list[str]:
         return complaints(self.walk, self.bundles, self._others, self._sides[0], self._ignoring.unused)
@@ -167,6 +185,6 @@ def _left(tree: Tree, paired: set[int]) -> tuple[int, ...]:
 
 
 __all__ = [
-    "Bundle", "Direction", "Fingerprint", "Known", "Matching", "Pair", "Place", "Reason", "View", "WeightBundle",
+    "Bundle", "Direction", "Doubt", "Fingerprint", "Known", "Matching", "Pair", "Place", "Reason", "View", "WeightBundle",
     "direction_of", "match",
 ]  # fmt: skip

@@ -84,6 +84,19 @@ class View:
     """order of its stored axes in the canonical layout; empty when the class says it"""
 
 
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Of two lists one is longer, and nothing tells by which members."""
+
+    a: int
+    """what holds the list in A"""
+    b: int
+    among: tuple[int, ...]
+    """numbers, in their names, of the members of the longer list that may be the ones too many"""
+    why: str
+    """why nothing tells"""
+
+
 @dataclass(frozen=True)
 class Matching:
     """All pairs, and what is left on either side."""
@@ -101,3 +114,8 @@ class Matching:
     ignored_a: frozenset[int] = frozenset()
     """modules that the mapping leaves out, all below them included: neither paired nor left"""
     ignored_b: frozenset[int] = frozenset()
+    stepped_a: Mapping[int, int] = field(default_factory=dict)
+    """by module that only holds another one, which stands for both: that one; the module itself is neither paired nor left"""
+    stepped_b: Mapping[int, int] = field(default_factory=dict)
+    doubts: tuple[Doubt, ...] = ()
+    """lists of which nothing tells which members one side alone has"""
