@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import pytest
 
 from probe.errors import MappingError
-from probe.mapping import LayerMapping, load_mapping, parse_mapping
-from probe.matching import Direction, Fingerprint, Matching, Reason, match
+from probe.mapping import load_mapping, parse_mapping
+from probe.matching import Direction, Matching, Reason, match
 from probe.tree import Tree
 from tests.trees import DATA, printed_tree, tree
 

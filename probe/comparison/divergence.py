@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from probe.comparison.bundles import join_parts
+from probe.comparison.changes import OF_ORDER, changed_calls
 from probe.comparison.events import ONE_SIDED, StepPairs
 from probe.comparison.flow import passes
 from probe.comparison.given import GivenTally, differing_batches
 from probe.comparison.guards import Guards
-from probe.comparison.guesses import MIN_CONFIDENCE, Guesses, other_calls, with_guesses
+from probe.comparison.guesses import MIN_CONFIDENCE, Guesses, with_guesses
 from probe.comparison.known_differences import KnownDifferences
 from probe.comparison.ledger import State
 from probe.comparison.metrics import Metrics, Side, Status
@@ -36,9 +37,9 @@ from probe.comparison.walk import StepWalk
 from probe.errors import ConfigError, NotRecordedError
 from probe.mapping import load_mapping
 from probe.matching import Direction, Known, Matching, Reason, match
-from probe.matching.changes import changes_of
+from probe.matching.changes import Change, changes_of
 from probe.matching.initial_weights import fingerprints
-from probe.records import NEVER_STEPPED
+from probe.records import NEVER_STEPPED, Phase
 from probe.store.reader import Reader
 from probe.tree import Tree
 
@@ -71,6 +72,8 @@ class Comparison:
     """how what both runs were given compares"""
     doubts: tuple[str, ...] = ()
     """those of the warnings for which the verdict cannot be aligned"""
+    changes: tuple[Change, ...] = ()
+    """what one model has, or does, otherwise than the other: layers inserted, removed, swapped, wrapped; calls"""
 
     @property
     def first_divergence(self) -> Divergence | None:
@@ -110,6 +113,7 @@ class Comparison:
             "only_a": list(self.only_a),
             "only_b": list(self.only_b),
             "inputs": self.inputs.as_json(),
+            "changes": [change.as_json() for change in self.changes],
             "warnings": list(self.warnings),
             "noise": self.noise,
         }
@@ -224,7 +228,7 @@ class _Run:
         a, b = Side(self.a, step, matching.views_a), Side(self.b, step, matching.views_b)
         join_parts(a, "A", matching)
         join_parts(b, "B", matching)
-        return StepPairs(a, b, matching)
+        return StepPairs(a, b, matching, self.changes)
 
     def _guard(self) -> list[int]:
         """Look for what makes a comparison worthless; return the steps that both have."""
@@ -316,7 +320,14 @@ class _Run:
         self.given.add(pairs, walk.events, walk.lacking_inputs())
         self.warnings += self.tally.add(pairs, walk.events)
         if pairs.same_micros:
-            self.warnings += other_calls(pairs, self.tree_a, self.tree_b)
+            self.changes += tuple(changed_calls(pairs, self.tree_a, self.tree_b))
+            self._doubt_order(walk)
+
+    def _doubt_order(self, walk: StepWalk) -> None:
+        """Doubt the step if weights stand at other places and nothing shows whether they run there too."""
+        changed = next((change for change in self.changes if change.kind in OF_ORDER), None)
+        if changed is not None and not any(judged.event.phase is Phase.FORWARD for judged in walk.events):
+            self._doubt(f"{changed.text}; whether they run there too was not recorded: record the phase forward")
 
     # The answer
 
@@ -343,10 +354,13 @@ class _Run:
         verdict = Verdict.DIVERGED if self.findings else Verdict.UNDECIDED if self.doubts else Verdict.ALIGNED
         if self.a.info.run_id == self.b.info.run_id:
             verdict = Verdict.UNDECIDED
+        changes = tuple(dict.fromkeys(self.changes))
+        found = {text for finding in self.findings for text in finding.evidence}
+        self.warnings[:0] = [change.text for change in changes if change.text not in found]
         return Comparison(
             verdict, tuple(self.findings), coverage, tuple(dict.fromkeys(self.warnings)), NOISE, tuple(tally.slots),
-            matching, str(self.a.path), str(self.b.path), tuple(tally.loose_a), tuple(tally.loose_b),
-            self.given.inputs, tuple(dict.fromkeys(self.doubts)),
+            matching, str(self.a.path), str(self.b.path), tuple(tally.only_a), tuple(tally.only_b),
+            self.given.inputs, tuple(dict.fromkeys(self.doubts)), changes,
         )  # fmt: skip
 
 

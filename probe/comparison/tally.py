@@ -32,6 +32,9 @@ class Tally:
         self.loose_a: dict[str, int] = {}
         self.loose_b: dict[str, int] = {}
         """by path: calls without a counterpart"""
+        self.only_a: dict[str, None] = {}
+        self.only_b: dict[str, None] = {}
+        """paths of modules that were called and have no counterpart that was"""
 
     @property
     def known(self) -> list[SlotResult]:
@@ -84,16 +87,22 @@ class Tally:
         both = ran[0] & ran[1]
         shared_a = set(pairs.nodes)
         shared_b = {(node.micro, pairs.matching.pairs[node.pair].b, node.call_b) for node in pairs.nodes.values()}
-        ignored = pairs.matching.ignored_a, pairs.matching.ignored_b
-        for calls, shared, tree, loose, left_out in (
-            (pairs.calls_a, shared_a, self.tree_a, self.loose_a, ignored[0]),
-            (pairs.calls_b, shared_b, self.tree_b, self.loose_b, ignored[1]),
+        ignored = (
+            pairs.matching.ignored_a | pairs.matching.stepped_a.keys(),
+            pairs.matching.ignored_b | pairs.matching.stepped_b.keys(),
+        )
+        met = {pairs.matching.pairs[node.pair] for node in pairs.nodes.values()}
+        for calls, shared, tree, loose, only, paired, left_out in (
+            (pairs.calls_a, shared_a, self.tree_a, self.loose_a, self.only_a, {pair.a for pair in met}, ignored[0]),
+            (pairs.calls_b, shared_b, self.tree_b, self.loose_b, self.only_b, {pair.b for pair in met}, ignored[1]),
         ):
             for call in calls:
                 is_shared = (call.micro, call.module, call.number) in shared or call.module in left_out
                 if not is_shared and call.micro in both and tree.wrapped(call.module) is None:
                     path = tree.path(call.module)
                     loose[path] = loose.get(path, 0) + 1
+                    if call.module not in paired:
+                        only[path] = None
         self.paired += sum(self.tree_a.wrapped(module) is None for _, module, _ in shared_a)
         return said
 

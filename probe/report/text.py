@@ -93,7 +93,8 @@ def _first(out: Text, comparison: Comparison, first: Divergence) -> None:
     out.append(f"{headline(first)}\n")
     _places(out, first)
     for line in first.evidence:
-        out.append(f"  {plain(line)}\n")
+        lines = textwrap.wrap(plain(line, LONGEST_LIST), _WIDTH, break_on_hyphens=False, break_long_words=False)
+        out.append("  {}\n".format("\n    ".join(lines)))
     numbers = _numbers(first)
     if numbers:
         out.append(f"  {numbers}\n")
@@ -202,8 +203,20 @@ def _footer(out: Text, comparison: Comparison) -> None:
     out.append(f"Inputs: {_inputs(comparison.inputs)}\n")
     for side, paths in (("A", comparison.only_a), ("B", comparison.only_b)):
         if paths:
-            named = grouped([plain(path) or "the model" for path in paths], _MOST_LISTED)
-            out.append(f"Only in {side}: {named}\n")
+            outermost = _outermost(paths)
+            named = grouped([plain(path) or "the model" for path in outermost], _MOST_LISTED)
+            inside = len(paths) - len(outermost)
+            more = f" (and {_count(inside, 'module')} inside)" if inside else ""
+            out.append(f"Only in {side}: {named}{more}\n")
+
+
+def _outermost(paths: Iterable[str]) -> list[str]:
+    """Leave out paths that lie inside others."""
+    known = set(paths)
+    return [
+        path for path in paths
+        if not (path and "" in known) and not any(path[:at] in known for at, sign in enumerate(path) if sign == ".")
+    ]  # fmt: skip
 
 
 def _inputs(inputs: Inputs) -> str:

@@ -12,6 +12,7 @@ import pytest
 import probe
 from probe.comparison.result import SCHEMA, Verdict
 from probe.errors import ConfigError, NotRecordedError, StoreError
+from probe.matching.changes import ChangeKind
 from probe.records import Phase, Role
 from probe.report.text import render
 from tests.comparison.planted import Clean, Faulty, Recorder, mostly_statistics
@@ -103,6 +104,7 @@ DOCUMENT = {
     "divergences": [DIVERGENCE],
     "coverage": {"paired": int, "only_a": int, "only_b": int, "not_comparable": int, "compared": int},
     "only_a": [str], "only_b": [str], "warnings": [str], "noise": str,
+    "changes": [{"kind": {kind.value for kind in ChangeKind}, "a": [str], "b": [str], "text": str}],
     "inputs": {"equal": [str], "close": [str], "different": [str], "not_comparable": [str], "only_a": [str],
                "only_b": [str]},
 }  # fmt: skip
