@@ -243,6 +243,18 @@ def test_a_module_that_only_holds_another_one_is_stepped_over(
     assert said(found, a, b) == [("wrapped" if side == "B" else "unwrapped", text)]
 
 
+def test_a_mapping_that_names_what_a_wrapper_holds_is_taken_at_its_word() -> None:
+    a, b = nested(None), nested(1, "h")
+    sections = {"Net": {"layers": "h", "layers.1.attn": "h.1.inner.attn"}, "Layer": {"mlp": "mlp"}}
+    found = matched(a, b, sections)
+    assert {a[0].path(p.a): b[0].path(p.b) for p in found.pairs}["layers.1.attn"] == "h.1.inner.attn"
+    by_layer = matched(a, b, {"Net": {"layers": "h"}, "/layers.1": {"attn": "inner.attn", "mlp": "inner.mlp"}})
+    assert {a[0].path(p.a): b[0].path(p.b) for p in by_layer.pairs}["layers.1.mlp"] == "h.1.inner.mlp"
+    assert by_layer.warnings == ()
+    inside = matched(b, a, {"Net": {"h": "layers"}, "Checkpointed": {"inner.attn": "attn", "inner": "mlp"}})
+    assert {b[0].path(p.a): a[0].path(p.b) for p in inside.pairs}["h.1.inner"] == "layers.1.mlp"
+
+
 def test_the_whole_model_in_a_wrapper() -> None:
     inner = {"": "Net", "layers": "ModuleList", "layers.0": "Layer"}
     a = tree(inner), lambda _: frozenset()

@@ -60,7 +60,7 @@ def match(
     said = []
     if direction is None:
         direction, is_tie = _direction(mapping, side_a, side_b, index_a, index_b)
-        if is_tie:
+        if is_tie and not _is_same_backwards(mapping, side_a, side_b, weights_a, weights_b):
             said.append(
                 "the mapping fits both sides equally well; it is read as written from A: --map-direction decides"
             )
@@ -97,6 +97,18 @@ def match(
     )
 
 
+def _is_same_backwards(
+    mapping: LayerMapping, a: Known, b: Known, weights_a: Fingerprint, weights_b: Fingerprint
+) -> bool:
+    """Tell whether it makes no difference which side a mapping is written from."""
+    try:
+        found = [match(a, b, mapping, weights_a, weights_b, direction) for direction in Direction]
+    except MappingError:
+        return False
+    pairs = [{(pair.a, pair.b) for pair in each.pairs} for each in found]
+    return pairs[0] == pairs[1] and not any(each.bundles or each.weight_bundles for each in found)
+
+
 class _Matched:
     """A mapping applied from its source to its target."""
 
@@ -121,7 +133,8 @@ class _Matched:
 
     def _stepped(self) -> tuple[dict[int, int], dict[int, int]]:
         """Return the modules, here and there, that only hold what is paired, and what they hold."""
-        paired = {pair.a for pair in self.pairs}, {pair.b for pair in self.pairs}
+        parts = {part for bundle in self.bundles.bundles for part in bundle.parts}
+        paired = {pair.a for pair in self.pairs}, {pair.b for pair in self.pairs} | parts
         here, there = (
             {
                 outer: inner

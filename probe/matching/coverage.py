@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from probe.mapping.nearest import nearest
@@ -41,12 +41,34 @@ class Coverage:
     further: tuple[int, int]
     """parts of a module of the other side beside the first, which is its pair"""
     ignored: tuple[int, int]
+    unneeded: tuple[tuple[int, ...], tuple[int, ...]]
+    """modules of either side that have no counterpart and need none"""
     only_a: tuple[Left, ...]
     only_b: tuple[Left, ...]
 
 
-def coverage(matching: Matching, a: Known, b: Known) -> Coverage:
-    """Count what a matching pairs, and look for what the rest may be."""
+def coverage(
+    matching: Matching, a: Known, b: Known, unneeded: tuple[Set[int], Set[int]] = (frozenset(), frozenset())
+) -> Coverage:
+    """Count what a matching pairs, and look for what the rest may be.
+
+    Parameters
+    ----------
+    matching
+        what is paired
+    a, b
+        both sides
+    unneeded
+        modules of either side that need no counterpart; those that only hold another one, and are stepped over, are added
+    """
+    none = tuple(
+        tuple(sorted({*mine, *stepped}))
+        for mine, stepped in zip(unneeded, (matching.stepped_a, matching.stepped_b), strict=True)
+    )
+    left = [
+        tuple(i for i in only if i not in mine)
+        for only, mine in zip((matching.only_a, matching.only_b), none, strict=True)
+    ]
     pairs = [pair for pair in matching.pairs if a.tree.wrapped(pair.a) is None]
     further = [sum(len(each.parts) - 1 for each in matching.bundles if each.side == side) for side in "AB"]
     reasons = Counter(pair.reason.value for pair in pairs)
@@ -57,8 +79,9 @@ def coverage(matching: Matching, a: Known, b: Known) -> Coverage:
         dict(reasons),
         (further[0], further[1]),
         (_count(a.tree, matching.ignored_a), _count(b.tree, matching.ignored_b)),
-        tuple(_left(matching.only_a, matching.only_b, a, b, to_b)),
-        tuple(_left(matching.only_b, matching.only_a, b, a, to_a)),
+        (none[0], none[1]),
+        tuple(_left(left[0], left[1], a, b, to_b)),
+        tuple(_left(left[1], left[0], b, a, to_a)),
     )
 
 

@@ -85,6 +85,8 @@ class Walk:
     _numbered_lists: dict[tuple[int, int, str, str], dict[str, tuple[str | None, Reason]]] = field(default_factory=dict)
     """the same for those that rules with numbers lead to"""
     _steps: list[_Step] = field(default_factory=list)
+    _holders: dict[int, int] = field(default_factory=dict)
+    """`stepped_there`, the other way round"""
 
     def __post_init__(self) -> None:
         self.source, self.target = self.known.tree, self.known_there.tree
@@ -92,11 +94,12 @@ class Walk:
     def places(self) -> dict[int, Place]:
         """Return the place of every module of the source that has one."""
         found: dict[int, Place] = {}
-        for index, (start, key) in enumerate(ways(self.source, self.sections)):
+        taken = list(ways(self.source, self.sections))
+        for index, (start, key) in enumerate(taken):
             step = _Step(self.target.root, Reason.SAME_PATH)
             if start >= 0:
                 step = self._by_name(index, start) if key is None else self._by_rule(index, start, key)
-            self._step_over(index, step)
+            self._step_over(index, step, taken)
             self._steps.append(step)
             place = self._place(index, step)
             if place is not None:
@@ -199,7 +202,9 @@ class Walk:
         ]
 
     def _resolved(self, there: int, path: Sequence[str]) -> int | None:
-        """Return the target module at a path; wrappers that it names need not be there."""
+        """Return the target module at a path; wrappers that it names need not be there, and need not be named."""
+        if self.target.child(there, path[0]) is None:
+            there = self._holders.get(there, there)
         for name in path:
             found = self.target.child(there, name)
             if found is not None:
@@ -208,15 +213,21 @@ class Walk:
                 return None
         return there
 
-    def _step_over(self, index: int, step: _Step) -> None:
-        """Look through a module that only holds another one, where the other side has that one in its place."""
+    def _step_over(self, index: int, step: _Step, taken: Sequence[tuple[int, Found | None]]) -> None:
+        """Look through a module that only holds another one, where the other side has that one in its place.
+
+        Not through one of which a line of the mapping names what it holds.
+        """
         if step.there is None or len(step.parts) > 1 or self.source.wrapped(index) is not None:
             return
         there = self.target.unwrapped(step.there)
         held_there = _held(self.known_there, there, self.known, index)
         held_here = _held(self.known, index, self.known_there, there)
+        if held_here is not None and taken[held_here][1] is not None:
+            held_here = None
         if held_there is not None and held_here is None:
             self.stepped_there[there] = held_there
+            self._holders[held_there] = there
             step.there, step.parts = held_there, (held_there,) if step.parts else ()
         elif held_here is not None and held_there is None:
             self.stepped_here[index] = held_here
