@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -37,8 +37,10 @@ from probe.comparison.walk import StepWalk
 from probe.errors import ConfigError, NotRecordedError
 from probe.mapping import load_mapping
 from probe.matching import Direction, Known, Matching, Reason, match
+from probe.matching.automatic import outline_of
 from probe.matching.changes import Change, changes_of
 from probe.matching.initial_weights import fingerprints
+from probe.matching.unneeded import needing_no_partner
 from probe.records import NEVER_STEPPED, Phase
 from probe.store.reader import Reader
 from probe.tree import Tree
@@ -68,6 +70,9 @@ class Comparison:
     only_a: tuple[str, ...] = field(default=(), repr=False)
     """modules of A that were called and have no counterpart"""
     only_b: tuple[str, ...] = field(default=(), repr=False)
+    unneeded_a: tuple[str, ...] = field(default=(), repr=False)
+    """modules of A that were called, have no counterpart and need none: Identity, containers, functions of the other side"""
+    unneeded_b: tuple[str, ...] = field(default=(), repr=False)
     inputs: Inputs = Inputs()
     """how what both runs were given compares"""
     doubts: tuple[str, ...] = ()
@@ -112,6 +117,8 @@ class Comparison:
             "coverage": self.coverage.as_json(),
             "only_a": list(self.only_a),
             "only_b": list(self.only_b),
+            "unneeded_a": list(self.unneeded_a),
+            "unneeded_b": list(self.unneeded_b),
             "inputs": self.inputs.as_json(),
             "changes": [change.as_json() for change in self.changes],
             "warnings": list(self.warnings),
@@ -204,6 +211,9 @@ class _Run:
         matching = completed(guessed, self.a, self.b)
         self.guesses = Guesses(matching, self.tree_a, self.tree_b)
         self.changes = changes_of(matching, self.tree_a, self.tree_b)
+        if matching.only_a or matching.only_b:
+            outlines = outline_of(self.a, self.tree_a), outline_of(self.b, self.tree_b)
+            self.tally.unneeded = needing_no_partner(matching, *outlines, self.changes)
         self.warnings[:0] = [*self.guesses.notes(), *matching.warnings]
         state = State()
         for done, step in enumerate(steps):
@@ -331,6 +341,22 @@ class _Run:
 
     # The answer
 
+    def _only(self) -> Iterator[tuple[str, ...]]:
+        """Yield the modules only in A, only in B, and those that need no partner; what is to blame does need one."""
+        unneeded = []
+        for name, tree, ran, only in zip(
+            "AB",
+            (self.tree_a, self.tree_b),
+            self.tally.ran_unneeded,
+            (self.tally.only_a, self.tally.only_b),
+            strict=True,
+        ):
+            paths = [tree.path(index) for index in ran]
+            blamed = _named(self.findings, name).intersection(paths)
+            unneeded.append(tuple(path for path in paths if path not in blamed))
+            yield (*only, *(path for path in paths if path in blamed))
+        yield from unneeded
+
     def _answer(self, matching: Matching, min_coverage: float) -> Comparison:
         tally = self.tally
         known, coverage = tally.known, tally.coverage
@@ -359,9 +385,14 @@ class _Run:
         self.warnings[:0] = [change.text for change in changes if change.text not in found]
         return Comparison(
             verdict, tuple(self.findings), coverage, tuple(dict.fromkeys(self.warnings)), NOISE, tuple(tally.slots),
-            matching, str(self.a.path), str(self.b.path), tuple(tally.only_a), tuple(tally.only_b),
+            matching, str(self.a.path), str(self.b.path), *self._only(),
             self.given.inputs, tuple(dict.fromkeys(self.doubts)), changes,
         )  # fmt: skip
+
+
+def _named(findings: Iterable[Divergence], side: str) -> set[str]:
+    """Return the paths of a side that findings name."""
+    return {ref.path for finding in findings for ref in (finding.a if side == "A" else finding.b)}
 
 
 def _first(slots: Iterable[SlotResult]) -> str:

@@ -208,6 +208,12 @@ def _footer(out: Text, comparison: Comparison) -> None:
             inside = len(paths) - len(outermost)
             more = f" (and {_count(inside, 'module')} inside)" if inside else ""
             out.append(f"Only in {side}: {named}{more}\n")
+    unneeded = [
+        f"{grouped(map(plain, paths), _MOST_LISTED)} in {side}"
+        for side, paths in (("A", comparison.unneeded_a), ("B", comparison.unneeded_b)) if paths
+    ]  # fmt: skip
+    if unneeded:
+        out.append(f"Need no partner: {'; '.join(unneeded)}\n")
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:

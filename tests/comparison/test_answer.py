@@ -103,7 +103,7 @@ DOCUMENT = {
     "schema": int, "verdict": {"aligned", "diverged", "undecided"}, "first_divergence": (DIVERGENCE, None),
     "divergences": [DIVERGENCE],
     "coverage": {"paired": int, "only_a": int, "only_b": int, "not_comparable": int, "compared": int},
-    "only_a": [str], "only_b": [str], "warnings": [str], "noise": str,
+    "only_a": [str], "only_b": [str], "unneeded_a": [str], "unneeded_b": [str], "warnings": [str], "noise": str,
     "changes": [{"kind": {kind.value for kind in ChangeKind}, "a": [str], "b": [str], "text": str}],
     "inputs": {"equal": [str], "close": [str], "different": [str], "not_comparable": [str], "only_a": [str],
                "only_b": [str]},
