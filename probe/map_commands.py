@@ -127,7 +127,8 @@ def suggest_command(a: str, b: str, output: str | None, min_confidence: float) -
     """
     with Reader(a) as first, Reader(b) as second:
         sides = [Known(Tree(each.modules), each.parameters, each.info.model_config) for each in (first, second)]
-        certain = match(*sides, LayerMapping(), _nothing, _nothing)
+        weights = fingerprints(first, sides[0].tree, second, sides[1].tree)
+        certain = match(*sides, LayerMapping(), *weights)
         outlines = [outline_of(each, known.tree) for each, known in zip((first, second), sides, strict=True)]
         found = without_guesses(complete(certain, *outlines), min_confidence)
         text = draft(found, *sides, (Path(a).name, Path(b).name))
@@ -143,10 +144,6 @@ def suggest_command(a: str, b: str, output: str | None, min_confidence: float) -
 
 def _known(reader: Reader) -> Known:
     return Known(Tree(reader.modules), reader.parameters, reader.info.model_config)
-
-
-def _nothing(_: int) -> frozenset[object]:
-    return frozenset()
 
 
 def _lines(

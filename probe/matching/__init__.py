@@ -60,7 +60,9 @@ def match(
     said = []
     if direction is None:
         direction, is_tie = _direction(mapping, side_a, side_b, index_a, index_b)
-        if is_tie and not _is_same_backwards(mapping, side_a, side_b, weights_a, weights_b):
+        if is_tie:
+            direction, is_tie = _tie_broken(mapping, side_a, side_b, weights_a, weights_b)
+        if is_tie:
             said.append(
                 "the mapping fits both sides equally well; it is read as written from A: --map-direction decides"
             )
@@ -97,16 +99,24 @@ def match(
     )
 
 
-def _is_same_backwards(
+def _tie_broken(
     mapping: LayerMapping, a: Known, b: Known, weights_a: Fingerprint, weights_b: Fingerprint
-) -> bool:
-    """Tell whether it makes no difference which side a mapping is written from."""
-    try:
-        found = [match(a, b, mapping, weights_a, weights_b, direction) for direction in Direction]
-    except MappingError:
-        return False
-    pairs = [{(pair.a, pair.b) for pair in each.pairs} for each in found]
-    return pairs[0] == pairs[1] and not any(each.bundles or each.weight_bundles for each in found)
+) -> tuple[Direction, bool]:
+    """Return the direction in which fewer lines do nothing, A's where as many do, and whether that makes a difference."""
+    found: dict[Direction, Matching] = {}
+    for direction in Direction:
+        try:
+            found[direction] = match(a, b, mapping, weights_a, weights_b, direction)
+        except MappingError:
+            continue
+    if not found:
+        return Direction.A_TO_B, False
+    best = min(found, key=lambda each: len(found[each].warnings))
+    if len(found) < 2 or len({len(each.warnings) for each in found.values()}) > 1:
+        return best, False
+    pairs = [{(pair.a, pair.b) for pair in each.pairs} for each in found.values()]
+    is_same = pairs[0] == pairs[1] and not any(each.bundles or each.weight_bundles for each in found.values())
+    return best, not is_same
 
 
 class _Matched:
