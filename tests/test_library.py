@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import functools
 import re
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from benchmarks.matching.pairs import PAIRS, ModelPair
 from benchmarks.matching.score import judged, relations_of
 from benchmarks.matching.truth import Truth, read_truth
+from probe.cli import main
 from probe.mapping import library, load_mapping
 from probe.matching import Direction, Matching, match
 from probe.matching.automatic.outline import outline
-from probe.matching.coverage import coverage
 from probe.matching.known import Known, canonical_shape
 from probe.matching.unneeded import listed, needing_no_partner
-from probe.printed import Printed
+from probe.printed import Printed, write_structure
 from probe.records import ParameterInfo
 from probe.tree import Tree
 from tests.trees import DATA
@@ -123,15 +125,16 @@ LEFT = {"meta/llama": (r"\.(wq|wk|q_proj|k_proj)$", "rows of queries and keys li
 
 
 @pytest.mark.parametrize("name", LIBRARY)
-def test_what_is_left_needs_no_partner(name: str) -> None:
-    a, b, _ = sides(name)
-    found = found_by(name, a, b)
-    outlines = (outline(k.tree.modules, k.parameters or (), "") for k in (a, b))
-    unneeded = needing_no_partner(found, *outlines)
-    covered = coverage(found, a, b, unneeded)
-    left = [each.path for each in (*covered.only_a, *covered.only_b)]
+def test_map_check_ends_with_0_where_nothing_is_left(tmp_path: Path, name: str) -> None:
+    pair, files = PAIRS[LIBRARY[name]], (tmp_path / "a.h5", tmp_path / "b.h5")
+    for text, file in zip((pair.a, pair.b), files, strict=True):
+        write_structure(file, text.read(), CONFIG)
+    done = CliRunner().invoke(main, ["map", "check", name, *map(str, files)])
+    left = done.stdout.partition("\nOnly in ")[2]
+    paths = [line.split()[0] for line in left.splitlines() if re.match("  [^ ]", line)]
     which = LEFT[name][0] if name in LEFT else "$^"
-    assert all(re.search(which, path) for path in left) and bool(left) == (name in LEFT), left
+    assert done.exit_code == (1 if name in LEFT else 0), done.stdout
+    assert all(re.search(which, path) for path in paths) and bool(paths) == (name in LEFT), paths
 
 
 def test_the_list_of_what_needs_no_partner() -> None:

@@ -188,6 +188,12 @@ def test_a_mapping_says_what_the_list_is_and_weights_which_member(
     assert kinds == ["inserted" if direction is Direction.A_TO_B else "removed", "swapped"]
 
 
+def test_numbers_in_the_names_of_a_few_parts_are_no_list_of_layers() -> None:
+    a = tree({"": "Net", "linear_fc1": "Linear", "linear_fc2": "Linear"}), lambda _: frozenset()
+    b = tree({"": "Net", "w1": "Linear", "w2": "Linear", "w3": "Linear"}), lambda _: frozenset()
+    assert said(matched(a, b, {"Net": {"linear_fc1": "w1", "linear_fc2": "w2"}}), a, b) == []
+
+
 def test_a_line_for_one_member_is_taken_at_its_word() -> None:
     a, b = net("a b c"), net("a c b", "h.{}")
     found = matched(a, b, {"Net": {"layers.0": "h.0", "layers.1": "h.1", "layers.2": "h.2"}})

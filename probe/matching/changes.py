@@ -12,6 +12,8 @@ from probe.matching.result import Doubt, Matching
 from probe.tree import Tree
 
 _MOST_NAMED = 4
+_ENOUGH = 3
+"""pairs from which on two lists under other names (``layers.0``, ``block0``) are lists of layers; ``fc1``, ``fc2`` are none"""
 
 
 class ChangeKind(enum.StrEnum):
@@ -102,16 +104,16 @@ def changes_of(matching: Matching, a: Tree, b: Tree) -> tuple[Change, ...]:
 
 def _lists(partner: Mapping[int, int], a: Tree, b: Tree) -> Iterator[_Lists]:
     for above, children in enumerate(a.children):
-        for mine in families(children).values():
+        for which, mine in families(children).items():
             partners = {place: partner[children[name]] for place, name in enumerate(mine) if children[name] in partner}
             parents = {b.modules[each].parent for each in partners.values()}
             if len(parents) != 1 or -1 in parents:
                 continue
             (there,) = parents
-            for theirs in families(b.children[there]).values():
+            for other, theirs in families(b.children[there]).items():
                 places = {b.children[there][name]: place for place, name in enumerate(theirs)}
                 pairs = {place: places[each] for place, each in partners.items() if each in places}
-                if pairs and max(len(mine), len(theirs)) > 1:
+                if pairs and max(len(mine), len(theirs)) > 1 and (which == other or len(pairs) >= _ENOUGH):
                     yield _Lists(a, b, (above, there), (mine, theirs), pairs)
 
 
