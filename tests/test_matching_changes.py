@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from probe.mapping import LayerMapping, load_mapping
 from probe.matching import Direction, Fingerprint, Matching, Reason, match
@@ -149,6 +151,31 @@ def test_the_other_way_round_the_same_members_are_pairs(case: str) -> None:
     a, b = net(mine), net(theirs)
     back = {f"{i}:{j}" for j, i in numbers(matched(b, a), b, a).items()}
     assert back == set(pairs.split())
+
+
+OWN = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=6, unique=True)
+ANY = st.lists(st.sampled_from(["a", "b", "c", "Conv:d", "Conv:", "Layer:"]), min_size=1, max_size=6)
+
+
+@given(OWN, OWN)
+@settings(max_examples=200, deadline=None)
+def test_layers_with_weights_of_their_own_are_paired_wherever_they_stand(mine: list[str], theirs: list[str]) -> None:
+    a, b = net(" ".join(mine)), net(" ".join(theirs))
+    pairs = {(mine[int(i)], theirs[int(j)]) for i, j in numbers(matched(a, b), a, b).items()}
+    for label in set(mine) & set(theirs):
+        assert (label, label) in pairs
+    wrong = {(x, y) for x, y in pairs if x != y}
+    by_number = {(mine[k], theirs[k]) for k in range(min(len(mine), len(theirs)))}
+    assert wrong <= by_number, "what has no like may keep its number, and nothing else"
+
+
+@given(ANY, ANY)
+@settings(max_examples=300, deadline=None)
+def test_lists_are_laid_side_by_side_alike_from_either_side(mine: list[str], theirs: list[str]) -> None:
+    a, b = net(" ".join(mine)), net(" ".join(theirs))
+    here, there = numbers(matched(a, b), a, b), numbers(matched(b, a), b, a)
+    assert here == {i: j for j, i in there.items()}
+    assert len(set(here.values())) == len(here)
 
 
 def test_how_a_pair_was_told_is_kept() -> None:

@@ -60,6 +60,7 @@ class _Scores:
         self._same_length = len(self.mine) == len(self.theirs)
         self.own = self._told()
         """members that share weights that no other member has, by place"""
+        self._claimed = set(self.own.values())
         shared = set().union(*self._keys_mine) & set().union(*self._keys_theirs)
         self.by_weights = bool(self.own) or (bool(shared) and any(map(self._has_like, range(len(mine)))))
         """some weights are on both sides"""
@@ -79,12 +80,12 @@ class _Scores:
 
     def __call__(self, i: int, j: int) -> int:
         mine, theirs = self.mine[i], self.theirs[j]
-        if self.own.get(i) == j:
-            return _OWN
+        if i in self.own or j in self._claimed:
+            return _OWN if self.own.get(i) == j else 0
         if self.by_weights and mine.weights and theirs.weights:
-            if i not in self.own and _alike(self._keys_mine[i], self._keys_theirs[j]):
+            if _alike(self._keys_mine[i], self._keys_theirs[j]):
                 return _SHARED
-            return _OPEN if self._same_length and mine.number == theirs.number and i not in self.own else 0
+            return _OPEN if self._same_length and mine.number == theirs.number else 0
         if mine.class_name != theirs.class_name:
             return 0 if {mine.class_name, theirs.class_name} <= self._classes else _OPEN
         return _SHAPED if mine.shapes == theirs.shapes else _SAME_CLASS
