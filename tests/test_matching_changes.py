@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from probe.mapping import LayerMapping, load_mapping
 from probe.matching import Direction, Fingerprint, Matching, Reason, match
 from probe.matching.changes import changes_of
+from probe.matching.lists import Member, laid_side_by_side
 from probe.tree import Tree
 from tests.trees import tree
 
@@ -176,6 +177,12 @@ def test_lists_are_laid_side_by_side_alike_from_either_side(mine: list[str], the
     here, there = numbers(matched(a, b), a, b), numbers(matched(b, a), b, a)
     assert here == {i: j for j, i in there.items()}
     assert len(set(here.values())) == len(here)
+
+
+def test_a_member_that_two_others_claim_is_told_by_neither() -> None:
+    mine = [Member(0, "Layer", frozenset([1, 2])), Member(1, "Layer", frozenset([3]))]
+    theirs = [Member(0, "Layer", frozenset([1, 2, 3])), Member(1, "Layer", frozenset([9]))]
+    assert laid_side_by_side(mine, theirs) is None, "by number: nothing speaks against it"
 
 
 def test_how_a_pair_was_told_is_kept() -> None:
