@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 
 import click
@@ -13,12 +14,18 @@ from probe.layouts import FRAMEWORKS
 from probe.mapping import LayerMapping, library, load_mapping
 from probe.matching import Direction, Known, Matching, match
 from probe.matching.automatic import complete, match_parameters, outline_of, without_guesses
+from probe.matching.changes import Change, changes_of
 from probe.matching.coverage import KINDS, Coverage, Left, coverage
 from probe.matching.draft import draft
+from probe.matching.initial_weights import fingerprints
+from probe.matching.unneeded import listed, needing_no_partner
 from probe.printed import model_config_of, record_printed
 from probe.report.text import harmless
 from probe.store.reader import Reader
 from probe.tree import Tree
+
+_WIDTH = 80
+"""columns that lines are kept to; names are never broken"""
 
 
 @click.group("map")
@@ -80,18 +87,24 @@ def _title(path: Path) -> str:
 def check_command(mapping: str, a: str, b: str, map_direction: str | None, strict: bool) -> None:
     """Tell which modules of two recordings a mapping pairs, and which it leaves.
 
-    Recordings of structure alone are enough (task="structure").
+    Recordings of structure alone are enough (task="structure"). What needs no partner, as containers, Identity and a Dropout
+    that drops nothing, is listed apart, and so is what is compared by its weights alone.
 
     \b
-    Exit status: 0 every module is paired or ignored, 1 some are left or a line does nothing, 2 the mapping cannot be used.
+    Exit status: 0 every module is paired, ignored, compared by its weights alone or needs no partner, 1 some are left
+                 or a line does nothing, 2 the mapping cannot be used.
     Example:     probe map check map.yaml a.h5 b.h5
     """
     parsed = load_mapping(mapping)
-    sides = known_a, known_b = _known(a), _known(b)
     direction = None if map_direction is None else Direction(map_direction)
-    found = match(*sides, parsed, _nothing, _nothing, direction, strict)
-    covered = coverage(found, known_a, known_b)
-    for line in _lines(found, covered, (a, b)):
+    with Reader(a) as first, Reader(b) as second:
+        sides = known_a, known_b = _known(first), _known(second)
+        weights = fingerprints(first, known_a.tree, second, known_b.tree)
+        found = match(*sides, parsed, *weights, direction, strict)
+        changes = changes_of(found, known_a.tree, known_b.tree)
+        outlines = outline_of(first, known_a.tree), outline_of(second, known_b.tree)
+        covered = coverage(found, *sides, needing_no_partner(found, *outlines, changes))
+    for line in _lines(found, covered, changes, (a, b), (known_a.tree, known_b.tree)):
         click.echo(harmless(line))
     sys.exit(1 if covered.only_a or covered.only_b or found.warnings else 0)
 
@@ -114,7 +127,8 @@ def suggest_command(a: str, b: str, output: str | None, min_confidence: float) -
     """
     with Reader(a) as first, Reader(b) as second:
         sides = [Known(Tree(each.modules), each.parameters, each.info.model_config) for each in (first, second)]
-        certain = match(*sides, LayerMapping(), _nothing, _nothing)
+        weights = fingerprints(first, sides[0].tree, second, sides[1].tree)
+        certain = match(*sides, LayerMapping(), *weights)
         outlines = [outline_of(each, known.tree) for each, known in zip((first, second), sides, strict=True)]
         found = without_guesses(complete(certain, *outlines), min_confidence)
         found = match_parameters(found, *outlines, min_confidence)
@@ -129,16 +143,13 @@ def suggest_command(a: str, b: str, output: str | None, min_confidence: float) -
     click.echo(f"{len(found.pairs)} pairs are in {harmless(output)}; try it with probe map check", err=True)
 
 
-def _known(path: str) -> Known:
-    with Reader(path) as reader:
-        return Known(Tree(reader.modules), reader.parameters, reader.info.model_config)
+def _known(reader: Reader) -> Known:
+    return Known(Tree(reader.modules), reader.parameters, reader.info.model_config)
 
 
-def _nothing(_: int) -> frozenset[object]:
-    return frozenset()
-
-
-def _lines(found: Matching, covered: Coverage, files: Sequence[str]) -> Iterator[str]:
+def _lines(
+    found: Matching, covered: Coverage, changes: Sequence[Change], files: Sequence[str], trees: Sequence[Tree]
+) -> Iterator[str]:
     source = found.direction.value[0].upper()
     yield f"A: {files[0]}"
     yield f"B: {files[1]}"
@@ -152,28 +163,55 @@ def _lines(found: Matching, covered: Coverage, files: Sequence[str]) -> Iterator
         ("further parts of one", *covered.further),
         *([("by weights alone", *covered.by_weights)] if any(covered.by_weights) else []),
         ("ignored", *covered.ignored),
+        ("need no partner", *map(len, covered.unneeded)),
         ("left", left_a, left_b),
     ]
     for name, in_a, in_b in rows:
         yield f"  {name:20} {in_a:>7} {in_b:>7}"
-    yield from _listed("In A, compared by weights alone: what they return has no counterpart", covered.weights_a)
-    yield from _listed("In B, compared by weights alone: what they return has no counterpart", covered.weights_b)
-    yield from _listed("Only in A", covered.only_a)
-    yield from _listed("Only in B", covered.only_b)
-    if found.warnings:
-        yield ""
-        yield "Warnings"
-        yield from (f"  {text}" for text in found.warnings)
+    unneeded = [
+        f"{name}: {listed(*each)}" for name, *each in zip("AB", trees, covered.unneeded, strict=True) if each[1]
+    ]
+    yield from _titled("Changed from A to B", (change.text for change in changes))
+    yield from _titled("Need no partner", unneeded)
+    for name, left in (("A", covered.weights_a), ("B", covered.weights_b)):
+        yield from _listed(
+            f"In {name}, compared by weights alone: what they return has no counterpart", left, frozenset()
+        )
+    for name, left in (("A", covered.only_a), ("B", covered.only_b)):
+        yield from _listed(
+            f"Only in {name}", left, {path for each in changes for path in (each.a if name == "A" else each.b)}
+        )
+    yield from _titled("Warnings", found.warnings)
 
 
-def _listed(title: str, left: Sequence[Left]) -> Iterator[str]:
+def _titled(title: str, texts: Iterable[str]) -> Iterator[str]:
+    """Yield a heading and what stands below it, if anything does."""
+    for place, text in enumerate(texts):
+        if not place:
+            yield ""
+            yield title
+        yield from textwrap.wrap(
+            text, _WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        )
+
+
+def _listed(title: str, left: Sequence[Left], whole: Set[str]) -> Iterator[str]:
+    """Yield what is left; of modules that are said to be more on one side, not what is in them."""
     if not left:
         return
     yield ""
     yield title
+    inside = {path: [each for each in left if each.path.startswith(f"{path}.")] for path in whole}
+    hidden = {each.path for members in inside.values() for each in members}
+    left = [each for each in left if each.path not in hidden]
     for each in left[:KINDS]:
-        count = f" ×{each.count}" if each.count > 1 else ""
-        near = f"   perhaps {' or '.join(each.nearest)}" if each.nearest else ""
-        yield f"  {each.path or 'the root'} ({each.class_name}){count}{near}"
+        line = f"  {each.path or 'the root'} ({each.class_name})" + (f" ×{each.count}" if each.count > 1 else "")
+        more = sum(member.count for member in inside.get(each.path, ()))
+        line += f" and {more} modules inside" if more else ""
+        near = f"perhaps {' or '.join(each.nearest)}" if each.nearest else ""
+        fits = len(line) + len(near) + 3 <= _WIDTH
+        yield f"{line}   {near}".rstrip() if fits else line
+        if not fits:
+            yield f"    {near}"
     if len(left) > KINDS:
         yield f"  and {len(left) - KINDS} more"

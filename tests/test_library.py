@@ -10,16 +10,20 @@ import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from benchmarks.matching.pairs import OTHER_TREES, PAIRS, ModelPair
 from benchmarks.matching.score import judged, relations_of
 from benchmarks.matching.truth import Truth, read_truth
+from probe.cli import main
 from probe.fused import Fusion, whole_shape
 from probe.mapping import library, load_mapping
 from probe.matching import Direction, Matching, match
+from probe.matching.automatic.outline import outline
 from probe.matching.coverage import coverage
 from probe.matching.known import Known, canonical_shape
-from probe.printed import Printed
+from probe.matching.unneeded import listed, needing_no_partner
+from probe.printed import Printed, write_structure
 from probe.records import ParameterInfo
 from probe.tree import Tree
 from tests.trees import DATA
@@ -108,8 +112,8 @@ def test_the_other_way_round_finds_the_same(name: str) -> None:
 def test_what_is_listed_as_left_over_has_no_counterpart(name: str) -> None:
     a, b, truth = sides(name)
     found = found_by(name, a, b)
-    assert {a.tree.path(i) for i in found.only_a} - truth.skipped_a == truth.none_a
-    assert {b.tree.path(i) for i in found.only_b} - truth.skipped_b == truth.none_b
+    assert {a.tree.path(i) for i in {*found.only_a, *found.ignored_a}} - truth.skipped_a == truth.none_a
+    assert {b.tree.path(i) for i in {*found.only_b, *found.ignored_b}} - truth.skipped_b == truth.none_b
 
 
 @pytest.mark.parametrize("name", TREES)
@@ -139,6 +143,38 @@ def test_norms_inside_linears_are_compared_by_their_weights_alone(name: str) -> 
     assert not any("norm" in each.path for each in found.only_b)
     experts = {each.path.rpartition(".")[2] for each in found.weights_a}
     assert experts == (set() if "llama" in name else {"linear_fc1", "linear_fc2"})
+
+
+# Coverage
+
+LEFT = {
+    "mindformers/megatron-llama, te": (r"core_attention|flash_attention", "these take and return other layouts"),
+}
+"""what is left, and why; nothing in the other trees"""
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_map_check_ends_with_0_where_nothing_is_left(tmp_path: Path, name: str) -> None:
+    pair, files = {**PAIRS, **OTHER_TREES}[TREES[name]], (tmp_path / "a.h5", tmp_path / "b.h5")
+    for text, file in zip((pair.a, pair.b), files, strict=True):
+        write_structure(file, text.read(), CONFIG)
+    done = CliRunner().invoke(main, ["map", "check", name.partition(",")[0], *map(str, files)])
+    left = done.stdout.partition("\nOnly in ")[2]
+    paths = [line.split()[0] for line in left.splitlines() if re.match("  [^ ]", line)]
+    which = LEFT[name][0] if name in LEFT else "$^"
+    assert done.exit_code == (1 if name in LEFT else 0), done.stdout
+    assert all(re.search(which, path) for path in paths) and bool(paths) == (name in LEFT), paths
+
+
+def test_the_list_of_what_needs_no_partner() -> None:
+    a, b, _ = sides("megatron-core/mixtral")
+    outlines = [outline(k.tree.modules, k.parameters or (), "") for k in (a, b)]
+    mine, theirs = needing_no_partner(found_by("megatron-core/mixtral", a, b), *outlines)
+    assert listed(a.tree, mine) == (
+        "8 IdentityOp, 8 MLP, 8 ColumnParallelLinear, 8 RowParallelLinear, 3 Dropout, 2 DotProductAttention, 2 "
+        "FusedScaleMaskSoftmax, 2 IdentityFuncOp, 2 ModuleList, 1 LanguageModelEmbedding, 1 RotaryEmbedding, 1 TransformerBlock"
+    )
+    assert listed(b.tree, theirs) == "2 SiLUActivation, 1 MixtralModel, 1 MixtralRotaryEmbedding"
 
 
 # Weights

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import pytest
 
 from probe.errors import MappingError
-from probe.mapping import LayerMapping, load_mapping, parse_mapping
-from probe.matching import Direction, Fingerprint, Matching, Reason, match
+from probe.mapping import load_mapping, parse_mapping
+from probe.matching import Direction, Matching, Reason, match
 from probe.tree import Tree
 from tests.trees import DATA, printed_tree, tree
 
@@ -118,15 +118,18 @@ def test_the_direction_can_be_given() -> None:
     assert names(found, GPT, LLAMA) == PAIRS
 
 
-def test_a_tie_reads_from_a_and_says_so() -> None:
-    a, b = tree({"": "Net", "x": "Linear", "y": "Linear"}), tree({"": "Net", "x": "Linear", "y": "Linear"})
-    found = matched(a, b, {"Net": {"x": "y", "y": "x"}})
-    assert names(found, a, b) == {"": "", "x": "y", "y": "x"}
+def test_a_tie_reads_from_a_and_says_so_where_it_matters() -> None:
+    net = {"": "Net", "x": "Linear", "y": "Linear", "z": "Linear"}
+    a, b = tree(net), tree(net)
+    turned = {"Net": {"x": "y", "y": "z", "z": "x"}}
+    found = matched(a, b, turned)
+    assert names(found, a, b) == {"": "", "x": "y", "y": "z", "z": "x"}
     assert found.direction is Direction.A_TO_B
     assert found.warnings == (
         "the mapping fits both sides equally well; it is read as written from A: --map-direction decides",
     )
-    assert matched(a, b, {"Net": {"x": "y", "y": "x"}}, Direction.B_TO_A).warnings == ()
+    assert matched(a, b, turned, Direction.B_TO_A).warnings == ()
+    assert matched(a, b, {"Net": {"x": "y", "y": "x"}}).warnings == (), "the same from either side"
 
 
 def test_the_longest_key_wins_whatever_the_order() -> None:
@@ -285,63 +288,6 @@ def test_a_target_may_name_a_wrapper_that_is_not_there(around: str) -> None:
     found = matched(a, b, {"TopLayer": {"0": "module"}, **FROM_GPT})
     assert names(found, a, b)["0.output"] == ".".join(part for part in (prefix, "lm_head") if part)
     assert found.warnings == ()
-
-
-# Layers that one side lacks
-
-
-def layers(count: int, without: int | None = None) -> tuple[Tree, Fingerprint]:
-    """A list of layers, renumbered; each has a weight of its own and shares its norm's and its bias' with all."""
-    kept = [n for n in range(count) if n != without]
-    net = tree({"": "Net", "layers": "ModuleList", **{f"layers.{i}": "Layer" for i in range(len(kept))}})
-    own = {i + 2: frozenset([("weight", n), "ones", "zeros"]) for i, n in enumerate(kept)}
-
-    def weights(index: int) -> frozenset[object]:
-        return frozenset().union(*(own.get(i, frozenset()) for i in net.subtree(index)))
-
-    return net, weights
-
-
-@pytest.mark.parametrize("direction", list(Direction))
-@pytest.mark.parametrize("removed", range(4))
-def test_a_layer_that_was_removed_is_found_by_weights(removed: int, direction: Direction) -> None:
-    (a, weights_a), (b, weights_b) = layers(4), layers(4, without=removed)
-    found = match(a, b, LayerMapping(), weights_a, weights_b, direction)
-    wanted = {f"layers.{n}": f"layers.{n - (n > removed)}" for n in range(4) if n != removed}
-    assert names(found, a, b) == {"": "", "layers": "layers", **wanted}
-    assert left(found, a, b) == ([f"layers.{removed}"], [])
-    if removed == 3:
-        assert found.warnings == ()
-        return
-    assert {reasons(found, a)[f"layers.{n}"] for n in range(4) if n != removed} == {Reason.SAME_VALUES}
-    larger, smaller = (4, 3) if direction is Direction.A_TO_B else (3, 4)
-    assert found.warnings == (
-        f"layers has {larger} members on one side and {smaller} on the other; they are paired by their initial weights",
-    )
-
-
-def test_layers_that_were_added_and_removed() -> None:
-    (a, weights_a), (b, weights_b) = layers(6, without=1), layers(6, without=4)
-    b_short, weights_short = layers(4, without=0)
-    assert match(a, b, LayerMapping(), weights_a, weights_b).warnings == (), "as many on both sides: by name"
-    found = match(a, b_short, LayerMapping(), weights_a, weights_short)
-    wanted = {"layers.1": "layers.1", "layers.2": "layers.2"}
-    assert names(found, a, b_short) == {"": "", "layers": "layers", **wanted}
-    assert left(found, a, b_short) == (["layers.0", "layers.3", "layers.4"], ["layers.0"])
-
-
-def test_without_weights_layers_are_paired_by_their_numbers() -> None:
-    (a, _), (b, _) = layers(4), layers(4, without=1)
-    found = matched(a, b)
-    assert names(found, a, b) == {"": "", **{path: path for path in ("layers", "layers.0", "layers.1", "layers.2")}}
-    assert found.warnings == ()
-
-
-def test_a_list_with_another_name_is_aligned_too() -> None:
-    (a, weights_a), (net, weights_b) = layers(3), layers(3, without=0)
-    b = tree({module.path.replace("layers", "h"): module.class_name for module in net.modules})
-    found = match(a, b, load_mapping({"Net": {"layers": "h"}}), weights_a, weights_b)
-    assert names(found, a, b) == {"": "", "layers": "h", "layers.1": "h.0", "layers.2": "h.1"}
 
 
 # The published trees and templates

@@ -118,14 +118,15 @@ def test_a_module_is_never_paired_twice_and_none_is_lost(drawn: Drawn, direction
         first = bundle.parts[0]
         assert ((first, bundle.whole) if bundle.side == "A" else (bundle.whole, first)) in pairs
         (in_a if bundle.side == "A" else in_b).extend(bundle.parts[1:])
-    for net, inside, only, ignored in (
-        (a, in_a, found.only_a, found.ignored_a),
-        (b, in_b, found.only_b, found.ignored_b),
+    for net, inside, only, ignored, stepped in (
+        (a, in_a, found.only_a, found.ignored_a, found.stepped_a),
+        (b, in_b, found.only_b, found.ignored_b, found.stepped_b),
     ):
         assert len(set(inside)) == len(inside), "paired twice"
         assert ignored.isdisjoint(inside) and ignored.isdisjoint(only)
         wrappers = [i for i in range(len(net)) if net.wrapped(i) is not None and i not in inside and i not in ignored]
-        assert sorted([*inside, *only, *ignored, *wrappers]) == list(range(len(net)))
+        assert all(inner in inside for inner in stepped.values()), "what is stepped over holds a pair"
+        assert sorted([*inside, *only, *ignored, *wrappers, *stepped]) == list(range(len(net)))
 
 
 @given(ANY, st.sampled_from([None, *Direction]))

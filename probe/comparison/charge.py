@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 from probe.comparison import causes, tolerance
+from probe.comparison.changes import OF_NUMBER, change_at, more_calls
 from probe.comparison.events import Event, Loose, Node, Rows
 from probe.comparison.given import ran_before
-from probe.comparison.ledger import Ledger, kind_of_finding, scale_hint
+from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.metrics import Side, squeezed
 from probe.comparison.noise import Held
+from probe.comparison.order import OrderCharger
 from probe.comparison.parts import unseen_order, unseen_order_of_weights
-from probe.comparison.result import Divergence, Kind, NodeRef
+from probe.comparison.result import Divergence, Kind
 from probe.comparison.tolerance import Level, Rule
 from probe.matching import Reason
+from probe.matching.changes import Change
 from probe.records import Phase, Role
 from probe.statistics import unit_roundoff
 
@@ -27,7 +31,7 @@ _SETTINGS = {
 """by glob of the class"""
 
 
-class Charger(Ledger):
+class Charger(OrderCharger):
     """Charges a wrong value of the forward pass to the code that made it."""
 
     def _context(self, node: Node | None) -> Level:
@@ -38,9 +42,10 @@ class Charger(Ledger):
             assert node is not None
             level.merge(self.state.parameters.get(node.pair, Level()))
             level.tainted = self._context(node.parent).tainted
-            if any(self._has_parameters(loose) for loose in node.loose_a):
+            alone = [loose for loose in node.loose_a if loose.module not in self.pairs.matching.stepped_a]
+            if any(map(self._has_parameters, alone)):
                 level.merge(self.state.worst)
-            for module in (self._module_a(node), *(loose.module for loose in node.loose_a)):
+            for module in (self._module_a(node), *(loose.module for loose in alone)):
                 self._merge_drift(level, module, is_own=module == self._module_a(node))
         return level
 
@@ -72,7 +77,7 @@ class Charger(Ledger):
             return
         if self._charge_model_input(node, event, rule):
             return
-        if self._charge_loose(node.parent, event, node.begin, node.begin_b, rule):
+        if self._charge_change(node, event, rule):
             return
         name = self._path_a(node.pair)
         if self._charge_lacking_input(node.parent, event, f"the input {event.slot_a} of {name} differs first"):
@@ -97,8 +102,14 @@ class Charger(Ledger):
             rule,
             facts,
             node=place,
-            hint=self._other_order(place) or self._code_hint(between),
+            hint=self._code_hint(between),
         )
+
+    def _charge_change(self, node: Node, event: Event, rule: Rule) -> bool:
+        """Charge a wrong input to layers in another order, or to what one side alone has before it."""
+        if node.parent is None:
+            return False
+        return self._charge_order(node, event) or self._charge_loose(node.parent, event, node.begin, node.begin_b, rule)
 
     def _judge_given(self, node: Node, event: Event) -> None:
         """Judge a part of the batch that was logged beside the model: it is an input, and no source of anything."""
@@ -168,19 +179,6 @@ class Charger(Ledger):
             if has_none and self.pairs.a.watches(Phase.FORWARD, module):
                 return place
         return None
-
-    def _other_order(self, place: Node) -> str:
-        """Say so when B calls the modules inside a call in another order."""
-        inside = [node for node in self.pairs.nodes.values() if node.parent is place]
-        mine = sorted(inside, key=lambda node: node.begin)
-        theirs = sorted(inside, key=lambda node: node.begin_b)
-        for a, b in zip(mine, theirs, strict=True):
-            if a is not b:
-                return f"B calls {self._path_b(b.pair)} where A calls {self._path_a(a.pair)}: the order differs"
-        return ""
-
-    def _module_a(self, node: Node) -> int:
-        return self.pairs.matching.pairs[node.pair].a
 
     # Outputs
 
@@ -293,10 +291,13 @@ class Charger(Ledger):
     def _between(self, caller: Node, before: int) -> list[Loose]:
         """Return A's calls without a partner that began and ended inside a call since the last good event there."""
         since = self._last_good.get(caller, caller.begin)
-        return [
-            loose for loose in caller.loose_a
-            if since <= loose.begin and loose.end <= before and not self._is_noop(loose)
-        ]  # fmt: skip
+        stepped = self.pairs.matching.stepped_a
+        return [each for each in caller.loose_a if _lies(each, since, before, stepped) and not self._is_noop(each)]
+
+    def _between_b(self, caller: Node, before: int) -> list[Loose]:
+        since = self._last_good_b.get(caller, caller.begin_b)
+        stepped = self.pairs.matching.stepped_b
+        return [each for each in caller.loose_b if _lies(each, since, before, stepped) and not self._is_noop_b(each)]
 
     def _finished(self, caller: Node, before: int) -> list[Loose]:
         """Return A's calls without a partner, however deep, that began and ended since the last good event."""
@@ -315,33 +316,32 @@ class Charger(Ledger):
         return ", ".join(paths[:4]) + (f" and {len(paths) - 4} more" if len(paths) > 4 else "")
 
     def _charge_loose(self, caller: Node, event: Event, before: int, before_b: int, rule: Rule) -> bool:
-        """Blame the only unmatched module that was called since the last good event, if there is just one."""
+        """Blame the only unmatched module that was called since the last good event, or layers that one side has more."""
         matching = self.pairs.matching
         mine = [loose for loose in self._between(caller, before) if loose.module not in matching.ignored_a]
-        since_b = self._last_good_b.get(caller, caller.begin_b)
-        theirs = [
-            loose for loose in caller.loose_b
-            if since_b <= loose.begin and loose.end <= before_b and loose.module not in matching.ignored_b and not self._is_noop_b(loose)
-        ]  # fmt: skip
-        if len(mine) == 1 and not theirs:
-            side, loose, missing = "A", mine[0], "B"
-        elif not mine and len(theirs) == 1:
-            side, loose, missing = "B", theirs[0], "A"
-        else:
+        theirs = [loose for loose in self._between_b(caller, before_b) if loose.module not in matching.ignored_b]
+        refs, facts, hints = [], [], []
+        for name, side, calls in (("A", self.pairs.a, mine), ("B", self.pairs.b, theirs)):
+            modules = list(dict.fromkeys(loose.module for loose in calls))
+            paths = [side.reader.modules[module].path for module in modules]
+            change = change_at(self.pairs.changes, OF_NUMBER, name, paths) if paths else None
+            if calls and change is None and len(calls) + len(mine if name == "B" else theirs) > 1:
+                return False
+            refs.append(tuple(self._ref(side, event.micro, loose.module, loose.call) for loose in calls))
+            if calls:
+                text, hint = self._about_loose(name, calls[0], change)
+                facts.append(text)
+                hints.append(hint)
+        if not facts:
             return False
-        reader = (self.pairs.a if side == "A" else self.pairs.b).reader
-        module = reader.modules[loose.module]
-        ref = NodeRef(event.step, event.micro, module.path, module.class_name, loose.call, "")
+        verb = "gets" if event.role is Role.INPUT else "returns"
         limit = rule.limit(self.u(event), 0.0)
         share, guess = self._guessed(event, None)
         self._append(Divergence(
-            Phase.FORWARD, event.role, Kind.MISSING, share * self._confidence(event, None),
-            (ref,) if side == "A" else (), (ref,) if side == "B" else (), event.metrics, limit,
-            (f"{module.path} is called on {side} and has no counterpart on {missing}",
-             f"what comes next, {self._path_a(event.pair)}, gets another {event.slot_a}",
-             *unseen_order(self.pairs, caller), *guess),
-            f"{missing} lacks this module, or runs it under a name that {self._why_not_found}",
-            is_independent=self._is_apart(event, rule),
+            Phase.FORWARD, event.role, Kind.MISSING, share * self._confidence(event, None), refs[0], refs[1],
+            event.metrics, limit,
+            (*facts, f"what comes next, A's {self._path_a(event.pair)}, {verb} another {event.role.label} {event.slot_a}",
+             *unseen_order(self.pairs, caller), *guess), hints[0], is_independent=self._is_apart(event, rule),
         ))  # fmt: skip
         return True
 
@@ -351,18 +351,52 @@ class Charger(Ledger):
         is_mapped = any(pair.reason is Reason.MAPPED for pair in self.pairs.matching.pairs)
         return "the mapping does not give" if is_mapped else "was not found: a layer mapping (-lm) can give it"
 
+    def _about_loose(self, name: str, loose: Loose, change: Change | None) -> tuple[str, str]:
+        """Say of a call without a partner what it is, and what to look at."""
+        missing = "B" if name == "A" else "A"
+        lacks = f"{missing} lacks this module, or runs it under a name that {self._why_not_found}"
+        if change is not None:
+            return change.text, "look at the number of layers of both models, and at what is built between them"
+        side = self.pairs.a if name == "A" else self.pairs.b
+        path = side.reader.modules[loose.module].path
+        stepped = self.pairs.matching.stepped_a if name == "A" else self.pairs.matching.stepped_b
+        if loose.module in stepped:
+            inner = side.reader.modules[stepped[loose.module]].path
+            text = f"{path} does something of its own with what {inner}, the only module in it, is given or returns"
+            return text, f"{missing} has {inner} without it: look at what it does before and after"
+        partners = self.pairs.pair_of_a if name == "A" else self.pairs.pair_of_b
+        if loose.module in partners:
+            text = more_calls(self.pairs, name, loose.module, [loose.call]).text
+            return text, f"look at the code that calls {path}: {missing} does not make this call"
+        return f"{path} is called on {name} and has no counterpart on {missing}", lacks
+
     def _is_noop(self, loose: Loose) -> bool:
-        return _is_noop(self.pairs.a, self.pairs.rows_a, loose)
+        return _is_noop(self.pairs.a, self.pairs.rows_a, loose, self.pairs.matching.stepped_a)
 
     def _is_noop_b(self, loose: Loose) -> bool:
-        return _is_noop(self.pairs.b, self.pairs.rows_b, loose)
+        return _is_noop(self.pairs.b, self.pairs.rows_b, loose, self.pairs.matching.stepped_b)
 
 
-def _is_noop(side: Side, rows: Rows, loose: Loose) -> bool:
-    """Tell whether a call returned what it was given (Identity, an inactive Dropout), or nothing at all."""
+def _lies(loose: Loose, since: int, before: int, stepped: Mapping[int, int]) -> bool:
+    """Tell whether a call began and ended between two events; of one that only holds another, whether it did either."""
+    if loose.module in stepped:
+        return since <= loose.end and loose.begin <= before
+    return since <= loose.begin and loose.end <= before
+
+
+def _is_noop(side: Side, rows: Rows, loose: Loose, stepped: Mapping[int, int]) -> bool:
+    """Tell whether a call returned what it was given (Identity, an inactive Dropout), or nothing at all.
+
+    One that only holds another module does nothing if it hands on what it is given, and returns what that returns.
+    """
     key = (loose.micro, loose.module, loose.call)
     given = {side.digest(found[0]) for found in rows.get(key, Role.INPUT).values()}
     outputs = rows.get(key, Role.OUTPUT)
+    if loose.module in stepped:
+        inner = (loose.micro, stepped[loose.module], loose.call)
+        made = {side.digest(found[0]) for found in rows.get(inner, Role.OUTPUT).values()}
+        handed = {side.digest(found[0]) for found in rows.get(inner, Role.INPUT).values()}
+        return handed <= given and all(side.digest(found[0]) in made for found in outputs.values())
     if not outputs:
         return side.reader.modules[loose.module].n_params == 0
     return all(side.digest(found[0]) in given for found in outputs.values())

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from probe.comparison import vacuous
+from probe.comparison.changes import OF_ORDER, changed_calls
 from probe.comparison.events import ONE_SIDED, StepPairs
 from probe.comparison.flip import Flip, flip_of
 from probe.comparison.flow import passes
 from probe.comparison.given import GivenTally, differing_batches
 from probe.comparison.guards import Guards
-from probe.comparison.guesses import MIN_CONFIDENCE, Guesses, other_calls, with_guesses
+from probe.comparison.guesses import MIN_CONFIDENCE, Guesses, with_guesses
 from probe.comparison.hints import with_hints
 from probe.comparison.known_differences import KnownDifferences
 from probe.comparison.ladder import NoiseOptions, ladder
 from probe.comparison.ledger import State
-from probe.comparison.metrics import Metrics, Side, Status
+from probe.comparison.metrics import Metrics, Status
 from probe.comparison.noise import Noise
 from probe.comparison.one_to_many import completed
 from probe.comparison.paired_step import paired_step
@@ -42,7 +43,11 @@ from probe.comparison.walk import StepWalk
 from probe.errors import ConfigError, NotRecordedError
 from probe.mapping import load_mapping
 from probe.matching import Direction, Known, Matching, Reason, match
-from probe.records import NEVER_STEPPED, Phase, Role
+from probe.matching.automatic import outline_of
+from probe.matching.changes import Change, changes_of
+from probe.matching.initial_weights import fingerprints
+from probe.matching.unneeded import needing_no_partner
+from probe.records import NEVER_STEPPED, Phase
 from probe.store.reader import Reader
 from probe.tree import Tree
 
@@ -70,6 +75,9 @@ class Comparison:
     only_a: tuple[str, ...] = field(default=(), repr=False)
     """modules of A that were called and have no counterpart"""
     only_b: tuple[str, ...] = field(default=(), repr=False)
+    unneeded_a: tuple[str, ...] = field(default=(), repr=False)
+    """modules of A that were called, have no counterpart and need none: Identity, containers, functions of the other side"""
+    unneeded_b: tuple[str, ...] = field(default=(), repr=False)
     inputs: Inputs = Inputs()
     """how what both runs were given compares"""
     doubts: tuple[str, ...] = ()
@@ -80,6 +88,8 @@ class Comparison:
     """what was recorded and not compared, in a few words: the verdict says nothing of it"""
     steps: tuple[tuple[int, int], ...] = field(default=(), repr=False)
     """those of A that were compared, each with the step of B that it is"""
+    changes: tuple[Change, ...] = ()
+    """what one model has, or does, otherwise than the other: layers inserted, removed, swapped, wrapped; calls"""
 
     @property
     def first_divergence(self) -> Divergence | None:
@@ -118,8 +128,11 @@ class Comparison:
             "coverage": self.coverage.as_json(),
             "only_a": list(self.only_a),
             "only_b": list(self.only_b),
+            "unneeded_a": list(self.unneeded_a),
+            "unneeded_b": list(self.unneeded_b),
             "left_out": list(self.left_out),
             "inputs": self.inputs.as_json(),
+            "changes": [change.as_json() for change in self.changes],
             "warnings": list(self.warnings),
             "noise": self.noise,
             "flip": None if self.flip is None else self.flip.as_json(),
@@ -228,7 +241,7 @@ class _Run:
         self, mapping: Any, direction: Direction | None, strict: bool, min_coverage: float, min_confidence: float,
         progress: Progress | None,
     ) -> Comparison:  # fmt: skip
-        weights = (_weights(self.a, self.tree_a), _weights(self.b, self.tree_b))
+        weights = fingerprints(self.a, self.tree_a, self.b, self.tree_b)
         sides = (self.a, self.tree_a), (self.b, self.tree_b)
         certain = match(*(Known(tree, side.parameters, side.info.model_config) for side, tree in sides), mapping,
                         *weights, direction, strict)  # fmt: skip
@@ -236,6 +249,10 @@ class _Run:
         steps = self._guard()
         matching = completed(guessed, self.a, self.b)
         self.guesses = Guesses(matching, self.tree_a, self.tree_b)
+        self.changes = changes_of(matching, self.tree_a, self.tree_b)
+        if matching.only_a or matching.only_b:
+            outlines = outline_of(self.a, self.tree_a), outline_of(self.b, self.tree_b)
+            self.tally.unneeded = needing_no_partner(matching, *outlines, self.changes)
         self.warnings[:0] = [*self.guesses.notes(), *matching.warnings]
         state = State()
         for done, step in enumerate(steps):
@@ -258,7 +275,7 @@ class _Run:
 
     def _pairs(self, step: int, matching: Matching) -> StepPairs:
         self.steps.append((step, step + self.shift.to_b))
-        return paired_step(self.a, self.b, *self.steps[-1], matching)
+        return paired_step(self.a, self.b, *self.steps[-1], matching, self.changes)
 
     def _guard(self) -> list[int]:
         """Look for what makes a comparison worthless; return the steps that both have."""
@@ -349,9 +366,32 @@ class _Run:
         self.given.add(pairs, walk.events, walk.lacking_inputs())
         self.warnings += self.tally.add(pairs, walk.events)
         if pairs.same_micros:
-            self.warnings += other_calls(pairs, self.tree_a, self.tree_b)
+            self.changes += tuple(changed_calls(pairs, self.tree_a, self.tree_b))
+            self._doubt_order(walk)
+
+    def _doubt_order(self, walk: StepWalk) -> None:
+        """Doubt the step if weights stand at other places and nothing shows whether they run there too."""
+        changed = next((change for change in self.changes if change.kind in OF_ORDER), None)
+        if changed is not None and not any(judged.event.phase is Phase.FORWARD for judged in walk.events):
+            self._doubt(f"{changed.text}; whether they run there too was not recorded: record the phase forward")
 
     # The answer
+
+    def _only(self) -> Iterator[tuple[str, ...]]:
+        """Yield the modules only in A, only in B, and those that need no partner; what is to blame does need one."""
+        unneeded = []
+        for name, tree, ran, only in zip(
+            "AB",
+            (self.tree_a, self.tree_b),
+            self.tally.ran_unneeded,
+            (self.tally.only_a, self.tally.only_b),
+            strict=True,
+        ):
+            paths = [tree.path(index) for index in ran]
+            blamed = _named(self.findings, name).intersection(paths)
+            unneeded.append(tuple(path for path in paths if path not in blamed))
+            yield (*only, *(path for path in paths if path in blamed))
+        yield from unneeded
 
     def _answer(self, matching: Matching, min_coverage: float) -> Comparison:
         tally = self.tally
@@ -382,30 +422,20 @@ class _Run:
         verdict = Verdict.DIVERGED if self.findings else Verdict.UNDECIDED if self.doubts else Verdict.ALIGNED
         if self.a.info.run_id == self.b.info.run_id:
             verdict = Verdict.UNDECIDED
+        changes = tuple(dict.fromkeys(self.changes))
+        found = {text for finding in self.findings for text in finding.evidence}
+        self.warnings[:0] = [change.text for change in changes if change.text not in found]
         return Comparison(
             verdict, tuple(self.findings), coverage, tuple(dict.fromkeys(self.warnings)), self.noise.name, tuple(tally.slots),
-            matching, str(self.a.path), str(self.b.path), tuple(tally.loose_a), tuple(tally.loose_b),
+            matching, str(self.a.path), str(self.b.path), *self._only(),
             self.given.inputs, tuple(dict.fromkeys(self.doubts)), flip_of(verdict, self.findings, tally.slots),
-            tuple(vacuous.left_out(coverage, tally.weights_left, min_coverage)), tuple(self.steps),
+            tuple(vacuous.left_out(coverage, tally.weights_left, min_coverage)), tuple(self.steps), changes,
         )  # fmt: skip
 
 
-def _weights(reader: Reader, tree: Tree) -> Callable[[int], frozenset[object]]:
-    """Return what gives the hashes of all parameters of a module and below, as they were in the first step."""
-    own: dict[int, set[object]] = {}
-    if len(reader.steps):
-        side = Side(reader, int(reader.steps["step"][0]))
-        columns = side.columns
-        for row in range(len(side.slots)):
-            if columns["role"][row] == Role.PARAM and columns["phase"][row] == Phase.INIT:
-                digest = side.digest(row)
-                if digest is not None:
-                    own.setdefault(columns["module"][row], set()).add(digest)
-
-    def weights(module: int) -> frozenset[object]:
-        return frozenset().union(*(own.get(index, ()) for index in tree.subtree(module)))
-
-    return weights
+def _named(findings: Iterable[Divergence], side: str) -> set[str]:
+    """Return the paths of a side that findings name."""
+    return {ref.path for finding in findings for ref in (finding.a if side == "A" else finding.b)}
 
 
 def _first(slots: Iterable[SlotResult]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from probe.comparison.alignment import Alignment, Made
@@ -11,6 +11,7 @@ from probe.comparison.metrics import Metrics, Side, measure_pair, worst_share
 from probe.comparison.side import PARAMETER_ROLES
 from probe.comparison.slot_pairs import pair_slots
 from probe.matching import Matching, Reason
+from probe.matching.changes import Change
 from probe.records import Phase, Role
 
 _INPUT_ROLES = (Role.INPUT, Role.GRAD_INPUT, Role.GRAD_TOTAL)
@@ -153,9 +154,9 @@ class Rows:
 class StepPairs:
     """One step of both recordings: paired calls and paired observations."""
 
-    def __init__(self, a: Side, b: Side, matching: Matching) -> None:
+    def __init__(self, a: Side, b: Side, matching: Matching, changes: Sequence[Change] = ()) -> None:
         self.a, self.b, self.step, self.step_b = a, b, a.step, b.step
-        self.matching = matching
+        self.matching, self.changes = matching, changes
         self.rows_a, self.rows_b = Rows.of(a), Rows.of(b)
         self.pair_of_a = {pair.a: index for index, pair in enumerate(matching.pairs)}
         self.pair_of_b = {pair.b: index for index, pair in enumerate(matching.pairs)}

@@ -261,11 +261,6 @@ class ForwardWalk(BufferWalk):
             f"{side} cuts the graph here: look for detach(), no_grad() or .data",
         ))  # fmt: skip
 
-    def _learns(self, event: Event) -> tuple[bool, bool]:
-        """Return requires_grad of both sides."""
-        a, b = (self.pairs.a.columns["requires_grad"], self.pairs.b.columns["requires_grad"])
-        return bool(a[event.row_a]), bool(b[event.row_b])
-
     def _judge_forward_event(self, node: Node, event: Event) -> None:
         metrics = event.metrics
         assert metrics is not None
@@ -361,8 +356,9 @@ class ForwardWalk(BufferWalk):
             if place is None:
                 self._charge_input(node, event, tolerance.FORWARD)
                 return
-            self._add(Phase.FORWARD, Kind.SHAPE, event, place.pair, tolerance.FORWARD, (f"{what}: {event.metrics.reason}",),
-                      node=place, hint="look at sizes, padding and strides there")  # fmt: skip
+            if not (is_input and self._charge_change(node, event, tolerance.FORWARD)):
+                self._add(Phase.FORWARD, Kind.SHAPE, event, place.pair, tolerance.FORWARD,
+                          (f"{what}: {event.metrics.reason}",), node=place, hint="look at sizes, padding and strides there")  # fmt: skip
         elif not is_permuted:
             return
         for level in (self._context(node), context if is_input else self._context(node.parent)):

@@ -1,4 +1,4 @@
-"""Pairs of modules that neither the mapping nor the path says, and calls that are not as many on both sides: what to say."""
+"""Pairs of modules that neither the mapping nor the path says: what to say of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from probe.comparison.events import StepPairs
-from probe.comparison.guards import grouped
 from probe.comparison.result import Divergence
 from probe.comparison.side import PARAMETER_ROLES
 from probe.matching import Matching, Pair, Reason
@@ -121,28 +119,3 @@ class Guesses:
             return finding
         fact = f"that these two are a pair is a guess by {pair.reason.value} ({pair.confidence:.2f})"
         return replace(finding, confidence=finding.confidence * pair.confidence, evidence=(*finding.evidence, fact))
-
-
-def other_calls(pairs: StepPairs, tree_a: Tree, tree_b: Tree) -> Iterator[str]:
-    """Say which modules one side called more often than the other, and which in another order."""
-    ran_on_both = {node.pair for node in pairs.nodes.values()}  # a list of layers on one side is never called
-    for name, places, tree, calls in (
-        ("A", pairs.pair_of_a, tree_a, pairs.calls_a), ("B", pairs.pair_of_b, tree_b, pairs.calls_b),
-    ):  # fmt: skip
-        more: dict[tuple[int, int], list[int]] = {}
-        for node in pairs.nodes.values():
-            for loose in node.loose_a if name == "A" else node.loose_b:
-                if places.get(loose.module) in ran_on_both:
-                    more.setdefault((loose.micro, loose.module), []).append(loose.call)
-        for (micro, module), numbers in list(more.items())[:_MOST_NAMED]:
-            total = sum(call.module == module and call.micro == micro for call in calls)
-            which = ", ".join(map(str, numbers[:_MOST_NAMED]))
-            yield (
-                f"step {pairs.step}: {tree.path(module)} is called more often in {name}: of {total} calls, number {which} "
-                "has no counterpart"
-            )
-    paths = [tree_a.path(pairs.matching.pairs[pair].a) for pair in dict.fromkeys(pairs.reordered)]
-    if paths:
-        yield (
-            f"step {pairs.step}: B calls in another order than A, told by what they are given: {grouped(paths, _MOST_NAMED)}"
-        )

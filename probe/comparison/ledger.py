@@ -119,6 +119,8 @@ class Ledger:
         """by the id of a call: inputs of which it is not known whether they agree"""
         self._lacking: dict[int, list[tuple[str, str]]] = {}
         """by the id of a call: inputs that one side alone has, as (slot, side)"""
+        self._charged: set[object] = set()
+        """changes of order that are findings already"""
         self._rearranged: set[Node] = set()
         """calls that were given elements in another order, though a caller of theirs returns the same"""
         self._around: dict[str, None] = {}
@@ -273,6 +275,11 @@ class Ledger:
         """Return the unit roundoff of the less precise of both dtypes; 0 for integers."""
         rows = ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))
         return max(unit_roundoff(side.dtypes[row]) for side, row in rows if row >= 0)
+
+    def _learns(self, event: Event) -> tuple[bool, bool]:
+        """Return requires_grad of both sides."""
+        a, b = (self.pairs.a.columns["requires_grad"], self.pairs.b.columns["requires_grad"])
+        return bool(a[event.row_a]), bool(b[event.row_b])
 
     def _class_a(self, module: int) -> str:
         return self.pairs.a.reader.modules[module].class_name

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from probe.comparison.bundles import join_parts
 from probe.comparison.events import StepPairs
 from probe.comparison.inside import give_their_inputs
 from probe.comparison.side import Side, begins
 from probe.matching import Matching
+from probe.matching.changes import Change
 from probe.store.reader import Reader
 
 
-def paired_step(a: Reader, b: Reader, step_a: int, step_b: int, matching: Matching) -> StepPairs:
+def paired_step(
+    a: Reader, b: Reader, step_a: int, step_b: int, matching: Matching, changes: Sequence[Change] = ()
+) -> StepPairs:
     """Return a step's calls and records in pairs; rows have the same numbers however often it is read."""
     begins_a, begins_b = begins(a, step_a), begins(b, step_b)
     side_a = Side(a, step_a, matching.views_a, continues=begins_b and not begins_a)
@@ -18,4 +23,4 @@ def paired_step(a: Reader, b: Reader, step_a: int, step_b: int, matching: Matchi
     for side, name in ((side_a, "A"), (side_b, "B")):
         give_their_inputs(side, name, matching)
         join_parts(side, name, matching)
-    return StepPairs(side_a, side_b, matching)
+    return StepPairs(side_a, side_b, matching, changes)

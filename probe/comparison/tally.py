@@ -22,6 +22,10 @@ class Tally:
 
     def __init__(self, a: Reader, b: Reader, tree_a: Tree, tree_b: Tree) -> None:
         self.a, self.b, self.tree_a, self.tree_b = a, b, tree_a, tree_b
+        self.unneeded: tuple[frozenset[int], frozenset[int]] = frozenset(), frozenset()
+        """modules of A, and of B, that have no counterpart and need none"""
+        self.ran_unneeded: tuple[dict[int, None], dict[int, None]] = {}, {}
+        """those of them that were called"""
         self.slots: list[SlotResult] = []
         self.paired = 0
         """calls"""
@@ -37,6 +41,9 @@ class Tally:
         """paths, in A, of what no other module calls"""
         self.groups: list[OptimizerGroup] = []
         """of the optimizers of both sides"""
+        self.only_a: dict[str, None] = {}
+        self.only_b: dict[str, None] = {}
+        """paths of modules that were called and have no counterpart that was"""
 
     @property
     def known(self) -> list[SlotResult]:
@@ -101,16 +108,28 @@ class Tally:
         both = ran[0] & ran[1]
         shared_a = set(pairs.nodes)
         shared_b = {(node.micro, pairs.matching.pairs[node.pair].b, node.call_b) for node in pairs.nodes.values()}
-        ignored = pairs.matching.ignored_a, pairs.matching.ignored_b
-        for calls, shared, tree, loose, left_out in (
-            (pairs.calls_a, shared_a, self.tree_a, self.loose_a, ignored[0]),
-            (pairs.calls_b, shared_b, self.tree_b, self.loose_b, ignored[1]),
-        ):
+        ignored = (
+            pairs.matching.ignored_a | pairs.matching.stepped_a.keys(),
+            pairs.matching.ignored_b | pairs.matching.stepped_b.keys(),
+        )
+        met = {pairs.matching.pairs[node.pair] for node in pairs.nodes.values()}
+        for calls, shared, tree, loose, only, paired, left_out, unneeded, ran_unneeded in (
+            (pairs.calls_a, shared_a, self.tree_a, self.loose_a, self.only_a, {pair.a for pair in met}, ignored[0],
+             self.unneeded[0], self.ran_unneeded[0]),
+            (pairs.calls_b, shared_b, self.tree_b, self.loose_b, self.only_b, {pair.b for pair in met}, ignored[1],
+             self.unneeded[1], self.ran_unneeded[1]),
+        ):  # fmt: skip
             for call in calls:
                 is_shared = (call.micro, call.module, call.number) in shared or call.module in left_out
-                if not is_shared and call.micro in both and tree.wrapped(call.module) is None:
+                if is_shared or call.micro not in both or tree.wrapped(call.module) is not None:
+                    continue
+                if call.module in unneeded:
+                    ran_unneeded[call.module] = None
+                else:
                     path = tree.path(call.module)
                     loose[path] = loose.get(path, 0) + 1
+                    if call.module not in paired:
+                        only[path] = None
         self.paired += sum(self.tree_a.wrapped(module) is None for _, module, _ in shared_a)
         return said
 

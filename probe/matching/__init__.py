@@ -1,7 +1,8 @@
 """Matching: which module of A is which of B, and why.
 
-From most to least certain: the mapping says so; the same path; inside a list of layers of which one side has
-fewer, the same initial weights. Wrappers are looked through. What has no partner is listed on both sides.
+From most to least certain: the mapping says so; the same path; inside a list of layers that is longer on one side, or
+in another order, the same initial weights, or the same classes and shapes. Wrappers are looked through, and so are
+modules that only hold another one. What has no partner is listed on both sides.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from probe.matching.complaints import complaints
 from probe.matching.ignoring import Ignoring
 from probe.matching.known import Known
 from probe.matching.lists import Fingerprint
-from probe.matching.result import Bundle, Direction, Matching, Pair, Place, Reason, View, WeightBundle
+from probe.matching.result import Bundle, Direction, Doubt, Matching, Pair, Place, Reason, View, WeightBundle
 from probe.matching.settling import settled
 from probe.matching.walk import Walk
 from probe.tree import Tree
@@ -60,6 +61,8 @@ def match(
     if direction is None:
         direction, is_tie = _direction(mapping, side_a, side_b, index_a, index_b)
         if is_tie:
+            direction, is_tie = _tie_broken(mapping, side_a, side_b, weights_a, weights_b)
+        if is_tie:
             said.append(
                 "the mapping fits both sides equally well; it is read as written from A: --map-direction decides"
             )
@@ -75,24 +78,44 @@ def match(
             "\n  ".join([f"{mapping.name}: --strict makes an error of what is a warning otherwise:", *wrong])
         )
     pairs = found.pairs if forwards else [Pair(pair.b, pair.a, pair.reason) for pair in found.pairs]
-    parts = {
-        side: {part for each in found.bundles.bundles if each.side == side for part in each.parts} for side in "AB"
-    }
-    with_a = {pair.a for pair in pairs} | ignored_a | parts["A"]
-    with_b = {pair.b for pair in pairs} | ignored_b | parts["B"]
+    over = found.stepped if forwards else found.stepped[::-1]
+    with_a = {pair.a for pair in pairs} | ignored_a | over[0].keys() | found.parts("A")
+    with_b = {pair.b for pair in pairs} | ignored_b | over[1].keys() | found.parts("B")
     return Matching(
         tuple(sorted(pairs, key=lambda pair: pair.a)),
         _left(side_a.tree, with_a),
         _left(side_b.tree, with_b),
         direction,
-        tuple(said + found.walk.said + wrong),
+        tuple(said + wrong),
         tuple(found.bundles.bundles),
         tuple(found.bundles.weights),
         found.bundles.views if forwards else found.bundles.views_there,
         found.bundles.views_there if forwards else found.bundles.views,
         ignored_a,
         ignored_b,
+        *over,
+        tuple(Doubt(*((i, j) if forwards else (j, i)), laid.instead, laid.why) for i, j, laid in found.walk.doubts),
     )
+
+
+def _tie_broken(
+    mapping: LayerMapping, a: Known, b: Known, weights_a: Fingerprint, weights_b: Fingerprint
+) -> tuple[Direction, bool]:
+    """Return the direction in which fewer lines do nothing, A's where as many do, and whether that makes a difference."""
+    found: dict[Direction, Matching] = {}
+    for direction in Direction:
+        try:
+            found[direction] = match(a, b, mapping, weights_a, weights_b, direction)
+        except MappingError:
+            continue
+    if not found:
+        return Direction.A_TO_B, False
+    best = min(found, key=lambda each: len(found[each].warnings))
+    if len(found) < 2 or len({len(each.warnings) for each in found.values()}) > 1:
+        return best, False
+    pairs = [{(pair.a, pair.b) for pair in each.pairs} for each in found.values()]
+    is_same = pairs[0] == pairs[1] and not any(each.bundles or each.weight_bundles for each in found.values())
+    return best, not is_same
 
 
 class _Matched:
@@ -102,7 +125,7 @@ class _Matched:
         self, mapping: LayerMapping, source: Known, target: Known, sections: SectionIndex, others: SectionIndex,
         weights_here: Fingerprint, weights_there: Fingerprint, sides: str,
     ) -> None:  # fmt: skip
-        self.walk = Walk(source.tree, target.tree, mapping, sections, weights_here, weights_there)
+        self.walk = Walk(source, target, mapping, sections, weights_here, weights_there)
         self.bundles = Bundles(mapping, sections, source, target, sides[1])
         self._target, self._others, self._sides = target, others, sides
         self._ignoring = Ignoring(mapping, source.tree, target.tree)
@@ -119,7 +142,26 @@ class _Matched:
                 place = places[index]
                 self.bundles.add(index, place.parts, place.rule, place.members)
         self.pairs = [Pair(index, places[index].parts[0], places[index].reason) for index in chosen]
+        self.stepped = self._stepped()
         self._check_use(source)
+
+    def _stepped(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Return the modules, here and there, that only hold what is paired, and what they hold."""
+        parts = [self.parts(side) for side in self._sides]
+        paired = {pair.a for pair in self.pairs} | parts[0], {pair.b for pair in self.pairs} | parts[1]
+        here, there = (
+            {
+                outer: inner
+                for outer, inner in held.items()
+                if inner in paired[side] and outer not in paired[side] | self.ignored[side]
+            }
+            for side, held in enumerate((self.walk.stepped_here, self.walk.stepped_there))
+        )
+        return here, there
+
+    def parts(self, side: str) -> set[int]:
+        """Return the modules of a side, A or B, that together with others are one of the other side."""
+        return {part for each in self.bundles.bundles if each.side == side for part in each.parts}
 
     def complaints(self) -> list[str]:
         return complaints(self.walk, self.bundles, self._others, self._sides[0], self._ignoring.unused)
@@ -174,6 +216,6 @@ def _left(tree: Tree, paired: set[int]) -> tuple[int, ...]:
 
 
 __all__ = [
-    "Bundle", "Direction", "Fingerprint", "Known", "Matching", "Pair", "Place", "Reason", "View", "WeightBundle",
+    "Bundle", "Direction", "Doubt", "Fingerprint", "Known", "Matching", "Pair", "Place", "Reason", "View", "WeightBundle",
     "direction_of", "match",
 ]  # fmt: skip

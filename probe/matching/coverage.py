@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from probe.mapping.nearest import nearest
@@ -46,22 +46,39 @@ class Coverage:
     weights_a: tuple[Left, ...]
     """these"""
     weights_b: tuple[Left, ...]
+    unneeded: tuple[tuple[int, ...], tuple[int, ...]]
+    """modules of either side that have no counterpart and need none, beside these"""
     only_a: tuple[Left, ...]
     only_b: tuple[Left, ...]
 
 
-def coverage(matching: Matching, a: Known, b: Known) -> Coverage:
-    """Count what a matching pairs, and look for what the rest may be."""
+def coverage(
+    matching: Matching, a: Known, b: Known, unneeded: tuple[Set[int], Set[int]] = (frozenset(), frozenset())
+) -> Coverage:
+    """Count what a matching pairs, and look for what the rest may be.
+
+    Parameters
+    ----------
+    matching
+        what is paired
+    a, b
+        both sides
+    unneeded
+        modules of either side that need no counterpart; those that only hold another one, and are stepped over, are added,
+        and those of which the weights are compared are counted apart
+    """
+    weights = _by_weights(matching, a, "A", matching.only_a), _by_weights(matching, b, "B", matching.only_b)
+    stepped = matching.stepped_a, matching.stepped_b
+    none = [tuple(sorted({*unneeded[k], *stepped[k]} - weights[k])) for k in (0, 1)]
+    left = [
+        [i for i in only if i not in weights[k] and i not in none[k]]
+        for k, only in enumerate((matching.only_a, matching.only_b))
+    ]
     pairs = [pair for pair in matching.pairs if a.tree.wrapped(pair.a) is None]
     further = [sum(len(each.parts) - 1 for each in matching.bundles if each.side == side) for side in "AB"]
     reasons = Counter(pair.reason.value for pair in pairs)
     to_b = {pair.a: pair.b for pair in matching.pairs}
     to_a = {pair.b: pair.a for pair in matching.pairs}
-    weights = _by_weights(matching, a, "A", matching.only_a), _by_weights(matching, b, "B", matching.only_b)
-    only = (
-        [index for index in matching.only_a if index not in weights[0]],
-        [index for index in matching.only_b if index not in weights[1]],
-    )
     return Coverage(
         (_count(a.tree, range(len(a.tree))), _count(b.tree, range(len(b.tree)))),
         dict(reasons),
@@ -70,15 +87,15 @@ def coverage(matching: Matching, a: Known, b: Known) -> Coverage:
         (len(weights[0]), len(weights[1])),
         tuple(_left(sorted(weights[0]), (), a, b, to_b)),
         tuple(_left(sorted(weights[1]), (), b, a, to_a)),
-        tuple(_left(*only, a, b, to_b)),
-        tuple(_left(*only[::-1], b, a, to_a)),
+        (none[0], none[1]),
+        tuple(_left(*left, a, b, to_b)),
+        tuple(_left(*left[::-1], b, a, to_a)),
     )
 
 
 def _by_weights(matching: Matching, known: Known, side: str, left: Sequence[int]) -> set[int]:
     """Return modules without a counterpart that hold weights, all of which are compared with those of other modules."""
-    compared = {bundle.whole for bundle in matching.weight_bundles if bundle.side != side}
-    compared |= {place for each in matching.weight_bundles if each.side == side for row in each.parts for place in row}
+    compared = matching.compared_apart(side)
     inside: dict[int, set[bool]] = {}
     for parameter in known.parameters or ():
         module = parameter.module

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from probe.mapping import LayerMapping
 from probe.mapping.parsing import parse_mapping
 from probe.matching import Known, Matching, match
 from probe.matching.automatic.outline import LISTS
+from probe.matching.changes import changes_of
 from probe.matching.result import Direction, Pair, WeightBundle
 from probe.tree import Tree
 
@@ -18,6 +20,8 @@ UNSURE = 0.8
 """below it a line is marked with ``# ?``"""
 _TOP = "TopLayer"
 _MOST_LEFT = 12
+_WIDTH = 100
+"""columns that comments are kept to"""
 _PLAIN = re.compile(r"[A-Za-z_][\w.-]*")
 _NUMBER = re.compile(r"\d+")
 
@@ -72,6 +76,10 @@ class _Draft:
         self.forwards = is_written_from_a(matching)
         self.source, self.target = (a, b) if self.forwards else (b, a)
         self.here, self.there = self.source.tree, self.target.tree
+        stepped = matching.stepped_a, matching.stepped_b
+        self.stepped, over = stepped if self.forwards else stepped[::-1]
+        self.holders = {inner: outer for outer, inner in over.items() if outer != self.there.root}
+        """modules of the target that are all that another one holds, and those that are stepped over"""
         parts_side = "B" if self.forwards else "A"
         self.bundles = {bundle.whole: bundle for bundle in matching.bundles if bundle.side == parts_side}
         self.weights = [bundle for bundle in matching.weight_bundles if bundle.side == parts_side]
@@ -111,6 +119,10 @@ class _Draft:
         unseen = sum(not bundle.is_known for bundle in (*self.bundles.values(), *self.weights))
         if unseen:
             yield f"# Of {unseen} how several lie in one is not known; their lines are marked with # ? as well."
+        trees = (self.here, self.there) if self.forwards else (self.there, self.here)
+        for change in changes_of(self.matching, *trees):
+            yield from textwrap.wrap(change.text, _WIDTH, initial_indent="# ", subsequent_indent="#   ",
+                                     break_long_words=False, break_on_hyphens=False)  # fmt: skip
         if self.unsaid:
             yield (
                 f"# {self.unsaid} modules or weights of {target} hold what is several in {source}: they are left out here. Say "
@@ -134,9 +146,9 @@ class _Draft:
         return found
 
     def _is_held(self, i: int) -> bool:
-        """Tell whether a module is what a wrapper holds: nobody names it."""
+        """Tell whether a module is what a wrapper, or another one that is stepped over, holds: nobody names it."""
         parent = self.here.modules[i].parent
-        return self.here.wrapped(parent) == self.here.name(i)
+        return self.here.wrapped(parent) == self.here.name(i) or self.stepped.get(parent) == i
 
     def _value(self, i: int, is_spelled_out: bool) -> tuple[int, Value]:
         """Return the nearest module around one whose partner is around its partner, and what to say from there."""
@@ -146,7 +158,7 @@ class _Draft:
         while start != self.here.root and not self._holds(start, parts):
             start = self.here.modules[start].parent
         top = self.there.unwrapped(self.partner.get(start, self.there.root))
-        paths = tuple(self._below(self.there, part, top) for part in parts)
+        paths = tuple(self._below(self.there, self.holders.get(part, part), top) for part in parts)
         return start, (paths, bundle.groups, bundle.is_known) if bundle is not None else (paths, 1, True)
 
     def _holds(self, start: int, parts: Sequence[int]) -> bool:
@@ -269,12 +281,19 @@ class _Draft:
             ("A", self.here if self.forwards else self.there, self.matching.only_a),
             ("B", self.there if self.forwards else self.here, self.matching.only_b),
         ):  # fmt: skip
-            paths = Counter(_starred(tree.path(index)) for index in left)
+            known = set(left)
+            outermost = [index for index in left if tree.modules[index].parent not in known]
+            counts = Counter(_starred(tree.path(index)) for index in outermost)
+            inside = Counter(_starred(tree.path(index)) for index in outermost for _ in tree.subtree(index))
+            paths = {_starred(tree.path(index)): tree.path(index) for index in outermost}
             if paths:
                 yield f"# Without a counterpart in {name}:"
-                yield from (f"#   {path}{f' ×{n}' if n > 1 else ''}" for path, n in list(paths.items())[:_MOST_LEFT])
-                if len(paths) > _MOST_LEFT:
-                    yield f"#   and {len(paths) - _MOST_LEFT} more"
+            for starred, path in list(paths.items())[:_MOST_LEFT]:
+                count, more = counts[starred], inside[starred] - counts[starred]
+                shown = f"{starred} ×{count}" if count > 1 else path or "the whole model"
+                yield f"#   {shown}{f' and {more} modules inside' if more else ''}"
+            if len(paths) > _MOST_LEFT:
+                yield f"#   and {len(paths) - _MOST_LEFT} more"
 
     # Whether it says what it should
 

@@ -37,6 +37,10 @@ class Known:
     config: Mapping[str, Any] | None = None
 
     @cached_property
+    def _shapes(self) -> dict[int, tuple[tuple[int, ...], ...]]:
+        return {}
+
+    @cached_property
     def slots(self) -> dict[int, dict[str, ParameterInfo]]:
         """The parameters of each module, by what its class and what torch call them."""
         found: dict[int, dict[str, ParameterInfo]] = {}
@@ -50,6 +54,16 @@ class Known:
                 if module is not None:
                     found.setdefault(module, {}).setdefault(slot, parameter)
         return found
+
+    def shapes_below(self, module: int) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of all parameters of a module and below, in their canonical layouts, sorted."""
+        if module not in self._shapes:
+            own = [
+                canonical_shape(each) for index in self.tree.subtree(module)
+                for each in {id(p): p for p in self.slots.get(index, {}).values()}.values()
+            ]  # fmt: skip
+            self._shapes[module] = tuple(sorted(own))
+        return self._shapes[module]
 
     def parameter(self, module: int, path: Sequence[str]) -> tuple[Place, ParameterInfo | None] | None:
         """Return a parameter at a path below a module, None where there is none."""

@@ -103,6 +103,19 @@ class View:
     """below 1 where it is a guess"""
 
 
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Of two lists one is longer, and nothing tells by which members."""
+
+    a: int
+    """what holds the list in A"""
+    b: int
+    among: tuple[int, ...]
+    """numbers, in their names, of the members of the longer list that may be the ones too many"""
+    why: str
+    """why nothing tells"""
+
+
 @dataclass(frozen=True)
 class Matching:
     """All pairs, and what is left on either side."""
@@ -120,3 +133,14 @@ class Matching:
     ignored_a: frozenset[int] = frozenset()
     """modules that the mapping leaves out, all below them included: neither paired nor left"""
     ignored_b: frozenset[int] = frozenset()
+    stepped_a: Mapping[int, int] = field(default_factory=dict)
+    """by module that only holds another one, which stands for both: that one; the module itself is neither paired nor left"""
+    stepped_b: Mapping[int, int] = field(default_factory=dict)
+    doubts: tuple[Doubt, ...] = ()
+    """lists of which nothing tells which members one side alone has"""
+
+    def compared_apart(self, side: str) -> frozenset[Place]:
+        """Return the parameters of a side, A or B, that are compared with several, or lie in one, of the other side."""
+        wholes = {each.whole for each in self.weight_bundles if each.side != side}
+        parts = (part for each in self.weight_bundles if each.side == side for row in each.parts for part in row)
+        return frozenset(wholes.union(parts))

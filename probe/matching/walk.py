@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from probe.mapping import TOP, LayerMapping, Rule
-from probe.mapping.patterns import Names
+from probe.mapping.patterns import Names, counts
 from probe.mapping.sections import Found, SectionIndex, ways
-from probe.matching.lists import Fingerprint, aligned, distinctive, is_list
+from probe.matching.known import Known
+from probe.matching.lists import Fingerprint, Laid, Member, families, family, laid_side_by_side, number
 from probe.matching.result import Reason
 from probe.tree import WRAPPERS, Tree
 
@@ -62,10 +63,11 @@ class Miss:
 
 @dataclass
 class Walk:
-    """Translates modules of ``source`` into modules of ``target``."""
+    """Translates modules of the source into modules of the target."""
 
-    source: Tree
-    target: Tree
+    known: Known
+    """what is known of the source"""
+    known_there: Known
     mapping: LayerMapping
     sections: SectionIndex
     """of the source"""
@@ -79,21 +81,33 @@ class Walk:
     """rules that did not because it is not: the first such place"""
     lacking: dict[Rule, tuple[int, Names]] = field(default_factory=dict)
     """rules that list several modules of the source of which one is not there: where they begin, and which"""
-    said: list[str] = field(default_factory=list)
-    _moved: dict[int, dict[str, str | None]] = field(default_factory=dict)
-    """for lists of layers that were aligned by their weights: the target's name of each child, None for none"""
+    doubts: list[tuple[int, int, Laid]] = field(default_factory=list)
+    """lists, by what holds them here and there, of which nothing tells which members one side alone has"""
+    stepped_here: dict[int, int] = field(default_factory=dict)
+    """by module that only holds another one, which its partner does without: that one"""
+    stepped_there: dict[int, int] = field(default_factory=dict)
+    _moved: dict[tuple[int, int], dict[str, tuple[str | None, Reason]]] = field(default_factory=dict)
+    """for lists that were laid side by side: the target's name of each member, None for none, and why"""
+    _numbered_lists: dict[tuple[int, int, str, str], dict[str, tuple[str | None, Reason]]] = field(default_factory=dict)
+    """the same for those that rules with numbers lead to"""
     _steps: list[_Step] = field(default_factory=list)
+    _holders: dict[int, int] = field(default_factory=dict)
+    """`stepped_there`, the other way round"""
+
+    def __post_init__(self) -> None:
+        self.source, self.target = self.known.tree, self.known_there.tree
 
     def places(self) -> dict[int, Place]:
         """Return the place of every module of the source that has one."""
         found: dict[int, Place] = {}
         several: dict[tuple[int, Rule, Names], dict[int, int]] = {}
-        for index, (start, key) in enumerate(ways(self.source, self.sections)):
+        taken = list(ways(self.source, self.sections))
+        for index, (start, key) in enumerate(taken):
             step = _Step(self.target.root, Reason.SAME_PATH)
             if start >= 0:
                 step = self._by_name(index, start) if key is None else self._by_rule(index, start, key)
+            self._step_over(index, step, taken)
             self._steps.append(step)
-            self._align_list(index, step)
             place = self._place(index, step)
             if place is not None:
                 found[index] = place
@@ -123,12 +137,12 @@ class Walk:
             self.blocked.setdefault(rule, Miss(start, -1, ended=begin.ended))
             return _Step(None, Reason.MAPPED, rule, begin.ended)
         parts = []
-        for number in (0,) if rule.is_reversed else rule.order:
-            there = self._resolved(begin.there, found.targets[number])
+        for place in (0,) if rule.is_reversed else rule.order:
+            there = self._resolved(begin.there, found.targets[place])
             if there is None:
                 misses = self.missed.setdefault(rule, [])
                 if not misses or misses[-1].start != start:
-                    misses.append(Miss(start, begin.there, found.targets[number]))
+                    misses.append(Miss(start, begin.there, found.targets[place]))
                 return _Step(None, Reason.MAPPED, rule, index)
             parts.append(there)
         self.resolved[rule] = None
@@ -142,35 +156,100 @@ class Walk:
                 (parts[0],),
                 (start, found),
             )
-        return _Step(parts[0], Reason.MAPPED, rule, parts=tuple(parts))
+        if len(parts) > 1:
+            return _Step(parts[0], Reason.MAPPED, rule, parts=tuple(parts))
+        there, why = self._numbered(index, parts[0], rule)
+        if there is None:
+            return _Step(None, why, rule, index)
+        return _Step(there, why, rule, parts=(there,))
 
     def _by_name(self, index: int, parent: int) -> _Step:
         before, name = self._steps[parent], self.source.name(index)
         if before.there is None:
             is_held = before.listed is not None and self.source.wrapped(parent) == name
             return before if is_held else _Step(None, before.reason, ended=before.ended)
+        if self.stepped_here.get(parent) == index:
+            return _Step(before.there, before.reason, before.rule, parts=before.parts)
         there, moved = self._same_name(parent, before.there, name)
-        reason = Reason.SAME_VALUES if moved else before.reason
+        reason = moved or before.reason
         if there is not None and self.source.wrapped(parent) == name:
             return _Step(there, reason, before.rule, parts=before.parts, listed=before.listed)
         return _Step(there, reason, ended=index if there is None else -1)
 
-    def _same_name(self, here: int, there: int, name: str) -> tuple[int | None, bool]:
-        """Return the target's module of a name, and whether weights say so."""
-        moved = here in self._moved
-        wanted = self._moved[here].get(name, name) if moved else name
-        if wanted is None:
-            return None, moved
+    def _same_name(self, here: int, there: int, name: str) -> tuple[int | None, Reason | None]:
+        """Return the target's module of a name, and why it is not the one of that name if it is another one."""
         holds = self.source.wrapped(here)
         if holds == name:
-            return (self.target.children[there][name] if self.target.wrapped(there) == name else there), False
+            return (self.target.children[there][name] if self.target.wrapped(there) == name else there), None
         if holds is not None:  # something beside what a wrapper holds
             is_wrapper = self.target.wrapped(there) not in (None, name)
-            return (self.target.children[there].get(name) if is_wrapper else None), False
-        return self.target.child(self.target.unwrapped(there), wanted), moved
+            return (self.target.children[there].get(name) if is_wrapper else None), None
+        inner = self.target.unwrapped(there)
+        wanted, why = self._laid(here, inner).get(name, (name, None))
+        return (None if wanted is None else self.target.child(inner, wanted)), why
+
+    def _laid(self, here: int, there: int) -> dict[str, tuple[str | None, Reason]]:
+        """Return the target's name of each member of lists, where that is not its own name, or where it has none."""
+        if (here, there) not in self._moved:
+            found = self._moved[here, there] = {}
+            theirs = families(self.target.children[there])
+            for which, mine in families(self.source.children[here]).items():
+                found.update(self._laid_family(here, mine, there, theirs.get(which, [])))
+        return self._moved[here, there]
+
+    def _laid_family(
+        self, here: int, mine: list[str], there: int, theirs: list[str]
+    ) -> dict[str, tuple[str | None, Reason]]:
+        laid = laid_side_by_side(
+            self._members(self.known, self.weights_here, here, mine),
+            self._members(self.known_there, self.weights_there, there, theirs),
+        )
+        if laid is None:
+            return {}
+        if laid.instead:
+            self.doubts.append((here, there, laid))
+        names = {number(name): name for name in theirs}
+        if all(laid.numbers.get(number(name)) == number(name) for name in mine if number(name) in names):
+            return {}
+        return {name: (names.get(laid.numbers.get(number(name), -1)), laid.reason) for name in mine}
+
+    def _numbered(self, index: int, there: int, rule: Rule) -> tuple[int | None, Reason]:
+        """Return the member of a list that a rule with a number in the last name leads to.
+
+        One that counts otherwise on either side, ``{2*i}`` or ``{i+8}``, is taken at its word.
+        """
+        is_numbered = "{" in rule.source[-1] and "{" in rule.target[-1]
+        if not is_numbered or counts(rule.source[-1:]) or counts(rule.target[-1:]):
+            return there, Reason.MAPPED
+        above = self.source.modules[index].parent, self.target.modules[there].parent
+        names = self.source.name(index), self.target.name(there)
+        key = (*above, *map(family, names))
+        if key not in self._numbered_lists:
+            lists = (
+                families(tree.children[parent]).get(family(name), [])
+                for tree, parent, name in zip((self.source, self.target), above, names, strict=True)
+            )
+            mine, theirs = lists
+            self._numbered_lists[key] = self._laid_family(above[0], mine, above[1], theirs)
+        wanted, why = self._numbered_lists[key].get(names[0], (names[1], Reason.MAPPED))
+        return (None if wanted is None else self.target.children[above[1]][wanted]), why
+
+    @staticmethod
+    def _members(known: Known, weights: Fingerprint, parent: int, names: Iterable[str]) -> list[Member]:
+        places = [(name, known.tree.children[parent][name]) for name in names]
+        return [
+            Member(number(name), known.tree.class_name(at), weights(at), known.shapes_below(at)) for name, at in places
+        ]
 
     def _resolved(self, there: int, path: Sequence[str]) -> int | None:
-        """Return the target module at a path; wrappers that it names need not be there."""
+        """Return the target module at a path; wrappers that it names need not be there, and need not be named."""
+        if there in self._holders:
+            whole = self._at(self._holders[there], path)
+            if whole is not None:
+                return whole
+        return self._at(there, path)
+
+    def _at(self, there: int, path: Sequence[str]) -> int | None:
         for name in path:
             found = self.target.child(there, name)
             if found is not None:
@@ -179,8 +258,36 @@ class Walk:
                 return None
         return there
 
+    def _step_over(self, index: int, step: _Step, taken: Sequence[tuple[int, Found | None]]) -> None:
+        """Look through a module that only holds another one, where the other side has that one in its place.
+
+        Not through one of which a line of the mapping names what it holds.
+        """
+        is_several = len(step.parts) > 1 or step.listed is not None
+        if step.there is None or is_several or self.source.wrapped(index) is not None:
+            return
+        there = self.target.unwrapped(step.there)
+        held_there = _held(self.known_there, there, self.known, index)
+        held_here = _held(self.known, index, self.known_there, there)
+        if held_here is not None and taken[held_here][1] is not None:
+            held_here = None
+        if held_there is not None and self._leads_to(index, self.target.name(held_there)):
+            held_there = None
+        if held_there is not None and held_here is None:
+            self.stepped_there[there] = held_there
+            self._holders[held_there] = there
+            step.there, step.parts = held_there, (held_there,) if step.parts else ()
+        elif held_here is not None and held_there is None:
+            self.stepped_here[index] = held_here
+
+    def _leads_to(self, index: int, name: str) -> bool:
+        """Tell whether a line for a module names what its counterpart only holds."""
+        sections = (each for each in self.mapping.sections if index in self.sections.members[each.name])
+        rules = (rule for section in sections for rule in section.rules)
+        return any((name,) in ((rule.source,) if rule.is_reversed else rule.targets) for rule in rules)
+
     def _place(self, index: int, step: _Step) -> Place | None:
-        if step.there is None and step.listed is None:
+        if (step.there is None and step.listed is None) or index in self.stepped_here:
             return None
         if self.source.wrapped(index) is None:
             parts = tuple(self.target.unwrapped(part) for part in step.parts or (step.there,) if part is not None)
@@ -192,25 +299,6 @@ class Walk:
             parts = (step.there,)
         return Place(parts, step.reason, step.rule, len(parts) == 1 and parts[0] != step.there)
 
-    def _align_list(self, index: int, step: _Step) -> None:
-        """Where a list of layers is shorter on one side, pair its members by weights; say what was found."""
-        mine = self.source.children[index]
-        place = self._place(index, step) if is_list(mine) else None
-        theirs = self.target.children[place.parts[0]] if place else {}
-        if not is_list(theirs) or len(mine) == len(theirs):
-            return
-        weights_here = {name: self.weights_here(child) for name, child in mine.items()}
-        weights_there = {name: self.weights_there(child) for name, child in theirs.items()}
-        if not any(weights_here.values()) or not any(weights_there.values()):
-            return
-        names = aligned(distinctive(weights_here), distinctive(weights_there))
-        if names is not None and any(names.get(name) != name for name in mine if name in theirs):
-            self._moved[index] = {name: names.get(name) for name in mine}
-            self.said.append(
-                f"{self.source.path(index) or 'the root'} has {len(mine)} members on one side and {len(theirs)} on "
-                "the other; they are paired by their initial weights"
-            )
-
 
 def several_models(tree: Tree) -> str:
     """Return what to write where a tree is a list of several models, parts of one: ``""`` where it is not."""
@@ -218,7 +306,8 @@ def several_models(tree: Tree) -> str:
     if tree.class_name(tree.root) != "list" or count < 2:
         return ""
     layers = next(
-        (module.path for i, module in enumerate(tree.modules) if is_list(tree.children[i]) and i != tree.root), ""
+        (module.path for i, module in enumerate(tree.modules) if "#" in families(tree.children[i]) and i != tree.root),
+        "",
     )
     names = [name for name in layers.split(".")[1:] if name not in _WRAPPED_NAMES]
     key = ".".join([*names, "{i}"])
@@ -226,3 +315,13 @@ def several_models(tree: Tree) -> str:
         f"the {count} models in the list at the top are parts of the other side's one: below {TOP}, say of each where its parts "
         f"are, such as 0.{key}: layers.{{i}} and 1.{key}: layers.{{i+8}} if the first has 8 of the layers"
     )
+
+
+def _held(known: Known, index: int, other: Known, like: int) -> int | None:
+    """Return what a module only holds, where it is of the class of another one, and the module itself is not."""
+    tree, children = known.tree, known.tree.children[index]
+    if len(children) != 1 or tree.class_name(index) == other.tree.class_name(like) or index in known.slots:
+        return None
+    (inner,) = children.values()
+    is_alike = tree.class_name(inner) == other.tree.class_name(like)
+    return inner if is_alike and tree.wrapped(index) is None and tree.wrapped(inner) is None else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.text import Text
@@ -94,7 +95,8 @@ def _first(out: Text, comparison: Comparison, first: Divergence) -> None:
     out.append(f"{headline(first)}\n")
     _places(out, first)
     for line in first.evidence:
-        out.append(f"  {plain(line)}\n")
+        lines = textwrap.wrap(plain(line, LONGEST_LIST), _WIDTH, break_on_hyphens=False, break_long_words=False)
+        out.append("  {}\n".format("\n    ".join(lines)))
     numbers = _numbers(first)
     if numbers:
         out.append(f"  {numbers}\n")
@@ -221,8 +223,26 @@ def _footer(out: Text, comparison: Comparison) -> None:
     out.append(f"Inputs: {_inputs(comparison.inputs)}\n")
     for side, paths in (("A", comparison.only_a), ("B", comparison.only_b)):
         if paths:
-            named = grouped([plain(path) or "the model" for path in paths], _MOST_LISTED)
-            out.append(f"Only in {side}: {named}\n")
+            outermost = _outermost(paths)
+            named = grouped([plain(path) or "the model" for path in outermost], _MOST_LISTED)
+            inside = len(paths) - len(outermost)
+            more = f" (and {_count(inside, 'module')} inside)" if inside else ""
+            out.append(f"Only in {side}: {named}{more}\n")
+    unneeded = [
+        f"{grouped(map(plain, paths), _MOST_LISTED)} in {side}"
+        for side, paths in (("A", comparison.unneeded_a), ("B", comparison.unneeded_b)) if paths
+    ]  # fmt: skip
+    if unneeded:
+        out.append(f"Need no partner: {'; '.join(unneeded)}\n")
+
+
+def _outermost(paths: Iterable[str]) -> list[str]:
+    """Leave out paths that lie inside others."""
+    known = set(paths)
+    return [
+        path for path in paths
+        if not (path and "" in known) and not any(path[:at] in known for at, sign in enumerate(path) if sign == ".")
+    ]  # fmt: skip
 
 
 def _inputs(inputs: Inputs) -> str:

@@ -45,11 +45,17 @@ def step(model: Any, optimizer: Any, number: int) -> Tensor:
 def test_an_extra_call_in_the_middle_shifts_nothing(run: Recorder) -> None:
     a = run(Reused((1.0, 2.0, 3.0)), step=step)
     b = run(Reused((1.0, 2.0, 3.0), extra=1), step=step)
-    for pair, name in (((a, b), "B"), ((b, a), "A")):
+    for pair, name, whose in (((a, b), "B", ""), ((b, a), "A", "A's ")):
         found = probe.compare(*pair)
         assert found.verdict is Verdict.ALIGNED, found.first_divergence
-        text = f"step 0: layer is called more often in {name}: of 4 calls, number 1 has no counterpart"
+        text = (
+            f"B calls layer (Linear) one time {'more' if name == 'B' else 'less'} in step 0: {whose}call 1 of 4, "
+            "between call 0 of layer and call 2 of layer, has no counterpart"
+        )
         assert text in found.warnings
+        kind, places = ("called more often", ([], ["layer"])) if name == "B" else ("called less often", (["layer"], []))
+        assert found.as_json()["changes"] == [{"kind": kind, "a": places[0], "b": places[1], "text": text}]
+        assert (found.only_a, found.only_b) == ((), ()), "the module has a counterpart, this one call has none"
         inputs = [slot for slot in found["layer"] if slot.role.label == "input"]
         assert len(inputs) == 3 and {slot.metrics.status.value for slot in inputs} == {"equal"}
 
@@ -59,7 +65,7 @@ def test_calls_in_another_order_are_paired_by_what_they_are_given(run: Recorder)
     b = run(Reused((3.0, 1.0, 2.0)), step=step)
     found = probe.compare(a, b)
     assert found.verdict is Verdict.ALIGNED, found.first_divergence
-    assert "step 0: B calls in another order than A, told by what they are given: layer" in found.warnings
+    assert "B calls in another order than A in step 0, told by what they are given: layer" in found.warnings
 
 
 def test_as_many_calls_that_nothing_contradicts_keep_their_order(run: Recorder) -> None:
@@ -75,7 +81,8 @@ def test_the_extra_call_is_the_odd_one_even_without_hashes(run: Recorder) -> Non
     a = run(Reused((1.0, 2.0, 3.0)), step=step)
     close = Reused((1.0 + 1e-6, 2.0 + 1e-6, 3.0 + 1e-6), extra=2)
     found = probe.compare(a, run(close, step=step))
-    assert "step 0: layer is called more often in B: of 4 calls, number 2 has no counterpart" in found.warnings
+    text = "call 2 of 4, between call 1 of layer and call 3 of layer, has no counterpart"
+    assert f"B calls layer (Linear) one time more in step 0: {text}" in found.warnings
 
 
 def test_a_model_whose_calls_agree_is_told_nothing(run: Recorder) -> None:

@@ -12,6 +12,7 @@ import pytest
 import probe
 from probe.comparison.result import SCHEMA, Verdict
 from probe.errors import ConfigError, NotRecordedError, StoreError
+from probe.matching.changes import ChangeKind
 from probe.records import Phase, Role
 from probe.report.text import render
 from tests.comparison.planted import Clean, Faulty, Recorder, mostly_statistics
@@ -111,7 +112,8 @@ DOCUMENT = {
     "schema": int, "verdict": {"aligned", "diverged", "undecided"}, "first_divergence": (DIVERGENCE, None),
     "divergences": [DIVERGENCE],
     "coverage": {"paired": int, "only_a": int, "only_b": int, "not_comparable": int, "compared": int},
-    "only_a": [str], "only_b": [str], "left_out": [str], "warnings": [str], "noise": str,
+    "only_a": [str], "only_b": [str], "unneeded_a": [str], "unneeded_b": [str], "left_out": [str], "warnings": [str],
+    "noise": str, "changes": [{"kind": {kind.value for kind in ChangeKind}, "a": [str], "b": [str], "text": str}],
     "flip": ({"factor": (*NUMBER, None), "first_divergence": (*NUMBER, None), "closest": (CLOSEST, None)}, None),
     "inputs": {"equal": [str], "close": [str], "different": [str], "not_comparable": [str], "only_a": [str],
                "only_b": [str]},

@@ -113,7 +113,8 @@ def test_a_layer_that_a_lacks_is_named_by_its_place_in_b(clean: Clean, run: Reco
     first = probe.compare(run(changed(_dropped)), clean("statistics")).first_divergence
     assert first is not None and first.kind is Kind.MISSING
     assert (first.a, first.path) == ((), "layers.1")
-    assert first.evidence[0] == "layers.1 is called on B and has no counterpart on A"
+    text = "B has one layer more: layers.1 (Block) has no counterpart; A's layers.1 is B's layers.2"
+    assert first.evidence[:2] == (text, "what comes next, A's layers.1, gets another input 0")
 
 
 def _scaled_loss(model: Model, ids: Tensor, number: int) -> Tensor:

@@ -75,7 +75,21 @@ def test_layers_whose_weights_stand_in_another_order(clean: Clean, run: Recorder
 
     first = probe.compare(clean(), run(changed(swapped))).first_divergence
     assert first is not None and (first.phase, first.kind) == (Phase.INIT, Kind.INIT)
-    assert first.hint == "what layers.0.norm1 has in A, layers.1.norm1 has in B: look at the order of the layers"
+    assert first.evidence[0] == "layers.0 and layers.1 (Block) are swapped: what A has at the one, B has at the other"
+    assert first.evidence[1].startswith("the input 0 of A's layers.0, the first of them to run, differs (rel ")
+    assert [ref.path for ref in first.a] == ["layers.0", "layers.1"]
+    assert [ref.path for ref in first.b] == ["layers.1", "layers.0"]
+    assert first.hint == "look at the order in which the layers are built, or their weights loaded"
+
+
+def test_weights_of_a_part_of_a_layer_that_stand_in_another_layer(clean: Clean, run: Recorder) -> None:
+    def swapped(model: Model) -> None:
+        first, second = (vars(vars(model.layers)[number]) for number in "01")
+        first["mlp"], second["mlp"] = second["mlp"], first["mlp"]
+
+    first = probe.compare(clean(), run(changed(swapped))).first_divergence
+    assert first is not None and (first.phase, first.kind, first.path) == (Phase.INIT, Kind.INIT, "layers.0.mlp.gate")
+    assert first.hint == "what layers.0.mlp.gate has in A, layers.1.mlp.gate has in B: look at the order of the layers"
 
 
 def test_layers_that_run_in_another_order(clean: Clean, run: Recorder) -> None:
@@ -87,8 +101,11 @@ def test_layers_that_run_in_another_order(clean: Clean, run: Recorder) -> None:
 
     there = changed(lambda m: setattr(m, "__class__", type("GPT", (GPT,), {"forward": forward})))
     first = probe.compare(clean(), run(there)).first_divergence
-    assert first is not None and (first.path, first.a[0].slot) == ("", "")
-    assert first.hint == "B calls layers.1 where A calls layers.0: the order differs"
+    assert first is not None and (first.phase, first.kind) == (Phase.FORWARD, Kind.INTRODUCED)
+    assert [ref.path for ref in first.a] == ["layers.0", "layers.1"]
+    assert [ref.path for ref in first.b] == ["layers.1", "layers.0"]
+    assert first.evidence[0] == "layers.0 and layers.1 are swapped: in B each runs where the other runs in A"
+    assert first.hint == "look at the order in which the code calls them"
 
 
 def test_a_tied_weight_is_not_called_missing_without_saying_that_it_is_tied(clean: Clean, run: Recorder) -> None:

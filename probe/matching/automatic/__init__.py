@@ -63,8 +63,8 @@ def complete(matching: Matching, a: Outline, b: Outline) -> Matching:
     return replace(
         matching,
         pairs=tuple(pairs),
-        only_a=_left(a, {*found.of_a, *found.parts, *whole["A"], *matching.ignored_a}),
-        only_b=_left(b, {*found.of_b, *found.parts_b, *whole["B"], *matching.ignored_b}),
+        only_a=_left(a, {*found.of_a, *found.parts, *whole["A"], *matching.ignored_a, *matching.stepped_a}),
+        only_b=_left(b, {*found.of_b, *found.parts_b, *whole["B"], *matching.ignored_b, *matching.stepped_b}),
         bundles=(*matching.bundles, *found.bundles),
         weight_bundles=(*matching.weight_bundles, *found.weight_bundles),
         views_a={**found.views_a, **matching.views_a},
@@ -126,7 +126,8 @@ def _started(matching: Matching, kept: list[Pair], a: Outline, b: Outline) -> Fo
     return Found(
         a, b, {pair.a: pair.b for pair in kept}, {pair.b: pair.a for pair in kept},
         frozenset(pair.a for pair in kept), parts=parts["A"], parts_b=parts["B"],
-        ignored_a=matching.ignored_a, ignored_b=matching.ignored_b,
+        ignored_a=matching.ignored_a | matching.stepped_a.keys(),
+        ignored_b=matching.ignored_b | matching.stepped_b.keys(),
     )  # fmt: skip
 
 

@@ -84,6 +84,8 @@ class Outline:
     config: Mapping[str, Any] = field(default_factory=dict)
     """of the model"""
     reader: Reader | None = None
+    slots: list[tuple[str, ...]] = field(default_factory=list)
+    """what the parameters of each module are called there"""
 
     def __post_init__(self) -> None:
         size = len(self.tree)
@@ -271,7 +273,7 @@ def outline_of(reader: Reader, tree: Tree | None = None) -> Outline:
     numbers = {} if records is None else _measured(reader, records)
     turned = frozenset() if records is None else turned_classes(reader, records)
     made = Outline(tree, weights_of(tree, reader.parameters, reader.info.framework, numbers, turned),
-                   config=reader.info.model_config, reader=reader)  # fmt: skip
+                   config=reader.info.model_config, reader=reader, slots=_slots(tree, reader.parameters))  # fmt: skip
     if records is not None:
         calls = reader.of_step("calls", first)
         calls = calls[calls["recomputed"] == 0]
@@ -284,7 +286,15 @@ def outline_of(reader: Reader, tree: Tree | None = None) -> Outline:
 def outline(modules: Sequence[ModuleInfo], parameters: Sequence[ParameterInfo] = (), framework: str = "") -> Outline:
     """Return the outline of a model of which nothing was seen to run."""
     tree = Tree(modules)
-    return Outline(tree, weights_of(tree, parameters, framework, {}))
+    return Outline(tree, weights_of(tree, parameters, framework, {}), slots=_slots(tree, parameters))
+
+
+def _slots(tree: Tree, parameters: Sequence[ParameterInfo]) -> list[tuple[str, ...]]:
+    found: list[list[str]] = [[] for _ in range(len(tree))]
+    for each in parameters:
+        if not each.is_buffer:
+            found[each.module].append(each.slot)
+    return [tuple(each) for each in found]
 
 
 def weights_of(

@@ -59,8 +59,8 @@ def add_up(parts: Sequence[Weight], whole: Weight) -> bool | None:
     lowest, highest = min(n.min for n in known), max(n.max for n in known)
     return (
         math.isclose(norm, total.norm, rel_tol=_SAME_NORM)
-        and _bits(lowest) == _bits(total.min)
-        and _bits(highest) == _bits(total.max)
+        and rounded(lowest) == rounded(total.min)
+        and rounded(highest) == rounded(total.max)
     )
 
 
@@ -93,8 +93,8 @@ def alike(x: Weight, y: Weight) -> bool:
         return False
     return (
         math.isclose(one.norm, other.norm, rel_tol=_SAME_NORM)
-        and _bits(one.min) == _bits(other.min)
-        and _bits(one.max) == _bits(other.max)
+        and rounded(one.min) == rounded(other.min)
+        and rounded(one.max) == rounded(other.max)
     )
 
 
@@ -117,10 +117,10 @@ def _exact(weight: Weight) -> Hashable:
 
 def _rounded(weight: Weight) -> Hashable:
     assert weight.numbers is not None
-    return weight.size, _bits(weight.numbers.min), _bits(weight.numbers.max)
+    return weight.size, rounded(weight.numbers.min), rounded(weight.numbers.max)
 
 
-def _bits(value: float) -> int:
+def rounded(value: float) -> int:
     """Return a number as bfloat16 has it: casting keeps the order, so the smallest number stays the smallest."""
     with np.errstate(over="ignore"):
         raw = int(np.float32(value).view(np.uint32))

@@ -57,7 +57,8 @@ class _Document:
         self.a, self.b = a, b
         self.tree_a, self.tree_b = Tree(a.modules), Tree(b.modules)
         self.words = Words()
-        self.rows = rows.merged(self.matching, self.tree_a, self.tree_b, set(comparison.only_a), set(comparison.only_b))
+        called = {*comparison.only_a, *comparison.unneeded_a}, {*comparison.only_b, *comparison.unneeded_b}
+        self.rows = rows.merged(self.matching, self.tree_a, self.tree_b, *called)
         self.pair_of_a = {pair.a: index for index, pair in enumerate(self.matching.pairs)}
         self.steps = {step: paired_step(a, b, step, step_b, self.matching) for step, step_b in comparison.steps}
 

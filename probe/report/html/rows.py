@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from probe.matching import Matching
@@ -26,7 +26,7 @@ class State(enum.StrEnum):
     IGNORED = "ignored"
     """the mapping leaves it out"""
     PASSED_OVER = "passed over"
-    """wrappers, which only pass on"""
+    """wrappers, and others that only hold one module, which only pass on"""
 
 
 @dataclass(eq=False, slots=True)
@@ -68,11 +68,11 @@ def merged(matching: Matching, tree_a: Tree, tree_b: Tree, called_a: set[str], c
                 mine[part] = Row(*place, pair, State.PART)
     for index in range(len(tree_a)):
         if index not in of_a:
-            state = _state(tree_a, index, matching.only_a, matching.ignored_a, called_a)
+            state = _state(tree_a, index, matching.stepped_a, matching.ignored_a, called_a)
             of_a[index] = Row(index, ABSENT, ABSENT, state)
     for index in range(len(tree_b)):
         if index not in of_b:
-            state = _state(tree_b, index, matching.only_b, matching.ignored_b, called_b)
+            state = _state(tree_b, index, matching.stepped_b, matching.ignored_b, called_b)
             of_b[index] = Row(ABSENT, index, ABSENT, state)
     tops: list[Row] = []
     for index, module in enumerate(tree_a.modules):
@@ -81,10 +81,10 @@ def merged(matching: Matching, tree_a: Tree, tree_b: Tree, called_a: set[str], c
     return list(_flat(tops))
 
 
-def _state(tree: Tree, index: int, left: tuple[int, ...], ignored: frozenset[int], called: set[str]) -> State:
+def _state(tree: Tree, index: int, stepped: Mapping[int, int], ignored: frozenset[int], called: set[str]) -> State:
     if index in ignored:
         return State.IGNORED
-    if tree.wrapped(index) is not None:
+    if tree.wrapped(index) is not None or index in stepped:
         return State.PASSED_OVER
     return State.UNMATCHED if tree.path(index) in called else State.UNCALLED
 

@@ -1,0 +1,47 @@
+"""What the initial weights of a recording are known by: numbers that no layout and no framework changes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from probe.matching.automatic.values import rounded
+from probe.matching.lists import Fingerprint
+from probe.records import Phase, Role
+from probe.store.reader import Reader
+from probe.tree import Tree
+
+
+def fingerprints(a: Reader, tree_a: Tree, b: Reader, tree_b: Tree) -> tuple[Fingerprint, Fingerprint]:
+    """Return what identifies the weights below each module of either side, as they were in the first step.
+
+    Size, smallest and largest element of each; where the two sides hold them in other dtypes, the latter as bfloat16
+    has them. What is all one number tells nothing.
+    """
+    rows = [_initial(side) for side in (a, b)]
+    is_cast = set(rows[0]["dtype"].tolist()) != set(rows[1]["dtype"].tolist())
+    return _fingerprint(a, tree_a, rows[0], is_cast), _fingerprint(b, tree_b, rows[1], is_cast)
+
+
+def _initial(side: Reader) -> np.ndarray:
+    step = int(side.steps["step"][0]) if len(side.steps) else -1
+    rows = side.of_step("records", step)
+    return rows[(rows["role"] == Role.PARAM) & (rows["phase"] == Phase.INIT)]
+
+
+def _fingerprint(side: Reader, tree: Tree, rows: np.ndarray, is_cast: bool) -> Fingerprint:
+    own: dict[int, set[object]] = {}
+    columns = (rows[name].tolist() for name in ("module", "shape", "min", "max"))
+    for module, shape, low, high in zip(*columns, strict=True):
+        if low < high and math.isfinite(low) and math.isfinite(high):
+            ends = (rounded(low), rounded(high)) if is_cast else (low, high)
+            own.setdefault(module, set()).add((math.prod(side.shapes[shape]), *ends))
+    known: dict[int, frozenset[object]] = {}
+
+    def weights(module: int) -> frozenset[object]:
+        if module not in known:
+            known[module] = frozenset().union(*(own.get(index, ()) for index in tree.subtree(module)))
+        return known[module]
+
+    return weights
