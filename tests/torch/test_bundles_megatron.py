@@ -98,6 +98,10 @@ def one_gradient(model: Any) -> None:
     model.model.layers[LAYER].self_attn.v_proj.weight.register_hook(lambda grad: 1.5 * grad)
 
 
+def other_eps(model: Any) -> None:
+    model.model.layers[LAYER].post_attention_layernorm.variance_epsilon = 1e-5
+
+
 def one_gate(model: Any) -> None:
     mlp = model.model.layers[LAYER].mlp
     mlp.gate_proj.weight.data, mlp.up_proj.weight.data = mlp.up_proj.weight.data, mlp.gate_proj.weight.data
@@ -121,6 +125,15 @@ def test_a_fault_in_one_part(tmp_path: Path, fault: Callable[[Any], None], phase
     assert [(ref.path, ref.slot) for ref in first.b] == [(MEGATRON, "weight")]
     if task == "tensor":
         assert any(text.startswith(f"of its parts {part} (rel ") for text in first.evidence), first.evidence
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_a_fault_in_a_norm_is_one_finding(tmp_path: Path, task: str) -> None:
+    """Joined weights have no sketch of what the optimizer used: that makes it no other optimizer."""
+    found = compared(tmp_path, other_eps, task)
+    assert [(each.phase.label, each.path) for each in found.divergences] == [
+        ("forward", f"model.layers.{LAYER}.post_attention_layernorm")
+    ]
 
 
 def test_gate_and_up_in_the_other_order(tmp_path: Path) -> None:

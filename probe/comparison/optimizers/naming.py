@@ -158,6 +158,8 @@ class _Pair:
     def differences(self) -> Iterator[Named]:
         """Yield what sketches and statistics tell."""
         a, b = self.rule_a, self.rule_b
+        if not (self.a.tells and self.b.tells):
+            return
         if a.is_adaptive != b.is_adaptive:
             which, other = ("A", "B") if a.is_adaptive else ("B", "A")
             yield Named("class", f"{which} divides by a second moment, as Adam does, {other} does not")

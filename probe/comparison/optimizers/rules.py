@@ -55,7 +55,7 @@ class Rule:
 def rule_of(trace: Trace) -> Rule:
     """Return the rule of one side for one parameter."""
     names = tuple(sorted(trace.states))
-    if trace.gradient is None or trace.gradient.sketch is None or not trace.gradient.number("norm"):
+    if not trace.tells:
         return Rule(states=names)
     first, kept, second = _moments(trace)
     if second is None:

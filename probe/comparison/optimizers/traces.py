@@ -86,6 +86,11 @@ class Trace:
         return self._find(self._rows, self.side, Role.PARAM_GRAD, Phase.UPDATE, self.slot)
 
     @functools.cached_property
+    def tells(self) -> bool:
+        """Tell whether there is a gradient to solve with: not of several parameters beside one another, which have no sketch."""
+        return self.gradient is not None and self.gradient.sketch is not None and self.gradient.number("norm") > 0
+
+    @functools.cached_property
     def after(self) -> Found | None:
         """The parameter as the update left it."""
         return self._find(self._rows, self.side, Role.PARAM, Phase.UPDATE, self.slot)
