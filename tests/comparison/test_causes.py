@@ -233,7 +233,8 @@ def test_a_node_that_one_side_alone_has(clean: Clean, run: Recorder) -> None:
     first = first_of(probe.compare(clean(), run(changed(_dropped))))
     assert first.kind is Kind.MISSING
     assert first.evidence[:2] == (
-        "layers.1 is called on A and has no counterpart on B", "what comes next, layers.2, gets another 0",
+        "B has one layer less: A's layers.1 (Block) has no counterpart; A's layers.2 is B's layers.1",
+        "what comes next, A's layers.2, gets another input 0",
     )  # fmt: skip
 
 

@@ -250,7 +250,7 @@ def assert_said(found: Comparison, verdict: Verdict, a: tuple[str, ...], b: tupl
 def test_the_text(recordings: Callable[..., Path], case: str) -> None:
     how = {"equal": False, "task": "statistics", "renamed": False}
     found = probe.compare(recordings(None, **how), recordings(CASES[case][0], **how))
-    text = re.sub(r"(≈?-?\d+(\.\d+)?e[+-]\d+|≈?\d+\.\d+)", "<number>", render(found).plain)
+    text = re.sub(r"(≈?-?\d+(\.\d+)?e[+-]\d+|≈?\d+\.\d+|\d+,\d{3})", "<number>", render(found).plain)
     text = re.sub(r"\d+ later tensors", "<n> later tensors", re.sub(r"\S+\.h5", "<file>", text)) + "\n"
     file = GOLDEN / f"changed-layers-{case}.txt"
     if os.environ.get("OVERWRITE_GOLDEN"):

@@ -62,14 +62,14 @@ def loss_factor(evidence: Evidence) -> Found | None:
             (count, "B adds up where A takes the mean"),
             (1 / count, "A adds up where B takes the mean"),
         ):
-            if count > 1 and math.isclose(metrics.norm_ratio, factor, rel_tol=1e-4):
+            if math.isclose(metrics.norm_ratio, factor, rel_tol=1e-4):
                 number = f"{count:g}" if factor > 1 else f"1/{count:g}"
                 return strong(f"B is {number} times A, and {count:g} is {meaning}: {how}", factor=factor)
     return None
 
 
 def counts(evidence: Evidence) -> list[tuple[str, float]]:
-    """Return numbers that losses and gradients are divided by."""
+    """Return numbers that losses and gradients are divided by, those that are more than one."""
     found = [
         ("the number of micro-batches", len(evidence.pairs.micros_a)),
         ("the number of micro-batches", len(evidence.pairs.micros_b)),
@@ -84,7 +84,7 @@ def counts(evidence: Evidence) -> list[tuple[str, float]]:
                   ("the number of tokens that have a next one", samples * (positions - 1)),
                   ("the number of positions", positions),
                   ("the number of next tokens", positions - 1)]  # fmt: skip
-    return [(meaning, float(count)) for meaning, count in found]
+    return [(meaning, float(count)) for meaning, count in found if count > 1]
 
 
 def _told(evidence: Evidence) -> tuple[CrossEntropy, CrossEntropy] | None:

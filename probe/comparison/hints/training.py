@@ -29,7 +29,7 @@ def gradient_factor(evidence: Evidence) -> Found | None:
     if found is None:
         return None
     for meaning, count in counts(evidence):
-        for factor in (count, 1 / count) if count > 1 else ():
+        for factor in (count, 1 / count):
             if math.isclose(found[0], factor, rel_tol=_CLOSE):
                 number = f"{count:g}" if factor > 1 else f"1/{count:g}"
                 text = f"B's gradient is {number} times A's, and {count:g} is {meaning}"
