@@ -26,7 +26,7 @@ LAYERS = [
     ["session", "recording", "report"],
     ["curve_comparison", "map_commands", "perturbing"],
     ["cli", ""],
-    ["testing"],
+    ["testing", "__main__"],
 ]
 """units by layer; a unit imports itself and those of layers above it, the longest name that fits counts"""
 UPWARDS = {("comparison.divergence", "report.table"), ("curve_comparison.result", "curve_comparison.plot")}

@@ -10,6 +10,8 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -265,3 +267,8 @@ def test_help_has_an_example(command: str) -> None:
 
 def test_version() -> None:
     assert run("--version").stdout.rstrip().endswith(__version__)
+
+
+def test_the_package_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "probe", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"probe, version {__version__}\n"

@@ -185,7 +185,7 @@ def test_pairs_that_are_picked_change_the_next_comparison(tmp_path: Path, opened
             probe.step(loss=1.0)
         paths.append(path)
     before = probe.compare(*paths, min_confidence=1)
-    assert (before.only_a, before.only_b) == (("odd",), ("y-es",))
+    assert (before.unneeded_a, before.unneeded_b) == (("odd",), ("y-es",))
 
     report = opened(written(before, tmp_path))
     page = report.page
@@ -199,7 +199,7 @@ def test_pairs_that_are_picked_change_the_next_comparison(tmp_path: Path, opened
     download.value.save_as(tmp_path / "map.yaml")
     assert download.value.suggested_filename == "layer_mapping.yaml"
     after = probe.compare(*paths, mapping=tmp_path / "map.yaml")
-    assert (after.only_a, after.only_b) == ((), ())
+    assert (after.unneeded_a, after.unneeded_b) == ((), ())
     assert after["odd"][0].reason == "mapped"
 
 
@@ -245,7 +245,7 @@ def test_light_dark_narrow_and_printed(report: Path, opened: Show) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
     assert page.evaluate(background) == "rgb(20, 23, 27)"
     page.get_by_role("button", name="Light").click()
-    assert page.evaluate(background) == "rgb(255, 255, 255)"
+    page.wait_for_function(f"{background} == 'rgb(255, 255, 255)'")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.emulate_media(media="print")
     assert not page.locator(".toolbar").is_visible() and page.locator(".verdict").is_visible()

@@ -80,7 +80,7 @@ def _text(finding: Divergence, best: Given) -> str:
     is_general = not own or own.startswith(_GENERAL) or _ANY_SCALE in own
     says_less = best.hint.name == "gradient scale" and own.startswith(_OF_LOSS)
     if finding.kind is Kind.INPUTS and best.found.grade is Grade.VERIFIED:
-        return f"{own}; {best.text}"
+        return f"{own}; {best.found.text} (verified)" if best.hint.name == "permuted" else f"{own}; {best.text}"
     return own if not is_general or says_less or finding.kind is Kind.DTYPE else best.text
 
 
