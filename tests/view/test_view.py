@@ -241,11 +241,13 @@ def _named_residual() -> nn.Module:
 
 
 def test_light_dark_narrow_and_printed(report: Path, opened: Show) -> None:
+    from playwright.sync_api import expect
+
     page = opened(report, color_scheme="dark", viewport={"width": 700, "height": 900}).page
     background = "getComputedStyle(document.body).backgroundColor"
     assert page.evaluate(background) == "rgb(20, 23, 27)"
     page.get_by_role("button", name="Light").click()
-    page.wait_for_function(f"{background} == 'rgb(255, 255, 255)'")
+    expect(page.locator("body")).to_have_css("background-color", "rgb(255, 255, 255)")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.emulate_media(media="print")
     assert not page.locator(".toolbar").is_visible() and page.locator(".verdict").is_visible()
