@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ from probe.errors import MappingError
 from probe.layouts import FRAMEWORKS
 from probe.mapping import LayerMapping, library, load_mapping
 from probe.matching import Direction, Known, Matching, match
+from probe.matching.apart import with_places
 from probe.matching.automatic import complete, match_parameters, outline_of, without_guesses
 from probe.matching.changes import Change, changes_of
 from probe.matching.coverage import KINDS, Coverage, Left, coverage
@@ -101,6 +103,8 @@ def check_command(mapping: str, a: str, b: str, map_direction: str | None, stric
         sides = known_a, known_b = _known(first), _known(second)
         weights = fingerprints(first, known_a.tree, second, known_b.tree)
         found = match(*sides, parsed, *weights, direction, strict)
+        placed = with_places(found, known_a.tree, known_b.tree)
+        found = replace(found, weight_bundles=placed.weight_bundles, warnings=placed.warnings)
         changes = changes_of(found, known_a.tree, known_b.tree)
         outlines = outline_of(first, known_a.tree), outline_of(second, known_b.tree)
         covered = coverage(found, *sides, needing_no_partner(found, *outlines, changes))

@@ -154,6 +154,20 @@ def test_a_pipeline_with_the_embedding_before_and_the_norm_behind() -> None:
     assert [b.path(i) for i in found.only_b] == ["layers"] and found.warnings == ()
 
 
+def test_a_pipeline_of_which_the_norm_has_no_line() -> None:
+    a = tree({"": "Pipe", "0": "Embedding", "1": "Layer", "2": "Layer", "3": "Norm", "4": "Head"})
+    b = tree({"": "Llama", "embed": "E", "layers": "List", "layers.0": "L", "layers.1": "L"})
+    found = matched(a, b, {"Pipe": {"0": "embed", "{i+1}": "layers.{i}"}})
+    assert found.warnings == () and [a.path(i) for i in found.only_a] == ["3", "4"], "nobody took them for layers"
+
+
+def test_a_pipeline_with_more_layers_names_the_first_of_them() -> None:
+    a = tree({"": "Pipe", "0": "Embedding", **{str(n): "Layer" for n in range(1, 4)}})
+    b = tree({"": "Llama", "embed": "E", "layers": "List", "layers.0": "L", "layers.1": "L"})
+    (warning,) = matched(a, b, {"Pipe": {"0": "embed", "{i+1}": "layers.{i}"}}).warnings
+    assert "leads to nothing on the other side for 3; did you mean layers.1?" in warning
+
+
 def test_chunks_of_a_pipeline_each_with_layers_from_0() -> None:
     chunk = {"": "Float16Module", ".module": "GPT", ".module.layers": "List"}
     a = tree({"": "list", **{f"{c}{path}": kind for c in (0, 1) for path, kind in (

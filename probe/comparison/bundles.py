@@ -6,7 +6,7 @@ What is then compared are pairs of one and one, of which one side's rows may be 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from probe.comparison.combined import LACKING, Piece, add_fused, add_sum, canonical_shape, is_finite
 from probe.comparison.side import PARAMETER_ROLES, Side
@@ -34,11 +34,20 @@ def join_parts(side: Side, name: str, matching: Matching) -> None:
         see `probe.comparison.one_to_many.completed`
     """
     weights = [bundle for bundle in matching.weight_bundles if bundle.side == name]
+    _take_for_parameters(side, {each.whole for each in matching.weight_bundles if each.side != name and each.is_mixed})
     modules = [bundle for bundle in matching.bundles if bundle.side == name]
     if modules:
         _Calls(side, modules).join()
     if weights:
         _Weights(side, name, weights, matching).join()
+
+
+def _take_for_parameters(side: Side, buffers: Set[Place]) -> None:
+    """Let buffers be parameters where the other side has parameters."""
+    columns = side.columns
+    for row, (module, role) in enumerate(zip(columns["module"], columns["role"], strict=True) if buffers else ()):
+        if role == Role.BUFFER and (module, side.canonical(module, side.slots[row])) in buffers:
+            columns["role"][row] = Role.PARAM
 
 
 class _Calls:
@@ -196,7 +205,8 @@ class _Weights:
                 if known[0][0].row == LACKING:
                     continue
             if not problem_of([[piece.shape for piece in row] for row in pieces], fusion):
-                add_fused(self.side, pieces, fusion, (home[0], slot))
+                changed = {"role": Role.PARAM} if bundle.is_mixed and role == Role.BUFFER else {}
+                add_fused(self.side, pieces, fusion, (home[0], slot), **changed)
 
     def _piece(self, place: Place, key: Key, k: int) -> Piece | None:
         """Return what a part has; zeros where that is what it stands for, None where it is not known."""

@@ -429,7 +429,7 @@ class _Run:
             verdict, tuple(self.findings), coverage, tuple(dict.fromkeys(self.warnings)), self.noise.name, tuple(tally.slots),
             matching, str(self.a.path), str(self.b.path), *self._only(),
             self.given.inputs, tuple(dict.fromkeys(self.doubts)), flip_of(verdict, self.findings, tally.slots),
-            tuple(vacuous.left_out(coverage, tally.weights_left, min_coverage)), tuple(self.steps), changes,
+            tuple(vacuous.left_out(coverage, tally.weights_left, tally.weights_ignored, min_coverage)), tuple(self.steps), changes,
         )  # fmt: skip
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from probe.comparison.side import Names
 from probe.errors import MappingError
 from probe.fused import Fusion, problem_of
 from probe.layouts import unpacked
-from probe.matching import Bundle, Matching, Pair, Place, Reason, WeightBundle
+from probe.matching import Bundle, Matching, Place, WeightBundle
+from probe.matching.apart import with_places
 from probe.store.reader import Reader
 from probe.tree import Tree
 
@@ -31,55 +32,38 @@ def completed(matching: Matching, a: Reader, b: Reader) -> Matching:
 
 class _Completion:
     def __init__(self, matching: Matching, a: Reader, b: Reader) -> None:
-        self.matching = matching
         self.readers = {"A": a, "B": b}
         self.trees = {"A": Tree(a.modules), "B": Tree(b.modules)}
+        self.matching = with_places(matching, self.trees["A"], self.trees["B"])
         self.names = {"A": Names(a, matching.views_a), "B": Names(b, matching.views_b)}
         self.slots = {side: _by_canonical(self.names[side], reader) for side, reader in self.readers.items()}
-        self.pairs = list(matching.pairs)
-        self.warnings: list[str] = []
+        self.buffers = {
+            side: {(each.module, each.slot) for each in reader.parameters if each.is_buffer}
+            for side, reader in self.readers.items()
+        }
 
     def result(self) -> Matching:
         """Return the matching with all that was found."""
         found = [self._settled(bundle) for bundle in self.matching.weight_bundles]
-        taken = {(each.side, each.whole) for each in found if each is not None}
+        taken = {(each.side, each.whole) for each in found}
         for bundle in self.matching.bundles:
             found += [each for each in self._of_modules(bundle) if (each.side, each.whole) not in taken]
-        taken = {(each.side, each.whole) for each in found if each is not None}
+        taken = {(each.side, each.whole) for each in found}
         found += [each for each in self._packed() if (each.side, each.whole) not in taken]
-        return replace(
-            self.matching, pairs=tuple(self.pairs), weight_bundles=tuple(each for each in found if each is not None),
-            warnings=(*self.matching.warnings, *self.warnings),
-        )  # fmt: skip
+        return replace(self.matching, weight_bundles=tuple(found))
 
     # What a mapping says
 
-    def _settled(self, bundle: WeightBundle) -> WeightBundle | None:
-        """Return a bundle with the places that records have, and a pair of modules to compare it at."""
+    def _settled(self, bundle: WeightBundle) -> WeightBundle:
+        """Return a bundle with the places that records have."""
         other = "A" if bundle.side == "B" else "B"
         slot = self.names[other].of(*bundle.whole)
         parts = tuple(tuple(self._recorded(bundle.side, place) for place in row) for row in bundle.parts)
         self._check(bundle.side, (bundle.whole[0], slot), parts, bundle.fusion)
-        if not self._has_pair(bundle, other):
-            names = ", ".join(self._name(bundle.side, place) for place in parts[0])
-            self.warnings.append(
-                f"{self._name(other, bundle.whole)} of {other} is not compared with {names} of {bundle.side}: "
-                "its module has no counterpart"
-            )
-            return None
-        return replace(bundle, whole=(bundle.whole[0], slot), parts=parts)
-
-    def _has_pair(self, bundle: WeightBundle, other: str) -> bool:
-        """Tell whether the whole's module has a partner; where both have none, the module around all parts is that for parameters."""
-        whole = bundle.whole[0]
-        if any(whole == (pair.a if other == "A" else pair.b) for pair in self.pairs):
-            return True
-        around = _around([place[0] for row in bundle.parts for place in row], self.trees[bundle.side])
-        if any(around == (pair.a if bundle.side == "A" else pair.b) for pair in self.pairs):
-            return False
-        a, b = (whole, around) if other == "A" else (around, whole)
-        self.pairs.append(Pair(a, b, Reason.MAPPED, has_calls=False))
-        return True
+        kinds = {bundle.whole in self.buffers[other]} | {
+            place in self.buffers[bundle.side] for row in parts for place in row
+        }
+        return replace(bundle, whole=(bundle.whole[0], slot), parts=parts, is_mixed=len(kinds) > 1)
 
     def _recorded(self, side: str, place: Place) -> Place:
         """Return where records have a parameter: under its own slot, and the first of the names of a tied one."""
@@ -152,15 +136,3 @@ def _by_canonical(names: Names, reader: Reader) -> dict[int, dict[str, str]]:
         if not parameter.is_buffer:
             found.setdefault(parameter.module, {})[names.of(parameter.module, parameter.slot)] = parameter.slot
     return found
-
-
-def _around(modules: Iterable[int], tree: Tree) -> int:
-    """Return the innermost module that holds all of some."""
-    paths = []
-    for module in modules:
-        path = [module]
-        while tree.modules[path[-1]].parent >= 0:
-            path.append(tree.modules[path[-1]].parent)
-        paths.append(path[::-1])
-    common = [each[0] for each in zip(*paths, strict=False) if len(set(each)) == 1]
-    return common[-1]

@@ -33,7 +33,9 @@ class Tally:
         """the first tensor, or loss, that is NaN on both sides"""
         self.weights_a: set[tuple[str, str]] = set()
         self.weights_b: set[tuple[str, str]] = set()
-        """(path, slot) of the weights that were recorded"""
+        """(path, slot) of the weights that were recorded, but for those in modules that the mapping ignores"""
+        self._ignored: tuple[set[tuple[str, str]], set[tuple[str, str]]] = set(), set()
+        """of these, by side"""
         self.loose_a: dict[str, int] = {}
         self.loose_b: dict[str, int] = {}
         """by path: calls without a counterpart"""
@@ -83,6 +85,19 @@ class Tally:
         }
         in_pairs = (left["A"] and not self.loose_a) or (left["B"] and not self.loose_b)
         return left if weights and (all(left.values()) or in_pairs) else {}
+
+    @property
+    def weights_ignored(self) -> int:
+        """How many weights, of both sides, were not compared since they lie in modules that the mapping ignores."""
+        weights = [slot for slot in self.known if slot.role is Role.PARAM]
+        compared = (
+            {place for slot in weights for place in slot.places_a},
+            {place for slot in weights for place in slot.places_b},
+        )
+        return sum(
+            len(uncompared_weights(side, ignored, places))
+            for side, ignored, places in zip((self.a, self.b), self._ignored, compared, strict=True)
+        )
 
     def uncompared_weights(self) -> Iterator[str]:
         """Say which these are."""
@@ -135,13 +150,14 @@ class Tally:
 
     def _note_weights(self, pairs: StepPairs) -> None:
         """Keep which weights were recorded on either side."""
-        for rows, tree, recorded, left_out in (
-            (pairs.rows_a, self.tree_a, self.weights_a, pairs.matching.ignored_a),
-            (pairs.rows_b, self.tree_b, self.weights_b, pairs.matching.ignored_b),
+        for rows, tree, recorded, ignored, left_out in (
+            (pairs.rows_a, self.tree_a, self.weights_a, self._ignored[0], pairs.matching.ignored_a),
+            (pairs.rows_b, self.tree_b, self.weights_b, self._ignored[1], pairs.matching.ignored_b),
         ):
             for (key, role), slots in rows.by_key.items():
-                if role is Role.PARAM and key[1] not in left_out:
-                    recorded.update((tree.path(key[1]), slot.partition(":")[2]) for slot in slots)
+                if role is Role.PARAM:
+                    into = ignored if key[1] in left_out else recorded
+                    into.update((tree.path(key[1]), slot.partition(":")[2]) for slot in slots)
 
     def _slot(self, pairs: StepPairs, judged: Judged) -> SlotResult:
         event = judged.event

@@ -165,6 +165,9 @@ class UpdateJudge:
         if not on_both or self.pairs.is_unwatched(event) or not (self.pairs.micros_a and self.pairs.micros_b):
             return None
         side = "A" if event.row_a >= 0 else "B"
+        columns, row = (self.pairs.a.columns, event.row_a) if side == "A" else (self.pairs.b.columns, event.row_b)
+        if not columns["requires_grad"][row] and not columns["norm"][row]:
+            return None  # it is frozen, and was handed over all the same
         other = "B" if side == "A" else "A"
         return _Fault(event, math.nan, f"only {side}'s optimizer updates this parameter",
                       f"{other}'s optimizer was not given this parameter")  # fmt: skip

@@ -52,7 +52,7 @@ def notes(slots: Sequence[SlotResult]) -> Iterator[str]:
             )
 
 
-def left_out(coverage: Coverage, weights: dict[str, list[str]], min_coverage: float) -> Iterator[str]:
+def left_out(coverage: Coverage, weights: dict[str, list[str]], ignored: int, min_coverage: float) -> Iterator[str]:
     """Yield what was recorded and not compared, in a few words.
 
     Parameters
@@ -61,16 +61,24 @@ def left_out(coverage: Coverage, weights: dict[str, list[str]], min_coverage: fl
         how many calls were compared
     weights
         by side, the names of those that were not compared
+    ignored
+        how many weights were not compared since a mapping ignores their modules
     min_coverage
         share of a side's calls below which it is said
     """
     for side, names in weights.items():
         if names:
-            yield f"{len(names)} {'weight' if len(names) == 1 else 'weights'} of {side}"
+            yield f"{_weights(len(names))} of {side}"
+    if ignored:
+        yield f"{_weights(ignored)} that the mapping ignores"
     for side, alone in (("A", coverage.only_a), ("B", coverage.only_b)):
         total = coverage.paired + alone
         if coverage.paired < min_coverage * total:
             yield f"{alone} of {total} module calls of {side}"
+
+
+def _weights(count: int) -> str:
+    return f"{count} {'weight' if count == 1 else 'weights'}"
 
 
 def _are_zero(slots: Iterable[SlotResult]) -> bool:

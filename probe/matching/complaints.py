@@ -31,7 +31,9 @@ def complaints(walk: Walk, bundles: Bundles, other: SectionIndex, source: str, u
     """
     found = _Complaints(walk, bundles, other, source)
     keys = [text for section in walk.mapping.sections for text in found.of_section(section)]
-    missing = [found.of_missing(rule) for rule in walk.mapping.rules if rule in walk.missed and not rule.is_optional]
+    missing = [
+        found.of_missing(rule) for rule in walk.mapping.rules if walk.wrongly_missed(rule) and not rule.is_optional
+    ]
     parameters = [found.of_parameter(rule, *place) for rule, place in bundles.missing.items() if not rule.is_optional]
     ignored = [f"the mapping's {text} fits nothing on either side" for text in unused]
     return [*keys, *ignored, *missing, *parameters]
@@ -113,8 +115,9 @@ class _Complaints:
 
     def of_missing(self, rule: Rule) -> str:
         """Say which target is not there, and what is near."""
-        misses = self.walk.missed[rule]
-        some = f" for {self.walk.source.path(misses[0].start)}" if rule in self.walk.resolved else ""
+        misses = self.walk.wrongly_missed(rule)
+        place = self.walk.source.path(misses[0].start) or self.walk.source.path(misses[0].module)
+        some = f" for {place}" if rule in self.walk.resolved else ""
         more = f" and {len(misses) - 1} more" if some and len(misses) > 1 else ""
         which = f" ({written(misses[0].target)})" if len(rule.targets) > 1 and not rule.is_reversed else ""
         near = nearest_path(self.walk.target, [misses[0].there], misses[0].target)

@@ -84,6 +84,8 @@ class WeightBundle:
     """as in `probe.fused.Fusion`"""
     is_known: bool = field(default=True, compare=False)
     """as in `Bundle`"""
+    is_mixed: bool = field(default=False, compare=False)
+    """buffers on one side, as a table may be, parameters on the other: they are compared as parameters"""
 
     @property
     def fusion(self) -> Fusion:

@@ -59,6 +59,8 @@ class Miss:
     """the path that is not there"""
     ended: int = -1
     """the module on the way to the start that has no place"""
+    module: int = -1
+    """of the source: the first that the key names"""
 
 
 @dataclass
@@ -73,8 +75,8 @@ class Walk:
     """of the source"""
     weights_here: Fingerprint
     weights_there: Fingerprint
-    resolved: dict[Rule, None] = field(default_factory=dict)
-    """rules that led from a module of the source to one of the target"""
+    resolved: dict[Rule, set[str]] = field(default_factory=dict)
+    """rules that led from a module of the source to one of the target, and the classes of those modules"""
     missed: dict[Rule, list[Miss]] = field(default_factory=dict)
     """rules that did not, where the way to where they begin is known"""
     blocked: dict[Rule, Miss] = field(default_factory=dict)
@@ -141,11 +143,11 @@ class Walk:
             there = self._resolved(begin.there, found.targets[place])
             if there is None:
                 misses = self.missed.setdefault(rule, [])
-                if not misses or misses[-1].start != start:
-                    misses.append(Miss(start, begin.there, found.targets[place]))
+                if not misses or misses[-1].start != start or self._is_other(misses[-1], rule):
+                    misses.append(Miss(start, begin.there, found.targets[place], module=index))
                 return _Step(None, Reason.MAPPED, rule, index)
             parts.append(there)
-        self.resolved[rule] = None
+        self.resolved.setdefault(rule, set()).add(self.source.class_name(index))
         if rule.is_reversed:  # what is in them is led on from the first alone
             is_first = found.key == rule.order[0]
             return _Step(
@@ -162,6 +164,16 @@ class Walk:
         if there is None:
             return _Step(None, why, rule, index)
         return _Step(there, why, rule, parts=(there,))
+
+    def _is_other(self, miss: Miss, rule: Rule) -> bool:
+        """Tell whether a member of a list is of no class that others have which a rule with a number leads on."""
+        classes = self.resolved.get(rule, set())
+        is_member = "{" in rule.source[-1] and bool(classes)
+        return is_member and self.source.class_name(miss.module) not in classes
+
+    def wrongly_missed(self, rule: Rule) -> list[Miss]:
+        """Return where a rule did not lead to a module, but for members of lists that it cannot mean: a norm behind layers."""
+        return [miss for miss in self.missed.get(rule, ()) if not self._is_other(miss, rule)]
 
     def _by_name(self, index: int, parent: int) -> _Step:
         before, name = self._steps[parent], self.source.name(index)

@@ -271,6 +271,8 @@ def test_what_is_left_out_is_neither_paired_nor_left(run: Recorder, task: str) -
     without = probe.compare(*files, mapping=IGNORE)
     assert without.only_a == () and without.coverage.only_a == 0 and found.coverage.only_a == 1
     assert without.verdict is Verdict.ALIGNED and not said(without, "extra")
+    head = render(without).plain.partition("\n")[0]
+    assert head.startswith("ALIGNED but for what was not compared: 1 weight that the mapping ignores  A ")
 
 
 def test_what_is_left_out_is_not_blamed_but_named(run: Recorder, task: str) -> None:
