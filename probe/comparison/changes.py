@@ -45,7 +45,7 @@ def more_calls(pairs: StepPairs, name: str, module: int, numbers: Sequence[int])
     partner = pairs.matching.pairs[pair].b if name == "A" else module
     times = "one time" if len(numbers) == 1 else f"{len(numbers)} times"
     listed = ", ".join(map(str, numbers[:_MOST_NAMED])) + (" …" if len(numbers) > _MOST_NAMED else "")
-    which = f"call{'' if len(numbers) == 1 else 's'} {listed} of {total}, {_neighbours(side, calls, first)}"
+    which = f"call{'' if len(numbers) == 1 else 's'} {listed} of {total}, {neighbours(side, calls, first)}"
     who = pairs.b.reader.modules[partner].path
     whose = "A's " if name == "A" else ""
     text = (
@@ -70,7 +70,7 @@ def _more_often(pairs: StepPairs, name: str) -> dict[int, list[int]]:
     return {module: numbers for module, (_, numbers) in found.items()}
 
 
-def _neighbours(side: Side, calls: Sequence[Call], call: Call) -> str:
+def neighbours(side: Side, calls: Sequence[Call], call: Call) -> str:
     """Say between which other calls of its caller a call is."""
     beside = [other for other in calls if other.caller == call.caller and other.row != call.row]
     before = max((other for other in beside if other.end <= call.begin), key=lambda each: each.end, default=None)

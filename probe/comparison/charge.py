@@ -17,6 +17,7 @@ from probe.comparison.order import OrderCharger
 from probe.comparison.parts import unseen_order, unseen_order_of_weights
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.tolerance import Level, Rule
+from probe.comparison.uncalled import about, called_alone, listed, names_by_use, pairs_inside, partner
 from probe.matching import Reason
 from probe.matching.changes import Change
 from probe.records import Phase, Role
@@ -225,11 +226,13 @@ class Charger(OrderCharger):
         classes = [self._class_a(loose.module) for loose in between]
         if any("dropout" in name.casefold() for name in classes):
             return _SETTINGS["*Dropout*"]
-        return (
-            f"look at {self._names(between)}, which B has nothing to compare with, its weights included; or {code}"
-            if between
-            else code
-        )
+        compared, alone = names_by_use(self.pairs, between)
+        found = [f"look at {listed(alone)}, which B has nothing to compare with, its weights included"] if alone else []
+        if compared:
+            found.append(
+                f"look at what B has in the place of {listed(compared)}, of which the weights alone are compared"
+            )
+        return "; or ".join([*found, code])
 
     def _tied(self, pair: int, slot: str, side: str) -> str:
         """Say so when a parameter that is not on the other side is another name of a tied one there."""
@@ -312,11 +315,37 @@ class Charger(OrderCharger):
         return [loose for loose in found if not self._is_noop(loose)]
 
     def _names(self, calls: list[Loose]) -> str:
-        paths = [self.pairs.a.reader.modules[loose.module].path for loose in calls]
-        return ", ".join(paths[:4]) + (f" and {len(paths) - 4} more" if len(paths) > 4 else "")
+        return listed([self.pairs.a.reader.modules[loose.module].path for loose in calls])
+
+    def _charge_uncalled(self, caller: Node, event: Event, before: int, before_b: int, rule: Rule) -> bool:
+        """Blame modules that both sides have and one alone called since the last good event."""
+        since = self._last_good.get(caller, caller.begin), self._last_good_b.get(caller, caller.begin_b)
+        for name, start, end in zip("AB", since, (before, before_b), strict=True):
+            side, other = (self.pairs.a, self.pairs.b) if name == "A" else (self.pairs.b, self.pairs.a)
+            calls = called_alone(self.pairs, name, caller.micro, start, end)
+            if not calls:
+                continue
+            told = [about(self.pairs, name, call) for call in calls]
+            own = tuple(self._ref(side, event.micro, call.module, call.number) for call in calls)
+            theirs = tuple(self._ref(other, event.micro, partner(self.pairs, name, call.module)) for call in calls)
+            verb = "gets" if event.role is Role.INPUT else "returns"
+            share, guess = self._guessed(event, None)
+            next_text = (
+                f"what comes next, A's {self._path_a(event.pair)}, {verb} another {event.role.label} {event.slot_a}"
+            )
+            self._append(Divergence(
+                Phase.FORWARD, event.role, Kind.MISSING, share * self._confidence(event, None),
+                *((own, theirs) if name == "A" else (theirs, own)), event.metrics, rule.limit(self.u(event), 0.0),
+                (*(text for text, _ in told), next_text, *guess), told[0][1], is_independent=self._is_apart(event, rule),
+            ))  # fmt: skip
+            self.uncalled |= {pair for call in calls for pair in pairs_inside(self.pairs, name, call.module)}
+            return True
+        return False
 
     def _charge_loose(self, caller: Node, event: Event, before: int, before_b: int, rule: Rule) -> bool:
         """Blame the only unmatched module that was called since the last good event, or layers that one side has more."""
+        if self._charge_uncalled(caller, event, before, before_b, rule):
+            return True
         matching = self.pairs.matching
         mine = [loose for loose in self._between(caller, before) if loose.module not in matching.ignored_a]
         theirs = [loose for loose in self._between_b(caller, before_b) if loose.module not in matching.ignored_b]

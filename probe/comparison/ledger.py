@@ -129,6 +129,8 @@ class Ledger:
         """an input of the model has another size"""
         self._frozen: set[int] = set()
         """modules of A that own a parameter which learns on one side only"""
+        self.uncalled: set[int] = set()
+        """pairs of modules of which it is a finding that one side does not call them"""
         self._cut: list[Divergence] = []
         self._learns_otherwise: set[Node | None] = set()
         """calls that got, or of which a call inside returned, a tensor that needs a gradient on one side only"""

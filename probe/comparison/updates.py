@@ -154,6 +154,8 @@ class UpdateJudge:
                 fault, limit = self._update_fault(event)
                 if fault is not None and self.walk.noise.explains_update(event):
                     fault = None
+                if event.pair in self.walk.uncalled:
+                    fault = None
                 error = self.state.gradients.get((event.pair, event.slot_a), 0.0)
                 self.walk.settle(event, limit, fault is not None and not fault.is_weak, error)
             if fault is not None:

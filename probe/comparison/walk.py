@@ -333,6 +333,8 @@ class StepWalk(ForwardWalk):
     def _charge_missing_gradient(self, event: Event) -> None:
         side = "A" if event.row_a >= 0 else "B"
         slot = event.slot_a or event.slot_b
+        if event.pair in self.uncalled:
+            return
         on_both = self.pairs.is_initial_on_both(event)
         if not on_both and (not self._are_alike(event.pair) or self._stands_elsewhere(event)):
             return

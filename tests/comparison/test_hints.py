@@ -18,6 +18,41 @@ from tests.comparison.planted import DOWN, MODEL_FAULTS, Clean, Faulty, Model, R
 from tests.toys import GPT, VOCABULARY, WIDTH, batch, gpt, module, plain_step, replaced, rounding_otherwise
 
 
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__(scale=nn.Parameter(np.full(WIDTH, 1.5, np.float32)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
+def test_a_call_of_which_the_weights_alone_are_compared_is_told_from_one_without_a_partner(run: Recorder) -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        x = x + (
+            self.outer(self.inner(self.attn(self.norm1(x))))
+            if "inner" in vars(self)
+            else self.attn(self.norm1(x)) * self.scale
+        )
+        return x + self.mlp(self.norm2(x))
+
+    def as_modules(model: Model) -> None:
+        layer = module(model, "layers.1")
+        layer.inner, layer.outer = Scaled(), Extra()
+        replaced(model, "layers.1", forward=forward)
+
+    def by_hand(model: Model) -> None:
+        module(model, "layers.1").scale = Scaled().scale
+        replaced(model, "layers.1", forward=forward)
+
+    mapping = {"TopLayer": {"params": {"layers.1.scale": "layers.1.inner.scale"}}}
+    first = probe.compare(run(changed(as_modules)), run(changed(by_hand)), mapping=mapping).first_divergence
+    assert first is not None and first.hint == (
+        "look at layers.1.outer, which B has nothing to compare with, its weights included; or look at what B has in the place of "
+        "layers.1.inner, of which the weights alone are compared; or look at the code of this module itself: what it does between the "
+        "modules that it calls"
+    )
+
+
 def test_a_row_of_an_embedding_without_a_gradient(clean: Clean, run: Recorder) -> None:
     padding = int(batch().data[0, 0])
     keeps = np.ones((VOCABULARY, 1), np.float32)

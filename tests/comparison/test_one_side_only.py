@@ -10,9 +10,9 @@ import pytest
 import probe
 from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor
-from probe.comparison.result import Verdict
+from probe.comparison.result import Kind, Verdict
 from probe.errors import ProbeWarning
-from probe.records import Role
+from probe.records import Phase, Role
 from tests.comparison.planted import Clean, Model, Recorder, changed
 from tests.toys import GPT, MLP, gpt, plain_step, replaced
 
@@ -41,6 +41,45 @@ def test_an_input_that_only_one_side_has_lowers_confidence(run: Recorder) -> Non
     assert surely.path == less.path == "layers.1.attn"
     assert less.confidence < surely.confidence
     assert any(text.startswith("not known to agree: mask") for text in less.evidence)
+
+
+def _skips(number: int) -> type[GPT]:
+    def forward(self: Any, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        for name, layer in self.layers.children():
+            x = x if name == str(number) else layer(x)
+        return self.head(self.norm(x))
+
+    return type("GPT", (GPT,), {"forward": forward})
+
+
+def _skipping(model: Model) -> None:
+    model.__class__ = _skips(1)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_layer_that_one_side_has_and_does_not_call(run: Recorder, turned: bool) -> None:
+    files = [run(), run(changed(_skipping))]
+    found = probe.compare(*(files[::-1] if turned else files))
+    first, caller, other = found.first_divergence, "B" if turned else "A", "A" if turned else "B"
+    assert first is not None and (first.phase, first.kind) == (Phase.FORWARD, Kind.MISSING)
+    assert [ref.path for ref in (*first.a, *first.b)] == ["layers.1", "layers.1"]
+    assert first.evidence[0] == (
+        f"layers.1 is called on {caller} only, between layers.0 and layers.2: {other} has layers.1 and does not call it"
+    )
+    assert first.hint == f"look at the code that calls layers.1: {other} does not call layers.1"
+    assert len(found.divergences) == 1
+
+
+def _by_hand(self: Any, x: Tensor) -> Tensor:
+    y = self.act(self.gate(x)) * (x @ self.up.weight.swapaxes(0, 1) + self.up.bias)
+    return self.down(y * 1.01)
+
+
+def test_a_module_of_which_the_weights_are_used_without_a_call_is_not_blamed(run: Recorder) -> None:
+    by_hand = changed(lambda m: replaced(m, "layers.1.mlp", forward=_by_hand))
+    first = probe.compare(run(), run(by_hand)).first_divergence
+    assert first is not None and not any("is called on A only" in text for text in first.evidence)
 
 
 def test_inputs_with_other_names_are_paired_by_their_content(run: Recorder) -> None:

@@ -14,6 +14,7 @@ from probe.adapters.numpy_tensor import Tensor
 from probe.comparison.divergence import Comparison
 from probe.comparison.result import Verdict
 from probe.records import Phase
+from tests import fusing
 from tests.comparison.planted import TASKS, Model, Recorder
 from tests.toys import batch, gpt, loss_of, module, plain_step
 
@@ -226,10 +227,26 @@ def _divide(by: float) -> Any:
 def test_what_is_done_to_gradients_is_named(run: Recorder, a: Any, b: Any, text: str) -> None:
     steps = [plain_step if change is None else _with(change) for change in (a, b)]
     found = told(probe.compare(run(step=steps[0]), run(step=steps[1])))
-    model = gpt()
+    assert found == [text.replace("{}", f"{_norm(gpt()):.3g}")]
+
+
+def _norm(model: Model) -> float:
     loss_of(model(batch(0)), batch(0)).backward()
-    norm = np.sqrt(sum(float((p.grad.data.astype(np.float64) ** 2).sum()) for p in model.parameters()))
-    assert found == [text.replace("{}", f"{norm:.3g}")]
+    return float(np.sqrt(sum(float((p.grad.data.astype(np.float64) ** 2).sum()) for p in model.parameters())))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_norm_is_that_of_joined_weights_too(run: Recorder, turned: bool) -> None:
+    norm = _norm(fusing.apart())
+    bound = float(f"{norm / 4.004:.4g}")
+    files = [run(fusing.apart()), run(fusing.together(), step=_with(_clip(bound)))]
+    found = probe.compare(*(files[::-1] if turned else files), mapping=fusing.mapping())
+    parts = [
+        f"uses its gradients as backward left them (norm {norm:.3g})",
+        f"clips all its gradients together to a norm of {bound:.3g} (from {norm:.3g})",
+    ]
+    a, b = parts[::-1] if turned else parts
+    assert told(found) == [f"A {a}, B {b}"]
 
 
 def test_a_gradient_that_is_lost_on_the_way(run: Recorder) -> None:

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.comparison.events import Event, StepPairs
+from probe.comparison.side import Side
 from probe.records import Phase, Role
 
 _SAME = 2e-3
 """relative difference up to which factors, norms and bounds are one"""
 _EXACT = 1e-3
 """share of a gradient that may stay unexplained where it is said to be a multiple"""
+_POWER = 1e-4
+"""relative difference up to which a factor is a power of two: dividing by one is exact, and a norm that clipping gave may be near one"""
 _FEW = 2
 
 
@@ -43,10 +46,21 @@ def treatments(pairs: StepPairs, events: Iterable[Event]) -> list[str]:
         gradients as the optimizers used them, of both sides
     """
     used = list(events)
-    texts = [_treated(_side(pairs, used, which)) for which in "ab"]
+    texts = [_treated(_side(pairs, used, which), _total(side)) for which, side in (("a", pairs.a), ("b", pairs.b))]
     if None in texts or texts[0] == texts[1]:
         return []
     return [f"A {texts[0]}, B {texts[1]}"]
+
+
+def _total(side: Side) -> float:
+    """Return the norm of all gradients as backward left them: each parameter's own, whatever it was paired or joined with."""
+    columns = side.columns
+    last: dict[tuple[int, str], float] = {}
+    rows = zip(columns["phase"], columns["role"], columns["module"], side.slots, columns["norm"], strict=True)
+    for row, (phase, role, module, slot, norm) in enumerate(rows):
+        if phase == Phase.GRADIENT and role == Role.PARAM_GRAD and row not in side.combined:
+            last[module, slot] = norm
+    return math.hypot(*last.values())
 
 
 def _side(pairs: StepPairs, events: list[Event], which: str) -> list[_Used]:
@@ -70,11 +84,10 @@ def _side(pairs: StepPairs, events: list[Event], which: str) -> list[_Used]:
     return found
 
 
-def _treated(found: list[_Used]) -> str | None:
-    """Say what was done to the gradients of one side; None where it cannot be told."""
+def _treated(found: list[_Used], total: float) -> str | None:
+    """Say what was done to the gradients of one side, of that norm together; None where it cannot be told."""
     if len(found) < _FEW:
         return None
-    total = math.hypot(*(each.norm for each in found))
     if all(each.rest < _EXACT for each in found):
         factors = [each.factor for each in found]
         if _alike(factors):
@@ -96,11 +109,8 @@ def _scaled(factor: float, total: float) -> str:
     if factor == 0:
         return "uses zeros"
     inverse = 1 / factor
-    if (
-        abs(inverse - round(inverse)) < _SAME * abs(inverse)
-        and round(inverse) >= 2
-        and math.log2(round(inverse)).is_integer()
-    ):
+    is_whole = round(inverse) >= 2 and math.isclose(inverse, round(inverse), rel_tol=_POWER)
+    if is_whole and math.log2(round(inverse)).is_integer():
         return f"divides its gradients by {round(inverse)}"
     if 0 < factor < 1:
         return f"clips all its gradients together to a norm of {_number(factor * total)} (from {_number(total)})"

@@ -1,0 +1,95 @@
+"""Modules that both models have and one side alone calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from probe.comparison.changes import neighbours
+from probe.comparison.events import Call, Loose, StepPairs
+from probe.records import Role
+from probe.tree import Tree
+
+
+def called_alone(pairs: StepPairs, name: str, micro: int, since: int, before: int) -> list[Call]:
+    """Return the calls that one side began and ended in a while, of modules that the other has and does not call.
+
+    Those without weights are left out, and those of which the other side uses the weights without a call: both may be code there.
+
+    Parameters
+    ----------
+    pairs
+        the step
+    name
+        the side that calls them, A or B
+    micro, since, before
+        the micro-batch, and positions among that side's events
+    """
+    calls = pairs.calls_a if name == "A" else pairs.calls_b
+    index = pairs.pair_of_a if name == "A" else pairs.pair_of_b
+    ran = {node.pair for node in pairs.nodes.values()}
+    found = {
+        call.row: call
+        for call in calls
+        if call.micro == micro
+        and since <= call.begin
+        and call.end < before
+        and index.get(call.module, -1) not in {-1, *ran}
+    }
+    outermost = [call for call in found.values() if call.caller not in found]
+    return [call for call in outermost if _has_weights(pairs, name, call) and not _is_used(pairs, name, call)]
+
+
+def about(pairs: StepPairs, name: str, call: Call) -> tuple[str, str]:
+    """Say of such a call what it is, and what to look at."""
+    side, calls = (pairs.a, pairs.calls_a) if name == "A" else (pairs.b, pairs.calls_b)
+    path, other = side.reader.modules[call.module].path, "B" if name == "A" else "A"
+    there = (pairs.b if name == "A" else pairs.a).reader.modules[partner(pairs, name, call.module)].path
+    text = f"{path} is called on {name} only, {neighbours(side, calls, call)}: {other} has {there} and does not call it"
+    return text, f"look at the code that calls {path}: {other} does not call {there}"
+
+
+def partner(pairs: StepPairs, name: str, module: int) -> int:
+    """Return the module of the other side."""
+    return (
+        pairs.matching.pairs[pairs.pair_of_a[module]].b
+        if name == "A"
+        else pairs.matching.pairs[pairs.pair_of_b[module]].a
+    )
+
+
+def pairs_inside(pairs: StepPairs, name: str, module: int) -> set[int]:
+    """Return the pairs of a module and of all inside it."""
+    index = pairs.pair_of_a if name == "A" else pairs.pair_of_b
+    return {index[each] for each in _subtree(pairs, name, module) if each in index}
+
+
+def listed(paths: Sequence[str]) -> str:
+    """Return the first paths, and how many there are beside them."""
+    return ", ".join(paths[:4]) + (f" and {len(paths) - 4} more" if len(paths) > 4 else "")
+
+
+def names_by_use(pairs: StepPairs, calls: Iterable[Loose]) -> tuple[list[str], list[str]]:
+    """Return the paths of A's calls without a partner: those of which the weights are compared, and the others."""
+    apart = pairs.matching.compared_apart("A")
+    found: tuple[list[str], list[str]] = ([], [])
+    for call in calls:
+        info = pairs.a.reader.modules[call.module]
+        own = [(p.module, p.slot) for p in pairs.a.reader.parameters if p.module == call.module]
+        found[not own or not apart.issuperset(own)].append(info.path)
+    return found
+
+
+def _subtree(pairs: StepPairs, name: str, module: int) -> Iterable[int]:
+    return Tree((pairs.a if name == "A" else pairs.b).reader.modules).subtree(module)
+
+
+def _has_weights(pairs: StepPairs, name: str, call: Call) -> bool:
+    modules = (pairs.a if name == "A" else pairs.b).reader.modules
+    return any(modules[each].n_params for each in _subtree(pairs, name, call.module))
+
+
+def _is_used(pairs: StepPairs, name: str, call: Call) -> bool:
+    """Tell whether the other side has a gradient for a weight of such a module."""
+    other, rows = ("B", pairs.rows_b) if name == "A" else ("A", pairs.rows_a)
+    learns = rows.by_module(Role.PARAM_GRAD)
+    return any(each in learns for each in _subtree(pairs, other, partner(pairs, name, call.module)))
