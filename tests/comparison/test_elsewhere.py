@@ -10,10 +10,11 @@ import pytest
 
 import probe
 from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy_tensor import Tensor
 from probe.comparison.result import Divergence, Kind
 from tests.comparison.planted import Recorder
 from tests.fusing import apart, mapping, together
-from tests.toys import module
+from tests.toys import GPT, gpt, module
 
 
 def loaded(order: Sequence[int]) -> Any:
@@ -82,3 +83,32 @@ def test_a_weight_is_drawn_anew_only_if_its_values_are_nowhere_else(run: Recorde
     assert (drawn["name"], drawn["grade"]) == ("drawn anew", "weak")
     moved = first_of(run, model((0, 1, 2)), model((0, 2, 2), bits), "tensor")
     assert "drawn anew" not in [hint["name"] for hint in moved.hints]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_a_head_that_is_tied_in_one_model_is_no_padding(run: Recorder, task: str, turned: bool) -> None:
+    """Where the tied model has no module for the head, the embedding's gradient has more zero rows on the other side."""
+
+    def forward(self: Any, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        for _, layer in self.layers.children():
+            x = layer(x)
+        return self.norm(x) @ self.embed.weight.swapaxes(0, 1)
+
+    def model(is_tied: bool) -> GPT:
+        made = gpt()
+        made.head.weight.data[...] = made.embed.weight.data
+        if is_tied:
+            made.__class__ = type("GPT", (GPT,), {"forward": forward})
+            del made.head
+        return made
+
+    files = [run(model(is_tied), task=task) for is_tied in (not turned, turned)]
+    found = probe.compare(*files)
+    first = found.first_divergence
+    assert first is not None and (first.path, first.kind) == ("embed", Kind.INTRODUCED), first
+    mine, other = "BA" if turned else "AB"
+    assert first.hint == (
+        f"weight is tied on {mine}, not on {other}: its gradient on {mine} is that of embed.weight and head.weight together"
+    )
