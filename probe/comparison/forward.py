@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 
@@ -9,6 +10,7 @@ from probe.comparison import tolerance
 from probe.comparison.arrangement import Arrangement
 from probe.comparison.buffers import BufferWalk
 from probe.comparison.charge import SAME_BATCH, mode_name
+from probe.comparison.elsewhere import Elsewhere
 from probe.comparison.events import Event, Node
 from probe.comparison.given import given_otherwise, is_given, logged_apart
 from probe.comparison.known_differences import EXACT
@@ -61,7 +63,7 @@ class ForwardWalk(BufferWalk):
         else:
             for event in found:
                 self._add(Phase.INIT, Kind.INIT, event, event.pair, tolerance.INIT, (f"the weights differ {self._when}",),
-                          hint=self._moved([event]) or self._not_recorded
+                          hint=self._elsewhere.said(event) or self._not_recorded
                           or other_order(self.pairs, event, self._judged[id(event)].limit) or self._reordered(event)
                           or scale_hint(event.metrics) or "look at how this weight is loaded or converted")  # fmt: skip
 
@@ -134,13 +136,22 @@ class ForwardWalk(BufferWalk):
             else ""
         )
 
+    @functools.cached_property
+    def _elsewhere(self) -> Elsewhere:
+        return Elsewhere(self.pairs)
+
     def _moved(self, found: list[Event]) -> str:
         """Say so when most of the weights that differ stand at another place in B: layers in another order."""
         weights = [j.event for j in self.events if j.event.phase is Phase.INIT and j.event.role is Role.PARAM]
         places = {self.pairs.b.digest(event.row_b): event.pair for event in reversed(weights)}
-        there = {event.pair: places.get(self.pairs.a.digest(event.row_a)) for event in found}
+        columns = self.pairs.a.columns
+        there = {
+            event.pair: places.get(self.pairs.a.digest(event.row_a))
+            for event in found
+            if columns["min"][event.row_a] < columns["max"][event.row_a]
+        }
         moved = [(mine, theirs) for mine, theirs in there.items() if theirs is not None and theirs != mine]
-        if 2 * len(moved) <= len(there):
+        if 2 * len(moved) <= len({event.pair for event in found}):
             return ""
         mine, theirs = moved[0]
         return f"what {self._path_a(mine)} has in A, {self._path_b(theirs)} has in B: look at the order of the layers"

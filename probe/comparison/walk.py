@@ -20,6 +20,7 @@ from probe.comparison.parts import without_gradient
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.scaling import common_factor, factor_of, meaning_of, scaling_text
 from probe.comparison.side import Side, kind_of
+from probe.comparison.tied import untied
 from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
 from probe.statistics import unit_roundoff
@@ -361,7 +362,7 @@ class StepWalk(ForwardWalk):
             kind = Kind.MISSING if frozen else kind_of_finding(event.metrics)
             told = causes.born(self.pairs, None, event)
             self._add(Phase.GRADIENT, kind, event, event.pair, tolerance.GRADIENT, (text, told) if told else (text,),
-                      hint=frozen or self._zero_rows(event) or scale_hint(event.metrics) or hint)  # fmt: skip
+                      hint=frozen or untied(self.pairs, event) or self._zero_rows(event) or scale_hint(event.metrics) or hint)  # fmt: skip
 
     def _zero_rows(self, event: Event) -> str:
         """Say so when whole rows of an embedding's gradient are zero on one side only."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from probe.comparison.elsewhere import Elsewhere
 from probe.comparison.hints.evidence import Evidence, Half, distance
-from probe.comparison.hints.grades import Found, strong, verified, weak
+from probe.comparison.hints.grades import Found, verified, weak
 from probe.comparison.hints.rounded import ROUNDED, is_rounded, rounded
 from probe.records import Phase, Role
 from probe.statistics import unit_roundoff
@@ -70,7 +71,7 @@ def one_number(evidence: Evidence) -> Found | None:
 
 
 def redrawn(evidence: Evidence) -> Found | None:
-    """Initial weights that have the same spread and nothing else in common."""
+    """Initial weights that have the same spread and nothing else in common, and are nowhere else in the other model."""
     metrics = evidence.metrics
     size = math.prod(evidence.pairs.a.shapes[evidence.event.row_a]) if evidence.event.row_a >= 0 else 0
     if (
@@ -85,7 +86,9 @@ def redrawn(evidence: Evidence) -> Found | None:
     means = [abs(half.column("mean")) / half.column("rms") for half in evidence.halves if half.column("rms")]
     if not is_alike or max(means, default=1.0) > 8 / math.sqrt(size):
         return None
-    return strong(
+    if Elsewhere(evidence.pairs).may_be(evidence.event):
+        return None
+    return weak(
         "the two weights have the same spread and nothing else in common, as if drawn anew", cosine=metrics.cosine
     )
 

@@ -319,7 +319,7 @@ HINTS = (
     Hint(
         "drawn anew", _WEIGHTS,
         "weights of the same spread without anything else in common",
-        "whether this weight was loaded: it has another seed",
+        "whether this weight was loaded, or drawn with another seed",
         sizes.redrawn,
     ),
     # The form of the elements

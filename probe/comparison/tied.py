@@ -1,0 +1,64 @@
+"""Weights that are one in one model and two in the other one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from probe.comparison.events import Event, StepPairs
+from probe.comparison.metrics import Metrics
+from probe.comparison.side import Side, squeezed
+from probe.records import Role
+
+_EXPLAINED = 1e-3
+"""share of the error that two gradients may leave over which add up to the other model's"""
+
+
+def untied(pairs: StepPairs, event: Event) -> str:
+    """Say so when a gradient is the sum of those of two weights of the other model, of which one has no partner."""
+    for name, side, row, other_name, other, other_row in (
+        ("A", pairs.a, event.row_a, "B", pairs.b, event.row_b),
+        ("B", pairs.b, event.row_b, "A", pairs.a, event.row_a),
+    ):
+        whole, own = side.sketch(row), other.sketch(other_row)
+        if whole is None or own is None or squeezed(side.shapes[row]) != squeezed(other.shapes[other_row]):
+            continue
+        for second in _without_partner(pairs, other, other_row):
+            sketch = other.sketch(second)
+            if sketch is not None and _adds_up(event.metrics, whole, own + sketch):
+                places = [_place(other, each) for each in (other_row, second)]
+                tied = _tied_to(side, row)
+                return (
+                    f"{event.slot_a} is tied{f' to {tied}' if tied else ''} on {name}, not on {other_name}: its gradient on {name} "
+                    f"is that of {places[0]} and {places[1]} together"
+                )
+    return ""
+
+
+def _adds_up(metrics: Metrics | None, whole: np.ndarray, total: np.ndarray) -> bool:
+    length = float(np.linalg.norm(whole))
+    error = metrics.rel_l2 if metrics is not None and math.isfinite(metrics.rel_l2) else 0.0
+    return length > 0 and float(np.linalg.norm(whole - total)) <= _EXPLAINED * error * length
+
+
+def _without_partner(pairs: StepPairs, side: Side, row: int) -> Iterator[int]:
+    """Yield other gradients of the same step and shape, of modules that the other side has nothing for."""
+    columns = side.columns
+    paired = pairs.pair_of_a if side is pairs.a else pairs.pair_of_b
+    wanted = columns["phase"][row], Role.PARAM_GRAD
+    for each, found in enumerate(zip(columns["phase"], columns["role"], strict=True)):
+        if found == wanted and side.shapes[each] == side.shapes[row] and columns["module"][each] not in paired:
+            yield each
+
+
+def _place(side: Side, row: int) -> str:
+    return f"{side.reader.modules[side.columns['module'][row]].path}.{side.slots[row].partition('.')[0]}"
+
+
+def _tied_to(side: Side, row: int) -> str:
+    """Return another name of a parameter, empty where it has none."""
+    own = _place(side, row)
+    names = next((parameter.names for parameter in side.reader.parameters if own in parameter.names), ())
+    return next((name for name in names if name != own), "")
