@@ -6,7 +6,8 @@ a finding, unless what it was computed from is beyond its own floor already: the
 model allows. docs/noise.md has the reasons.
 
 In 16 bits a wrong scale drowns in rounding, element by element, and shows in the norm: rounding has no common direction.
-So outputs and inputs are held against a second floor, of the *scale* |‖B‖/‖A‖ − 1|.
+So outputs and inputs are held against a second floor, of the *scale* |‖B‖/‖A‖ − 1|. That holds for code which rounds as A's
+does: another implementation, op by op in the place of one kernel, may round to one side, and no further run of A shows that.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import PureWindowsPath
 
 from probe.comparison.events import Event, StepPairs
 from probe.comparison.floors import SCALE_SIZE, Floor, Floors, scale_of, spread_factor
@@ -22,7 +24,7 @@ from probe.comparison.noise import Held, Noise, StepNoise
 from probe.comparison.other_runs import OtherRun
 from probe.comparison.result import SlotResult
 from probe.comparison.tolerance import SIXTEEN_BIT, Level, Rule
-from probe.records import Phase
+from probe.records import ModuleInfo, Phase
 from probe.sketch import WIDTH
 from probe.statistics import unit_roundoff
 
@@ -38,6 +40,8 @@ _UNSEEN_SHARE = 1 / 3
 """share of its error that a scale must be where no further run rounds differently"""
 _SCALE_ROUNDING = 1 / 16
 """unit roundoffs that rounding in one direction may make of a norm"""
+_OTHER_CODE_ROUNDING = 0.22
+"""the same where A and B run other code: more than right ones were seen to make (0.17), less than a wrong eps does (0.24)"""
 _SCALE_MEASURE = "of the norm"
 
 
@@ -54,6 +58,9 @@ class _MeasuredStep(StepNoise):
 
     def __init__(self, pairs: StepPairs, floors: Floors) -> None:
         self.pairs, self.floors = pairs, floors
+        self._room = 0.0 if _runs_same_code(pairs) else _OTHER_CODE_ROUNDING
+        self._is_one_sided = False
+        """B's code was seen to round to one side: what is behind it is off in its norm, too"""
         self._loudest = 0.0
         """the largest error that was a finding: a smaller scale behind it may be its consequence"""
 
@@ -100,9 +107,10 @@ class _MeasuredStep(StepNoise):
     def _held_scale(self, event: Event, seen: Floor, floor: Floor, u: float) -> Held | None:
         """Hold the scale of what modules are given and return against what other tensors of the kind show."""
         limit = self._scale_limit(event, seen, floor, u)
-        if limit is None:
+        if limit is None or self._is_one_sided:
             return None
-        return Held(seen.scale, max(limit, self._loudest), _SCALE_MEASURE, inherits=False)
+        self._is_one_sided = limit < seen.scale <= self._room * u
+        return Held(seen.scale, max(limit, self._room * u, self._loudest), _SCALE_MEASURE, inherits=False)
 
     def _scale_limit(self, event: Event, seen: Floor, floor: Floor, u: float) -> float | None:
         """Return the largest scale that is noise; None where it tells nothing."""
@@ -134,6 +142,18 @@ class _MeasuredStep(StepNoise):
         return (
             math.isfinite(factor) and seen.error <= factor * floor.error and seen.scale <= _SCALE_FACTOR * floor.scale
         )
+
+
+def _runs_same_code(pairs: StepPairs) -> bool:
+    """Tell whether every module of A has a partner of its own class, in one framework."""
+    a, b = pairs.a.reader, pairs.b.reader
+    return a.info.framework == b.info.framework and all(
+        _code(a.modules[pair.a]) == _code(b.modules[pair.b]) for pair in pairs.matching.pairs
+    )
+
+
+def _code(module: ModuleInfo) -> tuple[str, str]:
+    return module.class_name, PureWindowsPath(module.file).name  # which knows both signs between folders
 
 
 def _about_scale(held: Held) -> str:

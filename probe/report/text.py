@@ -191,8 +191,8 @@ def _aligned(out: Text, comparison: Comparison) -> None:
         of_what = "" if _alike(closest.error, closest.metrics.rel_l2) else f" {closest.measure or _SUMMED}"
         out.append(
             f"Closest to its limit: {closest.phase.label} {closest.role.label} {plain(closest.slot_a)} of "
-            f"{plain(closest.path_a) or 'the model'}: rel {closest.error:.1e}{of_what}, up to {closest.limit:.1e} is noise; with "
-            f"limits {_times(1 / flip.factor)} times tighter it would be called\n"
+            f"{plain(closest.path_a) or 'the model'}: rel {closest.error:.1e}{of_what}, up to {closest.limit:.1e} is noise; if "
+            f"all limits were divided by {_times(1 / flip.factor)}, it would be a divergence\n"
         )
     out.append("\n")
 
@@ -202,11 +202,12 @@ def stands(comparison: Comparison) -> str:
     flip = comparison.flip
     assert flip is not None
     if math.isinf(flip.first):
-        return "it stands whatever the tolerance"
+        return "this finding holds with any limits"
+    wide = f"holds with limits up to {_times(flip.first)} times as wide"
     if flip.factor <= flip.first:
-        return f"it stands up to {_times(flip.first)} times the limit, and so does the verdict"
-    more = "whatever the tolerance" if math.isinf(flip.factor) else f"up to {_times(flip.factor)} times"
-    return f"it stands up to {_times(flip.first)} times the limit, the verdict {more}"
+        return f"this finding, and so the verdict, {wide}"
+    more = "holds with any limits" if math.isinf(flip.factor) else f"up to {_times(flip.factor)} times"
+    return f"this finding {wide}, the verdict {more}"
 
 
 def _footer(out: Text, comparison: Comparison) -> None:

@@ -184,14 +184,14 @@ def test_the_report_says_the_rung_and_what_would_flip_the_verdict(clean: Clean, 
     found = probe.compare(clean("tensor"), faulty("eps", "tensor"))
     assert found.flip is not None and found.first_divergence is not None
     text = render(found).plain
-    assert f"  it stands up to {said(found.flip.first)} times the limit, and so does the verdict" in text
+    assert f"  this finding, and so the verdict, holds with limits up to {said(found.flip.first)} times as wide" in text
     assert found.flip.first == pytest.approx(found.first_divergence.metrics.rel_l2 / found.first_divergence.limit)
     other = run(rounding_otherwise(gpt()), steps=2, task="tensor")
     aligned = probe.compare(clean("tensor"), other)
     assert aligned.flip is not None and 0 < aligned.flip.factor < 1
-    assert f"with limits {said(1 / aligned.flip.factor)} times tighter it would be called" in render(aligned).plain
+    assert f"if all limits were divided by {said(1 / aligned.flip.factor)}, it would be a divergence" in render(aligned).plain
     same = probe.compare(clean("tensor"), run(steps=2, task="tensor"))
-    assert same.flip is None and "tighter" not in render(same).plain
+    assert same.flip is None and "divided" not in render(same).plain
 
 
 def test_what_is_no_matter_of_size_stands_whatever_the_tolerance(clean: Clean, run: Recorder) -> None:
@@ -199,7 +199,7 @@ def test_what_is_no_matter_of_size_stands_whatever_the_tolerance(clean: Clean, r
     module(model, "layers.1.mlp.up").weight.data[0, 0] = np.nan
     found = probe.compare(clean("tensor"), run(model, task="tensor"))
     assert found.flip is not None and math.isinf(found.flip.first) and math.isinf(found.flip.factor)
-    assert "  it stands whatever the tolerance" in render(found).plain
+    assert "  this finding holds with any limits" in render(found).plain
     assert found.as_json()["flip"] == {"factor": None, "first_divergence": None, "closest": None}
 
 

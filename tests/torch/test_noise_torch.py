@@ -41,10 +41,39 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     torch.set_num_threads(before)
 
 
+class OpByOp(torch.nn.Module):
+    """RMSNorm without a kernel of its own and without float32: every operation rounds."""
+
+    def __init__(self, norm: Any) -> None:
+        super().__init__()
+        self.weight, self.eps = norm.weight, norm.variance_epsilon
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
+
+
+def one_kernel(norm: Any) -> torch.nn.RMSNorm:
+    """Return PyTorch's own."""
+    found = torch.nn.RMSNorm(norm.weight.shape[0], norm.variance_epsilon, dtype=norm.weight.dtype)
+    found.weight = norm.weight
+    return found
+
+
+def with_norms(model: Any, make: Callable[[Any], torch.nn.Module]) -> Any:
+    """Put norms of another class in the place of all."""
+    for layer in model.model.layers:
+        layer.input_layernorm = make(layer.input_layernorm)
+        layer.post_attention_layernorm = make(layer.post_attention_layernorm)
+    model.model.norm = make(model.model.norm) if make is one_kernel else model.model.norm
+    return model
+
+
 CHANGES: dict[str, Callable[[Any], Any]] = {
     "": lambda model: model, "eps in layer 5": lambda model: wrong_eps(model, 5, NORM),
     "eps in the first norm": lambda model: wrong_eps(model, 0, "input_layernorm"),
     "eps in the last layer": lambda model: wrong_eps(model, 11, NORM),
+    "op by op": lambda model: with_norms(model, OpByOp),
+    **{f"one kernel, {k}": lambda model, k=k: with_norms(wrong_eps(model, k, NORM), one_kernel) for k in range(12)},
     "split": split, "resummed": resummed, "resummed in 4": lambda model: resummed(model, 4),
 }  # fmt: skip
 AROUND: dict[str, Callable[[], Any]] = {
@@ -87,7 +116,26 @@ def test_in_bfloat16_a_further_run_or_a_reference_names_it(
     assert any(text.startswith("its norm is off by ") for text in first.evidence)
 
 
+@pytest.mark.parametrize("rung", ["noise", "reference"])
+@pytest.mark.parametrize("layer", range(12))
+def test_it_is_named_where_the_norms_have_other_classes(recorded: Recorded, rung: str, layer: int) -> None:
+    """There is more room for the norm then, since right implementations may round to one side."""
+    a, b = recorded("qwen2", "statistics"), recorded("qwen2", "statistics", f"one kernel, {layer}", attention="eager")
+    options = {"attention": "eager"} if rung == "noise" else {"dtype": torch.float32}
+    first = probe.compare(a, b, **{rung: recorded("qwen2", "statistics", **options)}).first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.FORWARD, f"model.layers.{layer}.{NORM}")
+    assert (first.a[0].class_name, first.b[0].class_name) == ("Qwen2RMSNorm", "RMSNorm")
+
+
 # Shows 4
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_an_implementation_that_rounds_to_one_side_is_no_divergence(recorded: Recorded, task: str) -> None:
+    """Op by op in bfloat16 norms are off by more than any further run of A shows; no scale of theirs is wrong."""
+    a, b = recorded("qwen2", task), recorded("qwen2", task, "op by op")
+    found = probe.compare(a, b, noise=recorded("qwen2", task, attention="eager"))
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
 
 
 OTHERS = [("", "", {"attention": "eager"}), ("", "float32 attention", {}), ("split", "", {}), ("", "threads", {}),
