@@ -16,10 +16,12 @@ from probe.mapping import LayerMapping, library, load_mapping
 from probe.matching import Direction, Known, Matching, match
 from probe.matching.apart import with_places
 from probe.matching.automatic import complete, match_parameters, outline_of, without_guesses
+from probe.matching.automatic.outline import Outline
 from probe.matching.changes import Change, changes_of
 from probe.matching.coverage import KINDS, Coverage, Left, coverage
 from probe.matching.draft import draft
 from probe.matching.initial_weights import fingerprints
+from probe.matching.loose import loose_weights, numbered, of_modules_not_left
 from probe.matching.unneeded import listed, needing_no_partner
 from probe.printed import model_config_of, record_printed
 from probe.report.text import harmless
@@ -93,8 +95,8 @@ def check_command(mapping: str, a: str, b: str, map_direction: str | None, stric
     that drops nothing, is listed apart, and so is what is compared by its weights alone.
 
     \b
-    Exit status: 0 every module is paired, ignored, compared by its weights alone or needs no partner, 1 some are left
-                 or a line does nothing, 2 the mapping cannot be used.
+    Exit status: 0 every module is paired, ignored, compared by its weights alone or needs no partner, 1 some are left,
+                 a weight of the others has no partner or a line does nothing, 2 the mapping cannot be used.
     Example:     probe map check map.yaml a.h5 b.h5
     """
     parsed = load_mapping(mapping)
@@ -108,9 +110,14 @@ def check_command(mapping: str, a: str, b: str, map_direction: str | None, stric
         changes = changes_of(found, known_a.tree, known_b.tree)
         outlines = outline_of(first, known_a.tree), outline_of(second, known_b.tree)
         covered = coverage(found, *sides, needing_no_partner(found, *outlines, changes))
-    for line in _lines(found, covered, changes, (a, b), (known_a.tree, known_b.tree)):
+        lonely = _lonely(found, sides, (first, second), outlines)
+        loose = [
+            of_modules_not_left(names, known, left)
+            for names, known, left in zip(lonely, sides, (found.only_a, found.only_b), strict=True)
+        ]
+    for line in _lines(found, covered, changes, loose, (a, b), (known_a.tree, known_b.tree)):
         click.echo(harmless(line))
-    sys.exit(1 if covered.only_a or covered.only_b or found.warnings else 0)
+    sys.exit(1 if covered.only_a or covered.only_b or any(loose) or found.warnings else 0)
 
 
 @map_group.command("suggest")
@@ -136,7 +143,8 @@ def suggest_command(a: str, b: str, output: str | None, min_confidence: float) -
         outlines = [outline_of(each, known.tree) for each, known in zip((first, second), sides, strict=True)]
         found = without_guesses(complete(certain, *outlines), min_confidence)
         found = match_parameters(found, *outlines, min_confidence)
-        text = draft(found, *sides, (Path(a).name, Path(b).name))
+        lonely = _lonely(with_places(found, sides[0].tree, sides[1].tree), sides, (first, second), outlines)
+        text = draft(found, *sides, (Path(a).name, Path(b).name), lonely)
     if output is None:
         click.echo(harmless(text).replace("\\x0a", "\n"), nl=False)
         return
@@ -147,12 +155,25 @@ def suggest_command(a: str, b: str, output: str | None, min_confidence: float) -
     click.echo(f"{len(found.pairs)} pairs are in {harmless(output)}; try it with probe map check", err=True)
 
 
+def _lonely(
+    found: Matching, sides: Sequence[Known], readers: Sequence[Reader], outlines: Sequence[Outline]
+) -> tuple[list[str], list[str]]:
+    """Return the weights of both sides that have no partner."""
+    frameworks = readers[0].info.framework, readers[1].info.framework
+    return loose_weights(found, sides[0], sides[1], frameworks, (outlines[0].unmeasured, outlines[1].unmeasured))
+
+
 def _known(reader: Reader) -> Known:
     return Known(Tree(reader.modules), reader.parameters, reader.info.model_config)
 
 
 def _lines(
-    found: Matching, covered: Coverage, changes: Sequence[Change], files: Sequence[str], trees: Sequence[Tree]
+    found: Matching,
+    covered: Coverage,
+    changes: Sequence[Change],
+    loose: Sequence[Sequence[str]],
+    files: Sequence[str],
+    trees: Sequence[Tree],
 ) -> Iterator[str]:
     source = found.direction.value[0].upper()
     yield f"A: {files[0]}"
@@ -169,6 +190,7 @@ def _lines(
         ("ignored", *covered.ignored),
         ("need no partner", *map(len, covered.unneeded)),
         ("left", left_a, left_b),
+        *([("weights left", *map(len, loose))] if any(loose) else []),
     ]
     for name, in_a, in_b in rows:
         yield f"  {name:20} {in_a:>7} {in_b:>7}"
@@ -184,6 +206,10 @@ def _lines(
     for name, left in (("A", covered.only_a), ("B", covered.only_b)):
         yield from _listed(
             f"Only in {name}", left, {path for each in changes for path in (each.a if name == "A" else each.b)}
+        )
+    for name, names in zip("AB", loose, strict=True):
+        yield from _titled(
+            f"In {name}, weights without a partner, of modules that are not left", numbered(names)[:KINDS]
         )
     yield from _titled("Warnings", found.warnings)
 

@@ -136,6 +136,36 @@ def test_what_is_compared_by_its_weights_alone_is_not_left(tmp_path: Path) -> No
     ]  # fmt: skip
 
 
+def with_own(folder: Path) -> tuple[Path, Path]:
+    """Record two nets of which the second has two weights more in modules that both have, and one in one of its own."""
+    nets = [Net(name, [Block(norm=Scale()) for _ in range(2)], top=Scale()) for name in ("layers", "h")]
+    for block in (each for each in nets[1].order if isinstance(each, Block)):
+        block.table = nn.Parameter(np.ones(2, np.float32))
+    nets[1].more = Idle()
+    return record(folder / "a.h5", nets[0]), record(folder / "b.h5", nets[1])
+
+
+def test_weights_without_a_partner_are_listed(tmp_path: Path) -> None:
+    a, b = with_own(tmp_path)
+    done = run("map", "check", written(tmp_path, "Net:\n  layers: h\nignore: ['/more']\n"), a, b)
+    assert done.exit_code == 1 and "  weights left               0       2" in done.stdout.splitlines()
+    assert done.stdout.splitlines()[-2:] == [
+        "In B, weights without a partner, of modules that are not left", "  h.{i}.table ×2",
+    ]  # fmt: skip
+    done = run("map", "check", written(tmp_path, "Net:\n  layers: h\n  top: top\n"), a, b)
+    assert done.stdout.splitlines()[-5:-2] == ["Only in B", "  more (Idle)", ""], "its weight is not said again"
+    paired = written(tmp_path, "Net:\n  layers: h\nignore: ['/more', '**/Block']\n")
+    assert run("map", "check", paired, a, b).exit_code == 0
+
+
+def test_a_draft_names_weights_without_a_partner(tmp_path: Path) -> None:
+    done = run("map", "suggest", *with_own(tmp_path))
+    assert done.stdout.splitlines()[-2:] == [
+        "# Weights of B that are not compared; a line of params would say with which:", "#   h.{i}.table ×2",
+    ]  # fmt: skip
+    assert "more.weight" not in done.stdout and "#   more" in done.stdout
+
+
 def test_nothing_is_left(tmp_path: Path) -> None:
     file, (a, b) = written(tmp_path, FUSED), fused(tmp_path / "recordings", 6)
     for first, second, side in ((a, b, "A"), (b, a, "B")):

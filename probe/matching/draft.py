@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 from probe.mapping import LayerMapping
@@ -13,6 +13,7 @@ from probe.mapping.parsing import parse_mapping
 from probe.matching import Known, Matching, match
 from probe.matching.automatic.outline import LISTS
 from probe.matching.changes import changes_of
+from probe.matching.loose import numbered
 from probe.matching.result import Direction, Pair, WeightBundle
 from probe.tree import Tree
 
@@ -40,7 +41,13 @@ class _Line:
     pairs: list[Pair] = field(default_factory=list)
 
 
-def draft(matching: Matching, a: Known, b: Known, names: tuple[str, str] = ("A", "B")) -> str:
+def draft(
+    matching: Matching,
+    a: Known,
+    b: Known,
+    names: tuple[str, str] = ("A", "B"),
+    lonely: tuple[Sequence[str], Sequence[str]] = ((), ()),
+) -> str:
     """Return the text of a mapping that says what a matching found.
 
     Parameters
@@ -51,8 +58,10 @@ def draft(matching: Matching, a: Known, b: Known, names: tuple[str, str] = ("A",
         the sides
     names
         what to call them in the comment at the top
+    lonely
+        weights of both sides without a partner: they stand in a comment at the end
     """
-    drafting = _Draft(matching, a, b)
+    drafting = _Draft(matching, a, b, lonely)
     text = drafting.text(names)
     if drafting.leave_out_lists(text):
         text = drafting.text(names)
@@ -71,8 +80,10 @@ def is_written_from_a(matching: Matching) -> bool:
 class _Draft:
     """The file under way; the source is the side that has what is several on the other."""
 
-    def __init__(self, matching: Matching, a: Known, b: Known) -> None:
-        self.matching = matching
+    def __init__(
+        self, matching: Matching, a: Known, b: Known, lonely: tuple[Sequence[str], Sequence[str]] = ((), ())
+    ) -> None:
+        self.matching, self.lonely = matching, lonely
         self.forwards = is_written_from_a(matching)
         self.source, self.target = (a, b) if self.forwards else (b, a)
         self.here, self.there = self.source.tree, self.target.tree
@@ -105,7 +116,7 @@ class _Draft:
             found.append(text)
         parts = ["\n".join(self._header(names))]
         parts += ["\n".join([f"{_quoted(section)}:", *lines]) for section, lines in sections.items()]
-        parts += ["\n".join(self._left())]
+        parts += ["\n".join([*self._left(), *self._lonely()])]
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def _header(self, names: tuple[str, str]) -> Iterator[str]:
@@ -295,6 +306,18 @@ class _Draft:
             if len(paths) > _MOST_LEFT:
                 yield f"#   and {len(paths) - _MOST_LEFT} more"
 
+    def _lonely(self) -> Iterator[str]:
+        """Yield the weights without a partner, but for those of modules that are left with all that is in them."""
+        trees = (self.here, self.there) if self.forwards else (self.there, self.here)
+        lefts = self.matching.only_a, self.matching.only_b
+        for name, weights, tree, left in zip("AB", self.lonely, trees, map(set, lefts), strict=True):
+            shown = numbered(each for each in weights if not _is_left_whole(tree, left, each.rpartition(".")[0]))
+            if shown:
+                yield f"# Weights of {name} that are not compared; a line of params would say with which:"
+            yield from (f"#   {each}" for each in shown[:_MOST_LEFT])
+            if len(shown) > _MOST_LEFT:
+                yield f"#   and {len(shown) - _MOST_LEFT} more"
+
     # Whether it says what it should
 
     def lost(self, text: str) -> list[int]:
@@ -327,6 +350,16 @@ class _Draft:
 
 def _nothing(_: int) -> frozenset[object]:
     return frozenset()
+
+
+def _is_left_whole(tree: Tree, left: Set[int], path: str) -> bool:
+    """Tell whether the outermost module that is left around a path has nothing in it that is not left."""
+    index = tree.by_path[path]
+    if index not in left:
+        return False
+    while tree.modules[index].parent in left:
+        index = tree.modules[index].parent
+    return left.issuperset(tree.subtree(index))
 
 
 def _starred(path: str) -> str:
