@@ -43,14 +43,18 @@ def different_settings(pairs: StepPairs) -> dict[ParameterKey, Difference]:
     mine, theirs = _settings(pairs, "a"), _settings(pairs, "b")
     found = {}
     for key in mine.keys() & theirs.keys():
-        alike = len(mine[key]) == len(theirs[key]) == 1
-        texts = [
-            text if alike else f"{text} for {a.label or b.label}"
-            for a in mine[key] for b in theirs[key] for text in _differences(a, b)
-        ]  # fmt: skip
+        parts = [(a.label or b.label, _differences(a, b)) for a in mine[key] for b in theirs[key]]
+        texts = list(dict.fromkeys(text for _, differing in parts for text in differing))
+        if any(differing != parts[0][1] for _, differing in parts):
+            texts = [f"{text} for {_of_parts(text, parts)}" for text in texts]
         if texts:
-            found[key] = (str(mine[key][0].group), *dict.fromkeys(texts))
+            found[key] = (str(mine[key][0].group), *texts)
     return found
+
+
+def _of_parts(text: str, parts: Iterable[tuple[str, list[str]]]) -> str:
+    """Return the parameters, of those that stand for one, which differ so."""
+    return ", ".join(dict.fromkeys(label for label, differing in parts if text in differing))
 
 
 def decay_rounding(pairs: StepPairs) -> float:
