@@ -21,7 +21,7 @@ from probe.comparison.optimizers.naming import as_evidence, as_hint, named_setti
 from probe.comparison.parts import facts
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.scaling import common_factor, factor_of, scaling_text
-from probe.comparison.settings import ParameterKey, decay_rounding, different_settings, settings_text
+from probe.comparison.settings import ParameterKey, decay_rounding, different_settings, of_group, settings_text
 from probe.comparison.tolerance import Level
 from probe.comparison.walk import StepWalk
 from probe.records import Phase, Role
@@ -30,7 +30,6 @@ from probe.statistics import unit_roundoff
 
 _PARALLEL = 0.9
 _FLOAT16_LEAST = 2.0**-24
-_MOST_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,34 +309,19 @@ class UpdateJudge:
         if len(concerned) > max(2, tolerance.MOST * len(judged)) or self._are_set_alike(concerned, len(judged)):
             self._report_all(faults, f"the {plural} of {len(concerned)} of {len(judged)} parameters differ")
             return
-        for alike in self._by_settings(faults):
+        together: dict[object, list[_Fault]] = {}
+        for fault in faults:
+            differing = None if fault.event.is_one_sided else self.settings.get(self._parameter(fault.event))
+            together.setdefault(differing or id(fault), []).append(fault)
+        for alike in together.values():
             fault, differing = alike[0], self.settings.get(self._parameter(alike[0].event))
             named = self._named(alike)
             hint = f"the settings differ: {settings_text([differing])}" if differing else as_hint(named, fault.hint)
             refs = self.walk.refs(fault.event.pair, None, fault.event.slot_a or fault.event.slot_b,
                                    fault.event.slot_b or fault.event.slot_a)  # fmt: skip
-            texts = (fault.text, *self._how_many(alike), *as_evidence(named))
+            many = of_group(self.pairs, self.settings.values(), differing, [each.event for each in alike])
+            texts = (fault.text, *many, *as_evidence(named))
             self._append(fault, refs, texts, hint, is_certain=bool(named))
-
-    def _by_settings(self, faults: list[_Fault]) -> list[list[_Fault]]:
-        """Return the faults one by one, those of one group with the same other settings together."""
-        found: dict[object, list[_Fault]] = {}
-        for number, fault in enumerate(faults):
-            key = self.settings.get(self._parameter(fault.event)), fault.event.is_one_sided
-            found.setdefault(number if key[0] is None or key[1] else key, []).append(fault)
-        return list(found.values())
-
-    def _how_many(self, alike: list[_Fault]) -> list[str]:
-        """Say of how many parameters that are set otherwise the updates differ, and which are the first."""
-        if len(alike) < 2:
-            return []
-        differing = self.settings[self._parameter(alike[0].event)]
-        total = sum(each == differing for each in self.settings.values())
-        modules, pairs = self.pairs.a.reader.modules, self.pairs.matching.pairs
-        paths = [f"{modules[pairs[f.event.pair].a].path}.{f.event.slot_a}".lstrip(".") for f in alike]
-        more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
-        which = f"{', '.join(paths[:_MOST_NAMED])}{more}"
-        return [f"the updates of {len(alike)} of the {total} parameters of A's group {differing[0]} that are set so differ: {which}"]
 
     def _are_set_alike(self, concerned: set[ParameterKey], judged: int) -> bool:
         """Tell whether what is set differently for these parameters is so for most of all; it does not show in each."""

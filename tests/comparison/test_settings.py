@@ -81,7 +81,7 @@ def test_what_differs_for_some_that_lie_in_one_names_them(run: Recorder) -> None
 @pytest.mark.parametrize("task", ["statistics", "tensor"])
 def test_one_group_that_is_set_otherwise_is_one_finding(clean: Clean, run: Recorder, task: str) -> None:
     model = gpt()
-    named = {path: parameter for path, parameter in model.named_parameters()}
+    named = {path: parameter for path, parameter, _ in model.named_tensors(nn.Parameter)}
     norms = [parameter for path, parameter in named.items() if "norm" in path]
     others = [parameter for path, parameter in named.items() if "norm" not in path]
     groups = [{"params": others}, {"params": norms, "weight_decay": 0.0}]
