@@ -420,7 +420,7 @@ class UpdateJudge:
         """Keep the errors of the updated parameters: the next step begins with them."""
         pooled: dict[int, list[tuple[float, float, float]]] = {}
         excess: dict[int, float] = {}
-        for event in self._two_sided_parameters():
+        for event in self._two_sided(Role.PARAM):
             metrics = event.metrics
             assert metrics is not None
             if metrics.is_known and metrics.status is not Status.NONFINITE:
@@ -445,9 +445,6 @@ class UpdateJudge:
         return update * share_of_update(
             gradient, u, self.pairs.a.shapes[event.row_a], is_adaptive=self._is_adaptive(event)
         )
-
-    def _two_sided_parameters(self) -> list[Event]:
-        return self._two_sided(Role.PARAM)
 
     def _parameter(self, event: Event) -> ParameterKey:
         return event.pair, self.pairs.canonical(event)
