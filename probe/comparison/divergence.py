@@ -231,6 +231,7 @@ class _Run:
         self.given = GivenTally()
         self.steps: list[tuple[int, int]] = []
         self.warnings: list[str] = []
+        self.modes: dict[int, tuple[bool, bool]] = {}
         self.findings: list[Divergence] = []
         self.doubts: list[str] = []
         self.tally = Tally(a, b, self.tree_a, self.tree_b)
@@ -361,6 +362,7 @@ class _Run:
         found = with_hints(pairs, independent(sorted(walk.findings, key=cause_order)))
         self.findings += map(self.guesses.weighed, map(self.known.named, found))
         self.warnings += walk.warnings
+        self.modes |= walk.modes
         for text in walk.doubts:
             self._doubt(text)
         self.given.add(pairs, walk.events, walk.lacking_inputs())
@@ -429,7 +431,8 @@ class _Run:
             verdict, tuple(self.findings), coverage, tuple(dict.fromkeys(self.warnings)), self.noise.name, tuple(tally.slots),
             matching, str(self.a.path), str(self.b.path), *self._only(),
             self.given.inputs, tuple(dict.fromkeys(self.doubts)), flip_of(verdict, self.findings, tally.slots),
-            tuple(vacuous.left_out(coverage, tally.weights_left, tally.weights_ignored, min_coverage)), tuple(self.steps), changes,
+            (*vacuous.left_out(coverage, tally.weights_left, tally.weights_ignored, min_coverage),
+             *vacuous.other_modes(self.modes.values())), tuple(self.steps), changes,
         )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ def compare_sketches(
         return _from_statistics(a, i, b, j, taken.factor)
     if kind_of(a.dtypes[i]) == "integer":
         share = _share_of_integers(a, i, b, j, turned, float(np.linalg.norm(sketch_a - sketch_b)))
-        metrics = Metrics(Status.COMPARED, share, norm_a=norm_a, norm_b=norm_b, estimated=True)
+        metrics = Metrics(Status.COMPARED, share, norm_a=norm_a, norm_b=norm_b, estimated=True, of_integers=True)
     else:
         norm_a, norm_b = _norms(taken.factor * sketch_a, sketch_b, norm_a, norm_b)
         metrics = geometry(taken.factor * sketch_a, sketch_b, norm_a, norm_b)

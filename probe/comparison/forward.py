@@ -246,6 +246,7 @@ class ForwardWalk(BufferWalk):
         differing = [node for node in nodes if node.training[0] != node.training[1]]
         if differing:
             first = min(differing, key=lambda node: node.begin)
+            self.modes |= {node.pair: node.training for node in differing}
             self.warnings.append(
                 f"{len(differing)} modules run in another mode, first {self._path_a(first.pair)}: "
                 f"{mode_name(first.training[0])} in A, {mode_name(first.training[1])} in B (dropout, BatchNorm)"

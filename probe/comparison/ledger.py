@@ -129,6 +129,8 @@ class Ledger:
         """an input of the model has another size"""
         self._frozen: set[int] = set()
         """modules of A that own a parameter which learns on one side only"""
+        self.modes: dict[int, tuple[bool, bool]] = {}
+        """whether pairs of modules that run in another mode run in training mode, in A and in B"""
         self.uncalled: set[int] = set()
         """pairs of modules of which it is a finding that one side does not call them"""
         self._cut: list[Divergence] = []

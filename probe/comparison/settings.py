@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from probe.comparison.events import StepPairs
+from probe.comparison.events import Event, StepPairs
 
 _NUMERIC = ("lr", "weight_decay", "momentum", "dampening", "betas", "eps", "alpha", "nesterov", "amsgrad", "maximize",
             "rho", "initial_accumulator_value", "lr_decay", "lambd", "decoupled_weight_decay", "adam_w_mode",
@@ -18,6 +18,7 @@ PaddlePaddle's and MindSpore's Momentum is PyTorch's SGD"""
 _DECAYS = ("betas", "alpha", "rho")
 """what optimizers weigh an old average with; the new value has the rest"""
 _SAME = 1e-15
+_MOST_NAMED = 4
 
 ParameterKey = tuple[int, str]
 """(pair of modules, canonical slot)"""
@@ -43,14 +44,18 @@ def different_settings(pairs: StepPairs) -> dict[ParameterKey, Difference]:
     mine, theirs = _settings(pairs, "a"), _settings(pairs, "b")
     found = {}
     for key in mine.keys() & theirs.keys():
-        alike = len(mine[key]) == len(theirs[key]) == 1
-        texts = [
-            text if alike else f"{text} for {a.label or b.label}"
-            for a in mine[key] for b in theirs[key] for text in _differences(a, b)
-        ]  # fmt: skip
+        parts = [(a.label or b.label, _differences(a, b)) for a in mine[key] for b in theirs[key]]
+        texts = list(dict.fromkeys(text for _, differing in parts for text in differing))
+        if any(differing != parts[0][1] for _, differing in parts):
+            texts = [f"{text} for {_of_parts(text, parts)}" for text in texts]
         if texts:
-            found[key] = (str(mine[key][0].group), *dict.fromkeys(texts))
+            found[key] = (str(mine[key][0].group), *texts)
     return found
+
+
+def _of_parts(text: str, parts: Iterable[tuple[str, list[str]]]) -> str:
+    """Return the parameters, of those that stand for one, which differ so."""
+    return ", ".join(dict.fromkeys(label for label, differing in parts if text in differing))
 
 
 def decay_rounding(pairs: StepPairs) -> float:
@@ -69,6 +74,33 @@ def settings_text(differences: Iterable[Difference]) -> str:
         f"{', '.join(texts)} (group{'s' if len(groups) > 1 else ''} {', '.join(groups)})"
         for texts, groups in by_texts.items()
     )
+
+
+def of_group(
+    pairs: StepPairs, settings: Iterable[Difference], differing: Difference | None, events: Sequence[Event]
+) -> list[str]:
+    """Say of how many parameters that are set otherwise alike the updates differ, and which are the first.
+
+    Parameters
+    ----------
+    pairs
+        the step
+    settings
+        what differs, of all parameters
+    differing
+        what differs for these
+    events
+        their updates
+    """
+    if differing is None or len(events) < 2:
+        return []
+    modules, total = pairs.a.reader.modules, sum(each == differing for each in settings)
+    names = [f"{modules[pairs.matching.pairs[e.pair].a].path}.{e.slot_a}".lstrip(".") for e in events]
+    which = ", ".join(names[:_MOST_NAMED]) + (
+        f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    )
+    what = f"{len(names)} of the {total} parameters of A's group {differing[0]} that are set so"
+    return [f"the updates of {what} differ: {which}"]
 
 
 def _differences(a: Setting, b: Setting) -> list[str]:

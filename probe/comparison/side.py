@@ -62,6 +62,8 @@ class Metrics:
     """the error is not smaller, which is all that is known: there are no two sketches that can be compared"""
     reason: str = ""
     """why it is not comparable"""
+    of_integers: bool = False
+    """of integers, of which the error is the share that differs"""
 
     @property
     def norm_ratio(self) -> float:

@@ -21,7 +21,7 @@ from probe.comparison.optimizers.naming import as_evidence, as_hint, named_setti
 from probe.comparison.parts import facts
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.scaling import common_factor, factor_of, scaling_text
-from probe.comparison.settings import ParameterKey, decay_rounding, different_settings, settings_text
+from probe.comparison.settings import ParameterKey, decay_rounding, different_settings, of_group, settings_text
 from probe.comparison.tolerance import Level
 from probe.comparison.walk import StepWalk
 from probe.records import Phase, Role
@@ -312,13 +312,19 @@ class UpdateJudge:
         if len(concerned) > max(2, tolerance.MOST * len(judged)) or self._are_set_alike(concerned, len(judged)):
             self._report_all(faults, f"the {plural} of {len(concerned)} of {len(judged)} parameters differ")
             return
+        together: dict[object, list[_Fault]] = {}
         for fault in faults:
-            differing = self.settings.get(self._parameter(fault.event))
-            named = self._named([fault])
+            differing = None if fault.event.is_one_sided else self.settings.get(self._parameter(fault.event))
+            together.setdefault(differing or id(fault), []).append(fault)
+        for alike in together.values():
+            fault, differing = alike[0], self.settings.get(self._parameter(alike[0].event))
+            named = self._named(alike)
             hint = f"the settings differ: {settings_text([differing])}" if differing else as_hint(named, fault.hint)
             refs = self.walk.refs(fault.event.pair, None, fault.event.slot_a or fault.event.slot_b,
                                    fault.event.slot_b or fault.event.slot_a)  # fmt: skip
-            self._append(fault, refs, (fault.text, *as_evidence(named)), hint, is_certain=bool(named))
+            many = of_group(self.pairs, self.settings.values(), differing, [each.event for each in alike])
+            texts = (fault.text, *many, *as_evidence(named))
+            self._append(fault, refs, texts, hint, is_certain=bool(named))
 
     def _are_set_alike(self, concerned: set[ParameterKey], judged: int) -> bool:
         """Tell whether what is set differently for these parameters is so for most of all; it does not show in each."""
@@ -417,7 +423,7 @@ class UpdateJudge:
         """Keep the errors of the updated parameters: the next step begins with them."""
         pooled: dict[int, list[tuple[float, float, float]]] = {}
         excess: dict[int, float] = {}
-        for event in self._two_sided_parameters():
+        for event in self._two_sided(Role.PARAM):
             metrics = event.metrics
             assert metrics is not None
             if metrics.is_known and metrics.status is not Status.NONFINITE:
@@ -442,9 +448,6 @@ class UpdateJudge:
         return update * share_of_update(
             gradient, u, self.pairs.a.shapes[event.row_a], is_adaptive=self._is_adaptive(event)
         )
-
-    def _two_sided_parameters(self) -> list[Event]:
-        return self._two_sided(Role.PARAM)
 
     def _parameter(self, event: Event) -> ParameterKey:
         return event.pair, self.pairs.canonical(event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from probe.comparison.result import Coverage, SlotResult
@@ -79,6 +80,19 @@ def left_out(coverage: Coverage, weights: dict[str, list[str]], ignored: int, mi
 
 def _weights(count: int) -> str:
     return f"{count} {'weight' if count == 1 else 'weights'}"
+
+
+def other_modes(modes: Iterable[tuple[bool, bool]]) -> Iterator[str]:
+    """Yield, in a few words, that modules ran in training mode on one side only: what they do in the other was not compared.
+
+    Parameters
+    ----------
+    modes
+        of each of them, whether it ran in training mode, in A and in B
+    """
+    for (a, _), count in sorted(Counter(modes).items(), reverse=True):
+        names = ("training", "evaluation") if a else ("evaluation", "training")
+        yield f"the mode of {count} {'module' if count == 1 else 'modules'} ({names[0]} in A, {names[1]} in B)"
 
 
 def _are_zero(slots: Iterable[SlotResult]) -> bool:

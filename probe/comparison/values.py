@@ -77,7 +77,9 @@ def _read(a: Side, i: int, b: Side, j: int, free_axes: bool, turned: tuple[int, 
     norm_a, norm_b = a.columns["norm"][i], b.columns["norm"][j]
     if integer:
         share = best.differing / max(1, best.count)
-        metrics = Metrics(Status.COMPARED if share else Status.EQUAL, share, norm_a=norm_a, norm_b=norm_b)
+        metrics = Metrics(
+            Status.COMPARED if share else Status.EQUAL, share, norm_a=norm_a, norm_b=norm_b, of_integers=True
+        )
     else:
         metrics = _finished(best, shape_a)
     if free_axes and 1e-3 < metrics.rel_l2 < math.inf and turned is None:

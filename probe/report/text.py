@@ -13,6 +13,7 @@ from rich.text import Text
 from probe.comparison.divergence import Comparison
 from probe.comparison.guards import grouped
 from probe.comparison.result import Divergence, Inputs, NodeRef, Verdict
+from probe.comparison.side import Metrics
 
 _STYLE = {Verdict.ALIGNED: "bold green", Verdict.DIVERGED: "bold red", Verdict.UNDECIDED: "bold yellow"}
 _CONTROL = re.compile(
@@ -135,6 +136,8 @@ def _numbers(divergence: Divergence) -> str:
         return ""
     about = "≥" if metrics.is_lower_bound else "≈" if metrics.estimated else ""
     error = metrics.rel_l2 if math.isnan(divergence.error) else divergence.error
+    if metrics.of_integers:
+        return f"{about}{100 * metrics.rel_l2:.3g}% of the elements, which are integers, differ"
     parts = [f"rel {about}{metrics.rel_l2:.1e}"]
     if not _alike(error, metrics.rel_l2):
         parts[0] += f", {about}{error:.1e} {divergence.measure or _SUMMED}"
@@ -153,6 +156,10 @@ def _numbers(divergence: Divergence) -> str:
     return "  ".join(parts)
 
 
+def _size(metrics: Metrics) -> str:
+    return f"{100 * metrics.rel_l2:.3g}% differ" if metrics.of_integers else f"rel {metrics.rel_l2:.1e}"
+
+
 def _times(factor: float) -> str:
     return f"{float(f'{factor:.3g}'):,g}"
 
@@ -168,7 +175,7 @@ def _others(out: Text, others: tuple[Divergence, ...], top: int) -> None:
     for divergence in others[:top]:
         ref = (divergence.a or divergence.b)[0]
         is_known = divergence.metrics is not None and divergence.metrics.is_known
-        size = f"  rel {divergence.metrics.rel_l2:.1e}" if is_known else ""
+        size = f"  {_size(divergence.metrics)}" if is_known else ""
         slot = f"  {divergence.role.label} {plain(ref.slot)}" if ref.slot else ""
         out.append(f"  {divergence.phase.label:<8}  ")
         out.append(_path(ref), style="cyan")

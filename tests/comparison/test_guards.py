@@ -392,6 +392,20 @@ def test_what_was_left_out_stands_beside_the_verdict(run: Recorder, name: str) -
     assert probe.compare(run(), run()).left_out == ()
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_another_mode_that_shows_nowhere_stands_beside_the_verdict(run: Recorder, turned: bool) -> None:
+    def evaluating(model: Model) -> None:
+        for path in ("layers.0.norm1", "layers.1.mlp.up"):
+            module(model, path).training = False
+
+    files = [run(steps=2), run(changed(evaluating), steps=2)]
+    found = probe.compare(*(files[::-1] if turned else files))
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
+    modes = "evaluation in A, training in B" if turned else "training in A, evaluation in B"
+    assert found.left_out == (f"the mode of 2 modules ({modes})",)
+    assert render(found).plain.startswith(f"ALIGNED but for what was not compared: the mode of 2 modules ({modes})  A ")
+
+
 def test_a_side_of_which_little_was_recorded(run: Recorder) -> None:
     found = probe.compare(run(), run(modules=["layers.2*"]))
     assert found.verdict is Verdict.ALIGNED and found.coverage.share == 1

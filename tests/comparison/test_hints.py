@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,32 @@ def test_a_call_of_which_the_weights_alone_are_compared_is_told_from_one_without
         "layers.1.inner, of which the weights alone are compared; or look at the code of this module itself: what it does between the "
         "modules that it calls"
     )
+
+
+def _from(first: int) -> GPT:
+    def take(self: Any, x: Tensor, positions: Any) -> Tensor:
+        return nn.Attention.forward(self, x)
+
+    def block(self: Any, x: Tensor) -> Tensor:
+        x = x + self.attn(self.norm1(x), Tensor(np.arange(first, first + x.shape[1])))
+        return x + self.mlp(self.norm2(x))
+
+    return changed(lambda m: (replaced(m, "layers.1.attn", forward=take), replaced(m, "layers.1", forward=block)))
+
+
+@pytest.mark.parametrize(
+    ("task", "sure"), [("tensor", " everywhere (verified)"), ("statistics", ", by mean, minimum and maximum")]
+)
+@pytest.mark.parametrize(("a", "b", "shift"), [(0, 1, "+ 1"), (3, 1, "− 2")])
+def test_position_ids_that_begin_elsewhere(run: Recorder, task: str, sure: str, a: int, b: int, shift: str) -> None:
+    found = probe.compare(*(run(_from(each), task=task) for each in (a, b)))
+    first = found.first_divergence
+    assert first is not None and first.path == "layers.1"
+    assert first.hint == (
+        f"B is A {shift}{sure}: look at position ids and offsets: where each side begins to count (at 0, at 1, behind the padding)"
+    )
+    share = r"100" if task == "tensor" else r"≈[\d.]+"
+    assert re.search(rf"\n  {share}% of the elements, which are integers, differ\n", render(found).plain)
 
 
 def test_a_row_of_an_embedding_without_a_gradient(clean: Clean, run: Recorder) -> None:

@@ -10,8 +10,9 @@ import probe
 from probe.adapters import numpy_nn as nn
 from probe.comparison.result import Verdict
 from probe.records import Phase
+from tests import fusing
 from tests.comparison.planted import Clean, Model, Recorder, said
-from tests.toys import gpt
+from tests.toys import gpt, module
 
 
 class Adam(nn.AdamW):
@@ -50,3 +51,44 @@ def test_another_class_of_optimizer_is_named_where_the_updates_differ(clean: Cle
     first = probe.compare(clean(), run(model, optimizer=nn.SGD(model.parameters(), lr=1e-3))).first_divergence
     assert first is not None and first.phase is Phase.UPDATE
     assert first.hint == "the settings differ: AdamW against SGD, weight_decay 0.01 against 0.0 (group 0)"
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_differs_for_all_that_lie_in_one_is_said_once(run: Recorder, turned: bool) -> None:
+    apart, together = fusing.apart(), fusing.together()
+    files = [
+        run(apart, optimizer=nn.AdamW(apart.parameters(), lr=1e-3)),
+        run(together, optimizer=nn.AdamW(together.parameters(), lr=1.1e-3)),
+    ]
+    first = probe.compare(*(files[::-1] if turned else files), mapping=fusing.mapping()).first_divergence
+    rates = "0.0011 against 0.001" if turned else "0.001 against 0.0011"
+    assert first is not None and first.hint == f"the settings differ: lr {rates} (group 0)"
+
+
+def test_what_differs_for_some_that_lie_in_one_names_them(run: Recorder) -> None:
+    apart, together = fusing.apart(), fusing.together()
+    keys = [module(apart, f"layers.{number}.attn.k").weight for number in range(3)]
+    others = [each for each in apart.parameters() if not any(each is key for key in keys)]
+    groups = [{"params": others}, {"params": keys, "lr": 2e-3}]
+    files = [
+        run(apart, optimizer=nn.AdamW(groups, lr=1e-3)),
+        run(together, optimizer=nn.AdamW(together.parameters(), lr=1e-3)),
+    ]
+    first = probe.compare(*files, mapping=fusing.mapping()).first_divergence
+    assert first is not None and "lr 0.002 against 0.001 for k (group 0)" in first.hint
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_one_group_that_is_set_otherwise_is_one_finding(clean: Clean, run: Recorder, task: str) -> None:
+    model = gpt()
+    named = {path: parameter for path, parameter, _ in model.named_tensors(nn.Parameter)}
+    norms = [parameter for path, parameter in named.items() if "norm" in path]
+    others = [parameter for path, parameter in named.items() if "norm" not in path]
+    groups = [{"params": others}, {"params": norms, "weight_decay": 0.0}]
+    found = probe.compare(clean(task), run(model, optimizer=nn.AdamW(groups, lr=1e-3), task=task))
+    (first,) = found.divergences
+    assert first.hint == "the settings differ: weight_decay 0.01 against 0.0 (group 0)"
+    assert (
+        f"the updates of {len(norms)} of the {len(norms)} parameters of A's group 0 that are set so differ: layers.0.norm1.weight, "
+        f"layers.0.norm2.weight, layers.1.norm1.weight, layers.1.norm2.weight and {len(norms) - 4} more"
+    ) in first.evidence

@@ -204,7 +204,7 @@ def inputs() -> Iterator[tuple[str, Fault]]:
         ("samples in another order", "permuted", lambda x: x[[1, 2, 0]], "moved by 1 (verified)"),
         (
             "ids plus one",
-            "constant shift",
+            "counted from another number",
             lambda x: x + 1,
             "B is A + 1 everywhere (verified)",
         ),

@@ -20,6 +20,7 @@ _ALL = 0.999
 _GROWS = 0.8
 """rank correlation from which an error grows with the position"""
 _FEW = 8
+_FEW_INTEGERS = 3
 """rows or elements from which on a pattern is none by chance"""
 _PARALLEL = 0.98
 
@@ -168,15 +169,35 @@ def shift_by_column(evidence: Evidence) -> Found | None:
     return verified("the same vector is added to every row", norm=float(np.linalg.norm(shift)))
 
 
+def counted_on(evidence: Evidence) -> Found | None:
+    """Integers are all further on by one number: they are counted from another one."""
+    if not evidence.is_of_integers:
+        return None
+    values = evidence.values
+    if values is None:
+        moved = _moved_by_statistics(evidence, _FEW_INTEGERS)
+        return weak(f"B is A {_signed(moved)}, by mean, minimum and maximum", shift=moved) if moved else None
+    shift = float(values.difference.flat[0])
+    if values.a.size < _FEW_INTEGERS or not _is_shift(evidence, values, np.asarray(shift)):
+        return None
+    return verified(f"B is A {_signed(shift)} everywhere", shift=shift)
+
+
+def _signed(shift: float) -> str:
+    return f"{'+' if shift > 0 else '−'} {abs(shift):.5g}"
+
+
 def constant_shift(evidence: Evidence) -> Found | None:
     """The same number is added everywhere."""
+    if evidence.is_of_integers:
+        return None
     values = evidence.values
     if values is not None:
         if values.a.size < _FEW:
             return None
         shift = float(values.difference.mean())
         is_shift = _is_shift(evidence, values, np.asarray(shift))
-        return verified(f"B is A + {shift:.5g} everywhere", shift=shift) if is_shift else None
+        return verified(f"B is A {_signed(shift)} everywhere", shift=shift) if is_shift else None
     return _shift_by_statistics(evidence)
 
 
@@ -185,21 +206,30 @@ def _is_shift(evidence: Evidence, values: Values, shift: np.ndarray) -> bool:
 
 
 def _shift_by_statistics(evidence: Evidence) -> Found | None:
-    """Mean, least and largest element are apart by one number, and the spread about the mean is not."""
+    """A shift of about the size of the error."""
+    moved = _moved_by_statistics(evidence)
+    if not moved:
+        return None
     a, b = evidence.halves
-    moved = [b.column(name) - a.column(name) for name in ("min", "max", "mean")]
-    size = math.prod(evidence.pairs.a.shapes[evidence.event.row_a]) if evidence.event.row_a >= 0 else 0
-    if size < _FEW or not all(map(math.isfinite, moved)) or a.column("min") == a.column("max"):
-        return None
-    spread = [max(0.0, half.column("rms") ** 2 - half.column("mean") ** 2) ** 0.5 for half in (a, b)]
-    close = 1e-3 * abs(moved[2])
-    if not moved[2] or max(moved) - min(moved) > close or abs(spread[0] - spread[1]) > close:
-        return None
-    size_of_shift = abs(moved[2]) * math.sqrt(size)
+    size_of_shift = abs(moved) * math.sqrt(math.prod(evidence.pairs.a.shapes[evidence.event.row_a]))
     expected = evidence.error * max(a.column("norm"), b.column("norm"))
     if not 0.7 < size_of_shift / expected < 1.4:
         return None
-    return weak(f"B is A + {moved[2]:.5g}, by mean, minimum and maximum", shift=moved[2])
+    return weak(f"B is A {_signed(moved)}, by mean, minimum and maximum", shift=moved)
+
+
+def _moved_by_statistics(evidence: Evidence, few: int = _FEW) -> float:
+    """Return by what number mean, least and largest element are apart, 0 where the spread about the mean is too."""
+    a, b = evidence.halves
+    moved = [b.column(name) - a.column(name) for name in ("min", "max", "mean")]
+    size = math.prod(evidence.pairs.a.shapes[evidence.event.row_a]) if evidence.event.row_a >= 0 else 0
+    if size < few or not all(map(math.isfinite, moved)) or a.column("min") == a.column("max"):
+        return 0.0
+    spread = [max(0.0, half.column("rms") ** 2 - half.column("mean") ** 2) ** 0.5 for half in (a, b)]
+    close = 1e-3 * abs(moved[2])
+    if not moved[2] or max(moved) - min(moved) > close or abs(spread[0] - spread[1]) > close:
+        return 0.0
+    return moved[2]
 
 
 # Growth along positions

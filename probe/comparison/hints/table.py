@@ -38,8 +38,7 @@ HINTS = (
     # Formulas that give what was recorded
     Hint(
         "eps", (Role.OUTPUT,),
-        "the output of a normalisation is what its input and weight give with another eps; both are solved "
-        "for",
+        "the output of a normalisation is what its input and weight give with another eps; both are solved for",
         "eps in the settings of this module",
         norms.eps,
     ),
@@ -286,6 +285,11 @@ HINTS = (
         patterns.bias,
     ),
     Hint(
+        "counted from another number", _ACTIVATIONS, "B − A is one number, of integers",
+        "position ids and offsets: where each side begins to count (at 0, at 1, behind the padding)",
+        patterns.counted_on,
+    ),
+    Hint(
         "constant shift", _ACTIVATIONS,
         "B − A is one number",
         "a bias, a constant that is added, a mean that is subtracted",
@@ -305,8 +309,7 @@ HINTS = (
         orders.transposed,
     ),
     Hint(
-        "shifted position", _ACTIVATIONS,
-        "B has at each position what A has at another one",
+        "shifted position", _ACTIVATIONS, "B has at each position what A has at another one",
         "position ids, the shift of the labels and the padding side",
         orders.shifted,
     ),
