@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from probe.comparison.hints.evidence import Evidence, Half, distance
-from probe.comparison.hints.grades import Found, strong, verified
+from probe.comparison.hints.grades import Found, strong, verified, weak
 from probe.comparison.hints.patterns import factor_of
 from probe.comparison.hints.rounded import ROUNDED, rounded
 from probe.records import Role
@@ -24,6 +24,12 @@ _MOST_FACTORS = 4
 """tensors that such a function may be multiplied by"""
 _FEW = 256
 """elements from which on it can be told whether an error is a function of them"""
+_MANY = 64
+"""elements from which on statistics tell a function"""
+_CUT = 0.05
+"""share of zeros from which on a side is cut off at 0"""
+_LOWEST = ((-0.1701, "gelu or silu"), (-0.2785, "silu"))
+"""how far down functions go, the highest first: gelu to −0.170, silu to −0.278"""
 _LEAST_SLOPE = 1e-3
 _SMOOTH = 0.3
 """what neighbours of a function differ by, as a share of its size; of independent numbers it is √2"""
@@ -222,6 +228,8 @@ def activation(evidence: Evidence) -> Found | None:
     """Two functions of one element, told apart by their recorded argument."""
     if evidence.role not in (Role.INPUT, Role.OUTPUT):
         return None
+    if evidence.metrics is not None and evidence.metrics.estimated:
+        return _cut_off_at_zero(evidence)
     names = evidence.once(_told_activation)
     if None not in names:
         return _sentence(names)
@@ -231,6 +239,30 @@ def activation(evidence: Evidence) -> Found | None:
     other = "B" if known == "A" else "A"
     name = names[known == "B"]
     return strong(f"{known} computes {name}, {other} another function of the same elements", **{known.lower(): name})
+
+
+def _cut_off_at_zero(evidence: Evidence) -> Found | None:
+    """From statistics: nothing of one side is below 0, and many elements are 0; the other side goes on below 0."""
+    size = math.prod(evidence.pairs.a.shapes[evidence.event.row_a]) if evidence.event.row_a >= 0 else 0
+    if evidence.event.is_one_sided or size < _MANY:
+        return None
+    for side, half, other in (("A", evidence.a, evidence.b), ("B", evidence.b, evidence.a)):
+        share, low = half.column("zeros") / size, other.column("min")
+        is_cut = (
+            half.column("min") == 0
+            and half.column("max") > 0
+            and share > _CUT
+            and other.column("zeros") < size * share / 4
+        )
+        if not is_cut or not low < 0 < other.column("max"):
+            continue
+        rest = "B" if side == "A" else "A"
+        as_what = next((f", as {name} does" for bound, name in _LOWEST if bound <= low), "")
+        return weak(
+            f"nothing in {side} is below 0 and {share:.1%} of its elements are 0, as relu makes it; {rest} goes down to "
+            f"{low:.3g}{as_what}", share=share, min=low,
+        )  # fmt: skip
+    return None
 
 
 def _told_activation(evidence: Evidence) -> tuple[str | None, str | None]:
