@@ -20,6 +20,8 @@ Formula = tuple[str, np.ndarray]
 """what was computed, in words, and the tensor that it gives"""
 _SAMPLE = 1 << 12
 """elements of which functions of one element are computed"""
+_MOST_ROWS, _MOST_COLUMNS = 64, 128
+"""of a product that are computed, or up to twice as many"""
 _MOST_FACTORS = 4
 """tensors that such a function may be multiplied by"""
 _FEW = 256
@@ -140,22 +142,51 @@ def _softmax_formulas(half: Half, evidence: Evidence) -> Iterator[Formula]:
 
 
 def _linear_formulas(half: Half, evidence: Evidence) -> Iterator[Formula]:
-    """Yield x Wᵀ + b and how it is mistaken: from the other side of the weight, without bias, in fewer bits."""
+    """Yield some rows and columns of x Wᵀ + b and how it is mistaken: the weight not transposed, without bias, in fewer bits."""
     weight, bias = half.parameter("weight"), half.parameter("bias")
     if evidence.role is not Role.OUTPUT or weight is None or weight.ndim != 2:
         return
-    added = 0.0 if bias is None else bias
     for x in half.given():
         if x.shape[-1] == weight.shape[1]:
-            yield "x · Wᵀ + bias" if bias is not None else "x · Wᵀ", x @ weight.T + added
-            if bias is not None:
-                yield "x · Wᵀ without the bias", x @ weight.T
-                yield "x · Wᵀ + bias twice", x @ weight.T + 2 * bias
-            for name in ROUNDED:
-                if ROUNDED[name] > 4 * unit_roundoff(half.dtype):
-                    yield f"x · Wᵀ of numbers rounded to {name}", rounded(x, name) @ rounded(weight, name).T + added
+            yield from _products(half, _some_rows(x), weight[_some(len(weight), _MOST_COLUMNS)], bias)
         if x.shape[-1] == weight.shape[0] == weight.shape[1]:
-            yield "x · W, the weight not transposed,", x @ weight + added
+            columns = _some(len(weight), _MOST_COLUMNS)
+            added = 0.0 if bias is None else bias[columns]
+            yield "x · W, the weight not transposed,", _some_rows(x) @ weight[:, columns] + added
+
+
+def _products(half: Half, x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> Iterator[Formula]:
+    """Yield the product of some rows and some rows of the weight, and how it is mistaken."""
+    plain = x @ weight.T
+    if bias is None:
+        yield "x · Wᵀ", plain
+    else:
+        bias = bias[_some(len(bias), _MOST_COLUMNS)]
+        yield "x · Wᵀ + bias", plain + bias
+        yield "x · Wᵀ without the bias", plain
+        yield "x · Wᵀ + bias twice", plain + 2 * bias
+    for name in ROUNDED:
+        if ROUNDED[name] > 4 * unit_roundoff(half.dtype):
+            product = rounded(x, name) @ rounded(weight, name).T
+            yield f"x · Wᵀ of numbers rounded to {name}", product if bias is None else product + bias
+
+
+def _some(size: int, most: int) -> slice:
+    """Return indices that are spread evenly over all, at most twice as many as asked for."""
+    return slice(0, size, max(1, size // most))
+
+
+def _some_rows(values: np.ndarray) -> np.ndarray:
+    rows = values.reshape(-1, values.shape[-1])
+    return rows[_some(len(rows), _MOST_ROWS)]
+
+
+def _sampled_product(half: Half) -> np.ndarray | None:
+    """Return the rows and columns of a tensor that `_products` gives."""
+    values = half.read(half.row)
+    if values is None or not values.ndim:
+        return None
+    return _some_rows(values)[:, _some(values.shape[-1], _MOST_COLUMNS)]
 
 
 # Sums with what came in
@@ -199,7 +230,7 @@ def _told(
     evidence: Evidence,
     formulas: Callable[[Half, Evidence], Iterable[Formula]],
     *,
-    is_sample: bool = False,
+    sample: Callable[[Half], np.ndarray | None] = lambda half: half.read(half.row),
     share: float = 0.0,
 ) -> tuple[str | None, str | None]:
     """Return which formula gives A's tensor and which B's; None for one that none gives.
@@ -211,8 +242,7 @@ def _told(
     names = []
     for half in evidence.halves:
         noise = min(evidence.tolerance, 64 * unit_roundoff(half.dtype)) or evidence.tolerance
-        values = _sampled(half) if is_sample else half.read(half.row)
-        best = _best(values, formulas(half, evidence), max(noise, evidence.tolerance / 4, share * evidence.error))
+        best = _best(sample(half), formulas(half, evidence), max(noise, evidence.tolerance / 4, share * evidence.error))
         names.append(None if best is None else best[0])
     return (None, None) if names[0] == names[1] else (names[0], names[1])
 
@@ -266,7 +296,7 @@ def _cut_off_at_zero(evidence: Evidence) -> Found | None:
 
 
 def _told_activation(evidence: Evidence) -> tuple[str | None, str | None]:
-    return _told(evidence, _activation_formulas, is_sample=True)
+    return _told(evidence, _activation_formulas, sample=_sampled)
 
 
 def _is_function(evidence: Evidence) -> bool:
@@ -286,7 +316,7 @@ def softmax(evidence: Evidence) -> Found | None:
 
 
 def _told_linear(evidence: Evidence) -> tuple[str | None, str | None]:
-    return _told(evidence, _linear_formulas, share=_OF_ROUNDING)
+    return _told(evidence, _linear_formulas, sample=_sampled_product, share=_OF_ROUNDING)
 
 
 def linear(evidence: Evidence) -> Found | None:

@@ -31,6 +31,10 @@ _SURVIVOR = 1.1
 
 def factor_of(evidence: Evidence) -> tuple[float, bool] | None:
     """Return what B is times A, and whether that is computed from values."""
+    return evidence.once(_factor)
+
+
+def _factor(evidence: Evidence) -> tuple[float, bool] | None:
     values, metrics = evidence.values, evidence.metrics
     if values is not None:
         squares = float(np.vdot(values.a, values.a))
