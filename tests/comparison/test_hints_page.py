@@ -19,7 +19,7 @@ support are given with it, the best first: in the report behind `→`, in JSON a
 | strong | the error has this form; what made it so was not computed |
 | weak | sketches or statistics alone say so |
 
-- Most hints need values on both sides (`task="tensor"`). From statistics alone come multiples (from sketches), one shift of all elements,
+- Most hints need values on both sides (`task="tensor"`). From statistics alone come multiples (from sketches), one shift of all elements, relu against gelu or silu,
   dropout, tensors of one number, clipping, learning rate and weight decay.
 - Where no hint is supported by the numbers, none is given: random errors of every size have none (`tests/torch/test_hints_torch.py`).
 - Where several fit as well, the first in the table is said first. At most three are kept, and those of the first eight findings of a step.

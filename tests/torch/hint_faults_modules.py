@@ -169,6 +169,9 @@ def functions() -> Iterator[tuple[str, Fault]]:
                 f"A computes {one}",
             ),
         )
+    for name, low in (("gelu by erf", "to -0.17, as gelu or silu does"), ("silu", "to -0.278, as silu does")):
+        sides = [Run(named("Act", lambda s, x, f=acts[each]: f(x))) for each in ("relu", name)]
+        yield f"relu / {name} by statistics", Fault("activation", *sides, f"B goes down {low}", ("statistics",))
     yield "unknown function", two("activation", "Act", lambda s, x: F.silu(x), lambda s, x: x * torch.sigmoid(1.3 * x),
                                   "A computes silu, B another function of the same elements")  # fmt: skip
     yield (

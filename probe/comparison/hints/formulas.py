@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from probe.comparison.hints.evidence import Evidence, Half, distance
-from probe.comparison.hints.grades import Found, strong, verified
+from probe.comparison.hints.grades import Found, strong, verified, weak
 from probe.comparison.hints.patterns import factor_of
 from probe.comparison.hints.rounded import ROUNDED, rounded
 from probe.records import Role
@@ -20,10 +20,18 @@ Formula = tuple[str, np.ndarray]
 """what was computed, in words, and the tensor that it gives"""
 _SAMPLE = 1 << 12
 """elements of which functions of one element are computed"""
+_MOST_ROWS, _MOST_COLUMNS = 64, 128
+"""of a product that are computed, or up to twice as many"""
 _MOST_FACTORS = 4
 """tensors that such a function may be multiplied by"""
 _FEW = 256
 """elements from which on it can be told whether an error is a function of them"""
+_MANY = 64
+"""elements from which on statistics tell a function"""
+_CUT = 0.05
+"""share of zeros from which on a side is cut off at 0"""
+_LOWEST = ((-0.1701, "gelu or silu"), (-0.2785, "silu"))
+"""how far down functions go, the highest first: gelu to −0.170, silu to −0.278"""
 _LEAST_SLOPE = 1e-3
 _SMOOTH = 0.3
 """what neighbours of a function differ by, as a share of its size; of independent numbers it is √2"""
@@ -134,22 +142,51 @@ def _softmax_formulas(half: Half, evidence: Evidence) -> Iterator[Formula]:
 
 
 def _linear_formulas(half: Half, evidence: Evidence) -> Iterator[Formula]:
-    """Yield x Wᵀ + b and how it is mistaken: from the other side of the weight, without bias, in fewer bits."""
+    """Yield some rows and columns of x Wᵀ + b and how it is mistaken: the weight not transposed, without bias, in fewer bits."""
     weight, bias = half.parameter("weight"), half.parameter("bias")
     if evidence.role is not Role.OUTPUT or weight is None or weight.ndim != 2:
         return
-    added = 0.0 if bias is None else bias
     for x in half.given():
         if x.shape[-1] == weight.shape[1]:
-            yield "x · Wᵀ + bias" if bias is not None else "x · Wᵀ", x @ weight.T + added
-            if bias is not None:
-                yield "x · Wᵀ without the bias", x @ weight.T
-                yield "x · Wᵀ + bias twice", x @ weight.T + 2 * bias
-            for name in ROUNDED:
-                if ROUNDED[name] > 4 * unit_roundoff(half.dtype):
-                    yield f"x · Wᵀ of numbers rounded to {name}", rounded(x, name) @ rounded(weight, name).T + added
+            yield from _products(half, _some_rows(x), weight[_some(len(weight), _MOST_COLUMNS)], bias)
         if x.shape[-1] == weight.shape[0] == weight.shape[1]:
-            yield "x · W, the weight not transposed,", x @ weight + added
+            columns = _some(len(weight), _MOST_COLUMNS)
+            added = 0.0 if bias is None else bias[columns]
+            yield "x · W, the weight not transposed,", _some_rows(x) @ weight[:, columns] + added
+
+
+def _products(half: Half, x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> Iterator[Formula]:
+    """Yield the product of some rows and some rows of the weight, and how it is mistaken."""
+    plain = x @ weight.T
+    if bias is None:
+        yield "x · Wᵀ", plain
+    else:
+        bias = bias[_some(len(bias), _MOST_COLUMNS)]
+        yield "x · Wᵀ + bias", plain + bias
+        yield "x · Wᵀ without the bias", plain
+        yield "x · Wᵀ + bias twice", plain + 2 * bias
+    for name in ROUNDED:
+        if ROUNDED[name] > 4 * unit_roundoff(half.dtype):
+            product = rounded(x, name) @ rounded(weight, name).T
+            yield f"x · Wᵀ of numbers rounded to {name}", product if bias is None else product + bias
+
+
+def _some(size: int, most: int) -> slice:
+    """Return indices that are spread evenly over all, at most twice as many as asked for."""
+    return slice(0, size, max(1, size // most))
+
+
+def _some_rows(values: np.ndarray) -> np.ndarray:
+    rows = values.reshape(-1, values.shape[-1])
+    return rows[_some(len(rows), _MOST_ROWS)]
+
+
+def _sampled_product(half: Half) -> np.ndarray | None:
+    """Return the rows and columns of a tensor that `_products` gives."""
+    values = half.read(half.row)
+    if values is None or not values.ndim:
+        return None
+    return _some_rows(values)[:, _some(values.shape[-1], _MOST_COLUMNS)]
 
 
 # Sums with what came in
@@ -193,7 +230,7 @@ def _told(
     evidence: Evidence,
     formulas: Callable[[Half, Evidence], Iterable[Formula]],
     *,
-    is_sample: bool = False,
+    sample: Callable[[Half], np.ndarray | None] = lambda half: half.read(half.row),
     share: float = 0.0,
 ) -> tuple[str | None, str | None]:
     """Return which formula gives A's tensor and which B's; None for one that none gives.
@@ -205,8 +242,7 @@ def _told(
     names = []
     for half in evidence.halves:
         noise = min(evidence.tolerance, 64 * unit_roundoff(half.dtype)) or evidence.tolerance
-        values = _sampled(half) if is_sample else half.read(half.row)
-        best = _best(values, formulas(half, evidence), max(noise, evidence.tolerance / 4, share * evidence.error))
+        best = _best(sample(half), formulas(half, evidence), max(noise, evidence.tolerance / 4, share * evidence.error))
         names.append(None if best is None else best[0])
     return (None, None) if names[0] == names[1] else (names[0], names[1])
 
@@ -222,6 +258,8 @@ def activation(evidence: Evidence) -> Found | None:
     """Two functions of one element, told apart by their recorded argument."""
     if evidence.role not in (Role.INPUT, Role.OUTPUT):
         return None
+    if evidence.metrics is not None and evidence.metrics.estimated:
+        return _cut_off_at_zero(evidence)
     names = evidence.once(_told_activation)
     if None not in names:
         return _sentence(names)
@@ -233,8 +271,32 @@ def activation(evidence: Evidence) -> Found | None:
     return strong(f"{known} computes {name}, {other} another function of the same elements", **{known.lower(): name})
 
 
+def _cut_off_at_zero(evidence: Evidence) -> Found | None:
+    """From statistics: nothing of one side is below 0, and many elements are 0; the other side goes on below 0."""
+    size = math.prod(evidence.pairs.a.shapes[evidence.event.row_a]) if evidence.event.row_a >= 0 else 0
+    if evidence.event.is_one_sided or size < _MANY:
+        return None
+    for side, half, other in (("A", evidence.a, evidence.b), ("B", evidence.b, evidence.a)):
+        share, low = half.column("zeros") / size, other.column("min")
+        is_cut = (
+            half.column("min") == 0
+            and half.column("max") > 0
+            and share > _CUT
+            and other.column("zeros") < size * share / 4
+        )
+        if not is_cut or not low < 0 < other.column("max"):
+            continue
+        rest = "B" if side == "A" else "A"
+        as_what = next((f", as {name} does" for bound, name in _LOWEST if bound <= low), "")
+        return weak(
+            f"nothing in {side} is below 0 and {share:.1%} of its elements are 0, as relu makes it; {rest} goes down to "
+            f"{low:.3g}{as_what}", share=share, min=low,
+        )  # fmt: skip
+    return None
+
+
 def _told_activation(evidence: Evidence) -> tuple[str | None, str | None]:
-    return _told(evidence, _activation_formulas, is_sample=True)
+    return _told(evidence, _activation_formulas, sample=_sampled)
 
 
 def _is_function(evidence: Evidence) -> bool:
@@ -254,7 +316,7 @@ def softmax(evidence: Evidence) -> Found | None:
 
 
 def _told_linear(evidence: Evidence) -> tuple[str | None, str | None]:
-    return _told(evidence, _linear_formulas, share=_OF_ROUNDING)
+    return _told(evidence, _linear_formulas, sample=_sampled_product, share=_OF_ROUNDING)
 
 
 def linear(evidence: Evidence) -> Found | None:

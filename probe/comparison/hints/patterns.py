@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from probe.comparison.hints.evidence import Evidence, Values, distance
+from probe.comparison.hints.evidence import Evidence, Half, Values, distance
 from probe.comparison.hints.grades import Found, strong, verified, weak
 from probe.comparison.metrics import Status
 from probe.comparison.side import PARAMETER_ROLES
@@ -23,6 +23,8 @@ _FEW = 8
 _FEW_INTEGERS = 3
 """rows or elements from which on a pattern is none by chance"""
 _PARALLEL = 0.98
+_SURVIVOR = 1.1
+"""how much larger an element may be than dropout of the share that is zero makes the largest one: the share is not the rate"""
 
 
 # Multiples
@@ -30,6 +32,10 @@ _PARALLEL = 0.98
 
 def factor_of(evidence: Evidence) -> tuple[float, bool] | None:
     """Return what B is times A, and whether that is computed from values."""
+    return evidence.once(_factor)
+
+
+def _factor(evidence: Evidence) -> tuple[float, bool] | None:
     values, metrics = evidence.values, evidence.metrics
     if values is not None:
         squares = float(np.vdot(values.a, values.a))
@@ -352,11 +358,21 @@ def _zeros_by_statistics(evidence: Evidence) -> Found | None:
     metrics = evidence.metrics
     if metrics is None or not metrics.estimated or min(zeros) > 0 or not 0.02 < max(zeros) < 0.6:
         return None
-    side = "B" if zeros[1] else "A"
+    side, half, other = ("B", evidence.b, evidence.a) if zeros[1] else ("A", evidence.a, evidence.b)
     share = max(zeros)
+    if other.column("min") < 0 and half.column("min") == 0 or not _are_scaled_survivors(half, other, share):
+        return None
     ratio = metrics.norm_ratio if side == "B" else 1 / metrics.norm_ratio
     if abs(ratio * math.sqrt(1 - share) - 1) > 0.1:  # what is kept is divided by 1 − p
         return None
     return weak(
         f"{share:.1%} of the elements are zero in {side} alone, and its norm is as dropout makes it", share=share
     )
+
+
+def _are_scaled_survivors(half: Half, other: Half, share: float) -> bool:
+    """Tell whether no element is larger than 1/(1 − p) times the other side's largest, and the largest ones that stay are."""
+    times = 1 / (1 - share)
+    return all(
+        abs(half.column(name)) <= _SURVIVOR * times * abs(other.column(name)) for name in ("min", "max")
+    ) and any(abs(half.column(name)) > abs(other.column(name)) for name in ("min", "max"))
