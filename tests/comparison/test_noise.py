@@ -189,7 +189,10 @@ def test_the_report_says_the_rung_and_what_would_flip_the_verdict(clean: Clean, 
     other = run(rounding_otherwise(gpt()), steps=2, task="tensor")
     aligned = probe.compare(clean("tensor"), other)
     assert aligned.flip is not None and 0 < aligned.flip.factor < 1
-    assert f"if all limits were divided by {said(1 / aligned.flip.factor)}, it would be a divergence" in render(aligned).plain
+    assert (
+        f"if all limits were divided by {said(1 / aligned.flip.factor)}, it would be a divergence"
+        in render(aligned).plain
+    )
     same = probe.compare(clean("tensor"), run(steps=2, task="tensor"))
     assert same.flip is None and "divided" not in render(same).plain
 
