@@ -32,6 +32,10 @@ _NAMES = {
     "max_abs": "max |Δ|", "mean_abs": "mean |Δ|", "max_rel": "max relative |Δ|", "rel_l2": "", "cosine": "1 − cosine",
     ALLCLOSE: _TIMES,
 }  # fmt: skip
+FIXED_MEASURES = frozenset(filter(None, _NAMES.values()))
+"""of what a limit is that people chose, where it is not the relative error"""
+TOLERANCE_IS = "the tolerance is"
+"""how what a finding says of it begins"""
 
 
 @dataclass
@@ -247,7 +251,7 @@ class _FixedStep(StepNoise):
             seen.open += 1
             seen.first_open = seen.first_open or self._name(event)
             return Held(metrics.rel_l2, math.nan, inherits=False, verdict="not judged", is_fixed=True)
-        facts = (f"the tolerance is {wanted} ({rule.name})",) if error > limit else ()
+        facts = (f"{TOLERANCE_IS} {wanted} ({rule.name})",) if error > limit else ()
         return Held(error, limit, _NAMES[wanted.metric], facts, False, is_fixed=True)
 
     def _error(self, event: Event, metrics: Metrics, wanted: Tolerance) -> float:

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.text import Text
 
 from probe.comparison.divergence import Comparison
+from probe.comparison.fixed import FIXED_MEASURES, TOLERANCE_IS
 from probe.comparison.guards import grouped
 from probe.comparison.result import Divergence, Inputs, NodeRef, Verdict
 from probe.comparison.side import Metrics
@@ -142,7 +143,8 @@ def _numbers(divergence: Divergence) -> str:
     if not _alike(error, metrics.rel_l2):
         parts[0] += f", {about}{error:.1e} {divergence.measure or _SUMMED}"
     if error > limit:
-        parts[0] += f" (up to {limit:.1e} is noise)"
+        is_wanted = any(text.startswith(TOLERANCE_IS) for text in divergence.evidence)
+        parts[0] += f" (limit {limit:.1e})" if is_wanted else f" (up to {limit:.1e} is noise)"
     if math.isfinite(metrics.cosine):
         digits = 2 if metrics.estimated else 6
         parts.append(f"cos {about}{metrics.cosine:.{digits}f}")
@@ -195,10 +197,12 @@ def _aligned(out: Text, comparison: Comparison) -> None:
     flip = comparison.flip
     if flip is not None and flip.closest is not None:
         closest = flip.closest
+        is_wanted = "fixed " in comparison.noise or closest.measure in FIXED_MEASURES
+        limit = f"limit {closest.limit:.1e}" if is_wanted else f"up to {closest.limit:.1e} is noise"
         of_what = "" if _alike(closest.error, closest.metrics.rel_l2) else f" {closest.measure or _SUMMED}"
         out.append(
             f"Closest to its limit: {closest.phase.label} {closest.role.label} {plain(closest.slot_a)} of "
-            f"{plain(closest.path_a) or 'the model'}: rel {closest.error:.1e}{of_what}, up to {closest.limit:.1e} is noise; if "
+            f"{plain(closest.path_a) or 'the model'}: rel {closest.error:.1e}{of_what}, {limit}; if "
             f"all limits were divided by {_times(1 / flip.factor)}, it would be a divergence\n"
         )
     out.append("\n")

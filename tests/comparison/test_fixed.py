@@ -15,6 +15,7 @@ from probe.comparison.presets import PRESETS
 from probe.comparison.result import Verdict
 from probe.errors import ConfigError, MappingError
 from probe.records import Phase, Role
+from probe.report.text import render
 from tests.comparison.planted import Clean, Faulty, Recorder
 from tests.toys import gpt, replaced, rounding_otherwise
 
@@ -28,6 +29,7 @@ def test_a_tolerance_between_noise_and_fault_names_the_fault(clean: Clean, fault
     assert first is not None and first.path == WHERE
     assert found.noise == "fixed rel_l2 rtol 1e-06"
     assert "the tolerance is rel_l2 rtol 1e-06 (for all tensors)" in first.evidence
+    assert "(limit 1.0e-06)" in render(found).plain and "is noise" not in render(found).plain
     assert first.limit == 1e-6 and found.flip is not None
     assert found.flip.first == pytest.approx(first.metrics.rel_l2 / 1e-6)
 
@@ -36,6 +38,7 @@ def test_a_tolerance_beyond_the_fault_aligns_and_says_how_near_it_was(clean: Cle
     pair = clean("tensor"), faulty("eps", "tensor")
     found = probe.compare(*pair, rtol=0.2, metric="rel_l2")
     assert found.verdict is Verdict.ALIGNED and found.flip is not None and found.flip.closest is not None
+    assert ", limit 2.0e-01; if all limits" in render(found).plain and "is noise" not in render(found).plain
     tighter = 0.2 * found.flip.factor
     assert probe.compare(*pair, rtol=tighter * 1.001, metric="rel_l2").verdict is Verdict.ALIGNED
     assert probe.compare(*pair, rtol=tighter * 0.999, metric="rel_l2").verdict is Verdict.DIVERGED
@@ -50,6 +53,14 @@ def test_the_factor_that_is_named_is_where_a_finding_ends(clean: Clean, faulty: 
     assert probe.compare(*pair, **wider).verdict is Verdict.ALIGNED
     almost = {name: value * flip.factor * 0.999 for name, value in options.items()}
     assert probe.compare(*pair, **almost).verdict is Verdict.DIVERGED
+
+
+def test_a_rule_s_limits_are_not_called_noise_either(clean: Clean, faulty: Faulty) -> None:
+    pair = clean("tensor"), faulty("eps", "tensor")
+    rule = {"path": WHERE, "phase": "forward", "metric": "max_abs", "atol": 1e-6}
+    text = render(probe.compare(*pair, rules=[rule])).plain
+    assert "noise: 1 rule; else built-in model" in text and "max |Δ| (limit 1.0e-06)" in text
+    assert "(up to " in render(probe.compare(*pair)).plain, "the built-in model's are"
 
 
 @pytest.mark.parametrize(("atol", "rtol"), [(1e-3, 0.0), (0.0, 1e-3), (1e-4, 1e-3)])
