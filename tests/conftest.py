@@ -6,6 +6,13 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How fast the machine is, and how many drawn examples fit, is no part of what a property says.
+settings.register_profile(
+    "anywhere", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
+settings.load_profile("anywhere")
 
 
 @pytest.fixture(autouse=True)
