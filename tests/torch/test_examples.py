@@ -136,6 +136,7 @@ def test_mapping_pairs_what_corresponds_and_nothing_else() -> None:
     megatron = megatron_from(hf)
     classes = {path: type(module).__name__ for path, module in megatron.named_modules()}
     written = yaml.safe_load((REPO / "layer_mappings" / "megatron-core" / "qwen2.yaml").read_text())
+    del written["ignore"]  # is for another layer spec
     assert written.keys() <= set(classes.values())
     plain = {name: {key: to for key, to in section.items() if isinstance(to, str)} for name, section in written.items()}
 
