@@ -7,22 +7,19 @@ parameter differences that are larger than those of real faults.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from probe.comparison import causes, tolerance
+from probe.comparison import tolerance
 from probe.comparison.drift import drifted, share_of_update
 from probe.comparison.events import Event, StepPairs
 from probe.comparison.ledger import State
 from probe.comparison.metrics import Metrics, Status
-from probe.comparison.optimizers.clipping import treatments
-from probe.comparison.optimizers.naming import as_evidence, as_hint, named_settings
-from probe.comparison.parts import facts
-from probe.comparison.result import Divergence, Kind, NodeRef
-from probe.comparison.scaling import common_factor, factor_of, scaling_text
-from probe.comparison.settings import ParameterKey, decay_rounding, different_settings, of_group, settings_text
+from probe.comparison.scaling import factor_of, scaling_text
+from probe.comparison.settings import decay_rounding, settings_text
 from probe.comparison.tolerance import Level
+from probe.comparison.update_findings import Fault, UpdateFindings
 from probe.comparison.walk import StepWalk
 from probe.records import Phase, Role
 from probe.sketch import WIDTH
@@ -32,28 +29,12 @@ _PARALLEL = 0.9
 _FLOAT16_LEAST = 2.0**-24
 
 
-@dataclass(frozen=True, slots=True)
-class _Fault:
-    """One parameter whose update is wrong."""
-
-    event: Event
-    limit: float
-    """the largest relative error that would have been noise; NaN where something else tells"""
-    text: str
-    hint: str = ""
-    is_weak: bool = False
-    """sign flips of vanishing gradients under Adam could look like this"""
-    sources: float = 0.0
-    """the error of the gradient that was used"""
-
-
-class UpdateJudge:
+class UpdateJudge(UpdateFindings):
     """The update phase of one step; findings go to the step's walk."""
 
     def __init__(self, walk: StepWalk, pairs: StepPairs, state: State) -> None:
-        self.walk, self.pairs, self.state = walk, pairs, state
-        self.settings = different_settings(pairs)
-        """parameters whose hyper-parameters differ, and in what"""
+        super().__init__(walk, pairs)
+        self.state = state
         self._rounding = decay_rounding(pairs)
 
     def judge(self) -> None:
@@ -78,7 +59,7 @@ class UpdateJudge:
             )
         self._remember_parameters()
 
-    def _is_scaled(self, used: list[_Fault]) -> bool:
+    def _is_scaled(self, used: list[Fault]) -> bool:
         """Tell whether B's gradients are a multiple of A's, and the optimizer used them so; say so if it did not."""
         if self.walk.scaling is None:
             return False
@@ -95,7 +76,7 @@ class UpdateJudge:
             self._report(used, "gradients as the optimizer used them", Role.PARAM_GRAD)
         return True
 
-    def _used_gradients(self) -> list[_Fault]:
+    def _used_gradients(self) -> list[Fault]:
         faults = []
         unjudged: list[tuple[float, float, float]] = []
         together = self._error_together()
@@ -115,7 +96,7 @@ class UpdateJudge:
                 hint = "look at clipping, unscaling and the reduction over ranks"
                 if not min(metrics.norm_a, metrics.norm_b):
                     text += f": {'B' if metrics.norm_a else 'A'}'s optimizer is given zeros"
-                faults.append(_Fault(event, limit, text, hint, sources=raw or 0.0))
+                faults.append(Fault(event, limit, text, hint, sources=raw or 0.0))
             if raw is None and math.isfinite(metrics.rel_l2):
                 norm = max(metrics.norm_a, metrics.norm_b)
                 unjudged.append((metrics.rel_l2 * norm, norm, u))
@@ -144,7 +125,7 @@ class UpdateJudge:
                 "backward left were not recorded on both sides: record the phases backward and gradient too"
             )
 
-    def _updates(self) -> list[_Fault]:
+    def _updates(self) -> list[Fault]:
         faults = []
         for event in self.pairs.parameter_events(Phase.UPDATE, Role.DELTA):
             if event.is_one_sided:
@@ -162,7 +143,7 @@ class UpdateJudge:
                 faults.append(fault)
         return faults
 
-    def _one_sided_update(self, event: Event) -> _Fault | None:
+    def _one_sided_update(self, event: Event) -> Fault | None:
         on_both = self.pairs.is_initial_on_both(event)
         if not on_both or self.pairs.is_unwatched(event) or not (self.pairs.micros_a and self.pairs.micros_b):
             return None
@@ -171,10 +152,10 @@ class UpdateJudge:
         if not columns["requires_grad"][row] and not columns["norm"][row]:
             return None  # it is frozen, and was handed over all the same
         other = "B" if side == "A" else "A"
-        return _Fault(event, math.nan, f"only {side}'s optimizer updates this parameter",
+        return Fault(event, math.nan, f"only {side}'s optimizer updates this parameter",
                       f"{other}'s optimizer was not given this parameter")  # fmt: skip
 
-    def _update_fault(self, event: Event) -> tuple[_Fault | None, float]:
+    def _update_fault(self, event: Event) -> tuple[Fault | None, float]:
         """Return the fault, if there is one, and the bound of the relative error."""
         metrics = event.metrics
         assert metrics is not None
@@ -218,7 +199,7 @@ class UpdateJudge:
         states = self.pairs.rows_a.get((0, module, 0), Role.STATE)
         return sum(slot.startswith(f"update:{event.slot_a}.") for slot in states) > 1
 
-    def _without_weak(self, faults: list[_Fault]) -> list[_Fault]:
+    def _without_weak(self, faults: list[Fault]) -> list[Fault]:
         """Leave out weak evidence, unless many parameters show it or their settings differ."""
         judged = sum((j.event.phase, j.event.role) == (Phase.UPDATE, Role.DELTA) for j in self.walk.events)
         if len(faults) > max(2, tolerance.SYSTEMATIC * judged):
@@ -244,9 +225,9 @@ class UpdateJudge:
         text = f"the difference of the updates is parallel to the parameter ({along:+.2e} of it)"
         return text, "look at the weight decay of this parameter's group"
 
-    def _fault(self, event: Event, limit: float, text: str, hint: str = "", weak: bool = False) -> _Fault:
+    def _fault(self, event: Event, limit: float, text: str, hint: str = "", weak: bool = False) -> Fault:
         error = self.state.gradients.get((event.pair, event.slot_a), 0.0)
-        return _Fault(event, limit, text, hint or "look at the optimizer's settings for this parameter", weak, error)
+        return Fault(event, limit, text, hint or "look at the optimizer's settings for this parameter", weak, error)
 
     def _about_eps(self, event: Event) -> str:
         """Say so when an optimizer's eps is zero in the parameter's own dtype."""
@@ -263,7 +244,7 @@ class UpdateJudge:
         sides = (self.pairs.a, self.pairs.b)
         return {side.dtypes[row] for side, row in zip(sides, rows, strict=True) if row is not None}
 
-    def _states(self) -> list[_Fault]:
+    def _states(self) -> list[Fault]:
         faults = []
         for event in self._two_sided(Role.STATE):
             metrics = event.metrics
@@ -284,7 +265,7 @@ class UpdateJudge:
                     f"the optimizer's {name} differs (B is {metrics.norm_ratio:.4g} times A), gradient and update agree"
                 )
                 hint = "look at the betas and at what the state began with"
-                faults.append(_Fault(event, limit, text, hint, sources=error))
+                faults.append(Fault(event, limit, text, hint, sources=error))
         return faults
 
     def _cancelled(self, event: Event, parameter: str) -> float:
@@ -299,104 +280,6 @@ class UpdateJudge:
 
     def _two_sided(self, role: Role) -> list[Event]:
         return [e for e in self.pairs.parameter_events(Phase.UPDATE, role) if not e.is_one_sided]
-
-    # Reporting
-
-    def _report(self, faults: list[_Fault], plural: str, role: Role) -> None:
-        if not faults:
-            return
-        settled = [j.event for j in self.walk.events]
-        judged = {self._parameter(e) for e in settled if e.phase is Phase.UPDATE and e.role is role}
-        concerned = {self._parameter(fault.event) for fault in faults}
-        judged |= concerned
-        if len(concerned) > max(2, tolerance.MOST * len(judged)) or self._are_set_alike(concerned, len(judged)):
-            self._report_all(faults, f"the {plural} of {len(concerned)} of {len(judged)} parameters differ")
-            return
-        together: dict[object, list[_Fault]] = {}
-        for fault in faults:
-            differing = None if fault.event.is_one_sided else self.settings.get(self._parameter(fault.event))
-            together.setdefault(differing or id(fault), []).append(fault)
-        for alike in together.values():
-            fault, differing = alike[0], self.settings.get(self._parameter(alike[0].event))
-            named = self._named(alike)
-            hint = f"the settings differ: {settings_text([differing])}" if differing else as_hint(named, fault.hint)
-            refs = self.walk.refs(fault.event.pair, None, fault.event.slot_a or fault.event.slot_b,
-                                   fault.event.slot_b or fault.event.slot_a)  # fmt: skip
-            many = of_group(self.pairs, self.settings.values(), differing, [each.event for each in alike])
-            texts = (fault.text, *many, *as_evidence(named))
-            self._append(fault, refs, texts, hint, is_certain=bool(named))
-
-    def _are_set_alike(self, concerned: set[ParameterKey], judged: int) -> bool:
-        """Tell whether what is set differently for these parameters is so for most of all; it does not show in each."""
-        differences = {self.settings[key][1:] if key in self.settings else () for key in concerned}
-        alike = [each for each in self.settings.values() if each[1:] in differences]
-        return len(differences) == 1 and len(concerned) > 1 and len(alike) > max(2, tolerance.MOST * judged)
-
-    def _report_all(self, faults: list[_Fault], text: str) -> None:
-        """One finding for the optimizer as a whole."""
-        first = faults[0]
-        named = self._named(faults)
-        texts = [text, *common_factor(fault.event for fault in faults), f"the first of them: {first.text}"]
-        texts += as_evidence(named)
-        concerned = [
-            self.settings[key] for key in map(self._parameter, (f.event for f in faults)) if key in self.settings
-        ]
-        hint = f"the settings differ: {settings_text(concerned)}" if concerned else as_hint(named, first.hint)
-        self._append(first, self.walk.root_refs(), tuple(texts), hint, is_whole=True, is_certain=bool(named))
-
-    def _named(self, faults: list[_Fault]) -> list[str]:
-        """Return the hyper-parameters that differ by the numbers of the parameters that are concerned."""
-        if faults[0].event.role is Role.PARAM_GRAD:
-            return treatments(self.pairs, self._judged(Role.PARAM_GRAD))
-        concerned = {self._parameter(fault.event) for fault in faults}
-        return named_settings(
-            self.pairs, [event for event in self._judged(Role.DELTA) if self._parameter(event) in concerned]
-        )
-
-    def _judged(self, role: Role) -> list[Event]:
-        """Return what both sides have of the optimizer's work in a role."""
-        return [j.event for j in self.walk.events if (j.event.phase, j.event.role) == (Phase.UPDATE, role)]
-
-    def _report_behind(self) -> None:
-        """Name another setting of the optimizers behind another finding: it needs no gradients that agree."""
-        events = self._judged(Role.DELTA)
-        named = named_settings(self.pairs, events)
-        if not events or not (named or self.settings):
-            return
-        said = f"the settings differ: {settings_text(self.settings.values())}" if self.settings else named[0]
-        texts = ("the optimizers do not follow the same rule, whatever gradients they use", *as_evidence(named))
-        self.walk.findings.append(Divergence(
-            Phase.UPDATE, Role.DELTA, Kind.UPDATE, 0.9 if self.settings else 0.8, *self.walk.root_refs(),
-            events[0].metrics, math.nan, texts, said,
-        ))  # fmt: skip
-
-    def _append(
-        self, fault: _Fault, refs: tuple[tuple[NodeRef, ...], tuple[NodeRef, ...]], evidence: tuple[str, ...], hint: str,
-        is_whole: bool = False, is_certain: bool = False,
-    ) -> None:  # fmt: skip
-        event = fault.event
-        kind = Kind.MISSING if event.is_one_sided and not is_whole else Kind.UPDATE
-        if event.metrics is not None and event.metrics.status is Status.NONFINITE:
-            kind = Kind.NONFINITE
-        confidence = 0.97 if self.settings or is_certain else 0.9
-        apart = is_certain or fault.sources <= tolerance.USED.limit(self.walk.u(event), 0.0)
-        about = [] if is_whole else [*facts(self.pairs, event, fault.limit)]
-        about += [text for text in (causes.born(self.pairs, None, event),) if text and kind is Kind.NONFINITE]
-        self.walk.findings.append(
-            Divergence(
-                Phase.UPDATE,
-                event.role,
-                kind,
-                confidence,
-                *refs,
-                event.metrics,
-                fault.limit,
-                (*evidence, *about),
-                hint,
-                is_independent=apart,
-                event=event,
-            )
-        )
 
     # Parameters
 
@@ -448,6 +331,3 @@ class UpdateJudge:
         return update * share_of_update(
             gradient, u, self.pairs.a.shapes[event.row_a], is_adaptive=self._is_adaptive(event)
         )
-
-    def _parameter(self, event: Event) -> ParameterKey:
-        return event.pair, self.pairs.canonical(event)

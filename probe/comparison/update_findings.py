@@ -1,0 +1,141 @@
+"""Findings of the update phase: one for each parameter, for all that are set alike, or for the optimizer as a whole."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from probe.comparison import causes, tolerance
+from probe.comparison.events import Event, StepPairs
+from probe.comparison.metrics import Status
+from probe.comparison.optimizers.clipping import treatments
+from probe.comparison.optimizers.naming import as_evidence, as_hint, named_settings
+from probe.comparison.parts import facts
+from probe.comparison.result import Divergence, Kind, NodeRef
+from probe.comparison.scaling import common_factor
+from probe.comparison.settings import ParameterKey, different_settings, of_group, settings_text
+from probe.comparison.walk import StepWalk
+from probe.records import Phase, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One parameter whose update is wrong."""
+
+    event: Event
+    limit: float
+    """the largest relative error that would have been noise; NaN where something else tells"""
+    text: str
+    hint: str = ""
+    is_weak: bool = False
+    """sign flips of vanishing gradients under Adam could look like this"""
+    sources: float = 0.0
+    """the error of the gradient that was used"""
+
+
+class UpdateFindings:
+    """What is wrong with the updates of one step, as findings of its walk."""
+
+    def __init__(self, walk: StepWalk, pairs: StepPairs) -> None:
+        self.walk, self.pairs = walk, pairs
+        self.settings = different_settings(pairs)
+        """parameters whose hyper-parameters differ, and in what"""
+
+    def _report(self, faults: list[Fault], plural: str, role: Role) -> None:
+        if not faults:
+            return
+        settled = [j.event for j in self.walk.events]
+        judged = {self._parameter(e) for e in settled if e.phase is Phase.UPDATE and e.role is role}
+        concerned = {self._parameter(fault.event) for fault in faults}
+        judged |= concerned
+        if len(concerned) > max(2, tolerance.MOST * len(judged)) or self._are_set_alike(concerned, len(judged)):
+            self._report_all(faults, f"the {plural} of {len(concerned)} of {len(judged)} parameters differ")
+            return
+        together: dict[object, list[Fault]] = {}
+        for fault in faults:
+            differing = None if fault.event.is_one_sided else self.settings.get(self._parameter(fault.event))
+            together.setdefault(differing or id(fault), []).append(fault)
+        for alike in together.values():
+            fault, differing = alike[0], self.settings.get(self._parameter(alike[0].event))
+            named = self._named(alike)
+            hint = f"the settings differ: {settings_text([differing])}" if differing else as_hint(named, fault.hint)
+            refs = self.walk.refs(fault.event.pair, None, fault.event.slot_a or fault.event.slot_b,
+                                   fault.event.slot_b or fault.event.slot_a)  # fmt: skip
+            many = of_group(self.pairs, self.settings.values(), differing, [each.event for each in alike])
+            texts = (fault.text, *many, *as_evidence(named))
+            self._append(fault, refs, texts, hint, is_certain=bool(named))
+
+    def _are_set_alike(self, concerned: set[ParameterKey], judged: int) -> bool:
+        """Tell whether what is set differently for these parameters is so for most of all; it does not show in each."""
+        differences = {self.settings[key][1:] if key in self.settings else () for key in concerned}
+        alike = [each for each in self.settings.values() if each[1:] in differences]
+        return len(differences) == 1 and len(concerned) > 1 and len(alike) > max(2, tolerance.MOST * judged)
+
+    def _report_all(self, faults: list[Fault], text: str) -> None:
+        """One finding for the optimizer as a whole."""
+        first = faults[0]
+        named = self._named(faults)
+        texts = [text, *common_factor(fault.event for fault in faults), f"the first of them: {first.text}"]
+        texts += as_evidence(named)
+        concerned = [
+            self.settings[key] for key in map(self._parameter, (f.event for f in faults)) if key in self.settings
+        ]
+        hint = f"the settings differ: {settings_text(concerned)}" if concerned else as_hint(named, first.hint)
+        self._append(first, self.walk.root_refs(), tuple(texts), hint, is_whole=True, is_certain=bool(named))
+
+    def _named(self, faults: list[Fault]) -> list[str]:
+        """Return the hyper-parameters that differ by the numbers of the parameters that are concerned."""
+        if faults[0].event.role is Role.PARAM_GRAD:
+            return treatments(self.pairs, self._judged(Role.PARAM_GRAD))
+        concerned = {self._parameter(fault.event) for fault in faults}
+        return named_settings(
+            self.pairs, [event for event in self._judged(Role.DELTA) if self._parameter(event) in concerned]
+        )
+
+    def _judged(self, role: Role) -> list[Event]:
+        """Return what both sides have of the optimizer's work in a role."""
+        return [j.event for j in self.walk.events if (j.event.phase, j.event.role) == (Phase.UPDATE, role)]
+
+    def _report_behind(self) -> None:
+        """Name another setting of the optimizers behind another finding: it needs no gradients that agree."""
+        events = self._judged(Role.DELTA)
+        named = named_settings(self.pairs, events)
+        if not events or not (named or self.settings):
+            return
+        said = f"the settings differ: {settings_text(self.settings.values())}" if self.settings else named[0]
+        texts = ("the optimizers do not follow the same rule, whatever gradients they use", *as_evidence(named))
+        self.walk.findings.append(Divergence(
+            Phase.UPDATE, Role.DELTA, Kind.UPDATE, 0.9 if self.settings else 0.8, *self.walk.root_refs(),
+            events[0].metrics, math.nan, texts, said,
+        ))  # fmt: skip
+
+    def _append(
+        self, fault: Fault, refs: tuple[tuple[NodeRef, ...], tuple[NodeRef, ...]], evidence: tuple[str, ...], hint: str,
+        is_whole: bool = False, is_certain: bool = False,
+    ) -> None:  # fmt: skip
+        event = fault.event
+        kind = Kind.MISSING if event.is_one_sided and not is_whole else Kind.UPDATE
+        if event.metrics is not None and event.metrics.status is Status.NONFINITE:
+            kind = Kind.NONFINITE
+        confidence = 0.97 if self.settings or is_certain else 0.9
+        apart = is_certain or fault.sources <= tolerance.USED.limit(self.walk.u(event), 0.0)
+        about = [] if is_whole else [*facts(self.pairs, event, fault.limit)]
+        about += [text for text in (causes.born(self.pairs, None, event),) if text and kind is Kind.NONFINITE]
+        self.walk.findings.append(
+            Divergence(
+                Phase.UPDATE,
+                event.role,
+                kind,
+                confidence,
+                *refs,
+                event.metrics,
+                fault.limit,
+                (*evidence, *about),
+                hint,
+                is_independent=apart,
+                event=event,
+            )
+        )
+
+    def _parameter(self, event: Event) -> ParameterKey:
+        return event.pair, self.pairs.canonical(event)
