@@ -17,6 +17,7 @@ BAND = "#5b93b8"
 """what rounding, and the errors of what something was made from, explain"""
 WORDS: dict[str, Any] = {"parse_math": False, "usetex": False}
 """for texts with names: nothing in them is a formula"""
+NEEDS_MATPLOTLIB = "a plot needs matplotlib: pip install 'probe-align[plot]'"
 SMALL = 9
 _LONGEST = 60
 
@@ -32,7 +33,7 @@ def pyplot() -> Any:
     try:
         import matplotlib.pyplot
     except ImportError as error:
-        raise ImportError("a plot needs matplotlib: pip install 'probe-align[plot]'") from error
+        raise ImportError(NEEDS_MATPLOTLIB) from error
     return matplotlib.pyplot
 
 
