@@ -296,13 +296,14 @@ def test_names_are_text(name: str, tmp_path: Path) -> None:
     ]  # fmt: skip
     for each in draw:
         drawn = texts(each())
-        assert any(label(stored(name)) in text for text in drawn) and max(map(len, drawn)) < 250
+        assert any(label(stored(name))[:20] in text for text in drawn) and max(map(len, drawn)) < 250
         assert not any("\n" in text.strip() or "\u202e" in text for text in drawn)
 
 
 def test_long_names_keep_both_ends() -> None:
-    shown = label("begin." + "x" * 300 + ".end")
-    assert len(shown) == 60 and shown.startswith("begin.") and shown.endswith(".end") and "…" in shown
+    for length in (60, 300, 10_000):
+        shown = label("begin." + "x" * length + ".end")
+        assert len(shown) == 60 and shown.startswith("begin.") and shown.endswith(".end") and "…" in shown
     assert label("layers.1") == "layers.1"
 
 

@@ -17,6 +17,7 @@ from probe.report.notebook.markup import (
     facts,
     framed,
     join,
+    kind,
     marked,
     name,
     number,
@@ -80,7 +81,7 @@ def _places(divergence: Divergence) -> Html:
         for ref in refs[:_MOST]:
             slot = [dim(f"{divergence.role.label}"), name(ref.slot)] if ref.slot else []
             call = [dim(f"call {ref.call}")] if ref.call else []
-            rows.append(paragraph(label, chain(ref), dim(ref.class_name), *slot, *call))
+            rows.append(paragraph(label, chain(ref), kind(ref.class_name), *slot, *call))
         rows += [paragraph(label, dim(f"and {len(refs) - _MOST} more"))] if len(refs) > _MOST else []
     return join(rows, "")
 
