@@ -14,8 +14,8 @@ from fnmatch import fnmatchcase
 from probe.comparison import causes, tolerance
 from probe.comparison.events import Event, Node, Rows
 from probe.comparison.flow import Flow, Use
-from probe.comparison.forward import ForwardWalk
 from probe.comparison.ledger import kind_of_finding, scale_hint
+from probe.comparison.loss import LossWalk
 from probe.comparison.parts import without_gradient
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.scaling import common_factor, factor_of, meaning_of, scaling_text
@@ -33,7 +33,7 @@ _PARALLEL = 0.9
 """from this cosine between error and value on, the error is a multiple of the value"""
 
 
-class StepWalk(ForwardWalk):
+class StepWalk(LossWalk):
     """One step, judged."""
 
     # Backward
