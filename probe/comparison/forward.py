@@ -134,6 +134,8 @@ class ForwardWalk(InitialWalk):
         if is_input and node.parent is None:  # what an earlier call returned may be handed in again
             is_known = self._digests(event) in self.state.carried | self.state.returned
             sources = Level(metrics.rel_l2, u, excess=metrics.rel_l2) if is_known else Level(u=u)
+        elif not is_input:
+            sources = self._with_cancelled(node, event, sources, u)
         held = self._held(event, u, sources)
         if is_input and node.parent is None and self._has_other_axes(node, event):
             self._charge_other_axes(node, event)
@@ -234,8 +236,28 @@ class ForwardWalk(InitialWalk):
 
     def _held(self, event: Event, u: float, sources: Level) -> Held:
         assert event.metrics is not None
+        size, error = math.prod(self.pairs.a.shapes[event.row_a]), event.metrics.rel_l2
         if self.u(event) == 0.0:
-            size = math.prod(self.pairs.a.shapes[event.row_a])
-            return Held(event.metrics.rel_l2, tolerance.integer_limit(sources.error, size))
-        rule = tolerance.LOSS if self._is_loss(event) else tolerance.FORWARD
-        return self.noise.held(event, event.metrics.rel_l2, rule, u, sources)
+            return Held(error, tolerance.integer_limit(sources.error, size))
+        is_loss = self._is_loss(event)
+        rule = tolerance.LOSS if is_loss else tolerance.forward_rule(error, event.metrics.norm_ratio, size)
+        return self.noise.held(event, error, rule, u, sources)
+
+    def _with_cancelled(self, node: Node, event: Event, sources: Level, u: float) -> Level:
+        """Return the sources' errors as what a matrix product has left of them: where terms cancel out, their errors stay.
+
+        Sums of n terms without a common direction have the norm ‖W‖·‖x‖/√n; what is smaller has cancelled out.
+        """
+        norm, made = self.pairs.a.columns["norm"], event.row_a
+        shapes, module = self.pairs.a.shapes, self._module_a(node)
+        given = [rows[0] for rows in self.pairs.rows_a.get((node.micro, module, node.call), Role.INPUT).values()]
+        if len(given) != 1 or not shapes[given[0]] or not shapes[made] or not norm[made]:
+            return sources
+        sizes = shapes[given[0]][-1], shapes[made][-1]
+        weights = self.pairs.rows_a.get((0, module, 0), Role.PARAM).values()
+        matrices = [rows[0] for rows in weights if sorted(shapes[rows[0]]) == sorted(sizes)]
+        factor = norm[matrices[0]] * norm[given[0]] / (math.sqrt(sizes[0]) * norm[made]) if matrices else 1.0
+        if not 1 < factor < math.inf:
+            return sources
+        error = factor * max(sources.error, u)
+        return Level(error, sources.u, sources.tainted, sources.excess)
