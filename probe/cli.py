@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import webbrowser
@@ -160,7 +161,9 @@ def _style_of(output: str | None) -> str:
 
 def _show(result: Comparison, style: str, top: int) -> None:
     if style == "text":
-        Console(soft_wrap=True, highlight=False).print(text.render(result, top))
+        console = Console(soft_wrap=True, highlight=False)
+        is_sized = console.is_terminal or "COLUMNS" in os.environ
+        console.print(text.render(result, top, console.width if is_sized else None))
     else:
         click.echo(_rendered(result, style, top), nl=False)
 
