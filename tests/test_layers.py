@@ -25,6 +25,8 @@ LAYERS = [
     ["comparison", "conversion"],
     ["session", "recording", "report"],
     ["curve_comparison", "map_commands", "perturbing"],
+    ["report.html"],
+    ["serving"],
     ["cli", ""],
     ["testing", "__main__"],
 ]

@@ -203,6 +203,8 @@ class SlotResult:
     """``equal``, ``noise``, ``introduced``, ``inherited``, ``not comparable`` or ``not judged``"""
     measure: str = ""
     """what the error that was held against the limit is, where it is not that of the two tensors"""
+    is_fixed: bool = False
+    """the limit is a tolerance that was chosen, whatever rounding does"""
 
     @property
     def places_a(self) -> tuple[tuple[str, str], ...]:
