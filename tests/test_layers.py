@@ -26,6 +26,8 @@ LAYERS = [
     ["session", "recording", "report"],
     ["report.notebook", "report.plots"],
     ["curve_comparison", "map_commands", "perturbing"],
+    ["report.html"],
+    ["serving"],
     ["cli", ""],
     ["testing", "__main__"],
 ]

@@ -212,6 +212,8 @@ class SlotResult:
     """``equal``, ``noise``, ``introduced``, ``inherited``, ``not comparable`` or ``not judged``"""
     measure: str = ""
     """what the error that was held against the limit is, where it is not that of the two tensors"""
+    is_fixed: bool = False
+    """the limit is a tolerance that was chosen, whatever rounding does"""
     reads: Callable[[SlotResult], tuple[np.ndarray, np.ndarray]] | None = field(default=None, repr=False, compare=False)
     """gives the values of both sides; of what ``answer[path]`` returns"""
 
