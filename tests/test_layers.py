@@ -37,7 +37,7 @@ CAPTURE = [
 ]  # fmt: skip
 COMPARE = ["mapping", "matching", "comparison", "recording", "report", "curve_comparison", "map_commands", "cli"]
 FRAMEWORKS = {"torch", "paddle", "mindspore"}
-ONLY_INSIDE_FUNCTIONS = {"pandas", "matplotlib", "IPython", "transformers"}
+ONLY_INSIDE_FUNCTIONS = {"pandas", "pyarrow", "tensorboardX", "matplotlib", "IPython", "transformers"}
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:

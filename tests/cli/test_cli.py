@@ -202,7 +202,7 @@ def test_a_report_in_a_file(folder: Path, name: str, kind: str) -> None:
 def test_a_file_whose_name_asks_for_no_known_format_is_not_written(folder: Path) -> None:
     pair(net(), net())
     result = run("compare", "a.h5", "b.h5", "-o", "r.xlsx")
-    message = "Error: cannot tell the format of r.xlsx: expected .json, .csv, .html, .txt, or --format\n"
+    message = "Error: cannot tell the format of r.xlsx: expected .json, .csv, .parquet, .html, .txt, or --format\n"
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", message)
     assert not Path("r.xlsx").exists()
     assert run("compare", "a.h5", "b.h5", "-o", "r.xlsx", "--format", "csv").exit_code == 0
