@@ -22,6 +22,7 @@ from probe.conversion import convert_checkpoint
 from probe.conversion.name_mappings import imported
 from probe.curve_comparison.command import curves_command
 from probe.errors import ProbeError
+from probe.export_commands import export_group
 from probe.layouts import FRAMEWORKS
 from probe.map_commands import map_group
 from probe.mapping.judging import METRICS
@@ -29,7 +30,6 @@ from probe.report import inspect, table, text
 from probe.report.html import as_html
 from probe.report.names import harmless, harmless_json
 from probe.report.weights import conversion_table
-from probe.store.tree import write_tree
 
 _EXIT = {Verdict.ALIGNED: 0, Verdict.DIVERGED: 1, Verdict.UNDECIDED: 2}
 _TROUBLE = 2
@@ -236,18 +236,6 @@ def show(file: str, pattern: str, step: int | None, phase: str | None, limit: in
     wide.print(inspect.listing(file, pattern, step, phase, limit))
 
 
-@main.command()
-@click.argument("file", type=click.Path())
-@click.option("--tree", is_flag=True, required=True, help="Give every stored tensor its readable place in /tree.")
-def export(file: str, tree: bool) -> None:
-    """Add to a recording what other programs read.
-
-    \b
-    Example: probe export a.h5 --tree
-    """
-    click.echo(f"{write_tree(file)} names below /tree in {harmless(file)}")
-
-
 @main.command("convert", cls=_Command)
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option("--to", required=True, type=click.Choice(FRAMEWORKS), help="Whose weights to write.")
@@ -299,6 +287,7 @@ def convert_command(
 
 
 main.add_command(curves_command)
+main.add_command(export_group)
 main.add_command(map_group)
 
 

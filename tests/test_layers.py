@@ -25,6 +25,8 @@ LAYERS = [
     ["comparison", "conversion"],
     ["session", "recording", "report"],
     ["curve_comparison", "map_commands", "perturbing"],
+    ["tensorboard_export"],
+    ["export_commands"],
     ["cli", ""],
     ["testing", "__main__"],
 ]
@@ -35,7 +37,10 @@ CAPTURE = [
     "origins", "seeding", "inputs", "batches", "slots", "kernel", "buffers", "blocks", "triggers", "growth", "adapters",
     "recorder", "session", "perturbing", "store.writer", "store.disk",
 ]  # fmt: skip
-COMPARE = ["mapping", "matching", "comparison", "recording", "report", "curve_comparison", "map_commands", "cli"]
+COMPARE = [
+    "mapping", "matching", "comparison", "recording", "report", "curve_comparison", "map_commands", "tensorboard_export",
+    "export_commands", "cli",
+]  # fmt: skip
 FRAMEWORKS = {"torch", "paddle", "mindspore"}
 ONLY_INSIDE_FUNCTIONS = {"pandas", "pyarrow", "tensorboardX", "matplotlib", "IPython", "transformers"}
 
