@@ -10,7 +10,7 @@ import numpy as np
 from probe.curve_comparison.names import LR
 from probe.curve_comparison.result import CurveComparison, SeriesResult
 from probe.errors import ConfigError, StoreError
-from probe.report.text import plain
+from probe.report.names import plain
 
 SUFFIXES = (".png", ".svg")
 _A, _B, _OUT, _FURTHER, _BAND = "#1f6fb4", "#d9541e", "#b40426", "#9aa5b1", "#cfe3cf"
