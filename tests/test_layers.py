@@ -39,7 +39,7 @@ UPWARDS = {
     ("comparison.answer", "report.plots.depth"), ("comparison.result", "report.notebook.answers"),
     ("comparison.result", "report.notebook.tensors"), ("comparison.result", "report.plots.pair"),
     ("recording", "report.notebook.recordings"), ("recording", "report.plots.norms"), ("recording", "report.plots.one"),
-    ("curve_comparison.result", "curve_comparison.plot"),
+    ("curve_comparison.result", "curve_comparison.plot"), ("curve_comparison.result", "curve_comparison.notebook"),
 }  # fmt: skip
 """imports inside a function that may go up: a result offers its own table, its picture, what a notebook shows of it"""
 CAPTURE = [

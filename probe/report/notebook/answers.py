@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from pathlib import Path
 
 from probe.comparison.divergence import Comparison
 from probe.comparison.result import Divergence, NodeRef, SlotResult, Verdict
@@ -18,6 +17,7 @@ from probe.report.notebook.markup import (
     facts,
     framed,
     join,
+    kind,
     marked,
     name,
     number,
@@ -25,13 +25,13 @@ from probe.report.notebook.markup import (
     table,
     text,
 )
+from probe.report.notebook.words import listed, verdict
 from probe.report.text import LONGEST_LIST, headline, stands
 
 KINDS = {"introduced": "bad", "inherited": "warn"}
 """colours of what is said of a pair of tensors"""
-_COLOURS = {Verdict.ALIGNED: "good", Verdict.DIVERGED: "bad", Verdict.UNDECIDED: "warn"}
 _MOST = 5
-"""further divergences, places of one side, notes"""
+"""further divergences, places of one side"""
 _DEEPEST = 12
 """names of a path that are shown"""
 _SAID = ("equal", "noise", "inherited", "introduced")
@@ -39,25 +39,20 @@ _SAID = ("equal", "noise", "inherited", "introduced")
 
 def of_comparison(comparison: Comparison) -> str:
     """Return a comparison: the verdict, the first divergence or why it could not be told, and counts by phase."""
-    verdict, first = comparison.verdict, comparison.first_divergence
-    left = ", ".join(comparison.left_out) if verdict is Verdict.ALIGNED else ""
-    parts = [
-        paragraph(
-            Html(f'<b class="verdict {_COLOURS[verdict]}">{verdict.value.upper()}</b>'),
-            marked(f"but for what was not compared: {left}", "warn") if left else "",
-            dim(f" A {_file(comparison.path_a)} · B {_file(comparison.path_b)}"),
-            kind="head",
-        )
-    ]
-    if verdict is Verdict.DIVERGED and first is not None:
+    said, first = comparison.verdict, comparison.first_divergence
+    left_out = comparison.left_out if said is Verdict.ALIGNED else ()
+    parts = [verdict(said, comparison.path_a, comparison.path_b, left_out)]
+    if said is Verdict.DIVERGED and first is not None:
         parts += _found(first, "First divergence", stands(comparison) if comparison.flip is not None else "")
         parts += _others(comparison.divergences[1:])
-    elif verdict is Verdict.UNDECIDED:
-        parts += [paragraph("Could not tell. Why:"), _listed(comparison.doubts)]
+    elif said is Verdict.UNDECIDED:
+        parts += [paragraph("Could not tell. Why:"), listed(comparison.doubts)]
     else:
         parts.append(paragraph("Nothing that was compared differs by more than rounding explains."))
-    notes = [each for each in comparison.warnings if verdict is not Verdict.UNDECIDED or each not in comparison.doubts]
-    return framed(*parts, _by_phase(comparison.slots), _rests_on(comparison), _listed(notes, "note: "))
+    notes = [each for each in comparison.warnings if said is not Verdict.UNDECIDED or each not in comparison.doubts]
+    return framed(
+        *parts, _by_phase(comparison.slots), _rests_on(comparison), listed([f"note: {each}" for each in notes])
+    )
 
 
 def of_divergence(divergence: Divergence) -> str:
@@ -86,7 +81,7 @@ def _places(divergence: Divergence) -> Html:
         for ref in refs[:_MOST]:
             slot = [dim(f"{divergence.role.label}"), name(ref.slot)] if ref.slot else []
             call = [dim(f"call {ref.call}")] if ref.call else []
-            rows.append(paragraph(label, chain(ref), dim(ref.class_name), *slot, *call))
+            rows.append(paragraph(label, chain(ref), kind(ref.class_name), *slot, *call))
         rows += [paragraph(label, dim(f"and {len(refs) - _MOST} more"))] if len(refs) > _MOST else []
     return join(rows, "")
 
@@ -161,13 +156,3 @@ def _rests_on(comparison: Comparison) -> Html:
     calls = f"{coverage.paired:,} of {count(coverage.total, 'module call')} of {coverage.smaller}"
     compared = [calls, *only, f"{coverage.compared:,} pairs of tensors", f"{coverage.not_comparable:,} not comparable"]
     return paragraph(dim(f"Compared {' · '.join(compared)} · noise: {comparison.noise}"))
-
-
-def _listed(notes: tuple[str, ...] | list[str], before: str = "") -> Html:
-    items = [f"<li>{text(before + note, LONGEST_LIST)}</li>" for note in notes[:_MOST]]
-    items += [f"<li>{dim(f'and {len(notes) - _MOST} more')}</li>"] if len(notes) > _MOST else []
-    return Html(f"<ul>{''.join(items)}</ul>") if items else Html("")
-
-
-def _file(path: str) -> str:
-    return Path(path).name

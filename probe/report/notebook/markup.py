@@ -18,7 +18,8 @@ _STYLE = """<style>
 .probe { --probe-bad: var(--jp-error-color1, var(--vscode-charts-red, #d1383d));
   --probe-good: var(--jp-success-color1, var(--vscode-charts-green, #2a8f4f));
   --probe-warn: var(--jp-warn-color1, var(--vscode-charts-orange, #c77700));
-  --probe-line: rgba(128, 128, 128, 0.35); line-height: 1.45; max-width: 1000px; overflow-wrap: anywhere; }
+  --probe-line: rgba(128, 128, 128, 0.35); line-height: 1.45; max-width: 1000px; }
+.probe.probe.probe bdi, .probe.probe.probe p, .probe.probe.probe li { overflow-wrap: anywhere; }
 .probe.probe.probe p { margin: 0.25em 0; }
 .probe.probe.probe .head { font-size: 1.15em; margin-bottom: 0.4em; }
 .probe.probe.probe .side { display: inline-block; min-width: 1.4em; font-weight: 700; opacity: 0.75; }
@@ -27,7 +28,7 @@ _STYLE = """<style>
 .probe.probe.probe .bad { color: var(--probe-bad); }
 .probe.probe.probe .good { color: var(--probe-good); }
 .probe.probe.probe .warn { color: var(--probe-warn); }
-.probe.probe.probe table { border-collapse: collapse; border: 0; margin: 0.5em 0; width: auto; font-variant-numeric: tabular-nums; }
+.probe.probe.probe table { border-collapse: collapse; border: 0; color: inherit; font-size: inherit; margin: 0.5em 0; width: auto; font-variant-numeric: tabular-nums; }
 .probe.probe.probe tr, .probe.probe.probe tr:nth-child(even), .probe.probe.probe tr:hover { background: none; }
 .probe.probe.probe th, .probe.probe.probe td { text-align: left; padding: 1px 16px 1px 0; border: 0; vertical-align: top; max-width: 34em; }
 .probe.probe.probe thead th { border-bottom: 1px solid var(--probe-line); font-weight: 600; }
@@ -59,6 +60,11 @@ def text(value: object, longest: int = LONGEST) -> Html:
 def name(value: str, absent: str = "(the whole model)") -> Html:
     """Return the name of a module or tensor, whose letters change the order of nothing around them."""
     return Html(f"<code><bdi>{text(value)}</bdi></code>") if value else Html(f"<i>{text(absent)}</i>")
+
+
+def kind(value: str) -> Html:
+    """Return the name of a class, which stands back behind that of its module."""
+    return dim(Html(f"<bdi>{text(value)}</bdi>"))
 
 
 def dim(value: object) -> Html:

@@ -14,6 +14,7 @@ from probe.report.notebook.markup import (
     facts,
     framed,
     join,
+    kind,
     marked,
     name,
     number,
@@ -33,7 +34,7 @@ def of_recording(recording: Recording) -> str:
     config = info.config
     inside = join([name(modules[0].class_name, "?"), dim(f"{count(len(modules), 'module')}, {weights:,} parameters")])
     outer = [module for module in modules if module.parent == 0]
-    rows = [(name(each.path), dim(each.class_name), f"{each.n_params:,}") for each in outer[:_MOST_MODULES]]
+    rows = [(name(each.path), kind(each.class_name), f"{each.n_params:,}") for each in outer[:_MOST_MODULES]]
     notes = recording.notes
     return framed(
         paragraph(Html(f"<b>{name(recording.path.name)}</b>"), dim(_size(recording)), kind="head"),

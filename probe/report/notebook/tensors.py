@@ -16,6 +16,7 @@ from probe.report.notebook.markup import (
     facts,
     framed,
     join,
+    kind,
     marked,
     name,
     paragraph,
@@ -65,7 +66,7 @@ def of_pair(pair: SlotResult) -> str:
 
 def _place(pair: SlotResult) -> list[Html]:
     sides = (("A", pair.path_a, pair.class_a), ("B", pair.path_b, pair.class_b))
-    return [paragraph(Html(f'<span class="side">{side}</span>'), name(path), dim(kind)) for side, path, kind in sides]
+    return [paragraph(Html(f'<span class="side">{side}</span>'), name(path), kind(of)) for side, path, of in sides]
 
 
 def _module(pair: SlotResult) -> Html:

@@ -6,17 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from probe.report.text import plain
+from probe.report.text import harmless
 
 A, B = "#1f77d4", "#d9681e"
 """colours of the two sides, told apart by everyone and on light and dark ground"""
 VERDICTS = {
-    "equal": "#8d96a1", "noise": "#5b93b8", "not judged": "#8d96a1", "inherited": "#d98a00", "introduced": "#d0213c",
+    "equal": "#8d96a1", "noise": "#5b93b8", "not judged": "#8d96a1", "inherited": "#d98a00", "introduced": "#e0314b",
 }  # fmt: skip
 BAND = "#5b93b8"
 """what rounding, and the errors of what something was made from, explain"""
 WORDS: dict[str, Any] = {"parse_math": False, "usetex": False}
 """for texts with names: nothing in them is a formula"""
+NEEDS_MATPLOTLIB = "a plot needs matplotlib: pip install 'probe-align[plot]'"
 SMALL = 9
 _LONGEST = 60
 
@@ -32,7 +33,7 @@ def pyplot() -> Any:
     try:
         import matplotlib.pyplot
     except ImportError as error:
-        raise ImportError("a plot needs matplotlib: pip install 'probe-align[plot]'") from error
+        raise ImportError(NEEDS_MATPLOTLIB) from error
     return matplotlib.pyplot
 
 
@@ -43,7 +44,8 @@ def one(ax: Any, size: tuple[float, float]) -> Any:
 
 def label(text: str, longest: int = _LONGEST) -> str:
     """Return a name fit for a picture; of a long one the beginning and the end."""
-    safe = plain(text, 10 * longest)
+    ends = text if len(text) <= 4 * longest else text[: 2 * longest] + text[-2 * longest :]
+    safe = harmless(ends)
     return safe if len(safe) <= longest else f"{safe[: longest // 3]}…{safe[1 + longest // 3 - longest :]}"
 
 

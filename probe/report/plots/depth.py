@@ -18,6 +18,8 @@ _MANY = 3000
 _SIZES = {"introduced": 60.0}
 _MARKERS = {"introduced": "D"}
 _MOST_NAMED = 3
+_APART = 0.1
+"""of the width, that names of places need between them"""
 _ROOM = 0.06
 """of the width, that a phase needs for its name"""
 
@@ -125,13 +127,14 @@ def _name_introduced(axes: Any, slots: Sequence[SlotResult], heights: np.ndarray
     """Name the first places that are wrong by themselves."""
     from matplotlib.patheffects import withStroke
 
-    found: dict[str, int] = {}
+    named: dict[str, int] = {}
     for at, slot in enumerate(slots):
-        if slot.verdict == "introduced":
-            found.setdefault(slot.path_a, at)
-    for path, at in list(found.items())[:_MOST_NAMED]:
+        has_room = not named or at - max(named.values()) > _APART * len(slots)
+        if slot.verdict == "introduced" and slot.path_a not in named and has_room and len(named) < _MOST_NAMED:
+            named[slot.path_a] = at
+    for path, at in named.items():
         is_right = at > len(slots) / 3  # what comes before the first one lies lower
-        made = axes.annotate(label(path) or "the whole model", (at, heights[at]), (-4 if is_right else -6, 9),
-                             textcoords="offset points", ha="right" if is_right else "left", va="bottom", fontsize=SMALL,
+        made = axes.annotate(label(path) or "the whole model", (at, heights[at]), (0, 9), va="bottom",
+                             textcoords="offset points", ha="right" if is_right else "left", fontsize=SMALL,
                              color=VERDICTS["introduced"], zorder=5, **WORDS)  # fmt: skip
         made.set_path_effects([withStroke(linewidth=3, foreground=axes.get_facecolor())])

@@ -10,7 +10,7 @@ import numpy as np
 
 from probe.comparison.result import SlotResult
 from probe.errors import ConfigError
-from probe.report.plots.axes import VERDICTS, A, B, histogram, label, legend, one, pyplot, title
+from probe.report.plots.axes import VERDICTS, WORDS, A, B, histogram, label, legend, one, pyplot, title
 
 MOST_CELLS = 256
 """of a heat map, along one axis"""
@@ -47,7 +47,7 @@ def draw(pair: SlotResult, kind: str | None, axes: tuple[int, int] | None, ax: A
         width, height = _SIZE
         figure, places = plt.subplots(1, len(kinds), figsize=(len(kinds) * width, height), layout="constrained")
         what = f"{label(pair.path_a) or 'the model'}: {pair.role.label} {label(pair.slot_a, 30)}"
-        figure.suptitle(what, fontsize=11, parse_math=False, usetex=False)
+        figure.suptitle(what, fontsize=11, **WORDS)
     else:
         places = np.array([one(ax, (6, 3.6))], dtype=object)
     for place, each in zip(places, kinds, strict=True):
@@ -74,8 +74,7 @@ def _error(ax: Any, a: np.ndarray, b: np.ndarray, axes: tuple[int, ...]) -> None
     title(ax, f"error, root mean square{more}" if wrong.size or bad else "equal everywhere")
     from matplotlib import colormaps, colors, rcParams
 
-    shades = colormaps[rcParams["image.cmap"]].copy()
-    shades.set_bad("#8d96a1", alpha=0.35)
+    shades = colormaps[rcParams["image.cmap"]].with_extremes(bad=colors.to_rgba(VERDICTS["equal"], 0.35))
     low, high = (float(wrong.min()), float(wrong.max())) if wrong.size else (0.0, 1.0)
     scale = colors.LogNorm(max(low, high * 1e-6), high) if high > _NARROW * low > 0 else colors.Normalize(0, high)
     sizes = [error.shape[axis] for axis in axes]
