@@ -75,7 +75,7 @@ function Statistics({ report, i }) {
   const rows = STATISTICS.map((name) => [name, value(t.statistics_a[name][i]), value(t.statistics_b[name][i])]);
   return (
     <table class="statistics">
-      <thead><tr><th /><th class="tag-a">A</th><th class="tag-b">B</th></tr></thead>
+      <thead><tr><td /><th class="tag-a">A</th><th class="tag-b">B</th></tr></thead>
       <tbody>
         <tr><th>dtype</th><td>{report.words[t.dtype_a[i]]}</td><td>{report.words[t.dtype_b[i]]}</td></tr>
         <tr><th>shape</th><td>{report.words[t.shape_a[i]]}</td><td>{report.words[t.shape_b[i]]}</td></tr>
