@@ -229,7 +229,7 @@ def _serve(a: str, b: str, mapping: str | None, save_to: str | None, port: int) 
     """Show the report from a server until Ctrl+C; the exit status is that of the last comparison."""
     session = Session(lambda chosen: _compared(a, b, chosen), mapping, save_to)
     with Server(session, port) as server:
-        click.echo(f"{server.url}\npairs are saved in {text.harmless(str(session.file))}; Ctrl+C ends", err=True)
+        click.echo(f"{server.url}\npairs are saved in {harmless(str(session.file))}; Ctrl+C ends", err=True)
         webbrowser.open(server.url)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
