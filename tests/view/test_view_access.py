@@ -140,7 +140,9 @@ def test_a_pair_is_matched_by_keyboard_alone(report: Path, opened: Show) -> None
 def test_rows_tell_what_they_are(report: Path, opened: Show) -> None:
     page = opened(report).page
     tree = page.get_by_role("treegrid")
-    heads = [head.get_attribute("aria-label") or head.inner_text().strip() for head in tree.get_by_role("columnheader").all()]
+    heads = [
+        head.get_attribute("aria-label") or head.inner_text().strip() for head in tree.get_by_role("columnheader").all()
+    ]
     assert heads == ["A", "init", "forward", "backward", "gradient", "update", "B", "introduced inside"]
     root = page.locator("#row-0")
     assert {name: root.get_attribute(f"aria-{name}") for name in ("level", "expanded", "rowindex", "selected")} == {
