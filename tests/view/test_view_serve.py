@@ -45,6 +45,7 @@ def test_pick_save_and_see(server: Server, opened: Show) -> None:
     page.wait_for_selector(".news")
     assert server.session.file.read_text(encoding="utf-8") == PARTIAL + "  norm2: ln2\n"
     assert "Saved 1 line in map.yaml and compared again" in page.locator(".news").inner_text()
+    assert page.evaluate("scrollY") == 0, "what was picked stands further down"
     assert page.locator("h2").first.inner_text().startswith("First divergence: norm2 ⟷ ln2")
     assert "Unmatched\nnone" in page.locator(".facts").inner_text()
 
