@@ -201,6 +201,11 @@ def test_what_the_built_in_model_cannot_see_is_found_on_the_higher_rungs(pair, r
     assert suite.judge(pair, "statistics", tmp_path, digest, rung).grade == "exact"
 
 
+def test_what_cancels_out_in_a_scan_is_no_further_from_the_reference_than_noise_makes_it(tmp_path):
+    pair = suite.PAIRS["mamba/bf16/split_4/steps3"]
+    assert suite.judge(pair, "statistics", tmp_path, suite.sources_digest(), "reference").grade == "aligned"
+
+
 def test_further_runs_are_neither_side_and_a_reference_begins_with_the_same_numbers():
     for pair in (*TUNED, *FURTHER_PAIRS, *THIRD):
         runs = further_runs(pair)
