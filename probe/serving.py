@@ -156,10 +156,10 @@ def _put_back(path: Path, before: bytes | None) -> None:
 def _news(before: Comparison, after: Comparison, count: int, name: str) -> str:
     """Say in a line what came of it."""
     lines = "1 line" if count == 1 else f"{count} lines"
-    calls = [f"{each.coverage.paired} of {each.coverage.total} module calls" for each in (before, after)]
+    calls = [f"{each.coverage.paired} of {each.coverage.total}" for each in (before, after)]
     verdicts = [each.verdict.value for each in (before, after)]
     verdict = f"still {verdicts[1]}" if verdicts[0] == verdicts[1] else f"{verdicts[0]} before, {verdicts[1]} now"
-    return f"Saved {lines} in {name} and compared again: {verdict}; {calls[0]} compared before, {calls[1]} now."
+    return f"Saved {lines} in {name} and compared again: {verdict}; {calls[0]} module calls compared before, {calls[1]} now."
 
 
 class Server(ThreadingHTTPServer):

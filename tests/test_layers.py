@@ -28,6 +28,8 @@ LAYERS = [
     ["curve_comparison", "map_commands", "perturbing"],
     ["report.html"],
     ["serving"],
+    ["tensorboard_export"],
+    ["export_commands"],
     ["cli", ""],
     ["testing", "__main__"],
 ]
@@ -44,9 +46,12 @@ CAPTURE = [
     "origins", "seeding", "inputs", "batches", "slots", "kernel", "buffers", "blocks", "triggers", "growth", "adapters",
     "recorder", "session", "perturbing", "store.writer", "store.disk",
 ]  # fmt: skip
-COMPARE = ["mapping", "matching", "comparison", "recording", "report", "curve_comparison", "map_commands", "cli"]
+COMPARE = [
+    "mapping", "matching", "comparison", "recording", "report", "curve_comparison", "map_commands", "tensorboard_export",
+    "export_commands", "cli",
+]  # fmt: skip
 FRAMEWORKS = {"torch", "paddle", "mindspore"}
-ONLY_INSIDE_FUNCTIONS = {"pandas", "matplotlib", "IPython", "transformers"}
+ONLY_INSIDE_FUNCTIONS = {"pandas", "pyarrow", "tensorboardX", "matplotlib", "IPython", "transformers"}
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:

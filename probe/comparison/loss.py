@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from probe.comparison import tolerance
-from probe.comparison.events import Node
+from probe.comparison.events import Event, Node
 from probe.comparison.forward import ForwardWalk
 from probe.comparison.metrics import Metrics, Status
 from probe.comparison.result import Divergence, Kind
-from probe.comparison.tolerance import Level
+from probe.comparison.tolerance import Level, Rule
 from probe.records import Phase, Role
 
 
@@ -51,6 +51,22 @@ class LossWalk(ForwardWalk):
             "look at the loss function: reduction, label smoothing, ignored index, weights",
             is_independent=outputs.error <= tolerance.LOSS.limit(outputs.u, 0.0), measure=held.measure,
         ))  # fmt: skip
+
+    def _rule_of_loss(self, node: Node, event: Event) -> Rule:
+        """Return the thresholds for the gradient that the loss passes back to what the model returned.
+
+        The derivative of a loss is smooth: that of cross entropy moves by twice the (absolute) error of the logits at most,
+        relative to itself, and that of a squared error by ‖z‖/‖z−t‖ of the relative one.
+        """
+        a, returned = self.pairs.a, self.pairs.matching.pairs[node.pair].a
+        rows = self.pairs.rows_a.get((node.micro, returned, node.call), Role.OUTPUT).get(event.slot_a)
+        gradient = a.columns["norm"][event.row_a]
+        if not rows or not gradient:
+            return tolerance.BACKWARD
+        size = math.prod(a.shapes[rows[0]])
+        return tolerance.loss_gradient_rule(
+            a.columns["rms"][rows[0]], 2 * a.columns["norm"][rows[0]] / (size * gradient)
+        )
 
     def _last_outputs_known(self, tops: list[Node]) -> bool:
         """Tell whether the model's outputs were compared, or those of the module that it called last."""

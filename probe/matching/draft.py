@@ -114,9 +114,9 @@ class _Draft:
             if "  params:" not in found:
                 found.append("  params:")
             found.append(text)
-        parts = ["\n".join(self._header(names))]
+        parts = ["\n".join(map(_visible, self._header(names)))]
         parts += ["\n".join([f"{_quoted(section)}:", *lines]) for section, lines in sections.items()]
-        parts += ["\n".join([*self._left(), *self._lonely()])]
+        parts += ["\n".join(map(_visible, [*self._left(), *self._lonely()]))]
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def _header(self, names: tuple[str, str]) -> Iterator[str]:
@@ -367,4 +367,12 @@ def _starred(path: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    return text if _PLAIN.fullmatch(text) else '"{}"'.format(text.replace("\\", "\\\\").replace('"', '\\"'))
+    return text if _PLAIN.fullmatch(text) else '"{}"'.format(_visible(text.replace("\\", "\\\\").replace('"', '\\"')))
+
+
+def _visible(text: str) -> str:
+    """Return a text on one line, with what is not shown written as YAML writes it between quotes."""
+    return "".join(
+        each if each.isprintable() else f"\\u{ord(each):04x}" if ord(each) < 1 << 16 else f"\\U{ord(each):08x}"
+        for each in text
+    )

@@ -55,7 +55,9 @@ class Axes:
             return _of_weight(slot, order)
         first = self._first(shape)
         rest = [self.others.get(size, "token" if size == self.tokens else "") for size in shape[len(first) :]]
-        if first and rest and not rest[-1]:
+        if not first:  # so few heads may be anything
+            rest = [name if name != "head" else "" for name in rest]
+        elif rest and not rest[-1]:
             rest[-1] = "channel"
         return [*first, *rest]
 

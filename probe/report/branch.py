@@ -178,7 +178,9 @@ class _Branch:
         if not self.wrong or not self.wrong[0].path:
             return []
         above = self._above(self.wrong[0])
-        above = [*above[:1], *above[1:][-_MOST_ABOVE:]]
+        parent = above[-1]
+        telling = [each for each in above[1:] if each.side == "B" or each.index in self.partnered]
+        above = [*above[:1], *telling[-_MOST_ABOVE:]]
         lines: list[Line] = []
         for depth, place in enumerate(above):
             lead = "" if not depth else f"{'  ' * (depth - 1)}└ "
@@ -186,7 +188,7 @@ class _Branch:
             lines += self._before(place, lead) if depth else []
             state = self._state(place, _INSIDE)
             lines.append(Line(lead, name, plain(place.class_name), self._error(place), state))
-        return lines + self._siblings(above)
+        return lines + self._siblings(parent, above)
 
     def _name(self, place: _Place, parent: _Place | None) -> str:
         if parent is None:
@@ -259,9 +261,9 @@ class _Branch:
             return []
         return [Line(lead.replace("└", "├"), f"… {len(earlier)} before", "", "", self._summary(earlier))]
 
-    def _siblings(self, above: Sequence[_Place]) -> list[Line]:
+    def _siblings(self, parent: _Place, above: Sequence[_Place]) -> list[Line]:
         """Return what is wrong and what stands before and behind it; of the others how many there are."""
-        below = self.below[above[-1].side, above[-1].index]
+        below = self.below[parent.side, parent.index]
         wrong = {(each.side, each.index) for each in self.wrong[:_MOST_WRONG]}
         at = [place for place, each in enumerate(below) if (each.side, each.index) in wrong]
         shown = {near for place in at for near in range(place - _BESIDE, place + _BESIDE + 1)}

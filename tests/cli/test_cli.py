@@ -136,21 +136,21 @@ def test_show_by_class_and_limit(folder: Path) -> None:
 
 def test_export(folder: Path) -> None:
     record(Path("a.h5"), task="tensor")
-    result = run("export", "a.h5", "--tree")
+    result = run("export", "tree", "a.h5")
     assert result.exit_code == 0
     with h5py.File("a.h5") as file:
         count = int((file["records"]["tensor"] >= 0).sum())
         output = file["tree/step_0/micro_0/layers/1/up/call_0/forward/output.0"]
         assert output.shape == (2, 3)
     assert result.stdout == f"{count} names below /tree in a.h5\n"
-    assert run("export", "a.h5", "--tree").stdout == result.stdout, "twice is no error"
+    assert run("export", "tree", "a.h5").stdout == result.stdout, "twice is no error"
     assert probe.compare("a.h5", record(Path("b.h5"), task="tensor")).verdict == "aligned"
-    assert run("export", "a.h5").exit_code == 2
+    assert run("export", "a.h5", "--tree").exit_code == 2
 
 
 def test_export_without_values(folder: Path) -> None:
     record(Path("a.h5"))
-    assert run("export", "a.h5", "--tree").stdout == "0 names below /tree in a.h5\n"
+    assert run("export", "tree", "a.h5").stdout == "0 names below /tree in a.h5\n"
 
 
 # Formats
@@ -202,7 +202,7 @@ def test_a_report_in_a_file(folder: Path, name: str, kind: str) -> None:
 def test_a_file_whose_name_asks_for_no_known_format_is_not_written(folder: Path) -> None:
     pair(net(), net())
     result = run("compare", "a.h5", "b.h5", "-o", "r.xlsx")
-    message = "Error: cannot tell the format of r.xlsx: expected .json, .csv, .html, .txt, or --format\n"
+    message = "Error: cannot tell the format of r.xlsx: expected .json, .csv, .parquet, .html, .txt, or --format\n"
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", message)
     assert not Path("r.xlsx").exists()
     assert run("compare", "a.h5", "b.h5", "-o", "r.xlsx", "--format", "csv").exit_code == 0
@@ -267,13 +267,14 @@ def test_wrong_usage(folder: Path, arguments: list[str]) -> None:
     assert result.stdout == "" and "Usage:" in result.stderr and "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("command", ["compare", "info", "show", "export"])
+@pytest.mark.parametrize("command", ["compare", "info", "show", "export", "export tree", "export tensorboard"])
 def test_help_has_an_example(command: str) -> None:
-    result = run(command, "--help")
+    *above, last = command.split()
+    result = run(*above, last, "--help")
     assert result.exit_code == 0
     assert re.search(rf"Example: +probe {command} ", result.stdout)
-    assert result.stdout == run(command, "-h").stdout
-    assert f"  {command} " in run("--help").stdout
+    assert result.stdout == run(*above, last, "-h").stdout
+    assert f"  {last} " in run(*above, "--help").stdout
 
 
 def test_version() -> None:

@@ -84,7 +84,7 @@ def test_n_and_p_go_to_what_is_introduced_and_unmatched(report: Path, partial: P
 def test_what_needs_no_partner_is_told_from_what_has_none(partial: Path, opened: Show) -> None:
     page = opened(partial).page
     facts = page.locator(".facts").inner_text()
-    assert "Unmatched\n3 calls in A, 3 in B" in facts and "Need no partner\n0 modules in A, 3 in B" in facts
+    assert "Unmatched\n3 modules in A, 3 in B" in facts and "Need no partner\n0 modules in A, 3 in B" in facts
     page.get_by_label("Verdict", exact=True).select_option("needs no partner")
     assert page.locator(".found").inner_text().startswith("3 rows")
     row = page.get_by_role("row").filter(has_text="residual").first
@@ -291,3 +291,26 @@ def test_light_dark_narrow_and_printed(report: Path, opened: Show) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.emulate_media(media="print")
     assert not page.locator(".toolbar").is_visible() and page.locator(".verdict").is_visible()
+
+
+def test_tolerances_that_were_chosen_read_as_such(tmp_path: Path, opened: Show) -> None:
+    runs = recorded(tmp_path, task="tensor")
+    page = opened(written(probe.compare(*runs, mapping=MAPPING, atol=1e-6, rtol=1e-3), tmp_path)).page
+    text = page.locator(".verdict").inner_text()
+    assert "times the tolerance, limit 1)" in text and "is noise)" not in text
+    assert "Limits from\nfixed allclose atol 1e-06 rtol 0.001" in text
+    assert "Error of every node (times the tolerance), in execution order" in page.locator(".picture").inner_text()
+    assert "within the chosen tolerance" in page.locator(".legend").inner_text()
+    judged = page.locator(".panel .metrics").inner_text()
+    assert "judged\ntimes the tolerance " in judged and ", limit 1\n" in judged
+
+    page = opened(written(probe.compare(*runs, mapping=MAPPING, rtol=0.9, metric="rel_l2"), tmp_path)).page
+    assert "Nothing that was compared is beyond the tolerance that was chosen" in page.locator(".verdict").inner_text()
+    assert "; limit 0.9." in page.locator(".verdict").inner_text()
+
+    rules = [{"path": "decoder.*", "rtol": 0.9, "metric": "rel_l2"}]
+    page = opened(written(probe.compare(*runs, mapping=MAPPING, rules=rules), tmp_path)).page
+    assert (
+        "within its limit" in page.locator(".legend").inner_text()
+        and "1 rule; else built-in model" in page.locator(".facts").inner_text()
+    )

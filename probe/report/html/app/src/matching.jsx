@@ -31,7 +31,7 @@ function outlook({ a, b }) {
   if (elements(a.shape) !== elements(b.shape)) return ["other shapes", "introduced"];
   if (a.hash && a.hash === b.hash) return ["bit-equal", "equal"];
   const off = Math.abs(a.norm - b.norm) / Math.max(a.norm, b.norm);
-  return Number.isNaN(off) ? ["no numbers", "absent"] : [`norms differ by ${error(off)}`, off < 1e-3 ? "noise" : "inherited"];
+  return Number.isNaN(off) ? ["no numbers", "absent"] : [off === 0 ? "norms equal" : `norms differ by ${error(off)}`, off < 1e-3 ? "noise" : "inherited"];
 }
 
 function Preview({ report, picked }) {
@@ -76,7 +76,10 @@ function Saving({ report, collected }) {
   const save = () => {
     setState({ isBusy: true, failure: "" });
     sent(lines.map(({ section, key, target }) => ({ section, key, target }))).then(
-      () => location.reload(),
+      () => {
+        history.scrollRestoration = "manual"; // the answer stands at the top
+        location.reload();
+      },
       (failure) => setState({ isBusy: false, failure: failure.message === "Failed to fetch" ? "the server has ended" : failure.message }));
   };
   return (

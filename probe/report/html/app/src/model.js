@@ -111,6 +111,12 @@ export class Report {
     return value(this.doc.tensors.limit[i]);
   }
 
+  /** Where limits come from: what rounding explains, tolerances that were chosen, or both. */
+  get limitsAre() {
+    if (!this.doc.tensors.is_fixed.some(Boolean)) return "explained";
+    return this.doc.answer.noise.includes("; else ") ? "both" : "chosen";
+  }
+
   /** What is judged of a tensor, where that is not the relative error of the two. */
   measure(i) {
     return this.words[this.doc.tensors.measure[i]];
@@ -118,6 +124,7 @@ export class Report {
 
   /** What an error is held against: what rounding explains, or a tolerance that was chosen. */
   limitText(i) {
+    if (Number.isNaN(this.limit(i))) return "not held against a limit";
     const limit = error(this.limit(i));
     return this.doc.tensors.is_fixed[i] ? `limit ${limit}` : `up to ${limit} is explained`;
   }

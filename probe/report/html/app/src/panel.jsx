@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { Drawn } from "./drawn.jsx";
 import { canBePicked, PHASES } from "./model.js";
-import { base, count, error, plain, shown, value } from "./text.js";
+import { base, count, error, headline, plain, shown, value } from "./text.js";
 
 const STATISTICS = ["min", "max", "mean", "rms", "norm", "zeros", "nan", "posinf", "neginf"];
 const STATES = {
@@ -17,7 +17,7 @@ const STATES = {
 
 function Module({ report, side, row }) {
   const path = report.path(side, row);
-  if (path === null) return <tr><th><b class={`tag-${side}`}>{side.toUpperCase()}</b></th><td class="dim">nothing</td></tr>;
+  if (path === null) return <tr><th><b class={`tag-${side}`}>{side.toUpperCase()}</b></th><td class="dim">no counterpart</td></tr>;
   const modules = report.doc.sides[side].modules;
   const module = report.tree[side][row];
   const file = report.words[modules.file[module]];
@@ -75,7 +75,7 @@ function Statistics({ report, i }) {
   const rows = STATISTICS.map((name) => [name, value(t.statistics_a[name][i]), value(t.statistics_b[name][i])]);
   return (
     <table class="statistics">
-      <thead><tr><th /><th class="tag-a">A</th><th class="tag-b">B</th></tr></thead>
+      <thead><tr><td /><th class="tag-a">A</th><th class="tag-b">B</th></tr></thead>
       <tbody>
         <tr><th>dtype</th><td>{report.words[t.dtype_a[i]]}</td><td>{report.words[t.dtype_b[i]]}</td></tr>
         <tr><th>shape</th><td>{report.words[t.shape_a[i]]}</td><td>{report.words[t.shape_b[i]]}</td></tr>
@@ -119,7 +119,7 @@ function Finding({ report, found, onSelect }) {
   const elsewhere = found.tensor >= 0 ? report.rowOfPair[report.doc.tensors.pair[found.tensor]] : found.row;
   return (
     <div class="finding">
-      <b>◆ {found.headline}</b>
+      <b>◆ {headline(found)}</b>
       {found.evidence.map((line) => <p>{shown(line)}</p>)}
       {found.hint && <p class="hint">→ {shown(found.hint)}</p>}
       {found.hints.slice(1).map((hint) => <p class="dim">or {shown(hint.found)}: {shown(hint.check)}</p>)}

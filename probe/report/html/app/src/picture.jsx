@@ -18,7 +18,7 @@ function levels(report, points) {
   const limits = points.map((i) => Math.log10(report.limit(i)));
   const known = [...finite, ...limits.filter(Number.isFinite)];
   const low = Math.floor(known.reduce((x, y) => Math.min(x, y), 0)) - 1;
-  const high = Math.ceil(known.reduce((x, y) => Math.max(x, y), low + 2) + 0.3);
+  const high = Math.ceil(known.reduce((x, y) => Math.max(x, y), low + 2) + 0.45);
   return {
     low, high, hasInfinite: logs.some((log) => log === Infinity), limits: limits.map((limit) => (Number.isFinite(limit) ? limit : low)),
     y: logs.map((log) => (Number.isFinite(log) ? log : log > 0 ? high - CEILING : low + FLOOR)),
@@ -106,7 +106,7 @@ function paintPoints(plot, scene, selected) {
   ctx.strokeStyle = color("text");
   ctx.lineWidth = 1.5 * scale;
   scene.rows.forEach((row, x) => {
-    if (row !== selected.row) return;
+    if (row !== selected.row && scene.points[x] !== selected.tensor) return;
     ctx.beginPath();
     ctx.arc(...at(x), 8 * scale, 0, 2 * Math.PI);
     ctx.stroke();
@@ -201,8 +201,8 @@ export function Picture({ report, view, selected, onSelect }) {
   const clicked = () => hover && onSelect(report.rowOfPair[report.doc.tensors.pair[hover.i]], hover.i);
   return (
     <section class="picture" aria-label="Relative error in execution order">
-      <h2>{title(report, view.points)} of every node, in execution order</h2>
-      <Legend report={report} points={view.points} />
+      <h2>{title(report, view.points)}, in execution order</h2>
+      <Legend report={report} />
       {view.points.length ? (
         <div class="canvas" ref={place} onClick={clicked} onMouseLeave={() => setHover(null)} role="img"
           aria-label={`${count(view.points.length, "node")} from init to update; ${count(worst, "introduced error")}. The tree below has the same numbers.`}>
@@ -230,14 +230,14 @@ function near(plot, scene) {
 /** What the picture shows: relative errors, unless tolerances that were chosen judge something else. */
 function title(report, points) {
   const measures = new Set(points.filter((i) => report.doc.tensors.is_fixed[i]).map((i) => report.measure(i)));
-  if (!measures.size || measures.size === 1 && measures.has("")) return "Relative error";
-  const isAll = points.every((i) => report.doc.tensors.is_fixed[i]);
-  return isAll && measures.size === 1 ? `Error, in ${[...measures][0]},` : "Error, each as it was judged,";
+  if (!measures.size || measures.size === 1 && measures.has("")) return "Relative error of every node";
+  return `Error of every node (${report.limitsAre === "chosen" && measures.size === 1 ? [...measures][0] : "as it was judged"})`;
 }
 
-function Legend({ report, points }) {
-  const fixed = points.filter((i) => report.doc.tensors.is_fixed[i]).length;
-  const band = !fixed ? "what rounding and its inputs explain" : fixed === points.length ? "within the chosen tolerance" : "within its limit";
+const BAND = { explained: "explained by rounding, or by its inputs", chosen: "within the chosen tolerance", both: "within its limit" };
+
+function Legend({ report }) {
+  const band = BAND[report.limitsAre];
   return (
     <ul class="legend">
       <li><i class="swatch introduced" />introduced: wrong by itself</li>
@@ -245,7 +245,7 @@ function Legend({ report, points }) {
       <li><i class="swatch noise" />noise</li>
       <li><i class="swatch equal" />equal</li>
       <li><i class="swatch band" />{band}</li>
-      <li><i class="swatch ring" />the chosen module</li>
+      <li><i class="swatch ring" />chosen</li>
     </ul>
   );
 }

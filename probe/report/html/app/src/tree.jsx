@@ -12,7 +12,7 @@ const ON_PAPER = 200; // rows at most
 const RECYCLED = 256; // rows that scroll away lend their elements to those that come
 const SHORT = { init: "init", forward: "fwd", backward: "bwd", gradient: "grad", update: "upd" };
 const SIGN = { introduced: "◆ ", inherited: "" };
-const ABSENT = { part: "↑ in one with the above", unmatched: "no counterpart", "needs no partner": "none needed", ignored: "left out by the mapping", "passed over": "looked through" };
+const ABSENT = { part: "↑ in one with the above", unmatched: "(no counterpart)", "needs no partner": "(none needed)", ignored: "(left out by the mapping)", "passed over": "(looked through)" };
 const dashed = (text) => text.replace(/ /g, "-");
 
 function Cell({ report, i }) {
@@ -93,8 +93,8 @@ function Toolbar({ report, filter, onFilter, kind, onKind, onJump, view, found, 
           <option value="unmatched">unmatched ({view.jumps.unmatched.length})</option>
           <option value="nonfinite">non-finite ({view.jumps.nonfinite.length})</option>
         </select>
-        <button title="previous (p)" aria-label="Previous" onClick={() => onJump(false)}>↑ p</button>
-        <button title="next (n)" aria-label="Next" onClick={() => onJump(true)}>↓ n</button>
+        <button title="previous (key p)" onClick={() => onJump(false)}>↑ p</button>
+        <button title="next (key n)" onClick={() => onJump(true)}>↓ n</button>
       </span>
       <button class="quiet" onClick={() => onFold(true)}>unfold</button>
       <button class="quiet" onClick={() => onFold(false)}>fold</button>
@@ -198,10 +198,10 @@ export const TreeView = forwardRef(function TreeView(props, ref) {
       <div class="heads" role="row" aria-rowindex={1}>
         <span class="name" role="columnheader"><b class="tag-a">A</b></span>
         {PHASES.map((name) => <span class="cell head" role="columnheader" title={name} aria-label={name}>{SHORT[name]}</span>)}
-        <span class="name" role="columnheader"><b class="tag-b">B</b></span><span class="inside" role="columnheader" aria-label="inside" />
+        <span class="name" role="columnheader"><b class="tag-b">B</b></span><span class="inside" role="columnheader"><span class="hidden">introduced inside</span></span>
       </div>
-      <div class="rows" ref={body} role="none" tabIndex={-1} onScroll={(event) => setScroll({ top: event.currentTarget.scrollTop, height: event.currentTarget.clientHeight })}>
-        <div class="all" role="rowgroup" style={{ height: `${(isPrinted ? last : rows.length) * ROW}px` }}>
+      <div class="rows" ref={body} role="rowgroup" tabIndex={-1} onScroll={(event) => setScroll({ top: event.currentTarget.scrollTop, height: event.currentTarget.clientHeight })}>
+        <div class="all" style={{ height: `${(isPrinted ? last : rows.length) * ROW}px` }}>
           {rows.slice(first, last).map((row, k) => (
             <Row key={(first + k) % RECYCLED} report={report} view={view} row={row} index={first + k + 2} top={(first + k) * ROW} isOpen={Boolean(flags || open[row])} isFiltered={flags !== null} isMatch={flags?.[row] === 1}
               isSelected={row === selected.row} onSelect={(chosen) => onSelect(chosen, -1, false)} onToggle={toggle} picked={picked} onPick={onPick} />

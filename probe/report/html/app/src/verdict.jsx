@@ -1,8 +1,9 @@
 // The first screen: the answer in words, and the way from the root to the first divergent module.
 
 import { useMemo } from "preact/hooks";
-import { error, plain, shown, value, count } from "./text.js";
+import { count, error, headline, plain, shown, value } from "./text.js";
 
+const BEYOND = { explained: "differs by more than rounding explains", chosen: "is beyond the tolerance that was chosen", both: "is beyond its limit" };
 const TITLES = { aligned: "Aligned", diverged: "Diverged", undecided: "Undecided" };
 
 function Place({ side, refs, role }) {
@@ -59,7 +60,7 @@ function Answer({ report, onSelect }) {
     const names = [...new Set([first.a[0], first.b[0]].filter(Boolean).map(({ path, class: name }) => path.split(".").pop() || name))];
     return (
       <>
-        <h2>First divergence: {names.map((name, k) => <>{k > 0 && " ⟷ "}<bdi>{shown(name)}</bdi></>)} <span class="dim">{first.headline}</span></h2>
+        <h2>First divergence: {names.map((name, k) => <>{k > 0 && " ⟷ "}<bdi>{shown(name)}</bdi></>)} <span class="dim">{headline(first)}</span></h2>
         <Place side="a" refs={first.a} role={first.role} />
         <Place side="b" refs={first.b} role={first.role} />
         {first.evidence.map((line) => <p class="evidence"><bdi>{shown(line)}</bdi></p>)}
@@ -74,7 +75,7 @@ function Answer({ report, onSelect }) {
     const closest = answer.flip?.closest;
     return (
       <>
-        <h2>Nothing that was compared differs by more than rounding explains{answer.left_out.length > 0 && <>, but for what was not compared: {shown(answer.left_out.join(", "))}</>}.</h2>
+        <h2>Nothing that was compared {BEYOND[report.limitsAre]}{answer.left_out.length > 0 && <>, but for what was not compared: {shown(answer.left_out.join(", "))}</>}.</h2>
         {closest && <p>Closest to its limit: {closest.phase} {closest.role} <bdi>{shown(closest.slot_a)}</bdi> of <bdi class="path">{shown(closest.path_a) || "the whole model"}</bdi>, {error(value(closest.error))}; {report.doc.closest_is_fixed ? `limit ${error(value(closest.limit))}` : `up to ${error(value(closest.limit))} is noise`}.</p>}
       </>
     );
@@ -99,7 +100,7 @@ function Others({ report, onSelect }) {
           return (
             <li>
               <button class="link" onClick={() => onSelect(found.row, found.tensor)}><bdi>{shown(ref.path) || "(the whole model)"}</bdi></button>{" "}
-              <span class="dim">{found.headline} · {found.role} <bdi>{shown(ref.slot)}</bdi></span>
+              <span class="dim">{headline(found)} · {found.role} <bdi>{shown(ref.slot)}</bdi></span>
               {found.metrics?.rel_l2 != null && <> · rel {error(found.metrics.rel_l2)}</>}
               {found.hint && <div class="hint">→ {shown(found.hint)}</div>}
             </li>
@@ -126,7 +127,7 @@ export function Verdict({ report, onSelect }) {
         <dt>Tensors</dt><dd>{count(coverage.compared, "pair")}, {equal.toLocaleString("en")} bit-equal</dd>
         {inherited > 0 && <><dt>Inherited</dt><dd>{count(inherited, "later tensor")}</dd></>}
         {coverage.not_comparable > 0 && <><dt>Not comparable</dt><dd>{count(coverage.not_comparable, "pair")}</dd></>}
-        <dt>Unmatched</dt><dd>{coverage.only_a + coverage.only_b ? `${count(coverage.only_a, "call")} in A, ${coverage.only_b} in B` : "none"}</dd>
+        <dt>Unmatched</dt><dd>{answer.only_a.length + answer.only_b.length ? `${count(answer.only_a.length, "module")} in A, ${answer.only_b.length} in B` : "none"}</dd>
         {answer.unneeded_a.length + answer.unneeded_b.length > 0 && <><dt>Need no partner</dt><dd>{count(answer.unneeded_a.length, "module")} in A, {answer.unneeded_b.length} in B</dd></>}
         <dt>Limits from</dt><dd>{shown(answer.noise)}</dd>
       </dl>
