@@ -135,7 +135,7 @@ class ForwardWalk(InitialWalk):
         if is_input and node.parent is None:  # what an earlier call returned may be handed in again
             is_known = self._digests(event) in self.state.carried | self.state.returned
             sources = Level(metrics.rel_l2, u, excess=metrics.rel_l2) if is_known else Level(u=u)
-        elif not is_input:
+        elif not is_input and metrics.rel_l2 > tolerance.FORWARD.limit(u, sources.error):
             sources = self._with_cancelled(node, event, sources, u)
         held = self._held(event, u, sources)
         if is_input and node.parent is None and self._has_other_axes(node, event):
