@@ -10,7 +10,7 @@ import tempfile
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console
@@ -32,6 +32,7 @@ from probe.report import inspect, table, text
 from probe.report.html import as_html
 from probe.report.names import LONGEST_LIST, harmless, harmless_json, plain
 from probe.report.weights import conversion_table
+from probe.serving import Server, Session
 
 _EXIT = {Verdict.ALIGNED: 0, Verdict.DIVERGED: 1, Verdict.UNDECIDED: 2}
 _TROUBLE = 2
@@ -204,12 +205,27 @@ def _rendered(result: Comparison, style: str, top: int) -> str:
 @click.argument("b", type=click.Path())
 @click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Where to keep the page; default: a new folder.")
-def view_command(a: str, b: str, mapping: str | None, output: str | None) -> None:
+@click.option(
+    "--serve", is_flag=True, help="From a server on this machine alone: pairs that you pick are saved, and compared."
+)
+@click.option("--save-to", type=click.Path(dir_okay=False), metavar="FILE",
+              help="With --serve, the only file that it writes: a new layer mapping; default: that of -lm.")  # fmt: skip
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="With --serve; default: a free one.")
+def view_command(
+    a: str, b: str, mapping: str | None, output: str | None, serve: bool, save_to: str | None, port: int
+) -> None:
     """Compare two recordings and look at the HTML report in the browser.
 
     \b
     Example: probe view a.h5 b.h5 -lm megatron-core/qwen2
+             probe view a.h5 b.h5 -lm map.yaml --serve
     """
+    if serve:
+        if output is not None:
+            raise _Failure("--serve keeps no page: expected it or -o, not both")
+        _serve(a, b, mapping, save_to, port)
+    if save_to is not None or port:
+        raise _Failure("--save-to and --port are for --serve")
     result = _compared(a, b, mapping)
     place = output or str(Path(tempfile.mkdtemp(prefix="probe-")) / "report.html")
     _write(place, result, "html")
@@ -217,6 +233,18 @@ def view_command(a: str, b: str, mapping: str | None, output: str | None) -> Non
     if not webbrowser.open(Path(place).resolve().as_uri()):
         click.echo("no browser could be started here: open that file in one", err=True)
     sys.exit(_EXIT[result.verdict])
+
+
+def _serve(a: str, b: str, mapping: str | None, save_to: str | None, port: int) -> NoReturn:
+    """Show the report from a server until Ctrl+C; the exit status is that of the last comparison."""
+    session = Session(lambda chosen: _compared(a, b, chosen), mapping, save_to)
+    with Server(session, port) as server:
+        click.echo(f"{server.url}\npairs are saved in {harmless(str(session.file))}; Ctrl+C ends", err=True)
+        webbrowser.open(server.url)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
+    session.wait()
+    sys.exit(_EXIT[session.comparison.verdict])
 
 
 @main.command()

@@ -42,7 +42,7 @@ _SCALE_ROUNDING = 1 / 16
 """unit roundoffs that rounding in one direction may make of a norm"""
 _OTHER_CODE_ROUNDING = 0.22
 """the same where A and B run other code: more than right ones were seen to make (0.17), less than a wrong eps does (0.24)"""
-_SCALE_MEASURE = "of the norm"
+SCALE_MEASURE = "of the norm"
 
 
 def rounding(rule: Rule, u: float, share: float) -> float:
@@ -110,7 +110,7 @@ class _MeasuredStep(StepNoise):
         if limit is None or self._is_one_sided:
             return None
         self._is_one_sided = limit < seen.scale <= self._room * u
-        return Held(seen.scale, max(limit, self._room * u, self._loudest), _SCALE_MEASURE, inherits=False)
+        return Held(seen.scale, max(limit, self._room * u, self._loudest), SCALE_MEASURE, inherits=False)
 
     def _scale_limit(self, event: Event, seen: Floor, floor: Floor, u: float) -> float | None:
         """Return the largest scale that is noise; None where it tells nothing."""

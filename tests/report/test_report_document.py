@@ -70,6 +70,26 @@ def test_the_finding_names_its_row_and_tensor(made: dict[str, Any], comparison: 
     assert first["headline"] == "step 0 · forward · introduced" and first["evidence"]
 
 
+def test_limits_that_were_chosen_are_told_from_rounding(comparison: Comparison, made: dict[str, Any]) -> None:
+    assert not any(made["tensors"]["is_fixed"]) and not made["findings"][0]["is_fixed"]
+    paths = comparison.path_a, comparison.path_b
+    found = probe.compare(*paths, mapping=MAPPING, rtol=1e-3, atol=1e-6)
+    fixed = document(found)
+    assert fixed["findings"][0]["is_fixed"] and fixed["findings"][0]["measure"] == "times the tolerance"
+    at = fixed["findings"][0]["tensor"]
+    assert fixed["tensors"]["is_fixed"][at] and word(fixed, "measure", at) == "times the tolerance"
+    assert fixed["tensors"]["limit"][at] == 1
+    rules = [{"path": "decoder.1.*", "rtol": 1e-3, "metric": "rel_l2"}]
+    some = document(probe.compare(*paths, mapping=MAPPING, rules=rules))["tensors"]["is_fixed"]
+    assert 0 < sum(some) < len(some)
+    wide = document(probe.compare(*paths, mapping=MAPPING, rtol=0.5, metric="rel_l2"))
+    assert wide["answer"]["verdict"] == "aligned" and wide["closest_is_fixed"]
+
+
+def test_axes_have_names_where_shapes_tell(made: dict[str, Any]) -> None:
+    assert made["findings"][0]["drawn"]["names"] == ["batch", "token", "channel"]
+
+
 def test_values_are_drawn_as_they_were_compared(made: dict[str, Any], comparison: Comparison) -> None:
     drawn, metrics = made["findings"][0]["drawn"], comparison.divergences[0].metrics
     assert drawn["worst"][0]["at"] == list(metrics.max_abs_at)
@@ -107,7 +127,11 @@ def test_what_has_no_partner_brings_its_records(made: dict[str, Any]) -> None:
 def test_steps_and_calls(tmp_path: Path) -> None:
     made = document(compared(tmp_path, fault=False, steps=2))
     assert set(made["tensors"]["step"]) == set(made["calls"]["step"]) == {0, 1}
-    assert made["sides"]["a"]["scalars"]["loss"][1][0] == 1 and made["findings"] == []
+    assert (
+        made["curves"]["scalars"][0]["name"] == "loss"
+        and made["curves"]["scalars"][0]["steps"] == [0, 1]
+        and made["findings"] == []
+    )
 
 
 def test_a_mapping_is_drafted_where_pairs_were_found_without_one(tmp_path: Path) -> None:

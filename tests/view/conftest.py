@@ -22,6 +22,7 @@ class Opened:
     """console messages and errors"""
     requests: list[str] = field(default_factory=list)
     clock: Any = None
+    address: str = ""
 
     def worked(self) -> float:
         """Return for how many milliseconds the page has computed, whatever else the machine does."""
@@ -43,10 +44,13 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(browser: Any) -> Iterator[Callable[..., Opened]]:
-    """Open a report from disk; afterwards it must have complained of nothing, and asked for nothing but itself."""
+    """Open a report, from disk or by its address; afterwards it must have complained of nothing, and asked for nothing elsewhere.
+
+    One from disk has asked for nothing but itself.
+    """
     contexts, reports = [], []
 
-    def show(path: Path, **options: Any) -> Opened:
+    def show(path: Path | str, **options: Any) -> Opened:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
         contexts.append(context)
         report = Opened(context.new_page())
@@ -56,13 +60,15 @@ def opened(browser: Any) -> Iterator[Callable[..., Opened]]:
         report.page.on("request", lambda request: report.requests.append(request.url))
         report.clock = context.new_cdp_session(report.page)
         report.clock.send("Performance.enable", {"timeDomain": "threadTicks"})
-        report.page.goto(path.as_uri())
+        report.address = path if isinstance(path, str) else path.as_uri()
+        report.page.goto(report.address)
         report.page.wait_for_selector(".verdict", timeout=30_000)
         return report
 
     yield show
     for report in reports:
-        asked = [url for url in report.requests[1:] if not url.startswith("blob:")]
+        own = ("blob:", report.address) if report.address.startswith("http:") else ("blob:",)
+        asked = [url for url in report.requests[1:] if not url.startswith(own)]
         assert (report.complaints, asked) == ([], [])
     for context in contexts:
         context.close()

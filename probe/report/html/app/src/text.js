@@ -32,6 +32,11 @@ export function plain(number) {
   return String(Number(number.toPrecision(6)));
 }
 
+/** Step, phase and kind of a finding, each once: some kinds are called as their phase. */
+export function headline(found) {
+  return [...new Set(found.headline.split(" · "))].join(" · ");
+}
+
 export function count(number, noun, plural = `${noun}s`) {
   return `${number.toLocaleString("en")} ${number === 1 ? noun : plural}`;
 }

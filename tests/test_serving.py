@@ -1,0 +1,294 @@
+"""The report from a server: who may ask, what may be written, what is compared then."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+import probe
+from probe.cli import main
+from probe.errors import ConfigError, ProbeError
+from probe.serving import Server, Session
+from tests.report.reading import MAPPING, document_in, recorded
+
+PARTIAL = """\
+# by hand
+TopLayer:
+  embed: words     # the table
+  layers: decoder
+  norm: final
+  head: output
+
+Block:
+  norm1: ln1
+  attn: attention
+"""
+LINE = {"section": "Block", "key": "norm2", "target": "ln2"}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return recorded(tmp_path_factory.mktemp("runs"))
+
+
+class Client:
+    """A served session, and requests to it."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.server = Server(session)
+        self.path = f"/{self.server.token}/"
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def ask(
+        self, method: str = "GET", path: str | None = None, body: bytes | str | None = None, **headers: str
+    ) -> tuple[int, str]:
+        """Return status and text of an answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=30)
+        headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, self.path if path is None else path, body, headers)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, text
+
+    def save(self, *lines: Any, **headers: str) -> tuple[int, str]:
+        return self.ask(
+            "POST", f"{self.path}pairs", json.dumps(lines), **{"Content_Type": "application/json", **headers}
+        )
+
+
+@pytest.fixture
+def client(tmp_path: Path, runs: tuple[Path, Path]) -> Iterator[Client]:
+    mapping = tmp_path / "map.yaml"
+    mapping.write_text(PARTIAL, encoding="utf-8")
+    found = Client(Session(lambda chosen: probe.compare(*runs, mapping=chosen), str(mapping), None))
+    yield found
+    found.server.shutdown()
+    found.server.server_close()
+
+
+def test_pairs_are_saved_and_compared(client: Client) -> None:
+    status, text = client.ask()
+    assert status == 200 and document_in(text)["serving"] == {"file": "map.yaml", "said": ""}
+    assert "connect-src 'self'; " in text and document_in(text)["answer"]["coverage"]["only_a"] == 3
+    assert client.save(LINE) == (200, "{}")
+    assert client.session.file.read_text(encoding="utf-8") == PARTIAL + "  norm2: ln2\n"
+    after = document_in(client.ask()[1])
+    assert after["answer"]["coverage"]["only_a"] == 0 and after["findings"][0]["b"][0]["path"] == "decoder.1.ln2"
+    assert after["serving"]["said"].startswith("Saved 1 line in map.yaml and compared again: still diverged; ")
+    assert after["serving"]["said"].endswith(" 40 of 43 module calls compared before, 43 of 43 now.")
+
+
+# Who may ask
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/pairs", "//", "/x/", "/{cut}/", "/{token}", "/{token}/pairs", "/{token}/../", "/{token}/map.yaml"]
+)
+def test_nothing_is_at_another_address(client: Client, path: str) -> None:
+    token = client.server.token
+    status, text = client.ask(path=path.format(token=token, cut=token[:-1]))
+    assert (status, json.loads(text)) == (404, {"error": "there is nothing here"})
+
+
+def test_nothing_is_saved_without_the_token(client: Client) -> None:
+    for path in ("/pairs", f"/{'x' * len(client.server.token)}/pairs", client.path):
+        assert client.ask("POST", path, json.dumps([LINE]), Content_Type="application/json")[0] == 404
+    assert client.session.file.read_text(encoding="utf-8") == PARTIAL
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "localhost.evil.example:{port}", ""]
+)
+def test_another_name_for_this_machine_is_refused(client: Client, host: str) -> None:
+    """A page elsewhere may have its name point to 127.0.0.1: what it then asks has that name as host."""
+    name = host.format(port=client.server.server_port)
+    assert client.ask(Host=name) == (403, '{"error": "this report is for this machine alone"}')
+    assert client.save(LINE, Host=name)[0] == 403
+    assert client.ask(Host=f"localhost:{client.server.server_port}")[0] == 200
+
+
+def test_another_page_is_refused(client: Client) -> None:
+    for origin in ("https://evil.example", "null", f"http://127.0.0.1:{client.server.server_port + 1}"):
+        assert client.save(LINE, Origin=origin) == (403, '{"error": "another page asked for it"}')
+    assert client.save(LINE, Origin=f"http://127.0.0.1:{client.server.server_port}")[0] == 200
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "CONNECT"])
+def test_other_methods_are_refused(client: Client, method: str) -> None:
+    assert client.ask(method)[0] == 501
+    assert client.session.file.read_text(encoding="utf-8") == PARTIAL
+
+
+def test_it_listens_on_this_machine_alone(client: Client) -> None:
+    assert client.server.server_address[0] == "127.0.0.1" and len(client.server.token) >= 32
+    assert client.server.token != Server(client.session).token
+
+
+# What may be sent
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        ([], 400), (["norm2: ln2"], 400), ([{**LINE, "file": "/tmp/x.yaml"}], 400), ([{"section": "Block"}], 400),
+        ([{**LINE, "target": 3}], 400), ([{**LINE, "key": ""}], 400), ([{**LINE, "key": "x" * 20_001}], 400), ([LINE] * 1001, 400),
+        ([LINE, LINE], 422), ([{**LINE, "key": "norm1"}], 422), ([{**LINE, "target": "{i}"}], 422),
+    ],
+)  # fmt: skip
+def test_what_is_no_line_of_a_mapping_is_not_saved(client: Client, sent: list[Any], status: int) -> None:
+    answered, text = client.save(*sent)
+    assert answered == status and json.loads(text)["error"]
+    assert client.session.file.read_text(encoding="utf-8") == PARTIAL
+
+
+def test_what_is_too_much_or_no_json_is_refused(client: Client) -> None:
+    json_type = {"Content_Type": "application/json"}
+    where = "POST", f"{client.path}pairs"
+    assert client.ask(*where, b"x", Content_Type="text/plain")[0] == 415, "a form of another page may send that"
+    assert client.ask(*where, b"{", **json_type) == (400, '{"error": "expected JSON"}')
+    assert client.ask(*where, b"[" * 100_000, **json_type)[0] == 400
+    assert client.ask(*where, b"", **json_type, Content_Length="2000000") == (
+        413,
+        '{"error": "expected at most 1048576 bytes"}',
+    )
+    assert client.ask(*where, b"", **json_type, Content_Length="-1")[0] == 411
+    assert client.ask(*where, iter([b"[]"]), **json_type, Transfer_Encoding="chunked")[0] == 411
+
+
+def test_nothing_but_the_file_is_written(client: Client, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text("# mine\n", encoding="utf-8")
+    for line in (
+        LINE,
+        {**LINE, "section": str(other)},
+        {**LINE, "section": "../other", "key": "a", "target": str(other)},
+    ):
+        client.save(line)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["map.yaml", "other.yaml"]
+    assert other.read_text(encoding="utf-8") == "# mine\n"
+
+
+def test_what_cannot_be_compared_is_taken_back(tmp_path: Path, runs: tuple[Path, Path]) -> None:
+    mapping = tmp_path / "map.yaml"
+    mapping.write_text(PARTIAL, encoding="utf-8")
+    comparisons = iter([lambda: probe.compare(*runs, mapping=str(mapping))])
+
+    def compare(_: str | None) -> Any:
+        chosen = next(comparisons, None)
+        if chosen is None:
+            assert "norm2" in mapping.read_text(encoding="utf-8")
+            raise ConfigError("not with this")
+        return chosen()
+
+    session = Session(compare, str(mapping), None)
+    client = Client(session)
+    assert client.save(LINE) == (422, '{"error": "not with this"}')
+    assert mapping.read_text(encoding="utf-8") == PARTIAL and len(list(tmp_path.iterdir())) == 1
+    client.server.shutdown()
+
+
+# Which file
+
+
+def test_a_link_and_its_rights_stay(client: Client, tmp_path: Path, runs: tuple[Path, Path]) -> None:
+    folder = tmp_path / "real"
+    folder.mkdir()
+    real = folder / "map.yaml"
+    real.write_text(PARTIAL, encoding="utf-8")
+    real.chmod(0o640)
+    link = tmp_path / "link.yaml"
+    link.symlink_to(real)
+    other = Client(Session(lambda chosen: probe.compare(*runs, mapping=chosen), str(link), None))
+    assert other.save(LINE)[0] == 200
+    assert link.is_symlink() and real.read_text(encoding="utf-8").endswith("  norm2: ln2\n")
+    assert real.stat().st_mode & 0o777 == 0o640
+    other.server.shutdown()
+
+
+def test_a_new_file_begins_with_what_was_found(tmp_path: Path, runs: tuple[Path, Path]) -> None:
+    """Beside a mapping nothing is guessed: what was guessed has to stand in it."""
+    file = tmp_path / "new.yaml"
+    session = Session(lambda chosen: probe.compare(*runs, mapping=chosen), None, str(file))
+    client = Client(session)
+    pairs = session.comparison.coverage.paired
+    before = document_in(client.ask()[1])["mapping"]["base"]
+    assert before and not file.exists()
+    assert client.save({"section": "TopLayer", "key": "of.a", "target": "of.b"})[0] == 200
+    assert file.read_text(encoding="utf-8").startswith(before.rstrip().partition("\n")[0])
+    assert "embed" in yaml.safe_load(file.read_text(encoding="utf-8"))["TopLayer"]
+    assert session.comparison.coverage.paired >= pairs
+    assert file.stat().st_mode & 0o777 == 0o666 & ~_umask()
+    client.server.shutdown()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@pytest.mark.parametrize(
+    ("mapping", "save_to", "message"),
+    [
+        (None, None, "--serve saves pairs into a layer mapping, and there is none yet: name the file with --save-to FILE"),
+        ("megatron-core/qwen2", None, "--serve saves pairs into a layer mapping, and megatron-core/qwen2 comes with probe and is not "
+         "changed: name the file with --save-to FILE"),
+        (None, "map.yaml", "map.yaml is there already: give it as -lm map.yaml to add to it, or name a new file"),
+        ("megatron-core/qwen2", "map.yaml", "map.yaml is there already: give it as -lm map.yaml to add to it, or name a new file"),
+        ("nosuch.yaml", "new.yaml", "there is no layer mapping nosuch.yaml: neither a file nor the name of one"),
+        (None, "none/new.yaml", "cannot write "),
+    ],
+)  # fmt: skip
+def test_which_file_may_be_written(
+    mapping: str | None, save_to: str | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("map.yaml").write_text("# mine\n", encoding="utf-8")
+    with pytest.raises(ProbeError) as raised:
+        Session(lambda _: pytest.fail("nothing is compared yet"), mapping, save_to)
+    assert str(raised.value).startswith(message)
+    assert [path.name for path in tmp_path.iterdir()] == ["map.yaml"]
+
+
+def test_options_that_do_not_fit(tmp_path: Path) -> None:
+    for options, message in (
+        (["--serve", "-o", "x.html"], "--serve keeps no page: expected it or -o, not both"),
+        (["--save-to", "x.yaml"], "--save-to and --port are for --serve"),
+    ):
+        done = CliRunner().invoke(main, ["view", "a.h5", "b.h5", *options])
+        assert done.exit_code == 2 and message in done.output
+
+
+def test_a_port_that_is_taken(client: Client) -> None:
+    with pytest.raises(ConfigError, match=f"cannot listen on port {client.server.server_port} of 127.0.0.1: "):
+        Server(client.session, client.server.server_port)
+
+
+def test_ctrl_c_ends_it(tmp_path: Path, runs: tuple[Path, Path]) -> None:
+    """With the status of the last comparison, and nothing else on the screen."""
+    (tmp_path / "map.yaml").write_text(json.dumps(MAPPING), encoding="utf-8")
+    command = [sys.executable, "-m", "probe", "view", *map(str, runs), "-lm", "map.yaml", "--serve"]
+    running = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env={**os.environ, "BROWSER": "true"}
+    )
+    address = running.stderr.readline()
+    assert address.startswith("http://127.0.0.1:")
+    assert running.stderr.readline() == f"pairs are saved in {tmp_path.resolve() / 'map.yaml'}; Ctrl+C ends\n"
+    time.sleep(0.5)
+    running.send_signal(signal.SIGINT)
+    assert running.communicate(timeout=30)[1] == "" and running.returncode == 1
