@@ -15,6 +15,7 @@ from probe.matching.automatic.outline import LISTS
 from probe.matching.changes import changes_of
 from probe.matching.loose import numbered
 from probe.matching.result import Direction, Pair, WeightBundle
+from probe.store.tree import storable_text
 from probe.tree import Tree
 
 UNSURE = 0.8
@@ -354,7 +355,7 @@ def _nothing(_: int) -> frozenset[object]:
 
 def _is_left_whole(tree: Tree, left: Set[int], path: str) -> bool:
     """Tell whether the outermost module that is left around a path has nothing in it that is not left."""
-    index = tree.by_path[path]
+    index = tree.by_path[storable_text(path)]  # names of weights are stored as they are, paths as HDF5 can hold them
     if index not in left:
         return False
     while tree.modules[index].parent in left:

@@ -132,8 +132,8 @@ class Writer:
     def add_parameters(self, parameters: Iterable[ParameterInfo]) -> None:
         """Append parameters and buffers; their index is their place in the order of all that were added."""
         rows = [
-            (json.dumps([storable_text(name) for name in p.names]), p.module, storable_text(p.slot), json.dumps(p.shape),
-             p.dtype.encode(), p.requires_grad, p.is_buffer, json.dumps(p.axes), storable_text(p.canonical), p.is_persistent)
+            (json.dumps(p.names), p.module, storable_text(p.slot), json.dumps(p.shape), p.dtype.encode(),
+             p.requires_grad, p.is_buffer, json.dumps(p.axes), storable_text(p.canonical), p.is_persistent)
             for p in parameters
         ]  # fmt: skip
         self._jobs.append(lambda: self._tables["parameters"].append_rows(rows))
