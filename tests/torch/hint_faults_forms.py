@@ -152,6 +152,23 @@ def places() -> Iterator[tuple[str, Fault]]:
         "from a position on",
         form("from a position on", (every, slice(4, None)), "the positions before 4 agree, all from 4 of 10 on differ"),
     )
+
+    def in_linear(where: Any, says: str) -> Fault:
+        def wrong(self: Any, x: Tensor) -> Tensor:
+            only = torch.zeros((SAMPLES, POSITIONS, WIDTH))
+            only[where] = 1.0
+            return F.linear(x, self.weight, self.bias) + 0.3 * noise() * only
+
+        return Fault(
+            "positions alone", Run(linear), Run(linear, after=lambda net: with_forward(net.tested, wrong)), says
+        )
+
+    yield "some positions of a linear", in_linear((every, [2, 5, 6]), "only 3 positions of 10 differ: 2, 5–6")
+    yield "the last position of a linear", in_linear((every, -1), "only 1 position of 10 differs: 9")
+    yield (
+        "from a position of a linear on",
+        in_linear((every, slice(4, None)), "the positions before 4 agree, all from 4 of 10 on differ"),
+    )
     yield "one sample", form("some samples", 1, "only 1 sample of the 3 in the batch differs: 1")
     yield "one head", form("some heads", (every, every, slice(8, 12)), "only head 2 of 4 differs (of 4 channels each)")
     yield "one column", form("some columns", (every, every, 5), "only 1 column of 16 differs: 5")

@@ -9,6 +9,7 @@ import numpy as np
 
 from probe.comparison.hints.evidence import Evidence, Half, Values, distance
 from probe.comparison.hints.grades import Found, strong, verified, weak
+from probe.comparison.hints.places import treats_each_alone
 from probe.comparison.metrics import Status
 from probe.comparison.side import PARAMETER_ROLES
 from probe.records import Role
@@ -244,7 +245,7 @@ def _moved_by_statistics(evidence: Evidence, few: int = _FEW) -> float:
 def growth(evidence: Evidence) -> Found | None:
     """No error at the first position, and more and more behind it."""
     errors = _by_position(evidence)
-    if errors is None or len(errors) < _FEW - 2 or errors[0] > evidence.limit:
+    if errors is None or len(errors) < _FEW - 2 or errors[0] > evidence.limit or treats_each_alone(evidence):
         return None
     correlation = _rank_correlation(errors)
     if correlation < _GROWS or np.count_nonzero(errors > evidence.limit) < len(errors) // 2:

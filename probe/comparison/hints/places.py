@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+
 import numpy as np
 
 from probe.comparison.hints.evidence import Evidence, Values
@@ -16,6 +18,8 @@ _MOST = 0.5
 _FEW = 4
 """indices that an axis has at least"""
 _NAMED = 6
+_BY_POSITION = ("*Linear", "*Dense", "*RMSNorm*", "*LayerNorm*", "*GELU*", "*SiLU*", "*ReLU*")
+"""classes that treat each position by itself"""
 
 
 def _energy(values: Values, axis: int) -> np.ndarray:
@@ -99,7 +103,7 @@ def _positions(evidence: Evidence) -> tuple[np.ndarray, int] | None:
 def last_position(evidence: Evidence) -> Found | None:
     """Only the last position."""
     found = _positions(evidence)
-    if found is None or list(found[0]) != [found[1] - 1]:
+    if found is None or list(found[0]) != [found[1] - 1] or treats_each_alone(evidence):
         return None
     return strong(f"only the last of {found[1]} positions differs", positions=[found[1] - 1])
 
@@ -107,15 +111,29 @@ def last_position(evidence: Evidence) -> Found | None:
 def first_position(evidence: Evidence) -> Found | None:
     """Only the first position."""
     found = _positions(evidence)
-    return (
-        strong(f"only the first of {found[1]} positions differs", positions=[0])
-        if found and list(found[0]) == [0]
-        else None
-    )
+    if found is None or list(found[0]) != [0] or treats_each_alone(evidence):
+        return None
+    return strong(f"only the first of {found[1]} positions differs", positions=[0])
 
 
 def from_position(evidence: Evidence) -> Found | None:
     """All positions from one on, and none before it."""
+    return None if treats_each_alone(evidence) else _from_position(evidence)
+
+
+def positions_alone(evidence: Evidence) -> Found | None:
+    """Some positions, in a layer that treats each by itself."""
+    return (_some_positions(evidence) or _from_position(evidence)) if treats_each_alone(evidence) else None
+
+
+def treats_each_alone(evidence: Evidence) -> bool:
+    """Tell whether the wrong output is that of a layer in which no position knows of another, nor which it is."""
+    return evidence.role is Role.OUTPUT and all(
+        any(fnmatchcase(name, pattern) for pattern in _BY_POSITION) for name in evidence.classes
+    )
+
+
+def _from_position(evidence: Evidence) -> Found | None:
     values = evidence.values
     axis = None if values is None else evidence.axis_of_positions(values.a.shape)
     if values is None or axis is None or not values.is_whole or values.a.shape[axis] < 2 * _FEW:
@@ -136,6 +154,10 @@ def _squares(array: np.ndarray, axis: int) -> np.ndarray:
 
 def some_positions(evidence: Evidence) -> Found | None:
     """A few positions, the same in all samples."""
+    return None if treats_each_alone(evidence) else _some_positions(evidence)
+
+
+def _some_positions(evidence: Evidence) -> Found | None:
     found = _positions(evidence)
     if found is None:
         return None

@@ -382,6 +382,12 @@ HINTS = (
         places.first_position,
     ),
     Hint(
+        "positions alone", (Role.OUTPUT,),
+        "some positions of a linear layer, a norm or an activation, which treat each position by itself",
+        "what handles rows apart here: the tiles of a kernel and their rest, a split sequence, memory that is changed in place",
+        places.positions_alone,
+    ),
+    Hint(
         "looks ahead", _ACTIVATIONS,
         "in attention, the last position agrees and the error grows towards the first one",
         "the causal mask",
