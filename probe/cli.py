@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import tempfile
 import webbrowser
@@ -22,19 +23,20 @@ from probe.conversion import convert_checkpoint
 from probe.conversion.name_mappings import imported
 from probe.curve_comparison.command import curves_command
 from probe.errors import ProbeError
+from probe.export_commands import export_group
 from probe.layouts import FRAMEWORKS
 from probe.map_commands import map_group
 from probe.mapping.judging import METRICS
 from probe.report import inspect, table, text
 from probe.report.html import as_html
+from probe.report.names import harmless, harmless_json
 from probe.report.weights import conversion_table
 from probe.serving import Server, Session
-from probe.store.tree import write_tree
 
 _EXIT = {Verdict.ALIGNED: 0, Verdict.DIVERGED: 1, Verdict.UNDECIDED: 2}
 _TROUBLE = 2
 _TABLE_WIDTH = 200
-_FORMATS = {".json": "json", ".csv": "csv", ".html": "html", ".txt": "text"}
+_FORMATS = {".json": "json", ".csv": "csv", ".parquet": "parquet", ".html": "html", ".txt": "text"}
 
 
 class _Group(click.Group):
@@ -61,7 +63,7 @@ class _Failure(click.ClickException):
     exit_code = _TROUBLE
 
     def __init__(self, message: str) -> None:
-        super().__init__("\n".join(map(text.harmless, message.split("\n"))))
+        super().__init__("\n".join(map(harmless, message.split("\n"))))
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -96,10 +98,16 @@ def main() -> None:
 )
 @click.option("--preset", metavar="NAME", help=f"An acceptance table: {', '.join(PRESETS)}.")
 @click.option(
-    "--format", "style", type=click.Choice(["text", "json", "csv", "html"]), help="Default: text, or by the name of -o."
+    "--format",
+    "style",
+    type=click.Choice(["text", "json", "csv", "parquet", "html"]),
+    help="Default: text, or by the name of -o.",
 )
 @click.option(
-    "-o", "--output", type=click.Path(dir_okay=False), help="Write the report to a file (.html, .txt, .json, .csv)."
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False),
+    help="Write the report to a file (.html, .txt, .json), or all rows (.csv, .parquet).",
 )
 @click.option("--top", default=5, show_default=True, help="How many further divergences to list.")
 @click.option("--min-coverage", default=MIN_COVERAGE, show_default=True, type=click.FloatRange(0, 1),
@@ -119,12 +127,14 @@ def compare_command(
                  probe compare a.h5 b.h5 --preset p-forward
     """
     style = style or _style_of(output)
+    if style == "parquet" and output is None:
+        raise _Failure("Parquet is no text: say with -o to which file it goes")
     result = _compared(a, b, mapping, direction=map_direction, strict=strict, min_coverage=min_coverage,
                        min_confidence=min_confidence, **chosen)  # fmt: skip
     if output is None:
         _show(result, style, top)
     else:
-        _write(output, _rendered(result, style, top))
+        _write(output, result, style, top)
         _say_where(result, output)
     sys.exit(_EXIT[result.verdict])
 
@@ -139,16 +149,19 @@ def _compared(a: str, b: str, mapping: str | None, **options: Any) -> Comparison
         return compare(a, b, mapping, **options)
 
 
-def _write(output: str, report: str) -> None:
+def _write(output: str, result: Comparison, style: str, top: int = 0) -> None:
     try:
-        Path(output).write_text(report, encoding="utf-8")
+        if style == "parquet":
+            table.write_parquet(result, output)
+        else:
+            Path(output).write_text(_rendered(result, style, top), encoding="utf-8")
     except OSError as error:
-        raise _Failure(f"cannot write {output}: {error.strerror}") from error
+        raise _Failure(f"cannot write {output}: {error.strerror or error}") from error
 
 
 def _say_where(result: Comparison, output: str) -> None:
     but = f" but for {', '.join(result.left_out)}" if result.left_out and result.verdict is Verdict.ALIGNED else ""
-    click.echo(f"{result.verdict.value}{but}; the report is in {text.harmless(output)}", err=True)
+    click.echo(f"{result.verdict.value}{but}; the report is in {harmless(output)}", err=True)
 
 
 def _style_of(output: str | None) -> str:
@@ -162,14 +175,16 @@ def _style_of(output: str | None) -> str:
 
 def _show(result: Comparison, style: str, top: int) -> None:
     if style == "text":
-        Console(soft_wrap=True, highlight=False).print(text.render(result, top))
+        console = Console(soft_wrap=True, highlight=False)
+        is_sized = console.is_terminal or "COLUMNS" in os.environ
+        console.print(text.render(result, top, console.width if is_sized else None))
     else:
         click.echo(_rendered(result, style, top), nl=False)
 
 
 def _rendered(result: Comparison, style: str, top: int) -> str:
     if style == "json":
-        return text.harmless_json(json.dumps(result.as_json(), indent=2, ensure_ascii=False)) + "\n"
+        return harmless_json(json.dumps(result.as_json(), indent=2, ensure_ascii=False)) + "\n"
     if style == "html":
         return as_html(result)
     return table.as_csv(result) if style == "csv" else text.render(result, top).plain + "\n"
@@ -203,7 +218,7 @@ def view_command(
         raise _Failure("--save-to and --port are for --serve")
     result = _compared(a, b, mapping)
     place = output or str(Path(tempfile.mkdtemp(prefix="probe-")) / "report.html")
-    _write(place, as_html(result))
+    _write(place, result, "html")
     _say_where(result, place)
     if not webbrowser.open(Path(place).resolve().as_uri()):
         click.echo("no browser could be started here: open that file in one", err=True)
@@ -214,7 +229,7 @@ def _serve(a: str, b: str, mapping: str | None, save_to: str | None, port: int) 
     """Show the report from a server until Ctrl+C; the exit status is that of the last comparison."""
     session = Session(lambda chosen: _compared(a, b, chosen), mapping, save_to)
     with Server(session, port) as server:
-        click.echo(f"{server.url}\npairs are saved in {text.harmless(str(session.file))}; Ctrl+C ends", err=True)
+        click.echo(f"{server.url}\npairs are saved in {harmless(str(session.file))}; Ctrl+C ends", err=True)
         webbrowser.open(server.url)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
@@ -248,18 +263,6 @@ def show(file: str, pattern: str, step: int | None, phase: str | None, limit: in
     console = Console(highlight=False)
     wide = Console(highlight=False, width=max(_TABLE_WIDTH, console.width), soft_wrap=True)
     wide.print(inspect.listing(file, pattern, step, phase, limit))
-
-
-@main.command()
-@click.argument("file", type=click.Path())
-@click.option("--tree", is_flag=True, required=True, help="Give every stored tensor its readable place in /tree.")
-def export(file: str, tree: bool) -> None:
-    """Add to a recording what other programs read.
-
-    \b
-    Example: probe export a.h5 --tree
-    """
-    click.echo(f"{write_tree(file)} names below /tree in {text.harmless(file)}")
 
 
 @main.command("convert", cls=_Command)
@@ -309,10 +312,11 @@ def convert_command(
         target, plan = convert_checkpoint(source, output, chosen, **options)
     console = Console(highlight=False)
     Console(highlight=False, width=max(_TABLE_WIDTH, console.width), soft_wrap=True).print(conversion_table(plan))
-    click.echo(f"{len(plan.moves)} tensors are in {text.harmless(str(target))}", err=True)
+    click.echo(f"{len(plan.moves)} tensors are in {harmless(str(target))}", err=True)
 
 
 main.add_command(curves_command)
+main.add_command(export_group)
 main.add_command(map_group)
 
 

@@ -24,7 +24,7 @@ from probe.matching.initial_weights import fingerprints
 from probe.matching.loose import loose_weights, numbered, of_modules_not_left
 from probe.matching.unneeded import listed, needing_no_partner
 from probe.printed import model_config_of, record_printed
-from probe.report.text import harmless
+from probe.report.names import harmless
 from probe.store.reader import Reader
 from probe.tree import Tree
 

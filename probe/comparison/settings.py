@@ -15,6 +15,8 @@ _CLASSES = {"sgd", "adam", "adamw", "adamax", "nadam", "radam", "adagrad", "adad
             "asgd", "lbfgs", "adafactor", "muon", "lamb", "lion"}  # fmt: skip
 """optimizers that are known by name: two different ones are not the same under another name, as FusedAdam is AdamW, and
 PaddlePaddle's and MindSpore's Momentum is PyTorch's SGD"""
+_DECAYING = {"adamw", "sgd"}
+"""optimizers that take λ·lr of a parameter away from it"""
 _DECAYS = ("betas", "alpha", "rho")
 """what optimizers weigh an old average with; the new value has the rest"""
 _SAME = 1e-15
@@ -50,6 +52,22 @@ def different_settings(pairs: StepPairs) -> dict[ParameterKey, Difference]:
             texts = [f"{text} for {_of_parts(text, parts)}" for text in texts]
         if texts:
             found[key] = (str(mine[key][0].group), *texts)
+    return found
+
+
+def decays(pairs: StepPairs) -> dict[ParameterKey, tuple[float, float]]:
+    """Return which share of itself each parameter loses to weight decay in a step, in A and in B, where that is all it does.
+
+    Decay that goes through the gradient, as in Adam, is divided by it: there it is no such share.
+    """
+    mine, theirs = _settings(pairs, "a"), _settings(pairs, "b")
+    found = {}
+    for key in mine.keys() & theirs.keys():
+        both = mine[key][0], theirs[key][0]
+        numbers = [[_numbers(each.hyper.get(name)) for name in ("lr", "weight_decay")] for each in both]
+        if all(each.class_name.casefold() in _DECAYING for each in both) and all(all(pair) for pair in numbers):
+            (rate, decay), (other_rate, other_decay) = numbers
+            found[key] = rate[0] * decay[0], other_rate[0] * other_decay[0]
     return found
 
 

@@ -17,7 +17,7 @@ from probe.comparison.events import Event, StepPairs
 from probe.comparison.ledger import State
 from probe.comparison.metrics import Metrics, Status
 from probe.comparison.scaling import factor_of, scaling_text
-from probe.comparison.settings import decay_rounding, settings_text
+from probe.comparison.settings import decay_rounding, decays, settings_text
 from probe.comparison.tolerance import Level
 from probe.comparison.update_findings import Fault, UpdateFindings
 from probe.comparison.walk import StepWalk
@@ -26,6 +26,10 @@ from probe.sketch import WIDTH
 from probe.statistics import unit_roundoff
 
 _PARALLEL = 0.9
+_ROUNDINGS = 8
+"""unit roundoffs of a parameter that updates which differ along it must be apart to tell weight decay"""
+_BOTH_ROUND = 2
+"""the same where the settings differ: each side rounds the new parameter once, and by one unit at most"""
 _FLOAT16_LEAST = 2.0**-24
 
 
@@ -52,6 +56,8 @@ class UpdateJudge(UpdateFindings):
         self._report(states, "optimizer states", Role.STATE)
         if behind and not updates and not states:
             self._report_behind()
+        if not self.walk.findings and self.settings:
+            self._report(self._hidden_decays(), "weight decays", Role.DELTA)
         if not self.walk.findings and self.settings:
             self.walk.doubts.append(
                 f"the optimizers are set differently for {len(self.settings)} parameters: "
@@ -177,7 +183,8 @@ class UpdateJudge(UpdateFindings):
         if min(metrics.norm_a, metrics.norm_b) == 0.0 and larger > 4 * u * parameter:
             side = "B" if metrics.norm_b == 0.0 else "A"
             return self._fault(event, math.nan, f"{side} does not change this parameter at all"), bound
-        decay = self._decay(event, metrics, 8 * u * parameter + self._rounding * larger)
+        roundings = _BOTH_ROUND if self._parameter(event) in self.settings else _ROUNDINGS
+        decay = self._decay(event, metrics, roundings * u * parameter + self._rounding * larger)
         if decay is not None:
             return self._fault(event, math.nan, *decay), bound
         noise = math.sqrt(error) + u * parameter / larger
@@ -192,6 +199,24 @@ class UpdateJudge(UpdateFindings):
             text = "the update differs, the gradient that was used agrees"
             return self._fault(event, bound, text, weak=self._is_adaptive(event)), bound
         return None, bound
+
+    def _hidden_decays(self) -> list[Fault]:
+        """Return parameters whose weight decay differs by less than both sides may round.
+
+        Numbers cannot show that: of a weight in bfloat16, rounding gives back the whole decay, step by step. The settings
+        alone can. Where the numbers could show it and do not, something is wrong with what was recorded: that stays a doubt.
+        """
+        shares = decays(self.pairs)
+        faults = []
+        for event in self._two_sided(Role.DELTA):
+            a, b = shares.get(self._parameter(event), (0.0, 0.0))
+            if self._parameter(event) in self.settings and 0 < abs(a - b) < _BOTH_ROUND * self._parameter_u(event):
+                text = (
+                    f"its weight decay takes away {a:.3g} of it in A and {b:.3g} in B, and rounding to "
+                    f"{', '.join(sorted(self._dtypes_of(event)))} hides that: the settings tell, the numbers cannot"
+                )
+                faults.append(Fault(event, math.nan, text))
+        return faults
 
     def _is_adaptive(self, event: Event) -> bool:
         """Tell whether the optimizer divides by a gradient's own size, as Adam does: it keeps a second moment."""

@@ -9,206 +9,25 @@ from __future__ import annotations
 
 import functools
 import math
-from fnmatch import fnmatchcase
+
+import numpy as np
 
 from probe.comparison import causes, tolerance
-from probe.comparison.events import Event, Node, Rows
-from probe.comparison.flow import Flow, Use
-from probe.comparison.forward import ForwardWalk
+from probe.comparison.backward import BackwardWalk
+from probe.comparison.events import Event, Rows
 from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.parts import without_gradient
-from probe.comparison.result import Divergence, Kind
-from probe.comparison.scaling import common_factor, factor_of, meaning_of, scaling_text
+from probe.comparison.result import Kind
+from probe.comparison.scaling import common_factor, factor_of
 from probe.comparison.side import Side, kind_of
 from probe.comparison.tied import untied
 from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
 from probe.statistics import unit_roundoff
 
-_KINKS = ("*ReLU*", "*MaxPool*", "Hard*", "*shrink", "Threshold")
-"""classes whose derivative jumps"""
-_CUT_OFF = 0.1
-"""share of zeros from which on a gradient has passed a function that cuts elements off"""
-_PARALLEL = 0.9
-"""from this cosine between error and value on, the error is a multiple of the value"""
 
-
-class StepWalk(ForwardWalk):
-    """One step, judged."""
-
-    # Backward
-
-    def judge_backward(self, micro: int) -> None:
-        """Judge the gradients that ran back through the modules of a micro-batch."""
-        self._backward = {None: Level()}
-        for node, level in self._forward.items():
-            if node is None or (node.micro == micro and node.parent is None):
-                self._backward[None].merge(level)
-        self._flow = Flow(self.pairs, micro)
-        events = [(n, e) for n, e in self.pairs.node_events(micro, backward=True) if e.metrics is not None]
-        events.sort(key=lambda pair: self._flow.order(*pair))
-        self._look_for_scaling(events)
-        for node, event in events:
-            if self._is_inside_rearranged(node):
-                self.settle(event, math.nan, False, verdict="not judged")
-            else:
-                self._judge_backward_event(node, event)
-
-    def _look_for_scaling(self, events: list[tuple[Node, Event]]) -> None:
-        """Where B's gradients begin as a multiple of A's, compare all of them without that factor."""
-        tops = [(n, e) for n, e in events if n.parent is None and e.role is Role.GRAD_OUTPUT] or events[:1]
-        if not tops:
-            return
-        node, first = tops[0]
-        factor = 1.0
-        if not self.findings and self._last_outputs_known([node]):
-            limit = tolerance.BACKWARD.limit(max(self.u(event) for _, event in tops), self._backward[None].error)
-            factor = factor_of(self.pairs, [event for _, event in tops], limit)
-        self._factors.append(factor)
-        if factor == 1:
-            return
-        facts = ("the model's outputs agree", scaling_text(factor))
-        self._note_scaling(factor, Phase.LOSS, first, facts, node)
-        for _, event in events:
-            event.metrics = self.pairs.measured(event, factor)
-
-    def _note_scaling(
-        self, factor: float, phase: Phase, event: Event, facts: tuple[str, ...], node: Node | None = None
-    ) -> None:
-        """Keep the finding that B's gradients are a multiple of A's until it is known whether the optimizer used them so."""
-        if self.scaling is not None:
-            return
-        meaning = meaning_of(factor, len(self.pairs.micros_a), len(self.pairs.micros_b))
-        slots = (event.slot_a, event.slot_b) if node is not None else ("", "")
-        refs = self.root_refs() if node is None else self.refs(node.pair, node, *slots)
-        finding = Divergence(
-            phase, event.role, Kind.INTRODUCED, self._confidence(event, None), *refs, event.metrics,
-            tolerance.BACKWARD.limit(self.u(event), 0.0), facts, meaning, event=event,
-        )  # fmt: skip
-        self.scaling = factor, finding
-
-    def _judge_backward_event(self, node: Node, event: Event) -> None:
-        metrics = event.metrics
-        assert metrics is not None
-        if event.role is Role.GRAD_OUTPUT and metrics.is_known:
-            norm = max(metrics.norm_a, metrics.norm_b)
-            self._grad_norm[event.pair] = math.hypot(self._grad_norm.get(event.pair, 0.0), norm)
-        if not metrics.is_known:
-            self.settle(event, math.nan, False)
-            return
-        sources = Level()
-        for place in (node, *node.ancestors(), None):
-            sources.merge(self._backward.get(place, Level()))
-        sources.merge(self._forward.get(node, Level()))
-        if node.parent is not None:
-            sources.merge(self._forward.get(node.parent, Level()))
-        use = self._flow.use_of(node, event)
-        for consumer in {consumer for consumer, _ in use.consumers} if use is not None else ():
-            sources.merge(self._backward.get(consumer, Level()))  # it may be far from here: cross attention
-        digest = self._flow.digest_of(node, event) if node.parent is None else None
-        if digest is not None and event.role is Role.GRAD_OUTPUT:
-            sources.merge(self._passed_back.get(digest, Level()))
-        u = max(self.u(event), sources.u)
-        held = self.noise.held(event, metrics.rel_l2, tolerance.BACKWARD, u, sources)
-        held = held.widened(self._limit_at_a_kink(node, event, use))
-        held = held.widened(self._limit_beside(node, event, use, held.limit))
-        wrong = self.settle(
-            event, held.limit, held.is_wrong and not sources.tainted, sources.error, error=held.error, held=held
-        )
-        if wrong:
-            self._charge_gradient(node, event)
-        own = Level()
-        own.add(metrics.rel_l2, self.u(event), self.noise.excess(event, metrics.rel_l2))
-        if metrics.is_lower_bound:
-            own.add(sources.error, 0.0, sources.excess)
-        self._backward.setdefault(node.parent, Level()).merge(own)
-        if node.parent is not None:
-            self._inside.setdefault(node.parent.pair, Level()).merge(own)
-        if digest is not None and event.role is not Role.GRAD_OUTPUT:
-            self._passed_back.setdefault(digest, Level()).merge(own)
-        if event.role is Role.GRAD_OUTPUT:
-            self._backward.setdefault(node, Level()).merge(own)
-            self._arrived.setdefault(node.pair, Level()).merge(own)
-
-    def _limit_at_a_kink(self, node: Node, event: Event, use: Use | None) -> float:
-        """Return the largest error that is noise behind a function with a kink, 0.0 behind others.
-
-        It is no such error if it is a multiple of the gradient.
-        """
-        assert event.metrics is not None
-        if event.role is Role.GRAD_OUTPUT:
-            is_kink = use is not None and not use.consumers and self._is_cut_off(event)
-        else:
-            is_kink = any(fnmatchcase(self._classes(event.pair)[0], pattern) for pattern in _KINKS)
-        forward = self._forward.get(node, Level()).error
-        if not is_kink or not forward or not abs(event.metrics.coherence) < _PARALLEL:
-            return 0.0
-        limit = tolerance.kink_limit(forward, self._passed_on(event))
-        return limit if event.role is not Role.GRAD_OUTPUT else tolerance.UNSEEN_KINK * limit
-
-    def _passed_on(self, event: Event) -> int:
-        """Return how many elements could be passed back: where most of a gradient is zero, twice as many as are not."""
-        size = math.prod(self.pairs.a.shapes[event.row_a])
-        return min(size, 2 * (size - self.pairs.a.columns["zeros"][event.row_a]))
-
-    def _is_cut_off(self, event: Event) -> bool:
-        """Tell whether single elements of a gradient are zero on both sides, as behind ReLU, and not whole rows (padding)."""
-        shape = self.pairs.a.shapes[event.row_a]
-        zeros = [side.columns["zeros"][row] for side, row in ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))]
-        return bool(shape) and min(zeros) > _CUT_OFF * math.prod(shape) and any(count % shape[-1] for count in zeros)
-
-    def _limit_beside(self, node: Node, event: Event, use: Use | None, limit: float) -> float:
-        """Return the error that is noise because what the same code passes back beside it is as far off, absolutely.
-
-        Softmax's derivative sums to zero: what attention passes back to the queries may be small, with the rounding of what
-        it passes back to the values.
-        """
-        metrics = event.metrics
-        assert metrics is not None
-        if event.role is not Role.GRAD_OUTPUT or node.parent is None or use is None or use.consumers:
-            return 0.0
-        norm = max(metrics.norm_a, metrics.norm_b)
-        key = node.parent, math.prod(self.pairs.a.shapes[event.row_a])
-        beside = self._beside.get(key, 0.0)
-        if metrics.rel_l2 <= limit:
-            self._beside[key] = max(beside, metrics.rel_l2 * norm)
-        return tolerance.SIBLING_GAIN * beside / norm if norm else 0.0
-
-    def _charge_gradient(self, node: Node, event: Event) -> None:
-        assert event.metrics is not None
-        kind = kind_of_finding(event.metrics)
-        hint = scale_hint(event.metrics, "a factor in backward")
-        text = causes.born(self.pairs, node, event)
-        born = (text,) if text else ()
-        if event.role is Role.GRAD_INPUT:
-            facts = (
-                "the gradient of its output agrees", f"what it passes back to its input {event.slot_a} differs", *born,
-            )  # fmt: skip
-            self._add(Phase.BACKWARD, kind, event, node.pair, tolerance.BACKWARD, facts, node=node,
-                      hint=hint or "look at this module's backward, and at custom autograd functions in it")  # fmt: skip
-            return
-        place = self._flow.culprit(node, self._flow.use_of(node, event))
-        if place is None:
-            if not self._last_outputs_known([node]):
-                self.doubts.append(
-                    f"step {self.pairs.step}: the gradient that comes back to the model's output {event.slot_a} differs "
-                    f"(rel {event.metrics.rel_l2:.1e}), and the outputs were not compared: record the phase forward too"
-                )
-                return
-            facts = ("the model's outputs agree", "the gradient that comes back to them differs", *born)
-            self._add(Phase.LOSS, kind, event, node.pair, tolerance.BACKWARD, facts, node=node,
-                      hint=hint or "look at the loss function and at the loss scale")  # fmt: skip
-            return
-        what = "output" if event.role is Role.GRAD_OUTPUT else "input"
-        facts = (
-            f"the gradient of {self._path_a(node.pair)}'s {what} {event.slot_a} differs",
-            "what every module passes back before it agrees",
-            *born,
-        )
-        self._add(Phase.BACKWARD, kind, event, place.pair, tolerance.BACKWARD, facts, node=place,
-                  hint=hint or "look at the backward of this module's own code")  # fmt: skip
-
-    # Parameter gradients
+class StepWalk(BackwardWalk):
+    """One step, judged; what is its own are the gradients of the parameters."""
 
     def judge_gradients(self) -> None:
         """Judge the gradients that backward left at the parameters."""
@@ -235,6 +54,7 @@ class StepWalk(ForwardWalk):
             return
         self._look_for_common_factor(both)
         owners = self.owners
+        self._errors_beside = {} if self._arrived else self._largest_beside(both)
         found = [event for event in both if self._judge_parameter_gradient(event, owners)]
         for event in events if not self._cut else ():
             if event.is_one_sided:
@@ -268,18 +88,41 @@ class StepWalk(ForwardWalk):
         scale = max(own, math.hypot(*map(self._norm_that_arrived, pairs)))
         error = metrics.rel_l2 * own / scale if scale and own else metrics.rel_l2
         u = max(self.u(event), sources.u, 0.0 if self._arrived else self._coarsest)
-        weights = floor = rounding = 0.0
-        if not self._arrived:
-            weights = self.state.worst.error
-            floor = 16 * u if u <= tolerance.SIXTEEN_BIT else 0.0
-            rounding = tolerance.BLIND_GAIN * math.sqrt(u) if u > tolerance.SIXTEEN_BIT else 0.0
         given = Level()
         given.merge(sources)
-        given.add(max(floor, weights), 0.0)
+        rounding = 0.0
+        if not self._arrived:
+            given.add(self._blind_sources(u), 0.0)
+            rounding = tolerance.BLIND_GAIN * math.sqrt(u) if u > tolerance.SIXTEEN_BIT else 0.0
+            beside = self._errors_beside.get(self._beside_key(event), 0.0) / (scale or 1.0)
+            rounding = max(rounding, tolerance.SIBLING_GAIN * beside)
         held = self.noise.held(event, error, tolerance.GRADIENT, u, given)
         held = held.widened(rounding)
         wrong = held.is_wrong and not sources.tainted
         return self.settle(event, held.limit, wrong, sources.error, error=held.error, held=held)
+
+    def _blind_sources(self, u: float) -> float:
+        """Return what gradients may be off by where nothing on the way to them was compared."""
+        return max(16 * u if u <= tolerance.SIXTEEN_BIT else 0.0, self.state.worst.error)
+
+    def _beside_key(self, event: Event) -> tuple[int, int]:
+        """Return what gradients that the same code passes back side by side have in common: the caller, and the size."""
+        module = self.pairs.matching.pairs[event.pair].a
+        return self.pairs.a.reader.modules[module].parent, math.prod(self.pairs.a.shapes[event.row_a])
+
+    def _largest_beside(self, events: list[Event]) -> dict[tuple[int, int], float]:
+        """Return the largest absolute errors that are noise of parameter gradients, by caller and size.
+
+        As with the gradients themselves (`_limit_beside`): those of queries may be small, with the rounding of the values'.
+        """
+        found: dict[tuple[int, int], float] = {}
+        for event in events:
+            metrics, u = event.metrics, max(self.u(event), self._coarsest)
+            assert metrics is not None
+            if metrics.is_known and metrics.rel_l2 <= tolerance.GRADIENT.limit(u, self._blind_sources(u)):
+                key, error = self._beside_key(event), metrics.rel_l2 * max(metrics.norm_a, metrics.norm_b)
+                found[key] = max(found.get(key, 0.0), error)
+        return found
 
     def _norm_that_arrived(self, pair: int) -> float:
         """Return the norm of all gradients at a module's outputs, whether they were compared or only recorded."""
@@ -349,11 +192,15 @@ class StepWalk(ForwardWalk):
         """Add findings about gradients: one for all where most are concerned, else one for each."""
         hint = "look at accumulation, loss scale and reduction over micro-batches or ranks"
         blind = not self._arrived and len(found) > 1
-        if blind or len(found) > max(2, tolerance.MOST * judged):
+        able = self._able_to_show(found)
+        if blind or len(found) > max(2, tolerance.MOST * able):
             said = [f"{len(found)} of {judged} gradients differ", *common_factor(found)]
             if blind:
                 said.append(_BLIND)
-            self._add(Phase.GRADIENT, Kind.INTRODUCED, found[0], None, tolerance.GRADIENT, said, hint=hint, root=True)
+            elif len(found) <= tolerance.MOST * judged:
+                said.append(f"in {judged - able} of the others noise can hide as much")
+            surest = max(found, key=lambda event: self._judged[id(event)].error / self._judged[id(event)].limit)
+            self._add(Phase.GRADIENT, Kind.INTRODUCED, surest, None, tolerance.GRADIENT, said, hint=hint, root=True)
             return
         text = "the gradient of this parameter differs, the gradients at its module's output agree"
         for event in found:
@@ -363,6 +210,18 @@ class StepWalk(ForwardWalk):
             told = causes.born(self.pairs, None, event)
             self._add(Phase.GRADIENT, kind, event, event.pair, tolerance.GRADIENT, (text, told) if told else (text,),
                       hint=frozen or untied(self.pairs, event) or self._zero_rows(event) or scale_hint(event.metrics) or hint)  # fmt: skip
+
+    def _able_to_show(self, found: list[Event]) -> int:
+        """Return how many gradients could show an error as large as the typical one that was found.
+
+        Noise hides it in the others: behind a kink in 16 bits, by what flips there.
+        """
+        if not found:
+            return 0
+        typical = float(np.median([self._judged[id(event)].error for event in found]))
+        return sum(
+            j.limit < typical for j in self.events if (j.event.phase, j.event.role) == (Phase.GRADIENT, Role.PARAM_GRAD)
+        )
 
     def _zero_rows(self, event: Event) -> str:
         """Say so when whole rows of an embedding's gradient are zero on one side only."""

@@ -14,7 +14,7 @@ from probe.curve_comparison import plot, table, text
 from probe.curve_comparison.judge import curves
 from probe.curve_comparison.result import CurveComparison
 from probe.errors import ConfigError, StoreError
-from probe.report.text import harmless, harmless_json
+from probe.report.names import harmless, harmless_json
 
 _EXIT = {Verdict.ALIGNED: 0, Verdict.DIVERGED: 1, Verdict.UNDECIDED: 2}
 _FORMATS = {".json": "json", ".csv": "csv", ".txt": "text"}

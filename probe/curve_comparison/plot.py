@@ -1,4 +1,4 @@
-"""Curves as a picture, PNG or SVG; matplotlib is imported only here."""
+"""Curves as a picture, in a file or in a notebook."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from probe.curve_comparison.names import LR
 from probe.curve_comparison.result import CurveComparison, SeriesResult
 from probe.errors import ConfigError, StoreError
-from probe.report.text import plain
+from probe.report.plots.axes import NEEDS_MATPLOTLIB, WORDS, label, legend, pyplot, title
 
 SUFFIXES = (".png", ".svg")
 _A, _B, _OUT, _FURTHER, _BAND = "#1f6fb4", "#d9541e", "#b40426", "#9aa5b1", "#cfe3cf"
@@ -19,7 +19,7 @@ _MOST_NORMS = 6
 _ROOM = 1.25
 
 
-def draw(answer: CurveComparison, path: str | Path) -> None:
+def draw(answer: CurveComparison, path: str | Path | None = None) -> np.ndarray:
     """Draw the curves that decide: on the left both runs, on the right B − A and the noise band.
 
     Parameters
@@ -27,7 +27,11 @@ def draw(answer: CurveComparison, path: str | Path) -> None:
     answer
         the comparison
     path
-        a ``.png`` or ``.svg`` file
+        a ``.png`` or ``.svg`` file; None for a figure of pyplot's, as a notebook shows it
+
+    Returns
+    -------
+    the matplotlib Axes, a row for each curve
 
     Raises
     ------
@@ -38,19 +42,16 @@ def draw(answer: CurveComparison, path: str | Path) -> None:
     StoreError
         it cannot be written
     """
-    if Path(path).suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"cannot draw into {path}: expected a name that ends in {' or '.join(SUFFIXES)}")
+    where = "" if path is None else f" into {path}"
+    if path is not None and Path(path).suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"cannot draw{where}: expected a name that ends in {' or '.join(SUFFIXES)}")
     shown = [each for each in answer.series if len(each.pair)]
     shown = ([each for each in shown if each.decides] or shown)[:_MOST_ROWS]
     if not shown:
-        raise ConfigError(f"nothing to draw into {path}: the two runs have no curve with a step in common")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("a plot needs matplotlib: pip install 'probe-align[plot]'") from error
+        raise ConfigError(f"nothing to draw{where}: the two runs have no curve with a step in common")
     has_norms = any(each.is_out for each in answer.norms.results)
     rows = len(shown) + has_norms
-    figure = Figure(figsize=(11, 2.5 * rows + 0.6), layout="constrained")
+    figure = _figure(path is not None, (11, 2.5 * rows + 0.6))
     axes = figure.subplots(rows, 2, squeeze=False, sharex=True)
     for (left, right), each in zip(axes, shown, strict=False):
         _curves(left, answer, each)
@@ -59,13 +60,24 @@ def draw(answer: CurveComparison, path: str | Path) -> None:
         _norms(axes[-1], answer)
     for axis in axes[-1]:
         axis.set_xlabel("step")
-    figure.suptitle(
-        f"{answer.verdict.value.upper()}   A {_file(answer.path_a)}   B {_file(answer.path_b)}", fontsize=11
-    )
+    head = f"{answer.verdict.value.upper()}   A {_file(answer.path_a)}   B {_file(answer.path_b)}"
+    figure.suptitle(head, fontsize=11, **WORDS)
+    if path is not None:
+        try:
+            figure.savefig(path, dpi=130)
+        except OSError as error:
+            raise StoreError(f"cannot write {path}: {error.strerror}") from error
+    return axes
+
+
+def _figure(is_for_file: bool, size: tuple[float, float]) -> Any:
+    if not is_for_file:
+        return pyplot().figure(figsize=size, layout="constrained")
     try:
-        figure.savefig(path, dpi=130)
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}") from error
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(NEEDS_MATPLOTLIB) from error
+    return Figure(figsize=size, layout="constrained")
 
 
 def _curves(axis: Any, answer: CurveComparison, each: SeriesResult) -> None:
@@ -74,14 +86,14 @@ def _curves(axis: Any, answer: CurveComparison, each: SeriesResult) -> None:
         axis.plot(pair.steps, other, color=_FURTHER, lw=0.9, label="further runs of A" if not index else None)
     axis.plot(pair.steps, pair.a, color=_A, lw=1.6, label="A", **_dots(pair.steps))
     axis.plot(pair.steps, pair.b, color=_B, lw=0.9, label="B", **_dots(pair.steps))
-    axis.set_title(plain(each.name), loc="left", fontsize=10)
+    title(axis, label(each.name))
     _legend(axis)
     _finish(axis, each)
 
 
 def _difference(axis: Any, each: SeriesResult) -> None:
     pair, band = each.pair, each.band
-    axis.axhline(0, color="black", lw=0.6)
+    axis.axhline(0, color="gray", lw=0.6)
     low, high = band.low - pair.a, band.high - pair.a
     axis.fill_between(pair.steps, low, high, color=_BAND, lw=0, label="noise band")
     axis.plot(pair.steps, pair.difference, color=_B, lw=0.9, label="B − A", **_dots(pair.steps))
@@ -89,7 +101,7 @@ def _difference(axis: Any, each: SeriesResult) -> None:
     most = max(float(known.max(initial=0.0)), float(np.nanmedian(np.concatenate([-low, high]))) if len(pair) else 0.0)
     if most > 0:
         axis.set_ylim(-_ROOM * most, _ROOM * most)
-    axis.set_title(f"{plain(each.name)}: B − A, {each.judgement}", loc="left", fontsize=10)
+    title(axis, f"{label(each.name)}: B − A, {each.judgement}")
     _legend(axis)
     _finish(axis, each)
 
@@ -101,16 +113,17 @@ def _norms(axes: Any, answer: CurveComparison) -> None:
     lead = answer.norms.first[0]
     left.plot(lead.pair.steps, lead.pair.a, color=_A, lw=1.6, label="A")
     left.plot(lead.pair.steps, lead.pair.b, color=_B, lw=0.9, label="B")
-    left.set_title(f"gradient norm of {plain(lead.name_a, 60)}", loc="left", fontsize=10)
+    title(left, f"gradient norm of {label(lead.name_a)}")
     _legend(left)
+    drawn = []
     for each in gone[:_MOST_NORMS]:
         scale = np.maximum(np.abs(each.pair.a), np.abs(each.pair.b))
         apart = np.divide(each.pair.b - each.pair.a, scale, out=np.zeros(len(scale)), where=scale > 0)
-        right.plot(each.pair.steps, 100 * apart, lw=0.9, label=plain(each.name_a, 40))
-    right.axhline(0, color="black", lw=0.6)
+        drawn += right.plot(each.pair.steps, 100 * apart, lw=0.9)
+    right.axhline(0, color="gray", lw=0.6)
     right.set_ylabel("%")
-    right.set_title("gradient norms: B − A, relative", loc="left", fontsize=10)
-    right.legend(fontsize=7, frameon=False, loc="upper left")
+    title(right, "gradient norms: B − A, relative")
+    legend(right, drawn, [label(each.name_a, 40) for each in gone[:_MOST_NORMS]], loc="upper left")
     for axis in axes:
         axis.axvline(lead.first_out, color=_OUT, lw=0.9, ls="--")
         axis.grid(alpha=0.25)
@@ -135,4 +148,4 @@ def _dots(steps: np.ndarray) -> dict[str, Any]:
 
 
 def _file(path: str) -> str:
-    return plain(Path(path).name, 60)
+    return label(Path(path).name)

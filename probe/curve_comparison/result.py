@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -179,11 +180,16 @@ class CurveComparison:
                 return each
         raise KeyError(f"no curve {name!r} on both sides; there are {', '.join(each.name for each in self.series)}")
 
-    def plot(self, path: str) -> None:
-        """Draw the curves into a PNG or SVG file (needs matplotlib)."""
+    def plot(self, path: str | Path | None = None) -> np.ndarray:
+        """Draw the curves, in a notebook or into a PNG or SVG file (needs matplotlib); return the matplotlib Axes."""
         from probe.curve_comparison.plot import draw
 
-        draw(self, path)
+        return draw(self, path)
+
+    def _repr_html_(self) -> str:
+        from probe.curve_comparison.notebook import of_curves
+
+        return of_curves(self)
 
     def as_json(self) -> dict[str, object]:
         """Return the answer by the names that ``--format json`` uses."""

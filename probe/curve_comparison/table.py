@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 from probe.curve_comparison.pairing import PairedSeries
 from probe.curve_comparison.result import CurveComparison
-from probe.report.text import harmless
+from probe.report.table import safe_text
 
 COLUMNS = ["kind", "name", "name_b", "step", "a", "b", "difference", "relative", "low", "high", "out"]
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def as_csv(answer: CurveComparison, norms: bool = False) -> str:
@@ -31,11 +30,13 @@ def as_csv(answer: CurveComparison, norms: bool = False) -> str:
     for each in answer.series:
         bounds = zip(each.band.low.tolist(), each.band.high.tolist(), each.band.out.tolist(), strict=True)
         for row, (low, high, is_out) in zip(_rows(each.pair), bounds, strict=True):
-            writer.writerow(["curve", _name(each.name), _name(each.name), *row, _cell(low), _cell(high), int(is_out)])
+            writer.writerow(
+                ["curve", safe_text(each.name), safe_text(each.name), *row, _cell(low), _cell(high), int(is_out)]
+            )
     for each in answer.norms.results if norms else ():
         for row in _rows(each.pair):
             is_out = each.first_out is not None and row[0] >= each.first_out
-            writer.writerow(["norm", _name(each.name_a), _name(each.name_b), *row, "", "", int(is_out)])
+            writer.writerow(["norm", safe_text(each.name_a), safe_text(each.name_b), *row, "", "", int(is_out)])
     return out.getvalue()
 
 
@@ -48,7 +49,3 @@ def _rows(pair: PairedSeries) -> Iterator[list[object]]:
 
 def _cell(value: float) -> str:
     return "" if math.isnan(value) else repr(value)
-
-
-def _name(name: str) -> str:
-    return f"'{harmless(name)}" if name.startswith(_FORMULA) else harmless(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from probe.curve_comparison.result import SeriesResult
-from probe.report.text import plain
+from probe.report.names import plain
 
 WIDTH = 72
 _CURVE_ROWS = 9

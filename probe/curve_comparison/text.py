@@ -13,7 +13,8 @@ from probe.curve_comparison.norms import NormResult
 from probe.curve_comparison.result import CurveComparison, Finding, SeriesResult
 from probe.curve_comparison.standard import ACCEPTABLE, Criterion, StandardVerdict, percent
 from probe.curve_comparison.terminal import drawn
-from probe.report.text import LONGEST_LIST, headline, plain
+from probe.report.names import LONGEST_LIST, plain
+from probe.report.text import headline
 
 _STYLE = {Verdict.ALIGNED: "bold green", Verdict.DIVERGED: "bold red", Verdict.UNDECIDED: "bold yellow"}
 _WIDTH = 120

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from probe.errors import ConfigError, NotRecordedError
 from probe.records import Phase, Role
-from probe.report.text import LONGEST_LIST, plain
+from probe.report.names import LONGEST_LIST, plain
 from probe.store.reader import Reader
 
 _NUMBERS = ("min", "max", "mean", "norm")

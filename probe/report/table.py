@@ -1,18 +1,22 @@
-"""A comparison as rows: CSV, and a pandas.DataFrame where pandas is installed."""
+"""A comparison as rows: CSV, and a pandas.DataFrame or Parquet where pandas (and pyarrow) are installed."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
+from pathlib import Path
 from typing import Any
 
 from probe.comparison.divergence import Comparison
 from probe.comparison.result import SlotResult
 from probe.comparison.side import PARAMETER_ROLES
-from probe.report.text import harmless
+from probe.errors import ConfigError
+from probe.report.names import harmless
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+"""what makes a spreadsheet run a text (OWASP, CSV Injection)"""
+_GUARD = "'"
 
 
 def rows(comparison: Comparison) -> list[dict[str, object]]:
@@ -36,7 +40,7 @@ def frame(comparison: Comparison) -> Any:
 
 
 def as_csv(comparison: Comparison) -> str:
-    """Return the rows as CSV; text that a spreadsheet would run as a formula gets an apostrophe in front."""
+    """Return the rows as CSV; texts are written by `safe_text`."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -45,12 +49,49 @@ def as_csv(comparison: Comparison) -> str:
     return out.getvalue()
 
 
+def write_parquet(comparison: Comparison, path: str | Path) -> None:
+    """Write the rows to a Parquet file; names stand in it as they are.
+
+    Raises
+    ------
+    ConfigError
+        pandas or pyarrow is not installed
+    OSError
+        the file cannot be written
+    """
+    try:
+        import pandas
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ConfigError(
+            f"a Parquet file needs pandas and pyarrow: pip install 'probe-align[table]' ({error})"
+        ) from error
+    table = pandas.DataFrame(rows(comparison), columns=COLUMNS)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pandas(table, preserve_index=False), path)
+
+
+def safe_text(text: str) -> str:
+    """Return a text for a cell of a CSV: no formula, no control characters.
+
+    What a spreadsheet would run gets an apostrophe in front; so does what begins with one, so that taking one away gives the
+    text back. Control characters are written out, as ``\\x1b``.
+    """
+    return f"{_GUARD}{harmless(text)}" if text.startswith((*_FORMULA, _GUARD)) else harmless(text)
+
+
 COLUMNS = [
     "step", "micro", "phase", "verdict", "path_a", "path_b", "class_a", "class_b", "call", "role", "slot_a", "slot_b",
     "rel_l2", "error", "limit", "cosine", "coherence", "norm_a", "norm_b", "norm_ratio", "max_abs", "max_abs_at", "max_rel",
     "mean_abs", "estimated", "dtype_a", "dtype_b", "shape_a", "shape_b", "status", "matched_by", "why_not", "parts_a",
     "parts_b",
 ]  # fmt: skip
+"""docs/output.md says what is in them"""
+TEXTS = [
+    "phase", "verdict", "path_a", "path_b", "class_a", "class_b", "role", "slot_a", "slot_b", "max_abs_at", "dtype_a", "dtype_b",
+    "shape_a", "shape_b", "status", "matched_by", "why_not", "parts_a", "parts_b",
+]  # fmt: skip
+"""those of them that are texts"""
 
 
 def _row(slot: SlotResult) -> dict[str, object]:
@@ -82,6 +123,4 @@ def _text(sizes: tuple[int, ...] | None) -> str:
 def _cell(value: object) -> object:
     if isinstance(value, float):
         return "" if math.isnan(value) else repr(value)
-    if isinstance(value, str):
-        return f"'{harmless(value)}" if value.startswith(_FORMULA) else harmless(value)
-    return value
+    return safe_text(value) if isinstance(value, str) else value

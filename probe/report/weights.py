@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from probe.conversion.plan import Plan
-from probe.report.text import plain
+from probe.report.names import plain
 
 
 def conversion_table(plan: Plan) -> Table:

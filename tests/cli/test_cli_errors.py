@@ -54,7 +54,7 @@ BAD_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
 @pytest.mark.parametrize("kind", BAD_FILES)
 @pytest.mark.parametrize(
     "command", [["compare", "bad.h5", "a.h5"], ["compare", "a.h5", "bad.h5"], ["info", "bad.h5"], ["show", "bad.h5"],
-                ["export", "--tree", "bad.h5"]], ids=" ".join,
+                ["export", "tree", "bad.h5"]], ids=" ".join,
 )  # fmt: skip
 def test_files_that_cannot_be_read(folder: Path, plain_run: Path, kind: str, command: list[str]) -> None:
     make, message = BAD_FILES[kind]
@@ -148,4 +148,4 @@ def test_as_a_program(folder: Path) -> None:
     done = subprocess.run(command, capture_output=True, check=False, env=environment)
     assert (done.returncode, done.stderr) == (1, b"")
     text = done.stdout.decode("utf-8")
-    assert text == run("compare", "a.h5", "b.h5").stdout and "\x1b" not in text
+    assert text == run("compare", "a.h5", "b.h5", width=None).stdout and "\x1b" not in text

@@ -39,6 +39,18 @@ def test_settings_that_differ_and_do_not_show_are_not_aligned(
     assert warning.endswith(f" parameters: {text}; that does not show in the numbers yet")
 
 
+def test_a_weight_decay_that_rounding_hides_is_told_by_the_settings(clean: Clean, run: Recorder) -> None:
+    model = gpt()
+    found = probe.compare(clean(), run(model, optimizer=nn.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01005)))
+    first = found.first_divergence
+    assert first is not None and (first.phase, found.verdict) == (Phase.UPDATE, Verdict.DIVERGED)
+    assert first.evidence[-1] == (
+        "the first of them: its weight decay takes away 1e-05 of it in A and 1.01e-05 in B, and rounding to float32 hides "
+        "that: the settings tell, the numbers cannot"
+    )
+    assert first.hint == "the settings differ: weight_decay 0.01 against 0.01005 (group 0)"
+
+
 def test_settings_that_are_blamed_are_not_said_to_leave_no_trace(clean: Clean, run: Recorder) -> None:
     model = gpt()
     found = probe.compare(clean(), run(model, optimizer=nn.AdamW(model.parameters(), lr=1.1e-3)))

@@ -15,6 +15,7 @@ from benchmarks.localisation.architectures import ARCHITECTURES, FURTHER  # noqa
 from benchmarks.localisation.brute_force import holds, places  # noqa: E402
 from benchmarks.localisation.faults import FAULTS  # noqa: E402
 from benchmarks.localisation.further import FURTHER_PAIRS  # noqa: E402
+from benchmarks.localisation.making import faulty
 from benchmarks.localisation.pairs import PHASES, Truth  # noqa: E402
 from benchmarks.localisation.peers import Named, cannot, graded, peer_rows  # noqa: E402
 from benchmarks.localisation.ports.pairs import PORTS  # noqa: E402
@@ -141,7 +142,7 @@ def test_a_tenth_of_the_tuned_pairs(mode, tmp_path):
     tenth = [pair for pair in suite.chosen(0.1, "tuned") if pair.b.framework == "torch"]
     answers = [suite.judge(pair, mode, tmp_path, digest) for pair in tenth]
     assert len(answers) > 20
-    assert {line[0] for line in table.misses(answers)} <= set(UNDER_THE_NOISE)
+    assert not table.misses(answers)
 
 
 ONCE_WRONG = (
@@ -167,6 +168,15 @@ ONCE_WRONG = (
     "random/2444",  # the model's own parameter, used through all layers
     "t5/fp32/detached/wi",  # nothing passed back through several modules
     "bert/bf16/loss_scaled/0.05",  # a loss that was averaged in fp32 is no 16-bit number
+    "mixer/fp32/detached/0",  # nothing passed back to what was transposed on the way
+    "opt/autocast/last_micro/micros2",  # gradients of which many may differ as much behind ReLU, and all others do
+    "qwen2/bf16/eps/post_attention_layernorm/0.1",  # a small error in one direction
+    "gemma2/fp32/eps/pre_feedforward_layernorm/0.0001",
+    "qwen2/autocast/smoothing/0.1",  # the gradient of the loss alone tells
+    "bert/bf16/smoothing/0.2",
+    "bert/bf16/decay/weight/10",  # rounding hides most of a weight decay
+    "random/3090",  # a linear layer of which the terms cancel out
+    "random/3091",  # small gradients of queries under another split, with the rounding of the values'
 )
 
 
@@ -177,16 +187,16 @@ def test_what_was_wrong_once(name, tmp_path):
 
 
 UNDER_THE_NOISE = (
-    "qwen2/bf16/eps/post_attention_layernorm/0.1",
-    "bert/bf16/smoothing/0.2",
-    "qwen2/autocast/smoothing/0.1",
+    faulty("qwen2", "eps", "model.layers.1.post_attention_layernorm", size=2e-2, dtype="bf16"),
+    faulty("bert", "smoothing", size=0.1, dtype="bf16"),
+    faulty("qwen2", "smoothing", size=0.05, dtype="autocast"),
 )
 
 
 @pytest.mark.parametrize("rung", ["noise", "reference"])
-@pytest.mark.parametrize("name", UNDER_THE_NOISE)
-def test_what_the_built_in_model_cannot_see_is_found_on_the_higher_rungs(name, rung, tmp_path):
-    digest, pair = suite.sources_digest(), suite.PAIRS[name]
+@pytest.mark.parametrize("pair", UNDER_THE_NOISE, ids=lambda pair: pair.name)
+def test_what_the_built_in_model_cannot_see_is_found_on_the_higher_rungs(pair, rung, tmp_path):
+    digest = suite.sources_digest()
     assert suite.judge(pair, "statistics", tmp_path, digest).grade == "missed"
     assert suite.judge(pair, "statistics", tmp_path, digest, rung).grade == "exact"
 

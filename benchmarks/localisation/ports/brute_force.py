@@ -144,8 +144,8 @@ def main(framework: str, folder: Path) -> None:
 
     wrong = 0
     for pair in PORTS:
-        if pair.truth is None or pair.b.framework != framework or not pair.b.planted:
-            continue
+        if pair.truth is None or pair.b.framework != framework or not pair.b.planted or "/own" in pair.name:
+            continue  # what is a framework's own fault is there with and without a planted one
         step, found = places(pair.b, folder)
         phase = found[0][1] if found else ""
         paths = {

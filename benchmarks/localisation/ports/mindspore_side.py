@@ -77,9 +77,9 @@ class MindsporeRun(PortRun):
         return ops.stop_gradient(x)
 
     def linear(self, module: nn.Dense, x: Tensor, weight: Tensor) -> Tensor:
-        """Compute what a linear layer does, with another weight."""
-        found = ops.matmul(x, weight.T)
-        return found if module.bias is None else found + module.bias
+        """Compute what a linear layer does, bit for bit, with another weight; x has two axes."""
+        found = module.matmul(x, weight)
+        return module.bias_add(found, module.bias) if module.has_bias else found
 
     def replace(self, path: str, what: str, size: float) -> None:
         """Set an eps or a momentum, or put another activation or pooling in the place of a module."""
@@ -117,7 +117,7 @@ class MindsporeRun(PortRun):
     def put(self, state: Weights) -> None:
         """Set all parameters and buffers."""
         for name, parameter in self.model.parameters_and_names():
-            parameter.set_data(ms.Tensor(state[name]))
+            parameter.copy_(ms.Tensor(state[name]))
 
     def trained(self) -> list[str]:
         """Return the names of the parameters that the optimizer changes."""

@@ -58,7 +58,8 @@ def ported(
 
 def _its_own(pair: Pair, truth: Truth, about: str) -> Pair:
     """Return a pair of which the first fault is the framework's own: found by this benchmark, confirmed without probe."""
-    return replace(pair, name=pair.name.replace("/clean/", "/own/"), truth=truth, about=about)
+    name = pair.name.replace("/clean/", "/own/") if "/clean/" in pair.name else f"{pair.name}/own"
+    return replace(pair, name=name, truth=truth, about=about)
 
 
 _NONE = ("gradient", "update")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from probe.comparison.divergence import Comparison
 from probe.report.html.document import document
-from probe.report.text import harmless
+from probe.report.names import harmless
 
 _TITLE, _DATA, _CONNECT = "<!--title-->", "<!--data-->", "<!--connect-->"
 

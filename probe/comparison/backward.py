@@ -1,0 +1,209 @@
+"""Walking the backward pass of a step in causal order: which module passes back what it should not."""
+
+from __future__ import annotations
+
+import math
+from fnmatch import fnmatchcase
+
+from probe.comparison import causes, tolerance
+from probe.comparison.events import Event, Node
+from probe.comparison.flow import Flow, Use
+from probe.comparison.ledger import kind_of_finding, scale_hint
+from probe.comparison.loss import LossWalk
+from probe.comparison.result import Divergence, Kind
+from probe.comparison.scaling import factor_of, meaning_of, scaling_text
+from probe.comparison.tolerance import Level
+from probe.records import Phase, Role
+
+_KINKS = ("*ReLU*", "*MaxPool*", "Hard*", "*shrink", "Threshold")
+"""classes whose derivative jumps"""
+_CUT_OFF = 0.1
+"""share of zeros from which on a gradient has passed a function that cuts elements off"""
+_PARALLEL = 0.9
+"""from this cosine between error and value on, the error is a multiple of the value"""
+
+
+class BackwardWalk(LossWalk):
+    """Judges the gradients that run back through the modules."""
+
+    def judge_backward(self, micro: int) -> None:
+        """Judge the gradients that ran back through the modules of a micro-batch."""
+        self._backward = {None: Level()}
+        for node, level in self._forward.items():
+            if node is None or (node.micro == micro and node.parent is None):
+                self._backward[None].merge(level)
+        self._flow = Flow(self.pairs, micro)
+        events = [(n, e) for n, e in self.pairs.node_events(micro, backward=True) if e.metrics is not None]
+        events.sort(key=lambda pair: self._flow.order(*pair))
+        self._look_for_scaling(events)
+        for node, event in events:
+            if self._is_inside_rearranged(node):
+                self.settle(event, math.nan, False, verdict="not judged")
+            else:
+                self._judge_backward_event(node, event)
+
+    def _look_for_scaling(self, events: list[tuple[Node, Event]]) -> None:
+        """Where B's gradients begin as a multiple of A's, compare all of them without that factor."""
+        tops = [(n, e) for n, e in events if n.parent is None and e.role is Role.GRAD_OUTPUT] or events[:1]
+        if not tops:
+            return
+        node, first = tops[0]
+        factor = 1.0
+        if not self.findings and self._last_outputs_known([node]):
+            limit = tolerance.BACKWARD.limit(max(self.u(event) for _, event in tops), self._backward[None].error)
+            factor = factor_of(self.pairs, [event for _, event in tops], limit)
+        self._factors.append(factor)
+        if factor == 1:
+            return
+        facts = ("the model's outputs agree", scaling_text(factor))
+        self._note_scaling(factor, Phase.LOSS, first, facts, node)
+        for _, event in events:
+            event.metrics = self.pairs.measured(event, factor)
+
+    def _note_scaling(
+        self, factor: float, phase: Phase, event: Event, facts: tuple[str, ...], node: Node | None = None
+    ) -> None:
+        """Keep the finding that B's gradients are a multiple of A's until it is known whether the optimizer used them so."""
+        if self.scaling is not None:
+            return
+        meaning = meaning_of(factor, len(self.pairs.micros_a), len(self.pairs.micros_b))
+        slots = (event.slot_a, event.slot_b) if node is not None else ("", "")
+        refs = self.root_refs() if node is None else self.refs(node.pair, node, *slots)
+        finding = Divergence(
+            phase, event.role, Kind.INTRODUCED, self._confidence(event, None), *refs, event.metrics,
+            tolerance.BACKWARD.limit(self.u(event), 0.0), facts, meaning, event=event,
+        )  # fmt: skip
+        self.scaling = factor, finding
+
+    def _judge_backward_event(self, node: Node, event: Event) -> None:
+        metrics = event.metrics
+        assert metrics is not None
+        if event.role is Role.GRAD_OUTPUT and metrics.is_known:
+            norm = max(metrics.norm_a, metrics.norm_b)
+            self._grad_norm[event.pair] = math.hypot(self._grad_norm.get(event.pair, 0.0), norm)
+        if not metrics.is_known:
+            self.settle(event, math.nan, False)
+            return
+        sources = Level()
+        for place in (node, *node.ancestors(), None):
+            sources.merge(self._backward.get(place, Level()))
+        sources.merge(self._forward.get(node, Level()))
+        if node.parent is not None:
+            sources.merge(self._forward.get(node.parent, Level()))
+        use = self._flow.use_of(node, event)
+        for consumer in {consumer for consumer, _ in use.consumers} if use is not None else ():
+            sources.merge(self._backward.get(consumer, Level()))  # it may be far from here: cross attention
+        digest = self._flow.digest_of(node, event) if node.parent is None else None
+        if digest is not None and event.role is Role.GRAD_OUTPUT:
+            sources.merge(self._passed_back.get(digest, Level()))
+        u = max(self.u(event), sources.u)
+        rule = self._rule_of_loss(node, event) if self._is_from_loss(node, event, use, digest) else tolerance.BACKWARD
+        held = self.noise.held(event, metrics.rel_l2, rule, u, sources)
+        held = held.widened(self._limit_at_a_kink(node, event, use))
+        held = held.widened(self._limit_beside(node, event, use, held.limit))
+        wrong = self.settle(
+            event, held.limit, held.is_wrong and not sources.tainted, sources.error, error=held.error, held=held
+        )
+        if wrong:
+            self._charge_gradient(node, event)
+        own = Level()
+        own.add(metrics.rel_l2, self.u(event), self.noise.excess(event, metrics.rel_l2))
+        if metrics.is_lower_bound:
+            own.add(sources.error, 0.0, sources.excess)
+        self._backward.setdefault(node.parent, Level()).merge(own)
+        if node.parent is not None:
+            self._inside.setdefault(node.parent.pair, Level()).merge(own)
+        if digest is not None and event.role is not Role.GRAD_OUTPUT:
+            self._passed_back.setdefault(digest, Level()).merge(own)
+        if event.role is Role.GRAD_OUTPUT:
+            self._backward.setdefault(node, Level()).merge(own)
+            self._arrived.setdefault(node.pair, Level()).merge(own)
+
+    def _is_from_loss(self, node: Node, event: Event, use: Use | None, digest: object) -> bool:
+        """Tell whether a gradient comes from the loss alone: no other call used what the model returned."""
+        if node.parent is not None or event.role is not Role.GRAD_OUTPUT or use is None or use.consumers:
+            return False
+        models = {top.pair for top in self.pairs.nodes.values() if top.parent is None}
+        return len(models) == 1 and digest not in self._passed_back
+
+    def _limit_at_a_kink(self, node: Node, event: Event, use: Use | None) -> float:
+        """Return the largest error that is noise behind a function with a kink, 0.0 behind others.
+
+        It is no such error if it is a multiple of the gradient.
+        """
+        assert event.metrics is not None
+        if event.role is Role.GRAD_OUTPUT:
+            is_kink = use is not None and not use.consumers and self._is_cut_off(event)
+        else:
+            is_kink = any(fnmatchcase(self._classes(event.pair)[0], pattern) for pattern in _KINKS)
+        forward = self._forward.get(node, Level()).error
+        if not is_kink or not forward or not abs(event.metrics.coherence) < _PARALLEL:
+            return 0.0
+        limit = tolerance.kink_limit(forward, self._passed_on(event))
+        return limit if event.role is not Role.GRAD_OUTPUT else tolerance.UNSEEN_KINK * limit
+
+    def _passed_on(self, event: Event) -> int:
+        """Return how many elements could be passed back: where most of a gradient is zero, twice as many as are not."""
+        size = math.prod(self.pairs.a.shapes[event.row_a])
+        return min(size, 2 * (size - self.pairs.a.columns["zeros"][event.row_a]))
+
+    def _is_cut_off(self, event: Event) -> bool:
+        """Tell whether single elements of a gradient are zero on both sides, as behind ReLU, and not whole rows (padding)."""
+        shape = self.pairs.a.shapes[event.row_a]
+        zeros = [side.columns["zeros"][row] for side, row in ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))]
+        return bool(shape) and min(zeros) > _CUT_OFF * math.prod(shape) and any(count % shape[-1] for count in zeros)
+
+    def _limit_beside(self, node: Node, event: Event, use: Use | None, limit: float) -> float:
+        """Return the error that is noise because what the same code passes back beside it is as far off, absolutely.
+
+        Softmax's derivative sums to zero: what attention passes back to the queries may be small, with the rounding of what
+        it passes back to the values.
+        """
+        metrics = event.metrics
+        assert metrics is not None
+        if event.role is not Role.GRAD_OUTPUT or node.parent is None or use is None or use.consumers:
+            return 0.0
+        norm = max(metrics.norm_a, metrics.norm_b)
+        key = node.parent, math.prod(self.pairs.a.shapes[event.row_a])
+        beside = self._beside.get(key, 0.0)
+        if metrics.rel_l2 <= limit:
+            self._beside[key] = max(beside, metrics.rel_l2 * norm)
+        return tolerance.SIBLING_GAIN * beside / norm if norm else 0.0
+
+    def _charge_gradient(self, node: Node, event: Event) -> None:
+        assert event.metrics is not None
+        kind = kind_of_finding(event.metrics)
+        hint = scale_hint(event.metrics, "a factor in backward")
+        text = causes.born(self.pairs, node, event)
+        born = (text,) if text else ()
+        if event.role is Role.GRAD_INPUT:
+            facts = (
+                "the gradient of its output agrees", f"what it passes back to its input {event.slot_a} differs", *born,
+            )  # fmt: skip
+            self._add(Phase.BACKWARD, kind, event, node.pair, tolerance.BACKWARD, facts, node=node,
+                      hint=hint or "look at this module's backward, and at custom autograd functions in it")  # fmt: skip
+            return
+        place = self._flow.culprit(node, self._flow.use_of(node, event))
+        if place is None:
+            if not self._last_outputs_known([node]):
+                self.doubts.append(
+                    f"step {self.pairs.step}: the gradient that comes back to the model's output {event.slot_a} differs "
+                    f"(rel {event.metrics.rel_l2:.1e}), and the outputs were not compared: record the phase forward too"
+                )
+                return
+            facts = ("the model's outputs agree", "the gradient that comes back to them differs", *born)
+            self._add(Phase.LOSS, kind, event, node.pair, tolerance.BACKWARD, facts, node=node,
+                      hint=hint or "look at the loss function and at the loss scale")  # fmt: skip
+            return
+        what = "output" if event.role is Role.GRAD_OUTPUT else "input"
+        facts = (
+            f"the gradient of {self._path_a(node.pair)}'s {what} {event.slot_a} differs",
+            "what every module passes back before it agrees",
+            *born,
+        )
+        side = self._flow.swallowing_side(place)
+        if side:
+            facts += (f"{self._path_a(place.pair)} gets a gradient on both sides and passes nothing back in {side}",)
+            hint = "look for detach(), no_grad() or .data in this module"
+        self._add(Phase.BACKWARD, kind, event, place.pair, tolerance.BACKWARD, facts, node=place,
+                  hint=hint or "look at the backward of this module's own code")  # fmt: skip

@@ -1,0 +1,315 @@
+"""The pictures of results and recordings: what they draw is what was recorded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import probe
+from probe.comparison.divergence import Comparison
+from probe.errors import ConfigError, NotRecordedError
+from tests.files import Tensor, write_tensors
+from tests.report.hostile import NAMES, recorded, stored
+from tests.report.reading import compared
+from tests.toys import gpt, record
+
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("agg")
+from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib.colors import LogNorm  # noqa: E402
+
+from probe.report.plots.axes import VERDICTS, label  # noqa: E402
+from probe.report.plots.pair import MOST_POINTS, cells_of, error_of, points_of  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def answer(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    return compared(tmp_path_factory.mktemp("plots"), task="tensor")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    path = record(tmp_path_factory.mktemp("run") / "a.h5", gpt(), steps=4)
+    with probe.open(path) as opened:
+        yield opened
+
+
+def texts(ax: Any) -> list[str]:
+    """Return the texts of a picture, when it was drawn."""
+    ax.figure.canvas.draw()
+    return [each.get_text() for each in ax.figure.findobj(matplotlib.text.Text)]
+
+
+def points(ax: Any, verdict: str) -> np.ndarray:
+    """Return where a verdict's points stand."""
+    colour = matplotlib.colors.to_rgba(VERDICTS[verdict])
+    chosen = [each for each in ax.collections if tuple(each.get_facecolor()[0]) == colour]
+    return np.concatenate([np.asarray(each.get_offsets()) for each in chosen] or [np.empty((0, 2))])
+
+
+# Error over depth
+
+
+def test_every_error_stands_in_the_order_of_cause(answer: Comparison) -> None:
+    ax = answer.plot()
+    known = [slot for slot in answer.slots if slot.metrics.is_known and slot.phase.label != "init"]
+    for verdict in ("introduced", "inherited"):
+        wanted = [(at, slot.error) for at, slot in enumerate(known) if slot.verdict == verdict]
+        assert wanted and points(ax, verdict) == pytest.approx(np.array(wanted))
+    assert ax.get_yscale() == "log" and len(points(ax, "introduced")) == 1
+    band = next(patch for patch in ax.patches if isinstance(patch, matplotlib.patches.StepPatch))
+    limits = np.array([slot.limit for slot in known])
+    assert band.get_data().values[np.isfinite(limits)] == pytest.approx(limits[np.isfinite(limits)])
+    low, high = ax.get_ylim()
+    for verdict in ("equal", "noise"):
+        heights = points(ax, verdict)[:, 1]
+        assert ((low < heights) & (heights < high)).all(), "what is equal stands at the bottom, not outside"
+    found = texts(ax)
+    assert {"DIVERGED: step 0\n", "layers.1.norm2", "forward", "backward", "update", "introduced", "explained"} <= {
+        *found
+    }
+    assert "tensors in the order of cause; equal ones at the bottom" in found
+
+
+def test_initial_weights_that_differ_are_drawn(tmp_path: Path) -> None:
+    a, b = record(tmp_path / "a.h5", gpt(0)), record(tmp_path / "b.h5", gpt(1))
+    ax = probe.compare(a, b).plot()
+    assert "init" in texts(ax)
+    assert len(points(ax, "introduced")) > 5
+
+
+def test_a_step_is_chosen_and_drawn_where_it_is_told(tmp_path: Path) -> None:
+    a, b = record(tmp_path / "a.h5", gpt(), steps=2), record(tmp_path / "b.h5", gpt(), steps=2)
+    found = probe.compare(a, b)
+    figure, (left, right) = plt.subplots(1, 2)
+    assert found.plot(0, ax=left) is left and found.plot(ax=right) is right
+    assert [left.get_title("left"), right.get_title("left")] == ["ALIGNED: step 0\n", "ALIGNED: step 1\n"]
+    assert plt.get_fignums() == [figure.number]
+    with pytest.raises(ConfigError, match=r"step 7 was not compared; there are 0, 1"):
+        found.plot(7)
+
+
+def test_infinite_errors_stand_at_the_top(tmp_path: Path) -> None:
+    x = np.arange(1.0, 9.0)
+    y = x.copy()
+    y[3] = np.nan
+    a, b = (write_tensors(tmp_path / f"{n}.h5", [Tensor(v)], values=True) for n, v in (("a", x), ("b", y)))
+    ax = probe.compare(a, b).plot()
+    found = points(ax, "introduced")
+    assert len(found) == 1 and np.isfinite(found).all() and ax.get_ylim()[0] < found[0, 1] < ax.get_ylim()[1]
+
+
+# Two tensors
+
+
+def test_three_pictures_of_a_pair(answer: Comparison) -> None:
+    pair = answer["layers.1.norm2"].output[0]
+    values, error, scatter = pair.plot()
+    assert "layers.1.norm2: output 0" in texts(values)
+    a, b = pair.values()
+    filled, line = (patch for patch in values.patches if isinstance(patch, matplotlib.patches.StepPatch))
+    edges = filled.get_data().edges
+    for side, patch in ((a, filled), (b, line)):
+        assert patch.get_data().values.tolist() == np.histogram(side, edges)[0].tolist()
+        assert patch.get_data().values.sum() == side.size
+    assert [each.get_text() for each in values.get_legend().get_texts()] == ["A", "B"]
+    (image,) = error.images
+    assert np.asarray(image.get_array()) == pytest.approx(np.sqrt(np.mean((b - a) ** 2, axis=0)))
+    assert (error.get_ylabel(), error.get_xlabel()) == ("axis 1 of A", "axis 2 of A")
+    drawn = np.asarray(scatter.collections[0].get_offsets())
+    assert drawn == pytest.approx(np.column_stack([a.ravel(), b.ravel()]))
+
+
+def test_other_axes_on_axes_of_ones_own(answer: Comparison) -> None:
+    pair = answer["layers.1.norm2"].output[0]
+    _, ax = plt.subplots()
+    assert pair.plot("error", axes=(-1, 0), ax=ax) is ax
+    a, b = pair.values()
+    assert np.asarray(ax.images[0].get_array()) == pytest.approx(np.sqrt(np.mean((b - a) ** 2, axis=1)).T)
+    assert (ax.get_ylabel(), ax.get_xlabel()) == ("axis 2 of A", "axis 0 of A")
+
+
+def test_a_weight_has_a_profile_and_equal_ones_say_so(answer: Comparison) -> None:
+    gradient = answer["layers.1.norm2"].param_grad[0]
+    ax = gradient.plot("error")
+    a, b = gradient.values()
+    assert ax.lines[0].get_ydata() == pytest.approx(np.abs(b - a)) and ax.get_xlabel() == "axis 0 of A"
+    same = answer["layers.0.norm2"].output[0].plot("error")
+    assert same.get_title("left") == "equal everywhere" and np.ma.getmaskarray(same.images[0].get_array()).all()
+    same.figure.canvas.draw()
+
+
+def test_what_cannot_be_drawn_is_said(answer: Comparison, tmp_path: Path) -> None:
+    pair = answer["layers.1.norm2"].output[0]
+    kinds = "'values', 'error', 'scatter'"
+    with pytest.raises(ConfigError, match=f"kind='pie' is not known; expected one of {kinds}, or none for all"):
+        pair.plot("pie")
+    with pytest.raises(ConfigError, match=f"ax= takes one picture: choose it by kind=, one of {kinds}"):
+        pair.plot(ax=plt.subplots()[1])
+    for axes in ((0, 3), (1, 1), (2, -1), (0,)):
+        with pytest.raises(ConfigError, match="expected two different axes of \\[2, 6, 16\\], such as \\(0, 1\\)"):
+            pair.plot("error", axes=axes)
+    loose = next(slot for slot in answer.slots if slot.path_a == "layers.1.norm2")
+    with pytest.raises(ConfigError, match=r"take it as answer\[path\].output\[0\]"):
+        loose.plot()
+    found = compared(tmp_path)
+    wanted = 'no values of output 0 of layers.1.norm2 were recorded in A and B: record both runs with task="tensor"'
+    with pytest.raises(NotRecordedError, match=wanted):
+        found["layers.1.norm2"].output[0].plot()
+    assert plt.get_fignums() == [1], "nothing empty is left behind"
+
+
+def test_values_are_those_that_were_compared(tmp_path: Path) -> None:
+    """A [s, b, h] against a [b, s, h]: B's stand where A's do."""
+    x = np.random.default_rng(0).standard_normal((3, 5, 4)).astype(np.float32)
+    y = x.transpose(1, 0, 2).copy()
+    y[4, 2, 1] += 1
+    a, b = (write_tensors(tmp_path / f"{n}.h5", [Tensor(v)], values=True) for n, v in (("a", x), ("b", y)))
+    first, second = probe.compare(a, b)[""].output[0].values()
+    assert np.argwhere(first != second).tolist() == [[2, 4, 1]]
+
+
+def test_errors_that_are_not_finite() -> None:
+    a, b = np.array([1, np.nan, np.inf, np.nan, 1e308]), np.array([3, np.nan, np.inf, 0, -1e308])
+    assert error_of(a, b).tolist() == [2, 0, 0, np.inf, np.inf]
+    assert points_of(a, b).tolist() == [0, 4]
+
+
+def test_cells_that_are_not_finite_are_marked(tmp_path: Path) -> None:
+    x = np.ones((4, 6), np.float32)
+    y = x.copy()
+    y[2, 5], y[1, 1] = np.nan, 1.5
+    a, b = (write_tensors(tmp_path / f"{n}.h5", [Tensor(v)], values=True) for n, v in (("a", x), ("b", y)))
+    values, error, _ = probe.compare(a, b)[""].output[0].plot()
+    assert error.get_title("left") == "error, root mean square; 1 not finite on one side"
+    assert error.lines[0].get_xydata().tolist() == [[5, 2]]
+    assert [each.get_text() for each in values.get_legend().get_texts()] == ["A", "B (1 not finite)"]
+    error.figure.canvas.draw()
+
+
+def test_large_tensors_are_binned_and_sampled() -> None:
+    error = np.zeros((1000, 600))
+    error[999, 599] = 3.0
+    cells = cells_of(error, (0, 1))
+    assert cells.shape == (256, 256) and (cells > 0).sum() == 1
+    count = 1000 / 256, 600 / 256
+    assert cells[-1, -1] == pytest.approx(3 / np.sqrt(np.ceil(count[0]) * np.ceil(count[1])))
+    a = np.random.default_rng(0).standard_normal(100_000)
+    b = a.copy()
+    b[[7, 70_001]] += 5
+    chosen = points_of(a, b)
+    assert (
+        len(chosen) <= MOST_POINTS and {7, 70_001} <= set(chosen.tolist()) and len(set(chosen.tolist())) == len(chosen)
+    )
+
+
+def test_shades_are_logarithmic_where_errors_are_far_apart(answer: Comparison) -> None:
+    pair = answer["layers.1.norm2"].output[0]
+    for factor, is_log in ((1.0, False), (100.0, True)):
+        a, b = np.ones((3, 4)), np.ones((3, 4)) + 0.1
+        b[0, 0] += 0.1 * (factor - 1)
+        object.__setattr__(pair, "reads", lambda _, a=a, b=b: (a, b))
+        assert isinstance(pair.plot("error").images[0].norm, LogNorm) is is_log
+
+
+# One recording
+
+
+def test_norms_over_steps(run: Any) -> None:
+    ax = run.plot("gradients", only="layers.1.norm*")
+    wanted = {}
+    for path in ("layers.1.norm1", "layers.1.norm2"):
+        used = [each for each in run[path].param_grad if each.phase.label == "update"]
+        wanted[f"{path}.weight"] = [each.norm for each in used]
+    names = [each.get_text() for each in ax.get_legend().get_texts()]
+    assert names[0] == "all together" and set(names[1:]) == set(wanted)
+    for name, line in zip(names[1:], ax.lines[:2], strict=True):
+        assert line.get_xdata().tolist() == [0, 1, 2, 3] and line.get_ydata() == pytest.approx(wanted[name])
+    assert ax.lines[2].get_ydata() == pytest.approx(np.linalg.norm(list(wanted.values()), axis=0))
+    assert ax.get_yscale() == "log" and ax.get_title("left") == "norm of gradients" and ax.get_xlabel() == "step"
+
+
+def test_weights_are_as_each_step_began(run: Any) -> None:
+    ax = run.plot("weights", only="layers.1.norm1.weight")
+    found = run["layers.1.norm1"].param
+    assert ax.lines[0].get_xdata().tolist() == [0, 1, 2, 3, 4]
+    assert ax.lines[0].get_ydata() == pytest.approx([each.norm for each in found])
+    assert ax.get_title("left") == "norm of weights: layers.1.norm1.weight" and ax.get_xlabel() == "step, as it began"
+
+
+def test_many_parameters_are_grey_and_those_that_change_most_named(run: Any) -> None:
+    ax = run.plot("updates")
+    names = [each.get_text() for each in ax.get_legend().get_texts()]
+    total = len([each for each in run.parameters if not each.is_buffer])
+    assert len(names) == 7 and names[0] == f"all together ({total - 6} more in grey)" and len(ax.lines) == total + 1
+
+
+def test_a_logged_number(run: Any) -> None:
+    _, ax = plt.subplots()
+    assert run.plot("loss", ax=ax) is ax
+    assert ax.lines[0].get_xydata().tolist() == [[step, value] for step, value in run.scalars["loss"].items()]
+
+
+def test_nothing_of_that_kind(run: Any, tmp_path: Path) -> None:
+    with pytest.raises(NotRecordedError, match=r"no weights of parameters that match 'x\*' were recorded in a.h5"):
+        run.plot("weights", only="x*")
+    known = "there are 'gradients', 'weights', 'updates', 'loss'"
+    with pytest.raises(ConfigError, match=f"nothing called 'lss' was logged in a.h5; {known}"):
+        run.plot("lss")
+    path = write_tensors(tmp_path / "x.h5", [Tensor(np.ones(3))], values=False)
+    with probe.open(path) as other, pytest.raises(NotRecordedError, match="no gradients were recorded in x.h5"):
+        other.plot()
+    assert not plt.get_fignums()
+
+
+def test_one_tensor(answer: Comparison) -> None:
+    with probe.open(answer.path_a) as opened:
+        output = opened["layers.1.norm2"].output[0]
+        ax = output.plot()
+        assert ax.patches[0].get_data().values.sum() == output.values().size
+        assert ax.get_title("left") == "layers.1.norm2: output 0"
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+@pytest.mark.filterwarnings("ignore:Glyph")
+def test_names_are_text(name: str, tmp_path: Path) -> None:
+    a, b = recorded(tmp_path / "a.h5", name, 2.0), recorded(tmp_path / "b.h5", name, 3.0)
+    found, opened = probe.compare(a, b), probe.open(a)
+    path = next(module.path for module in opened.modules if module.path)
+    draw: list[Callable[[], Any]] = [
+        found.plot, lambda: found[path].output[0].plot()[0], opened[path].value[0].plot,
+        lambda: opened.plot("weights"), lambda: opened.plot(stored(name)),
+    ]  # fmt: skip
+    for each in draw:
+        drawn = texts(each())
+        assert any(label(stored(name))[:20] in text for text in drawn) and max(map(len, drawn)) < 250
+        assert not any("\n" in text.strip() or "\u202e" in text for text in drawn)
+
+
+def test_long_names_keep_both_ends() -> None:
+    for length in (60, 300, 10_000):
+        shown = label("begin." + "x" * length + ".end")
+        assert len(shown) == 60 and shown.startswith("begin.") and shown.endswith(".end") and "…" in shown
+    assert label("layers.1") == "layers.1"
+
+
+def test_without_matplotlib_the_extra_is_named(answer: Comparison, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(matplotlib, "pyplot")
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    for draw in (answer.plot, answer["layers.1.norm2"].output[0].plot, run.plot):
+        with pytest.raises(ImportError, match=r"a plot needs matplotlib: pip install 'probe-align\[plot\]'"):
+            draw()
