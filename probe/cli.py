@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import webbrowser
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,7 +30,7 @@ from probe.map_commands import map_group
 from probe.mapping.judging import METRICS
 from probe.report import inspect, table, text
 from probe.report.html import as_html
-from probe.report.names import harmless, harmless_json
+from probe.report.names import LONGEST_LIST, harmless, harmless_json, plain
 from probe.report.weights import conversion_table
 from probe.serving import Server, Session
 
@@ -39,31 +40,40 @@ _TABLE_WIDTH = 200
 _FORMATS = {".json": "json", ".csv": "csv", ".parquet": "parquet", ".html": "html", ".txt": "text"}
 
 
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Turn the errors of probe, and of files that cannot be used, into a line on stderr and exit status 2."""
+    try:
+        yield
+    except ProbeError as error:
+        raise _Failure(str(error)) from error
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise _Failure(f"cannot use {error.filename}: {error.strerror}") from error
+
+
 class _Group(click.Group):
-    """Turns the errors of probe into a line on stderr and exit status 2."""
+    """Commands that tell what is wrong in a line."""
 
     def invoke(self, context: click.Context) -> Any:
-        try:
+        with _told():
             return super().invoke(context)
-        except ProbeError as error:
-            raise _Failure(str(error)) from error
 
 
 class _Command(click.Command):
     """The same for a single command."""
 
     def invoke(self, context: click.Context) -> Any:
-        try:
+        with _told():
             return super().invoke(context)
-        except ProbeError as error:
-            raise _Failure(str(error)) from error
 
 
 class _Failure(click.ClickException):
     exit_code = _TROUBLE
 
     def __init__(self, message: str) -> None:
-        super().__init__("\n".join(map(harmless, message.split("\n"))))
+        super().__init__("\n".join(plain(line, LONGEST_LIST) for line in message.split("\n")))
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})

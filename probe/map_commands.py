@@ -24,7 +24,7 @@ from probe.matching.initial_weights import fingerprints
 from probe.matching.loose import loose_weights, numbered, of_modules_not_left
 from probe.matching.unneeded import listed, needing_no_partner
 from probe.printed import model_config_of, record_printed
-from probe.report.names import harmless
+from probe.report.names import LONGEST_LIST, harmless, plain
 from probe.store.reader import Reader
 from probe.tree import Tree
 
@@ -116,7 +116,7 @@ def check_command(mapping: str, a: str, b: str, map_direction: str | None, stric
             for names, known, left in zip(lonely, sides, (found.only_a, found.only_b), strict=True)
         ]
     for line in _lines(found, covered, changes, loose, (a, b), (known_a.tree, known_b.tree)):
-        click.echo(harmless(line))
+        click.echo(plain(line, LONGEST_LIST))
     sys.exit(1 if covered.only_a or covered.only_b or any(loose) or found.warnings else 0)
 
 
@@ -146,7 +146,7 @@ def suggest_command(a: str, b: str, output: str | None, min_confidence: float) -
         lonely = _lonely(with_places(found, sides[0].tree, sides[1].tree), sides, (first, second), outlines)
         text = draft(found, *sides, (Path(a).name, Path(b).name), lonely)
     if output is None:
-        click.echo(harmless(text).replace("\\x0a", "\n"), nl=False)
+        click.echo("\n".join(map(harmless, text.split("\n"))), nl=False)
         return
     try:
         Path(output).write_text(text, encoding="utf-8")

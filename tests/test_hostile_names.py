@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -11,6 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import yaml
 
 import probe
 from probe.adapters import numpy_nn as nn
@@ -19,6 +22,7 @@ from probe.errors import ProbeWarning
 from probe.records import Role
 from probe.store.reader import Reader
 from probe.testing import Recording, sample
+from tests.cli.running import run
 from tests.resources import resident
 
 NAMES = {
@@ -215,3 +219,151 @@ def test_numbers_of_a_step_that_never_ends(tmp_path: Path, monkeypatch: pytest.M
     run, text = never_ending(tmp_path / "a.h5", 30, lambda model, optimizer: probe.log("x", 1.0))
     assert text == "step 0 has 10 logged numbers"
     assert [name for _, name, _ in run.scalars] == ["x"] * 10 + ["loss", "x", "loss"]
+
+
+# ---- what the commands show ----------------------------------------------------------------------------
+
+DANGEROUS = re.compile(
+    r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+"""what a terminal obeys, and what changes the order of what it shows"""
+SHOWN = {
+    **NAMES, "title": "\x1b]0;owned\x07", "clear": "\x1b[2J\x1b[H", "8-bit CSI": "\x9b2J", "isolate": "\u2066a\u2069\u200f",
+    "carriage return": "a\rALIGNED", "markup": "[red]x[/red][/] [link=https://x]y", "emoji code": ":boom:", "formula": "=cmd|' /C calc'!A0",
+    "minus": "-1+1", "TeX": "$x$ \\frac{1}{2}", "HTML": "<img src=x onerror=alert(1)>", "combining": "e\u0301" * 60, "stacked": "a" + "\u0336" * 300,
+    "family": "👩‍👩‍👧", "wide": "漢字" * 200, "backslashes": "\\x0a\\u202e", "YAML": "- {a: [b, #c]} | > & * ! %", "template": "{0} %s {x!r} %(a)s",
+}  # fmt: skip
+DOCUMENTS = {"json", "csv", "yaml"}
+"""what is not for reading line by line: names are whole there"""
+COMMANDS: dict[str, tuple[list[str], set[int]]] = {
+    "compare": (["compare", "a.h5", "b.h5"], {1}),
+    "compare, mapped": (["compare", "a.h5", "b.h5", "-lm", "map.yaml"], {1, 2}),
+    "compare, json": (["compare", "a.h5", "b.h5", "--format", "json"], {1}),
+    "compare, csv": (["compare", "a.h5", "b.h5", "--format", "csv"], {1}),
+    "info": (["info", "a.h5"], {0}),
+    "show": (["show", "a.h5", "--limit", "0"], {0}),
+    "show, nothing": (["show", "a.h5", "none of these"], {2}),
+    "map check": (["map", "check", "map.yaml", "a.h5", "b.h5"], {0, 1, 2}),
+    "map check, other": (["map", "check", "map.yaml", "a.h5", "c.h5"], {0, 1, 2}),
+    "map suggest, yaml": (["map", "suggest", "a.h5", "c.h5"], {0, 2}),
+    "curves": (["curves", "a.h5", "b.h5", "--norms"], {1}),
+    "curves, json": (["curves", "a.h5", "b.h5", "--format", "json"], {1}),
+    "curves, csv": (["curves", "a.h5", "b.h5", "--norms", "--format", "csv"], {1}),
+    "curves of logs": (["curves", "a.jsonl", "b.jsonl"], {0, 1, 2}),
+    "curves, only": (["curves", "a.h5", "b.h5", "--only", "none of these"], {2}),
+    "convert": (["convert", "w.safetensors", "--to", "torch", "--from", "a.h5"], {2}),
+    "export tree": (["export", "tree", "a.h5"], {0}),
+}
+
+
+@pytest.fixture(scope="module")
+def hostile_runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a folder of what the commands are run on, in which everything has a name; each is made once."""
+    made: dict[str, Path] = {}
+
+    def folder_of(name: str) -> Path:
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp("hostile")
+            for file, factor, called in (("a.h5", 1.0, name), ("b.h5", 0.5, name), ("c.h5", 1.0, f"{name} too")):
+                record_hostile(made[name] / file, called, factor)
+            write_beside(made[name], name)
+        return made[name]
+
+    return folder_of
+
+
+def record_hostile(path: Path, name: str, factor: float) -> None:
+    safe = name if name and "." not in name else f"unnamed{len(name)}"
+
+    def forward(module: nn.Module, x: Tensor) -> Tensor:
+        probe.log(name, x)
+        return x * vars(module)[safe] * factor
+
+    def outer(module: nn.Module, **given: Tensor) -> Tensor:
+        return vars(module)[f"{safe}2"](vars(module)[safe](given[name]))
+
+    def one(factor: float) -> nn.Module:
+        made = type("Block", (nn.Module,), {"forward": forward})(**{safe: nn.Parameter(np.ones(4, np.float32))})
+        made.__class__.__name__ = stored(name)
+        made.factor = factor
+        return made
+
+    model = block(outer, **{safe: one(factor), f"{safe}2": one(1.0)})
+    optimizer = nn.SGD(model.parameters(), 0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with probe.capture(model, path, task="tensor"):
+            for step in range(3):
+                model(**{name: batch(step)}).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                probe.step(loss=factor, **{name: factor})
+
+
+def write_beside(folder: Path, name: str) -> None:
+    """Write a mapping, logs and weights with the name in them."""
+    text = stored(name)
+    (folder / "map.yaml").write_text(json.dumps({"Block": {text: text, f"{text}2": [f"{text}2"]}}), encoding="utf-8")
+    for file, factor in (("a.jsonl", 1.0), ("b.jsonl", 2.0)):
+        lines = [json.dumps({"step": step, "loss": factor, text or "x": factor * step}) for step in range(3)]
+        (folder / file).write_text("\n".join(lines), encoding="utf-8")
+    header = json.dumps({text or "x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    (folder / "w.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+
+
+@pytest.mark.parametrize("name", SHOWN.values(), ids=SHOWN)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_lets_a_name_do_anything(
+    command: str, name: str, hostile_runs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names are shown as text, and none floods the screen, at any width, with and without a terminal."""
+    monkeypatch.chdir(hostile_runs(name))
+    arguments, statuses = COMMANDS[command]
+    kind = command.rpartition(", ")[2]
+    for width in (80, None) if kind not in DOCUMENTS else (None,):
+        result = run(*arguments, width=width)
+        shown = result.stdout + result.stderr
+        assert result.exit_code in statuses, shown
+        assert not DANGEROUS.search(shown), DANGEROUS.findall(shown)
+        if kind not in DOCUMENTS:
+            assert max(map(len, shown.splitlines())) < 2_100 and len(shown) < 60_000
+        if kind == "json":
+            assert json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in SHOWN.values() if name], ids=[key for key, name in SHOWN.items() if name]
+)
+def test_a_drafted_mapping_has_the_names_as_they_are(
+    name: str, hostile_runs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What map suggest prints is the YAML that it writes; what the language of mappings cannot say is an error."""
+    monkeypatch.chdir(hostile_runs(name))
+    printed, done = (run("map", "suggest", "a.h5", "c.h5", *to) for to in ([], ["-o", "draft.yaml"]))
+    if done.exit_code:
+        assert printed.stderr == done.stderr and done.stderr.startswith("Error: the draft, line ")
+        assert set(name) & set(".{}[]") or len(name) > 1000, "keys of YAML are no longer"
+        return
+    assert yaml.safe_load(printed.stdout) == yaml.safe_load(Path("draft.yaml").read_text(encoding="utf-8"))
+    checked = run("map", "check", "draft.yaml", "a.h5", "c.h5")
+    assert re.search(r"^  mapped +2 +2$", checked.stdout, re.MULTILINE), "the modules are pairs by their own names"
+    Path("draft.yaml").unlink()
+
+
+@pytest.mark.parametrize("given", ["\x1b]0;owned\x07", "a\nb", "\u202ea", "[red]x[/red][/]", "x" * 10_000], ids=ascii)
+@pytest.mark.parametrize(
+    "arguments",
+    [["compare", "{}", "{}"], ["compare", "a.h5", "b.h5", "-lm", "{}"], ["compare", "a.h5", "b.h5", "--steps", "{}"],
+     ["compare", "a.h5", "b.h5", "--preset", "{}"], ["compare", "a.h5", "b.h5", "-o", "{}.xyz"], ["show", "a.h5", "{}"],
+     ["show", "a.h5", "--phase", "{}"], ["curves", "{}", "{}"], ["curves", "a.h5", "b.h5", "--only", "{}"], ["info", "{}"],
+     ["map", "check", "{}", "a.h5", "b.h5"], ["map", "tree", "{}", "-o", "t.h5"], ["convert", "{}", "--to", "torch"],
+     ["export", "tree", "{}"], ["export", "tensorboard", "{}", "-o", "r"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_no_argument_does_anything_in_an_error(
+    arguments: list[str], given: str, hostile_runs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(hostile_runs("a"))
+    result = run(*(each.format(given) for each in arguments))
+    assert result.exit_code == 2 and result.stderr.startswith("Error: ")
+    assert not DANGEROUS.search(result.output) and len(result.output) < 5_000

@@ -201,7 +201,7 @@ MUTATIONS = (
              '        nn.Cell.__call__ = _plain\n', '        pass\n',
              PUT_BACK),
     Mutation('optimizers of MindSpore stay replaced', HOOKS, "probe/adapters/mindspore_optimizers.py",
-             '                del kind.__call__\n', '                pass\n',
+             '            del kind.__call__\n', '            pass\n',
              PUT_BACK),
     Mutation('backward passes of MindSpore stay replaced', HOOKS, "probe/adapters/mindspore_graph.py",
              '            del executor.grad\n', '            pass\n',

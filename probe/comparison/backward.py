@@ -157,18 +157,20 @@ class BackwardWalk(LossWalk):
         """Return the error that is noise because what the same code passes back beside it is as far off, absolutely.
 
         Softmax's derivative sums to zero: what attention passes back to the queries may be small, with the rounding of what
-        it passes back to the values.
+        it passes back to the values. What a scan passes back to its steps' sizes is a sum over all that came to it: where
+        that cancels out, the error of what came stays. Sizes may differ: it is the error of an element that counts.
         """
         metrics = event.metrics
         assert metrics is not None
-        if event.role is not Role.GRAD_OUTPUT or node.parent is None or use is None or use.consumers:
+        is_result = event.role is Role.GRAD_OUTPUT and use is not None and not use.consumers
+        is_given = event.role is Role.GRAD_INPUT and use is not None and not use.producers
+        if node.parent is None or not (is_result or is_given):
             return 0.0
-        norm = max(metrics.norm_a, metrics.norm_b)
-        key = node.parent, math.prod(self.pairs.a.shapes[event.row_a])
-        beside = self._beside.get(key, 0.0)
+        norm = max(metrics.norm_a, metrics.norm_b) / math.sqrt(math.prod(self.pairs.a.shapes[event.row_a]) or 1)
+        beside = self._beside.get(node.parent, 0.0)
         if metrics.rel_l2 <= limit:
-            self._beside[key] = max(beside, metrics.rel_l2 * norm)
-        return tolerance.SIBLING_GAIN * beside / norm if norm else 0.0
+            self._beside[node.parent] = max(beside, metrics.rel_l2 * norm)
+        return tolerance.SIBLING_GAIN * beside / norm if norm and is_result else 0.0
 
     def _charge_gradient(self, node: Node, event: Event) -> None:
         assert event.metrics is not None

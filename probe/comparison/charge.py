@@ -81,8 +81,10 @@ class Charger(OrderCharger):
         if self._charge_change(node, event, rule):
             return
         name = self._path_a(node.pair)
-        if self._charge_lacking_input(node.parent, event, f"the input {event.slot_a} of {name} differs first"):
-            return
+        between = self._finished(node.parent, node.begin) or self._between(node.parent, node.begin)
+        what = f"the input {event.slot_a} of {name} differs first"
+        if not between and self._charge_lacking_input(node.parent, event, what):
+            return  # what ran right before it and was not compared is nearer than what the whole model is not given
         place = self._place_of(node)
         if place is None:
             facts = (f"the input {event.slot_a} of {name} differs already, and nothing before it was compared",)
@@ -90,7 +92,6 @@ class Charger(OrderCharger):
             self._add(Phase.FORWARD, Kind.INPUTS, event, node.pair, rule, facts, node=node,
                       hint="record the modules before it too: what is wrong lies there, or in the batch")  # fmt: skip
             return
-        between = self._finished(node.parent, node.begin) or self._between(node.parent, node.begin)
         facts = (f"the input {event.slot_a} of {name} differs, what was there before it agrees",)
         if between:
             facts += (f"not compared on the way: {self._names(between)}",)

@@ -11,6 +11,7 @@ from probe.comparison.charge import SAME_BATCH, mode_name
 from probe.comparison.events import Event, Node
 from probe.comparison.given import given_otherwise, is_given, logged_apart
 from probe.comparison.initial import InitialWalk
+from probe.comparison.measured import SCALE_MEASURE
 from probe.comparison.metrics import Status, are_merged, squeezed
 from probe.comparison.noise import Held
 from probe.comparison.result import Divergence, Kind
@@ -134,7 +135,7 @@ class ForwardWalk(InitialWalk):
         if is_input and node.parent is None:  # what an earlier call returned may be handed in again
             is_known = self._digests(event) in self.state.carried | self.state.returned
             sources = Level(metrics.rel_l2, u, excess=metrics.rel_l2) if is_known else Level(u=u)
-        elif not is_input:
+        elif not is_input and metrics.rel_l2 > tolerance.FORWARD.limit(u, sources.error):
             sources = self._with_cancelled(node, event, sources, u)
         held = self._held(event, u, sources)
         if is_input and node.parent is None and self._has_other_axes(node, event):
@@ -241,7 +242,10 @@ class ForwardWalk(InitialWalk):
             return Held(error, tolerance.integer_limit(sources.error, size))
         is_loss = self._is_loss(event)
         rule = tolerance.LOSS if is_loss else tolerance.forward_rule(error, event.metrics.norm_ratio, size)
-        return self.noise.held(event, error, rule, u, sources)
+        held = self.noise.held(event, error, rule, u, sources)
+        if held.measure == SCALE_MEASURE:  # updates have a common direction, and so has what they make of a norm
+            held = held.widened(self.state.parameters.get(event.pair, Level()).error)
+        return held
 
     def _with_cancelled(self, node: Node, event: Event, sources: Level, u: float) -> Level:
         """Return the sources' errors as what a matrix product has left of them: where terms cancel out, their errors stay.

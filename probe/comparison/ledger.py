@@ -104,8 +104,8 @@ class Ledger:
         self._backward: dict[Node | None, Level] = {}
         self._passed_back: dict[object, Level] = {}
         """errors of what whole models passed back to their inputs, by the hash of the input"""
-        self._beside: dict[tuple[Node, int], float] = {}
-        """largest absolute error that was noise among what a call's own code passes back, by that call and the size"""
+        self._beside: dict[Node, float] = {}
+        """largest error of an element that was noise, of what came back to a call's own code and what that passes on"""
         self._errors_beside: dict[tuple[int, int], float] = {}
         """the same of parameters' gradients, where nothing on the way to them was compared; by the caller and the size"""
         self._arrived: dict[int, Level] = {}

@@ -23,7 +23,7 @@ from probe.comparison.metrics import Side
 from probe.comparison.noise import Held, Noise, StepNoise
 from probe.comparison.other_runs import OtherRun
 from probe.comparison.result import SlotResult
-from probe.comparison.tolerance import SIXTEEN_BIT, Level, Rule
+from probe.comparison.tolerance import COHERENT, FORWARD, SIXTEEN_BIT, Level, Rule
 from probe.records import ModuleInfo, Phase
 from probe.sketch import WIDTH
 from probe.statistics import unit_roundoff
@@ -42,7 +42,7 @@ _SCALE_ROUNDING = 1 / 16
 """unit roundoffs that rounding in one direction may make of a norm"""
 _OTHER_CODE_ROUNDING = 0.22
 """the same where A and B run other code: more than right ones were seen to make (0.17), less than a wrong eps does (0.24)"""
-_SCALE_MEASURE = "of the norm"
+SCALE_MEASURE = "of the norm"
 
 
 def rounding(rule: Rule, u: float, share: float) -> float:
@@ -87,6 +87,7 @@ class _MeasuredStep(StepNoise):
         assert event.metrics is not None
         if floor is None or seen is None or not u or not event.metrics.rel_l2 or not math.isfinite(error):
             return super().held(event, error, rule, u, sources)
+        rule = FORWARD if rule is COHERENT else rule  # what has a direction is told by its scale here
         relative = error / event.metrics.rel_l2
         inherits, factor = sources.excess > 0, self.factor(event)
         is_covered = floor.error > 0 and not inherits
@@ -110,7 +111,7 @@ class _MeasuredStep(StepNoise):
         if limit is None or self._is_one_sided:
             return None
         self._is_one_sided = limit < seen.scale <= self._room * u
-        return Held(seen.scale, max(limit, self._room * u, self._loudest), _SCALE_MEASURE, inherits=False)
+        return Held(seen.scale, max(limit, self._room * u, self._loudest), SCALE_MEASURE, inherits=False)
 
     def _scale_limit(self, event: Event, seen: Floor, floor: Floor, u: float) -> float | None:
         """Return the largest scale that is noise; None where it tells nothing."""

@@ -75,8 +75,8 @@ def forward_rule(error: float, norm_ratio: float, size: int) -> Rule:
 
     A module that makes its output larger or smaller as a whole (eps, a scale, a factor) does so in one direction, and the
     norm tells exactly by how much. Rounding is up as often as down, and what a module makes larger of an inherited error
-    (cancellation, outlier channels, a softmax) has no common direction either: in 20,000 values of right pairs no error
-    that had one was larger than that of its sources.
+    (cancellation, outlier channels, a softmax) has no common direction either: in all values of 400 right pairs none that
+    had one, beyond 1.5 unit roundoffs, was 1.2 times as large as its sources.
 
     Parameters
     ----------

@@ -15,6 +15,7 @@ from probe.matching.automatic.outline import LISTS
 from probe.matching.changes import changes_of
 from probe.matching.loose import numbered
 from probe.matching.result import Direction, Pair, WeightBundle
+from probe.store.tree import storable_text
 from probe.tree import Tree
 
 UNSURE = 0.8
@@ -114,9 +115,9 @@ class _Draft:
             if "  params:" not in found:
                 found.append("  params:")
             found.append(text)
-        parts = ["\n".join(self._header(names))]
+        parts = ["\n".join(map(_visible, self._header(names)))]
         parts += ["\n".join([f"{_quoted(section)}:", *lines]) for section, lines in sections.items()]
-        parts += ["\n".join([*self._left(), *self._lonely()])]
+        parts += ["\n".join(map(_visible, [*self._left(), *self._lonely()]))]
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def _header(self, names: tuple[str, str]) -> Iterator[str]:
@@ -354,7 +355,7 @@ def _nothing(_: int) -> frozenset[object]:
 
 def _is_left_whole(tree: Tree, left: Set[int], path: str) -> bool:
     """Tell whether the outermost module that is left around a path has nothing in it that is not left."""
-    index = tree.by_path[path]
+    index = tree.by_path[storable_text(path)]  # names of weights are stored as they are, paths as HDF5 can hold them
     if index not in left:
         return False
     while tree.modules[index].parent in left:
@@ -367,4 +368,12 @@ def _starred(path: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    return text if _PLAIN.fullmatch(text) else '"{}"'.format(text.replace("\\", "\\\\").replace('"', '\\"'))
+    return text if _PLAIN.fullmatch(text) else '"{}"'.format(_visible(text.replace("\\", "\\\\").replace('"', '\\"')))
+
+
+def _visible(text: str) -> str:
+    """Return a text on one line, with what is not shown written as YAML writes it between quotes."""
+    return "".join(
+        each if each.isprintable() else f"\\u{ord(each):04x}" if ord(each) < 1 << 16 else f"\\U{ord(each):08x}"
+        for each in text
+    )

@@ -292,7 +292,7 @@ class _Branch:
             return Line(lead, name, plain(place.class_name), self._error(place), self._state(place))
         if self.first.kind is Kind.MISSING:
             return Line(lead, name, plain(place.class_name), "", f"✗ {self._missing(place)}", is_wrong=True)
-        error = self._error(place) if self.first.metrics is None else _number(self.first.metrics)
+        error = "" if self.first.metrics is None else _number(self.first.metrics)
         return Line(lead, name, plain(place.class_name), error, "✗ wrong, the first", is_wrong=True)
 
     def _missing(self, place: _Place) -> str:

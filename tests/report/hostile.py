@@ -12,7 +12,7 @@ from probe.testing import sample
 NAMES = {
     "markup": "<img src=x onerror=alert(1)>", "end of style": "</style><script>alert(1)</script>", "quotes": "'\"`\\",
     "newline": "a\nb", "long": "x" * 10_000, "right to left": "\u202eabc", "emoji": "🔥", "surrogate": "a\ud800b",
-    "formula": "$x^2$ $\\frac{", "entity": "&lt;b&gt;", "underscore": "_hidden", "percent": "%s{0}",
+    "formula": "$x^2$ $\\frac{$", "entity": "&lt;b&gt;", "underscore": "_hidden", "percent": "%s{0}",
 }  # fmt: skip
 
 
@@ -22,7 +22,7 @@ def recorded(path: Path, name: str, factor: float) -> Path:
     class Inner(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             probe.log(name, x)
-            return x * self.weight * factor
+            return x * self.weight * factor + self.bias
 
     Inner.__name__ = Inner.__qualname__ = stored(name)
 
@@ -30,7 +30,7 @@ def recorded(path: Path, name: str, factor: float) -> Path:
         def forward(self, x: Tensor) -> Tensor:
             return getattr(self, name)(x)
 
-    model = Outer(**{name: Inner(weight=nn.Parameter(sample((4,), 1)))})
+    model = Outer(**{name: Inner(weight=nn.Parameter(sample((4,), 1)), bias=nn.Parameter(sample((4,), 2)))})
     optimizer = nn.SGD(model.parameters(), 0.1)
     with probe.capture(model, path, task="tensor"):
         for _ in range(2):

@@ -14,7 +14,7 @@ from probe.errors import ConfigError
 from tests.report.test_notebook_html import TAGS, Seen, shown
 
 STEPS, FAULT = 300, 200
-NAMES = {"loss": 3.0, "<b>$x^2$ $\\frac{</b>": 1.0}
+NAMES = {"loss": 3.0, "<b>$x^2$ $\\frac{$</b>": 1.0}
 
 
 def log(path: Path, jump: float = 0.0) -> Path:
@@ -44,7 +44,7 @@ def test_the_answer(answer: CurveComparison) -> None:
 
 def test_names_are_text(answer: CurveComparison) -> None:
     seen = Seen(answer._repr_html_())
-    assert seen.tags <= TAGS and "¦<b>$x^2$ $\\frac{</b>¦" in seen.text
+    assert seen.tags <= TAGS and "¦<b>$x^2$ $\\frac{$</b>¦" in seen.text
 
 
 def test_undecided_says_why_once(tmp_path: Path) -> None:

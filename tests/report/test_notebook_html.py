@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import re
 import shutil
@@ -91,9 +92,17 @@ def test_a_divergence_alone(answer: Comparison) -> None:
     assert text.startswith("Divergence step 0 · forward · introduced") and "norm2" in text and "DIVERGED" not in text
 
 
-def test_several_divergences_are_listed(answer: Comparison) -> None:
-    import dataclasses
+def test_a_place_on_one_side_only_and_in_many_places(answer: Comparison) -> None:
+    first = answer.first_divergence
+    alone = dataclasses.replace(first, b=(), metrics=None)
+    assert "¦A layers › 1 › norm2 RMSNorm output 0¦B has no counterpart¦" in shown(alone)
+    ref = dataclasses.replace(first.b[0], path=".".join("abcdefghijklmnopqrst"), call=2)
+    text = shown(dataclasses.replace(first, b=(ref,) * 7))
+    assert text.count("¦B a › b › c › d › e › f › … › n › o › p › q › r › s › t RMSNorm output 0 call 2") == 5
+    assert "¦B and 2 more¦" in text
 
+
+def test_several_divergences_are_listed(answer: Comparison) -> None:
     several = dataclasses.replace(answer, divergences=answer.divergences * 9)
     text = shown(several)
     assert (
@@ -103,8 +112,6 @@ def test_several_divergences_are_listed(answer: Comparison) -> None:
 
 
 def test_an_aligned_pair_says_what_was_left_out(tmp_path: Path) -> None:
-    import dataclasses
-
     found = compared(tmp_path, fault=False)
     assert shown(found).startswith("ALIGNED A a.h5")
     assert "Nothing that was compared differs by more than rounding explains." in shown(found)

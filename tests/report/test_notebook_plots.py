@@ -13,6 +13,7 @@ import pytest
 import probe
 from probe.comparison.divergence import Comparison
 from probe.errors import ConfigError, NotRecordedError
+from probe.records import ModuleInfo
 from tests.files import Tensor, write_tensors
 from tests.report.hostile import NAMES, recorded, stored
 from tests.report.reading import compared
@@ -170,14 +171,18 @@ def test_what_cannot_be_drawn_is_said(answer: Comparison, tmp_path: Path) -> Non
     assert plt.get_fignums() == [1], "nothing empty is left behind"
 
 
-def test_values_are_those_that_were_compared(tmp_path: Path) -> None:
-    """A [s, b, h] against a [b, s, h]: B's stand where A's do."""
-    x = np.random.default_rng(0).standard_normal((3, 5, 4)).astype(np.float32)
+@pytest.mark.parametrize("length", [3, 5])
+def test_values_are_those_that_were_compared(length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A [s, b, h] against a [b, s, h] of a port, also where s is b: B's stand where A's do."""
+    x = np.random.default_rng(0).standard_normal((5, length, 4)).astype(np.float32)
     y = x.transpose(1, 0, 2).copy()
-    y[4, 2, 1] += 1
-    a, b = (write_tensors(tmp_path / f"{n}.h5", [Tensor(v)], values=True) for n, v in (("a", x), ("b", y)))
-    first, second = probe.compare(a, b)[""].output[0].values()
-    assert np.argwhere(first != second).tolist() == [[2, 4, 1]]
+    y[2, 4, 1] += 1
+    a = write_tensors(tmp_path / "a.h5", [Tensor(x)], values=True)
+    monkeypatch.setattr("tests.files.ModuleInfo", lambda path, _, parent: ModuleInfo(path, "Port", parent))
+    b = write_tensors(tmp_path / "b.h5", [Tensor(y)], values=True)
+    pair = probe.compare(a, b)[""].output[0]
+    first, second = pair.values()
+    assert np.argwhere(first != second).tolist() == [[4, 2, 1]] == [list(pair.metrics.max_abs_at)]
 
 
 def test_errors_that_are_not_finite() -> None:
@@ -196,6 +201,25 @@ def test_cells_that_are_not_finite_are_marked(tmp_path: Path) -> None:
     assert error.lines[0].get_xydata().tolist() == [[5, 2]]
     assert [each.get_text() for each in values.get_legend().get_texts()] == ["A", "B (1 not finite)"]
     error.figure.canvas.draw()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [
+    np.float32(3.0).reshape(()), np.array([[True, False], [True, True]]), np.arange(12).reshape(3, 4), np.ones((1, 1, 1)),
+    np.arange(12).reshape(3, 4) * (1 + 2j), np.full((2, 3), np.nan), np.array([[1e300, -1e300], [2.0, 3.0]]),
+])  # fmt: skip
+def test_every_kind_of_number_is_drawn(value: np.ndarray, tmp_path: Path) -> None:
+    other = value.copy()
+    other.reshape(-1)[0] = not other.reshape(-1)[0] if other.dtype == bool else 2 * other.reshape(-1)[0] + 1
+    a, b = (write_tensors(tmp_path / f"{n}.h5", [Tensor(v)], values=True) for n, v in (("a", value), ("b", other)))
+    for ax in probe.compare(a, b)[""].output[0].plot():
+        ax.figure.canvas.draw()
+
+
+def test_what_has_no_elements(tmp_path: Path) -> None:
+    a, b = (write_tensors(tmp_path / f"{n}.h5", [Tensor(np.zeros((0, 4)))], values=True) for n in "ab")
+    with pytest.raises(ConfigError, match="nothing to draw: output 0 has no elements"):
+        probe.compare(a, b)[""].output[0].plot()
 
 
 def test_large_tensors_are_binned_and_sampled() -> None:

@@ -21,6 +21,10 @@ from megatron_gpt import GPTModel, left_to_right  # noqa: E402
 from train_hf import fixed_batch, next_token_loss, small_qwen2  # noqa: E402
 from train_megatron import FAULTS  # noqa: E402
 
+import probe  # noqa: E402
+from probe.mapping import library  # noqa: E402
+from probe.records import Phase  # noqa: E402
+
 EXPECTED_PAIRS = {
     "": "",
     "embedding.word_embeddings": "model.embed_tokens",
@@ -160,3 +164,25 @@ def test_scripts_write_recordings_and_agree_on_the_loss(tmp_path: Path) -> None:
         printed.append([float(line.split()[-1]) for line in finished.stdout.splitlines() if "loss" in line])
     assert printed[0] == pytest.approx(printed[1], rel=1e-5)
     assert len(printed[0]) == 2
+
+
+def test_what_was_not_compared_is_nearer_than_what_the_whole_model_is_not_given(tmp_path: Path) -> None:
+    """B gets two more arguments; without a pair for the faulty norm, its layer is named, and that it was not compared."""
+    for script, more in (("hf", []), ("megatron", ["--fault", "eps", "--fault-layer", "3"])):
+        command = [
+            sys.executable,
+            EXAMPLES / f"train_{script}.py",
+            "--task",
+            "tensor",
+            "--out",
+            tmp_path / f"{script}.h5",
+            "--steps",
+            "1",
+        ]
+        subprocess.run([*map(str, command), *more], check=True, capture_output=True)
+    lines = library()["megatron-core/qwen2"].read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "map.yaml").write_text("".join(line for line in lines if "pre_mlp_layernorm: post" not in line))
+    found = probe.compare(tmp_path / "hf.h5", tmp_path / "megatron.h5", tmp_path / "map.yaml")
+    first = found.first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.FORWARD, "model.layers.3")
+    assert "not compared on the way: model.layers.3.post_attention_layernorm" in first.evidence

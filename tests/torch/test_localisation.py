@@ -201,6 +201,17 @@ def test_what_the_built_in_model_cannot_see_is_found_on_the_higher_rungs(pair, r
     assert suite.judge(pair, "statistics", tmp_path, digest, rung).grade == "exact"
 
 
+@pytest.mark.parametrize(
+    ("name", "rung"),
+    [
+        ("mamba/bf16/split_4/steps3", "reference"),  # what a scan passes back cancels out
+        ("convnext/fp16/doubled_true/sgd/steps2", "noise"),  # weights that an update moved scale what they make
+    ],
+)
+def test_what_was_no_noise_on_a_higher_rung_once(name, rung, tmp_path):
+    assert suite.judge(suite.PAIRS[name], "statistics", tmp_path, suite.sources_digest(), rung).grade == "aligned"
+
+
 def test_further_runs_are_neither_side_and_a_reference_begins_with_the_same_numbers():
     for pair in (*TUNED, *FURTHER_PAIRS, *THIRD):
         runs = further_runs(pair)

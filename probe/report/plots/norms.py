@@ -61,15 +61,13 @@ def draw(reader: Reader, what: str, only: str = "*", ax: Any = None) -> Any:
 def norms(reader: Reader, role: Role) -> dict[str, Curve]:
     """Return the norm of every parameter's weight, gradient or update by step; NaN where it is not finite.
 
-    Gradients are those that the optimizer used, or those of the backward pass where it was not recorded; weights are as
+    Gradients are the last ones of a step: as the optimizer used them, or as backward left them where nothing used them; weights are as
     the step began, which is also how the one before left them.
     """
     columns = ("step", "phase", "module", "role", "slot", "norm", "nan", "posinf", "neginf")
     rows = reader.chosen_records(columns, lambda rows: rows["role"] == role)
     if role is Role.PARAM:
         rows["step"] += rows["phase"] == Phase.UPDATE
-    elif role is Role.PARAM_GRAD and (rows["phase"] == Phase.UPDATE).any():
-        rows = rows[rows["phase"] == Phase.UPDATE]
     found: dict[tuple[int, int], dict[int, float]] = {}
     is_bad = (rows["nan"] + rows["posinf"] + rows["neginf"]) > 0
     values = np.where(is_bad, np.nan, rows["norm"]).tolist()

@@ -29,7 +29,7 @@ def draw(pair: SlotResult, kind: str | None, axes: tuple[int, int] | None, ax: A
     ImportError
         matplotlib is not installed
     ConfigError
-        there is no such kind, or no such axes, or ``ax`` is for one kind
+        there is no such kind, or no such axes, ``ax`` is for one kind, or there are no elements
     NotRecordedError
         no values were recorded
     """
@@ -41,6 +41,8 @@ def draw(pair: SlotResult, kind: str | None, axes: tuple[int, int] | None, ax: A
         raise ConfigError(f"ax= takes one picture: choose it by kind=, one of {', '.join(map(repr, _KINDS))}")
     plt = pyplot()
     a, b = (np.atleast_1d(np.asarray(side, np.float64)) for side in pair.values())
+    if not a.size:
+        raise ConfigError(f"nothing to draw: {pair.role.label} {label(pair.slot_a)} has no elements")
     chosen = _axes_of(a.shape, axes)
     kinds = list(_KINDS) if kind is None else [kind]
     if kind is None:
@@ -93,7 +95,8 @@ def _error(ax: Any, a: np.ndarray, b: np.ndarray, axes: tuple[int, ...]) -> None
 def _profile(ax: Any, error: np.ndarray, axes: tuple[int, ...]) -> None:
     axis = axes[0] if axes else 0
     others = tuple(k for k in range(error.ndim) if k != axis)
-    ax.plot(np.sqrt(np.mean(np.square(error), axis=others)), color=VERDICTS["introduced"], lw=0.9)
+    scale = _scale(error)
+    ax.plot(scale * np.sqrt(np.mean(np.square(error / scale), axis=others)), color=VERDICTS["introduced"], lw=0.9)
     ax.set_xlabel(f"axis {axis} of A")
 
 
@@ -128,13 +131,19 @@ def error_of(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def cells_of(error: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     """Return the root mean square over all but two axes, neighbours together where there are more than are shown."""
     others = tuple(k for k in range(error.ndim) if k not in axes)
-    squares = np.mean(np.square(error), axis=others)
+    scale = _scale(error)
+    squares = np.mean(np.square(error / scale), axis=others)
     squares = squares if axes[0] < axes[1] else squares.T
     for axis, length in enumerate(squares.shape):
         starts = np.unique(np.linspace(0, length, min(length, MOST_CELLS), endpoint=False).astype(int))
         widths = np.diff([*starts, length])
         squares = np.add.reduceat(squares, starts, axis) / np.expand_dims(widths, 1 - axis)
-    return np.sqrt(squares)
+    return scale * np.sqrt(squares)
+
+
+def _scale(error: np.ndarray) -> float:
+    """Return the largest finite error, by which all are divided before they are squared; 1 where all are 0."""
+    return float(np.max(error, initial=0.0, where=np.isfinite(error))) or 1.0
 
 
 def points_of(a: np.ndarray, b: np.ndarray) -> np.ndarray:
