@@ -20,7 +20,7 @@ from probe.comparison.divergence import Comparison
 from probe.errors import StoreError
 from probe.matching import Reason
 from probe.report.html import as_html
-from probe.report.html.document import document
+from probe.report.html.document import document, file_names
 from probe.report.html.page import page
 from tests.report.reading import MAPPING, compared, document_in, recorded
 from tests.toys import gpt, record
@@ -160,6 +160,17 @@ def test_the_page_holds_the_document_and_nothing_of_it_is_markup(comparison: Com
     assert document_in(text) == json.loads(json.dumps(made))
     assert "decoder.1.ln2" not in text
     assert "<title>diverged: a.h5 and b.h5</title>" in text
+
+
+def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    a, b = recorded(tmp_path)
+    for path, folder in ((a, "paddle"), (b, "torch")):
+        (tmp_path / folder / "logs").mkdir(parents=True)
+        path.rename(tmp_path / folder / "logs" / "run.h5")
+    text = as_html(probe.compare(tmp_path / "paddle/logs/run.h5", tmp_path / "torch/logs/run.h5", mapping=MAPPING))
+    assert "<title>diverged: paddle/logs/run.h5 and torch/logs/run.h5</title>" in text
+    assert [document_in(text)["sides"][side]["file"] for side in "ab"] == ["paddle/logs/run.h5", "torch/logs/run.h5"]
+    assert file_names("x/run.h5", "x/run.h5") == ("run.h5", "run.h5")
 
 
 def test_titles_are_escaped() -> None:

@@ -314,3 +314,9 @@ def test_tolerances_that_were_chosen_read_as_such(tmp_path: Path, opened: Show) 
         "within its limit" in page.locator(".legend").inner_text()
         and "1 rule; else built-in model" in page.locator(".facts").inner_text()
     )
+
+
+def test_an_update_is_judged_by_more_than_its_error(tmp_path: Path, opened: Show) -> None:
+    page = opened(written(compared(tmp_path), tmp_path)).page
+    page.get_by_role("button", name="delta weight").first.click()
+    assert "is explained; its length and direction are judged too" in page.locator(".panel").inner_text()

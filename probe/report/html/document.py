@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from probe._version import __version__
 from probe.comparison.divergence import Comparison
@@ -56,6 +57,14 @@ def document(comparison: Comparison, serving: Mapping[str, str] | None = None) -
         return _Document(comparison, a, b, serving).made()
 
 
+def file_names(path_a: str, path_b: str) -> tuple[str, str]:
+    """Return what to call two recordings: their files' names, with as many folders as tell them apart."""
+    parts = Path(path_a).resolve().parts, Path(path_b).resolve().parts
+    depth = next((n for n in range(1, max(map(len, parts))) if parts[0][-n:] != parts[1][-n:]), 1)
+    a, b = ("/".join(each[-depth:]) for each in parts)
+    return a, b
+
+
 class _Document:
     """The document under way."""
 
@@ -64,6 +73,7 @@ class _Document:
         self.a, self.b = a, b
         self.tree_a, self.tree_b = Tree(a.modules), Tree(b.modules)
         self.words = Words()
+        self.names = dict(zip("ab", file_names(comparison.path_a, comparison.path_b), strict=True))
         self.rows = rows.merged(
             self.matching, self.tree_a, self.tree_b, _left(comparison.only_a, comparison.unneeded_a),
             _left(comparison.only_b, comparison.unneeded_b),
@@ -82,7 +92,7 @@ class _Document:
             "stands": stands(self.comparison) if self.comparison.verdict is Verdict.DIVERGED else "",
             "closest_is_fixed": self._closest_is_fixed(),
             "doubts": list(self.comparison.doubts),
-            "sides": {"a": self._side(self.a), "b": self._side(self.b)},
+            "sides": {"a": self._side("a", self.a), "b": self._side("b", self.b)},
             "pairs": {
                 "a": [pair.a for pair in pairs], "b": [pair.b for pair in pairs],
                 "reason": [pair.reason.value for pair in pairs], "confidence": numbers(pair.confidence for pair in pairs),
@@ -101,10 +111,10 @@ class _Document:
 
     # The runs and what ran
 
-    def _side(self, reader: Reader) -> dict[str, object]:
+    def _side(self, name: str, reader: Reader) -> dict[str, object]:
         info, modules = reader.info, reader.modules
         return {
-            "file": reader.path.name, "run": info.run_id, "framework": f"{info.framework} {info.framework_version}",
+            "file": self.names[name], "run": info.run_id, "framework": f"{info.framework} {info.framework_version}",
             "created": info.created, "task": str(info.config.get("task", "")), "rank": info.rank,
             "world_size": info.world_size, "notes": [text for _, _, text in reader.notes],
             "modules": {

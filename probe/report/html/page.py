@@ -8,10 +8,9 @@ import json
 import zlib
 from collections.abc import Mapping
 from importlib import resources
-from pathlib import Path
 
 from probe.comparison.divergence import Comparison
-from probe.report.html.document import document
+from probe.report.html.document import document, file_names
 from probe.report.names import harmless
 
 _TITLE, _DATA, _CONNECT = "<!--title-->", "<!--data-->", "<!--connect-->"
@@ -32,7 +31,7 @@ def as_html(comparison: Comparison, serving: Mapping[str, str] | None = None) ->
     StoreError, FormatError
         a recording is no longer where it was
     """
-    names = " and ".join(Path(path).name for path in (comparison.path_a, comparison.path_b))
+    names = " and ".join(file_names(comparison.path_a, comparison.path_b))
     return page(document(comparison, serving), f"{comparison.verdict.value}: {names}", may_ask=serving is not None)
 
 

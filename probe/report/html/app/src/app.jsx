@@ -6,7 +6,7 @@ import { Picture } from "./picture.jsx";
 import { Rest } from "./rest.jsx";
 import { TreeView } from "./tree.jsx";
 import { Verdict } from "./verdict.jsx";
-import { base, shown } from "./text.js";
+import { shown } from "./text.js";
 
 function firstChoice(report) {
   const first = report.findings[0];
@@ -112,8 +112,8 @@ export function App({ report }) {
     <>
       <header class="top">
         <strong class="brand">probe</strong>
-        <span class="side-name"><b class="tag-a">A</b> <bdi title={shown(a.file)}>{shown(base(a.file))}</bdi> <small>{a.framework}</small></span>
-        <span class="side-name"><b class="tag-b">B</b> <bdi title={shown(b.file)}>{shown(base(b.file))}</bdi> <small>{b.framework}</small></span>
+        <span class="side-name"><b class="tag-a">A</b> <bdi>{shown(a.file)}</bdi> <small>{a.framework}</small></span>
+        <span class="side-name"><b class="tag-b">B</b> <bdi>{shown(b.file)}</bdi> <small>{b.framework}</small></span>
         <span class="gap" />
         <Choice report={report} choice={choice} onChoice={setChoice} />
         <Theme />

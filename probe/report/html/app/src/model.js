@@ -126,7 +126,9 @@ export class Report {
   limitText(i) {
     if (Number.isNaN(this.limit(i))) return "not held against a limit";
     const limit = error(this.limit(i));
-    return this.doc.tensors.is_fixed[i] ? `limit ${limit}` : `up to ${limit} is explained`;
+    if (this.doc.tensors.is_fixed[i]) return `limit ${limit}`;
+    const isUpdate = this.words[this.doc.tensors.role[i]] === "delta";
+    return `up to ${limit} is explained${isUpdate ? "; its length and direction are judged too" : ""}`;
   }
 
   /** Of two tensors of one module, the one that says more: wrong by itself, then made by the module, then further off. */
