@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 from probe.comparison import causes, tolerance
 from probe.comparison.changes import OF_NUMBER, change_at, more_calls
-from probe.comparison.events import Event, Loose, Node, Rows
+from probe.comparison.events import Event, Loose, Node
 from probe.comparison.given import ran_before
 from probe.comparison.ledger import kind_of_finding, scale_hint
-from probe.comparison.metrics import Side, squeezed
+from probe.comparison.loose import is_noop, lies
+from probe.comparison.metrics import squeezed
 from probe.comparison.noise import Held
 from probe.comparison.order import OrderCharger
 from probe.comparison.parts import unseen_order, unseen_order_of_weights
@@ -296,12 +296,12 @@ class Charger(OrderCharger):
         """Return A's calls without a partner that began and ended inside a call since the last good event there."""
         since = self._last_good.get(caller, caller.begin)
         stepped = self.pairs.matching.stepped_a
-        return [each for each in caller.loose_a if _lies(each, since, before, stepped) and not self._is_noop(each)]
+        return [each for each in caller.loose_a if lies(each, since, before, stepped) and not self._is_noop(each)]
 
     def _between_b(self, caller: Node, before: int) -> list[Loose]:
         since = self._last_good_b.get(caller, caller.begin_b)
         stepped = self.pairs.matching.stepped_b
-        return [each for each in caller.loose_b if _lies(each, since, before, stepped) and not self._is_noop_b(each)]
+        return [each for each in caller.loose_b if lies(each, since, before, stepped) and not self._is_noop_b(each)]
 
     def _finished(self, caller: Node, before: int) -> list[Loose]:
         """Return A's calls without a partner, however deep, that began and ended since the last good event."""
@@ -350,7 +350,7 @@ class Charger(OrderCharger):
         matching = self.pairs.matching
         mine = [loose for loose in self._between(caller, before) if loose.module not in matching.ignored_a]
         theirs = [loose for loose in self._between_b(caller, before_b) if loose.module not in matching.ignored_b]
-        refs, facts, hints = [], [], []
+        refs, facts, hints, kind = [], [], [], Kind.MISSING
         for name, side, calls in (("A", self.pairs.a, mine), ("B", self.pairs.b, theirs)):
             modules = list(dict.fromkeys(loose.module for loose in calls))
             paths = [side.reader.modules[module].path for module in modules]
@@ -362,13 +362,15 @@ class Charger(OrderCharger):
                 text, hint = self._about_loose(name, calls[0], change)
                 facts.append(text)
                 hints.append(hint)
+                if change is None and self._computes_alone(name, calls[0]):
+                    kind = kind_of_finding(event.metrics)
         if not facts:
             return False
         verb = "gets" if event.role is Role.INPUT else "returns"
         limit = rule.limit(self.u(event), 0.0)
         share, guess = self._guessed(event, None)
         self._append(Divergence(
-            Phase.FORWARD, event.role, Kind.MISSING, share * self._confidence(event, None), refs[0], refs[1],
+            Phase.FORWARD, event.role, kind, share * self._confidence(event, None), refs[0], refs[1],
             event.metrics, limit,
             (*facts, f"what comes next, A's {self._path_a(event.pair)}, {verb} another {event.role.label} {event.slot_a}",
              *unseen_order(self.pairs, caller), *guess), hints[0], is_independent=self._is_apart(event, rule),
@@ -398,38 +400,29 @@ class Charger(OrderCharger):
         if loose.module in partners:
             text = more_calls(self.pairs, name, loose.module, [loose.call]).text
             return text, f"look at the code that calls {path}: {missing} does not make this call"
+        if self._computes_alone(name, loose):
+            kind = side.reader.modules[loose.module].class_name
+            text = f"{path} is called on {name}; {missing} computes it in code of its own, or not at all"
+            return (
+                text,
+                f"what {missing} computes in the place of this {kind} is not the same: look at it, and at its settings",
+            )
         return f"{path} is called on {name} and has no counterpart on {missing}", lacks
 
+    def _computes_alone(self, name: str, loose: Loose) -> bool:
+        """Tell whether a call without a partner has no weights: the other side's own code may do the same."""
+        side, matching = (self.pairs.a if name == "A" else self.pairs.b), self.pairs.matching
+        stepped, partners = (
+            (matching.stepped_a, self.pairs.pair_of_a) if name == "A" else (matching.stepped_b, self.pairs.pair_of_b)
+        )
+        is_alone = loose.module not in stepped and loose.module not in partners
+        return is_alone and side.reader.modules[loose.module].n_params == 0
+
     def _is_noop(self, loose: Loose) -> bool:
-        return _is_noop(self.pairs.a, self.pairs.rows_a, loose, self.pairs.matching.stepped_a)
+        return is_noop(self.pairs.a, self.pairs.rows_a, loose, self.pairs.matching.stepped_a)
 
     def _is_noop_b(self, loose: Loose) -> bool:
-        return _is_noop(self.pairs.b, self.pairs.rows_b, loose, self.pairs.matching.stepped_b)
-
-
-def _lies(loose: Loose, since: int, before: int, stepped: Mapping[int, int]) -> bool:
-    """Tell whether a call began and ended between two events; of one that only holds another, whether it did either."""
-    if loose.module in stepped:
-        return since <= loose.end and loose.begin <= before
-    return since <= loose.begin and loose.end <= before
-
-
-def _is_noop(side: Side, rows: Rows, loose: Loose, stepped: Mapping[int, int]) -> bool:
-    """Tell whether a call returned what it was given (Identity, an inactive Dropout), or nothing at all.
-
-    One that only holds another module does nothing if it hands on what it is given, and returns what that returns.
-    """
-    key = (loose.micro, loose.module, loose.call)
-    given = {side.digest(found[0]) for found in rows.get(key, Role.INPUT).values()}
-    outputs = rows.get(key, Role.OUTPUT)
-    if loose.module in stepped:
-        inner = (loose.micro, stepped[loose.module], loose.call)
-        made = {side.digest(found[0]) for found in rows.get(inner, Role.OUTPUT).values()}
-        handed = {side.digest(found[0]) for found in rows.get(inner, Role.INPUT).values()}
-        return handed <= given and all(side.digest(found[0]) in made for found in outputs.values())
-    if not outputs:
-        return side.reader.modules[loose.module].n_params == 0
-    return all(side.digest(found[0]) in given for found in outputs.values())
+        return is_noop(self.pairs.b, self.pairs.rows_b, loose, self.pairs.matching.stepped_b)
 
 
 def _settings_hint(class_name: str) -> str:

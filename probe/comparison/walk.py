@@ -14,10 +14,10 @@ import numpy as np
 
 from probe.comparison import causes, tolerance
 from probe.comparison.backward import BackwardWalk
-from probe.comparison.events import Event, Rows
+from probe.comparison.events import Event, Node, Rows
 from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.parts import without_gradient
-from probe.comparison.result import Kind
+from probe.comparison.result import Divergence, Kind
 from probe.comparison.scaling import common_factor, factor_of
 from probe.comparison.side import Side, kind_of
 from probe.comparison.tied import untied
@@ -56,9 +56,8 @@ class StepWalk(BackwardWalk):
         owners = self.owners
         self._errors_beside = {} if self._arrived else self._largest_beside(both)
         found = [event for event in both if self._judge_parameter_gradient(event, owners)]
-        for event in events if not self._cut else ():
-            if event.is_one_sided:
-                self._charge_missing_gradient(event)
+        if not self._cut:
+            self._charge_missing_gradients([event for event in events if event.is_one_sided])
         if len(set(self._factors)) <= 1:  # else sums of gradients with several factors cannot agree
             self._add_gradients(found, len(both))
 
@@ -173,6 +172,37 @@ class StepWalk(BackwardWalk):
             for level in self._backward.values():
                 sources.merge(level)
         return sources
+
+    def _charge_missing_gradients(self, events: list[Event]) -> None:
+        """Charge parameters that learn on one side only to the call behind them that passes nothing back there, or each to itself."""
+        for name in "AB":
+            missing = [event for event in events if (event.row_a < 0) == (name == "A")]
+            swallower = self._swallower(name) if missing else None
+            if swallower is not None:
+                ran = {node.pair for node in self.pairs.nodes.values() if node.begin < swallower.begin}
+                before = [event for event in missing if event.pair in ran]
+                if before:
+                    self._charge_swallower(swallower, name, before)
+                missing = [event for event in missing if event.pair not in ran]
+            for event in missing:
+                self._charge_missing_gradient(event)
+
+    def _swallower(self, name: str) -> Node | None:
+        """Return the last call that got a gradient on both sides and passed nothing back to its inputs on one."""
+        found = [node for node in self.pairs.nodes.values() if self._flow.swallowing_side(node) == name]
+        return max(found, key=lambda node: node.begin, default=None)
+
+    def _charge_swallower(self, node: Node, name: str, behind: list[Event]) -> None:
+        count = len(behind)
+        first = f"{behind[0].slot_a or behind[0].slot_b} of {self._path_a(behind[0].pair)}"
+        facts = (
+            f"{self._path_a(node.pair)} gets a gradient on both sides and passes nothing back in {name}",
+            f"{first} gets none there" if count == 1 else f"{count} parameters before it get none there, first {first}",
+        )
+        self._append(Divergence(
+            Phase.BACKWARD, Role.GRAD_INPUT, Kind.MISSING, 0.95, *self.refs(node.pair, node, "", ""), None, math.nan, facts,
+            f"{name} cuts the graph here: look for detach(), no_grad() or .data in this module",
+        ))  # fmt: skip
 
     def _charge_missing_gradient(self, event: Event) -> None:
         side = "A" if event.row_a >= 0 else "B"

@@ -17,7 +17,8 @@ from benchmarks.localisation import suite  # noqa: E402
 from benchmarks.localisation.pairs import Planted, Setup  # noqa: E402
 from benchmarks.localisation.training import Run, run_of  # noqa: E402
 from probe.comparison.divergence import Comparison  # noqa: E402
-from probe.comparison.result import Verdict  # noqa: E402
+from probe.comparison.result import Kind, Verdict  # noqa: E402
+from probe.records import Phase  # noqa: E402
 
 Tweak = Callable[[Run], object]
 QWEN2 = Setup("qwen2")
@@ -276,3 +277,35 @@ def test_an_eps_that_a_few_alike_updates_show_is_not_a_learning_rate(tmp_path: P
     assert [line for line in first.evidence if line.startswith("by the numbers: ")] == [
         "by the numbers: eps of B is larger, about 2e-04: the smaller a gradient, the shorter is its update"
     ]
+
+
+class Cut(torch.nn.Linear):
+    """A linear layer that passes nothing back."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.detach())
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_a_layer_behind_which_nothing_learns_is_named_and_not_what_does_not_learn(tmp_path: Path, task: str) -> None:
+    paths = []
+    for name, second in (("a", torch.nn.Linear), ("b", Cut)):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(6, 8), torch.nn.GELU(), second(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)
+        )
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        paths.append(tmp_path / f"{name}.h5")
+        with probe.capture(model, paths[-1], task=task):
+            loss = model(torch.ones(4, 6)).square().mean()
+            loss.backward()
+            optimizer.step()
+            probe.step(loss=loss)
+    for a, b, side in ((*paths, "B"), (*paths[::-1], "A")):
+        (first,) = probe.compare(a, b).divergences
+        assert (first.phase, first.kind, first.path) == (Phase.BACKWARD, Kind.MISSING, "2")
+        assert first.evidence == (
+            f"2 gets a gradient on both sides and passes nothing back in {side}",
+            "2 parameters before it get none there, first weight of 0",
+        )
+        assert first.hint == f"{side} cuts the graph here: look for detach(), no_grad() or .data in this module"

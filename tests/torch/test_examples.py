@@ -22,6 +22,7 @@ from train_hf import fixed_batch, next_token_loss, small_qwen2  # noqa: E402
 from train_megatron import FAULTS  # noqa: E402
 
 import probe  # noqa: E402
+from probe.comparison.result import Kind  # noqa: E402
 from probe.mapping import library  # noqa: E402
 from probe.records import Phase  # noqa: E402
 
@@ -166,23 +167,32 @@ def test_scripts_write_recordings_and_agree_on_the_loss(tmp_path: Path) -> None:
     assert len(printed[0]) == 2
 
 
+def record(folder: Path, script: str, *more: str) -> Path:
+    command = [sys.executable, EXAMPLES / f"train_{script}.py", "--task", "tensor", "--out", folder / f"{script}.h5"]
+    subprocess.run([*map(str, command), "--steps", "1", *more], check=True, capture_output=True)
+    return folder / f"{script}.h5"
+
+
+@pytest.mark.parametrize("fault, hint", [
+    ("gelu", "what B computes in the place of this SiLUActivation is not the same: look at it, and at its settings"),
+    ("mask", "what A computes in the place of this DotProductAttention is not the same: look at it, and at its settings"),
+])  # fmt: skip
+def test_what_one_side_computes_without_a_module_is_not_called_missing(tmp_path: Path, fault: str, hint: str) -> None:
+    a, b = record(tmp_path, "hf"), record(tmp_path, "megatron", "--fault", fault, "--fault-layer", "3")
+    first = probe.compare(a, b, "megatron-core/qwen2").first_divergence
+    assert first is not None and (first.phase, first.kind, first.hint) == (Phase.FORWARD, Kind.INTRODUCED, hint)
+    assert (first.a or first.b)[0].path in (
+        "model.layers.3.mlp.act_fn",
+        "decoder.layers.3.self_attention.core_attention",
+    )
+
+
 def test_what_was_not_compared_is_nearer_than_what_the_whole_model_is_not_given(tmp_path: Path) -> None:
     """B gets two more arguments; without a pair for the faulty norm, its layer is named, and that it was not compared."""
-    for script, more in (("hf", []), ("megatron", ["--fault", "eps", "--fault-layer", "3"])):
-        command = [
-            sys.executable,
-            EXAMPLES / f"train_{script}.py",
-            "--task",
-            "tensor",
-            "--out",
-            tmp_path / f"{script}.h5",
-            "--steps",
-            "1",
-        ]
-        subprocess.run([*map(str, command), *more], check=True, capture_output=True)
+    a, b = record(tmp_path, "hf"), record(tmp_path, "megatron", "--fault", "eps", "--fault-layer", "3")
     lines = library()["megatron-core/qwen2"].read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "map.yaml").write_text("".join(line for line in lines if "pre_mlp_layernorm: post" not in line))
-    found = probe.compare(tmp_path / "hf.h5", tmp_path / "megatron.h5", tmp_path / "map.yaml")
+    found = probe.compare(a, b, tmp_path / "map.yaml")
     first = found.first_divergence
     assert first is not None and (first.phase, first.path) == (Phase.FORWARD, "model.layers.3")
     assert "not compared on the way: model.layers.3.post_attention_layernorm" in first.evidence
