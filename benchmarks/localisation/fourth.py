@@ -353,7 +353,6 @@ _LATER_PHASES: tuple[Pair, ...] = (
     faulty("falcon", "beta2", size=0.9501, steps=2),
     faulty("beit", "scaled", f"{_B}.1.mlp.fc1", size=0.05, dtype="bf16"),
     faulty("roberta", "shifted", f"{_R}.0.intermediate.dense", size=0.05, dtype="autocast"),
-    faulty("graph", "scaled", "layers.1.reduce", size=0.03, dtype="bf16"),
     faulty("segformer", "scaled", "decode_head.linear_fuse", size=0.02, dtype="fp16", optimizer="sgd"),
     faulty("phi", "eps", f"{_M}.1.input_layernorm", size=0.05, dtype="bf16"),
     faulty("bloom", "no_bias", f"{_T}.1.mlp.dense_4h_to_h", dtype="bf16"),
