@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 import tempfile
 import webbrowser
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console
@@ -27,6 +29,7 @@ from probe.mapping.judging import METRICS
 from probe.report import inspect, table, text
 from probe.report.html import as_html
 from probe.report.weights import conversion_table
+from probe.serving import Server, Session
 from probe.store.tree import write_tree
 
 _EXIT = {Verdict.ALIGNED: 0, Verdict.DIVERGED: 1, Verdict.UNDECIDED: 2}
@@ -160,7 +163,9 @@ def _style_of(output: str | None) -> str:
 
 def _show(result: Comparison, style: str, top: int) -> None:
     if style == "text":
-        Console(soft_wrap=True, highlight=False).print(text.render(result, top))
+        console = Console(soft_wrap=True, highlight=False)
+        is_sized = console.is_terminal or "COLUMNS" in os.environ
+        console.print(text.render(result, top, console.width if is_sized else None))
     else:
         click.echo(_rendered(result, style, top), nl=False)
 
@@ -178,12 +183,27 @@ def _rendered(result: Comparison, style: str, top: int) -> str:
 @click.argument("b", type=click.Path())
 @click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Where to keep the page; default: a new folder.")
-def view_command(a: str, b: str, mapping: str | None, output: str | None) -> None:
+@click.option(
+    "--serve", is_flag=True, help="From a server on this machine alone: pairs that you pick are saved, and compared."
+)
+@click.option("--save-to", type=click.Path(dir_okay=False), metavar="FILE",
+              help="With --serve, the only file that it writes: a new layer mapping; default: that of -lm.")  # fmt: skip
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="With --serve; default: a free one.")
+def view_command(
+    a: str, b: str, mapping: str | None, output: str | None, serve: bool, save_to: str | None, port: int
+) -> None:
     """Compare two recordings and look at the HTML report in the browser.
 
     \b
     Example: probe view a.h5 b.h5 -lm megatron-core/qwen2
+             probe view a.h5 b.h5 -lm map.yaml --serve
     """
+    if serve:
+        if output is not None:
+            raise _Failure("--serve keeps no page: expected it or -o, not both")
+        _serve(a, b, mapping, save_to, port)
+    if save_to is not None or port:
+        raise _Failure("--save-to and --port are for --serve")
     result = _compared(a, b, mapping)
     place = output or str(Path(tempfile.mkdtemp(prefix="probe-")) / "report.html")
     _write(place, as_html(result))
@@ -191,6 +211,18 @@ def view_command(a: str, b: str, mapping: str | None, output: str | None) -> Non
     if not webbrowser.open(Path(place).resolve().as_uri()):
         click.echo("no browser could be started here: open that file in one", err=True)
     sys.exit(_EXIT[result.verdict])
+
+
+def _serve(a: str, b: str, mapping: str | None, save_to: str | None, port: int) -> NoReturn:
+    """Show the report from a server until Ctrl+C; the exit status is that of the last comparison."""
+    session = Session(lambda chosen: _compared(a, b, chosen), mapping, save_to)
+    with Server(session, port) as server:
+        click.echo(f"{server.url}\npairs are saved in {text.harmless(str(session.file))}; Ctrl+C ends", err=True)
+        webbrowser.open(server.url)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
+    session.wait()
+    sys.exit(_EXIT[session.comparison.verdict])
 
 
 @main.command()

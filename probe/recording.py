@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from probe.errors import NotRecordedError
-from probe.records import ModuleInfo, ParameterInfo, Phase, Role, RunInfo
+from probe.records import ByRole, ModuleInfo, ParameterInfo, Phase, Role, RunInfo
 from probe.store.reader import Reader
 
 
@@ -50,20 +50,30 @@ class Observed:
         """
         return self._reader.values(self.tensor)
 
+    @property
+    def has_values(self) -> bool:
+        """Tell whether the values themselves were recorded."""
+        return self.tensor >= 0
 
-class ModuleRecords(tuple[Observed, ...]):
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the histogram of the values (needs matplotlib and recorded values); return the matplotlib Axes."""
+        from probe.report.plots.one import draw
+
+        return draw(self, ax)
+
+    def _repr_html_(self) -> str:
+        from probe.report.notebook.recordings import of_record
+
+        return of_record(self)
+
+
+class ModuleRecords(ByRole[Observed]):
     """What was recorded of one module, in the order of the run; ``.output[0]`` is its first output."""
 
-    def of(self, role: Role) -> ModuleRecords:
-        """Return the observations of a role."""
-        return ModuleRecords(observed for observed in self if observed.role is role)
+    def _repr_html_(self) -> str:
+        from probe.report.notebook.recordings import of_records
 
-    def __getattr__(self, name: str) -> ModuleRecords:
-        try:
-            return self.of(Role[name.upper()])
-        except KeyError:
-            known = ", ".join(role.label for role in Role)
-            raise AttributeError(f"no role {name!r}; there are {known}") from None
+        return of_records(self)
 
 
 class Recording:
@@ -82,9 +92,24 @@ class Recording:
         info = self.info
         return f"<probe recording {self._reader.path.name}: {info.framework}, {len(self.steps)} steps>"
 
+    def _repr_html_(self) -> str:
+        from probe.report.notebook.recordings import of_recording
+
+        return of_recording(self)
+
     def close(self) -> None:
         """Close the file; values can no longer be read."""
         self._reader.close()
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._reader.path
+
+    @property
+    def observations(self) -> int:
+        """How many tensors were seen in the complete steps."""
+        return self._reader.observations
 
     @property
     def info(self) -> RunInfo:
@@ -119,6 +144,32 @@ class Recording:
         """What could not be recorded, in words."""
         return [text for _, _, text in self._reader.notes]
 
+    def plot(self, what: str = "gradients", *, only: str = "*", ax: Any = None) -> Any:
+        """Draw norms, or what was logged, over the steps (needs matplotlib).
+
+        Parameters
+        ----------
+        what
+            ``"gradients"``, ``"weights"`` or ``"updates"``: the norm of each parameter's, and of all together; or the
+            name of a logged number, such as ``"loss"``
+        only
+            a glob: of which parameters
+        ax
+            where to draw
+
+        Returns
+        -------
+        the matplotlib Axes
+
+        Raises
+        ------
+        NotRecordedError
+            nothing of that kind was recorded
+        """
+        from probe.report.plots.norms import draw
+
+        return draw(self._reader, what, only, ax)
+
     def __getitem__(self, path: str) -> ModuleRecords:
         """Return what was recorded of a module, by its path or a glob.
 
@@ -131,8 +182,7 @@ class Recording:
         chosen = chosen or {i for i, m in enumerate(self.modules) if fnmatch.fnmatchcase(m.path, path)}
         if not chosen:
             raise NotRecordedError(f"{self._reader.path.name} has no module {path!r}; see .modules")
-        rows = self._reader.records
-        return ModuleRecords(self._observed(row) for row in rows[np.isin(rows["module"], list(chosen))])
+        return ModuleRecords(self._observed(row) for row in self._reader.records_of(sorted(chosen)))
 
     def _observed(self, row: Any) -> Observed:
         numbers = {name: float(row[name]) for name in ("min", "max", "mean", "rms", "norm")}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
+
+T = TypeVar("T")
 
 
 class Phase(enum.IntEnum):
@@ -174,3 +176,31 @@ class RunInfo:
     parallel: dict[str, object] = field(default_factory=dict)
     config: dict[str, object] = field(default_factory=dict)
     model_config: dict[str, object] = field(default_factory=dict)
+
+
+_MOST_SHOWN = 20
+
+
+class ByRole(tuple[T, ...]):
+    """What was seen of a module, in the order of the run; ``.output[0]`` is its first output."""
+
+    def of(self, role: Role) -> ByRole[T]:
+        """Return what has a role."""
+        return type(self)(each for each in self if each.role is role)  # type: ignore[attr-defined]
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        return type(self)(found) if isinstance(at, slice) else found
+
+    def __getattr__(self, name: str) -> ByRole[T]:
+        try:
+            return self.of(Role[name.upper()])
+        except KeyError:
+            known = ", ".join(role.label for role in Role)
+            raise AttributeError(f"no role {name!r}; there are {known}") from None
+
+    def __repr__(self) -> str:
+        lines = [f" {each!r}," for each in self[:_MOST_SHOWN]]
+        left = len(self) - len(lines)
+        more = [f" … {left} more"] if left > 0 else []
+        return "\n".join([f"{type(self).__name__}(", *lines, *more, ")"])

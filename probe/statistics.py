@@ -5,6 +5,7 @@ An adapter computes the same numbers where its tensors live; `probe.testing` che
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from collections.abc import Sequence
@@ -36,6 +37,7 @@ def is_float(dtype: np.dtype) -> bool:
     return dtype.kind != "c"
 
 
+@functools.cache
 def unit_roundoff(name: str) -> float:
     """Return u, half the distance from 1 to the next number; 0 for integers and bools.
 

@@ -24,13 +24,22 @@ LAYERS = [
     ["recorder", "matching"],
     ["comparison", "conversion"],
     ["session", "recording", "report"],
+    ["report.notebook", "report.plots"],
     ["curve_comparison", "map_commands", "perturbing"],
+    ["report.html"],
+    ["serving"],
     ["cli", ""],
     ["testing", "__main__"],
 ]
 """units by layer; a unit imports itself and those of layers above it, the longest name that fits counts"""
-UPWARDS = {("comparison.divergence", "report.table"), ("curve_comparison.result", "curve_comparison.plot")}
-"""imports inside a function that may go up: a result offers its own table, or its picture"""
+UPWARDS = {
+    ("comparison.answer", "report.table"), ("comparison.answer", "report.notebook.answers"),
+    ("comparison.answer", "report.plots.depth"), ("comparison.result", "report.notebook.answers"),
+    ("comparison.result", "report.notebook.tensors"), ("comparison.result", "report.plots.pair"),
+    ("recording", "report.notebook.recordings"), ("recording", "report.plots.norms"), ("recording", "report.plots.one"),
+    ("curve_comparison.result", "curve_comparison.plot"),
+}  # fmt: skip
+"""imports inside a function that may go up: a result offers its own table, its picture, what a notebook shows of it"""
 CAPTURE = [
     "origins", "seeding", "inputs", "batches", "slots", "kernel", "buffers", "blocks", "triggers", "growth", "adapters",
     "recorder", "session", "perturbing", "store.writer", "store.disk",

@@ -276,7 +276,7 @@ MUTATIONS = (
              'fletcher32=False',
              "tests/test_damaged_files.py::test_a_flipped_bit_in_a_table_is_noticed[records]"),
     Mutation('values are not checked when they are read', FILE, "probe/store/reader.py",
-             '        if digest.intdigest() != self._hashes.get(tensor, digest.intdigest()):\n',
+             '        if digest.intdigest() != self._hash_of(tensor, digest.intdigest()):\n',
              '        if False:\n',
              "tests/test_damaged_files.py::test_a_flipped_bit_in_the_values_is_noticed[0-5000]"),
     Mutation('a newer format is read', FILE, "probe/store/reader.py",

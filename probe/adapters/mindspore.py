@@ -21,6 +21,7 @@ from probe.adapters import mindspore_optimizers as optimizers
 from probe.adapters import mindspore_statistics as statistics
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
 from probe.adapters.mindspore_graph import GRAPH, Backwards, Clock, edge_of, executor
+from probe.adapters.mindspore_keeping import kept, kept_optimizer
 from probe.adapters.mindspore_statistics import array_of, name_of, tensor_of
 from probe.layouts import class_names, layout_of
 from probe.records import TensorStats
@@ -135,11 +136,20 @@ class MindSporeAdapter(Adapter):
         return copy
 
     def assign(self, tensor: Tensor, values: np.ndarray) -> None:
-        """Put values of its shape into a parameter or buffer, in place, cast to its dtype."""
-        tensor.assign_value(tensor_of(values.astype(dtype_of(name_of(tensor.dtype)))))
+        """Put values of its shape into a parameter or buffer, in place, cast to its dtype.
+
+        Not by ``assign_value`` or ``set_data``: what was compiled before goes on with the memory of before.
+        """
+        tensor.copy_(tensor_of(values.astype(dtype_of(name_of(tensor.dtype)))))
 
     def snapshot(self, tensor: Tensor) -> Tensor:
         return tensor_of(array_of(tensor).copy())
+
+    def keep(self, parameters: Sequence[Parameter]) -> Removal:
+        return kept()
+
+    def keep_optimizer(self, optimizer: nn.Cell) -> Removal:
+        return kept_optimizer(optimizer)
 
     # Hooks
 

@@ -40,36 +40,54 @@ def watch(optimizer: nn.Cell, before: Before, after: After) -> Removal:
 
 def watch_all(before: Before, after: After) -> Removal:
     """Do the same for every optimizer of the process; one inside another one is part of its step."""
-    running: list[nn.Cell] = []
-    replaced: list[tuple[type[nn.Cell], Any]] = []
+    mine = (before, after)
 
     def remove() -> None:
-        for kind, watched in replaced:
-            if vars(kind).get("__call__") is watched:
-                del kind.__call__
+        if mine in _watchers:
+            _watchers.remove(mine)
+        if not _watchers:
+            _restore()
 
-    def watched(optimizer: nn.Cell, *args: Any, **kwargs: Any) -> Any:
-        if running:
-            return nn.Cell.__call__(optimizer, *args, **kwargs)
-        running.append(optimizer)
-        try:
-            before(optimizer, _given(args, kwargs))
-            result = nn.Cell.__call__(optimizer, *args, **kwargs)
-            after(optimizer)
-            return result
-        finally:
-            running.clear()
-
-    try:
-        for kind in CLASSES:
-            if "__call__" in vars(kind):
-                raise RecordingError(f"{kind.__qualname__}.__call__ is replaced already; give probe.start() optimizer=")
-            replaced.append((kind, watched))
-            kind.__call__ = watched
-    except BaseException:
-        remove()
-        raise
+    if not _watchers:
+        _replace()
+    _watchers.append(mine)
     return remove
+
+
+_watchers: list[tuple[Before, After]] = []
+"""who is told of the steps of all optimizers"""
+_running: list[nn.Cell] = []
+"""the optimizer whose step is being made"""
+
+
+def _replace() -> None:
+    for kind in CLASSES:
+        if "__call__" in vars(kind):
+            _restore()
+            raise RecordingError(f"{kind.__qualname__}.__call__ is replaced already; give probe.start() optimizer=")
+        kind.__call__ = _call
+
+
+def _restore() -> None:
+    for kind in CLASSES:
+        if vars(kind).get("__call__") is _call:
+            del kind.__call__
+
+
+def _call(optimizer: nn.Cell, *args: Any, **kwargs: Any) -> Any:
+    if _running:
+        return nn.Cell.__call__(optimizer, *args, **kwargs)
+    told = list(_watchers)
+    _running.append(optimizer)
+    try:
+        for before, _ in told:
+            before(optimizer, _given(args, kwargs))
+        result = nn.Cell.__call__(optimizer, *args, **kwargs)
+        for _, after in told:
+            after(optimizer)
+        return result
+    finally:
+        _running.clear()
 
 
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

@@ -20,6 +20,7 @@ from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedT
 from probe.adapters.hooking import CallHook, Removal, all_or_none, nothing
 from probe.adapters.model_configs import config_of
 from probe.adapters.paddle_backward import Backwards, is_running, set_hook
+from probe.adapters.paddle_keeping import kept, kept_optimizer
 from probe.adapters.paddle_optimizer import Optimizer, Updates, inner, state_of
 from probe.adapters.paddle_statistics import name_of
 from probe.layouts import class_names, layout_of
@@ -150,6 +151,12 @@ class PaddleAdapter(Adapter):
 
     def snapshot(self, tensor: paddle.Tensor) -> paddle.Tensor:
         return tensor.detach()._copy_to(tensor.place, True)
+
+    def keep(self, parameters: Sequence[paddle.Tensor]) -> Removal:
+        return kept(parameters)
+
+    def keep_optimizer(self, optimizer: object) -> Removal:
+        return kept_optimizer(optimizer)
 
     # Hooks
 

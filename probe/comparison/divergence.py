@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from probe.comparison import vacuous
+from probe.comparison.answer import Comparison
 from probe.comparison.changes import OF_ORDER, changed_calls
 from probe.comparison.events import ONE_SIDED, StepPairs
-from probe.comparison.flip import Flip, flip_of
+from probe.comparison.flip import flip_of
 from probe.comparison.flow import passes
 from probe.comparison.given import GivenTally, differing_batches
 from probe.comparison.guards import Guards
@@ -25,10 +24,7 @@ from probe.comparison.noise import Noise
 from probe.comparison.one_to_many import completed
 from probe.comparison.paired_step import paired_step
 from probe.comparison.result import (
-    SCHEMA,
-    Coverage,
     Divergence,
-    Inputs,
     Kind,
     NodeRef,
     SlotResult,
@@ -40,11 +36,11 @@ from probe.comparison.steps import Shift
 from probe.comparison.tally import Tally
 from probe.comparison.updates import UpdateJudge
 from probe.comparison.walk import StepWalk
-from probe.errors import ConfigError, NotRecordedError
+from probe.errors import ConfigError
 from probe.mapping import load_mapping
 from probe.matching import Direction, Known, Matching, Reason, match
 from probe.matching.automatic import outline_of
-from probe.matching.changes import Change, changes_of
+from probe.matching.changes import changes_of
 from probe.matching.initial_weights import fingerprints
 from probe.matching.unneeded import needing_no_partner
 from probe.records import NEVER_STEPPED, Phase
@@ -55,88 +51,6 @@ MIN_COVERAGE = 0.5
 _MOST_NAMED = 4
 
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The answer, and everything that it rests on."""
-
-    verdict: Verdict
-    divergences: tuple[Divergence, ...]
-    """places that are wrong by themselves, in the order of cause"""
-    coverage: Coverage
-    warnings: tuple[str, ...]
-    noise: str
-    slots: tuple[SlotResult, ...] = field(repr=False)
-    """every pair of tensors that was looked at, in causal order"""
-    matching: Matching = field(repr=False)
-    path_a: str = ""
-    path_b: str = ""
-    only_a: tuple[str, ...] = field(default=(), repr=False)
-    """modules of A that were called and have no counterpart"""
-    only_b: tuple[str, ...] = field(default=(), repr=False)
-    unneeded_a: tuple[str, ...] = field(default=(), repr=False)
-    """modules of A that were called, have no counterpart and need none: Identity, containers, functions of the other side"""
-    unneeded_b: tuple[str, ...] = field(default=(), repr=False)
-    inputs: Inputs = Inputs()
-    """how what both runs were given compares"""
-    doubts: tuple[str, ...] = ()
-    """those of the warnings for which the verdict cannot be aligned"""
-    flip: Flip | None = None
-    """the smallest change of tolerance that changes the verdict"""
-    left_out: tuple[str, ...] = ()
-    """what was recorded and not compared, in a few words: the verdict says nothing of it"""
-    steps: tuple[tuple[int, int], ...] = field(default=(), repr=False)
-    """those of A that were compared, each with the step of B that it is"""
-    changes: tuple[Change, ...] = ()
-    """what one model has, or does, otherwise than the other: layers inserted, removed, swapped, wrapped; calls"""
-
-    @property
-    def first_divergence(self) -> Divergence | None:
-        """The first place that is really wrong, or None."""
-        return self.divergences[0] if self.divergences else None
-
-    def __getitem__(self, path: str) -> tuple[SlotResult, ...]:
-        """Return what was compared of a module, by A's or B's path or a glob.
-
-        Raises
-        ------
-        NotRecordedError
-            nothing of that name was compared
-        """
-        found = tuple(s for s in self.slots if path in s.paths) or tuple(
-            s for s in self.slots if any(fnmatchcase(each, path) for each in s.paths)
-        )
-        if not found:
-            raise NotRecordedError(f"{path!r} is in neither recording, or has no counterpart; see .only_a and .only_b")
-        return found
-
-    def table(self) -> Any:
-        """Return a pandas.DataFrame with a row per compared slot (needs pandas)."""
-        from probe.report.table import frame
-
-        return frame(self)
-
-    def as_json(self) -> dict[str, object]:
-        """Return the answer by the names that ``--format json`` uses."""
-        first = self.first_divergence
-        return {
-            "schema": SCHEMA,
-            "verdict": self.verdict.value,
-            "first_divergence": None if first is None else first.as_json(),
-            "divergences": [divergence.as_json() for divergence in self.divergences],
-            "coverage": self.coverage.as_json(),
-            "only_a": list(self.only_a),
-            "only_b": list(self.only_b),
-            "unneeded_a": list(self.unneeded_a),
-            "unneeded_b": list(self.unneeded_b),
-            "left_out": list(self.left_out),
-            "inputs": self.inputs.as_json(),
-            "changes": [change.as_json() for change in self.changes],
-            "warnings": list(self.warnings),
-            "noise": self.noise,
-            "flip": None if self.flip is None else self.flip.as_json(),
-        }
 
 
 def compare(

@@ -79,8 +79,9 @@ class Flow:
         if not consumers:
             return min(use.producers, key=self._depth).parent if use.producers else node.parent
         unknown = self._unknown_leaves(use)
-        if len(unknown) == 1:
-            return self._where_it_ends(unknown[0])
+        ends = {end for leaf in unknown for end in self._where_it_ends(leaf)}
+        if len(ends) == 1:
+            return ends.pop()
         level = _outermost(consumers)
         place = level[0].parent
         while len(level) == 1 and self._is_container(level[0]):
@@ -89,26 +90,61 @@ class Flow:
             level = _outermost([other for other in consumers if inner in other.ancestors()])
         return place
 
-    def _where_it_ends(self, node: Node) -> Node:
-        """Return the first module, from a leaf on towards the loss, at which a gradient of its output arrived on both sides.
+    def _where_it_ends(self, node: Node) -> set[Node]:
+        """Return the modules, from a leaf on towards the loss, at which a gradient of the output arrived on both sides.
 
         One that nothing came back to on one side passes nothing back either.
         """
-        seen = {node}
-        while self._lacks_output_gradient(node):
-            uses = [self._uses[digest] for digest in digests(self._pairs, node, Role.OUTPUT)]
-            later = {other for use in uses for other, _ in use.consumers if not self._is_container(other)} - seen
-            if len(later) != 1:
-                break
-            node = later.pop()
-            seen.add(node)
-        return node
+        ends: set[Node] = set()
+        waiting, seen = [node], {node}
+        while waiting:
+            at = waiting.pop()
+            users = self._users(at) - seen if self._lacks(at, Role.GRAD_OUTPUT) else set()
+            if not users:
+                ends.add(at)
+            waiting += users
+            seen |= users
+        return ends
 
-    def _lacks_output_gradient(self, node: Node) -> bool:
-        pair = self._pairs.matching.pairs[node.pair]
-        a = self._pairs.rows_a.get((node.micro, pair.a, node.call), Role.GRAD_OUTPUT)
-        b = self._pairs.rows_b.get((node.micro, pair.b, node.call_b), Role.GRAD_OUTPUT)
+    def _users(self, node: Node) -> set[Node]:
+        """Return the leaves that used what a leaf returned.
+
+        Where it was handed on in another form (transposed, split, combined), no input has its hash. Then it is the leaf
+        behind it, in the same caller, that got a gradient and passed none back to an input that learns: only one such, or
+        none.
+        """
+        uses = [self._uses[digest] for digest in digests(self._pairs, node, Role.OUTPUT)]
+        found = {other for use in uses for other, _ in use.consumers if not self._is_container(other)}
+        if found or node.parent is None:
+            return found
+        behind = [
+            other
+            for other in self._pairs.nodes.values()
+            if other.begin > node.end and node.parent in other.ancestors() and self.swallowing_side(other)
+        ]
+        return set(behind) if len(behind) == 1 else set()
+
+    def swallowing_side(self, node: Node) -> str:
+        """Return the side on which a leaf passes nothing back to an input that learns, though it got a gradient; or ``""``."""
+        if self._is_container(node) or self._lacks(node, Role.GRAD_OUTPUT) or not self._lacks(node, Role.GRAD_INPUT):
+            return ""
+        learns = all(
+            any(side.columns["requires_grad"][row] for row in rows)
+            for side, rows in zip((self._pairs.a, self._pairs.b), self._rows(node, Role.INPUT), strict=True)
+        )
+        return ("B" if self._rows(node, Role.GRAD_INPUT)[0] else "A") if learns else ""
+
+    def _lacks(self, node: Node, role: Role) -> bool:
+        """Tell whether one side alone has gradients of a call in a role."""
+        a, b = self._rows(node, role)
         return bool(a) != bool(b)
+
+    def _rows(self, node: Node, role: Role) -> tuple[list[int], list[int]]:
+        """Return the records of both sides of a call in a role."""
+        pair = self._pairs.matching.pairs[node.pair]
+        a = self._pairs.rows_a.get((node.micro, pair.a, node.call), role)
+        b = self._pairs.rows_b.get((node.micro, pair.b, node.call_b), role)
+        return [rows[0] for rows in a.values()], [rows[0] for rows in b.values()]
 
     def _only_passes_on(self, node: Node) -> bool:
         """Tell whether a container has no code of its own: its children get and return all that it gets and returns."""

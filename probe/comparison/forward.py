@@ -1,184 +1,26 @@
-"""Walking the weights, the forward pass and the loss of a step in causal order."""
+"""Walking the forward pass of a step in causal order."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable
 
 from probe.comparison import tolerance
 from probe.comparison.arrangement import Arrangement
-from probe.comparison.buffers import BufferWalk
 from probe.comparison.charge import SAME_BATCH, mode_name
-from probe.comparison.elsewhere import Elsewhere
 from probe.comparison.events import Event, Node
 from probe.comparison.given import given_otherwise, is_given, logged_apart
-from probe.comparison.known_differences import EXACT
-from probe.comparison.ledger import scale_hint
-from probe.comparison.metrics import Metrics, Status, are_merged, kind_of, squeezed
+from probe.comparison.initial import InitialWalk
+from probe.comparison.metrics import Status, are_merged, squeezed
 from probe.comparison.noise import Held
-from probe.comparison.parts import other_order
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
 from probe.statistics import unit_roundoff
 
-_REORDERED = 0.01
-"""from this error on, equal sums cannot be those of a weight that only changed a little"""
 
-
-class ForwardWalk(BufferWalk):
+class ForwardWalk(InitialWalk):
     """Judges what the modules were given and returned."""
-
-    # Init
-
-    def judge_init(self) -> None:
-        """Judge the weights that the step began with."""
-        found, judged = [], 0
-        pooled: dict[int, list[tuple[float, float, float]]] = {}
-        for event in self.pairs.parameter_events(Phase.INIT, Role.PARAM):
-            if event.is_one_sided:
-                self._note_missing(event)
-                continue
-            metrics = event.metrics
-            assert metrics is not None
-            judged += 1
-            if self._learns(event)[0] != self._learns(event)[1]:
-                self._frozen.add(self.pairs.matching.pairs[event.pair].a)
-            u = self.u(event)
-            held = self.noise.start(event, self._init_limit(u))
-            if metrics.status is Status.NOT_COMPARABLE:
-                self._form_mismatch(event)
-            if self.settle(event, held.limit, metrics.is_known and held.is_wrong, error=held.error, held=held):
-                found.append(event)
-            if metrics.is_known:
-                norm = max(metrics.norm_a, metrics.norm_b)
-                for owner in self.owners.get((event.pair, event.slot_a), [event.pair]):
-                    pooled.setdefault(owner, []).append((metrics.rel_l2 * norm, norm, u))
-        self.pool(pooled)
-        if self.pairs.step and not self._have_parted(pooled):
-            self._drifted = found
-        elif len(found) > max(1, tolerance.MOST * judged) and len({event.pair for event in found}) > 1:
-            self._charge_all_weights(found, judged)
-        else:
-            for event in found:
-                self._add(Phase.INIT, Kind.INIT, event, event.pair, tolerance.INIT, (f"the weights differ {self._when}",),
-                          hint=self._elsewhere.said(event) or self._not_recorded
-                          or other_order(self.pairs, event, self._judged[id(event)].limit) or self._reordered(event)
-                          or scale_hint(event.metrics) or "look at how this weight is loaded or converted")  # fmt: skip
-
-    def _init_limit(self, u: float) -> float:
-        """Return the largest error that is noise; weights that steps before have changed drift apart."""
-        return tolerance.INIT.limit(u, 0.0) * (tolerance.DRIFT if self.pairs.step else 1)
-
-    def _have_parted(self, pooled: dict[int, list[tuple[float, float, float]]]) -> bool:
-        """Tell whether all weights together differ by more than rounding in the steps before explains."""
-        parts = [part for each in pooled.values() for part in each]
-        total = math.hypot(*(norm for _, norm, _ in parts))
-        error = math.hypot(*(error for error, _, _ in parts))
-        return error > total * self._init_limit(max((u for *_, u in parts), default=0.0))
-
-    def judge_drift(self) -> None:
-        """Doubt a step that begins with some other weights if what the model returns differs too."""
-        if not self._drifted:
-            return
-        outputs = [
-            j for j in self.events if j.event.role is Role.OUTPUT and self._is_top(j.event) and not math.isnan(j.error)
-        ]
-        if outputs and all(j.error <= self._init_limit(self.u(j.event)) for j in outputs):
-            return
-        first = self._drifted[0]
-        assert first.metrics is not None
-        self.doubts.append(
-            f"{len(self._drifted)} parameters differ {self._when}, first {first.slot_a} of {self._path_a(first.pair)} (rel "
-            f"{first.metrics.rel_l2:.1e}): {self._not_recorded}"
-        )
-
-    def _is_top(self, event: Event) -> bool:
-        key = (event.micro, self.pairs.matching.pairs[event.pair].a, event.call)
-        return key in self.pairs.nodes and self.pairs.nodes[key].parent is None
-
-    def _charge_all_weights(self, found: list[Event], judged: int) -> None:
-        text = f"{len(found)} of {judged} parameters differ {self._when}"
-        other = "the two runs do not start from the same weights: load or convert one side's into the other"
-        hint = self._moved(found) or self._not_recorded or other
-        self._add(Phase.INIT, Kind.INIT, found[0], None, tolerance.INIT, (text,), hint=hint, root=True)
-
-    @property
-    def _when(self) -> str:
-        step = self.pairs.step
-        return f"before step {step}; step {step - 1} was not recorded" if step else "before the first step"
-
-    @property
-    def _not_recorded(self) -> str:
-        step = self.pairs.step
-        return (
-            f"record the steps before {step} too: the runs part there, or do not start from the same weights"
-            if step
-            else ""
-        )
-
-    def _reordered(self, event: Event) -> str:
-        """Say so when B's weight has A's numbers at other places."""
-        metrics, a, b = event.metrics, self.pairs.a.columns, self.pairs.b.columns
-        assert metrics is not None
-        i, j = event.row_a, event.row_b
-        same = (
-            metrics.rel_l2 > _REORDERED
-            and all(a[name][i] == b[name][j] for name in ("min", "max", "zeros"))
-            and math.isclose(metrics.norm_ratio, 1, rel_tol=EXACT)
-            and math.isclose(a["mean"][i], b["mean"][j], rel_tol=EXACT, abs_tol=EXACT * a["rms"][i])
-        )
-        return (
-            "B has the same numbers in another order: it is transposed, or its rows or parts are swapped; look at how this "
-            "weight is converted"
-            if same
-            else ""
-        )
-
-    @functools.cached_property
-    def _elsewhere(self) -> Elsewhere:
-        return Elsewhere(self.pairs)
-
-    def _moved(self, found: list[Event]) -> str:
-        """Say so when most of the weights that differ stand at another place in B: layers in another order."""
-        weights = [j.event for j in self.events if j.event.phase is Phase.INIT and j.event.role is Role.PARAM]
-        places = {self.pairs.b.digest(event.row_b): event.pair for event in reversed(weights)}
-        columns = self.pairs.a.columns
-        there = {
-            event.pair: places.get(self.pairs.a.digest(event.row_a))
-            for event in found
-            if columns["min"][event.row_a] < columns["max"][event.row_a]
-        }
-        moved = [(mine, theirs) for mine, theirs in there.items() if theirs is not None and theirs != mine]
-        if 2 * len(moved) <= len({event.pair for event in found}):
-            return ""
-        mine, theirs = moved[0]
-        return f"what {self._path_a(mine)} has in A, {self._path_b(theirs)} has in B: look at the order of the layers"
-
-    def pool(self, pooled: dict[int, list[tuple[float, float, float]]], gain: float = 1.0) -> None:
-        """Keep one error per module for its parameters: of all of them, taken as one vector."""
-        for pair, parts in pooled.items():
-            total = math.sqrt(sum(norm**2 for _, norm, _ in parts))
-            error = math.sqrt(sum(error**2 for error, _, _ in parts)) / total if total else 0.0
-            self.state.parameters[pair] = level = Level()
-            level.add(gain * error, max(u for *_, u in parts))
-
-    def _form_mismatch(self, event: Event) -> None:
-        """A parameter has another shape, or integers where the other side has floats."""
-        a, b = self.pairs.a, self.pairs.b
-        sizes = [math.prod(side.shapes[row]) for side, row in ((a, event.row_a), (b, event.row_b))]
-        kinds = [kind_of(side.dtypes[row]) for side, row in ((a, event.row_a), (b, event.row_b))]
-        if not self._are_alike(event.pair) or event.metrics is None:
-            return
-        if kinds[0] != kinds[1]:
-            self._add(Phase.INIT, Kind.DTYPE, event, event.pair, tolerance.INIT, (event.metrics.reason,),
-                      hint="the two models do not hold this parameter in the same kind of numbers")  # fmt: skip
-        elif sizes[0] != sizes[1]:
-            self._add(Phase.INIT, Kind.SHAPE, event, event.pair, tolerance.INIT, (event.metrics.reason,),
-                      hint="the two models are not built with the same sizes")  # fmt: skip
-
-    # Forward
 
     def judge_forward(self, micro: int) -> None:
         """Judge what the modules of a micro-batch were given and returned."""
@@ -292,6 +134,8 @@ class ForwardWalk(BufferWalk):
         if is_input and node.parent is None:  # what an earlier call returned may be handed in again
             is_known = self._digests(event) in self.state.carried | self.state.returned
             sources = Level(metrics.rel_l2, u, excess=metrics.rel_l2) if is_known else Level(u=u)
+        elif not is_input:
+            sources = self._with_cancelled(node, event, sources, u)
         held = self._held(event, u, sources)
         if is_input and node.parent is None and self._has_other_axes(node, event):
             self._charge_other_axes(node, event)
@@ -392,57 +236,28 @@ class ForwardWalk(BufferWalk):
 
     def _held(self, event: Event, u: float, sources: Level) -> Held:
         assert event.metrics is not None
+        size, error = math.prod(self.pairs.a.shapes[event.row_a]), event.metrics.rel_l2
         if self.u(event) == 0.0:
-            size = math.prod(self.pairs.a.shapes[event.row_a])
-            return Held(event.metrics.rel_l2, tolerance.integer_limit(sources.error, size))
-        rule = tolerance.LOSS if self._is_loss(event) else tolerance.FORWARD
-        return self.noise.held(event, event.metrics.rel_l2, rule, u, sources)
+            return Held(error, tolerance.integer_limit(sources.error, size))
+        is_loss = self._is_loss(event)
+        rule = tolerance.LOSS if is_loss else tolerance.forward_rule(error, event.metrics.norm_ratio, size)
+        return self.noise.held(event, error, rule, u, sources)
 
-    # Loss
+    def _with_cancelled(self, node: Node, event: Event, sources: Level, u: float) -> Level:
+        """Return the sources' errors as what a matrix product has left of them: where terms cancel out, their errors stay.
 
-    def judge_loss(self, a: dict[str, float], b: dict[str, float]) -> None:
-        """Judge the loss that was given to ``probe.step``."""
-        if "loss" not in a or "loss" not in b:
-            return
-        x, y = a["loss"], b["loss"]
-        outputs = self._forward.get(None, Level())
-        nodes = [node for node in self.pairs.nodes.values() if node.parent is None]
-        for node in nodes:
-            outputs.merge(self._forward.get(node, Level()))
-        if outputs.tainted:
-            return
-        u = max(map(tolerance.precision_of, (x, y)))
-        held = self.noise.loss(x, y, max(tolerance.SCALAR_LOSS.limit(u, outputs.error), outputs.u))
-        if not held.is_wrong or not nodes or any(f.phase is Phase.LOSS for f in self.findings):
-            return
-        if not self._last_outputs_known(nodes) and self.findings:
-            return
-        if not self._last_outputs_known(nodes):
-            self.doubts.append(
-                f"step {self.pairs.step}: the loss differs ({x:.9g} against {y:.9g}), and the outputs that it is computed "
-                "from were not compared: record the phase forward of all modules"
-            )
-            return
-        metrics = Metrics(Status.COMPARED, held.error, norm_a=abs(x), norm_b=abs(y), max_abs=abs(x - y))
-        times = f" (B is {y / x:.6g} times A)" if x and math.isfinite(y / x) else ""
-        facts = (
-            f"the loss differs: {x:.9g} against {y:.9g}{times}",
-            f"what it is computed from agrees (rel {outputs.error:.1e})",
-        )
-        self._append(Divergence(
-            Phase.LOSS, Role.VALUE, Kind.INTRODUCED if math.isfinite(held.error) else Kind.NONFINITE, 0.95,
-            *self.refs(nodes[0].pair, nodes[0], "loss", "loss"), metrics, held.limit, facts,
-            "look at the loss function: reduction, label smoothing, ignored index, weights",
-            is_independent=outputs.error <= tolerance.LOSS.limit(outputs.u, 0.0), measure=held.measure,
-        ))  # fmt: skip
-
-    def _last_outputs_known(self, tops: list[Node]) -> bool:
-        """Tell whether the model's outputs were compared, or those of the module that it called last."""
-        micro = max((node.micro for node in tops), default=0)
-        inner = [node for node in self.pairs.nodes.values() if node.micro == micro and node.parent is not None]
-        last = {(node.pair, node.call) for node in (*tops, *sorted(inner, key=lambda node: node.end)[-1:])}
-        return any(
-            event.role is Role.OUTPUT and event.micro == micro and (event.pair, event.call) in last
-            and event.metrics is not None and event.metrics.is_known
-            for event in (judged.event for judged in self.events)
-        )  # fmt: skip
+        Sums of n terms without a common direction have the norm ‖W‖·‖x‖/√n; what is smaller has cancelled out.
+        """
+        norm, made = self.pairs.a.columns["norm"], event.row_a
+        shapes, module = self.pairs.a.shapes, self._module_a(node)
+        given = [rows[0] for rows in self.pairs.rows_a.get((node.micro, module, node.call), Role.INPUT).values()]
+        if len(given) != 1 or not shapes[given[0]] or not shapes[made] or not norm[made]:
+            return sources
+        sizes = shapes[given[0]][-1], shapes[made][-1]
+        weights = self.pairs.rows_a.get((0, module, 0), Role.PARAM).values()
+        matrices = [rows[0] for rows in weights if sorted(shapes[rows[0]]) == sorted(sizes)]
+        factor = norm[matrices[0]] * norm[given[0]] / (math.sqrt(sizes[0]) * norm[made]) if matrices else 1.0
+        if not 1 < factor < math.inf:
+            return sources
+        error = factor * max(sources.error, u)
+        return Level(error, sources.u, sources.tainted, sources.excess)

@@ -106,6 +106,8 @@ class Ledger:
         """errors of what whole models passed back to their inputs, by the hash of the input"""
         self._beside: dict[tuple[Node, int], float] = {}
         """largest absolute error that was noise among what a call's own code passes back, by that call and the size"""
+        self._errors_beside: dict[tuple[int, int], float] = {}
+        """the same of parameters' gradients, where nothing on the way to them was compared; by the caller and the size"""
         self._arrived: dict[int, Level] = {}
         """errors of the gradients of a pair's outputs, over all calls"""
         self._inside: dict[int, Level] = {}

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from probe.comparison.metrics import Metrics
-from probe.records import Phase, Role
+from probe.errors import ConfigError
+from probe.records import ByRole, Phase, Role
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from probe.comparison.events import Event
 
 SCHEMA = 1
@@ -115,6 +119,11 @@ class Divergence:
             "hints": list(self.hints),
         }
 
+    def _repr_html_(self) -> str:
+        from probe.report.notebook.answers import of_divergence
+
+        return of_divergence(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
@@ -203,6 +212,52 @@ class SlotResult:
     """``equal``, ``noise``, ``introduced``, ``inherited``, ``not comparable`` or ``not judged``"""
     measure: str = ""
     """what the error that was held against the limit is, where it is not that of the two tensors"""
+    is_fixed: bool = False
+    """the limit is a tolerance that was chosen, whatever rounding does"""
+    reads: Callable[[SlotResult], tuple[np.ndarray, np.ndarray]] | None = field(default=None, repr=False, compare=False)
+    """gives the values of both sides; of what ``answer[path]`` returns"""
+
+    def values(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the values of A and of B, B's in the order in which they were compared with A's.
+
+        Raises
+        ------
+        NotRecordedError
+            they were not recorded on both sides, or have no shape in common
+        StoreError, FormatError
+            a recording is no longer where it was, or cannot be read
+        ConfigError
+            it was not taken out of a comparison by ``answer[path]``
+        """
+        if self.reads is None:
+            raise ConfigError("this pair of tensors does not know its recordings: take it as answer[path].output[0]")
+        return self.reads(self)
+
+    def plot(self, kind: str | None = None, *, axes: tuple[int, int] | None = None, ax: Any = None) -> Any:
+        """Draw both tensors and their error (needs matplotlib and recorded values).
+
+        Parameters
+        ----------
+        kind
+            ``"values"``: histograms of A and B; ``"error"``: its size over two axes, as a heat map; ``"scatter"``: B
+            against A; all three when None
+        axes
+            of the tensor, for the heat map; the last two when None
+        ax
+            where to draw one kind
+
+        Returns
+        -------
+        the matplotlib Axes; an array of three when kind is None
+        """
+        from probe.report.plots.pair import draw
+
+        return draw(self, kind, axes, ax)
+
+    def _repr_html_(self) -> str:
+        from probe.report.notebook.tensors import of_pair
+
+        return of_pair(self)
 
     @property
     def places_a(self) -> tuple[tuple[str, str], ...]:
@@ -218,6 +273,15 @@ class SlotResult:
     def paths(self) -> set[str]:
         """The paths of all modules that it is about."""
         return {self.path_a, self.path_b, *(path for path, _ in (*self.parts_a, *self.parts_b))}
+
+
+class SlotResults(ByRole[SlotResult]):
+    """What was compared of a module, in causal order; ``.output[0]`` is its first output."""
+
+    def _repr_html_(self) -> str:
+        from probe.report.notebook.tensors import of_pairs
+
+        return of_pairs(self)
 
 
 def metrics_json(metrics: Metrics | None) -> dict[str, object] | None:

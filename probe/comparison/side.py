@@ -402,6 +402,7 @@ def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for size in shape if size != 1)
 
 
+@functools.cache
 def kind_of(dtype: str) -> str:
     """Return ``float``, ``complex``, ``integer`` (bools too)."""
     resolved = dtype_of(dtype)

@@ -11,11 +11,13 @@ import functools
 import math
 from fnmatch import fnmatchcase
 
+import numpy as np
+
 from probe.comparison import causes, tolerance
 from probe.comparison.events import Event, Node, Rows
 from probe.comparison.flow import Flow, Use
-from probe.comparison.forward import ForwardWalk
 from probe.comparison.ledger import kind_of_finding, scale_hint
+from probe.comparison.loss import LossWalk
 from probe.comparison.parts import without_gradient
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.scaling import common_factor, factor_of, meaning_of, scaling_text
@@ -33,7 +35,7 @@ _PARALLEL = 0.9
 """from this cosine between error and value on, the error is a multiple of the value"""
 
 
-class StepWalk(ForwardWalk):
+class StepWalk(LossWalk):
     """One step, judged."""
 
     # Backward
@@ -205,6 +207,10 @@ class StepWalk(ForwardWalk):
             "what every module passes back before it agrees",
             *born,
         )
+        side = self._flow.swallowing_side(place)
+        if side:
+            facts += (f"{self._path_a(place.pair)} gets a gradient on both sides and passes nothing back in {side}",)
+            hint = "look for detach(), no_grad() or .data in this module"
         self._add(Phase.BACKWARD, kind, event, place.pair, tolerance.BACKWARD, facts, node=place,
                   hint=hint or "look at the backward of this module's own code")  # fmt: skip
 
@@ -235,6 +241,7 @@ class StepWalk(ForwardWalk):
             return
         self._look_for_common_factor(both)
         owners = self.owners
+        self._errors_beside = {} if self._arrived else self._largest_beside(both)
         found = [event for event in both if self._judge_parameter_gradient(event, owners)]
         for event in events if not self._cut else ():
             if event.is_one_sided:
@@ -268,18 +275,41 @@ class StepWalk(ForwardWalk):
         scale = max(own, math.hypot(*map(self._norm_that_arrived, pairs)))
         error = metrics.rel_l2 * own / scale if scale and own else metrics.rel_l2
         u = max(self.u(event), sources.u, 0.0 if self._arrived else self._coarsest)
-        weights = floor = rounding = 0.0
-        if not self._arrived:
-            weights = self.state.worst.error
-            floor = 16 * u if u <= tolerance.SIXTEEN_BIT else 0.0
-            rounding = tolerance.BLIND_GAIN * math.sqrt(u) if u > tolerance.SIXTEEN_BIT else 0.0
         given = Level()
         given.merge(sources)
-        given.add(max(floor, weights), 0.0)
+        rounding = 0.0
+        if not self._arrived:
+            given.add(self._blind_sources(u), 0.0)
+            rounding = tolerance.BLIND_GAIN * math.sqrt(u) if u > tolerance.SIXTEEN_BIT else 0.0
+            beside = self._errors_beside.get(self._beside_key(event), 0.0) / (scale or 1.0)
+            rounding = max(rounding, tolerance.SIBLING_GAIN * beside)
         held = self.noise.held(event, error, tolerance.GRADIENT, u, given)
         held = held.widened(rounding)
         wrong = held.is_wrong and not sources.tainted
         return self.settle(event, held.limit, wrong, sources.error, error=held.error, held=held)
+
+    def _blind_sources(self, u: float) -> float:
+        """Return what gradients may be off by where nothing on the way to them was compared."""
+        return max(16 * u if u <= tolerance.SIXTEEN_BIT else 0.0, self.state.worst.error)
+
+    def _beside_key(self, event: Event) -> tuple[int, int]:
+        """Return what gradients that the same code passes back side by side have in common: the caller, and the size."""
+        module = self.pairs.matching.pairs[event.pair].a
+        return self.pairs.a.reader.modules[module].parent, math.prod(self.pairs.a.shapes[event.row_a])
+
+    def _largest_beside(self, events: list[Event]) -> dict[tuple[int, int], float]:
+        """Return the largest absolute errors that are noise of parameter gradients, by caller and size.
+
+        As with the gradients themselves (`_limit_beside`): those of queries may be small, with the rounding of the values'.
+        """
+        found: dict[tuple[int, int], float] = {}
+        for event in events:
+            metrics, u = event.metrics, max(self.u(event), self._coarsest)
+            assert metrics is not None
+            if metrics.is_known and metrics.rel_l2 <= tolerance.GRADIENT.limit(u, self._blind_sources(u)):
+                key, error = self._beside_key(event), metrics.rel_l2 * max(metrics.norm_a, metrics.norm_b)
+                found[key] = max(found.get(key, 0.0), error)
+        return found
 
     def _norm_that_arrived(self, pair: int) -> float:
         """Return the norm of all gradients at a module's outputs, whether they were compared or only recorded."""
@@ -349,11 +379,15 @@ class StepWalk(ForwardWalk):
         """Add findings about gradients: one for all where most are concerned, else one for each."""
         hint = "look at accumulation, loss scale and reduction over micro-batches or ranks"
         blind = not self._arrived and len(found) > 1
-        if blind or len(found) > max(2, tolerance.MOST * judged):
+        able = self._able_to_show(found)
+        if blind or len(found) > max(2, tolerance.MOST * able):
             said = [f"{len(found)} of {judged} gradients differ", *common_factor(found)]
             if blind:
                 said.append(_BLIND)
-            self._add(Phase.GRADIENT, Kind.INTRODUCED, found[0], None, tolerance.GRADIENT, said, hint=hint, root=True)
+            elif len(found) <= tolerance.MOST * judged:
+                said.append(f"in {judged - able} of the others noise can hide as much")
+            surest = max(found, key=lambda event: self._judged[id(event)].error / self._judged[id(event)].limit)
+            self._add(Phase.GRADIENT, Kind.INTRODUCED, surest, None, tolerance.GRADIENT, said, hint=hint, root=True)
             return
         text = "the gradient of this parameter differs, the gradients at its module's output agree"
         for event in found:
@@ -363,6 +397,18 @@ class StepWalk(ForwardWalk):
             told = causes.born(self.pairs, None, event)
             self._add(Phase.GRADIENT, kind, event, event.pair, tolerance.GRADIENT, (text, told) if told else (text,),
                       hint=frozen or untied(self.pairs, event) or self._zero_rows(event) or scale_hint(event.metrics) or hint)  # fmt: skip
+
+    def _able_to_show(self, found: list[Event]) -> int:
+        """Return how many gradients could show an error as large as the typical one that was found.
+
+        Noise hides it in the others: behind a kink in 16 bits, by what flips there.
+        """
+        if not found:
+            return 0
+        typical = float(np.median([self._judged[id(event)].error for event in found]))
+        return sum(
+            j.limit < typical for j in self.events if (j.event.phase, j.event.role) == (Phase.GRADIENT, Role.PARAM_GRAD)
+        )
 
     def _zero_rows(self, event: Event) -> str:
         """Say so when whole rows of an embedding's gradient are zero on one side only."""

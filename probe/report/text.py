@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
-import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from probe.comparison.divergence import Comparison
@@ -15,23 +14,20 @@ from probe.comparison.fixed import FIXED_MEASURES, TOLERANCE_IS
 from probe.comparison.guards import grouped
 from probe.comparison.result import Divergence, Inputs, NodeRef, Verdict
 from probe.comparison.side import Metrics
+from probe.report.branch import drawn
+from probe.report.layout import WIDTH, packed, padded, shortened, wrapped
+from probe.report.names import LONGEST_LIST, harmless, harmless_json, plain
 
 _STYLE = {Verdict.ALIGNED: "bold green", Verdict.DIVERGED: "bold red", Verdict.UNDECIDED: "bold yellow"}
-_CONTROL = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
-)
-"""what a terminal obeys, or what changes the order of what it shows"""
-_LONGEST = 200
-_WIDTH = 120
-LONGEST_LIST = 2000
-"""characters of what names several things: known differences, origins of inputs"""
+_NARROWEST = 40
+"""columns; what is narrower wraps by itself"""
 _MOST_LISTED = 8
 _MOST_PLACES = 6
 """of one side that are listed, where it has several for one"""
 _SUMMED = "of the gradients that it was computed from"
 
 
-def render(comparison: Comparison, top: int = 5) -> Text:
+def render(comparison: Comparison, top: int = 5, width: int | None = None) -> Text:
     """Return the report, with the styles that a terminal shows.
 
     Parameters
@@ -40,49 +36,182 @@ def render(comparison: Comparison, top: int = 5) -> Text:
         what to report
     top
         how many divergences after the first are listed
+    width
+        columns of the terminal. None, for what goes to none: names stay whole, and only sentences of what was found are
+        broken
     """
-    out = Text()
-    out.append(comparison.verdict.value.upper(), style=_STYLE[comparison.verdict])
-    if comparison.verdict is Verdict.ALIGNED and comparison.left_out:
-        out.append(f" but for what was not compared: {', '.join(comparison.left_out)}", style="bold yellow")
-    out.append(f"  A {_file(comparison.path_a)}  B {_file(comparison.path_b)}\n\n")
-    first = comparison.first_divergence
-    if first is not None and comparison.verdict is Verdict.DIVERGED:
-        _first(out, comparison, first)
-        _others(out, comparison.divergences[1:], top)
-    elif comparison.verdict is Verdict.ALIGNED:
-        _aligned(out, comparison)
-    else:
-        out.append("Could not tell. Why:\n")
-        for doubt in comparison.doubts:
-            out.append(f"  {plain(doubt, LONGEST_LIST)}\n", style="yellow")
-        out.append("\n")
-    _footer(out, comparison)
-    for warning in comparison.warnings:
-        if comparison.verdict is not Verdict.UNDECIDED or warning not in comparison.doubts:
-            out.append(f"note: {plain(warning, LONGEST_LIST)}\n", style="yellow")
-    out.rstrip()
-    return out
+    return _Report(comparison, top, width).made()
 
 
-def plain(text: str, longest: int = _LONGEST) -> str:
-    """Return a name or message fit for a terminal: no control characters, not endlessly long."""
-    safe = harmless(text)
-    return safe if len(safe) <= longest else f"{safe[: longest - 1]}…"
+class _Report:
+    """The report under way."""
 
+    def __init__(self, comparison: Comparison, top: int, width: int | None) -> None:
+        self.comparison, self.top = comparison, top
+        self.columns = None if width is None else max(width, _NARROWEST)
+        self.width = None if self.columns is None else min(self.columns, WIDTH)
+        """of sentences"""
+        self.out = Text()
 
-def harmless(text: str) -> str:
-    """Return a text with its control characters written out, as ``\\x1b`` and ``\\u202e``."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else _escape(found[0]), text)
+    def made(self) -> Text:
+        """Return the report."""
+        comparison, first = self.comparison, self.comparison.first_divergence
+        self._head()
+        if first is not None and comparison.verdict is Verdict.DIVERGED:
+            self._first(first)
+            self._others(comparison.divergences[1:])
+        elif comparison.verdict is Verdict.ALIGNED:
+            self._aligned()
+        else:
+            self.out.append("Could not tell. Why:\n")
+            for doubt in comparison.doubts:
+                self._say(plain(doubt, LONGEST_LIST), "  ", "    ", "yellow")
+            self.out.append("\n")
+        self._footer()
+        for warning in comparison.warnings:
+            if comparison.verdict is not Verdict.UNDECIDED or warning not in comparison.doubts:
+                self._say(plain(warning, LONGEST_LIST), "note: ", "      ", "yellow")
+        self.out.rstrip()
+        return self.out
 
+    def _say(self, text: str, lead: str = "", indent: str = "  ", style: str = "") -> None:
+        """Add a sentence, on lines of its own."""
+        self.out.append(f"{wrapped(text, self.width, lead, indent)}\n", style=style)
 
-def harmless_json(document: str) -> str:
-    """Return JSON, over several lines, that says the same without control characters."""
-    return _CONTROL.sub(lambda found: found[0] if found[0] == "\n" else _escape(found[0]), document)
+    def _tell(self, text: str, lead: str = "  ", style: str = "") -> None:
+        """Add a sentence of what was found; a name in it stays whole where there is no terminal."""
+        lines = wrapped(text, self.width or WIDTH, lead, "    ", whole=self.width is None)
+        self.out.append(f"{lines}\n", style=style)
 
+    def _head(self) -> None:
+        verdict, left_out = self.comparison.verdict, self.comparison.left_out
+        but = f" but for what was not compared: {', '.join(left_out)}" if left_out else ""
+        answer = verdict.value.upper() + (but if verdict is Verdict.ALIGNED else "")
+        answer = wrapped(answer, self.width, indent="  ")
+        names = [_file(path) for path in (self.comparison.path_a, self.comparison.path_b)]
+        rest = len(verdict.value) + 8
+        if self.columns is not None and rest + sum(map(cell_len, names)) > self.columns:
+            names = [shortened(name, (self.columns - rest) // 2) for name in names]
+        files = f"A {names[0]}  B {names[1]}"
+        is_room = self.columns is None or cell_len(answer.rpartition("\n")[2]) + 2 + cell_len(files) <= self.columns
+        self.out.append(answer, style="bold yellow" if left_out else "")
+        self.out.stylize(_STYLE[verdict], 0, len(verdict.value))
+        self.out.append(f"  {files}\n\n" if is_room else f"\n  {files}\n\n")
 
-def _escape(character: str) -> str:
-    return f"\\u{ord(character):04x}"
+    def _first(self, first: Divergence) -> None:
+        self.out.append("First divergence  ", style="bold")
+        self.out.append(f"{headline(first)}\n")
+        self._places(first)
+        for line in first.evidence:
+            self._tell(plain(line, LONGEST_LIST))
+        numbers = _numbers(first)
+        if numbers:
+            self.out.append(f"{packed(numbers, self.width, '  ', '    ')}\n")
+        if first.hint:
+            self._tell(plain(first.hint, LONGEST_LIST), "  → ", "bold")
+        inherited = sum(slot.verdict == "inherited" for slot in self.comparison.slots)
+        self._say(f"confidence {first.confidence:.2f}; {inherited} later tensors inherit the error", "  ", "    ")
+        if self.comparison.flip is not None:
+            self._say(stands(self.comparison), "  ", "    ")
+        self.out.append("\n")
+        branch = drawn(self.comparison, self.columns or WIDTH)
+        if branch is not None:
+            self.out.append_text(branch)
+            self.out.append("\n")
+
+    def _places(self, divergence: Divergence) -> None:
+        sides = [("A", divergence.a), ("B", divergence.b)]
+        rows = {ref: self._place(divergence, ref) for _, refs in sides for ref in refs[:_MOST_PLACES]}
+        width = max((cell_len(path) for path, _ in rows.values()), default=0)
+        for side, refs in sides:
+            if not refs:
+                self.out.append(f"  {side} ")
+                self.out.append("has no counterpart\n", style="italic")
+            for path, details in map(rows.__getitem__, refs[:_MOST_PLACES]):
+                self.out.append(f"  {side} ")
+                self.out.append(padded(path, min(width, 80) if self.columns is None else width), style="cyan")
+                self.out.append(f"  {details}\n")
+            if len(refs) > _MOST_PLACES:
+                self.out.append(f"  {side} and {len(refs) - _MOST_PLACES} more\n")
+
+    def _place(self, divergence: Divergence, ref: NodeRef) -> tuple[str, str]:
+        """Return the path, and what stands behind it."""
+        room = self.columns
+        names = [_path(ref), plain(ref.class_name), f"{divergence.role.label} {plain(ref.slot)}" if ref.slot else "",
+                 f"call {ref.call}" if ref.call else ""]  # fmt: skip
+        if room is not None and sum(map(cell_len, names)) + 10 > room:
+            names[1:3] = [shortened(name, room // 4) for name in names[1:3]]
+            names[0] = shortened(names[0], room - 10 - sum(map(cell_len, names[1:])))
+        return names[0], "  ".join(filter(None, names[1:]))
+
+    def _others(self, others: tuple[Divergence, ...]) -> None:
+        if not others:
+            return
+        self.out.append(
+            f"Also wrong by itself, in the order of cause ({min(self.top, len(others))} of {len(others)})\n"
+        )
+        for divergence in others[: self.top]:
+            ref = (divergence.a or divergence.b)[0]
+            is_known = divergence.metrics is not None and divergence.metrics.is_known
+            size = f"  {_size(divergence.metrics)}" if is_known else ""
+            slot = f"  {divergence.role.label} {plain(ref.slot)}" if ref.slot else ""
+            path, end = _path(ref), f"{size}  confidence {divergence.confidence:.2f}"
+            if self.columns is not None and cell_len(f"{path}{slot}{end}") + 12 > self.columns:
+                slot = shortened(slot, self.columns // 4)
+                path = shortened(path, self.columns - 12 - cell_len(slot + end))
+            self.out.append(f"  {divergence.phase.label:<8}  ")
+            self.out.append(path, style="cyan")
+            self.out.append(f"{slot}{end}\n")
+        self.out.append("\n")
+
+    def _aligned(self) -> None:
+        comparison = self.comparison
+        known = [slot for slot in comparison.slots if slot.metrics.is_known]
+        equal = sum(slot.verdict == "equal" for slot in known)
+        steps = _count(len({slot.step for slot in known}), "step")
+        self._say(f"No divergence in {len(known)} pairs of tensors over {steps}; {equal} are bit-equal.")
+        if known and equal == len(known):
+            self._say(
+                "That is what one program gives twice: if B was to be another framework, device or version, see probe info."
+            )
+        flip = comparison.flip
+        if flip is not None and flip.closest is not None:
+            closest = flip.closest
+            is_wanted = "fixed " in comparison.noise or closest.measure in FIXED_MEASURES
+            limit = f"limit {closest.limit:.1e}" if is_wanted else f"up to {closest.limit:.1e} is noise"
+            of_what = "" if _alike(closest.error, closest.metrics.rel_l2) else f" {closest.measure or _SUMMED}"
+            self._say(
+                f"Closest to its limit: {closest.phase.label} {closest.role.label} {plain(closest.slot_a)} of "
+                f"{plain(closest.path_a) or 'the model'}: rel {closest.error:.1e}{of_what}, {limit}; if "
+                f"all limits were divided by {_times(1 / flip.factor)}, it would be a divergence"
+            )
+        self.out.append("\n")
+
+    def _footer(self) -> None:
+        comparison, coverage = self.comparison, self.comparison.coverage
+        calls = (
+            f"{coverage.paired} of {coverage.total} module calls of {coverage.smaller}"
+            if coverage.total
+            else "no module calls"
+        )
+        self._say(
+            f"Compared {calls} ({coverage.only_a} only in A, {coverage.only_b} only in B), {coverage.compared} pairs of "
+            f"tensors · {coverage.not_comparable} not comparable · noise: {comparison.noise}"
+        )
+        self._say(f"Inputs: {_inputs(comparison.inputs)}")
+        for side, paths in (("A", comparison.only_a), ("B", comparison.only_b)):
+            if paths:
+                outermost = _outermost(paths)
+                named = grouped([plain(path) or "the model" for path in outermost], _MOST_LISTED)
+                inside = len(paths) - len(outermost)
+                more = f" (and {_count(inside, 'module')} inside)" if inside else ""
+                self._say(f"Only in {side}: {named}{more}")
+        unneeded = [
+            f"{grouped(map(plain, paths), _MOST_LISTED)} in {side}"
+            for side, paths in (("A", comparison.unneeded_a), ("B", comparison.unneeded_b)) if paths
+        ]  # fmt: skip
+        if unneeded:
+            self._say(f"Need no partner: {'; '.join(unneeded)}")
 
 
 def headline(divergence: Divergence) -> str:
@@ -92,53 +221,18 @@ def headline(divergence: Divergence) -> str:
     return f"step {ref.step}{micro} · {divergence.phase.label} · {divergence.kind.value}"
 
 
-def _first(out: Text, comparison: Comparison, first: Divergence) -> None:
-    out.append("First divergence  ", style="bold")
-    out.append(f"{headline(first)}\n")
-    _places(out, first)
-    for line in first.evidence:
-        lines = textwrap.wrap(plain(line, LONGEST_LIST), _WIDTH, break_on_hyphens=False, break_long_words=False)
-        out.append("  {}\n".format("\n    ".join(lines)))
-    numbers = _numbers(first)
-    if numbers:
-        out.append(f"  {numbers}\n")
-    if first.hint:
-        lines = textwrap.wrap(plain(first.hint, LONGEST_LIST), _WIDTH, break_on_hyphens=False)
-        out.append("  → {}\n".format("\n    ".join(lines)), style="bold")
-    inherited = sum(slot.verdict == "inherited" for slot in comparison.slots)
-    out.append(f"  confidence {first.confidence:.2f}; {inherited} later tensors inherit the error\n")
-    out.append(f"  {stands(comparison)}\n\n" if comparison.flip is not None else "\n")
-
-
-def _places(out: Text, divergence: Divergence) -> None:
-    sides = [("A", divergence.a), ("B", divergence.b)]
-    width = max((len(_path(ref)) for _, refs in sides for ref in refs), default=0)
-    for side, refs in sides:
-        if not refs:
-            out.append(f"  {side} ")
-            out.append("has no counterpart\n", style="italic")
-        for ref in refs[:_MOST_PLACES]:
-            slot = f"  {divergence.role.label} {plain(ref.slot)}" if ref.slot else ""
-            call = f"  call {ref.call}" if ref.call else ""
-            out.append(f"  {side} ")
-            out.append(f"{_path(ref):<{min(width, 80)}}", style="cyan")
-            out.append(f"  {plain(ref.class_name)}{slot}{call}\n")
-        if len(refs) > _MOST_PLACES:
-            out.append(f"  {side} and {len(refs) - _MOST_PLACES} more\n")
-
-
 def _path(ref: NodeRef) -> str:
     return plain(ref.path) or "(the whole model)"
 
 
-def _numbers(divergence: Divergence) -> str:
+def _numbers(divergence: Divergence) -> list[str]:
     metrics, limit = divergence.metrics, divergence.limit
     if metrics is None or not metrics.is_known:
-        return ""
+        return []
     about = "≥" if metrics.is_lower_bound else "≈" if metrics.estimated else ""
     error = metrics.rel_l2 if math.isnan(divergence.error) else divergence.error
     if metrics.of_integers:
-        return f"{about}{100 * metrics.rel_l2:.3g}% of the elements, which are integers, differ"
+        return [f"{about}{100 * metrics.rel_l2:.3g}% of the elements, which are integers, differ"]
     parts = [f"rel {about}{metrics.rel_l2:.1e}"]
     if not _alike(error, metrics.rel_l2):
         parts[0] += f", {about}{error:.1e} {divergence.measure or _SUMMED}"
@@ -155,7 +249,7 @@ def _numbers(divergence: Divergence) -> str:
         parts.append(f"max |Δ| {metrics.max_abs:.3g}{at}")
     if metrics.reason:
         parts.append(metrics.reason)
-    return "  ".join(parts)
+    return parts
 
 
 def _size(metrics: Metrics) -> str:
@@ -170,44 +264,6 @@ def _alike(x: float, y: float) -> bool:
     return x == y or math.isclose(x, y, rel_tol=0.01)
 
 
-def _others(out: Text, others: tuple[Divergence, ...], top: int) -> None:
-    if not others:
-        return
-    out.append(f"Also wrong by itself, in the order of cause ({min(top, len(others))} of {len(others)})\n")
-    for divergence in others[:top]:
-        ref = (divergence.a or divergence.b)[0]
-        is_known = divergence.metrics is not None and divergence.metrics.is_known
-        size = f"  {_size(divergence.metrics)}" if is_known else ""
-        slot = f"  {divergence.role.label} {plain(ref.slot)}" if ref.slot else ""
-        out.append(f"  {divergence.phase.label:<8}  ")
-        out.append(_path(ref), style="cyan")
-        out.append(f"{slot}{size}  confidence {divergence.confidence:.2f}\n")
-    out.append("\n")
-
-
-def _aligned(out: Text, comparison: Comparison) -> None:
-    known = [slot for slot in comparison.slots if slot.metrics.is_known]
-    equal = sum(slot.verdict == "equal" for slot in known)
-    steps = len({slot.step for slot in known})
-    out.append(f"No divergence in {len(known)} pairs of tensors over {_count(steps, 'step')}; {equal} are bit-equal.\n")
-    if known and equal == len(known):
-        out.append(
-            "That is what one program gives twice: if B was to be another framework, device or version, see probe info.\n"
-        )
-    flip = comparison.flip
-    if flip is not None and flip.closest is not None:
-        closest = flip.closest
-        is_wanted = "fixed " in comparison.noise or closest.measure in FIXED_MEASURES
-        limit = f"limit {closest.limit:.1e}" if is_wanted else f"up to {closest.limit:.1e} is noise"
-        of_what = "" if _alike(closest.error, closest.metrics.rel_l2) else f" {closest.measure or _SUMMED}"
-        out.append(
-            f"Closest to its limit: {closest.phase.label} {closest.role.label} {plain(closest.slot_a)} of "
-            f"{plain(closest.path_a) or 'the model'}: rel {closest.error:.1e}{of_what}, {limit}; if "
-            f"all limits were divided by {_times(1 / flip.factor)}, it would be a divergence\n"
-        )
-    out.append("\n")
-
-
 def stands(comparison: Comparison) -> str:
     """Say how much wider all limits could be."""
     flip = comparison.flip
@@ -219,33 +275,6 @@ def stands(comparison: Comparison) -> str:
         return f"this finding, and so the verdict, {wide}"
     more = "holds with any limits" if math.isinf(flip.factor) else f"up to {_times(flip.factor)} times"
     return f"this finding {wide}, the verdict {more}"
-
-
-def _footer(out: Text, comparison: Comparison) -> None:
-    coverage = comparison.coverage
-    calls = (
-        f"{coverage.paired} of {coverage.total} module calls of {coverage.smaller}"
-        if coverage.total
-        else "no module calls"
-    )
-    out.append(
-        f"Compared {calls} ({coverage.only_a} only in A, {coverage.only_b} only in B), {coverage.compared} pairs of "
-        f"tensors · {coverage.not_comparable} not comparable · noise: {comparison.noise}\n"
-    )
-    out.append(f"Inputs: {_inputs(comparison.inputs)}\n")
-    for side, paths in (("A", comparison.only_a), ("B", comparison.only_b)):
-        if paths:
-            outermost = _outermost(paths)
-            named = grouped([plain(path) or "the model" for path in outermost], _MOST_LISTED)
-            inside = len(paths) - len(outermost)
-            more = f" (and {_count(inside, 'module')} inside)" if inside else ""
-            out.append(f"Only in {side}: {named}{more}\n")
-    unneeded = [
-        f"{grouped(map(plain, paths), _MOST_LISTED)} in {side}"
-        for side, paths in (("A", comparison.unneeded_a), ("B", comparison.unneeded_b)) if paths
-    ]  # fmt: skip
-    if unneeded:
-        out.append(f"Need no partner: {'; '.join(unneeded)}\n")
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:
@@ -277,3 +306,6 @@ def _file(path: str) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+__all__ = ["LONGEST_LIST", "harmless", "harmless_json", "headline", "plain", "render", "stands"]

@@ -22,6 +22,8 @@ from probe.store import journal, schema
 T = TypeVar("T")
 
 _ATTEMPTS = 5
+_ROWS = 1 << 16
+"""of a table, that are read at once where only some of them are kept"""
 
 
 class Reader:
@@ -108,6 +110,11 @@ class Reader:
         first = int(self._steps[counter][found[0] - 1]) if found[0] else 0
         last = int(self._steps[counter][found[0]])
         return self._attempt(f"/{table}", lambda: self._file[table][first:last])
+
+    @property
+    def observations(self) -> int:
+        """How many records the complete steps have."""
+        return self._complete("n_records")
 
     @functools.cached_property
     def records(self) -> np.ndarray:
@@ -215,9 +222,39 @@ class Reader:
         except (TypeError, ValueError) as error:
             raise FormatError(f"{self.path} is damaged: /environment {fact} cannot be read ({error})") from error
 
+    def records_of(self, modules: Sequence[int]) -> np.ndarray:
+        """Return the records of some modules, without keeping those of the others."""
+        return self._chosen(None, lambda rows: np.isin(rows["module"], modules))
+
+    def chosen_records(self, columns: Sequence[str], wanted: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """Return some columns of the records for which ``wanted`` is true, without keeping those of the others."""
+        return self._chosen(list(columns), wanted)
+
+    def _chosen(self, columns: list[str] | None, wanted: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        def part(start: int, stop: int) -> np.ndarray:
+            table = self._file["records"]
+            rows = (table if columns is None else table.fields(columns))[start:stop]
+            return rows[wanted(rows)]
+
+        total = self._complete("n_records")
+        parts = [functools.partial(part, start, min(start + _ROWS, total)) for start in range(0, max(total, 1), _ROWS)]
+        return np.concatenate([self._attempt("/records", each) for each in parts])
+
     @functools.cached_property
-    def _tensor_index(self) -> dict[int, np.void]:
-        return {int(row["id"]): row for row in self._table("tensor_index")}
+    def _tensor_index(self) -> np.ndarray:
+        rows = self._table("tensor_index")
+        return rows[np.argsort(rows["id"], kind="stable")]
+
+    @functools.cached_property
+    def _tensor_ids(self) -> np.ndarray:
+        return np.ascontiguousarray(self._tensor_index["id"])
+
+    def _row_of(self, tensor: int) -> np.void:
+        """Return where a tensor lies."""
+        at = int(np.searchsorted(self._tensor_ids, tensor))
+        if at == len(self._tensor_ids) or self._tensor_ids[at] != tensor:
+            raise NotRecordedError(f"no values were stored for this tensor in {self.path}; record with task='tensor'")
+        return self._tensor_index[at]
 
     def values(self, tensor: int) -> np.ndarray:
         """Return the stored values of a tensor, in their own dtype.
@@ -235,10 +272,7 @@ class Reader:
 
         Where there is a buffer ``into`` (bytes), a part may lie in it, and the next one overwrites it.
         """
-        row = self._tensor_index.get(tensor)
-        if row is None:
-            raise NotRecordedError(f"no values were stored for this tensor in {self.path}; record with task='tensor'")
-        yield from self._checked(tensor, self._parts(row, chunk, into))
+        yield from self._checked(tensor, self._parts(self._row_of(tensor), chunk, into))
 
     def _checked(self, tensor: int, parts: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
         """Pass values on; raise FormatError behind the last of them if they do not have the hash of their record."""
@@ -246,15 +280,25 @@ class Reader:
         for part in parts:
             digest.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
             yield part
-        if digest.intdigest() != self._hashes.get(tensor, digest.intdigest()):
+        if digest.intdigest() != self._hash_of(tensor, digest.intdigest()):
             raise FormatError(f"{self.path} is damaged: the values of tensor {tensor} are not those that were recorded")
 
+    def _hash_of(self, tensor: int, unknown: int) -> int:
+        """Return the hash over the bytes of a stored tensor; ``unknown`` where it has none."""
+        rows = self._hashes
+        at = int(np.searchsorted(rows["tensor"], tensor))
+        is_there = at < len(rows["tensor"]) and rows["tensor"][at] == tensor
+        return int(rows["hash_hi"][at]) << 64 | int(rows["hash_lo"][at]) if is_there else unknown
+
     @functools.cached_property
-    def _hashes(self) -> dict[int, int]:
-        """The hash of each stored tensor, of those that have one over their bytes."""
-        rows = self.records[(self.records["tensor"] >= 0) & (self.records["hash_kind"] == HashKind.XXH3_128)]
-        columns = (rows[name].tolist() for name in ("tensor", "hash_hi", "hash_lo"))
-        return {tensor: high << 64 | low for tensor, high, low in zip(*columns, strict=True)}
+    def _hashes(self) -> dict[str, np.ndarray]:
+        """By columns, in the order of their numbers: the stored tensors that have a hash over their bytes."""
+        columns = ("tensor", "hash_hi", "hash_lo")
+        rows = self.chosen_records(
+            (*columns, "hash_kind"), lambda rows: (rows["tensor"] >= 0) & (rows["hash_kind"] == HashKind.XXH3_128)
+        )
+        last = len(rows) - 1 - np.unique(rows["tensor"][::-1], return_index=True)[1]
+        return {name: np.ascontiguousarray(rows[name][last]) for name in columns}
 
     def _parts(self, row: np.void, chunk: int, into: np.ndarray | None) -> Iterator[np.ndarray]:
         tensor = int(row["id"])
@@ -282,7 +326,7 @@ class Reader:
 
     def block(self, tensor: int, box: Sequence[slice]) -> np.ndarray:
         """Return a part of a stored tensor; axes of size 1 are left out, in ``box`` too."""
-        row = self._tensor_index[tensor]
+        row = self._row_of(tensor)
         left = list(box)
         wanted = tuple(left.pop(0) if size != 1 else slice(0, 1) for size in self.shapes[row["shape"]])
         if row["offset"] >= 0:
@@ -295,7 +339,7 @@ class Reader:
 
     def shape_of(self, tensor: int) -> tuple[int, ...]:
         """Return the shape of a stored tensor."""
-        return self.shapes[self._tensor_index[tensor]["shape"]]
+        return self.shapes[self._row_of(tensor)["shape"]]
 
 
 def _split(array: np.ndarray, chunk: int) -> Iterator[np.ndarray]:

@@ -15,7 +15,7 @@ from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor
 from probe.cli import main
 
-WIDTHS = [80, 120]
+WIDTHS = [80, 100, 120, 200]
 
 
 class Scale(nn.Module):
@@ -82,8 +82,10 @@ def runner_with(environment: dict[str, str] | None = None) -> CliRunner:
     return CliRunner(env=environment)
 
 
-def run(*arguments: str | Path, width: int = 80, **environment: str) -> Result:
-    runner = runner_with({"COLUMNS": str(width), **environment})
+def run(*arguments: str | Path, width: int | None = 80, **environment: str) -> Result:
+    """Run a command in a terminal of so many columns; None: its output goes to no terminal."""
+    columns = {} if width is None else {"COLUMNS": str(width)}
+    runner = runner_with({**columns, **environment})
     result = runner.invoke(main, [str(each) for each in arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result

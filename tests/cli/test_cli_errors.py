@@ -148,4 +148,4 @@ def test_as_a_program(folder: Path) -> None:
     done = subprocess.run(command, capture_output=True, check=False, env=environment)
     assert (done.returncode, done.stderr) == (1, b"")
     text = done.stdout.decode("utf-8")
-    assert text == run("compare", "a.h5", "b.h5").stdout and "\x1b" not in text
+    assert text == run("compare", "a.h5", "b.h5", width=None).stdout and "\x1b" not in text

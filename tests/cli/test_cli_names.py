@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 import probe
 from probe.report.table import COLUMNS
@@ -67,12 +68,15 @@ def test_hostile_names_are_shown_safely(folder: Path, kind: str) -> None:
     hostile_pair(name)
     found = probe.compare("a.h5", "b.h5")
     assert found.first_divergence is not None
-    report = run("compare", "a.h5", "b.h5")
+    report = run("compare", "a.h5", "b.h5", width=None)
     shown = [
         run(*each, width=width) for width in WIDTHS for each in (["info", "a.h5"], ["show", "a.h5", "--limit", "0"])
     ]
-    assert [result.exit_code for result in (report, *shown)] == [1, 0, 0, 0, 0]
-    for result in (report, *shown):
+    assert [result.exit_code for result in (report, *shown)] == [1, *[0] * len(shown)]
+    laid_out = [(width, run("compare", "a.h5", "b.h5", width=width)) for width in WIDTHS]
+    for width, result in laid_out:
+        assert max(map(cell_len, result.stdout.splitlines())) <= width
+    for result in (report, *shown, *(result for _, result in laid_out)):
         assert not _DANGEROUS.search(result.stdout), _DANGEROUS.findall(result.stdout)
         assert not result.stderr
     lines = report.stdout.splitlines()
@@ -121,8 +125,8 @@ def test_hostile_names_of_files(folder: Path, plain_run: Path, name: str) -> Non
         ("a\udc80b", "a\\udc80b"),
         ("λ → 🤖", "λ → 🤖"),
         ("x" * 200, "x" * 200),
-        ("x" * 201, "x" * 199 + "…"),
-        ("\x1b" * 201, "\\x1b" * 49 + "\\x1…"),
+        ("x" * 201, "x" * 69 + "…" + "x" * 130),
+        ("\x1b" * 201, "\\x1b" * 17 + "\\…1b" + "\\x1b" * 32),
     ],
 )
 def test_plain(text: str, shown: str) -> None:

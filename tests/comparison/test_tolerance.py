@@ -34,3 +34,21 @@ def test_the_precision_of_a_loss_is_seen_from_its_number(loss: float, u: float) 
 
 def test_a_loss_that_is_not_finite_is_no_narrow_number() -> None:
     assert tolerance.precision_of(float("nan")) == tolerance.precision_of(float("inf")) == 2.0**-24
+
+
+@pytest.mark.parametrize(
+    ("error", "ratio", "size", "rule"),
+    [
+        (1e-2, 1 - 0.98e-2, 256, tolerance.COHERENT),  # all of it makes the value smaller
+        (1e-2, 1 + 0.98e-2, 256, tolerance.COHERENT),
+        (1e-2, 1 - 0.5e-2, 256, tolerance.FORWARD),  # half of it does
+        (1e-2, 1 - 0.98e-2, 255, tolerance.FORWARD),  # few elements have a direction by chance
+        (0.0, 1.0, 256, tolerance.FORWARD),
+        (1.0, float("nan"), 256, tolerance.FORWARD),  # A is zero
+    ],
+)
+def test_an_error_in_one_direction_is_held_against_less(
+    error: float, ratio: float, size: int, rule: tolerance.Rule
+) -> None:
+    assert tolerance.forward_rule(error, ratio, size) is rule
+    assert tolerance.COHERENT.limit(2.0**-24, 1e-6) < tolerance.FORWARD.limit(2.0**-24, 1e-6)

@@ -107,7 +107,11 @@ def test_what_has_no_partner_brings_its_records(made: dict[str, Any]) -> None:
 def test_steps_and_calls(tmp_path: Path) -> None:
     made = document(compared(tmp_path, fault=False, steps=2))
     assert set(made["tensors"]["step"]) == set(made["calls"]["step"]) == {0, 1}
-    assert made["sides"]["a"]["scalars"]["loss"][1][0] == 1 and made["findings"] == []
+    assert (
+        made["curves"]["scalars"][0]["name"] == "loss"
+        and made["curves"]["scalars"][0]["steps"] == [0, 1]
+        and made["findings"] == []
+    )
 
 
 def test_a_mapping_is_drafted_where_pairs_were_found_without_one(tmp_path: Path) -> None:

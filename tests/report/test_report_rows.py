@@ -5,7 +5,7 @@ from __future__ import annotations
 from probe.matching import Bundle, Matching, Pair, Reason
 from probe.matching.result import Direction
 from probe.records import ModuleInfo
-from probe.report.html.rows import merged
+from probe.report.html.rows import State, merged
 from probe.tree import Tree
 
 
@@ -21,7 +21,7 @@ def shown(
 ) -> list[str]:
     found = [Pair(a.by_path[left], b.by_path[right], Reason.MAPPED) for left, right in pairs.items()]
     matching = Matching(tuple(found), (), (), Direction.A_TO_B, **more)
-    rows = merged(matching, a, b, *called)
+    rows = merged(matching, a, b, *({path: State.UNMATCHED for path in paths} for paths in called))
     side = lambda of, index: of.path(index) or "root" if index >= 0 else "-"  # noqa: E731
     return [f"{'  ' * row.depth}{side(a, row.a)} | {side(b, row.b)} {row.state}" for row in rows]
 

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import probe  # noqa: E402
+from benchmarks.localisation import suite  # noqa: E402
 from benchmarks.localisation.pairs import Planted, Setup  # noqa: E402
 from benchmarks.localisation.training import Run, run_of  # noqa: E402
 from probe.comparison.divergence import Comparison  # noqa: E402
@@ -264,3 +265,14 @@ def test_updates_that_are_rounded_in_16_bits_are_no_other_learning_rate(tmp_path
     setup = Setup("vit", dtype="fp16", optimizer="sgd")
     found = compared(tmp_path, setup, Planted("heads", "vit.layers.1.attention.o_proj"), **EAGER)
     assert places(found) == [("forward", "vit.layers.1.attention.o_proj")]
+
+
+def test_an_eps_that_a_few_alike_updates_show_is_not_a_learning_rate(tmp_path: Path) -> None:
+    """From statistics both readings fit: three of four updates are shorter by the same share."""
+    pair = suite.PAIRS["vae/fp32/adam_eps/0.0001"]
+    digest = suite.sources_digest()
+    a, b = (suite.record(setup, "statistics", tmp_path, digest) for setup in (pair.a, pair.b))
+    (first,) = probe.compare(a, b).divergences
+    assert [line for line in first.evidence if line.startswith("by the numbers: ")] == [
+        "by the numbers: eps of B is larger, about 2e-04: the smaller a gradient, the shorter is its update"
+    ]

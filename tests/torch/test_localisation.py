@@ -218,6 +218,12 @@ ONCE_WRONG = (
     "random/2444",  # the model's own parameter, used through all layers
     "t5/fp32/detached/wi",  # nothing passed back through several modules
     "bert/bf16/loss_scaled/0.05",  # a loss that was averaged in fp32 is no 16-bit number
+    "mixer/fp32/detached/0",  # nothing passed back to what was transposed on the way
+    "opt/autocast/last_micro/micros2",  # gradients of which many may differ as much behind ReLU, and all others do
+    "qwen2/bf16/eps/post_attention_layernorm/0.1",  # a small error in one direction
+    "gemma2/fp32/eps/pre_feedforward_layernorm/0.0001",
+    "random/3090",  # a linear layer of which the terms cancel out
+    "random/3091",  # small gradients of queries under another split, with the rounding of the values'
 )
 
 
@@ -228,7 +234,6 @@ def test_what_was_wrong_once(name, tmp_path):
 
 
 UNDER_THE_NOISE = (
-    "qwen2/bf16/eps/post_attention_layernorm/0.1",
     "bert/bf16/smoothing/0.2",
     "qwen2/autocast/smoothing/0.1",
 )

@@ -11,6 +11,7 @@ import pytest
 import probe
 from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor
+from probe.records import Phase, Role
 from probe.report.html import as_html
 from probe.testing import sample
 from tests.report.reading import MAPPING, Port, PortedBlock, compared, recorded
@@ -32,6 +33,13 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(compared(folder, task="tensor"), folder)
 
 
+@pytest.fixture
+def partial(tmp_path: Path) -> Path:
+    """The same with a mapping that leaves out the second norm of each layer."""
+    mapping = {**MAPPING, "Block": {"norm1": "ln1", "attn": "attention"}}
+    return written(probe.compare(*recorded(tmp_path), mapping=mapping), tmp_path)
+
+
 def selected(page: Any) -> str:
     return page.locator(".row.selected").inner_text()
 
@@ -44,7 +52,7 @@ def test_the_verdict_is_on_the_first_screen(report: Path, opened: Show) -> None:
     page = opened(report).page
     assert page.locator("h1").inner_text() == "Diverged"
     verdict = page.locator(".verdict")
-    assert "First divergence: ln2" in verdict.inner_text()
+    assert "First divergence: norm2 ⟷ ln2" in verdict.inner_text()
     assert "layers.1.norm2" in verdict.inner_text() and "decoder.1.ln2" in verdict.inner_text()
     assert "inputs agree" in verdict.inner_text()
     chain = page.locator(".chain button").all_inner_texts()
@@ -54,20 +62,41 @@ def test_the_verdict_is_on_the_first_screen(report: Path, opened: Show) -> None:
         assert box["y"] + box["height"] < 800
 
 
-def test_n_and_p_go_to_what_is_introduced_and_unmatched(report: Path, opened: Show) -> None:
+def test_n_and_p_go_to_what_is_introduced_and_unmatched(report: Path, partial: Path, opened: Show) -> None:
     page = opened(report).page
     page.locator("#row-0").click()
     page.keyboard.press("n")
     assert "norm2" in selected(page) and "◆" in selected(page)
     row = page.locator(".row.selected").bounding_box()
     assert 0 <= row["y"] < 800 - row["height"]
+
+    page = opened(partial).page
     page.get_by_label("What to jump to").select_option("unmatched")
-    page.locator("h3").first.click()
+    page.locator("h1").first.click()
     found = []
-    for key in "nnnnp":
+    for key in "nnnnnnnp":
         page.keyboard.press(key)
-        found.append(page.locator(".panel .path").all_inner_texts()[-1])
-    assert [text.split(".")[1] for text in found if "residual" in text] == ["0", "1", "2", "0", "2"]
+        found += page.locator(".panel .path").all_inner_texts()
+    each = [f"{name}.{n}.{norm}" for n in range(3) for name, norm in (("decoder", "ln2"), ("layers", "norm2"))]
+    assert found == [*each, each[0], each[-1]]
+
+
+def test_what_needs_no_partner_is_told_from_what_has_none(partial: Path, opened: Show) -> None:
+    page = opened(partial).page
+    facts = page.locator(".facts").inner_text()
+    assert "Unmatched\n3 calls in A, 3 in B" in facts and "Need no partner\n0 modules in A, 3 in B" in facts
+    page.get_by_label("Verdict", exact=True).select_option("needs no partner")
+    assert page.locator(".found").inner_text().startswith("3 rows")
+    row = page.get_by_role("row").filter(has_text="residual").first
+    assert "none needed" in row.inner_text() and row.get_by_role("button", name="match").evaluate(
+        "b => getComputedStyle(b).opacity") == "0"  # fmt: skip
+    row.click()
+    assert "It has no counterpart and needs none" in page.locator(".panel").inner_text()
+    assert row.get_by_role("button", name="match").evaluate("b => getComputedStyle(b).opacity") == "1"
+    page.get_by_label("Verdict", exact=True).select_option("unmatched")
+    assert "no counterpart" in page.get_by_role("row").filter(has_text="ln2").first.inner_text()
+    page.get_by_text("Need no partner in B").click()
+    assert page.locator(".names li").all_inner_texts()[-1] == "decoder.2.residual"
 
 
 def test_search_and_filters(report: Path, opened: Show) -> None:
@@ -100,7 +129,11 @@ def test_the_panel_of_a_module(report: Path, opened: Show) -> None:
     )
     assert shades > 10
     panel.get_by_label("Which axes").select_option("0")
-    assert panel.locator("canvas.heat").get_attribute("aria-label").startswith("Error over axis 0 (down) and axis 1")
+    assert (
+        panel.locator("canvas.heat")
+        .get_attribute("aria-label")
+        .startswith("Error over batch (axis 0) down and token (axis 1) across")
+    )
     panel.get_by_role("button", name="input 0").first.click()
     assert panel.locator(".tensor.open").count() == 2
 
@@ -128,7 +161,7 @@ def test_the_picture_tells_and_leads(report: Path, opened: Show) -> None:
 def test_the_tree_by_keys(report: Path, opened: Show) -> None:
     page = opened(report).page
     page.locator("#row-0").click()
-    page.locator(".rows").focus()
+    page.locator(".grid").focus()
     for key in ("Home", "ArrowDown", "ArrowDown"):
         page.keyboard.press(key)
     assert selected(page).startswith(("▸", "▾", "layers"))
@@ -145,13 +178,20 @@ def test_the_tree_by_keys(report: Path, opened: Show) -> None:
 def test_steps_can_be_chosen(tmp_path: Path, opened: Show) -> None:
     a = record(tmp_path / "a.h5", steps=2)
     b = record(tmp_path / "b.h5", rounding_otherwise(Port()), steps=2)
-    page = opened(written(probe.compare(a, b, mapping=MAPPING), tmp_path)).page
+    found = probe.compare(a, b, mapping=MAPPING)
+    page = opened(written(found, tmp_path)).page
     assert page.locator("h1").inner_text() == "Aligned"
     assert "Closest to its limit" in page.locator(".verdict").inner_text()
     cells = page.locator(".row .cell").all_inner_texts()
     page.get_by_label("Step", exact=True).select_option("1")
     assert page.locator(".row .cell").all_inner_texts() != cells
-    assert page.locator(".curve").count() == 1
+    curves = page.locator(".curve").all_inner_texts()
+    assert [text.split(" ")[0].split("\n")[0] for text in curves[:3]] == ["loss", "norm", "learning"]
+    assert page.get_by_label("Norm of the gradient of").locator("option").count() == sum(
+        (slot.step, slot.phase, slot.role) == (0, Phase.UPDATE, Role.PARAM_GRAD) for slot in found.slots
+    )
+    page.get_by_label("Norm of the gradient of").select_option(label="embed.weight ⟷ words.weight")
+    assert "embed.weight ⟷ words.weight" in page.locator(".curve").last.inner_text()
 
 
 def test_pairs_that_are_picked_change_the_next_comparison(tmp_path: Path, opened: Show) -> None:
@@ -195,7 +235,7 @@ def test_pairs_that_are_picked_change_the_next_comparison(tmp_path: Path, opened
     page.get_by_role("button", name="Add this pair").click()
     assert page.locator("textarea").input_value() == "TopLayer:\n  odd: y-es\n"
     with page.expect_download() as download:
-        page.get_by_role("button", name="Save").click()
+        page.get_by_role("button", name="Save as a file").click()
     download.value.save_as(tmp_path / "map.yaml")
     assert download.value.suggested_filename == "layer_mapping.yaml"
     after = probe.compare(*paths, mapping=tmp_path / "map.yaml")

@@ -52,7 +52,8 @@ def big(document: dict[str, Any]) -> dict[str, Any]:
         "phase": [words.number(name) for name, _, _ in phase], "role": [words.number(role) for _, role, _ in phase],
         "verdict": list(map(words.number, verdicts)), "status": column("compared"), "estimated": [1] * count, "is_bound": [0] * count,
         **{name: column("0") for name in ("slot_a", "slot_b")}, **{name: column("float32") for name in ("dtype_a", "dtype_b")},
-        **{name: column("[8, 512]") for name in ("shape_a", "shape_b")}, **{name: column("") for name in ("why_not", "max_abs_at")},
+        **{name: column("[8, 512]") for name in ("shape_a", "shape_b")}, "is_fixed": [0] * count,
+        **{name: column("") for name in ("why_not", "max_abs_at", "measure")},
         "limit": digits(-5), **{name: digits(-7) for name in ("error", "rel_l2", "cosine", "coherence", "norm_ratio")},
         **{name: [None] * count for name in ("max_abs", "max_rel", "mean_abs")},
         **{f"statistics_{side}": {name: [0] * count if name in ("nan", "posinf", "neginf", "zeros") else digits(0)
@@ -109,14 +110,14 @@ def test_twenty_thousand_nodes(report: Path, opened: Callable[..., Any]) -> None
     page.wait_for_selector("#app[data-state=shown]")
     loaded, shown = view.worked(), page.evaluate("performance.getEntriesByName('shown')[0].startTime")
     page.get_by_role("button", name="unfold").click()
-    assert int(page.get_by_role("treegrid").get_attribute("aria-rowcount")) == NODES
+    assert int(page.get_by_role("treegrid").get_attribute("aria-rowcount")) == NODES + 1, "and the heads"
     before = view.worked()
     scrolled = page.evaluate(FRAMES, 520)
     frame, before = (view.worked() - before) / 60, view.worked()
     assert page.locator(".row").count() < 100
     filtered = [page.evaluate(TYPED, text) for text in ("leaf4", "1234", "")]
     filters = (view.worked() - before) / 3
-    page.locator("h3").first.click()
+    page.locator("h1").first.click()
     page.keyboard.press("n")
     assert page.locator(".row.selected").get_attribute("id") == f"row-{WRONG}"
     size = report.stat().st_size / 2**20

@@ -82,7 +82,7 @@ def named_settings(pairs: StepPairs, events: Iterable[Event]) -> list[str]:
             counted[named] = counted.get(named, 0) + 1
         steps.append(reader)
     if not counted:
-        counted = {named: total for named in (*_longer_steps(steps), *_shorter_for_small_gradients(steps))}
+        counted = {named: total for named in _by_lengths(steps)}
     found = [(named, count) for named, count in _agreed(counted) if count >= min(2, total)]
     return [_counted(named, count, total) for named, count in found]
 
@@ -97,6 +97,15 @@ def as_hint(named: list[str], otherwise: str) -> str:
     return f"by the numbers: {named[0]}" if named else otherwise
 
 
+def _by_lengths(pairs: list[_Pair]) -> list[Named]:
+    """Name what the lengths of updates show; where two readings fit, the one that the recorded learning rates allow."""
+    rates, small = list(_longer_steps(pairs)), list(_shorter_for_small_gradients(pairs))
+    if not (rates and small):
+        return rates + small
+    a, b = pairs[0].recorded(LR)
+    return rates if a != b else small
+
+
 def _longer_steps(pairs: list[_Pair]) -> Iterator[Named]:
     """Name another learning rate where the gradients differ: Adam's steps are as long, whatever the gradient is."""
     chosen = [pair for pair in pairs if pair.rule_a.is_adaptive and pair.rule_b.is_adaptive and pair.a.size >= _LARGE]
@@ -105,7 +114,7 @@ def _longer_steps(pairs: list[_Pair]) -> Iterator[Named]:
         return
     typical = float(np.median(ratios))
     if abs(typical - 1) > 2 * _SPREAD and np.mean(np.abs(ratios / typical - 1) < _SPREAD) >= _MOST_ALIKE:
-        yield chosen[0].rate(typical)
+        yield chosen[0].rate(typical, chosen[0].recorded(LR)[0])
 
 
 def _shorter_for_small_gradients(pairs: list[_Pair]) -> Iterator[Named]:
@@ -217,7 +226,7 @@ class _Pair:
         typical = min(trace.gradient.number("rms") for trace in (self.a, self.b) if trace.gradient is not None)
         both = [
             recorded if math.isnan(each) and recorded is not None else each
-            for each, recorded in zip((a, b), self._recorded(EPS), strict=True)
+            for each, recorded in zip((a, b), self.recorded(EPS), strict=True)
         ]
         if any(map(math.isnan, both)):
             if shown[0] >= _TO_SHOW * typical:
@@ -237,7 +246,7 @@ class _Pair:
             yield self._against(DECAY, a, b)
             return
         which, other, size = ("A", "B", a) if a else ("B", "A", b)
-        decays = self._recorded(DECAY)
+        decays = self.recorded(DECAY)
         beside = self.rule_a.is_adaptive and decays[0 if other == "A" else 1] not in (None, 0.0)
         what = f"{which} adds {_number(size)} times the weight to the gradient (L2, as Adam does)"
         rest = f"{other} takes the decay beside it, as AdamW does" if beside else f"{other} does not"
@@ -299,7 +308,7 @@ class _Pair:
         decays = found.is_there(1, 0.0) and abs(share) > _SAME and found.residual < 0.3 * plain.residual
         factor = found.coefficients[0] if decays else plain.coefficients[0]
         if not math.isclose(factor, 1, abs_tol=max(_SAME, found.residual, 4 * found.errors[0])):
-            named = self.rate(factor, self._recorded(LR)[0])
+            named = self.rate(factor, self.recorded(LR)[0])
             yield named
             rates = factor if named.setting == LR else 1.0
         else:
@@ -312,7 +321,7 @@ class _Pair:
 
         ``rates`` is what B's learning rate is times A's.
         """
-        rate, decay = self._recorded(LR)[0], self._recorded(DECAY)[0]
+        rate, decay = self.recorded(LR)[0], self.recorded(DECAY)[0]
         if rate and decay is not None:
             other = (factor * decay - along / rate) / rates
             if not _alike(decay, other, 0.02):
@@ -335,7 +344,7 @@ class _Pair:
 
     def _special(self, factor: float, rate: float | None) -> Named | None:
         """Return what is known to make just this multiple."""
-        recorded = self._recorded(LR)
+        recorded = self.recorded(LR)
         if None not in recorded and math.isclose(factor, recorded[1] / recorded[0], rel_tol=_SAME):  # type: ignore[operator]
             return None
         rule, sum_ = self.rule_b, self.rule_b.gain
@@ -344,7 +353,7 @@ class _Pair:
             for which, expected in (("B", without), ("A", 1 / without)):
                 if math.isclose(factor, expected, rel_tol=5e-3):
                     return _uncorrected(which)
-        momentum = self._recorded(MOMENTUM)[1]
+        momentum = self.recorded(MOMENTUM)[1]
         if momentum and rule.is_fresh:
             for which, expected in (("B", 1 + momentum), ("A", 1 / (1 + momentum))):
                 if math.isclose(factor, expected, rel_tol=_SAME):
@@ -356,14 +365,14 @@ class _Pair:
     # Words
 
     def _against(self, name: str, a: float, b: float) -> Named:
-        recorded = self._recorded(name)
+        recorded = self.recorded(name)
         digits, (a, b) = _DIGITS.get(name, 3), (0.0 if abs(value) < _NONE.get(name, 0.0) else value for value in (a, b))
         text = f"{name} {_number(a, digits)} against {_number(b, digits)}"
         if None not in recorded and math.isclose(*recorded, rel_tol=1e-6, abs_tol=1e-15):  # type: ignore[arg-type]
             text += f", though both sides recorded {_number(recorded[0])}"  # type: ignore[arg-type]
         return Named(name, text, b)
 
-    def _recorded(self, name: str) -> tuple[float | None, float | None]:
+    def recorded(self, name: str) -> tuple[float | None, float | None]:
         return _setting(self.a.settings, name), _setting(self.b.settings, name)
 
 

@@ -8,18 +8,18 @@ docs/report.md describes it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 
 from probe._version import __version__
 from probe.comparison.divergence import Comparison
+from probe.comparison.fixed import TOLERANCE_IS
 from probe.comparison.metrics import Side, values_of_pair
 from probe.comparison.paired_step import paired_step
 from probe.comparison.result import Divergence, SlotResult, Verdict
-from probe.errors import MappingError
-from probe.matching import Known, Reason
-from probe.matching.draft import draft, is_written_from_a
+from probe.report.axes import Axes
 from probe.report.html import rows
+from probe.report.html.beside import beside
+from probe.report.html.curves import curves
 from probe.report.html.numbers import Words, number, numbers, speakable
 from probe.report.html.tensors import LARGEST, drawn
 from probe.report.text import headline, stands
@@ -37,8 +37,15 @@ _MOST_RECORDS = 40
 """of one of them"""
 
 
-def document(comparison: Comparison) -> dict[str, object]:
+def document(comparison: Comparison, serving: Mapping[str, str] | None = None) -> dict[str, object]:
     """Return everything that the page shows of a comparison.
+
+    Parameters
+    ----------
+    comparison
+        what to show
+    serving
+        of a page from a server: ``file``, the name of the mapping that pairs are saved in, and ``said``, what came of the last ones
 
     Raises
     ------
@@ -46,19 +53,22 @@ def document(comparison: Comparison) -> dict[str, object]:
         a recording is no longer where it was
     """
     with Reader(comparison.path_a) as a, Reader(comparison.path_b) as b:
-        return _Document(comparison, a, b).made()
+        return _Document(comparison, a, b, serving).made()
 
 
 class _Document:
     """The document under way."""
 
-    def __init__(self, comparison: Comparison, a: Reader, b: Reader) -> None:
-        self.comparison, self.matching = comparison, comparison.matching
+    def __init__(self, comparison: Comparison, a: Reader, b: Reader, serving: Mapping[str, str] | None) -> None:
+        self.comparison, self.matching, self.serving = comparison, comparison.matching, serving
         self.a, self.b = a, b
         self.tree_a, self.tree_b = Tree(a.modules), Tree(b.modules)
         self.words = Words()
-        called = {*comparison.only_a, *comparison.unneeded_a}, {*comparison.only_b, *comparison.unneeded_b}
-        self.rows = rows.merged(self.matching, self.tree_a, self.tree_b, *called)
+        self.rows = rows.merged(
+            self.matching, self.tree_a, self.tree_b, _left(comparison.only_a, comparison.unneeded_a),
+            _left(comparison.only_b, comparison.unneeded_b),
+        )  # fmt: skip
+        self.axes = Axes.of(comparison.slots, a.info.model_config)
         self.pair_of_a = {pair.a: index for index, pair in enumerate(self.matching.pairs)}
         self.steps = {step: paired_step(a, b, step, step_b, self.matching) for step, step_b in comparison.steps}
 
@@ -70,6 +80,7 @@ class _Document:
             "probe": __version__,
             "answer": speakable(self.comparison.as_json()),
             "stands": stands(self.comparison) if self.comparison.verdict is Verdict.DIVERGED else "",
+            "closest_is_fixed": self._closest_is_fixed(),
             "doubts": list(self.comparison.doubts),
             "sides": {"a": self._side(self.a), "b": self._side(self.b)},
             "pairs": {
@@ -82,7 +93,9 @@ class _Document:
             "findings": [self._finding(found, at < MOST_DRAWN)
                          for at, found in enumerate(self.comparison.divergences)],
             "loose": {"a": self._loose("a"), "b": self._loose("b")},
-            "mapping": self._mapping(),
+            "mapping": beside(self.comparison, self.a, self.b),
+            "serving": self.serving,
+            "curves": curves(self.comparison.path_a, self.comparison.path_b, self.comparison.slots, self._to_b()),
             "words": self.words.all,
         }  # fmt: skip
 
@@ -90,13 +103,10 @@ class _Document:
 
     def _side(self, reader: Reader) -> dict[str, object]:
         info, modules = reader.info, reader.modules
-        scalars: dict[str, list[object]] = {}
-        for step, name, value in reader.scalars:
-            scalars.setdefault(name, []).append([step, number(value)])
         return {
             "file": reader.path.name, "run": info.run_id, "framework": f"{info.framework} {info.framework_version}",
             "created": info.created, "task": str(info.config.get("task", "")), "rank": info.rank,
-            "world_size": info.world_size, "scalars": scalars, "notes": [text for _, _, text in reader.notes],
+            "world_size": info.world_size, "notes": [text for _, _, text in reader.notes],
             "modules": {
                 "path": [module.path for module in modules],
                 "class": [self.words.number(module.class_name) for module in modules],
@@ -123,13 +133,15 @@ class _Document:
         """Return all pairs of tensors, in causal order: places, verdicts, metrics, statistics of both sides."""
         slots, word = self.comparison.slots, self.words.number
         names = ("step", "micro", "call", "pair", "phase", "role", "verdict", "status", "estimated", "is_bound",
-                 "slot_a", "slot_b", "dtype_a", "dtype_b", "shape_a", "shape_b", "why_not", "max_abs_at")  # fmt: skip
+                 "slot_a", "slot_b", "dtype_a", "dtype_b", "shape_a", "shape_b", "why_not", "max_abs_at", "measure",
+                 "is_fixed")  # fmt: skip
         places = [
             (slot.step, slot.micro, slot.call, self._pair(slot), word(slot.phase.label), word(slot.role.label),
              word(slot.verdict), word(slot.metrics.status.value), int(slot.metrics.estimated), int(slot.metrics.is_lower_bound),
              word(slot.slot_a), word(slot.slot_b), word(slot.dtype_a), word(slot.dtype_b), word(str(list(slot.shape_a))),
              word(str(list(slot.shape_b))), word(slot.metrics.reason),
-             word("" if slot.metrics.max_abs_at is None else str(list(slot.metrics.max_abs_at))))
+             word("" if slot.metrics.max_abs_at is None else str(list(slot.metrics.max_abs_at))), word(slot.measure),
+             int(slot.is_fixed))
             for slot in slots
         ]  # fmt: skip
         metrics = {name: numbers(getattr(slot.metrics, name) for slot in slots) for name in _METRICS}
@@ -158,6 +170,8 @@ class _Document:
             **speakable(found.as_json()),
             "headline": headline(found),
             "error": number(found.error),
+            "measure": found.measure,
+            "is_fixed": any(text.startswith(TOLERANCE_IS) for text in found.evidence),
             "row": self._row_of(found),
             "tensor": tensor,
             "drawn": drawn,
@@ -192,16 +206,19 @@ class _Document:
             return None, f"its {count:,} elements are too many to draw (up to {LARGEST:,})"
         free = pairs.has_free_axes(slot.role, self._pair(slot))
         values = values_of_pair(pairs.a, slot.row_a, pairs.b, slot.row_b, free_axes=free) if count else None
-        return (None, "the two have no common shape") if values is None else (drawn(*values), "")
+        if values is None:
+            return None, "the two have no common shape"
+        names = self.axes.names(slot, pairs.a.axes(slot.row_a))
+        return {**drawn(*values), "names": names or [""]}, ""
 
     # What has no partner
 
     def _loose(self, name: str) -> dict[str, object]:
         """Return what was recorded of modules without a partner, so that it can be seen what would be compared."""
         at = 0 if name == "a" else 1
-        wanted = [row.a if name == "a" else row.b for row in self.rows if row.state is rows.State.UNMATCHED]
-        chosen = {index for index in wanted[: 2 * _MOST_LOOSE] if index != rows.ABSENT}
-        chosen = set(sorted(chosen)[:_MOST_LOOSE])
+        left = rows.State.UNMATCHED, rows.State.UNNEEDED
+        wanted = [row.a if name == "a" else row.b for state in left for row in self.rows if row.state is state]
+        chosen = set([index for index in wanted if index != rows.ABSENT][:_MOST_LOOSE])
         found: dict[int, list[list[object]]] = {}
         for pairs in list(self.steps.values())[:1]:
             side = (pairs.a, pairs.b)[at]
@@ -220,22 +237,17 @@ class _Document:
         return [int(columns["phase"][row]), int(columns["role"][row]), word(side.slots[row]), columns["call"][row],
                 word(side.dtypes[row]), word(str(list(side.shapes[row]))), number(columns["norm"][row]), text]  # fmt: skip
 
-    def _mapping(self) -> dict[str, object]:
-        """Say what lines of a mapping have to stand beside, and from which side they are written.
+    def _closest_is_fixed(self) -> bool:
+        flip = self.comparison.flip
+        return flip is not None and flip.closest is not None and flip.closest.is_fixed
 
-        Beside a mapping nothing is guessed: where pairs were found without one, it is drafted.
-        """
-        guessed = any(pair.reason in (Reason.SAME_STRUCTURE, Reason.SAME_VALUES) for pair in self.matching.pairs)
-        if not guessed:
-            return {"base": "", "from": self.matching.direction.value[0], "why_not": ""}
-        sides = (self.tree_a, self.a), (self.tree_b, self.b)
-        known = [Known(tree, reader.parameters, reader.info.model_config) for tree, reader in sides]
-        names = Path(self.comparison.path_a).name, Path(self.comparison.path_b).name
-        source = "a" if is_written_from_a(self.matching) else "b"
-        try:
-            return {"base": draft(self.matching, *known, names), "from": source, "why_not": ""}
-        except MappingError as error:  # names that a mapping cannot say
-            return {"base": "", "from": source, "why_not": str(error)}
+    def _to_b(self) -> int:
+        """Return what is added to a step of A to get that of B."""
+        return next((step_b - step for step, step_b in self.comparison.steps), 0)
+
+
+def _left(unmatched: tuple[str, ...], unneeded: tuple[str, ...]) -> dict[str, rows.State]:
+    return dict.fromkeys(unmatched, rows.State.UNMATCHED) | dict.fromkeys(unneeded, rows.State.UNNEEDED)
 
 
 def _by_columns(names: tuple[str, ...], found: list[tuple[object, ...]]) -> dict[str, list[object]]:

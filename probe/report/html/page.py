@@ -6,6 +6,7 @@ import base64
 import html
 import json
 import zlib
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
@@ -13,11 +14,18 @@ from probe.comparison.divergence import Comparison
 from probe.report.html.document import document
 from probe.report.text import harmless
 
-_TITLE, _DATA = "<!--title-->", "<!--data-->"
+_TITLE, _DATA, _CONNECT = "<!--title-->", "<!--data-->", "<!--connect-->"
 
 
-def as_html(comparison: Comparison) -> str:
+def as_html(comparison: Comparison, serving: Mapping[str, str] | None = None) -> str:
     """Return one self-contained page; the two recordings are read again for their statistics and values.
+
+    Parameters
+    ----------
+    comparison
+        what to show
+    serving
+        of a page that may ask the server that it came from: see `probe.report.html.document.document`
 
     Raises
     ------
@@ -25,13 +33,17 @@ def as_html(comparison: Comparison) -> str:
         a recording is no longer where it was
     """
     names = " and ".join(Path(path).name for path in (comparison.path_a, comparison.path_b))
-    return page(document(comparison), f"{comparison.verdict.value}: {names}")
+    return page(document(comparison, serving), f"{comparison.verdict.value}: {names}", may_ask=serving is not None)
 
 
-def page(data: dict[str, object], title: str) -> str:
-    """Return the page with a document inside: JSON, deflated, in base64, so that nothing of it can be markup."""
+def page(data: dict[str, object], title: str, *, may_ask: bool = False) -> str:
+    """Return the page with a document inside: JSON, deflated, in base64, so that nothing of it can be markup.
+
+    Nothing allows it a request, unless it may ask the server that it came from.
+    """
     built = resources.files("probe.report.html").joinpath("page.html").read_text(encoding="utf-8")
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     packed = base64.b64encode(zlib.compress(text.encode())).decode()
     before, _, after = built.partition(_DATA)
+    before = before.replace(_CONNECT, "connect-src 'self'; " if may_ask else "", 1)
     return before.replace(_TITLE, html.escape(harmless(title)), 1) + packed + after

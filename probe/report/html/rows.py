@@ -21,6 +21,8 @@ class State(enum.StrEnum):
     """one of several modules that are one on the other side, and not the first of them"""
     UNMATCHED = "unmatched"
     """it was called, and has no partner"""
+    UNNEEDED = "needs no partner"
+    """it was called, has no partner and needs none: Identity, containers, what is a function on the other side"""
     UNCALLED = "uncalled"
     """it has no partner, and was never called: lists of modules"""
     IGNORED = "ignored"
@@ -42,7 +44,9 @@ class Row:
     children: list[Row] = field(default_factory=list)
 
 
-def merged(matching: Matching, tree_a: Tree, tree_b: Tree, called_a: set[str], called_b: set[str]) -> list[Row]:
+def merged(
+    matching: Matching, tree_a: Tree, tree_b: Tree, left_a: Mapping[str, State], left_b: Mapping[str, State]
+) -> list[Row]:
     """Return the rows, parents before children, in the order of A's tree.
 
     What only B has stands in the row of its parent's partner, behind the sibling that it follows in B.
@@ -53,8 +57,8 @@ def merged(matching: Matching, tree_a: Tree, tree_b: Tree, called_a: set[str], c
         pairs, and what is left
     tree_a, tree_b
         the modules
-    called_a, called_b
-        paths of modules that were called and have no counterpart
+    left_a, left_b
+        by path, what the modules are that were called and have no counterpart: unmatched, or in no need of one
     """
     of_a, of_b = {}, {}
     for index, pair in enumerate(matching.pairs):
@@ -68,11 +72,11 @@ def merged(matching: Matching, tree_a: Tree, tree_b: Tree, called_a: set[str], c
                 mine[part] = Row(*place, pair, State.PART)
     for index in range(len(tree_a)):
         if index not in of_a:
-            state = _state(tree_a, index, matching.stepped_a, matching.ignored_a, called_a)
+            state = _state(tree_a, index, matching.stepped_a, matching.ignored_a, left_a)
             of_a[index] = Row(index, ABSENT, ABSENT, state)
     for index in range(len(tree_b)):
         if index not in of_b:
-            state = _state(tree_b, index, matching.stepped_b, matching.ignored_b, called_b)
+            state = _state(tree_b, index, matching.stepped_b, matching.ignored_b, left_b)
             of_b[index] = Row(ABSENT, index, ABSENT, state)
     tops: list[Row] = []
     for index, module in enumerate(tree_a.modules):
@@ -81,12 +85,14 @@ def merged(matching: Matching, tree_a: Tree, tree_b: Tree, called_a: set[str], c
     return list(_flat(tops))
 
 
-def _state(tree: Tree, index: int, stepped: Mapping[int, int], ignored: frozenset[int], called: set[str]) -> State:
+def _state(
+    tree: Tree, index: int, stepped: Mapping[int, int], ignored: frozenset[int], left: Mapping[str, State]
+) -> State:
     if index in ignored:
         return State.IGNORED
     if tree.wrapped(index) is not None or index in stepped:
         return State.PASSED_OVER
-    return State.UNMATCHED if tree.path(index) in called else State.UNCALLED
+    return left.get(tree.path(index), State.UNCALLED)
 
 
 def _add_of_b(tree: Tree, rows: dict[int, Row], tops: list[Row]) -> None:

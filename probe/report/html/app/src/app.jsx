@@ -49,7 +49,15 @@ function Theme() {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   const [theme, setTheme] = useState(dark ? "dark" : "light");
   useEffect(() => {
-    document.documentElement.dataset.theme = theme;
+    const show = (name) => () => (document.documentElement.dataset.theme = name);
+    const [paper, screen] = [show("light"), show(theme)];
+    screen();
+    addEventListener("beforeprint", paper);
+    addEventListener("afterprint", screen);
+    return () => {
+      removeEventListener("beforeprint", paper);
+      removeEventListener("afterprint", screen);
+    };
   }, [theme]);
   const other = theme === "dark" ? "light" : "dark";
   return <button class="quiet" onClick={() => setTheme(other)}>{other === "dark" ? "Dark" : "Light"}</button>;
@@ -94,9 +102,9 @@ export function App({ report }) {
   }, []);
 
   useEffect(() => {
-    const unfold = () => document.querySelectorAll("details").forEach((each) => (each.open = true));
-    addEventListener("beforeprint", unfold);
-    return () => removeEventListener("beforeprint", unfold);
+    const before = () => document.querySelectorAll("details").forEach((each) => (each.open = true));
+    addEventListener("beforeprint", before);
+    return () => removeEventListener("beforeprint", before);
   }, []);
 
   const { a, b } = report.doc.sides;
@@ -111,6 +119,7 @@ export function App({ report }) {
         <Theme />
       </header>
       <main>
+        {report.doc.serving?.said && <p class="news" role="status">{shown(report.doc.serving.said)}</p>}
         <Verdict report={report} onSelect={select} />
         <Picture report={report} view={view} selected={selected} onSelect={select} />
         <section class="work" aria-label="Both module trees">

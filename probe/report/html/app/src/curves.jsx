@@ -1,45 +1,99 @@
-// Numbers that both programs logged, step by step.
+// Numbers that both programs wrote down, step by step, and the norms of their gradients.
 
-import { plain, shown, value } from "./text.js";
+import { useState } from "preact/hooks";
+import { count, error, plain, shown, value } from "./text.js";
 
 const [WIDTH, HEIGHT] = [360, 120];
+const NAMES = { lr: "learning rate", grad_norm: "gradient norm", "grad_norm of the recorded gradients": "norm of all recorded gradients" };
 
-function Curve({ name, a, b }) {
-  const all = [...a, ...b].map(([, y]) => value(y)).filter(Number.isFinite);
-  const steps = [...a, ...b].map(([step]) => step);
-  const [low, high] = [Math.min(...all), Math.max(...all)];
-  const [from, to] = [Math.min(...steps), Math.max(...steps)];
+function line(steps, values, x, y) {
+  let pen = "M";
+  return values.map((each, k) => {
+    if (!Number.isFinite(each)) {
+      pen = "M";
+      return "";
+    }
+    const text = `${pen}${x(steps[k])},${y(each)}`;
+    pen = "L";
+    return text;
+  }).join("");
+}
+
+/** How far two curves are apart at most, relative to the larger. */
+function apart(steps, a, b) {
+  const off = steps.map((_, k) => (a[k] === b[k] ? 0 : Math.abs(a[k] - b[k]) / Math.max(Math.abs(a[k]), Math.abs(b[k]))));
+  const at = off.reduce((best, each, k) => (each > (off[best] || 0) ? k : best), 0);
+  return off[at] > 0 ? `up to ${error(off[at])} apart, at step ${steps[at]}` : off.every((each) => each === 0) ? "equal" : "";
+}
+
+export function Curve({ curve, mark }) {
+  const { name, steps, total } = curve;
+  const [a, b] = [curve.a.map(value), curve.b.map(value)];
+  const all = [...a, ...b].filter(Number.isFinite);
+  const [low, high] = [all.reduce((p, q) => Math.min(p, q), Infinity), all.reduce((p, q) => Math.max(p, q), -Infinity)];
+  const [from, to] = [steps[0], steps[steps.length - 1]];
   const x = (step) => (((step - from) / (to - from || 1)) * (WIDTH - 8) + 4).toFixed(1);
-  const y = (number) => (HEIGHT - 4 - ((number - low) / (high - low || 1)) * (HEIGHT - 8)).toFixed(1);
-  const path = (points) => points.filter(([, each]) => Number.isFinite(value(each))).map(([step, each], k) => `${k ? "L" : "M"}${x(step)},${y(value(each))}`).join("");
+  const y = (number) => (HEIGHT - 4 - (high > low ? (number - low) / (high - low) : 0.5) * (HEIGHT - 8)).toFixed(1);
   return (
     <figure class="curve">
-      <figcaption><bdi>{shown(name)}</bdi> <span class="dim">step {from} to {to}</span></figcaption>
-      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label={`${shown(name)} of both runs`}>
-        <path class="curve-a" d={path(a)} /><path class="curve-b" d={path(b)} />
-      </svg>
-      <div class="ends"><span>{plain(low)}</span><span>{plain(high)}</span></div>
+      <figcaption><bdi>{shown(NAMES[name] ?? name)}</bdi> <span class="dim">{apart(steps, a, b)}</span></figcaption>
+      <div class="plot">
+        <div class="scale"><span>{plain(high)}</span><span>{plain(low)}</span></div>
+        <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label={`${shown(NAMES[name] ?? name)} of both runs, steps ${from} to ${to}`}>
+          {mark !== undefined && mark >= from && mark <= to && <line class="mark" x1={x(mark)} x2={x(mark)} y1="0" y2={HEIGHT} />}
+          <path class="curve-a" d={line(steps, a, x, y)} /><path class="curve-b" d={line(steps, b, x, y)} />
+        </svg>
+        <span />
+        <div class="ends"><span>step {from}</span>{steps.length < total && <span>{steps.length} of {total} steps drawn</span>}<span>{to}</span></div>
+      </div>
     </figure>
   );
 }
 
-export function Curves({ report }) {
-  const { a, b } = report.doc.sides;
-  const names = Object.keys(a.scalars).filter((name) => b.scalars[name]);
-  if (!names.length) return null;
-  const long = names.filter((name) => a.scalars[name].length > 1 || b.scalars[name].length > 1);
+/** Steps at which a curve has one value only are no curve. */
+const isLong = ({ steps }) => steps.length > 1;
+
+function Once({ curves }) {
   return (
-    <section class="curves" aria-label="Scalars">
-      <h3>Scalars</h3>
-      <div class="row-of-figures">{long.map((name) => <Curve name={name} a={a.scalars[name]} b={b.scalars[name]} />)}</div>
-      {long.length < names.length && (
-        <table class="statistics">
-          <thead><tr><th /><th class="tag-a">A</th><th class="tag-b">B</th></tr></thead>
-          <tbody>{names.filter((name) => !long.includes(name)).map((name) => (
-            <tr><th><bdi>{shown(name)}</bdi></th><td>{plain(value(a.scalars[name][0]?.[1]))}</td><td>{plain(value(b.scalars[name][0]?.[1]))}</td></tr>
-          ))}</tbody>
-        </table>
-      )}
+    <table class="statistics">
+      <thead><tr><td /><th class="tag-a">A</th><th class="tag-b">B</th><th>apart</th></tr></thead>
+      <tbody>{curves.map(({ name, a, b }) => {
+        const [x, y] = [value(a[0]), value(b[0])];
+        const off = x === y ? 0 : Math.abs(x - y) / Math.max(Math.abs(x), Math.abs(y));
+        return <tr><th><bdi>{shown(NAMES[name] ?? name)}</bdi></th><td>{plain(x)}</td><td>{plain(y)}</td><td>{off === 0 ? "equal" : error(off)}</td></tr>;
+      })}</tbody>
+    </table>
+  );
+}
+
+function Norms({ norms, mark }) {
+  const [chosen, setChosen] = useState(0);
+  return (
+    <div>
+      <p class="choose"><label>Norm of the gradient of <select value={chosen} onChange={(event) => setChosen(Number(event.currentTarget.value))}>
+        {norms.map(({ name }, k) => <option value={k}>{shown(name)}</option>)}
+      </select></label> <span class="dim">{count(norms.length, "parameter")}, the most different first</span></p>
+      <Curve curve={norms[chosen]} mark={mark} />
+    </div>
+  );
+}
+
+export function Curves({ report }) {
+  const { scalars, norms } = report.doc.curves;
+  if (!scalars.length && !norms.length) return null;
+  const [first] = report.findings;
+  const mark = first && (first.a[0] ?? first.b[0]).step;
+  const long = scalars.filter(isLong);
+  const once = scalars.filter((curve) => !isLong(curve));
+  return (
+    <section class="curves" aria-label="Loss and norms over the steps">
+      <h2>Loss and norms over the steps</h2>
+      {long.length > 0 && <p class="dim curve-legend"><i class="stroke a" /> <b class="tag-a">A</b> <i class="stroke b" /> <b class="tag-b">B</b>{mark !== undefined && <> <i class="stroke mark" /> first divergence (step {mark})</>}</p>}
+      <div class="row-of-figures">
+        {long.map((curve) => <Curve key={curve.name} curve={curve} mark={mark} />)}
+        {norms.length > 0 && <Norms norms={norms} mark={mark} />}
+      </div>
+      {once.length > 0 && <Once curves={once} />}
     </section>
   );
 }

@@ -41,13 +41,16 @@ function Errors({ errors }) {
   );
 }
 
-function Profile({ profile }) {
+/** What an axis is, where its size tells: token (axis 1). */
+const axisName = (names, axis) => (names[axis] ? `${names[axis]} (axis ${axis})` : `axis ${axis}`);
+
+function Profile({ profile, names }) {
   const rms = profile.rms.map(value);
   const most = Math.max(...rms) || 1;
   return (
     <figure>
-      <figcaption>Error along axis {profile.axis} <span class="dim">(size {profile.size}; up to {error(most)})</span></figcaption>
-      <svg viewBox={`0 0 ${WIDTH} 40`} preserveAspectRatio="none" role="img" aria-label={`Root mean square error at each index of axis ${profile.axis}`}>
+      <figcaption>Error along {axisName(names, profile.axis)} <span class="dim">(size {profile.size}; up to {error(most)})</span></figcaption>
+      <svg viewBox={`0 0 ${WIDTH} 40`} preserveAspectRatio="none" role="img" aria-label={`Root mean square error at each index of ${axisName(names, profile.axis)}`}>
         <path class="hist-error" d={outline(rms, most, 40)} />
       </svg>
       <Ends from="0" to={profile.size - 1} />
@@ -61,7 +64,7 @@ function shade(level) {
   return ends[0].map((from, k) => Math.round(from + (ends[1][k] - from) * level));
 }
 
-function Heat({ map }) {
+function Heat({ map, names }) {
   const canvas = useRef(null);
   const [hover, setHover] = useState("");
   const [low, high] = [value(map.from), value(map.to)];
@@ -89,13 +92,13 @@ function Heat({ map }) {
     <>
       <canvas class="heat" ref={canvas} width={map.columns} height={map.rows} onMouseMove={moved} onMouseLeave={() => setHover("")}
         style={{ height: `${Math.min(200, Math.max(24, map.rows * 8))}px` }}
-        role="img" aria-label={`Error over axis ${map.axes[0]} (down) and axis ${map.axes[1]} (across), from ${error(low)} to ${error(high)}`} />
-      <div class="ends"><span>↓ axis {map.axes[0]} ({map.sizes[0]}) → axis {map.axes[1]} ({map.sizes[1]})</span><span>{hover || `${error(low)} … ${error(high)}`}</span></div>
+        role="img" aria-label={`Error over ${axisName(names, map.axes[0])} down and ${axisName(names, map.axes[1])} across, from ${error(low)} to ${error(high)}`} />
+      <div class="ends"><span>↓ {names[map.axes[0]] || `axis ${map.axes[0]}`}, {map.sizes[0]} → {names[map.axes[1]] || `axis ${map.axes[1]}`}, {map.sizes[1]}</span><span>{hover || `${error(low)} … ${error(high)}`}</span></div>
     </>
   );
 }
 
-function Maps({ maps }) {
+function Maps({ maps, names }) {
   const [chosen, setChosen] = useState(maps.length - 1);
   const map = maps[Math.min(chosen, maps.length - 1)];
   return (
@@ -103,11 +106,11 @@ function Maps({ maps }) {
       <figcaption>Error over two axes{" "}
         {maps.length > 1 && (
           <select aria-label="Which axes" value={chosen} onChange={(event) => setChosen(Number(event.currentTarget.value))}>
-            {maps.map((each, k) => <option value={k}>{each.axes.join(" × ")}</option>)}
+            {maps.map((each, k) => <option value={k}>{each.axes.map((axis) => names[axis] || `axis ${axis}`).join(" × ")}</option>)}
           </select>
         )}
       </figcaption>
-      <Heat map={map} />
+      <Heat map={map} names={names} />
     </figure>
   );
 }
@@ -126,8 +129,8 @@ export function Drawn({ drawn }) {
   return (
     <div class="drawn">
       {drawn.nonfinite > 0 && <p class="state">{count(drawn.nonfinite, "element")} not finite on one side</p>}
-      {drawn.maps.length > 0 && <Maps maps={drawn.maps} />}
-      {drawn.profiles.map((profile) => <Profile profile={profile} />)}
+      {drawn.maps.length > 0 && <Maps maps={drawn.maps} names={drawn.names} />}
+      {drawn.profiles.map((profile) => <Profile profile={profile} names={drawn.names} />)}
       {drawn.values && <Values values={drawn.values} />}
       {drawn.errors && <Errors errors={drawn.errors} />}
       {drawn.worst.length > 0 && <Worst worst={drawn.worst} />}

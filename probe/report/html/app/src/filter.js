@@ -10,7 +10,7 @@ export function isActive(filter) {
 
 /** Tell what a row is in the phases that are looked at. */
 function hasVerdict(report, view, row, phase, wanted) {
-  if (wanted === "unmatched") return report.tree.state[row] === "unmatched";
+  if (wanted === "unmatched" || wanted === "needs no partner") return report.tree.state[row] === wanted;
   if (wanted === "nonfinite") return view.nonfinite.has(row);
   return PHASES.some((name, k) => {
     const i = view.cells[k][row];

@@ -1,7 +1,7 @@
 // Matching by mouse: one unmatched module of each side, what would be compared, and the lines for a mapping.
 
 import { useState } from "preact/hooks";
-import { error, plain, shown, value } from "./text.js";
+import { count, error, plain, shown, value } from "./text.js";
 import { lineOf, mappingText, reach } from "./yaml.js";
 
 const ROLES = ["param", "buffer", "input", "output", "value", "grad_output", "grad_input", "grad_total", "param_grad", "state", "delta"];
@@ -56,9 +56,34 @@ function Picked({ report, side, row, onSelect }) {
   return (
     <div>
       <b class={`tag-${side}`}>{side.toUpperCase()}</b>{" "}
-      {row < 0 ? <span class="dim">choose an unmatched module in the tree (filter by “unmatched”, then “match”)</span>
+      {row < 0 ? <span class="dim">none picked</span>
         : <button class="link" onClick={() => onSelect(row)}><bdi>{shown(report.path(side, row))}</bdi> <span class="class"><bdi>{shown(report.class(side, row))}</bdi></span></button>}
     </div>
+  );
+}
+
+/** Send the lines to the server that the page came from, which saves them and compares again. */
+async function sent(lines) {
+  const answer = await fetch("pairs", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(lines) });
+  if (!answer.ok) throw new Error((await answer.json()).error);
+}
+
+function Saving({ report, collected }) {
+  const [state, setState] = useState({ isBusy: false, failure: "" });
+  const { file } = report.doc.serving;
+  const lines = collected.map((each) => lineOf(report, each, each.scope));
+  const unsayable = lines.find((line) => line.unsayable);
+  const save = () => {
+    setState({ isBusy: true, failure: "" });
+    sent(lines.map(({ section, key, target }) => ({ section, key, target }))).then(
+      () => location.reload(),
+      (failure) => setState({ isBusy: false, failure: failure.message === "Failed to fetch" ? "the server has ended" : failure.message }));
+  };
+  return (
+    <p>
+      <button class="main" disabled={state.isBusy || Boolean(unsayable)} onClick={save}>Save in {shown(file)} and compare again</button>{" "}
+      <span role="status">{state.isBusy ? "comparing again …" : unsayable ? `a mapping cannot name ${shown(unsayable.key)}` : state.failure && `Not saved: ${shown(state.failure)}`}</span>
+    </p>
   );
 }
 
@@ -96,12 +121,13 @@ function Lines({ report, collected, onCollected }) {
           );
         })}
       </ul>
-      <p class="dim">{hasBase
-        ? "Beside a mapping nothing is found by structure or values, so these lines stand in a draft of all pairs that were found. Save it, and compare again with -lm layer_mapping.yaml:"
-        : "Add these lines to your layer mapping, or save them as one, and compare again with -lm:"}</p>
+      {report.doc.serving && <Saving report={report} collected={collected} />}
+      <p class="dim">{report.doc.serving ? "Or take them yourself: " : ""}{hasBase
+        ? "beside a mapping nothing is found by structure or values, so these lines stand in a draft of all pairs that were found. Save it, and compare again with -lm layer_mapping.yaml."
+        : "add these lines to your layer mapping, or save them as one, and compare again with -lm."}</p>
       {report.doc.mapping.why_not && <p class="state">Beside a mapping nothing is found by structure or values, and the pairs that were found cannot all be written down: {shown(report.doc.mapping.why_not)}</p>}
       <textarea readOnly spellcheck={false} aria-label="Lines of the layer mapping" rows={Math.min(24, text.split("\n").length)} value={text} />
-      <p><button onClick={copy}>Copy</button> <button onClick={save}>Save</button> <span role="status">{said}</span></p>
+      <p><button onClick={copy}>Copy</button> <button onClick={save}>Save as a file</button> <span role="status">{said}</span></p>
     </div>
   );
 }
@@ -120,7 +146,8 @@ function Bar({ report, picked, onPicked, onAdd }) {
 }
 
 export function Matching({ report, picked, onPicked, collected, onCollected, onSelect }) {
-  if (!report.unmatched.length) return null;
+  const unmatched = report.rowsThatAre("unmatched").length;
+  if (!unmatched && !report.rowsThatAre("needs no partner").length) return null;
   const isWhole = picked.a >= 0 && picked.b >= 0;
   const add = () => {
     onCollected([...collected.filter(({ a, b }) => a !== picked.a && b !== picked.b), { ...picked, scope: "class" }]);
@@ -128,9 +155,10 @@ export function Matching({ report, picked, onPicked, collected, onCollected, onS
   };
   return (
     <section class="matching" id="matching" aria-label="Match by hand">
-      <h3>Match by hand</h3>
-      <Picked report={report} side="a" row={picked.a} onSelect={onSelect} />
-      <Picked report={report} side="b" row={picked.b} onSelect={onSelect} />
+      <h2>Match by hand</h2>
+      <p class="dim">{unmatched ? `${count(unmatched, "module has", "modules have")} no counterpart and ${unmatched === 1 ? "was" : "were"} not compared.` : "Every module that needs a counterpart has one."}
+        {" "}Pick one on each side, by “match” in the tree or in the panel beside it, to see what would be compared and to write the pair down.</p>
+      {(picked.a >= 0 || picked.b >= 0) && <><Picked report={report} side="a" row={picked.a} onSelect={onSelect} /><Picked report={report} side="b" row={picked.b} onSelect={onSelect} /></>}
       {isWhole && <Preview report={report} picked={picked} />}
       {(picked.a >= 0 || picked.b >= 0) && <Bar report={report} picked={picked} onPicked={onPicked} onAdd={add} />}
       {collected.length > 0 && <Lines report={report} collected={collected} onCollected={onCollected} />}

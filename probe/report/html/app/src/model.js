@@ -1,12 +1,15 @@
 // The document, indexed: rows of the tree, tensors by pair, and what a choice of step and micro-batch shows.
 
-import { value } from "./text.js";
+import { error, value } from "./text.js";
 
 export const PHASES = ["init", "forward", "backward", "gradient", "update"];
 const OWN = new Set(["output", "value", "grad_input", "grad_total", "param", "buffer", "param_grad", "delta"]);
 const RANK = { introduced: 5, inherited: 4, noise: 3, equal: 2, "not judged": 1, "not comparable": 0 };
 const PER_STEP = PHASES.map((name) => name === "init" || name === "gradient" || name === "update");
 const INTRODUCED = RANK.introduced;
+
+/** Tell whether a module of this state may be picked for a match by hand. */
+export const canBePicked = (state) => state === "unmatched" || state === "needs no partner";
 
 export async function unpacked(base64) {
   const letters = atob(base64);
@@ -108,6 +111,17 @@ export class Report {
     return value(this.doc.tensors.limit[i]);
   }
 
+  /** What is judged of a tensor, where that is not the relative error of the two. */
+  measure(i) {
+    return this.words[this.doc.tensors.measure[i]];
+  }
+
+  /** What an error is held against: what rounding explains, or a tolerance that was chosen. */
+  limitText(i) {
+    const limit = error(this.limit(i));
+    return this.doc.tensors.is_fixed[i] ? `limit ${limit}` : `up to ${limit} is explained`;
+  }
+
   /** Of two tensors of one module, the one that says more: wrong by itself, then made by the module, then further off. */
   _tells(i, j) {
     const first = (this.rank[i] === INTRODUCED) - (this.rank[j] === INTRODUCED) || this.isOwn[i] - this.isOwn[j] || this.rank[i] - this.rank[j];
@@ -145,7 +159,7 @@ export class Report {
     return {
       cells, inside, nonfinite: new Set(nonfinite),
       points: this._drawn(points),
-      jumps: { introduced: [...new Set(introduced)], unmatched: this.unmatched, nonfinite: [...new Set(nonfinite)] },
+      jumps: { introduced: [...new Set(introduced)], unmatched: this.rowsThatAre("unmatched"), nonfinite: [...new Set(nonfinite)] },
     };
   }
 
@@ -160,9 +174,9 @@ export class Report {
     return (found.a[0] ?? found.b[0]).step;
   }
 
-  get unmatched() {
+  rowsThatAre(state) {
     const found = [];
-    for (let row = 0; row < this.size; row++) if (this.tree.state[row] === "unmatched") found.push(row);
+    for (let row = 0; row < this.size; row++) if (this.tree.state[row] === state) found.push(row);
     return found;
   }
 

@@ -2,13 +2,14 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { Drawn } from "./drawn.jsx";
-import { PHASES } from "./model.js";
+import { canBePicked, PHASES } from "./model.js";
 import { base, count, error, plain, shown, value } from "./text.js";
 
 const STATISTICS = ["min", "max", "mean", "rms", "norm", "zeros", "nan", "posinf", "neginf"];
 const STATES = {
   part: "One of several modules that are one on the other side: all of them are compared together, in the row of the first.",
   unmatched: "It was called and has no counterpart: nothing of it was compared.",
+  "needs no partner": "It has no counterpart and needs none: it passes on what it is given, or stands for what is a function on the other side. What it holds is compared.",
   uncalled: "It has no counterpart and was never called: there is nothing to compare.",
   ignored: "The layer mapping leaves it out.",
   "passed over": "A wrapper, which only passes on: looked through.",
@@ -62,7 +63,7 @@ function Metrics({ report, i }) {
   const about = report.about(i);
   const at = report.words[t.max_abs_at[i]];
   const rows = [
-    ["relative error", `${about}${error(value(t.rel_l2[i]))}`], ["judged", `${about}${error(report.error(i))}, up to ${error(report.limit(i))} is explained`],
+    ["relative error", `${about}${error(value(t.rel_l2[i]))}`], ["judged", `${report.measure(i) && `${report.measure(i)} `}${about}${error(report.error(i))}, ${report.limitText(i)}`],
     ["cosine", plain(value(t.cosine[i]))], ["coherence", plain(value(t.coherence[i]))], ["norm B/A", plain(value(t.norm_ratio[i]))],
     ["max |Δ|", `${plain(value(t.max_abs[i]))}${at ? ` at ${at}` : ""}`], ["max |Δ| / value", error(value(t.max_rel[i]))], ["mean |Δ|", error(value(t.mean_abs[i]))],
   ].filter(([, text]) => text !== "–");
@@ -147,7 +148,7 @@ function Tensors({ report, pair, choice, wanted }) {
     const here = chosen.filter((i) => report.phaseOf(i) === phase);
     return here.length > 0 && (
       <>
-        <h4>{phase}</h4>
+        <h3>{phase}</h3>
         <ul class="tensors">{here.map((i) => <Tensor key={i} report={report} i={i} isOpen={open.has(i)} onToggle={() => toggle(i)} several={several} />)}</ul>
       </>
     );
@@ -166,7 +167,7 @@ export function Panel({ report, choice, selected, onSelect, picked, onPick }) {
       <table class="modules"><tbody><Module report={report} side="a" row={row} /><Module report={report} side="b" row={row} /></tbody></table>
       <Match report={report} row={row} />
       {whole >= 0 && <button onClick={() => onSelect(whole)}>go to that row</button>}
-      {state === "unmatched" && <button aria-pressed={picked[side] === row} onClick={() => onPick(side, row)}>{picked[side] === row ? "no longer chosen for a match" : `choose as ${side.toUpperCase()} of a match`}</button>}
+      {canBePicked(state) && <button aria-pressed={picked[side] === row} onClick={() => onPick(side, row)}>{picked[side] === row ? "no longer chosen for a match" : `choose as ${side.toUpperCase()} of a match`}</button>}
       {found.map((each) => <Finding report={report} found={each} onSelect={onSelect} />)}
       {pair >= 0 && <><Calls report={report} pair={pair} choice={choice} /><Tensors report={report} pair={pair} choice={choice} wanted={selected.tensor} /></>}
     </aside>

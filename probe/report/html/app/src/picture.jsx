@@ -9,6 +9,7 @@ const ORDER = ["equal", "noise", "not judged", "inherited", "introduced"];
 const HEIGHT = 230;
 const NEAR = 12;
 const FLOOR = 0.3;
+const CEILING = 0.15;
 
 /** Levels (decimal logarithms) of all points: equal ones lie at the bottom, infinite ones at the top. */
 function levels(report, points) {
@@ -19,16 +20,20 @@ function levels(report, points) {
   const low = Math.floor(known.reduce((x, y) => Math.min(x, y), 0)) - 1;
   const high = Math.ceil(known.reduce((x, y) => Math.max(x, y), low + 2) + 0.3);
   return {
-    low, high, limits: limits.map((limit) => (Number.isFinite(limit) ? limit : low)),
-    y: logs.map((log) => (Number.isFinite(log) ? log : log > 0 ? high - 0.15 : low + FLOOR)),
+    low, high, hasInfinite: logs.some((log) => log === Infinity), limits: limits.map((limit) => (Number.isFinite(limit) ? limit : low)),
+    y: logs.map((log) => (Number.isFinite(log) ? log : log > 0 ? high - CEILING : low + FLOOR)),
   };
 }
 
-/** Where the axis is labelled: what is equal, and powers of ten, not too many of them. */
-function ticks(low, high) {
+/** Where the axis is labelled: what is equal, powers of ten, not too many of them, and what is not finite. */
+function ticks({ low, high, hasInfinite }) {
   const every = high - low > 9 ? 2 : 1;
-  const powers = Array.from({ length: high - low }, (_, k) => low + 1 + k);
-  return [low + FLOOR, ...powers.filter((power) => power % every === 0 && power > low + every / 2)];
+  const powers = Array.from({ length: high - low }, (_, k) => low + 1 + k).filter((power) => power % every === 0 && power > low + every / 2);
+  return [low + FLOOR, ...(hasInfinite ? [...powers.filter((power) => power < high), high - CEILING] : powers)];
+}
+
+function tickText(level, { low, high }) {
+  return level === low + FLOOR ? "equal" : level === high - CEILING ? "∞" : level === 0 ? "1" : `1e${level}`;
 }
 
 /** Where one phase of one micro-batch ends and the next begins. */
@@ -144,7 +149,7 @@ function Hover({ report, i, left, top, width }) {
       <div><span class="tag-a">A</span> <bdi>{paths[0]}</bdi></div>
       <div><span class="tag-b">B</span> <bdi>{paths[1]}</bdi></div>
       <div>{report.words[t.role[i]]} <bdi>{shown(report.words[t.slot_a[i]])}</bdi>{t.call[i] > 0 && ` · call ${t.call[i]}`}</div>
-      <div>error {report.about(i)}{error(report.error(i))} · up to {error(report.limit(i))} is explained</div>
+      <div>{report.measure(i) || "error"} {report.about(i)}{error(report.error(i))} · {report.limitText(i)}</div>
     </div>
   );
 }
@@ -170,7 +175,7 @@ export function Picture({ report, view, selected, onSelect }) {
       scales: { x: { time: false, range: (_, from, to) => [from - 0.7, to + 0.7] }, y: { range: () => [low, high] } },
       axes: [
         { ...axis, show: false },
-        { ...axis, size: 54, splits: () => ticks(low, high), values: (_, splits) => splits.map((level) => (level === low + FLOOR ? "equal" : level === 0 ? "1" : `1e${level}`)) },
+        { ...axis, size: 54, splits: () => ticks(scene.current), values: (_, splits) => splits.map((level) => tickText(level, scene.current)) },
       ],
       series: [{}, { paths: () => null, points: { show: false } }],
       cursor: { y: false, points: { show: false }, drag: { x: true, y: false } },
@@ -196,8 +201,8 @@ export function Picture({ report, view, selected, onSelect }) {
   const clicked = () => hover && onSelect(report.rowOfPair[report.doc.tensors.pair[hover.i]], hover.i);
   return (
     <section class="picture" aria-label="Relative error in execution order">
-      <h3>Relative error of every node, in execution order</h3>
-      <Legend />
+      <h2>{title(report, view.points)} of every node, in execution order</h2>
+      <Legend report={report} points={view.points} />
       {view.points.length ? (
         <div class="canvas" ref={place} onClick={clicked} onMouseLeave={() => setHover(null)} role="img"
           aria-label={`${count(view.points.length, "node")} from init to update; ${count(worst, "introduced error")}. The tree below has the same numbers.`}>
@@ -222,14 +227,25 @@ function near(plot, scene) {
   return best && best.far < 60 ? best : null;
 }
 
-function Legend() {
+/** What the picture shows: relative errors, unless tolerances that were chosen judge something else. */
+function title(report, points) {
+  const measures = new Set(points.filter((i) => report.doc.tensors.is_fixed[i]).map((i) => report.measure(i)));
+  if (!measures.size || measures.size === 1 && measures.has("")) return "Relative error";
+  const isAll = points.every((i) => report.doc.tensors.is_fixed[i]);
+  return isAll && measures.size === 1 ? `Error, in ${[...measures][0]},` : "Error, each as it was judged,";
+}
+
+function Legend({ report, points }) {
+  const fixed = points.filter((i) => report.doc.tensors.is_fixed[i]).length;
+  const band = !fixed ? "what rounding and its inputs explain" : fixed === points.length ? "within the chosen tolerance" : "within its limit";
   return (
     <ul class="legend">
-      <li><i class="swatch introduced" />introduced</li>
+      <li><i class="swatch introduced" />introduced: wrong by itself</li>
       <li><i class="swatch inherited" />inherited</li>
       <li><i class="swatch noise" />noise</li>
       <li><i class="swatch equal" />equal</li>
-      <li><i class="swatch band" />what rounding and its inputs explain</li>
+      <li><i class="swatch band" />{band}</li>
+      <li><i class="swatch ring" />the chosen module</li>
     </ul>
   );
 }

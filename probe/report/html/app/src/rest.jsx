@@ -30,11 +30,13 @@ export function Rest({ report }) {
   const inputs = Object.entries(INPUTS).filter(([key]) => answer.inputs[key].length);
   return (
     <section class="rest" aria-label="What this rests on">
-      <h3>What this rests on</h3>
+      <h2>What this rests on</h2>
       <p>Inputs: {inputs.length ? inputs.map(([key, text], k) => <>{k > 0 && "; "}<bdi>{answer.inputs[key].slice(0, 20).map((name) => (/^\d/.test(name) ? `argument ${name}` : shown(name))).join(", ")}</bdi> {text}</>) : "none were compared"}</p>
       {answer.warnings.length > 0 && <ul class="notes">{answer.warnings.map((text) => <li>{shown(text)}</li>)}</ul>}
-      <Names title="Called in A alone" names={answer.only_a} />
-      <Names title="Called in B alone" names={answer.only_b} />
+      <Names title="Unmatched in A" names={answer.only_a} />
+      <Names title="Unmatched in B" names={answer.only_b} />
+      <Names title="Need no partner in A" names={answer.unneeded_a} />
+      <Names title="Need no partner in B" names={answer.unneeded_b} />
       <div class="runs"><Run side="a" run={sides.a} /><Run side="b" run={sides.b} /></div>
       <p class="dim">Made by probe {probe}. Keys: n and p go to the next and the previous place, / searches, arrows move in the tree.</p>
     </section>

@@ -1,37 +1,40 @@
 // Both module trees side by side, pair by pair; only the rows on the screen are in the page.
 
-import { forwardRef } from "preact/compat";
-import { useImperativeHandle, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { flushSync, forwardRef } from "preact/compat";
+import { useEffect, useImperativeHandle, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { isActive, NO_FILTER, visible, wanted } from "./filter.js";
-import { PHASES } from "./model.js";
+import { canBePicked, PHASES } from "./model.js";
 import { count, error, shown } from "./text.js";
 
 const ROW = 26;
 const BEYOND = 6;
+const ON_PAPER = 200; // rows at most
 const RECYCLED = 256; // rows that scroll away lend their elements to those that come
 const SHORT = { init: "init", forward: "fwd", backward: "bwd", gradient: "grad", update: "upd" };
 const SIGN = { introduced: "◆ ", inherited: "" };
+const ABSENT = { part: "↑ in one with the above", unmatched: "no counterpart", "needs no partner": "none needed", ignored: "left out by the mapping", "passed over": "looked through" };
+const dashed = (text) => text.replace(/ /g, "-");
 
 function Cell({ report, i }) {
   if (i < 0) return <span class="cell" role="gridcell" />;
   const verdict = report.verdict(i);
   const text = verdict === "equal" ? "=" : verdict === "not comparable" ? "n/c" : `${SIGN[verdict] ?? ""}${error(report.error(i))}`;
-  return <span role="gridcell" class={`cell ${verdict.replace(/ /g, "-")}`} title={`${report.phaseOf(i)}: ${verdict}`}>{text}</span>;
+  return <span role="gridcell" class={`cell ${dashed(verdict)}`} title={`${report.phaseOf(i)}: ${verdict}`}>{text}</span>;
 }
 
 function Name({ report, side, row, indent, fold, picked, onPick }) {
   const name = report.name(side, row);
   const state = report.tree.state[row];
   const style = { paddingLeft: `${indent}px` };
-  if (name === null) return <span class={`name absent ${state}`} role="gridcell" style={style}>{fold}{state === "part" ? "↑ in one with the above" : ""}</span>;
+  if (name === null) return <span class={`name absent ${dashed(state)}`} role="gridcell" style={style}>{fold}{ABSENT[state] ?? ""}</span>;
   return (
-    <span class={`name ${state}`} role="gridcell" style={style} title={shown(report.path(side, row))}>
+    <span class={`name ${dashed(state)}`} role="gridcell" style={style} title={shown(report.path(side, row))}>
       {fold}
       <span class="text">
         <bdi class="own">{shown(name)}</bdi>
         {report.path(side, row) !== "" && <> <span class="class"><bdi>{shown(report.class(side, row))}</bdi></span></>}
       </span>
-      {state === "unmatched" && (
+      {canBePicked(state) && (
         <button class={picked[side] === row ? "pick on" : "pick"} tabIndex={-1} onClick={(event) => {
           event.stopPropagation();
           onPick(side, row);
@@ -41,7 +44,7 @@ function Name({ report, side, row, indent, fold, picked, onPick }) {
   );
 }
 
-function Row({ report, view, row, top, isOpen, isFiltered, isMatch, isSelected, onSelect, onToggle, picked, onPick }) {
+function Row({ report, view, row, index, top, isOpen, isFiltered, isMatch, isSelected, onSelect, onToggle, picked, onPick }) {
   const { depth } = report.tree;
   const hasChildren = report.end[row] > row + 1;
   const inside = view.inside[row];
@@ -55,13 +58,13 @@ function Row({ report, view, row, top, isOpen, isFiltered, isMatch, isSelected, 
     </span>
   );
   return (
-    <div id={`row-${row}`} role="row" aria-level={depth[row] + 1} aria-selected={isSelected} aria-expanded={hasChildren ? isOpen : undefined}
+    <div id={`row-${row}`} role="row" aria-rowindex={index} aria-level={depth[row] + 1} aria-selected={isSelected} aria-expanded={hasChildren ? isOpen : undefined}
       class={`row${isSelected ? " selected" : ""}${isFiltered && !isMatch ? " around" : ""}`} style={{ transform: `translateY(${top}px)` }}
       onClick={() => onSelect(row)} onDblClick={() => onToggle(row)}>
       <Name report={report} side="a" row={row} indent={indent} fold={fold} picked={picked} onPick={onPick} />
       {PHASES.map((_, k) => <Cell report={report} i={view.cells[k][row]} />)}
       <Name report={report} side="b" row={row} indent={indent} picked={picked} onPick={onPick} />
-      <span class="inside">{report.isFound(row) && <b title="a place that is wrong by itself">◆</b>}{inside > 0 && !isOpen && <b title={`${count(inside, "module")} inside with an introduced error`}>◆{inside}</b>}</span>
+      <span class="inside" role="gridcell">{report.isFound(row) && <b title="a place that is wrong by itself">◆</b>}{inside > 0 && !isOpen && <b title={`${count(inside, "module")} inside with an introduced error`}>◆{inside}</b>}</span>
     </div>
   );
 }
@@ -76,7 +79,7 @@ function Toolbar({ report, filter, onFilter, kind, onKind, onJump, view, found, 
       </select>
       <select aria-label="Verdict" value={filter.verdict} onChange={set("verdict")}>
         <option value="">any verdict</option>
-        {["introduced", "inherited", "noise", "equal", "not comparable", "unmatched"].map((name) => <option>{name}</option>)}
+        {["introduced", "inherited", "noise", "equal", "not comparable", "unmatched", "needs no partner"].map((name) => <option>{name}</option>)}
         <option value="nonfinite">non-finite</option>
       </select>
       <select aria-label="Reason of the match" value={filter.reason} onChange={set("reason")}>
@@ -115,7 +118,9 @@ export const TreeView = forwardRef(function TreeView(props, ref) {
   const [open, setOpen] = useState(() => opened(report));
   const [filter, setFilter] = useState(NO_FILTER);
   const [scroll, setScroll] = useState({ top: 0, height: 600 });
+  const [isPrinted, setPrinted] = useState(false);
   const body = useRef(null);
+  const grid = useRef(null);
   const goal = useRef(selected.row);
   const flags = useMemo(() => (isActive(filter) ? wanted(report, view, filter) : null), [report, view, filter]);
   const rows = useMemo(() => visible(report, open, flags), [report, open, flags]);
@@ -131,13 +136,22 @@ export const TreeView = forwardRef(function TreeView(props, ref) {
     focus() {
       const frame = body.current.getBoundingClientRect();
       if (frame.top < 0 || frame.top > innerHeight - 200) body.current.closest(".work").scrollIntoView({ block: "start" });
-      body.current.focus({ preventScroll: true });
+      grid.current.focus({ preventScroll: true });
     },
   }));
   useLayoutEffect(() => {
     const resized = new ResizeObserver(() => setScroll((old) => ({ ...old, height: body.current.clientHeight })));
     resized.observe(body.current);
     return () => resized.disconnect();
+  }, []);
+  useEffect(() => {
+    const [before, after] = [true, false].map((state) => () => flushSync(() => setPrinted(state)));
+    addEventListener("beforeprint", before);
+    addEventListener("afterprint", after);
+    return () => {
+      removeEventListener("beforeprint", before);
+      removeEventListener("afterprint", after);
+    };
   }, []);
   useLayoutEffect(() => {
     if (goal.current < 0) return;
@@ -171,26 +185,30 @@ export const TreeView = forwardRef(function TreeView(props, ref) {
     else return;
     event.preventDefault();
   };
-  const first = Math.max(0, Math.floor(scroll.top / ROW) - BEYOND);
-  const last = Math.min(rows.length, Math.ceil((scroll.top + scroll.height) / ROW) + BEYOND);
+  const first = isPrinted ? 0 : Math.max(0, Math.floor(scroll.top / ROW) - BEYOND);
+  const last = Math.min(rows.length, isPrinted ? ON_PAPER : Math.ceil((scroll.top + scroll.height) / ROW) + BEYOND);
+  const at = rows.indexOf(selected.row);
   return (
     <div class="tree">
       <Toolbar report={report} view={view} filter={filter} onFilter={setFilter} kind={kind} onKind={onKind} onJump={onJump}
         found={flags && flags.reduce((sum, flag) => sum + flag, 0)}
         onFold={(to) => setOpen(to ? new Uint8Array(report.size).fill(1) : Uint8Array.from({ length: report.size }, (_, row) => (row === 0 ? 1 : 0)))} />
-      <div class="heads" aria-hidden="true">
-        <span class="name"><b class="tag-a">A</b></span>
-        {PHASES.map((name) => <span class="cell head" title={name}>{SHORT[name]}</span>)}
-        <span class="name"><b class="tag-b">B</b></span><span class="inside" />
+      <div class="grid" ref={grid} role="treegrid" aria-label="Modules of A and B, with the error in each phase" aria-rowcount={rows.length + 1} tabIndex={0}
+        aria-activedescendant={first <= at && at < last ? `row-${selected.row}` : undefined} onKeyDown={onKey}>
+      <div class="heads" role="row" aria-rowindex={1}>
+        <span class="name" role="columnheader"><b class="tag-a">A</b></span>
+        {PHASES.map((name) => <span class="cell head" role="columnheader" title={name} aria-label={name}>{SHORT[name]}</span>)}
+        <span class="name" role="columnheader"><b class="tag-b">B</b></span><span class="inside" role="columnheader" aria-label="inside" />
       </div>
-      <div class="rows" ref={body} role="treegrid" aria-label="Modules of A and B, with the error in each phase" aria-rowcount={rows.length} tabIndex={0}
-        aria-activedescendant={`row-${selected.row}`} onKeyDown={onKey} onScroll={(event) => setScroll({ top: event.currentTarget.scrollTop, height: event.currentTarget.clientHeight })}>
-        <div class="all" role="rowgroup" style={{ height: `${rows.length * ROW}px` }}>
+      <div class="rows" ref={body} role="none" tabIndex={-1} onScroll={(event) => setScroll({ top: event.currentTarget.scrollTop, height: event.currentTarget.clientHeight })}>
+        <div class="all" role="rowgroup" style={{ height: `${(isPrinted ? last : rows.length) * ROW}px` }}>
           {rows.slice(first, last).map((row, k) => (
-            <Row key={(first + k) % RECYCLED} report={report} view={view} row={row} top={(first + k) * ROW} isOpen={Boolean(flags || open[row])} isFiltered={flags !== null} isMatch={flags?.[row] === 1}
+            <Row key={(first + k) % RECYCLED} report={report} view={view} row={row} index={first + k + 2} top={(first + k) * ROW} isOpen={Boolean(flags || open[row])} isFiltered={flags !== null} isMatch={flags?.[row] === 1}
               isSelected={row === selected.row} onSelect={(chosen) => onSelect(chosen, -1, false)} onToggle={toggle} picked={picked} onPick={onPick} />
           ))}
         </div>
+      </div>
+      {isPrinted && rows.length > last && <p class="dim">and {count(rows.length - last, "row")} more</p>}
       </div>
     </div>
   );

@@ -24,7 +24,7 @@ function Numbers({ found }) {
   const limit = value(found.limit);
   return (
     <p class="numbers">
-      <span>relative error <b>{about}{m.rel_l2 === null ? "∞" : error(m.rel_l2)}</b>{limit >= 0 && <> (up to {error(limit)} is noise)</>}</span>
+      <span>relative error <b>{about}{m.rel_l2 === null ? "∞" : error(m.rel_l2)}</b>{limit >= 0 && (found.is_fixed ? <> ({found.measure && <>{error(value(found.error))} {found.measure}, </>}limit {error(limit)})</> : <> (up to {error(limit)} is noise)</>)}</span>
       {m.cosine !== null && <span>cosine {about}{m.cosine.toFixed(found.estimated ? 2 : 6)}</span>}
       {m.norm_ratio !== null && <span>norm B/A {plain(m.norm_ratio)}</span>}
       {m.max_abs !== null && <span>max |Δ| {plain(m.max_abs)}{m.max_abs_at && <> at [{m.max_abs_at.join(", ")}]</>}</span>}
@@ -56,10 +56,10 @@ function Answer({ report, onSelect }) {
   const { answer, doubts } = report.doc;
   const first = report.findings[0];
   if (answer.verdict === "diverged" && first) {
-    const module = (first.b[0] ?? first.a[0]);
+    const names = [...new Set([first.a[0], first.b[0]].filter(Boolean).map(({ path, class: name }) => path.split(".").pop() || name))];
     return (
       <>
-        <h2>First divergence: <bdi>{shown(module.path.split(".").pop() || module.class)}</bdi> <span class="dim">{first.headline}</span></h2>
+        <h2>First divergence: {names.map((name, k) => <>{k > 0 && " ⟷ "}<bdi>{shown(name)}</bdi></>)} <span class="dim">{first.headline}</span></h2>
         <Place side="a" refs={first.a} role={first.role} />
         <Place side="b" refs={first.b} role={first.role} />
         {first.evidence.map((line) => <p class="evidence"><bdi>{shown(line)}</bdi></p>)}
@@ -75,7 +75,7 @@ function Answer({ report, onSelect }) {
     return (
       <>
         <h2>Nothing that was compared differs by more than rounding explains{answer.left_out.length > 0 && <>, but for what was not compared: {shown(answer.left_out.join(", "))}</>}.</h2>
-        {closest && <p>Closest to its limit: {closest.phase} {closest.role} <bdi>{shown(closest.slot_a)}</bdi> of <bdi class="path">{shown(closest.path_a) || "the whole model"}</bdi>, {error(value(closest.error))} of {error(value(closest.limit))}.</p>}
+        {closest && <p>Closest to its limit: {closest.phase} {closest.role} <bdi>{shown(closest.slot_a)}</bdi> of <bdi class="path">{shown(closest.path_a) || "the whole model"}</bdi>, {error(value(closest.error))}; {report.doc.closest_is_fixed ? `limit ${error(value(closest.limit))}` : `up to ${error(value(closest.limit))} is noise`}.</p>}
       </>
     );
   }
@@ -126,8 +126,9 @@ export function Verdict({ report, onSelect }) {
         <dt>Tensors</dt><dd>{count(coverage.compared, "pair")}, {equal.toLocaleString("en")} bit-equal</dd>
         {inherited > 0 && <><dt>Inherited</dt><dd>{count(inherited, "later tensor")}</dd></>}
         {coverage.not_comparable > 0 && <><dt>Not comparable</dt><dd>{count(coverage.not_comparable, "pair")}</dd></>}
-        <dt>Only in one</dt><dd>{coverage.only_a} calls in A, {coverage.only_b} in B</dd>
-        <dt>Noise</dt><dd>{answer.noise}</dd>
+        <dt>Unmatched</dt><dd>{coverage.only_a + coverage.only_b ? `${count(coverage.only_a, "call")} in A, ${coverage.only_b} in B` : "none"}</dd>
+        {answer.unneeded_a.length + answer.unneeded_b.length > 0 && <><dt>Need no partner</dt><dd>{count(answer.unneeded_a.length, "module")} in A, {answer.unneeded_b.length} in B</dd></>}
+        <dt>Limits from</dt><dd>{shown(answer.noise)}</dd>
       </dl>
     </section>
   );

@@ -1,0 +1,122 @@
+"""The answer of a comparison: the verdict, the places, everything that was compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from probe.comparison.flip import Flip
+from probe.comparison.paired_values import values_of
+from probe.comparison.result import SCHEMA, Coverage, Divergence, Inputs, SlotResult, SlotResults, Verdict
+from probe.errors import NotRecordedError
+from probe.matching import Matching
+from probe.matching.changes import Change
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The answer, and everything that it rests on."""
+
+    verdict: Verdict
+    divergences: tuple[Divergence, ...]
+    """places that are wrong by themselves, in the order of cause"""
+    coverage: Coverage
+    warnings: tuple[str, ...]
+    noise: str
+    slots: tuple[SlotResult, ...] = field(repr=False)
+    """every pair of tensors that was looked at, in causal order"""
+    matching: Matching = field(repr=False)
+    path_a: str = ""
+    path_b: str = ""
+    only_a: tuple[str, ...] = field(default=(), repr=False)
+    """modules of A that were called and have no counterpart"""
+    only_b: tuple[str, ...] = field(default=(), repr=False)
+    unneeded_a: tuple[str, ...] = field(default=(), repr=False)
+    """modules of A that were called, have no counterpart and need none: Identity, containers, functions of the other side"""
+    unneeded_b: tuple[str, ...] = field(default=(), repr=False)
+    inputs: Inputs = Inputs()
+    """how what both runs were given compares"""
+    doubts: tuple[str, ...] = ()
+    """those of the warnings for which the verdict cannot be aligned"""
+    flip: Flip | None = None
+    """the smallest change of tolerance that changes the verdict"""
+    left_out: tuple[str, ...] = ()
+    """what was recorded and not compared, in a few words: the verdict says nothing of it"""
+    steps: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+    """those of A that were compared, each with the step of B that it is"""
+    changes: tuple[Change, ...] = ()
+    """what one model has, or does, otherwise than the other: layers inserted, removed, swapped, wrapped; calls"""
+
+    @property
+    def first_divergence(self) -> Divergence | None:
+        """The first place that is really wrong, or None."""
+        return self.divergences[0] if self.divergences else None
+
+    def __getitem__(self, path: str) -> SlotResults:
+        """Return what was compared of a module, by A's or B's path or a glob; ``.output[0]`` is its first output.
+
+        Raises
+        ------
+        NotRecordedError
+            nothing of that name was compared
+        """
+        found = tuple(s for s in self.slots if path in s.paths) or tuple(
+            s for s in self.slots if any(fnmatchcase(each, path) for each in s.paths)
+        )
+        if not found:
+            raise NotRecordedError(f"{path!r} is in neither recording, or has no counterpart; see .only_a and .only_b")
+        return SlotResults(replace(slot, reads=self._values) for slot in found)
+
+    def _values(self, slot: SlotResult) -> tuple[Any, Any]:
+        return values_of(slot, self.path_a, self.path_b, self.steps, self.matching)
+
+    def plot(self, step: int | None = None, *, ax: Any = None) -> Any:
+        """Draw the relative error of what was compared in a step, in the order of cause (needs matplotlib).
+
+        Parameters
+        ----------
+        step
+            of A; the one that diverges, or the last one, when None
+        ax
+            where to draw
+
+        Returns
+        -------
+        the matplotlib Axes
+        """
+        from probe.report.plots.depth import draw
+
+        return draw(self, step, ax)
+
+    def _repr_html_(self) -> str:
+        from probe.report.notebook.answers import of_comparison
+
+        return of_comparison(self)
+
+    def table(self) -> Any:
+        """Return a pandas.DataFrame with a row per compared slot (needs pandas)."""
+        from probe.report.table import frame
+
+        return frame(self)
+
+    def as_json(self) -> dict[str, object]:
+        """Return the answer by the names that ``--format json`` uses."""
+        first = self.first_divergence
+        return {
+            "schema": SCHEMA,
+            "verdict": self.verdict.value,
+            "first_divergence": None if first is None else first.as_json(),
+            "divergences": [divergence.as_json() for divergence in self.divergences],
+            "coverage": self.coverage.as_json(),
+            "only_a": list(self.only_a),
+            "only_b": list(self.only_b),
+            "unneeded_a": list(self.unneeded_a),
+            "unneeded_b": list(self.unneeded_b),
+            "left_out": list(self.left_out),
+            "inputs": self.inputs.as_json(),
+            "changes": [change.as_json() for change in self.changes],
+            "warnings": list(self.warnings),
+            "noise": self.noise,
+            "flip": None if self.flip is None else self.flip.as_json(),
+        }

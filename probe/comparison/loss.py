@@ -1,0 +1,64 @@
+"""Judging the loss: its number, and the gradient that it sends back to what it was computed from."""
+
+from __future__ import annotations
+
+import math
+
+from probe.comparison import tolerance
+from probe.comparison.events import Node
+from probe.comparison.forward import ForwardWalk
+from probe.comparison.metrics import Metrics, Status
+from probe.comparison.result import Divergence, Kind
+from probe.comparison.tolerance import Level
+from probe.records import Phase, Role
+
+
+class LossWalk(ForwardWalk):
+    """Judges what is computed from what the model returns."""
+
+    def judge_loss(self, a: dict[str, float], b: dict[str, float]) -> None:
+        """Judge the loss that was given to ``probe.step``."""
+        if "loss" not in a or "loss" not in b:
+            return
+        x, y = a["loss"], b["loss"]
+        outputs = self._forward.get(None, Level())
+        nodes = [node for node in self.pairs.nodes.values() if node.parent is None]
+        for node in nodes:
+            outputs.merge(self._forward.get(node, Level()))
+        if outputs.tainted:
+            return
+        u = max(map(tolerance.precision_of, (x, y)))
+        held = self.noise.loss(x, y, max(tolerance.SCALAR_LOSS.limit(u, outputs.error), outputs.u))
+        if not held.is_wrong or not nodes or any(f.phase is Phase.LOSS for f in self.findings):
+            return
+        if not self._last_outputs_known(nodes) and self.findings:
+            return
+        if not self._last_outputs_known(nodes):
+            self.doubts.append(
+                f"step {self.pairs.step}: the loss differs ({x:.9g} against {y:.9g}), and the outputs that it is computed "
+                "from were not compared: record the phase forward of all modules"
+            )
+            return
+        metrics = Metrics(Status.COMPARED, held.error, norm_a=abs(x), norm_b=abs(y), max_abs=abs(x - y))
+        times = f" (B is {y / x:.6g} times A)" if x and math.isfinite(y / x) else ""
+        facts = (
+            f"the loss differs: {x:.9g} against {y:.9g}{times}",
+            f"what it is computed from agrees (rel {outputs.error:.1e})",
+        )
+        self._append(Divergence(
+            Phase.LOSS, Role.VALUE, Kind.INTRODUCED if math.isfinite(held.error) else Kind.NONFINITE, 0.95,
+            *self.refs(nodes[0].pair, nodes[0], "loss", "loss"), metrics, held.limit, facts,
+            "look at the loss function: reduction, label smoothing, ignored index, weights",
+            is_independent=outputs.error <= tolerance.LOSS.limit(outputs.u, 0.0), measure=held.measure,
+        ))  # fmt: skip
+
+    def _last_outputs_known(self, tops: list[Node]) -> bool:
+        """Tell whether the model's outputs were compared, or those of the module that it called last."""
+        micro = max((node.micro for node in tops), default=0)
+        inner = [node for node in self.pairs.nodes.values() if node.micro == micro and node.parent is not None]
+        last = {(node.pair, node.call) for node in (*tops, *sorted(inner, key=lambda node: node.end)[-1:])}
+        return any(
+            event.role is Role.OUTPUT and event.micro == micro and (event.pair, event.call) in last
+            and event.metrics is not None and event.metrics.is_known
+            for event in (judged.event for judged in self.events)
+        )  # fmt: skip

@@ -1,0 +1,373 @@
+"""The branch of the module tree in which the first divergence lies, for the terminal: a handful of lines."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from probe.comparison.divergence import Comparison
+from probe.comparison.metrics import Metrics, Status
+from probe.comparison.result import Divergence, Kind, SlotResult
+from probe.errors import ProbeError
+from probe.records import Phase, Role
+from probe.report.layout import padded, shortened
+from probe.report.names import plain
+from probe.store.reader import Reader
+from probe.tree import Tree
+
+_MOST_ABOVE = 3
+"""modules between the root and what is wrong; paths take the place of further ones"""
+_BESIDE = 2
+"""siblings before and after what is wrong"""
+_MOST_WRONG = 4
+_LEAST = 12
+"""columns of a class where names need the room"""
+_ROLES = {
+    Phase.FORWARD: [{Role.OUTPUT}],
+    Phase.BACKWARD: [{Role.GRAD_INPUT, Role.GRAD_TOTAL}, {Role.GRAD_OUTPUT}],
+    Phase.INIT: [{Role.PARAM, Role.BUFFER}],
+    Phase.GRADIENT: [{Role.PARAM_GRAD}],
+    Phase.UPDATE: [{Role.DELTA}, {Role.STATE, Role.PARAM}, {Role.PARAM_GRAD}, {Role.BUFFER}],
+}
+"""what tells of a module, the best first"""
+_OF_WHAT = {
+    Phase.FORWARD: "outputs",
+    Phase.BACKWARD: "gradients passed back",
+    Phase.INIT: "initial weights",
+    Phase.GRADIENT: "gradients of weights",
+    Phase.UPDATE: "updates",
+}
+_STATES = ["introduced", "inherited", "noise", "equal", "not judged", "not comparable"]
+"""verdicts of tensors, the one that counts most first"""
+_WORDS = {"introduced": "✗ wrong too", "inherited": "~ inherits", "noise": "✓ agrees", "equal": "= equal",
+          "not judged": "  not judged", "not comparable": "? not comparable", "": "  not compared"}  # fmt: skip
+_STYLES = {"✗": "red", "~": "yellow", "✓": "green", "=": "green", "?": "yellow"}
+_INSIDE = "~ from inside"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A module of the branch, or several that are not listed."""
+
+    lead: str
+    """the lines of the tree"""
+    name: str
+    """path below the module above it"""
+    class_name: str
+    error: str
+    state: str
+    is_wrong: bool = False
+    """it is the first divergence"""
+
+
+def drawn(comparison: Comparison, width: int) -> Text | None:
+    """Return the branch; None where there is nothing to draw: the model as a whole is wrong, or one module is all.
+
+    Parameters
+    ----------
+    comparison
+        whose first divergence is shown
+    width
+        columns
+    """
+    first = comparison.first_divergence
+    if first is None or first.kind is Kind.INPUTS or first.phase not in _ROLES:
+        return None
+    try:
+        with Reader(comparison.path_a) as a, Reader(comparison.path_b) as b:
+            lines = _Branch(comparison, first, a, b).lines()
+    except ProbeError as error:
+        return Text(f"The branch of the tree is not shown: {plain(str(error))}\n")
+    if len(lines) <= 2:
+        return None
+    out = Text(f"Where it lies: relative errors of {_OF_WHAT[first.phase]}, in the order of A's calls\n")
+    for row in _laid_out(lines, width):
+        out.append_text(row)
+    return out
+
+
+def _laid_out(lines: Sequence[Line], width: int) -> Iterable[Text]:
+    """Yield the lines in columns; names and classes are shortened where there is no room for them."""
+    states = max(cell_len(line.state) for line in lines)
+    errors = max(cell_len(line.error) for line in lines)
+    classes = max(cell_len(line.class_name) for line in lines)
+    names = max(cell_len(line.lead + line.name) for line in lines)
+    room = max(width - 8 - errors - states, 2 * _LEAST)
+    classes = min(classes, max(room - names, _LEAST))
+    names = min(names, room - classes)
+    for line in lines:
+        name = shortened(line.name, names - cell_len(line.lead))
+        row = Text(f"  {line.lead}")
+        row.append(name, style="bold red" if line.is_wrong else "cyan" if line.class_name else "dim")
+        row.append(" " * (names - cell_len(line.lead + name)))
+        row.append(f"  {padded(shortened(line.class_name, classes), classes)}")
+        row.append(f"  {' ' * (errors - cell_len(line.error))}{line.error}  ")
+        row.append(line.state, style="bold red" if line.is_wrong else _STYLES.get(line.state[:1], "dim"))
+        row.rstrip()
+        row.append("\n")
+        yield row
+
+
+@dataclass(eq=False, slots=True)
+class _Place:
+    """A module that was called: in A, or in B alone."""
+
+    side: str
+    index: int
+    path: str
+    class_name: str
+    begin: float
+    """when it was first called"""
+
+
+class _Branch:
+    """The lines under way."""
+
+    def __init__(self, comparison: Comparison, first: Divergence, a: Reader, b: Reader) -> None:
+        self.comparison, self.first = comparison, first
+        self.ref = (first.a or first.b)[0]
+        self.trees = {"A": Tree(a.modules), "B": Tree(b.modules)}
+        self.partners = {pair.b: pair.a for pair in comparison.matching.pairs}
+        self.partnered = set(self.partners.values())
+        steps = dict(comparison.steps)
+        self.begins = {"A": _begins(a, self.ref.step), "B": _begins(b, steps.get(self.ref.step, self.ref.step))}
+        self.found = self._slots_by_path()
+        self.only = {"A": set(comparison.only_a), "B": set(comparison.only_b)}
+        self.wrong = self._wrong()
+        self.below = self._below()
+
+    def _slots_by_path(self) -> dict[str, list[SlotResult]]:
+        """Return what tells the state of A's modules; of weights, those of all modules inside too."""
+        of_calls = self.first.phase in (Phase.FORWARD, Phase.BACKWARD)
+        found: dict[str, list[SlotResult]] = defaultdict(list)
+        for slot in filter(self._counts, self.comparison.slots):
+            paths = {slot.path_a, *(path for path, _ in slot.parts_a)}
+            if not of_calls:
+                paths = {above for path in paths for above in _with_parents(path)}
+            for path in paths:
+                found[path].append(slot)
+        return found
+
+    def _counts(self, slot: SlotResult) -> bool:
+        """Tell whether a pair of tensors is of the kind and the place in the run that the divergence is of."""
+        is_of_pass = self.first.phase not in (Phase.FORWARD, Phase.BACKWARD) or slot.micro == self.ref.micro
+        return slot.step == self.ref.step and slot.phase is self.first.phase and is_of_pass
+
+    def _wrong(self) -> list[_Place]:
+        side, refs = ("A", self.first.a) if self.first.a else ("B", self.first.b)
+        places = []
+        for ref in refs:
+            index = self.trees[side].by_path.get(ref.path)
+            if index is None:
+                continue
+            known = self.partners.get(index) if side == "B" else None
+            places.append(self._place(side, index) if known is None else self._place("A", known))
+        return places
+
+    def _place(self, side: str, index: int) -> _Place:
+        tree = self.trees[side]
+        return _Place(side, index, tree.path(index), tree.class_name(index), self.begins[side].get(index, math.inf))
+
+    def lines(self) -> list[Line]:
+        """Return the lines from the root down; none where the root itself is wrong."""
+        if not self.wrong or not self.wrong[0].path:
+            return []
+        above = self._above(self.wrong[0])
+        above = [*above[:1], *above[1:][-_MOST_ABOVE:]]
+        lines: list[Line] = []
+        for depth, place in enumerate(above):
+            lead = "" if not depth else f"{'  ' * (depth - 1)}└ "
+            name = self._name(place, above[depth - 1] if depth else None)
+            lines += self._before(place, lead) if depth else []
+            state = self._state(place, _INSIDE)
+            lines.append(Line(lead, name, plain(place.class_name), self._error(place), state))
+        return lines + self._siblings(above)
+
+    def _name(self, place: _Place, parent: _Place | None) -> str:
+        if parent is None:
+            return plain(place.path) or "(the whole model)"
+        path = parent.path
+        if place.side != parent.side:
+            path = next((self.trees["B"].path(b) for b, a in self.partners.items() if a == parent.index), "")
+        inside = place.path[len(path) + 1 :] if path and place.path.startswith(f"{path}.") else place.path
+        return f"B's {plain(inside)}" if place.side == "B" else plain(inside)
+
+    # The tree: modules that were called, each below the nearest one that was
+
+    def _parent(self, place: _Place) -> _Place | None:
+        """Return the nearest module above that was called, in A where it has a partner there."""
+        tree, at = self.trees[place.side], self.trees[place.side].modules[place.index].parent
+        while at >= 0:
+            partner = at if place.side == "A" else self.partners.get(at)
+            if partner is not None and (partner in self.begins["A"] or not partner):
+                return self._place("A", partner)
+            if place.side == "B" and at in self.begins["B"] and tree.path(at) in self.only["B"]:
+                return self._place("B", at)
+            at = tree.modules[at].parent
+        return None if place.side == "A" and not place.path else self._place("A", 0)
+
+    def _above(self, place: _Place) -> list[_Place]:
+        """Return the modules above a place, the root first."""
+        above: list[_Place] = []
+        at = self._parent(place)
+        while at is not None:
+            above.append(at)
+            at = self._parent(at) if at.path else None
+        above.reverse()
+        return above
+
+    def _below(self) -> dict[tuple[str, int], list[_Place]]:
+        """Return the modules below each, in the order of calls; what only B has stands behind what it follows there."""
+        places = {("A", index): self._place("A", index) for index in self.begins["A"]}
+        places |= {(each.side, each.index): each for each in self.wrong}
+        found: dict[tuple[str, int], list[_Place]] = defaultdict(list)
+        for place in sorted(places.values(), key=lambda each: (each.begin, each.index)):
+            if place.side == "A":
+                self._put(place, found, None)
+        tree = self.trees["B"]
+        alone = {tree.by_path[path] for path in self.only["B"] if path in tree.by_path}
+        alone |= {each.index for each in self.wrong if each.side == "B"}
+        begins = {a: self.begins["B"].get(b, math.inf) for b, a in self.partners.items()}
+        for place in sorted((self._place("B", index) for index in alone), key=lambda each: each.begin):
+            if place.index not in self.partners:
+                self._put(place, found, begins)
+        return found
+
+    def _put(self, place: _Place, found: dict[tuple[str, int], list[_Place]], begins: dict[int, float] | None) -> None:
+        """Add a place to those below its parent: behind all, or, by when they began in B, behind what it follows there."""
+        parent = self._parent(place)
+        if parent is None:
+            return
+        siblings = found[parent.side, parent.index]
+        at = len(siblings)
+        if begins is not None:
+            in_b = [each.begin if each.side == "B" else begins.get(each.index, math.inf) for each in siblings]
+            at = max((number + 1 for number, begin in enumerate(in_b) if begin < place.begin), default=0)
+        siblings.insert(at, place)
+
+    def _before(self, place: _Place, lead: str) -> list[Line]:
+        """Return a line for what was called before a module on the way, beside it, if anything of it was compared."""
+        parent = self._parent(place)
+        assert parent is not None
+        earlier = [each for each in self.below[parent.side, parent.index] if each.begin < place.begin]
+        if not any(map(self._verdict, earlier)):
+            return []
+        return [Line(lead.replace("└", "├"), f"… {len(earlier)} before", "", "", self._summary(earlier))]
+
+    def _siblings(self, above: Sequence[_Place]) -> list[Line]:
+        """Return what is wrong and what stands before and behind it; of the others how many there are."""
+        below = self.below[above[-1].side, above[-1].index]
+        wrong = {(each.side, each.index) for each in self.wrong[:_MOST_WRONG]}
+        at = [place for place, each in enumerate(below) if (each.side, each.index) in wrong]
+        shown = {near for place in at for near in range(place - _BESIDE, place + _BESIDE + 1)}
+        rows: list[_Place | list[_Place]] = []
+        for place, each in enumerate(below):
+            if place in shown:
+                rows.append(each)
+            elif rows and isinstance(rows[-1], list):
+                rows[-1].append(each)
+            else:
+                rows.append([each])
+        rows = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in rows]
+        indent = "  " * (len(above) - 1)
+        lines = []
+        for number, row in enumerate(rows):
+            lead = f"{indent}{'└' if number == len(rows) - 1 else '├'} "
+            if isinstance(row, list):
+                lines.append(Line(lead, f"… {len(row)} more", "", "", self._summary(row)))
+            else:
+                lines.append(self._line(row, above[-1], lead, (row.side, row.index) in wrong))
+        return lines
+
+    def _line(self, place: _Place, parent: _Place, lead: str, is_wrong: bool) -> Line:
+        name = self._name(place, parent)
+        if not is_wrong:
+            return Line(lead, name, plain(place.class_name), self._error(place), self._state(place))
+        if self.first.kind is Kind.MISSING:
+            return Line(lead, name, plain(place.class_name), "", f"✗ {self._missing(place)}", is_wrong=True)
+        error = self._error(place) if self.first.metrics is None else _number(self.first.metrics)
+        return Line(lead, name, plain(place.class_name), error, "✗ wrong, the first", is_wrong=True)
+
+    def _missing(self, place: _Place) -> str:
+        if self.first.a and self.first.b:
+            return "missing, the first"
+        side = "A" if self.first.a else "B"
+        is_paired = place.side == "A" and place.index in self.partnered
+        return f"a call only in {side}" if is_paired else f"only in {side}"
+
+    # What is known of a module
+
+    def _slots_of(self, place: _Place) -> list[SlotResult]:
+        """Return what tells a module's state."""
+        found = self.found.get(place.path, []) if place.side == "A" else []
+        for roles in _ROLES[self.first.phase]:
+            if chosen := [slot for slot in found if slot.role in roles]:
+                return chosen
+        return []
+
+    def _verdict(self, place: _Place) -> str:
+        verdicts = {slot.verdict for slot in self._slots_of(place)}
+        return next((each for each in _STATES if each in verdicts), "")
+
+    def _state(self, place: _Place, of_wrong: str = "") -> str:
+        if place.path in self.only[place.side] and not self._slots_of(place):
+            return f"✗ only in {place.side}"
+        verdict = self._verdict(place)
+        if not verdict and place.side == "A" and place.index not in self.partnered:
+            return "  no partner"
+        return of_wrong if of_wrong and verdict in ("introduced", "inherited") else _WORDS[verdict]
+
+    def _error(self, place: _Place) -> str:
+        known = [slot.metrics for slot in self._slots_of(place) if slot.metrics.is_known]
+        return _number(max(known, key=_size)) if known else ""
+
+    def _summary(self, places: Sequence[_Place]) -> str:
+        """Say how modules that are not listed compare."""
+        verdicts = [self._verdict(place) for place in places]
+        known = set(filter(None, verdicts))
+        if known and known <= {"equal", "noise"}:
+            word = "= equal" if "noise" not in known else "✓ agrees" if len(places) == 1 else "✓ agree"
+        else:
+            words = [_WORDS[each][2:] for each in _STATES if each in known]
+            word = f"{'~' if 'inherited' in known else ' '} {', '.join(words)}" if words else ""
+        alone = sum(place.path in self.only[place.side] for place in places)
+        left = verdicts.count("") - alone
+        parts = [word, f"{alone} without partner" if alone else "", f"{left} not compared" if left else ""]
+        return ", ".join(filter(None, parts))
+
+
+def _with_parents(path: str) -> Iterable[str]:
+    """Yield a path, and those of all modules around it."""
+    yield path
+    while path:
+        path = path.rpartition(".")[0]
+        yield path
+
+
+def _begins(reader: Reader, step: int) -> dict[int, float]:
+    """Return when each module was first called in a step; in the order of the tree where calls were not recorded."""
+    found: dict[int, float] = {}
+    calls = reader.of_step("calls", step)
+    for module, seq in zip(calls["module"].tolist(), calls["seq"].tolist(), strict=True):
+        found[module] = min(found.get(module, math.inf), seq)
+    return found or {index: float(index) for index in range(len(reader.modules))}
+
+
+def _size(metrics: Metrics) -> float:
+    return math.inf if math.isnan(metrics.rel_l2) else metrics.rel_l2
+
+
+def _number(metrics: Metrics) -> str:
+    if metrics.status is Status.NONFINITE:
+        return "NaN/Inf"
+    if not math.isfinite(metrics.rel_l2):
+        return ""
+    if not metrics.rel_l2:
+        return "0"
+    about = "≥" if metrics.is_lower_bound else "≈" if metrics.estimated else ""
+    return f"{about}{100 * metrics.rel_l2:.3g}%" if metrics.of_integers else f"{about}{metrics.rel_l2:.1e}"

@@ -1,0 +1,30 @@
+"""What lines of a mapping have to stand beside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from probe.comparison.divergence import Comparison
+from probe.errors import MappingError
+from probe.matching import Known, Reason
+from probe.matching.draft import draft, is_written_from_a
+from probe.store.reader import Reader
+from probe.tree import Tree
+
+
+def beside(comparison: Comparison, a: Reader, b: Reader) -> dict[str, str]:
+    """Say what lines of a mapping have to stand beside (``base``), and from which side they are written (``from``).
+
+    Beside a mapping nothing is guessed: where pairs were found without one, it is drafted; ``why_not`` says why it cannot be.
+    """
+    matching = comparison.matching
+    guessed = any(pair.reason in (Reason.SAME_STRUCTURE, Reason.SAME_VALUES) for pair in matching.pairs)
+    if not guessed:
+        return {"base": "", "from": matching.direction.value[0], "why_not": ""}
+    known = [Known(Tree(reader.modules), reader.parameters, reader.info.model_config) for reader in (a, b)]
+    names = Path(comparison.path_a).name, Path(comparison.path_b).name
+    source = "a" if is_written_from_a(matching) else "b"
+    try:
+        return {"base": draft(matching, *known, names), "from": source, "why_not": ""}
+    except MappingError as error:  # names that a mapping cannot say
+        return {"base": "", "from": source, "why_not": str(error)}

@@ -1,0 +1,108 @@
+"""What both runs wrote down step by step: loss, learning rate, norms of gradients; in a bounded number of points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from probe.comparison.result import SlotResult
+from probe.curve_comparison.names import GRAD_NORM, LOSS, LR
+from probe.curve_comparison.recorded import TOTAL, read_recording
+from probe.curve_comparison.series import Series
+from probe.records import Phase, Role
+from probe.report.html.numbers import numbers
+
+MOST_POINTS = 600
+"""of a curve"""
+MOST_NORMS = 400
+"""parameters whose gradients have a curve, those that differ most"""
+POINTS_OF_NORM = 200
+_FIRST = (LOSS, GRAD_NORM, TOTAL, LR)
+
+
+def curves(path_a: str, path_b: str, slots: Sequence[SlotResult], to_b: int) -> dict[str, list[dict[str, object]]]:
+    """Return the curves that both recordings have, by steps of A; those of the same steps stand beside each other.
+
+    Parameters
+    ----------
+    path_a, path_b
+        the recordings
+    slots
+        what was compared: tells which gradients are a pair
+    to_b
+        what is added to a step of A to get that of B
+    """
+    a, b = read_recording(Path(path_a)), read_recording(Path(path_b))
+    shared = sorted(a.series.keys() & b.series.keys(), key=lambda name: (name not in _FIRST, _rank(name), name))
+    norms = [
+        (name_a if name_a == name_b else f"{name_a} ⟷ {name_b}", mine, theirs)
+        for name_a, name_b in _gradients(slots)
+        if (mine := _together(a.norms, name_a)) and (theirs := _together(b.norms, name_b))
+    ]
+    long = [each for each in norms if len(each[1].steps) > 1 or len(each[2].steps) > 1]
+    long.sort(key=lambda each: -_difference(*each[1:], to_b))
+    return {
+        "scalars": [_curve(name, a.series[name], b.series[name], to_b, MOST_POINTS) for name in shared],
+        "norms": [_curve(*each, to_b, POINTS_OF_NORM) for each in long[:MOST_NORMS]],
+    }
+
+
+def _rank(name: str) -> int:
+    return _FIRST.index(name) if name in _FIRST else len(_FIRST)
+
+
+def _gradients(slots: Sequence[SlotResult]) -> list[tuple[str, str]]:
+    """Return the names of gradients as used that are a pair, each several where they lie in one on the other side."""
+    return list(dict.fromkeys(
+        tuple(" + ".join(f"{path}.{slot}" if path else slot for path, slot in places)
+              for places in (slot.places_a, slot.places_b))
+        for slot in slots if (slot.phase, slot.role) == (Phase.UPDATE, Role.PARAM_GRAD)
+    ))  # type: ignore[arg-type]  # fmt: skip
+
+
+def _together(norms: Mapping[str, Series], name: str) -> Series | None:
+    """Return the norm of several gradients as if they were one; None where one of them is not there."""
+    found = [norms.get(part) for part in name.split(" + ")]
+    if any(series is None or not np.array_equal(series.steps, found[0].steps) for series in found):
+        return None
+    return Series(name, found[0].steps, np.sqrt(sum(series.values**2 for series in found)))
+
+
+def _difference(a: Series, b: Series, to_b: int) -> float:
+    """Return the largest relative difference at a step that both have."""
+    _, here, there = np.intersect1d(a.steps, b.steps - to_b, return_indices=True)
+    x, y = a.values[here], b.values[there]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        off = np.abs(x - y) / np.maximum(np.abs(x), np.abs(y))
+    return float(np.max(off, where=np.isfinite(off), initial=0.0)) if np.isfinite(x + y).all() else math.inf
+
+
+def _curve(name: str, a: Series, b: Series, to_b: int, most: int) -> dict[str, object]:
+    steps = np.union1d(a.steps, b.steps - to_b)
+    values = [_at(steps, a.steps, a.values), _at(steps, b.steps - to_b, b.values)]
+    kept = _kept(*values, most)
+    return {"name": name, "steps": steps[kept].tolist(), "a": numbers(values[0][kept].tolist()),
+            "b": numbers(values[1][kept].tolist()), "total": len(steps)}  # fmt: skip
+
+
+def _at(steps: np.ndarray, known: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return values at all steps, NaN where there is none."""
+    found = np.full(len(steps), np.nan)
+    found[np.searchsorted(steps, known)] = values
+    return found
+
+
+def _kept(a: np.ndarray, b: np.ndarray, most: int) -> np.ndarray:
+    """Return which points to draw: all, or the lowest, the highest and the most different of each stretch."""
+    if len(a) <= most:
+        return np.arange(len(a))
+    off = np.abs(a - b)
+    chosen = {0, len(a) - 1}
+    for stretch in np.array_split(np.arange(len(a)), most // 4):
+        for values, pick in ((a, np.nanargmin), (a, np.nanargmax), (off, np.nanargmax)):
+            part = values[stretch]
+            chosen.add(int(stretch[pick(part)] if np.isfinite(part).any() else stretch[0]))
+    return np.array(sorted(chosen))

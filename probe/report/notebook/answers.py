@@ -1,0 +1,173 @@
+"""A comparison, and one divergence, as a notebook shows them: the verdict, the way to the place, what was found there."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+
+from probe.comparison.divergence import Comparison
+from probe.comparison.result import Divergence, NodeRef, SlotResult, Verdict
+from probe.records import Phase
+from probe.report.notebook.markup import (
+    Column,
+    Html,
+    count,
+    dim,
+    error,
+    facts,
+    framed,
+    join,
+    marked,
+    name,
+    number,
+    paragraph,
+    table,
+    text,
+)
+from probe.report.text import LONGEST_LIST, headline, stands
+
+KINDS = {"introduced": "bad", "inherited": "warn"}
+"""colours of what is said of a pair of tensors"""
+_COLOURS = {Verdict.ALIGNED: "good", Verdict.DIVERGED: "bad", Verdict.UNDECIDED: "warn"}
+_MOST = 5
+"""further divergences, places of one side, notes"""
+_DEEPEST = 12
+"""names of a path that are shown"""
+_SAID = ("equal", "noise", "inherited", "introduced")
+
+
+def of_comparison(comparison: Comparison) -> str:
+    """Return a comparison: the verdict, the first divergence or why it could not be told, and counts by phase."""
+    verdict, first = comparison.verdict, comparison.first_divergence
+    left = ", ".join(comparison.left_out) if verdict is Verdict.ALIGNED else ""
+    parts = [
+        paragraph(
+            Html(f'<b class="verdict {_COLOURS[verdict]}">{verdict.value.upper()}</b>'),
+            marked(f"but for what was not compared: {left}", "warn") if left else "",
+            dim(f" A {_file(comparison.path_a)} · B {_file(comparison.path_b)}"),
+            kind="head",
+        )
+    ]
+    if verdict is Verdict.DIVERGED and first is not None:
+        parts += _found(first, "First divergence", stands(comparison) if comparison.flip is not None else "")
+        parts += _others(comparison.divergences[1:])
+    elif verdict is Verdict.UNDECIDED:
+        parts += [paragraph("Could not tell. Why:"), _listed(comparison.doubts)]
+    else:
+        parts.append(paragraph("Nothing that was compared differs by more than rounding explains."))
+    notes = [each for each in comparison.warnings if verdict is not Verdict.UNDECIDED or each not in comparison.doubts]
+    return framed(*parts, _by_phase(comparison.slots), _rests_on(comparison), _listed(notes, "note: "))
+
+
+def of_divergence(divergence: Divergence) -> str:
+    """Return one divergence: where it is, what shows it, what to look at."""
+    return framed(*_found(divergence))
+
+
+def _found(divergence: Divergence, title: str = "Divergence", holds: str = "") -> list[Html]:
+    confidence = "; ".join(each for each in (f"confidence {divergence.confidence:.2f}", holds) if each)
+    return [
+        paragraph(Html(f"<b>{title}</b>"), dim(headline(divergence))),
+        _places(divergence),
+        *(paragraph(text(line, LONGEST_LIST)) for line in divergence.evidence),
+        *([paragraph(Html(f"<b>→ {text(divergence.hint, LONGEST_LIST)}</b>"))] if divergence.hint else []),
+        facts(numbers(divergence)),
+        paragraph(dim(confidence)),
+    ]
+
+
+def _places(divergence: Divergence) -> Html:
+    """Return the way from the root to the place, on each side."""
+    rows = []
+    for side, refs in (("A", divergence.a), ("B", divergence.b)):
+        label = Html(f'<span class="side">{side}</span>')
+        rows += [] if refs else [paragraph(label, Html("<i>has no counterpart</i>"))]
+        for ref in refs[:_MOST]:
+            slot = [dim(f"{divergence.role.label}"), name(ref.slot)] if ref.slot else []
+            call = [dim(f"call {ref.call}")] if ref.call else []
+            rows.append(paragraph(label, chain(ref), dim(ref.class_name), *slot, *call))
+        rows += [paragraph(label, dim(f"and {len(refs) - _MOST} more"))] if len(refs) > _MOST else []
+    return join(rows, "")
+
+
+def chain(ref: NodeRef) -> Html:
+    """Return the names from the root to a module, the last one in the colour of what is wrong."""
+    if not ref.path:
+        return name("")
+    *around, last = ref.path.split(".")
+    shown = [*around[: _DEEPEST // 2], "…", *around[-_DEEPEST // 2 :]] if len(around) > _DEEPEST else around
+    names = [*(dim(each) for each in shown), Html(f'<b class="bad">{text(last)}</b>')]
+    return Html(f'<code class="chain"><bdi>{join(names, " › ")}</bdi></code>')
+
+
+def numbers(found: Divergence | SlotResult) -> list[tuple[str, object]]:
+    """Return what is known of the error of a pair of tensors: what it is, and how much."""
+    metrics, limit = found.metrics, found.limit
+    if metrics is None or not metrics.is_known:
+        return [("not compared", metrics.reason)] if metrics is not None else []
+    about = "≥" if metrics.is_lower_bound else "≈" if metrics.estimated else ""
+    noise = f" ({error(limit)} is explained)" if math.isfinite(limit) else ""
+    what = "elements that differ" if metrics.of_integers else "relative error"
+    size = f"{100 * metrics.rel_l2:.3g}%" if metrics.of_integers else error(metrics.rel_l2)
+    rows: list[tuple[str, object]] = []
+    if math.isnan(found.error) or math.isclose(found.error, metrics.rel_l2, rel_tol=0.01):
+        rows.append((what, f"{about}{size}{noise}"))
+    else:
+        judged = found.measure or "of the gradients that it was computed from"
+        rows += [(what, f"{about}{size}"), ("judged by", f"{about}{error(found.error)} {judged}{noise}")]
+    if math.isfinite(metrics.cosine):
+        rows.append(("cosine", f"{about}{metrics.cosine:.{2 if metrics.estimated else 6}f}"))
+    if math.isfinite(metrics.norm_ratio):
+        rows.append(("norm B/A", number(metrics.norm_ratio)))
+    if math.isfinite(metrics.max_abs):
+        at = f" at {list(metrics.max_abs_at)}" if metrics.max_abs_at else ""
+        rows.append(("max |Δ|", f"{metrics.max_abs:.3g}{at}"))
+    return [*rows, ("", metrics.reason)]
+
+
+def _others(others: tuple[Divergence, ...]) -> list[Html]:
+    if not others:
+        return []
+    rows = [
+        (each.phase.label, name(each.path), join([each.role.label, name((each.a or each.b)[0].slot, "")]),
+         error(each.metrics.rel_l2) if each.metrics is not None else "–", f"{each.confidence:.2f}")
+        for each in others[:_MOST]
+    ]  # fmt: skip
+    columns = [Column("phase"), Column("module"), Column("tensor"), Column("rel", True), Column("confidence", True)]
+    return [paragraph("Also wrong by itself, in the order of cause"), table(columns, rows, len(others))]
+
+
+def _by_phase(slots: tuple[SlotResult, ...]) -> Html:
+    """Return how many pairs of tensors of each phase were equal, noise, inherited, introduced."""
+    counts = Counter((slot.phase, slot.verdict if slot.verdict in _SAID else "") for slot in slots)
+    worst: dict[Phase, float] = {}
+    for slot in slots:
+        if slot.metrics.is_known and not slot.metrics.of_integers:
+            worst[slot.phase] = max(worst.get(slot.phase, 0.0), slot.metrics.rel_l2)
+    rows = []
+    for phase in sorted({phase for phase, _ in counts}):
+        found = [counts[phase, said] for said in _SAID]
+        cells = [marked(f"{each:,}", KINDS.get(said, "")) if each else dim("0") for each, said in zip(found, _SAID, strict=True)]  # fmt: skip
+        rest = counts[phase, ""]
+        rows.append([phase.label, *cells, f"{rest:,}" if rest else dim("0"), error(worst.get(phase, math.nan))])
+    heads = [*_SAID, "not judged", "largest rel"]
+    return table([Column("phase"), *(Column(each, True) for each in heads)], rows) if rows else Html("")
+
+
+def _rests_on(comparison: Comparison) -> Html:
+    coverage = comparison.coverage
+    only = [f"{count(number, 'call')} only in {side}" for side, number in (("A", coverage.only_a), ("B", coverage.only_b)) if number]  # fmt: skip
+    calls = f"{coverage.paired:,} of {count(coverage.total, 'module call')} of {coverage.smaller}"
+    compared = [calls, *only, f"{coverage.compared:,} pairs of tensors", f"{coverage.not_comparable:,} not comparable"]
+    return paragraph(dim(f"Compared {' · '.join(compared)} · noise: {comparison.noise}"))
+
+
+def _listed(notes: tuple[str, ...] | list[str], before: str = "") -> Html:
+    items = [f"<li>{text(before + note, LONGEST_LIST)}</li>" for note in notes[:_MOST]]
+    items += [f"<li>{dim(f'and {len(notes) - _MOST} more')}</li>"] if len(notes) > _MOST else []
+    return Html(f"<ul>{''.join(items)}</ul>") if items else Html("")
+
+
+def _file(path: str) -> str:
+    return Path(path).name
