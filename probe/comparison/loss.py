@@ -27,7 +27,8 @@ class LossWalk(ForwardWalk):
             outputs.merge(self._forward.get(node, Level()))
         if outputs.tainted:
             return
-        u = max(map(tolerance.precision_of, (x, y)))
+        precisions = [tolerance.precision_of(each) for each in (x, y)]
+        u = min(precisions)  # where one side alone is coarser, that side has rounded it
         held = self.noise.loss(x, y, max(tolerance.SCALAR_LOSS.limit(u, outputs.error), outputs.u))
         if not held.is_wrong or not nodes or any(f.phase is Phase.LOSS for f in self.findings):
             return
@@ -45,11 +46,14 @@ class LossWalk(ForwardWalk):
             f"the loss differs: {x:.9g} against {y:.9g}{times}",
             f"what it is computed from agrees (rel {outputs.error:.1e})",
         )
+        hint = "look at the loss function: reduction, label smoothing, ignored index, weights"
+        if max(precisions) > max(u, outputs.u):
+            facts += (f"{'AB'[precisions.index(max(precisions))]}'s has no more digits than a 16-bit number",)
+            hint = "look at the dtype in which the loss is computed and averaged"
         self._append(Divergence(
             Phase.LOSS, Role.VALUE, Kind.INTRODUCED if math.isfinite(held.error) else Kind.NONFINITE, 0.95,
             *self.refs(nodes[0].pair, nodes[0], "loss", "loss"), metrics, held.limit, facts,
-            "look at the loss function: reduction, label smoothing, ignored index, weights",
-            is_independent=outputs.error <= tolerance.LOSS.limit(outputs.u, 0.0), measure=held.measure,
+            hint, is_independent=outputs.error <= tolerance.LOSS.limit(outputs.u, 0.0), measure=held.measure,
         ))  # fmt: skip
 
     def _rule_of_loss(self, node: Node, event: Event) -> Rule:
