@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -312,6 +313,10 @@ class _Run:
     def _answer(self, matching: Matching, min_coverage: float) -> Comparison:
         tally = self.tally
         known, coverage = tally.known, tally.coverage
+        if self.findings and coverage.total and coverage.share < min_coverage:
+            first = self.findings[0]
+            text = f"only {coverage.paired} of {coverage.total} module calls of {coverage.smaller} have a counterpart: is it the same model?"
+            self.findings[0] = replace(first, confidence=first.confidence / 2, evidence=(*first.evidence, text))
         if not known and not self.findings:
             self._doubt("nothing was compared: no pair of tensors with numbers on both sides")
         if coverage.share < min_coverage and coverage.total:

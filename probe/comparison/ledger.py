@@ -340,7 +340,7 @@ def kind_of_finding(metrics: Metrics) -> Kind:
 
 
 def scale_hint(metrics: Metrics | None, what: str = "eps, a scale or a weight") -> str:
-    """Say so when the error is parallel to the value."""
-    if metrics is None or not abs(metrics.coherence) > 0.98 or not metrics.norm_a:
+    """Say so when the error, and so B, is parallel to the value; the error of what is much smaller is so in any direction."""
+    if metrics is None or not min(abs(metrics.coherence), abs(metrics.cosine)) > 0.98 or not metrics.norm_a:
         return ""
     return f"B is {metrics.norm_ratio:.7g} times A, a uniform scale of the value: look at {what}"

@@ -171,6 +171,13 @@ def test_low_coverage(run: Recorder) -> None:
     assert len(found.only_a) == len(found.only_b) == 42
     assert (found.coverage.paired, found.coverage.only_a, found.coverage.only_b) == (1, 42, 42)
     assert probe.compare(a, b, min_coverage=0.01, min_confidence=1).verdict is Verdict.ALIGNED
+    there = changed(renamed)
+    there.__class__ = type("GPT", (GPT,), {"forward": lambda self, ids: forward(self, ids) * 1.5})
+    wrong = [probe.compare(a, run(there), min_confidence=1, min_coverage=least) for least in (0.5, 0.01)]
+    first, trusted = (found.first_divergence for found in wrong)
+    assert first is not None and trusted is not None and first.confidence == trusted.confidence / 2
+    text = "only 1 of 43 module calls of A have a counterpart: is it the same model?"
+    assert first.evidence[-1] == text and text not in trusted.evidence
 
 
 def test_training_against_evaluation(clean: Clean, run: Recorder) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 import probe
 from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor, operation
+from probe.comparison.ledger import scale_hint
+from probe.comparison.metrics import Metrics, Status
 from probe.comparison.result import Kind, Verdict
 from probe.records import Phase
 from probe.report.text import render
@@ -345,3 +348,10 @@ def test_a_call_that_was_entered_and_has_not_ended_is_not_blamed(clean: Clean, r
     mapping = {"TopLayer": {"layers.1.shell.inner": "layers.1.mlp"}}
     first = probe.compare(run(changed(wrapped)), clean(), mapping=mapping).first_divergence
     assert first is not None and (first.kind, first.path) == (Kind.INTRODUCED, "layers.1")
+
+
+def test_the_error_of_what_is_much_smaller_is_no_scale() -> None:
+    """B = 0.1 times something else: B − A is nearly −A, whatever B is."""
+    small = Metrics(Status.COMPARED, 1.0, cosine=0.013, norm_a=1.0, norm_b=0.1, coherence=-0.995)
+    assert scale_hint(small) == ""
+    assert "B is 0.1 times A" in scale_hint(replace(small, cosine=0.999))

@@ -111,7 +111,11 @@ def uniform_scale(evidence: Evidence) -> Found | None:
     if found is not None:
         return _multiple(evidence, found[0], found[1], ", a uniform scale of the value")
     metrics = evidence.metrics
-    if metrics is None or not abs(metrics.coherence) > _PARALLEL or not metrics.norm_a or evidence.role is Role.VALUE:
+    if metrics is None or not metrics.norm_a or evidence.role is Role.VALUE:
+        return None
+    if (
+        not min(abs(metrics.coherence), abs(metrics.cosine)) > _PARALLEL
+    ):  # what is much smaller has an error parallel to A
         return None
     factor = math.copysign(metrics.norm_ratio, metrics.cosine)
     return strong(f"B is {factor:.7g} times A, a uniform scale of the value", factor=factor)
