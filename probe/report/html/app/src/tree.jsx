@@ -113,6 +113,12 @@ function opened(report) {
   return open;
 }
 
+/** Scroll the page so that the tree and one row of it are seen; at once, as some are made ill by what moves. */
+function bringOntoScreen(body, below) {
+  const { top } = body.getBoundingClientRect();
+  if (top < 0 || top > innerHeight - 200 || top + below + ROW > innerHeight) body.closest(".work").scrollIntoView({ block: "start", behavior: "instant" });
+}
+
 export const TreeView = forwardRef(function TreeView(props, ref) {
   const { report, view, selected, onSelect, kind, onKind, onJump, picked, onPick } = props;
   const [open, setOpen] = useState(() => opened(report));
@@ -121,21 +127,17 @@ export const TreeView = forwardRef(function TreeView(props, ref) {
   const [isPrinted, setPrinted] = useState(false);
   const body = useRef(null);
   const grid = useRef(null);
-  const goal = useRef(selected.row);
+  const goal = useRef({ row: selected.row, isSought: false }); // sought: brought onto the screen too
   const flags = useMemo(() => (isActive(filter) ? wanted(report, view, filter) : null), [report, view, filter]);
   const rows = useMemo(() => visible(report, open, flags), [report, open, flags]);
 
   useImperativeHandle(ref, () => ({
     reveal(row) {
-      goal.current = row;
+      goal.current = { row, isSought: true };
       if (flags && !rows.includes(row)) setFilter(NO_FILTER);
       const next = Uint8Array.from(open);
       for (const up of report.ancestors(row)) next[up] = 1;
       setOpen(next);
-    },
-    focus() {
-      const frame = body.current.getBoundingClientRect();
-      if (frame.top < 0 || frame.top > innerHeight - 200) body.current.closest(".work").scrollIntoView({ block: "start" });
       grid.current.focus({ preventScroll: true });
     },
   }));
@@ -154,13 +156,14 @@ export const TreeView = forwardRef(function TreeView(props, ref) {
     };
   }, []);
   useLayoutEffect(() => {
-    if (goal.current < 0) return;
-    const at = rows.indexOf(goal.current);
+    if (goal.current === null) return;
+    const at = rows.indexOf(goal.current.row);
     const element = body.current;
     if (at >= 0 && (at * ROW < element.scrollTop || (at + 2) * ROW > element.scrollTop + element.clientHeight)) {
       element.scrollTop = Math.max(0, at * ROW - element.clientHeight / 3);
     }
-    goal.current = -1;
+    if (goal.current.isSought) bringOntoScreen(element, at * ROW - element.scrollTop);
+    goal.current = null;
   }, [rows, open]);
 
   const toggle = (row, to = !open[row]) => {
@@ -169,7 +172,7 @@ export const TreeView = forwardRef(function TreeView(props, ref) {
     setOpen(next);
   };
   const go = (row) => {
-    goal.current = row;
+    goal.current = { row, isSought: true };
     onSelect(row, -1, false);
     setOpen(Uint8Array.from(open));
   };
