@@ -87,7 +87,15 @@ function Statistics({ report, i }) {
   );
 }
 
-function Tensor({ report, i, isOpen, onToggle, several }) {
+/** Of a tensor that shows what is wrong elsewhere: where. */
+function Charged({ report, i, onSelect }) {
+  const found = report.findings[report.findingOf.get(i)];
+  if (!found || found.row === report.rowOfTensor(i)) return null;
+  const path = report.path("a", found.row) ?? report.path("b", found.row);
+  return <p class="state charged">◆ Shown here, charged to <button class="link" onClick={() => onSelect(found.row)}><bdi>{shown(path) || "the whole model"}</bdi></button>: {headline(found)}</p>;
+}
+
+function Tensor({ report, i, isOpen, onToggle, several, onSelect }) {
   const t = report.doc.tensors;
   const verdict = report.verdict(i);
   const [a, b] = [report.words[t.slot_a[i]], report.words[t.slot_b[i]]];
@@ -105,6 +113,7 @@ function Tensor({ report, i, isOpen, onToggle, several }) {
       </button>
       {isOpen && (
         <div class="detail">
+          <Charged report={report} i={i} onSelect={onSelect} />
           {why && <p class="state">{shown(why)}</p>}
           <Metrics report={report} i={i} />
           <Statistics report={report} i={i} />
@@ -116,7 +125,7 @@ function Tensor({ report, i, isOpen, onToggle, several }) {
 }
 
 function Finding({ report, found, onSelect }) {
-  const elsewhere = found.tensor >= 0 ? report.rowOfPair[report.doc.tensors.pair[found.tensor]] : found.row;
+  const elsewhere = found.tensor >= 0 ? report.rowOfTensor(found.tensor) : found.row;
   return (
     <div class="finding">
       <b>◆ {headline(found)}</b>
@@ -124,12 +133,12 @@ function Finding({ report, found, onSelect }) {
       {found.hint && <p class="hint">→ {shown(found.hint)}</p>}
       {found.hints.slice(1).map((hint) => <p class="dim">or {shown(hint.found)}: {shown(hint.check)}</p>)}
       <p class="dim">confidence {found.confidence.toFixed(2)}</p>
-      {elsewhere !== found.row && <p><button class="link" onClick={() => onSelect(elsewhere, found.tensor)}>where it shows: {found.role} of <bdi>{shown(report.path("a", elsewhere))}</bdi></button></p>}
+      {elsewhere !== found.row && <p><button class="link" onClick={() => onSelect(elsewhere, found.tensor)}>where it shows first: {found.role} of <bdi>{shown(report.path("a", elsewhere))}</bdi></button>; what comes after inherits it</p>}
     </div>
   );
 }
 
-function Tensors({ report, pair, choice, wanted }) {
+function Tensors({ report, pair, choice, wanted, onSelect }) {
   const [open, setOpen] = useState(new Set());
   const chosen = report.ofPair[pair].filter((i) => report.isChosen(i, choice));
   useEffect(() => {
@@ -149,7 +158,7 @@ function Tensors({ report, pair, choice, wanted }) {
     return here.length > 0 && (
       <>
         <h3>{phase}</h3>
-        <ul class="tensors">{here.map((i) => <Tensor key={i} report={report} i={i} isOpen={open.has(i)} onToggle={() => toggle(i)} several={several} />)}</ul>
+        <ul class="tensors">{here.map((i) => <Tensor key={i} report={report} i={i} isOpen={open.has(i)} onToggle={() => toggle(i)} several={several} onSelect={onSelect} />)}</ul>
       </>
     );
   });
@@ -169,7 +178,7 @@ export function Panel({ report, choice, selected, onSelect, picked, onPick }) {
       {whole >= 0 && <button onClick={() => onSelect(whole)}>go to that row</button>}
       {canBePicked(state) && <button aria-pressed={picked[side] === row} onClick={() => onPick(side, row)}>{picked[side] === row ? "no longer chosen for a match" : `choose as ${side.toUpperCase()} of a match`}</button>}
       {found.map((each) => <Finding report={report} found={each} onSelect={onSelect} />)}
-      {pair >= 0 && <><Calls report={report} pair={pair} choice={choice} /><Tensors report={report} pair={pair} choice={choice} wanted={selected.tensor} /></>}
+      {pair >= 0 && <><Calls report={report} pair={pair} choice={choice} /><Tensors report={report} pair={pair} choice={choice} wanted={selected.tensor} onSelect={onSelect} /></>}
     </aside>
   );
 }

@@ -15,11 +15,13 @@ const SIGN = { introduced: "◆ ", inherited: "" };
 const ABSENT = { part: "↑ in one with the above", unmatched: "(no counterpart)", "needs no partner": "(none needed)", ignored: "(left out by the mapping)", "passed over": "(looked through)" };
 const dashed = (text) => text.replace(/ /g, "-");
 
-function Cell({ report, i }) {
+function Cell({ report, i, row }) {
   if (i < 0) return <span class="cell" role="gridcell" />;
   const verdict = report.verdict(i);
   const text = verdict === "equal" ? "=" : verdict === "not comparable" ? "n/c" : `${SIGN[verdict] ?? ""}${error(report.error(i))}`;
-  return <span role="gridcell" class={`cell ${dashed(verdict)}`} title={`${report.phaseOf(i)}: ${verdict}`}>{text}</span>;
+  const at = report.rowOfTensor(i);
+  const elsewhere = at === row ? "" : `; it shows in the ${report.words[report.doc.tensors.role[i]]} of ${shown(report.path("a", at))}`;
+  return <span role="gridcell" class={`cell ${dashed(verdict)}`} title={`${report.phaseOf(i)}: ${verdict}${elsewhere}`}>{text}</span>;
 }
 
 function Name({ report, side, row, indent, fold, picked, onPick }) {
@@ -62,7 +64,7 @@ function Row({ report, view, row, index, top, isOpen, isFiltered, isMatch, isSel
       class={`row${isSelected ? " selected" : ""}${isFiltered && !isMatch ? " around" : ""}`} style={{ transform: `translateY(${top}px)` }}
       onClick={() => onSelect(row)} onDblClick={() => onToggle(row)}>
       <Name report={report} side="a" row={row} indent={indent} fold={fold} picked={picked} onPick={onPick} />
-      {PHASES.map((_, k) => <Cell report={report} i={view.cells[k][row]} />)}
+      {PHASES.map((_, k) => <Cell report={report} i={view.cells[k][row]} row={row} />)}
       <Name report={report} side="b" row={row} indent={indent} picked={picked} onPick={onPick} />
       <span class="inside" role="gridcell">{report.isFound(row) && <b title="a place that is wrong by itself">◆</b>}{inside > 0 && !isOpen && <b title={`${count(inside, "module")} inside with an introduced error`}>◆{inside}</b>}</span>
     </div>
