@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { Drawn } from "./drawn.jsx";
 import { canBePicked, PHASES } from "./model.js";
-import { base, count, error, headline, plain, shown, value } from "./text.js";
+import { base, count, error, headline, MEANING, plain, shown, value } from "./text.js";
 
 const STATISTICS = ["min", "max", "mean", "rms", "norm", "zeros", "nan", "posinf", "neginf"];
 const STATES = {
@@ -67,7 +67,7 @@ function Metrics({ report, i }) {
     ["cosine", plain(value(t.cosine[i]))], ["coherence", plain(value(t.coherence[i]))], ["norm B/A", plain(value(t.norm_ratio[i]))],
     ["max |Δ|", `${plain(value(t.max_abs[i]))}${at ? ` at ${at}` : ""}`], ["max |Δ| / value", error(value(t.max_rel[i]))], ["mean |Δ|", error(value(t.mean_abs[i]))],
   ].filter(([, text]) => text !== "–");
-  return <dl class="metrics">{rows.map(([name, text]) => <><dt>{name}</dt><dd>{text}</dd></>)}</dl>;
+  return <dl class="metrics">{rows.map(([name, text]) => <><dt title={MEANING[name]}>{name}</dt><dd>{text}</dd></>)}</dl>;
 }
 
 function Statistics({ report, i }) {
@@ -105,11 +105,11 @@ function Tensor({ report, i, isOpen, onToggle, several, onSelect }) {
   return (
     <li class={isOpen ? "tensor open" : "tensor"}>
       <button class="line" aria-expanded={isOpen} onClick={onToggle}>
-        <span class="slot">{report.words[t.role[i]]} <bdi>{shown(a)}</bdi>{b !== a && <> ⟷ <bdi>{shown(b)}</bdi></>}
+        <span class="slot"><span title={MEANING[report.words[t.role[i]]]}>{report.words[t.role[i]]}</span> <bdi>{shown(a)}</bdi>{b !== a && <> ⟷ <bdi>{shown(b)}</bdi></>}
           {several && <span class="dim"> {t.micro[i] !== 0 && `micro ${t.micro[i]} `}{t.call[i] > 0 && `call ${t.call[i]}`}</span>}</span>
         <span class="shape">{report.words[t.shape_a[i]]}</span>
         <span class={`cell ${verdict.replace(/ /g, "-")}`}>{verdict === "equal" ? "=" : verdict === "not comparable" ? "n/c" : error(report.error(i))}</span>
-        <span class="said">{verdict}</span>
+        <span class="said" title={MEANING[verdict]}>{verdict}</span>
       </button>
       {isOpen && (
         <div class="detail">

@@ -4,7 +4,7 @@ import { flushSync, forwardRef } from "preact/compat";
 import { useEffect, useImperativeHandle, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { isActive, NO_FILTER, visible, wanted } from "./filter.js";
 import { canBePicked, PHASES } from "./model.js";
-import { count, error, shown } from "./text.js";
+import { count, error, MEANING, shown } from "./text.js";
 
 const ROW = 26;
 const BEYOND = 6;
@@ -21,7 +21,7 @@ function Cell({ report, i, row }) {
   const text = verdict === "equal" ? "=" : verdict === "not comparable" ? "n/c" : `${SIGN[verdict] ?? ""}${error(report.error(i))}`;
   const at = report.rowOfTensor(i);
   const elsewhere = at === row ? "" : `; it shows in the ${report.words[report.doc.tensors.role[i]]} of ${shown(report.path("a", at))}`;
-  return <span role="gridcell" class={`cell ${dashed(verdict)}`} title={`${report.phaseOf(i)}: ${verdict}${elsewhere}`}>{text}</span>;
+  return <span role="gridcell" class={`cell ${dashed(verdict)}`} title={`${report.phaseOf(i)}: ${verdict}${elsewhere}${MEANING[verdict] ? `. ${MEANING[verdict]}` : ""}`}>{text}</span>;
 }
 
 function Name({ report, side, row, indent, fold, picked, onPick }) {
@@ -61,7 +61,7 @@ function Row({ report, view, row, index, top, isOpen, isFiltered, isMatch, isSel
   );
   return (
     <div id={`row-${row}`} role="row" aria-rowindex={index} aria-level={depth[row] + 1} aria-selected={isSelected} aria-expanded={hasChildren ? isOpen : undefined}
-      class={`row${isSelected ? " selected" : ""}${isFiltered && !isMatch ? " around" : ""}`} style={{ transform: `translateY(${top}px)` }}
+      class={`row${isSelected ? " selected" : ""}${isFiltered ? (isMatch ? " hit" : " around") : ""}`} style={{ transform: `translateY(${top}px)` }}
       onClick={() => onSelect(row)} onDblClick={() => onToggle(row)}>
       <Name report={report} side="a" row={row} indent={indent} fold={fold} picked={picked} onPick={onPick} />
       {PHASES.map((_, k) => <Cell report={report} i={view.cells[k][row]} row={row} />)}
@@ -71,11 +71,12 @@ function Row({ report, view, row, index, top, isOpen, isFiltered, isMatch, isSel
   );
 }
 
-function Toolbar({ report, filter, onFilter, kind, onKind, onJump, view, found, onFold }) {
+function Toolbar({ report, filter, onFilter, kind, onKind, onJump, view, found, onFold, onHit }) {
   const set = (name) => (event) => onFilter({ ...filter, [name]: event.currentTarget.value });
   return (
     <div class="toolbar" role="toolbar" aria-label="Search, filter and jump">
-      <input id="search" type="search" placeholder="Search path or class  ( / )" aria-label="Search path or class" value={filter.text} onInput={set("text")} />
+      <input id="search" type="search" placeholder="Search path or class  ( / )" aria-label="Search path or class" value={filter.text} onInput={set("text")}
+        onKeyDown={(event) => event.key === "Enter" && onHit(!event.shiftKey)} />
       <select aria-label="Phase" value={filter.phase} onChange={set("phase")}>
         <option value="">any phase</option>{PHASES.map((name) => <option>{name}</option>)}
       </select>
@@ -87,7 +88,7 @@ function Toolbar({ report, filter, onFilter, kind, onKind, onJump, view, found, 
       <select aria-label="Reason of the match" value={filter.reason} onChange={set("reason")}>
         <option value="">any match</option>{report.reasons.map((name) => <option>{name}</option>)}
       </select>
-      {found !== null && <span class="found" role="status">{count(found, "row")} <button class="quiet" onClick={() => onFilter(NO_FILTER)}>clear</button></span>}
+      {found !== null && <span class={found ? "found" : "found none"} role="status">{found ? count(found, "row") : "no row is like this"}{found > 0 && filter.text && <span> · Enter: next</span>} <button class="quiet" onClick={() => onFilter(NO_FILTER)}>clear</button></span>}
       <span class="gap" />
       <span class="jumps">
         <select aria-label="What to jump to" value={kind} onChange={(event) => onKind(event.currentTarget.value)}>
@@ -178,6 +179,12 @@ export const TreeView = forwardRef(function TreeView(props, ref) {
     onSelect(row, -1, false);
     setOpen(Uint8Array.from(open));
   };
+  const toHit = (forwards) => {
+    const hits = flags ? rows.filter((row) => flags[row]) : [];
+    if (!hits.length) return;
+    const next = forwards ? hits.find((row) => row > selected.row) ?? hits[0] : hits.findLast((row) => row < selected.row) ?? hits[hits.length - 1];
+    go(next);
+  };
   const onKey = (event) => {
     const at = Math.max(0, rows.indexOf(selected.row));
     const row = rows[at];
@@ -196,7 +203,7 @@ export const TreeView = forwardRef(function TreeView(props, ref) {
   return (
     <div class="tree">
       <Toolbar report={report} view={view} filter={filter} onFilter={setFilter} kind={kind} onKind={onKind} onJump={onJump}
-        found={flags && flags.reduce((sum, flag) => sum + flag, 0)}
+        onHit={toHit} found={flags && flags.reduce((sum, flag) => sum + flag, 0)}
         onFold={(to) => setOpen(to ? new Uint8Array(report.size).fill(1) : Uint8Array.from({ length: report.size }, (_, row) => (row === 0 ? 1 : 0)))} />
       <div class="grid" ref={grid} role="treegrid" aria-label="Modules of A and B, with the error in each phase" aria-rowcount={rows.length + 1} tabIndex={0}
         aria-activedescendant={first <= at && at < last ? `row-${selected.row}` : undefined} onKeyDown={onKey}>
