@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor
 from probe.report.html import as_html
 from probe.testing import sample
-from tests.report.reading import MAPPING, compared, recorded
+from tests.report.reading import DATA, MAPPING, compared, document_in, recorded
 from tests.toys import gpt, record
 
 Show = Callable[..., Any]
@@ -124,6 +127,7 @@ def test_the_row_that_is_named_is_marked(charged: Path, opened: Show) -> None:
     assert title.startswith("forward: introduced; it shows in the input of scaled.project. The error begins here")
     panel = page.locator(".panel")
     assert "◆ step 0 · forward · introduced" in panel.inner_text()
+    assert "What reads “inherited” below has the error from there." in panel.inner_text()
     panel.get_by_role("button", name="where it shows first: input of scaled.project").click()
     assert "Shown here, charged to scaled: step 0 · forward · introduced" in panel.inner_text()
     panel.locator(".charged button").click()
@@ -249,3 +253,15 @@ def test_words_are_explained_and_said_once(report: Path, opened: Show) -> None:
     assert (
         page.locator("dt", has_text="coherence").first.get_attribute("title").startswith("Cosine between A and B − A")
     )
+
+
+def test_a_warning_is_not_said_again_with_its_run(report: Path, tmp_path: Path, opened: Show) -> None:
+    text = report.read_text(encoding="utf-8")
+    found = document_in(text)
+    found["sides"]["a"]["notes"] = ["told twice", "told here"]
+    found["answer"]["warnings"] = ["A: told twice"]
+    data = base64.b64encode(zlib.compress(json.dumps(found).encode())).decode()
+    path = tmp_path / "report.html"
+    path.write_text(DATA.sub(lambda at: at[0].replace(at[1], data), text), encoding="utf-8")
+    said = opened(path).page.locator(".rest").inner_text()
+    assert said.count("told twice") == 1 and said.count("told here") == 1

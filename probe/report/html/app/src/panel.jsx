@@ -126,6 +126,7 @@ function Tensor({ report, i, isOpen, onToggle, several, onSelect }) {
 
 function Finding({ report, found, onSelect }) {
   const elsewhere = found.tensor >= 0 ? report.rowOfTensor(found.tensor) : found.row;
+  const inherits = (report.ofPair[report.pairOf(found.row)] ?? []).some((i) => report.verdict(i) === "inherited");
   return (
     <div class="finding">
       <b>◆ {headline(found)}</b>
@@ -133,7 +134,8 @@ function Finding({ report, found, onSelect }) {
       {found.hint && <p class="hint">→ {shown(found.hint)}</p>}
       {found.hints.slice(1).map((hint) => <p class="dim">or {shown(hint.found)}: {shown(hint.check)}</p>)}
       <p class="dim">confidence {found.confidence.toFixed(2)}</p>
-      {elsewhere !== found.row && <p><button class="link" onClick={() => onSelect(elsewhere, found.tensor)}>where it shows first: {found.role} of <bdi>{shown(report.path("a", elsewhere))}</bdi></button>; what comes after inherits it</p>}
+      {elsewhere !== found.row && <p><button class="link" onClick={() => onSelect(elsewhere, found.tensor)}>where it shows first: {found.role} of <bdi>{shown(report.path("a", elsewhere))}</bdi></button></p>}
+      {elsewhere !== found.row && inherits && <p class="dim">What reads “inherited” below has the error from there.</p>}
     </div>
   );
 }
