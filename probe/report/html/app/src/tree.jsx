@@ -88,7 +88,7 @@ function Toolbar({ report, filter, onFilter, kind, onKind, onJump, view, found, 
       <select aria-label="Reason of the match" value={filter.reason} onChange={set("reason")}>
         <option value="">any match</option>{report.reasons.map((name) => <option>{name}</option>)}
       </select>
-      {found !== null && <span class={found ? "found" : "found none"} role="status">{found ? count(found, "row") : "no row is like this"}{found > 0 && filter.text && <span> · Enter: next</span>} <button class="quiet" onClick={() => onFilter(NO_FILTER)}>clear</button></span>}
+      {found !== null && <span class={found ? "found" : "found none"} role="status">{count(found, "row")}{found === 0 && ": nothing is like this"}{found > 0 && filter.text && <span> · Enter: next</span>} <button class="quiet" onClick={() => onFilter(NO_FILTER)}>clear</button></span>}
       <span class="gap" />
       <span class="jumps">
         <select aria-label="What to jump to" value={kind} onChange={(event) => onKind(event.currentTarget.value)}>
