@@ -240,6 +240,9 @@ def test_pairs_that_were_collected_stay_in_sight(tmp_path: Path, opened: Show) -
         page.get_by_role("row").filter(has_text=name).get_by_role("button", name="match").first.click()
     page.get_by_role("button", name="Add this pair").click()
     assert "1 pair collected" in page.locator(".bar").inner_text()
+    page.locator(".work").evaluate("work => work.scrollIntoView()")
+    tree, bar = page.locator(".tree").bounding_box(), page.locator(".bar").bounding_box()
+    assert tree["y"] + tree["height"] <= bar["y"], "no row is under the bar"
     page.get_by_role("button", name="See and export").click()
     save, bar = (page.get_by_role("button", name="Save as a file").bounding_box(), page.locator(".bar").bounding_box())
     assert 0 < save["y"] and save["y"] + save["height"] <= bar["y"]
