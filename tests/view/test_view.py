@@ -52,7 +52,7 @@ def test_the_verdict_is_on_the_first_screen(report: Path, opened: Show) -> None:
     page = opened(report).page
     assert page.locator("h1").inner_text() == "Diverged"
     verdict = page.locator(".verdict")
-    assert "First divergence: norm2 ⟷ ln2" in verdict.inner_text()
+    assert "First divergence: layers.1.norm2 ⟷ decoder.1.ln2" in verdict.inner_text()
     assert "layers.1.norm2" in verdict.inner_text() and "decoder.1.ln2" in verdict.inner_text()
     assert "inputs agree" in verdict.inner_text()
     chain = page.locator(".chain button").all_inner_texts()

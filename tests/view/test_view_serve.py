@@ -37,7 +37,7 @@ def pick(page: Any, *names: str) -> None:
 
 def test_pick_save_and_see(server: Server, opened: Show) -> None:
     page = opened(server.url).page
-    assert "norm2 ⟷ ln2" not in page.locator("h2").first.inner_text()
+    assert "norm2 ⟷ decoder.1.ln2" not in page.locator("h2").first.inner_text()
     page.get_by_label("Verdict", exact=True).select_option("unmatched")
     pick(page, "norm2", "ln2")
     assert page.locator("textarea").input_value() == "Block:\n  norm2: ln2\n"
@@ -46,7 +46,7 @@ def test_pick_save_and_see(server: Server, opened: Show) -> None:
     assert server.session.file.read_text(encoding="utf-8") == PARTIAL + "  norm2: ln2\n"
     assert "Saved 1 line in map.yaml and compared again" in page.locator(".news").inner_text()
     assert page.evaluate("scrollY") == 0, "what was picked stands further down"
-    assert page.locator("h2").first.inner_text().startswith("First divergence: norm2 ⟷ ln2")
+    assert page.locator("h2").first.inner_text().startswith("First divergence: layers.1.norm2 ⟷ decoder.1.ln2")
     assert "Unmatched\nnone" in page.locator(".facts").inner_text()
 
 

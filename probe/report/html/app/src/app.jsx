@@ -82,7 +82,6 @@ export function App({ report }) {
     const at = stops.indexOf(selected.row);
     const near = forwards ? (at + 1) % stops.length : (at - 1 + stops.length) % stops.length;
     select(stops[at < 0 && !forwards ? stops.length - 1 : near]);
-    tree.current?.focus();
   };
   const pick = (side, row) => setPicked({ ...picked, [side]: picked[side] === row ? -1 : row });
   const keys = useRef(null);

@@ -105,7 +105,7 @@ function Lines({ report, collected, onCollected }) {
   };
   const scoped = (k) => (event) => onCollected(collected.map((each, n) => (n === k ? { ...each, scope: event.currentTarget.value } : each)));
   return (
-    <div class="lines">
+    <div class="lines" id="lines">
       <ul>
         {collected.map((each, k) => {
           const line = lineOf(report, each, each.scope);
@@ -135,8 +135,17 @@ function Lines({ report, collected, onCollected }) {
   );
 }
 
-/** While something is picked: what, at the foot of the screen. */
-function Bar({ report, picked, onPicked, onAdd }) {
+/** At the foot of the screen: what is picked, or how many pairs wait to be saved. */
+function Bar({ report, picked, onPicked, onAdd, collected }) {
+  if (picked.a < 0 && picked.b < 0) {
+    const show = () => document.getElementById("lines").scrollIntoView({ block: "center", behavior: "instant" });
+    return (
+      <div class="bar" role="status">
+        <span class="bar-pair">{count(collected.length, "pair")} collected</span>
+        <button class="main" onClick={show}>{report.doc.serving ? "See and save" : "See and export"}</button>
+      </div>
+    );
+  }
   const path = (side) => (picked[side] < 0 ? <i class="dim">choose one</i> : <bdi class="path">{shown(report.path(side, picked[side]))}</bdi>);
   return (
     <div class="bar" role="status">
@@ -163,7 +172,7 @@ export function Matching({ report, picked, onPicked, collected, onCollected, onS
         {" "}Pick one on each side, by “match” in the tree or in the panel beside it, to see what would be compared and to write the pair down.</p>
       {(picked.a >= 0 || picked.b >= 0) && <><Picked report={report} side="a" row={picked.a} onSelect={onSelect} /><Picked report={report} side="b" row={picked.b} onSelect={onSelect} /></>}
       {isWhole && <Preview report={report} picked={picked} />}
-      {(picked.a >= 0 || picked.b >= 0) && <Bar report={report} picked={picked} onPicked={onPicked} onAdd={add} />}
+      {(picked.a >= 0 || picked.b >= 0 || collected.length > 0) && <Bar report={report} picked={picked} onPicked={onPicked} onAdd={add} collected={collected} />}
       {collected.length > 0 && <Lines report={report} collected={collected} onCollected={onCollected} />}
     </section>
   );

@@ -145,8 +145,8 @@ export class Report {
     const cells = PHASES.map(() => new Int32Array(this.size).fill(-1));
     const points = [];
     const byCall = new Map();
-    const introduced = this.findings.filter((found) => this._stepOf(found) === choice.step).map((found) => found.row);
-    const further = [];
+    const found = this.findings.filter((each) => this._stepOf(each) === choice.step);
+    const introduced = found.map(({ row }) => row);
     const nonfinite = [];
     for (let i = 0; i < this.tensors; i++) {
       if (!this.isChosen(i, choice)) continue;
@@ -155,20 +155,23 @@ export class Report {
       if (phase < 0 || row < 0) continue;
       const old = cells[phase][row];
       if (old < 0 || this._tells(i, old)) cells[phase][row] = i;
-      if (this.rank[i] === INTRODUCED && !this.findingOf.has(i)) further.push(row);
+      if (this.rank[i] === INTRODUCED) introduced.push(row);
       if (this.hasNonfinite[i]) nonfinite.push(row);
       const key = ((t.micro[i] + 4096) * 8 + phase) * 1e10 + t.pair[i] * 1e4 + t.call[i];
       const at = byCall.get(key);
       if (at === undefined) byCall.set(key, points.push(i) - 1);
       else if (this._tells(i, points[at])) points[at] = i;
     }
-    introduced.push(...further);
+    for (const { row, tensor } of found.reverse()) { // the first of a row says most
+      if (tensor >= 0 && this.isChosen(tensor, choice) && this.phase[tensor] >= 0) cells[this.phase[tensor]][row] = tensor;
+    }
+    const places = [...new Set(introduced)];
     const inside = new Int32Array(this.size);
-    for (const row of new Set(introduced)) for (let up = this.parent[row]; up >= 0; up = this.parent[up]) inside[up]++;
+    for (const row of places) for (let up = this.parent[row]; up >= 0; up = this.parent[up]) inside[up]++;
     return {
       cells, inside, nonfinite: new Set(nonfinite),
       points: this._drawn(points),
-      jumps: { introduced: [...new Set(introduced)], unmatched: this.rowsThatAre("unmatched"), nonfinite: [...new Set(nonfinite)] },
+      jumps: { introduced: places, unmatched: this.rowsThatAre("unmatched"), nonfinite: [...new Set(nonfinite)] },
     };
   }
 
@@ -221,9 +224,14 @@ export class Report {
     return found;
   }
 
+  /** The row that a tensor was recorded in. */
+  rowOfTensor(i) {
+    return this.rowOfPair[this.doc.tensors.pair[i]];
+  }
+
   /** Tell whether a row is a finding that no cell of it shows. */
   isFound(row) {
-    this._found ??= new Set(this.findings.filter(({ tensor, row: at }) => tensor < 0 || this.rowOfPair[this.doc.tensors.pair[tensor]] !== at).map(({ row: at }) => at));
+    this._found ??= new Set(this.findings.filter(({ tensor }) => tensor < 0).map(({ row: at }) => at));
     return this._found.has(row);
   }
 

@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { Drawn } from "./drawn.jsx";
 import { canBePicked, PHASES } from "./model.js";
-import { base, count, error, headline, plain, shown, value } from "./text.js";
+import { base, count, error, headline, MEANING, plain, shown, value } from "./text.js";
 
 const STATISTICS = ["min", "max", "mean", "rms", "norm", "zeros", "nan", "posinf", "neginf"];
 const STATES = {
@@ -67,7 +67,7 @@ function Metrics({ report, i }) {
     ["cosine", plain(value(t.cosine[i]))], ["coherence", plain(value(t.coherence[i]))], ["norm B/A", plain(value(t.norm_ratio[i]))],
     ["max |Δ|", `${plain(value(t.max_abs[i]))}${at ? ` at ${at}` : ""}`], ["max |Δ| / value", error(value(t.max_rel[i]))], ["mean |Δ|", error(value(t.mean_abs[i]))],
   ].filter(([, text]) => text !== "–");
-  return <dl class="metrics">{rows.map(([name, text]) => <><dt>{name}</dt><dd>{text}</dd></>)}</dl>;
+  return <dl class="metrics">{rows.map(([name, text]) => <><dt title={MEANING[name]}>{name}</dt><dd>{text}</dd></>)}</dl>;
 }
 
 function Statistics({ report, i }) {
@@ -87,7 +87,15 @@ function Statistics({ report, i }) {
   );
 }
 
-function Tensor({ report, i, isOpen, onToggle, several }) {
+/** Of a tensor that shows what is wrong elsewhere: where. */
+function Charged({ report, i, onSelect }) {
+  const found = report.findings[report.findingOf.get(i)];
+  if (!found || found.row === report.rowOfTensor(i)) return null;
+  const path = report.path("a", found.row) ?? report.path("b", found.row);
+  return <p class="state charged">◆ Shown here, charged to <button class="link" onClick={() => onSelect(found.row)}><bdi>{shown(path) || "the whole model"}</bdi></button>: {headline(found)}</p>;
+}
+
+function Tensor({ report, i, isOpen, onToggle, several, onSelect }) {
   const t = report.doc.tensors;
   const verdict = report.verdict(i);
   const [a, b] = [report.words[t.slot_a[i]], report.words[t.slot_b[i]]];
@@ -97,14 +105,15 @@ function Tensor({ report, i, isOpen, onToggle, several }) {
   return (
     <li class={isOpen ? "tensor open" : "tensor"}>
       <button class="line" aria-expanded={isOpen} onClick={onToggle}>
-        <span class="slot">{report.words[t.role[i]]} <bdi>{shown(a)}</bdi>{b !== a && <> ⟷ <bdi>{shown(b)}</bdi></>}
+        <span class="slot"><span title={MEANING[report.words[t.role[i]]]}>{report.words[t.role[i]]}</span> <bdi>{shown(a)}</bdi>{b !== a && <> ⟷ <bdi>{shown(b)}</bdi></>}
           {several && <span class="dim"> {t.micro[i] !== 0 && `micro ${t.micro[i]} `}{t.call[i] > 0 && `call ${t.call[i]}`}</span>}</span>
         <span class="shape">{report.words[t.shape_a[i]]}</span>
         <span class={`cell ${verdict.replace(/ /g, "-")}`}>{verdict === "equal" ? "=" : verdict === "not comparable" ? "n/c" : error(report.error(i))}</span>
-        <span class="said">{verdict}</span>
+        <span class="said" title={MEANING[verdict]}>{verdict}</span>
       </button>
       {isOpen && (
         <div class="detail">
+          <Charged report={report} i={i} onSelect={onSelect} />
           {why && <p class="state">{shown(why)}</p>}
           <Metrics report={report} i={i} />
           <Statistics report={report} i={i} />
@@ -116,7 +125,8 @@ function Tensor({ report, i, isOpen, onToggle, several }) {
 }
 
 function Finding({ report, found, onSelect }) {
-  const elsewhere = found.tensor >= 0 ? report.rowOfPair[report.doc.tensors.pair[found.tensor]] : found.row;
+  const elsewhere = found.tensor >= 0 ? report.rowOfTensor(found.tensor) : found.row;
+  const inherits = (report.ofPair[report.pairOf(found.row)] ?? []).some((i) => report.verdict(i) === "inherited");
   return (
     <div class="finding">
       <b>◆ {headline(found)}</b>
@@ -124,12 +134,13 @@ function Finding({ report, found, onSelect }) {
       {found.hint && <p class="hint">→ {shown(found.hint)}</p>}
       {found.hints.slice(1).map((hint) => <p class="dim">or {shown(hint.found)}: {shown(hint.check)}</p>)}
       <p class="dim">confidence {found.confidence.toFixed(2)}</p>
-      {elsewhere !== found.row && <p><button class="link" onClick={() => onSelect(elsewhere, found.tensor)}>where it shows: {found.role} of <bdi>{shown(report.path("a", elsewhere))}</bdi></button></p>}
+      {elsewhere !== found.row && <p><button class="link" onClick={() => onSelect(elsewhere, found.tensor)}>where it shows first: {found.role} of <bdi>{shown(report.path("a", elsewhere))}</bdi></button></p>}
+      {elsewhere !== found.row && inherits && <p class="dim">What reads “inherited” below has the error from there.</p>}
     </div>
   );
 }
 
-function Tensors({ report, pair, choice, wanted }) {
+function Tensors({ report, pair, choice, wanted, onSelect }) {
   const [open, setOpen] = useState(new Set());
   const chosen = report.ofPair[pair].filter((i) => report.isChosen(i, choice));
   useEffect(() => {
@@ -149,7 +160,7 @@ function Tensors({ report, pair, choice, wanted }) {
     return here.length > 0 && (
       <>
         <h3>{phase}</h3>
-        <ul class="tensors">{here.map((i) => <Tensor key={i} report={report} i={i} isOpen={open.has(i)} onToggle={() => toggle(i)} several={several} />)}</ul>
+        <ul class="tensors">{here.map((i) => <Tensor key={i} report={report} i={i} isOpen={open.has(i)} onToggle={() => toggle(i)} several={several} onSelect={onSelect} />)}</ul>
       </>
     );
   });
@@ -169,7 +180,7 @@ export function Panel({ report, choice, selected, onSelect, picked, onPick }) {
       {whole >= 0 && <button onClick={() => onSelect(whole)}>go to that row</button>}
       {canBePicked(state) && <button aria-pressed={picked[side] === row} onClick={() => onPick(side, row)}>{picked[side] === row ? "no longer chosen for a match" : `choose as ${side.toUpperCase()} of a match`}</button>}
       {found.map((each) => <Finding report={report} found={each} onSelect={onSelect} />)}
-      {pair >= 0 && <><Calls report={report} pair={pair} choice={choice} /><Tensors report={report} pair={pair} choice={choice} wanted={selected.tensor} /></>}
+      {pair >= 0 && <><Calls report={report} pair={pair} choice={choice} /><Tensors report={report} pair={pair} choice={choice} wanted={selected.tensor} onSelect={onSelect} /></>}
     </aside>
   );
 }

@@ -3,11 +3,12 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { PHASES } from "./model.js";
-import { count, error, shown } from "./text.js";
+import { count, error, MEANING, shown } from "./text.js";
 
 const ORDER = ["equal", "noise", "not judged", "inherited", "introduced"];
 const HEIGHT = 230;
 const NEAR = 12;
+const EDGE = 0.7;
 const FLOOR = 0.3;
 const CEILING = 0.15;
 
@@ -160,6 +161,7 @@ export function Picture({ report, view, selected, onSelect }) {
   const scene = useRef(null);
   const chosen = useRef(selected);
   const [hover, setHover] = useState(null);
+  const [isZoomed, setZoomed] = useState(false);
   chosen.current = selected;
 
   useEffect(() => {
@@ -172,7 +174,7 @@ export function Picture({ report, view, selected, onSelect }) {
     const axis = { stroke: () => color("dim"), grid: { show: false }, ticks: { stroke: () => color("line"), size: 4 }, font: "11px system-ui, sans-serif" };
     plot.current = new uPlot({
       width: place.current.clientWidth, height: HEIGHT, padding: [16, 12, 0, 0], legend: { show: false },
-      scales: { x: { time: false, range: (_, from, to) => [from - 0.7, to + 0.7] }, y: { range: () => [low, high] } },
+      scales: { x: { time: false, range: (_, from, to) => [from - EDGE, to + EDGE] }, y: { range: () => [low, high] } },
       axes: [
         { ...axis, show: false },
         { ...axis, size: 54, splits: () => ticks(scene.current), values: (_, splits) => splits.map((level) => tickText(level, scene.current)) },
@@ -183,6 +185,7 @@ export function Picture({ report, view, selected, onSelect }) {
         drawClear: [(self) => paintBand(self, scene.current)],
         draw: [(self) => paintPoints(self, scene.current, chosen.current)],
         setCursor: [(self) => setHover(near(self, scene.current))],
+        setScale: [(self, key) => key === "x" && setZoomed(self.scales.x.max - self.scales.x.min < points.length - 1 + 2 * EDGE - 0.1)],
       },
     }, [points.map((_, x) => x), y], place.current);
     const resized = new ResizeObserver(() => plot.current?.setSize({ width: place.current.clientWidth, height: HEIGHT }));
@@ -201,7 +204,12 @@ export function Picture({ report, view, selected, onSelect }) {
   const clicked = () => hover && onSelect(report.rowOfPair[report.doc.tensors.pair[hover.i]], hover.i);
   return (
     <section class="picture" aria-label="Relative error in execution order">
-      <h2>{title(report, view.points)}, in execution order</h2>
+      <div class="title">
+        <h2>{title(report, view.points)}, in execution order</h2>
+        {view.points.length > 1 && (isZoomed
+          ? <button onClick={() => plot.current.setScale("x", { min: 0, max: view.points.length - 1 })}>Show all</button>
+          : <span class="dim">drag to zoom</span>)}
+      </div>
       <Legend report={report} />
       {view.points.length ? (
         <div class="canvas" ref={place} onClick={clicked} onMouseLeave={() => setHover(null)} role="img"
@@ -240,9 +248,9 @@ function Legend({ report }) {
   const band = BAND[report.limitsAre];
   return (
     <ul class="legend">
-      <li><i class="swatch introduced" />introduced: wrong by itself</li>
-      <li><i class="swatch inherited" />inherited</li>
-      <li><i class="swatch noise" />noise</li>
+      <li title={MEANING.introduced}><i class="swatch introduced" />introduced: wrong by itself</li>
+      <li title={MEANING.inherited}><i class="swatch inherited" />inherited</li>
+      <li title={MEANING.noise}><i class="swatch noise" />noise</li>
       <li><i class="swatch equal" />equal</li>
       <li><i class="swatch band" />{band}</li>
       <li><i class="swatch ring" />chosen</li>

@@ -15,12 +15,14 @@ function Names({ title, names }) {
   );
 }
 
-function Run({ side, run }) {
+/** A run, and those of its notes that no warning says. */
+function Run({ side, run, warnings }) {
+  const notes = run.notes.filter((text) => !warnings.includes(`${side.toUpperCase()}: ${text}`));
   return (
     <div class="run">
       <b class={`tag-${side}`}>{side.toUpperCase()}</b> <bdi>{shown(run.file)}</bdi>
       <div class="dim">{run.framework} · task {run.task} · recorded {run.created} · run {run.run}{run.world_size > 1 && ` · rank ${run.rank} of ${run.world_size}`}</div>
-      <ul class="notes">{run.notes.map((text) => <li>{shown(text)}</li>)}</ul>
+      <ul class="notes">{notes.map((text) => <li>{shown(text)}</li>)}</ul>
     </div>
   );
 }
@@ -37,7 +39,7 @@ export function Rest({ report }) {
       <Names title="Unmatched in B" names={answer.only_b} />
       <Names title="Need no partner in A" names={answer.unneeded_a} />
       <Names title="Need no partner in B" names={answer.unneeded_b} />
-      <div class="runs"><Run side="a" run={sides.a} /><Run side="b" run={sides.b} /></div>
+      <div class="runs"><Run side="a" run={sides.a} warnings={answer.warnings} /><Run side="b" run={sides.b} warnings={answer.warnings} /></div>
       <p class="dim">Made by probe {probe}. Keys: n and p go to the next and the previous place, / searches, arrows move in the tree.</p>
     </section>
   );

@@ -41,6 +41,31 @@ export function count(number, noun, plural = `${noun}s`) {
   return `${number.toLocaleString("en")} ${number === 1 ? noun : plural}`;
 }
 
+/** What the words of a report mean, for whoever points at them. */
+export const MEANING = {
+  introduced: "The error begins here: what this was made from agrees on both sides, itself it differs by more than rounding explains, or than the chosen tolerance allows.",
+  inherited: "It differs because what it was made from differs: look for where the error begins.",
+  noise: "It differs by no more than rounding explains, or than the chosen tolerance allows.",
+  coherence: "Cosine between A and B − A: near 1 or −1, B is A scaled by a factor; near 0, the difference has no direction in common with A.",
+  grad_total: "The gradient of this input summed over all that use the tensor, not only what this call adds to it.",
+};
+
+const SHORTEST = 6;
+
+/** What a module is called by itself: the end of its path, with as much before it as an index or a short name needs. */
+export function ownName(path) {
+  const parts = path.split(".");
+  const isIndex = (part) => /^\d+$/.test(part);
+  let names = isIndex(parts[parts.length - 1]) ? 2 : 1;
+  for (let from = parts.length - 1; from >= 0; from--) {
+    if (isIndex(parts[from])) continue;
+    names -= 1;
+    const name = parts.slice(from).join(".");
+    if (names <= 0 && (name.length >= SHORTEST || from < parts.length - 1)) return name;
+  }
+  return path;
+}
+
 /** The last part of a file's path. */
 export function base(path) {
   return path.split(/[\\/]/).pop();

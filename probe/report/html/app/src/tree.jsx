@@ -4,7 +4,7 @@ import { flushSync, forwardRef } from "preact/compat";
 import { useEffect, useImperativeHandle, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { isActive, NO_FILTER, visible, wanted } from "./filter.js";
 import { canBePicked, PHASES } from "./model.js";
-import { count, error, shown } from "./text.js";
+import { count, error, MEANING, shown } from "./text.js";
 
 const ROW = 26;
 const BEYOND = 6;
@@ -15,11 +15,13 @@ const SIGN = { introduced: "◆ ", inherited: "" };
 const ABSENT = { part: "↑ in one with the above", unmatched: "(no counterpart)", "needs no partner": "(none needed)", ignored: "(left out by the mapping)", "passed over": "(looked through)" };
 const dashed = (text) => text.replace(/ /g, "-");
 
-function Cell({ report, i }) {
+function Cell({ report, i, row }) {
   if (i < 0) return <span class="cell" role="gridcell" />;
   const verdict = report.verdict(i);
   const text = verdict === "equal" ? "=" : verdict === "not comparable" ? "n/c" : `${SIGN[verdict] ?? ""}${error(report.error(i))}`;
-  return <span role="gridcell" class={`cell ${dashed(verdict)}`} title={`${report.phaseOf(i)}: ${verdict}`}>{text}</span>;
+  const at = report.rowOfTensor(i);
+  const elsewhere = at === row ? "" : `; it shows in the ${report.words[report.doc.tensors.role[i]]} of ${shown(report.path("a", at))}`;
+  return <span role="gridcell" class={`cell ${dashed(verdict)}`} title={`${report.phaseOf(i)}: ${verdict}${elsewhere}${MEANING[verdict] ? `. ${MEANING[verdict]}` : ""}`}>{text}</span>;
 }
 
 function Name({ report, side, row, indent, fold, picked, onPick }) {
@@ -59,21 +61,22 @@ function Row({ report, view, row, index, top, isOpen, isFiltered, isMatch, isSel
   );
   return (
     <div id={`row-${row}`} role="row" aria-rowindex={index} aria-level={depth[row] + 1} aria-selected={isSelected} aria-expanded={hasChildren ? isOpen : undefined}
-      class={`row${isSelected ? " selected" : ""}${isFiltered && !isMatch ? " around" : ""}`} style={{ transform: `translateY(${top}px)` }}
+      class={`row${isSelected ? " selected" : ""}${isFiltered ? (isMatch ? " hit" : " around") : ""}`} style={{ transform: `translateY(${top}px)` }}
       onClick={() => onSelect(row)} onDblClick={() => onToggle(row)}>
       <Name report={report} side="a" row={row} indent={indent} fold={fold} picked={picked} onPick={onPick} />
-      {PHASES.map((_, k) => <Cell report={report} i={view.cells[k][row]} />)}
+      {PHASES.map((_, k) => <Cell report={report} i={view.cells[k][row]} row={row} />)}
       <Name report={report} side="b" row={row} indent={indent} picked={picked} onPick={onPick} />
       <span class="inside" role="gridcell">{report.isFound(row) && <b title="a place that is wrong by itself">◆</b>}{inside > 0 && !isOpen && <b title={`${count(inside, "module")} inside with an introduced error`}>◆{inside}</b>}</span>
     </div>
   );
 }
 
-function Toolbar({ report, filter, onFilter, kind, onKind, onJump, view, found, onFold }) {
+function Toolbar({ report, filter, onFilter, kind, onKind, onJump, view, found, onFold, onHit }) {
   const set = (name) => (event) => onFilter({ ...filter, [name]: event.currentTarget.value });
   return (
     <div class="toolbar" role="toolbar" aria-label="Search, filter and jump">
-      <input id="search" type="search" placeholder="Search path or class  ( / )" aria-label="Search path or class" value={filter.text} onInput={set("text")} />
+      <input id="search" type="search" placeholder="Search path or class  ( / )" aria-label="Search path or class" value={filter.text} onInput={set("text")}
+        onKeyDown={(event) => event.key === "Enter" && onHit(!event.shiftKey)} />
       <select aria-label="Phase" value={filter.phase} onChange={set("phase")}>
         <option value="">any phase</option>{PHASES.map((name) => <option>{name}</option>)}
       </select>
@@ -85,7 +88,7 @@ function Toolbar({ report, filter, onFilter, kind, onKind, onJump, view, found, 
       <select aria-label="Reason of the match" value={filter.reason} onChange={set("reason")}>
         <option value="">any match</option>{report.reasons.map((name) => <option>{name}</option>)}
       </select>
-      {found !== null && <span class="found" role="status">{count(found, "row")} <button class="quiet" onClick={() => onFilter(NO_FILTER)}>clear</button></span>}
+      {found !== null && <span class={found ? "found" : "found none"} role="status">{count(found, "row")}{found === 0 && ": nothing is like this"}{found > 0 && filter.text && <span> · Enter: next</span>} <button class="quiet" onClick={() => onFilter(NO_FILTER)}>clear</button></span>}
       <span class="gap" />
       <span class="jumps">
         <select aria-label="What to jump to" value={kind} onChange={(event) => onKind(event.currentTarget.value)}>
@@ -113,6 +116,12 @@ function opened(report) {
   return open;
 }
 
+/** Scroll the page so that the tree and one row of it are seen; at once, as some are made ill by what moves. */
+function bringOntoScreen(body, below) {
+  const { top } = body.getBoundingClientRect();
+  if (top < 0 || top > innerHeight - 200 || top + below + ROW > innerHeight) body.closest(".work").scrollIntoView({ block: "start", behavior: "instant" });
+}
+
 export const TreeView = forwardRef(function TreeView(props, ref) {
   const { report, view, selected, onSelect, kind, onKind, onJump, picked, onPick } = props;
   const [open, setOpen] = useState(() => opened(report));
@@ -121,21 +130,17 @@ export const TreeView = forwardRef(function TreeView(props, ref) {
   const [isPrinted, setPrinted] = useState(false);
   const body = useRef(null);
   const grid = useRef(null);
-  const goal = useRef(selected.row);
+  const goal = useRef({ row: selected.row, isSought: false }); // sought: brought onto the screen too
   const flags = useMemo(() => (isActive(filter) ? wanted(report, view, filter) : null), [report, view, filter]);
   const rows = useMemo(() => visible(report, open, flags), [report, open, flags]);
 
   useImperativeHandle(ref, () => ({
     reveal(row) {
-      goal.current = row;
+      goal.current = { row, isSought: true };
       if (flags && !rows.includes(row)) setFilter(NO_FILTER);
       const next = Uint8Array.from(open);
       for (const up of report.ancestors(row)) next[up] = 1;
       setOpen(next);
-    },
-    focus() {
-      const frame = body.current.getBoundingClientRect();
-      if (frame.top < 0 || frame.top > innerHeight - 200) body.current.closest(".work").scrollIntoView({ block: "start" });
       grid.current.focus({ preventScroll: true });
     },
   }));
@@ -154,13 +159,14 @@ export const TreeView = forwardRef(function TreeView(props, ref) {
     };
   }, []);
   useLayoutEffect(() => {
-    if (goal.current < 0) return;
-    const at = rows.indexOf(goal.current);
+    if (goal.current === null) return;
+    const at = rows.indexOf(goal.current.row);
     const element = body.current;
     if (at >= 0 && (at * ROW < element.scrollTop || (at + 2) * ROW > element.scrollTop + element.clientHeight)) {
       element.scrollTop = Math.max(0, at * ROW - element.clientHeight / 3);
     }
-    goal.current = -1;
+    if (goal.current.isSought) bringOntoScreen(element, at * ROW - element.scrollTop);
+    goal.current = null;
   }, [rows, open]);
 
   const toggle = (row, to = !open[row]) => {
@@ -169,9 +175,15 @@ export const TreeView = forwardRef(function TreeView(props, ref) {
     setOpen(next);
   };
   const go = (row) => {
-    goal.current = row;
+    goal.current = { row, isSought: true };
     onSelect(row, -1, false);
     setOpen(Uint8Array.from(open));
+  };
+  const toHit = (forwards) => {
+    const hits = flags ? rows.filter((row) => flags[row]) : [];
+    if (!hits.length) return;
+    const next = forwards ? hits.find((row) => row > selected.row) ?? hits[0] : hits.findLast((row) => row < selected.row) ?? hits[hits.length - 1];
+    go(next);
   };
   const onKey = (event) => {
     const at = Math.max(0, rows.indexOf(selected.row));
@@ -191,7 +203,7 @@ export const TreeView = forwardRef(function TreeView(props, ref) {
   return (
     <div class="tree">
       <Toolbar report={report} view={view} filter={filter} onFilter={setFilter} kind={kind} onKind={onKind} onJump={onJump}
-        found={flags && flags.reduce((sum, flag) => sum + flag, 0)}
+        onHit={toHit} found={flags && flags.reduce((sum, flag) => sum + flag, 0)}
         onFold={(to) => setOpen(to ? new Uint8Array(report.size).fill(1) : Uint8Array.from({ length: report.size }, (_, row) => (row === 0 ? 1 : 0)))} />
       <div class="grid" ref={grid} role="treegrid" aria-label="Modules of A and B, with the error in each phase" aria-rowcount={rows.length + 1} tabIndex={0}
         aria-activedescendant={first <= at && at < last ? `row-${selected.row}` : undefined} onKeyDown={onKey}>

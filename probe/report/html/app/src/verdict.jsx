@@ -1,7 +1,7 @@
 // The first screen: the answer in words, and the way from the root to the first divergent module.
 
 import { useMemo } from "preact/hooks";
-import { count, error, headline, plain, shown, value } from "./text.js";
+import { count, error, headline, ownName, plain, shown, value } from "./text.js";
 
 const BEYOND = { explained: "differs by more than rounding explains", chosen: "is beyond the tolerance that was chosen", both: "is beyond its limit" };
 const TITLES = { aligned: "Aligned", diverged: "Diverged", undecided: "Undecided" };
@@ -57,7 +57,7 @@ function Answer({ report, onSelect }) {
   const { answer, doubts } = report.doc;
   const first = report.findings[0];
   if (answer.verdict === "diverged" && first) {
-    const names = [...new Set([first.a[0], first.b[0]].filter(Boolean).map(({ path, class: name }) => path.split(".").pop() || name))];
+    const names = [...new Set([first.a[0], first.b[0]].filter(Boolean).map(({ path, class: name }) => ownName(path) || name))];
     return (
       <>
         <h2>First divergence: {names.map((name, k) => <>{k > 0 && " ⟷ "}<bdi>{shown(name)}</bdi></>)} <span class="dim">{headline(first)}</span></h2>
