@@ -20,6 +20,7 @@ from probe.comparison.known_differences import KnownDifferences
 from probe.comparison.ladder import NoiseOptions, ladder
 from probe.comparison.ledger import State
 from probe.comparison.metrics import Metrics, Status
+from probe.comparison.misled import Misled
 from probe.comparison.noise import Noise
 from probe.comparison.one_to_many import completed
 from probe.comparison.paired_step import paired_step
@@ -165,6 +166,7 @@ class _Run:
         matching = completed(guessed, self.a, self.b)
         self.guesses = Guesses(matching, self.tree_a, self.tree_b)
         self.changes = changes_of(matching, self.tree_a, self.tree_b)
+        self.misled = Misled(matching, self.tree_a, self.tree_b, self.changes)
         if matching.only_a or matching.only_b:
             outlines = outline_of(self.a, self.tree_a), outline_of(self.b, self.tree_b)
             self.tally.unneeded = needing_no_partner(matching, *outlines, self.changes)
@@ -274,7 +276,7 @@ class _Run:
             )
             walk.findings.clear()
         found = with_hints(pairs, independent(sorted(walk.findings, key=cause_order)))
-        self.findings += map(self.guesses.weighed, map(self.known.named, found))
+        self.findings += map(self.misled.weighed, map(self.guesses.weighed, map(self.known.named, found)))
         self.warnings += walk.warnings
         self.modes |= walk.modes
         for text in walk.doubts:
