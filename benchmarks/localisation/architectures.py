@@ -7,40 +7,39 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.localisation import networks
+from benchmarks.localisation.construction import (
+    DECODER,
+    SIZES,
+    VOCABULARY,
+    Architecture,
+    Batch,
+    columns,
+    game,
+    images,
+    labelled,
+    masked_tokens,
+    next_of,
+    next_tokens,
+    pictures,
+    speech,
+    tokens,
+    transformer,
+    translation,
+    vectors,
+)
+from benchmarks.localisation.fourth_architectures import FOURTH_ARCHITECTURES, FOURTH_MAPPINGS
 from benchmarks.localisation.pairs import Setup
 
-VOCABULARY = 96
-ROWS = 4
-"""samples in a step's batch"""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "autocast": torch.float32}
 _KEPT = re.compile(r"A_log$|\.D$|dt_proj\.bias$")
 """parameters whose initial values have a meaning"""
-
-Batch = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """One kind of model."""
-
-    build: Callable[[Setup], nn.Module]
-    batch: Callable[[torch.Generator], Batch]
-    """the model's arguments by name, and ``target``"""
-    noise: Mapping[str, Any]
-    """fields of a `Setup` in which side B of a faulty pair differs besides its fault"""
-    shifted: bool = False
-    """the target of a token is the next one"""
-    weights_of: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] | None = field(default=None)
-    """makes this structure's weights from those of the baseline's"""
-    baseline: str = ""
 
 
 def build(setup: Setup) -> nn.Module:
@@ -89,130 +88,6 @@ def _weight(name: str, parameter: Tensor, seed: int) -> Tensor:
         return noise * min(1.0, 32 / parameter.shape[-1]) ** 0.5
     fan_in = parameter[0].numel() if parameter.dim() != 3 or "conv" in name else parameter.shape[-1]
     return noise * fan_in**-0.5
-
-
-def _ids(generator: torch.Generator, length: int = 16) -> Tensor:
-    return torch.randint(2, VOCABULARY, (ROWS, length), generator=generator)
-
-
-def _padding(length: int) -> Tensor:
-    mask = torch.ones(ROWS, length, dtype=torch.long)
-    mask[1, length - 5 :] = 0
-    return mask
-
-
-def _next_tokens(generator: torch.Generator) -> Batch:
-    ids = _ids(generator)
-    return {"input_ids": ids, "target": ids}
-
-
-def _masked_tokens(generator: torch.Generator) -> Batch:
-    ids, mask = _ids(generator), _padding(16)
-    target = torch.where(torch.rand(ids.shape, generator=generator) < 0.3, ids, -100).where(mask.bool(), -100)
-    return {"input_ids": ids, "attention_mask": mask, "target": target}
-
-
-def _translation(generator: torch.Generator) -> Batch:
-    target = _ids(generator, 10)
-    target[2, 7:] = -100
-    given = torch.roll(target, 1, 1).clamp_min(0)
-    given[:, 0] = 0
-    mask = _padding(16)
-    return {"input_ids": _ids(generator), "attention_mask": mask, "decoder_input_ids": given, "target": target}
-
-
-def _speech(generator: torch.Generator) -> Batch:
-    target = _ids(generator, 10)
-    given = torch.roll(target, 1, 1)
-    return {"input_features": _normal(generator, ROWS, 16, 32), "decoder_input_ids": given, "target": target}
-
-
-def _normal(generator: torch.Generator, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=generator)
-
-
-def _images(name: str) -> Callable[[torch.Generator], Batch]:
-    def draw(generator: torch.Generator) -> Batch:
-        return {name: _normal(generator, ROWS, 3, 16, 16), "target": torch.randint(10, (ROWS,), generator=generator)}
-
-    return draw
-
-
-def _pictures(generator: torch.Generator) -> Batch:
-    return {"x": _normal(generator, ROWS, 3, 16, 16), "target": _normal(generator, ROWS, 3, 16, 16)}
-
-
-def _tokens(generator: torch.Generator) -> Batch:
-    return {"ids": _ids(generator), "target": _ids(generator)}
-
-
-def _labelled(generator: torch.Generator) -> Batch:
-    return {"ids": _ids(generator), "target": torch.randint(10, (ROWS,), generator=generator)}
-
-
-def _columns(generator: torch.Generator) -> Batch:
-    categories = torch.randint(40, (ROWS, 3, 4), generator=generator)
-    target = torch.randint(10, (ROWS,), generator=generator)
-    return {"numbers": _normal(generator, ROWS, 13), "categories": categories, "target": target}
-
-
-def _vectors(generator: torch.Generator) -> Batch:
-    x = _normal(generator, ROWS, 48)
-    return {"x": x, "noise": _normal(generator, ROWS, 8), "target": x}
-
-
-def _game(generator: torch.Generator) -> Batch:
-    return {"noise": _normal(generator, ROWS, 8), "real": _normal(generator, ROWS, 3, 8, 8)}
-
-
-def _next_of(generator: torch.Generator) -> Batch:
-    ids = _ids(generator)
-    return {"ids": ids, "target": ids}
-
-
-_SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
-_DECODER = {
-    **_SIZES,
-    "num_hidden_layers": 3,
-    "num_key_value_heads": 2,
-    "tie_word_embeddings": False,
-    "rms_norm_eps": 1e-6,
-}
-
-
-def _transformer(name: str, **options: Any) -> Callable[[Setup], nn.Module]:
-    """Return what builds a model of transformers by its class's name."""
-
-    def construct(setup: Setup) -> nn.Module:
-        import transformers
-
-        cls = getattr(transformers, name)
-        attention = {} if name.startswith(("Mamba", "ConvNext")) else {"attn_implementation": setup.attention}
-        if name.startswith("Gemma2"):  # caps its scores, which sdpa cannot
-            attention = {"attn_implementation": "eager"}
-        config = cls.config_class(**_sized(options, setup), **attention)
-        config.use_cache = False
-        return cls(config)
-
-    return construct
-
-
-_WIDTHS = (
-    "hidden_size",
-    "intermediate_size",
-    "n_embd",
-    "d_model",
-    "d_kv",
-    "d_ff",
-    "encoder_ffn_dim",
-    "decoder_ffn_dim",
-)
-_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
-
-
-def _sized(options: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
-    sized = {name: value * setup.width if name in _WIDTHS else value for name, value in options.items()}
-    return sized | {name: setup.layers for name in options if setup.layers and name in _LAYERS}
 
 
 def _fused(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -275,100 +150,102 @@ MAPPINGS: dict[str, Mapping[str, Any]] = {
         },
     },
     "cnn-sequence": {"ConvNet": _SEQUENCE_NAMES},
+    **FOURTH_MAPPINGS,
 }
 """for each architecture that is another structure of another one"""
 _EAGER, _SPLIT, _LAST = {"attention": "eager"}, {"split": 2}, {"channels_last": True}
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "qwen2": Architecture(_transformer("Qwen2ForCausalLM", **_DECODER), _next_tokens, _EAGER, True),
-    "llama": Architecture(_transformer("LlamaForCausalLM", **_DECODER), _next_tokens, _EAGER, True),
+    "qwen2": Architecture(transformer("Qwen2ForCausalLM", **DECODER), next_tokens, _EAGER, True),
+    "llama": Architecture(transformer("LlamaForCausalLM", **DECODER), next_tokens, _EAGER, True),
     "mixtral": Architecture(
-        _transformer("MixtralForCausalLM", **_DECODER, num_local_experts=4), _next_tokens, _EAGER, True
+        transformer("MixtralForCausalLM", **DECODER, num_local_experts=4), next_tokens, _EAGER, True
     ),
     "gpt2": Architecture(
-        _transformer(
+        transformer(
             "GPT2LMHeadModel", vocab_size=VOCABULARY, n_embd=32, n_layer=3, n_head=4, n_positions=32,
             attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
-        ), _next_tokens, _EAGER, True,
+        ), next_tokens, _EAGER, True,
     ),
     "bert": Architecture(
-        _transformer(
-            "BertForMaskedLM", **_SIZES, num_hidden_layers=3, max_position_embeddings=32,
+        transformer(
+            "BertForMaskedLM", **SIZES, num_hidden_layers=3, max_position_embeddings=32,
             hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-        ), _masked_tokens, _EAGER,
+        ), masked_tokens, _EAGER,
     ),
     "vit": Architecture(
-        _transformer(
+        transformer(
             "ViTForImageClassification", hidden_size=32, intermediate_size=64, num_attention_heads=4, image_size=16,
             num_hidden_layers=3, patch_size=4, num_labels=10, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-        ), _images("pixel_values"), _EAGER,
+        ), images("pixel_values"), _EAGER,
     ),
     "t5": Architecture(
-        _transformer(
+        transformer(
             "T5ForConditionalGeneration", vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=64, num_layers=2,
             num_decoder_layers=2, num_heads=4, dropout_rate=0.0,
-        ), _translation, _EAGER,
+        ), translation, _EAGER,
     ),
     "whisper": Architecture(
-        _transformer(
+        transformer(
             "WhisperForConditionalGeneration", vocab_size=VOCABULARY, num_mel_bins=16, d_model=32, encoder_layers=2,
             decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=64,
             decoder_ffn_dim=64, max_source_positions=16, max_target_positions=24, dropout=0.0, pad_token_id=0,
             bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, suppress_tokens=None, begin_suppress_tokens=None,
-        ), _speech, _EAGER,
+        ), speech, _EAGER,
     ),
     "mamba": Architecture(
-        _transformer("MambaForCausalLM", vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=3, state_size=8),
-        _next_tokens, _SPLIT, True,
+        transformer("MambaForCausalLM", vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=3, state_size=8),
+        next_tokens, _SPLIT, True,
     ),
-    "cnn": Architecture(lambda setup: networks.ConvNet(), _images("x"), _LAST),
-    "resnet": Architecture(lambda setup: networks.ResNet(), _images("x"), _LAST),
-    "lstm": Architecture(lambda setup: networks.Tagger(), _tokens, _SPLIT),
-    "unet": Architecture(lambda setup: networks.UNet(), _pictures, _LAST),
+    "cnn": Architecture(lambda setup: networks.ConvNet(), images("x"), _LAST),
+    "resnet": Architecture(lambda setup: networks.ResNet(), images("x"), _LAST),
+    "lstm": Architecture(lambda setup: networks.Tagger(), tokens, _SPLIT),
+    "unet": Architecture(lambda setup: networks.UNet(), pictures, _LAST),
     "gan": Architecture(
-        lambda setup: nn.ModuleList([networks.Generator(), networks.Discriminator()]), _game, {"doubled": True}
+        lambda setup: nn.ModuleList([networks.Generator(), networks.Discriminator()]), game, {"doubled": True}
     ),
-    "encoder": Architecture(lambda setup: networks.Encoder(), _labelled, {"doubled": True}),
-    "recommender": Architecture(lambda setup: networks.Recommender(), _columns, _SPLIT),
-    "vae": Architecture(lambda setup: networks.Autoencoder(), _vectors, _SPLIT),
-    "qwen3": Architecture(_transformer("Qwen3ForCausalLM", **_DECODER, head_dim=8), _next_tokens, _EAGER, True),
+    "encoder": Architecture(lambda setup: networks.Encoder(), labelled, {"doubled": True}),
+    "recommender": Architecture(lambda setup: networks.Recommender(), columns, _SPLIT),
+    "vae": Architecture(lambda setup: networks.Autoencoder(), vectors, _SPLIT),
+    "qwen3": Architecture(transformer("Qwen3ForCausalLM", **DECODER, head_dim=8), next_tokens, _EAGER, True),
     "gemma2": Architecture(
-        _transformer("Gemma2ForCausalLM", **_DECODER, head_dim=8, sliding_window=8), _next_tokens, _SPLIT, True
+        transformer("Gemma2ForCausalLM", **DECODER, head_dim=8, sliding_window=8), next_tokens, _SPLIT, True
     ),
     "opt": Architecture(
-        _transformer(
+        transformer(
             "OPTForCausalLM", vocab_size=VOCABULARY, hidden_size=32, ffn_dim=64, num_attention_heads=4, num_hidden_layers=3,
             max_position_embeddings=32, word_embed_proj_dim=32, dropout=0.0,
-        ), _next_tokens, _EAGER, True,
+        ), next_tokens, _EAGER, True,
     ),
     "neox": Architecture(
-        _transformer("GPTNeoXForCausalLM", **_SIZES, num_hidden_layers=3, max_position_embeddings=32), _next_tokens, _EAGER, True
+        transformer("GPTNeoXForCausalLM", **SIZES, num_hidden_layers=3, max_position_embeddings=32), next_tokens, _EAGER, True
     ),
     "bart": Architecture(
-        _transformer(
+        transformer(
             "BartForConditionalGeneration", vocab_size=VOCABULARY, d_model=32, encoder_layers=2, decoder_layers=2,
             encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64,
             max_position_embeddings=32, dropout=0.0,
-        ), _translation, _EAGER,
+        ), translation, _EAGER,
     ),
     "distilbert": Architecture(
-        _transformer(
+        transformer(
             "DistilBertForMaskedLM", vocab_size=VOCABULARY, dim=32, hidden_dim=64, n_heads=4, n_layers=3,
             max_position_embeddings=32, dropout=0.0, attention_dropout=0.0,
-        ), _masked_tokens, _EAGER,
+        ), masked_tokens, _EAGER,
     ),
     "convnext": Architecture(
-        _transformer(
+        transformer(
             "ConvNextForImageClassification", num_channels=3, patch_size=2, num_stages=2, hidden_sizes=[16, 32], depths=[2, 2],
             image_size=16, num_labels=10, layer_scale_init_value=1.0,
-        ), _images("pixel_values"), _LAST,
+        ), images("pixel_values"), _LAST,
     ),
-    "gru": Architecture(lambda setup: networks.Recurrent(), _labelled, _SPLIT),
-    "mixer": Architecture(lambda setup: networks.Mixer(), _images("x"), {"doubled": True}),
+    "gru": Architecture(lambda setup: networks.Recurrent(), labelled, _SPLIT),
+    "mixer": Architecture(lambda setup: networks.Mixer(), images("x"), {"doubled": True}),
     "llama-fused": Architecture(
-        lambda setup: networks.FusedDecoder(), _next_of, {}, True, _fused, "llama"
+        lambda setup: networks.FusedDecoder(), next_of, {}, True, _fused, "llama"
     ),
-    "cnn-sequence": Architecture(lambda setup: networks.Sequence(), _images("x"), {}, False, _in_sequence, "cnn"),
+    "cnn-sequence": Architecture(lambda setup: networks.Sequence(), images("x"), {}, False, _in_sequence, "cnn"),
+    **FOURTH_ARCHITECTURES,
 }  # fmt: skip
 FURTHER = ("qwen3", "gemma2", "opt", "neox", "bart", "distilbert", "convnext", "gru", "mixer")
 """those of the held-out third"""

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from benchmarks.localisation.architectures import DTYPES
 from benchmarks.localisation.pairs import Pair
-from benchmarks.localisation.suite import chosen, expected
+from benchmarks.localisation.suite import PARTS, chosen, expected
 from benchmarks.localisation.training import Run, run_of
 
 Place = tuple[str, str]
@@ -155,7 +155,7 @@ def _replay(run: Run, module: nn.Module, call: Call) -> tuple[list, list, list]:
     leaves: list[Tensor] = []
 
     def fresh(x: Tensor) -> Tensor:
-        if not x.is_floating_point():
+        if not x.requires_grad:
             return x.clone()
         leaves.append(x.detach().clone().requires_grad_())
         return leaves[-1].clone()
@@ -196,7 +196,7 @@ def _watch(
     waiting: list[Call] = []
 
     def before(module: nn.Module, args: Any, kwargs: Any) -> None:
-        waiting.append(Call(path, *tree_map_only(Tensor, lambda x: x.detach().clone(), (args, kwargs))))
+        waiting.append(Call(path, *tree_map_only(Tensor, _copied, (args, kwargs))))
 
     def after(module: nn.Module, args: Any, output: Any) -> None:
         calls.append(waiting.pop())
@@ -208,6 +208,10 @@ def _watch(
 
     yield module.register_forward_pre_hook(before, with_kwargs=True)
     yield module.register_forward_hook(after)
+
+
+def _copied(x: Tensor) -> Tensor:
+    return x.detach().clone().requires_grad_(x.requires_grad)
 
 
 def _plain(output: Any) -> Any:
@@ -310,13 +314,18 @@ def _at(traced: Traced, pair: Pair) -> list[Tensor]:
     if phase == "forward" and path:
         return traced.outputs[path] + [traced.end[name] for name in traced.buffers if name.rpartition(".")[0] == path]
     if phase == "forward":
-        return [traced.given[planted.path] for planted in pair.b.planted]
+        return [x for planted in pair.b.planted for x in _whole(traced, planted.path)]
     if phase == "loss":
         return [traced.loss, *traced.arrived]
     if phase == "update":
         return [*(traced.end[name] - traced.start[name] for name in traced.gradients), *traced.states.values()]
     zero = torch.zeros(())
     return [zero if gradient is None else gradient for gradient in traced.gradients.values()]
+
+
+def _whole(traced: Traced, name: str) -> list[Tensor]:
+    """Return the input of that name, or the model's outputs where the fault is in its own code."""
+    return [traced.given[name]] if name else traced.outputs[""]
 
 
 def _error(a: Tensor, b: Tensor) -> float:
@@ -328,13 +337,14 @@ def _error(a: Tensor, b: Tensor) -> float:
 
 @click.command()
 @click.option("--share", type=click.FloatRange(0, 1), default=1.0, show_default=True)
+@click.option("--part", type=click.Choice([*PARTS]), default="all", show_default=True)
 @click.option("--only", multiple=True, help="Pairs whose names match this glob; may be repeated.")
-def main(share: float, only: tuple[str, ...]) -> None:
+def main(share: float, part: str, only: tuple[str, ...]) -> None:
     """Print every faulty pair, the place that brute force finds, and whether it is the one that the table says."""
     warnings.simplefilter("ignore")
     table = Table("pair", "truth", "found", "× noise", "holds")
     right = []
-    for pair in (pair for pair in chosen(share, "all") if pair.b.framework == "torch"):
+    for pair in (pair for pair in chosen(share, part) if pair.b.framework == "torch"):
         if pair.truth is None or (only and not any(fnmatchcase(pair.name, glob) for glob in only)):
             continue
         step, found = places(pair)

@@ -282,16 +282,17 @@ class FusedAttention(nn.Module):
 
     def forward(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
         query, key, value = self.qkv(x).split([32, 16, 16], -1)
-        cos, sin = (each[:, None] for each in angles)
         query, key, value = (each.unflatten(-1, (-1, 8)).transpose(1, 2) for each in (query, key, value))
-        query, key = (each * cos + _turned(each) * sin for each in (query, key))
+        query, key = (rotated(each, angles) for each in (query, key))
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
         return self.proj(mixed.transpose(1, 2).flatten(2))
 
 
-def _turned(x: Tensor) -> Tensor:
+def rotated(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+    """Return queries or keys (batch, heads, length, width) turned by the angles of their positions."""
+    cos, sin = (each[:, None] for each in angles)
     left, right = x.chunk(2, -1)
-    return torch.cat([-right, left], -1)
+    return x * cos + torch.cat([-right, left], -1) * sin
 
 
 class RootMeanSquare(nn.Module):

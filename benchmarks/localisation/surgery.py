@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -57,6 +59,21 @@ def on_first(module: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
 def with_argument(module: nn.Module, name: str, change: Callable[[Any], Any]) -> None:
     """Change one named argument of a module before it uses it."""
     around(module, lambda forward, *args, **kwargs: forward(*args, **{**kwargs, name: change(kwargs.get(name))}))
+
+
+def with_global(module: nn.Module, name: str, value: Callable[..., Any], space: ModuleType | None = None) -> None:
+    """Let a module's forward find something else under a global name of its source file, or of `space`."""
+    owner = sys.modules[type(module).__module__] if space is None else space
+
+    def replaced(forward: Forward, *args: Any, **kwargs: Any) -> Any:
+        kept = getattr(owner, name)
+        setattr(owner, name, value)
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            setattr(owner, name, kept)
+
+    around(module, replaced)
 
 
 class ScaledGradient(torch.autograd.Function):
@@ -118,8 +135,54 @@ def with_weight(module: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
     around(module, forward)
 
 
-class Uncorrected(torch.optim.AdamW):
-    """AdamW without the correction of its moments' bias."""
+class PassedBack(torch.autograd.Function):
+    """Zeros, of which the gradient is that of a function: added to what is detached from `x`, only backward changes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.function = function
+        return torch.zeros_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            (found,) = torch.autograd.grad(ctx.function(x), x, gradient)
+        return found, None
+
+
+class TakenBack(torch.autograd.Function):
+    """An output, and from what is passed back to the input the output's gradient is taken off: no residual."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, x: Tensor) -> Tensor:
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        return gradient, -gradient
+
+
+class RoundedGradient(torch.autograd.Function):
+    """The identity, with a gradient that goes through bf16."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.bfloat16().to(gradient.dtype)
+
+
+class ByHand(torch.optim.AdamW):
+    """AdamW, written out, so that its quotient can be another one."""
+
+    def quotient(self, state: dict[str, Tensor], group: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return the two parts of what the learning rate is multiplied with."""
+        raise NotImplementedError
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
@@ -137,4 +200,21 @@ class Uncorrected(torch.optim.AdamW):
                 state["exp_avg"].lerp_(parameter.grad, 1 - first)
                 state["exp_avg_sq"].mul_(second).addcmul_(parameter.grad, parameter.grad, value=1 - second)
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                parameter.addcdiv_(state["exp_avg"], state["exp_avg_sq"].sqrt() + group["eps"], value=-group["lr"])
+                parameter.addcdiv_(*self.quotient(state, group), value=-group["lr"])
+
+
+class Uncorrected(ByHand):
+    """AdamW without the correction of its moments' bias."""
+
+    def quotient(self, state: dict[str, Tensor], group: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return the two parts of what the learning rate is multiplied with."""
+        return state["exp_avg"], state["exp_avg_sq"].sqrt() + group["eps"]
+
+
+class EpsInside(ByHand):
+    """AdamW with eps under the root, as some frameworks have it."""
+
+    def quotient(self, state: dict[str, Tensor], group: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return the two parts of what the learning rate is multiplied with."""
+        first, second = (1 - beta ** state["step"] for beta in group["betas"])
+        return state["exp_avg"] / first, (state["exp_avg_sq"] / second + group["eps"]).sqrt()

@@ -28,6 +28,7 @@ class Run:
         self.model = build(setup)
         _legitimate(self.model, setup)
         self.shift, self.ignored, self.smoothing, self.reduction = self.architecture.shifted, IGNORED, 0.0, "mean"
+        self.auxiliary = self.architecture.auxiliary
         self.loss_factor = 1.0
         """by which the loss is multiplied"""
         self.backward_factor = setup.loss_scale
@@ -87,6 +88,8 @@ class Run:
             with torch.autocast("cpu", torch.bfloat16, enabled=self.setup.dtype == "autocast"):
                 found = self.model(**part)
             loss = self.loss(found if isinstance(found, Tensor) else found.logits, wanted, count)
+            if self.auxiliary:
+                loss = loss + self.auxiliary * found.aux_loss / len(targets)
             (loss * self.backward_factor).backward()
             if number not in range(len(targets))[self.kept_micros]:
                 self.clear()

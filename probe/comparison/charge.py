@@ -410,13 +410,22 @@ class Charger(OrderCharger):
         return f"{path} is called on {name} and has no counterpart on {missing}", lacks
 
     def _computes_alone(self, name: str, loose: Loose) -> bool:
-        """Tell whether a call without a partner has no weights: the other side's own code may do the same."""
-        side, matching = (self.pairs.a if name == "A" else self.pairs.b), self.pairs.matching
-        stepped, partners = (
-            (matching.stepped_a, self.pairs.pair_of_a) if name == "A" else (matching.stepped_b, self.pairs.pair_of_b)
+        """Tell whether the other side's own code computes what a call without a partner does, as in other places.
+
+        It has no weights, and others of its class have no partner either.
+        """
+        matching = self.pairs.matching
+        side, stepped, partners = (
+            (self.pairs.a, matching.stepped_a, self.pairs.pair_of_a)
+            if name == "A"
+            else (self.pairs.b, matching.stepped_b, self.pairs.pair_of_b)
         )
-        is_alone = loose.module not in stepped and loose.module not in partners
-        return is_alone and side.reader.modules[loose.module].n_params == 0
+        modules = side.reader.modules
+        if loose.module in stepped or loose.module in partners or modules[loose.module].n_params:
+            return False
+        kind = modules[loose.module].class_name
+        alike = [index for index, module in enumerate(modules) if module.class_name == kind]
+        return len(alike) > 1 and not any(index in partners for index in alike)
 
     def _is_noop(self, loose: Loose) -> bool:
         return is_noop(self.pairs.a, self.pairs.rows_a, loose, self.pairs.matching.stepped_a)

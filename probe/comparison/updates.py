@@ -143,6 +143,8 @@ class UpdateJudge(UpdateFindings):
                     fault = None
                 if event.pair in self.walk.uncalled:
                     fault = None
+                if fault is not None and math.isnan(fault.limit):
+                    limit = math.nan  # it was not the relative error that told
                 error = self.state.gradients.get((event.pair, event.slot_a), 0.0)
                 self.walk.settle(event, limit, fault is not None and not fault.is_weak, error)
             if fault is not None:

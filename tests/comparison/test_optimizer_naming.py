@@ -269,3 +269,9 @@ def test_a_state_that_was_not_restored(run: Recorder) -> None:
     found = probe.compare(run(steps=3), run(step=forgetful, steps=3))
     assert found.first_divergence is not None and found.first_divergence.step == 2
     assert told(found) == ["B's optimizer began with an empty state, A's goes on from the step before"]
+
+
+def test_no_update_is_called_wrong_below_its_limit(run: Recorder) -> None:
+    found = pair(run, Own, "statistics", 1, decay=0.0)
+    wrong = [slot for slot in found.slots if slot.verdict == "introduced"]
+    assert wrong and all(not slot.error <= slot.limit for slot in wrong)

@@ -128,6 +128,10 @@ def training() -> Iterator[tuple[str, Fault]]:
         return Fault(hint, Run(lambda: with_forward(linear(), nn.Linear.forward)), Run(there), says)
 
     yield "gradient of a weight", of_weight("linear gradient", lambda g: 1.5 * g, "B's is 1.5 times that")
+    yield "gradient of a parameter by a hook", Fault(
+        "one gradient", Run(linear), Run(linear, after=lambda net: net.tested.weight.register_hook(lambda g: g * 0.3)),
+        "B's gradient of this parameter is 0.3 times A's, while those of others agree", ("statistics",),
+    )  # fmt: skip
     yield (
         "gradient of an input",
         Fault("linear gradient", Run(inside(lambda g: g)), Run(inside(lambda g: 0.7 * g)), "B's is 0.7 times that"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,16 +13,20 @@ pytest.importorskip("transformers")
 
 from benchmarks.localisation import suite, table  # noqa: E402
 from benchmarks.localisation.architectures import ARCHITECTURES, FURTHER  # noqa: E402
-from benchmarks.localisation.brute_force import holds, places  # noqa: E402
+from benchmarks.localisation.brute_force import holds, places, times_noise  # noqa: E402
 from benchmarks.localisation.faults import FAULTS  # noqa: E402
+from benchmarks.localisation.fourth import FOURTH  # noqa: E402
+from benchmarks.localisation.fourth_architectures import FOURTH_ARCHITECTURES  # noqa: E402
 from benchmarks.localisation.further import FURTHER_PAIRS  # noqa: E402
-from benchmarks.localisation.making import faulty
-from benchmarks.localisation.pairs import PHASES, Truth  # noqa: E402
+from benchmarks.localisation.making import faulty  # noqa: E402
+from benchmarks.localisation.pairs import PHASES, Setup, Truth  # noqa: E402
 from benchmarks.localisation.peers import Named, cannot, graded, peer_rows  # noqa: E402
+from benchmarks.localisation.porting_faults import PORTING_FAULTS  # noqa: E402
 from benchmarks.localisation.ports.pairs import PORTS  # noqa: E402
 from benchmarks.localisation.random_pairs import random_pair  # noqa: E402
 from benchmarks.localisation.rungs import further_runs, reference  # noqa: E402
 from benchmarks.localisation.third import THIRD  # noqa: E402
+from benchmarks.localisation.training import run_of  # noqa: E402
 from benchmarks.localisation.tuned import TUNED  # noqa: E402
 from probe.comparison.result import Divergence, Kind, NodeRef, Verdict  # noqa: E402
 from probe.records import Phase, Role  # noqa: E402
@@ -35,20 +40,39 @@ CHECKED = (
     "llama/fp32/decay/weight/0.1",
     "gan/fp32/gradient/conv2/0.01",
     "qwen2/fp32/schedule/0.5/steps3/at2",
+    "bloom/fp32/alibi/transformer/0.0001",
+    "cohere/fp32/logit_scale/1e-05",
+    "qwen2-moe/fp32/no_auxiliary",
+    "mbart/fp32/micro_mean/micros4",
+    "olmo2/fp32/statistics_detached/post_feedforward_layernorm",
+    "phi3/fp32/residual_detached/1",
+    "wav2vec2/fp32/residual_detached/0",
+    "graph/fp32/micro_missed/expand/micros4",
+    "rnn-lm/fp32/untied/head",
+    "deepseek/fp32/clip_scaled/clip0.5",
+    "bloom/fp32/eps_inside",
+    "perceptron/fp32/biased/bn1/steps2",
+    "phi3/phi3-split/fp32/eps_outside/norm1",
 )
-"""one pair of each phase, another structure, several models, a later step"""
+"""pairs of each phase, other structures, several models, a later step, faults that are planted in ways of their own"""
 
 
 def test_the_tables_are_whole():
-    pairs = [*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD]
+    pairs = [*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD, *FOURTH]
     assert len({pair.name for pair in pairs}) == len(pairs)
     assert sum(pair.truth is not None for pair in pairs) >= 120 and sum(pair.truth is None for pair in pairs) >= 40
     assert len({pair.a.architecture for pair in pairs}) >= 12
     assert {planted.fault for pair in pairs for planted in pair.b.planted} <= set(FAULTS)
-    for part in (TUNED, FURTHER_PAIRS, THIRD):
+    for part in (TUNED, FURTHER_PAIRS, THIRD, FOURTH):
         assert {pair.phase for pair in part} == {*PHASES, "clean"}
         assert {pair.a.dtype for pair in part} == {"fp32", "bf16", "fp16", "autocast"}
     assert {pair.a.architecture for pair in THIRD} == set(FURTHER)
+    assert {side.architecture for pair in FOURTH for side in (pair.a, pair.b)} == set(FOURTH_ARCHITECTURES)
+    earlier = {side.architecture for pair in pairs if pair not in FOURTH for side in (pair.a, pair.b)}
+    assert not earlier & set(FOURTH_ARCHITECTURES)
+    assert {planted.fault for pair in FOURTH for planted in pair.b.planted} >= set(PORTING_FAULTS)
+    assert sum(pair.truth is not None for pair in FOURTH) >= 150 and sum(pair.truth is None for pair in FOURTH) >= 60
+    assert all(pair.held_out for pair in (*THIRD, *FOURTH))
     for framework in ("paddle", "mindspore"):
         ports = [pair for pair in PORTS if pair.b.framework == framework]
         assert sum(pair.truth is not None for pair in ports) >= 16 and sum(pair.truth is None for pair in ports) >= 6
@@ -66,6 +90,25 @@ def test_brute_force_finds_the_truth_and_refuses_another(name):
     assert not holds(pair, step + 1, found)
 
 
+def test_every_fault_of_the_second_held_out_set_can_be_planted():
+    for pair in FOURTH:
+        run = run_of(pair.b)
+        for planted in pair.b.planted:
+            run.begin(planted.step)
+
+
+@pytest.mark.parametrize("name", [name for name, each in FOURTH_ARCHITECTURES.items() if each.weights_of is not None])
+def test_a_port_of_the_second_held_out_set_computes_what_its_baseline_does(name):
+    losses = [float(run_of(Setup(each)).step(0)) for each in (FOURTH_ARCHITECTURES[name].baseline, name)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_the_size_of_a_fault_is_held_against_the_noise_of_its_pair():
+    assert 5 < times_noise(suite.PAIRS["electra/fp32/loss_scaled/1e-06"]) < 50
+    assert times_noise(suite.PAIRS["cohere/fp32/logit_scale/1e-05"]) > 10  # the model's own outputs
+    assert math.isnan(times_noise(suite.PAIRS["phi3/phi3-split/fp32/eps_outside/norm1"]))
+
+
 def test_a_pair_without_a_fault_has_no_place():
     pair = suite.PAIRS["qwen2/fp32/lr/0.1"]
     assert places(replace(pair, b=replace(pair.b, planted=()))) == (-1, [])
@@ -75,18 +118,20 @@ def test_a_share_is_the_same_each_time_and_grows():
     tenth, fifth = suite.chosen(0.1, "all"), suite.chosen(0.2, "all")
     assert tenth == suite.chosen(0.1, "all") and set(tenth) < set(fifth)
     assert 0 < len(tenth) < len(suite.PAIRS) / 5
-    assert suite.chosen(1.0, "all") == [*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD]
+    assert suite.chosen(1.0, "all") == [*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD, *FOURTH]
     assert suite.chosen(1.0, "tuned") == [*TUNED, *PORTS, *FURTHER_PAIRS] and suite.chosen(1.0, "held-out") == list(
         THIRD
     )
-    assert suite.chosen(1.0, "ports") == list(PORTS)
+    assert suite.chosen(1.0, "ports") == list(PORTS) and suite.chosen(1.0, "held-out-2") == list(FOURTH)
 
 
 def test_random_pairs_are_clean_and_differ():
     pairs = [random_pair(number) for number in range(200)]
     assert pairs == [random_pair(number) for number in range(200)]
     assert all(pair.truth is None and pair.a != pair.b and pair.a.seed == pair.b.seed for pair in pairs)
-    assert len({pair.a.architecture for pair in pairs}) == len(ARCHITECTURES) - 2 - len(FURTHER)
+    assert len({pair.a.architecture for pair in pairs}) == len(ARCHITECTURES) - 2 - len(FURTHER) - len(
+        FOURTH_ARCHITECTURES
+    )
 
 
 def test_equal_setups_share_a_recording(tmp_path):
@@ -128,8 +173,14 @@ def test_the_table_counts_every_answer_once_and_lists_the_misses():
     grades = ["exact", "parent", "wrong name"]
     answers = [suite.Answer(n, "tensor", g, "right", "said") for n, g in zip(names, grades, strict=True)]
     answers += [suite.Answer(clean, "tensor", "false alarm", "aligned", "said")]
-    everything = table.rows(answers, "tensor")[0]
-    assert everything == ["all faults", "3", "1", "1", "·", "·", "1", "·", "·", "·", "·"]
+    lines = {line[0].strip(): line[1:] for line in table.rows(answers, "tensor")}
+    assert lines["all faults"] == ["3", "1", "1", "·", "·", "1", "·", "·", "·", "·"]
+    assert lines["held-out third, faults"][0] == lines["second held-out set, faults"][0] == "0"
+    unseen = [suite.Answer(pair.name, "tensor", "exact", "", "") for pair in (THIRD[0], *FOURTH[:2])]
+    unseen += [suite.Answer(FOURTH[-1].name, "tensor", "aligned", "", "")]
+    lines = {line[0].strip(): line[1:3] for line in table.rows(unseen, "tensor")}
+    assert lines["held-out third, faults"] == ["1", "1"] and lines["second held-out set, faults"] == ["2", "2"]
+    assert lines["held-out third, clean"][0] == "0" and lines["second held-out set, clean"][0] == "1"
     assert [line[0] for line in table.misses(answers)] == [names[1], names[2], clean]
     assert table.summary(answers, "tensor") == (
         "tensor: of 3 faults 1 exact (33.3 %), 2 exact or parent (66.7 %); of 1 clean pairs 0 aligned, 1 false alarms"
@@ -213,7 +264,7 @@ def test_what_was_no_noise_on_a_higher_rung_once(name, rung, tmp_path):
 
 
 def test_further_runs_are_neither_side_and_a_reference_begins_with_the_same_numbers():
-    for pair in (*TUNED, *FURTHER_PAIRS, *THIRD):
+    for pair in (*TUNED, *FURTHER_PAIRS, *THIRD, *FOURTH):
         runs = further_runs(pair)
         assert len(runs) == 2 and pair.a not in runs and replace(pair.b, planted=()) not in runs
         assert all(not run.planted and run.seed == pair.a.seed for run in runs)

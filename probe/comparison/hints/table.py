@@ -211,6 +211,12 @@ HINTS = (
         training.clipping,
     ),
     Hint(
+        "one gradient", (Role.PARAM_GRAD,),
+        "the gradient of one parameter is a multiple, while those of others agree",
+        "hooks on this parameter, custom autograd functions, and what uses it twice: it is neither accumulation nor the loss",
+        training.one_gradient,
+    ),
+    Hint(
         "gradient divided by a count", _GRADIENTS,
         "a gradient is a multiple by the number of micro-batches, ranks, samples or tokens, or by one over it",
         "accumulation, reduction over ranks (sum or mean) and reduction of the loss",

@@ -25,7 +25,7 @@ _PARALLEL = 0.999
 
 def gradient_factor(evidence: Evidence) -> Found | None:
     """A gradient is the other times a number of micro-batches, ranks, samples or tokens."""
-    found = factor_of(evidence) if evidence.role in _GRADIENTS else None
+    found = factor_of(evidence) if evidence.role in _GRADIENTS and not _is_of_one(evidence) else None
     if found is None:
         return None
     for meaning, count in counts(evidence):
@@ -35,6 +35,20 @@ def gradient_factor(evidence: Evidence) -> Found | None:
                 text = f"B's gradient is {number} times A's, and {count:g} is {meaning}"
                 return verified(f"{text}", factor=factor) if found[1] else strong(text, factor=factor)
     return None
+
+
+def one_gradient(evidence: Evidence) -> Found | None:
+    """The gradient of one parameter is a multiple, while those of the others agree."""
+    found = factor_of(evidence) if _is_of_one(evidence) else None
+    if found is None:
+        return None
+    text = f"B's gradient of this parameter is {found[0]:.6g} times A's, while those of others agree"
+    return verified(text, factor=found[0]) if found[1] else strong(text, factor=found[0])
+
+
+def _is_of_one(evidence: Evidence) -> bool:
+    """Tell whether a gradient was charged to the module that it belongs to, and not to the whole model."""
+    return evidence.role is Role.PARAM_GRAD and bool(evidence.finding.path)
 
 
 def linear_gradient(evidence: Evidence) -> Found | None:
