@@ -349,6 +349,8 @@ class _Run:
             self.given.inputs, tuple(dict.fromkeys(self.doubts)), flip_of(verdict, self.findings, tally.slots),
             (*vacuous.left_out(coverage, tally.weights_left, tally.weights_ignored, min_coverage),
              *vacuous.other_modes(self.modes.values())), tuple(self.steps), changes,
+            *(tuple(tree.path(index) for index in sorted(ignored)) for tree, ignored in
+              ((self.tree_a, matching.ignored_a), (self.tree_b, matching.ignored_b))),
         )  # fmt: skip
 
 
