@@ -186,7 +186,7 @@ def test_a_target_that_is_missing_is_said_and_its_module_is_not_paired_by_name_i
     found = match(a, b, mapping, nothing_known, nothing_known, Direction.A_TO_B)
     assert names(found, a, b) == {"": "", "gate": "gate"}
     assert left(found, a, b) == (["up", "up.w"], ["up"])
-    assert found.warnings == ("the mapping's line 2: Net: up: w1 leads to nothing on the other side",)
+    assert found.warnings == ("the mapping's line 2: Net: up: w1 leads to nothing on the other side; did you mean up?",)
 
 
 @pytest.mark.parametrize("order", [("first", "second"), ("second", "first")])
@@ -363,7 +363,7 @@ def test_what_the_mindspeed_template_cannot_say_is_said() -> None:
     assert found.warnings == tuple(
         f"the mapping's line {line}: {rule} leads to nothing on the other side{where}{near}"
         for line, rule, where, near in [
-            (16, "TransformerLayer: input_layernorm: norm1", TEXT_LAYERS, ""),
+            (16, "TransformerLayer: input_layernorm: norm1", TEXT_LAYERS, "; did you mean input_layernorm?"),
             (17, "TransformerLayer: self_attention: attn", TEXT_LAYERS, "; did you mean self_attn?"),
             (18, "TransformerLayer: pre_mlp_layernorm: norm2", TEXT_LAYERS, ""),
             (39, "MMGPTModel: output_layer: lm_head", "", "; module.lm_head is there, outside of module.model"),

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from probe.comparison.flip import Flip
+from probe.comparison.lookup import why_not
 from probe.comparison.paired_values import values_of
 from probe.comparison.result import SCHEMA, Coverage, Divergence, Inputs, SlotResult, SlotResults, Verdict
 from probe.errors import NotRecordedError
@@ -47,6 +48,9 @@ class Comparison:
     """those of A that were compared, each with the step of B that it is"""
     changes: tuple[Change, ...] = ()
     """what one model has, or does, otherwise than the other: layers inserted, removed, swapped, wrapped; calls"""
+    ignored_a: tuple[str, ...] = field(default=(), repr=False)
+    """modules of A that the mapping leaves out (``ignore``)"""
+    ignored_b: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def first_divergence(self) -> Divergence | None:
@@ -65,7 +69,9 @@ class Comparison:
             s for s in self.slots if any(fnmatchcase(each, path) for each in s.paths)
         )
         if not found:
-            raise NotRecordedError(f"{path!r} is in neither recording, or has no counterpart; see .only_a and .only_b")
+            alone = (*self.only_a, *self.unneeded_a), (*self.only_b, *self.unneeded_b)
+            compared = (each for slot in self.slots for each in sorted(slot.paths))
+            raise NotRecordedError(why_not(path, (self.ignored_a, self.ignored_b), alone, compared))
         return SlotResults(replace(slot, reads=self._values) for slot in found)
 
     def _values(self, slot: SlotResult) -> tuple[Any, Any]:
@@ -113,6 +119,8 @@ class Comparison:
             "only_b": list(self.only_b),
             "unneeded_a": list(self.unneeded_a),
             "unneeded_b": list(self.unneeded_b),
+            "ignored_a": list(self.ignored_a),
+            "ignored_b": list(self.ignored_b),
             "left_out": list(self.left_out),
             "inputs": self.inputs.as_json(),
             "changes": [change.as_json() for change in self.changes],

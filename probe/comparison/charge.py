@@ -17,7 +17,7 @@ from probe.comparison.order import OrderCharger
 from probe.comparison.parts import unseen_order, unseen_order_of_weights
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.tolerance import Level, Rule
-from probe.comparison.uncalled import about, called_alone, listed, names_by_use, pairs_inside, partner
+from probe.comparison.uncalled import about, called_alone, listed, pairs_inside, partner, to_look_at
 from probe.matching import Reason
 from probe.matching.changes import Change
 from probe.records import Phase, Role
@@ -227,13 +227,7 @@ class Charger(OrderCharger):
         classes = [self._class_a(loose.module) for loose in between]
         if any("dropout" in name.casefold() for name in classes):
             return _SETTINGS["*Dropout*"]
-        compared, alone = names_by_use(self.pairs, between)
-        found = [f"look at {listed(alone)}, which B has nothing to compare with, its weights included"] if alone else []
-        if compared:
-            found.append(
-                f"look at what B has in the place of {listed(compared)}, of which the weights alone are compared"
-            )
-        return "; or ".join([*found, code])
+        return "; or ".join([*to_look_at(self.pairs, between), code])
 
     def _tied(self, pair: int, slot: str, side: str) -> str:
         """Say so when a parameter that is not on the other side is another name of a tied one there."""

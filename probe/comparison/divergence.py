@@ -21,6 +21,7 @@ from probe.comparison.known_differences import KnownDifferences
 from probe.comparison.ladder import NoiseOptions, ladder
 from probe.comparison.ledger import State
 from probe.comparison.metrics import Metrics, Status
+from probe.comparison.misled import Misled
 from probe.comparison.noise import Noise
 from probe.comparison.one_to_many import completed
 from probe.comparison.paired_step import paired_step
@@ -166,6 +167,7 @@ class _Run:
         matching = completed(guessed, self.a, self.b)
         self.guesses = Guesses(matching, self.tree_a, self.tree_b)
         self.changes = changes_of(matching, self.tree_a, self.tree_b)
+        self.misled = Misled(matching, self.tree_a, self.tree_b, self.changes)
         if matching.only_a or matching.only_b:
             outlines = outline_of(self.a, self.tree_a), outline_of(self.b, self.tree_b)
             self.tally.unneeded = needing_no_partner(matching, *outlines, self.changes)
@@ -275,7 +277,7 @@ class _Run:
             )
             walk.findings.clear()
         found = with_hints(pairs, independent(sorted(walk.findings, key=cause_order)))
-        self.findings += map(self.guesses.weighed, map(self.known.named, found))
+        self.findings += map(self.misled.weighed, map(self.guesses.weighed, map(self.known.named, found)))
         self.warnings += walk.warnings
         self.modes |= walk.modes
         for text in walk.doubts:
@@ -352,6 +354,8 @@ class _Run:
             self.given.inputs, tuple(dict.fromkeys(self.doubts)), flip_of(verdict, self.findings, tally.slots),
             (*vacuous.left_out(coverage, tally.weights_left, tally.weights_ignored, min_coverage),
              *vacuous.other_modes(self.modes.values())), tuple(self.steps), changes,
+            *(tuple(tree.path(index) for index in sorted(ignored)) for tree, ignored in
+              ((self.tree_a, matching.ignored_a), (self.tree_b, matching.ignored_b))),
         )  # fmt: skip
 
 

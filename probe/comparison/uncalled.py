@@ -68,7 +68,20 @@ def listed(paths: Sequence[str]) -> str:
     return ", ".join(paths[:4]) + (f" and {len(paths) - 4} more" if len(paths) > 4 else "")
 
 
-def names_by_use(pairs: StepPairs, calls: Iterable[Loose]) -> tuple[list[str], list[str]]:
+def to_look_at(pairs: StepPairs, calls: Sequence[Loose]) -> list[str]:
+    """Return what to look at where A's calls without a partner may be to blame."""
+    ignored = pairs.matching.ignored_a
+    left_out = [pairs.a.reader.modules[call.module].path for call in calls if call.module in ignored]
+    compared, alone = _names_by_use(pairs, (call for call in calls if call.module not in ignored))
+    found = [f"look at {listed(alone)}, which B has nothing to compare with, its weights included"] if alone else []
+    if compared:
+        found.append(f"look at what B has in the place of {listed(compared)}, of which the weights alone are compared")
+    if left_out:
+        found.append(f"look at {listed(left_out)}, left out by the mapping (ignore): nothing in there was compared")
+    return found
+
+
+def _names_by_use(pairs: StepPairs, calls: Iterable[Loose]) -> tuple[list[str], list[str]]:
     """Return the paths of A's calls without a partner: those of which the weights are compared, and the others."""
     apart = pairs.matching.compared_apart("A")
     found: tuple[list[str], list[str]] = ([], [])

@@ -7,17 +7,32 @@ modules that only hold another one. What has no partner is listed on both sides.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from probe.errors import MappingError
 from probe.mapping import LayerMapping
 from probe.mapping.patterns import places as places_of
 from probe.mapping.sections import SectionIndex
 from probe.matching.bundles import Bundles
-from probe.matching.complaints import complaints
+from probe.matching.complaints import complaints, lost
 from probe.matching.ignoring import Ignoring
 from probe.matching.known import Known
 from probe.matching.lists import Fingerprint
-from probe.matching.result import Bundle, Direction, Doubt, Matching, Pair, Place, Reason, View, WeightBundle
+from probe.matching.result import (
+    Bundle,
+    Direction,
+    Doubt,
+    LostLine,
+    Matching,
+    Pair,
+    Place,
+    Reason,
+    View,
+    WeightBundle,
+)  # fmt: skip
 from probe.matching.settling import settled
+from probe.matching.suspects import Missed, lost_lines, missed_lines, where
+from probe.matching.walk import Place as WalkPlace
 from probe.matching.walk import Walk
 from probe.tree import Tree
 
@@ -81,10 +96,11 @@ def match(
     over = found.stepped if forwards else found.stepped[::-1]
     with_a = {pair.a for pair in pairs} | ignored_a | over[0].keys() | found.parts("A")
     with_b = {pair.b for pair in pairs} | ignored_b | over[1].keys() | found.parts("B")
+    left = _left(side_a.tree, with_a), _left(side_b.tree, with_b)
+    trees = (side_a.tree, side_b.tree) if forwards else (side_b.tree, side_a.tree)
     return Matching(
         tuple(sorted(pairs, key=lambda pair: pair.a)),
-        _left(side_a.tree, with_a),
-        _left(side_b.tree, with_b),
+        *left,
         direction,
         tuple(said + wrong),
         tuple(found.bundles.bundles),
@@ -95,6 +111,8 @@ def match(
         ignored_b,
         *over,
         tuple(Doubt(*((i, j) if forwards else (j, i)), laid.instead, laid.why) for i, j, laid in found.walk.doubts),
+        lost_lines(found.missed(), mapping, *trees, pairs, left[forwards], forwards),
+        {pair.a: found.lines[index] for pair in pairs if (index := pair.a if forwards else pair.b) in found.lines},
     )
 
 
@@ -142,6 +160,10 @@ class _Matched:
                 place = places[index]
                 self.bundles.add(index, place.parts, place.rule, place.members)
         self.pairs = [Pair(index, places[index].parts[0], places[index].reason) for index in chosen]
+        self.lines = {
+            index: where(places[index].rule, mapping) for index in chosen if _is_taken_at_its_word(places[index])
+        }
+        """by module of the source that a line names, that line"""
         self.stepped = self._stepped()
         self._check_use(source)
 
@@ -166,6 +188,12 @@ class _Matched:
     def complaints(self) -> list[str]:
         return complaints(self.walk, self.bundles, self._others, self._sides[0], self._ignoring.unused)
 
+    def missed(self) -> Iterator[Missed]:
+        """Yield the lines that lead to nothing."""
+        return missed_lines(
+            self.walk, lost(self.walk, self.bundles, self._others, self._sides[0]), self.bundles.missing
+        )
+
     def _check_use(self, source: Known) -> None:
         """Refuse a mapping of which nothing was used."""
         walk, mapping = self.walk, self.walk.mapping
@@ -181,6 +209,10 @@ class _Matched:
         fits_one = any(_resolving(mapping, known, sections) for known, sections in sides)
         where = self._sides[0] if fits_one else "either side"
         raise MappingError(f"{mapping.name}: none of its {count} keys names a module of {where}:{some}")
+
+
+def _is_taken_at_its_word(place: WalkPlace) -> bool:
+    return place.rule is not None and place.reason is Reason.MAPPED
 
 
 def direction_of(mapping: LayerMapping, a: Tree, b: Tree) -> Direction:
@@ -216,6 +248,6 @@ def _left(tree: Tree, paired: set[int]) -> tuple[int, ...]:
 
 
 __all__ = [
-    "Bundle", "Direction", "Doubt", "Fingerprint", "Known", "Matching", "Pair", "Place", "Reason", "View", "WeightBundle",
+    "Bundle", "Direction", "Doubt", "Fingerprint", "Known", "LostLine", "Matching", "Pair", "Place", "Reason", "View", "WeightBundle",
     "direction_of", "match",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from probe.mapping import TOP, ParameterRule, Rule, Section
-from probe.mapping.nearest import did_you_mean
+from probe.mapping.nearest import alike, did_you_mean
 from probe.mapping.patterns import Names, places
 from probe.mapping.rules import written
 from probe.mapping.sections import SectionIndex
@@ -31,18 +31,27 @@ def complaints(walk: Walk, bundles: Bundles, other: SectionIndex, source: str, u
     """
     found = _Complaints(walk, bundles, other, source)
     keys = [text for section in walk.mapping.sections for text in found.of_section(section)]
-    missing = [
-        found.of_missing(rule) for rule in walk.mapping.rules if walk.wrongly_missed(rule) and not rule.is_optional
-    ]
-    parameters = [found.of_parameter(rule, *place) for rule, place in bundles.missing.items() if not rule.is_optional]
     ignored = [f"the mapping's {text} fits nothing on either side" for text in unused]
-    return [*keys, *ignored, *missing, *parameters]
+    return [*keys, *ignored, *found.lost().values()]
+
+
+def lost(walk: Walk, bundles: Bundles, other: SectionIndex, source: str) -> dict[Rule | ParameterRule, str]:
+    """Return what is said of lines that lead to nothing on the other side; as `complaints`."""
+    return _Complaints(walk, bundles, other, source).lost()
 
 
 class _Complaints:
     def __init__(self, walk: Walk, bundles: Bundles, other: SectionIndex, source: str) -> None:
         self.walk, self.bundles, self.other, self.side = walk, bundles, other, source
         self.members = walk.sections.members
+
+    def lost(self) -> dict[Rule | ParameterRule, str]:
+        """Return what is said of lines that lead to nothing: of modules, then of parameters."""
+        rules = (rule for rule in self.walk.mapping.rules if self.walk.wrongly_missed(rule) and not rule.is_optional)
+        places = ((rule, place) for rule, place in self.bundles.missing.items() if not rule.is_optional)
+        return {rule: self.of_missing(rule) for rule in rules} | {
+            rule: self.of_parameter(rule, *place) for rule, place in places
+        }
 
     def of_section(self, section: Section) -> Iterator[str]:
         """Yield what is wrong with the keys of a section."""
@@ -120,10 +129,21 @@ class _Complaints:
         some = f" for {place}" if rule in self.walk.resolved else ""
         more = f" and {len(misses) - 1} more" if some and len(misses) > 1 else ""
         which = f" ({written(misses[0].target)})" if len(rule.targets) > 1 and not rule.is_reversed else ""
-        near = nearest_path(self.walk.target, [misses[0].there], misses[0].target)
+        near = self._same_path(misses[0]) or nearest_path(self.walk.target, [misses[0].there], misses[0].target)
         if not near and not some:
             near = self._elsewhere(misses[0])
         return f"the mapping's {rule} leads to nothing on the other side{which}{some}{more}{near}"
+
+    def _same_path(self, miss: Miss) -> str:
+        """Return the module of the target that has the path which the line names in the source, unless another is as near."""
+        source, tree = self.walk.source, self.walk.target
+        start, wanted = source.path(miss.start), written(miss.target)
+        path = source.path(miss.module)[len(start) + 1 if start else 0 :]
+        around = f"{tree.path(miss.there)}." if miss.there >= 0 and tree.path(miss.there) else ""
+        if miss.there < 0 or not path or f"{around}{path}" not in tree.by_path:
+            return ""
+        near = nearest_path(tree, [miss.there], miss.target)
+        return "" if near and alike(near[len("; did you mean ") : -1], wanted) else f"; did you mean {path}?"
 
     def _elsewhere(self, miss: Miss) -> str:
         """Return where a target is that is not below the module in question."""

@@ -118,6 +118,20 @@ class Doubt:
     """why nothing tells"""
 
 
+@dataclass(frozen=True, slots=True)
+class LostLine:
+    """A line of the mapping that leads to nothing, and modules that may lack a partner for it."""
+
+    where: str
+    """``line 4 of m.yaml``"""
+    text: str
+    """what is said of it"""
+    a: frozenset[int]
+    b: frozenset[int]
+    is_parameter: bool = False
+    """it names a parameter of these modules"""
+
+
 @dataclass(frozen=True)
 class Matching:
     """All pairs, and what is left on either side."""
@@ -140,6 +154,10 @@ class Matching:
     stepped_b: Mapping[int, int] = field(default_factory=dict)
     doubts: tuple[Doubt, ...] = ()
     """lists of which nothing tells which members one side alone has"""
+    lost_lines: tuple[LostLine, ...] = ()
+    """lines of the mapping that lead to nothing"""
+    lines: Mapping[int, str] = field(default_factory=dict)
+    """by module of A that a line of the mapping names, that line: ``line 4 of m.yaml``"""
 
     def compared_apart(self, side: str) -> frozenset[Place]:
         """Return the parameters of a side, A or B, that are compared with several, or lie in one, of the other side."""

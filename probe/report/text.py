@@ -206,12 +206,24 @@ class _Report:
                 inside = len(paths) - len(outermost)
                 more = f" (and {_count(inside, 'module')} inside)" if inside else ""
                 self._say(f"Only in {side}: {named}{more}")
+        self._left_out()
         unneeded = [
             f"{grouped(map(plain, paths), _MOST_LISTED)} in {side}"
             for side, paths in (("A", comparison.unneeded_a), ("B", comparison.unneeded_b)) if paths
         ]  # fmt: skip
         if unneeded:
             self._say(f"Need no partner: {'; '.join(unneeded)}")
+
+    def _left_out(self) -> None:
+        """Name the modules that the mapping ignores."""
+        texts = {
+            side: grouped([plain(path) for path in _outermost(paths)], _MOST_LISTED)
+            for side, paths in (("A", self.comparison.ignored_a), ("B", self.comparison.ignored_b)) if paths
+        }  # fmt: skip
+        if len(set(texts.values())) == 1 and len(texts) == 2:
+            self._say(f"Left out by the mapping: {texts['A']} on both sides")
+        elif texts:
+            self._say(f"Left out by the mapping: {'; '.join(f'{text} in {side}' for side, text in texts.items())}")
 
 
 def headline(divergence: Divergence) -> str:

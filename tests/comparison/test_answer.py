@@ -30,7 +30,10 @@ def test_drilling_down(clean: Clean, run: Recorder) -> None:
     (output,) = (s for s in here if s.role is Role.OUTPUT)
     assert (output.shape_a, output.shape_b) == ((2, 6, 16), (6, 2, 16))
     assert (output.class_a, output.class_b, output.dtype_a) == ("RMSNorm", "RMSNorm", "float32")
-    with pytest.raises(NotRecordedError, match="'layers.9' is in neither recording, or has no counterpart"):
+    with pytest.raises(
+        NotRecordedError,
+        match="'layers.9' is in neither recording, or nothing of it was recorded; did you mean 'layers",
+    ):
         found["layers.9"]
     with pytest.raises(KeyError):
         found["nothing*"]
@@ -112,7 +115,7 @@ DOCUMENT = {
     "schema": int, "verdict": {"aligned", "diverged", "undecided"}, "first_divergence": (DIVERGENCE, None),
     "divergences": [DIVERGENCE],
     "coverage": {"paired": int, "only_a": int, "only_b": int, "not_comparable": int, "compared": int},
-    "only_a": [str], "only_b": [str], "unneeded_a": [str], "unneeded_b": [str], "left_out": [str], "warnings": [str],
+    "only_a": [str], "only_b": [str], "unneeded_a": [str], "unneeded_b": [str], "ignored_a": [str], "ignored_b": [str], "left_out": [str], "warnings": [str],
     "noise": str, "changes": [{"kind": {kind.value for kind in ChangeKind}, "a": [str], "b": [str], "text": str}],
     "flip": ({"factor": (*NUMBER, None), "first_divergence": (*NUMBER, None), "closest": (CLOSEST, None)}, None),
     "inputs": {"equal": [str], "close": [str], "different": [str], "not_comparable": [str], "only_a": [str],
