@@ -203,7 +203,17 @@ def _lines(
         yield from _listed(
             f"In {name}, compared by weights alone: what they return has no counterpart", left, frozenset()
         )
-    for name, left in (("A", covered.only_a), ("B", covered.only_b)):
+    both = {each.named for each in covered.only_a} & {each.named for each in covered.only_b}
+    yield from _listed(
+        "Left on both sides, at the same path",
+        [replace(each, nearest=()) for each in covered.only_a if each.named in both],
+        {path for each in changes for path in each.a},
+    )
+    sides = (
+        (name, [each for each in only if each.named not in both])
+        for name, only in zip("AB", (covered.only_a, covered.only_b), strict=True)
+    )
+    for name, left in sides:
         yield from _listed(
             f"Only in {name}", left, {path for each in changes for path in (each.a if name == "A" else each.b)}
         )

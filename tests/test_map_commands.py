@@ -13,6 +13,7 @@ import probe
 from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor
 from probe.cli import main
+from probe.matching.coverage import _lettered, _letters
 
 
 class Scale(nn.Module):
@@ -104,6 +105,23 @@ def test_check_counts_and_names_what_is_left(tmp_path: Path, recordings: tuple[P
         "  h.{i}.linear_fc1 (Scale) ×3   perhaps layers.{i}.linear_fc",
     ]
     assert done.exit_code == 1
+
+
+def test_check_lists_what_both_sides_have_once_and_suggests_nothing_for_itself(
+    tmp_path: Path, recordings: tuple[Path, Path]
+) -> None:
+    file = written(tmp_path, "Block:\n  act: nothing\n")
+    done = run("map", "check", file, recordings[0], recordings[0], "--map-direction", "a-to-b")
+    lines = done.stdout.splitlines()
+    at = lines.index("Left on both sides, at the same path")
+    assert lines[at : at + 3] == ["Left on both sides, at the same path", "  layers.{i}.act (Scale) ×3", ""]
+    assert "Only in A" not in lines and "Only in B" not in lines and "perhaps" not in done.stdout
+
+
+def test_numbers_have_letters_of_their_own_where_they_differ() -> None:
+    letters = _letters(["h.0.mlp.1.up.0", "h.1.mlp.1.up.2"])
+    assert letters == ["{i}", "", "{j}"]
+    assert _lettered("g.0.mlp.3.up.0.w", letters) == "g.{i}.mlp.3.up.{j}.w"
 
 
 FUSED = "Net:\n  layers.{i}: h.{i}\nBlock:\n  fused: [gate, up]\nignore: ['/layers', /h]\n"

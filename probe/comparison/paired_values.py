@@ -11,6 +11,7 @@ from probe.comparison.paired_step import paired_step
 from probe.comparison.result import SlotResult
 from probe.errors import NotRecordedError
 from probe.matching import Matching
+from probe.records import Role
 from probe.store.reader import Reader
 
 
@@ -27,6 +28,11 @@ def values_of(
         a recording is no longer where it was, or cannot be read
     """
     what = f"{slot.role.label} {slot.slot_a} of {slot.path_a or 'the model'}"
+    if slot.role is Role.DELTA:
+        raise NotRecordedError(
+            f"{what}: updates are kept as statistics only, whatever the task; their error is in .metrics. Values are kept of "
+            "the parameter (.param[0]) and of its gradient (.param_grad[0])"
+        )
     with Reader(path_a) as a, Reader(path_b) as b:
         pairs = paired_step(a, b, slot.step, dict(steps)[slot.step], matching)
         missing = [

@@ -16,6 +16,7 @@ KINDS = 100
 """kinds of modules for which something near is looked for"""
 _SEARCHED = 5_000
 _SHOWN = 3
+_LETTERS = ("{i}", "{j}", "{k}", "{l}", "{m}")
 _NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
 
 
@@ -24,11 +25,16 @@ class Left:
     """Modules of one side without a counterpart, whose paths differ in numbers only."""
 
     path: str
-    """with ``{i}`` where their numbers are"""
+    """with ``{i}``, ``{j}`` … where their numbers differ"""
     class_name: str
     count: int
     nearest: tuple[str, ...]
-    """modules of the other side that may be meant, written alike"""
+    """modules of the other side that may be meant, written alike; not what has the same path"""
+
+    @property
+    def named(self) -> tuple[str, str, int]:
+        """What it is, whatever may be meant."""
+        return self.path, self.class_name, self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +122,29 @@ def _left(
     for index in mine:
         key = _numbered(here.tree.path(index)), here.tree.class_name(index)
         together.setdefault(key, []).append(index)
-    for number, ((path, class_name), members) in enumerate(together.items()):
-        shown = path if len(members) > 1 else here.tree.path(members[0])
+    for number, ((_, class_name), members) in enumerate(together.items()):
+        letters = _letters([here.tree.path(index) for index in members])
+        shown = _lettered(here.tree.path(members[0]), letters)
         near = _nearest(members[0], theirs[:_SEARCHED], here, there, partner) if number < KINDS else []
-        yield Left(
-            shown, class_name, len(members), tuple(dict.fromkeys(map(_numbered, near) if len(members) > 1 else near))
-        )
+        names = dict.fromkeys(_lettered(path, letters) for path in near)
+        yield Left(shown, class_name, len(members), tuple(name for name in names if name != shown))
 
 
 def _numbered(path: str) -> str:
     return _NUMBER.sub("{i}", path)
+
+
+def _letters(paths: Sequence[str]) -> list[str]:
+    """Return, for each number in paths that differ in numbers only, a letter if it is not the same in all of them."""
+    numbers = list(zip(*map(_NUMBER.findall, paths), strict=True))
+    letters = iter(_LETTERS)
+    return [next(letters, "{n}") if len(set(each)) > 1 else "" for each in numbers]
+
+
+def _lettered(path: str, letters: Sequence[str]) -> str:
+    """Write letters in the place of the first numbers of a path."""
+    found = iter(letters)
+    return _NUMBER.sub(lambda number: next(found, "") or number[0], path)
 
 
 def _nearest(index: int, left: Sequence[int], here: Known, there: Known, partner: dict[int, int]) -> list[str]:

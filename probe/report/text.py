@@ -230,7 +230,8 @@ def headline(divergence: Divergence) -> str:
     """Return step, micro-batch, phase and kind in one line."""
     ref = (divergence.a or divergence.b)[0]
     micro = f" · micro {ref.micro}" if ref.micro > 0 else f" · evaluation {-ref.micro - 1}" if ref.micro < 0 else ""
-    return f"step {ref.step}{micro} · {divergence.phase.label} · {divergence.kind.value}"
+    kind = "" if divergence.kind.value == divergence.phase.label else f" · {divergence.kind.value}"
+    return f"step {ref.step}{micro} · {divergence.phase.label}{kind}"
 
 
 def _path(ref: NodeRef) -> str:

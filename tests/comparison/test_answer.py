@@ -208,3 +208,10 @@ def test_notes_are_shown_whole(verdict: Verdict, clean: Clean, run: Recorder) ->
     long = "weights that were not compared: " + ", ".join(f"layers.{i}.attn.qkv.weight" for i in range(40))
     found = dataclasses.replace(probe.compare(clean(), run()), verdict=verdict, doubts=(long,), warnings=(long,))
     assert long in render(found).plain.replace("\n", "")
+
+
+def test_values_of_updates_are_said_to_be_kept_by_no_task(clean: Clean, run: Recorder) -> None:
+    norm = probe.compare(clean("tensor"), run(steps=2, task="tensor"))["layers.1.norm2"]
+    with pytest.raises(NotRecordedError, match=r"delta weight of layers.1.norm2: updates are kept as statistics only"):
+        norm.delta[0].values()
+    assert norm.param[0].values()[0].shape == norm.param_grad[0].values()[0].shape == (16,)

@@ -99,6 +99,9 @@ def test_a_step_is_chosen_and_drawn_where_it_is_told(tmp_path: Path) -> None:
     assert plt.get_fignums() == [figure.number]
     with pytest.raises(ConfigError, match=r"step 7 was not compared; there are 0, 1"):
         found.plot(7)
+    c, d = record(tmp_path / "c.h5", gpt()), record(tmp_path / "d.h5", gpt())
+    with pytest.raises(ConfigError, match=r"step 1 was not compared; there is only step 0$"):
+        probe.compare(c, d).plot(1)
 
 
 def test_infinite_errors_stand_at_the_top(tmp_path: Path) -> None:

@@ -38,7 +38,9 @@ def draw(comparison: Comparison, step: int | None = None, ax: Any = None) -> Any
     """
     axes, steps = one(ax, (10, 3.6)), [number for number, _ in comparison.steps]
     if step is not None and step not in steps:
-        raise ConfigError(f"step {step} was not compared; there are {', '.join(map(str, steps)) or 'none'}")
+        listed = ", ".join(map(str, steps)) or "none"
+        known = f"there is only step {listed}" if len(steps) == 1 else f"there are {listed}"
+        raise ConfigError(f"step {step} was not compared; {known}")
     chosen = step if step is not None else _telling(comparison, steps)
     slots = _drawn([slot for slot in comparison.slots if slot.step == chosen])
     if not slots:
