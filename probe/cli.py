@@ -34,6 +34,7 @@ from probe.report.names import LONGEST_LIST, harmless, harmless_json, plain
 from probe.report.weights import conversion_table
 from probe.serving import Server, Session
 
+_HELP = {"help_option_names": ["-h", "--help"]}
 _EXIT = {Verdict.ALIGNED: 0, Verdict.DIVERGED: 1, Verdict.UNDECIDED: 2}
 _TROUBLE = 2
 _TABLE_WIDTH = 200
@@ -76,7 +77,7 @@ class _Failure(click.ClickException):
         super().__init__("\n".join(plain(line, LONGEST_LIST) for line in message.split("\n")))
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Group, context_settings=_HELP)
 @click.version_option(__version__, package_name="probe-align", prog_name="probe")
 def main() -> None:
     """Two runs of the same model disagree: where is the first place that is really wrong?
@@ -87,7 +88,7 @@ def main() -> None:
     """
 
 
-@main.command("compare", cls=_Command)
+@main.command("compare", cls=_Command, context_settings=_HELP)
 @click.argument("a", type=click.Path())
 @click.argument("b", type=click.Path())
 @click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models.")

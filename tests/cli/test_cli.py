@@ -284,3 +284,8 @@ def test_version() -> None:
 def test_the_package_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "probe", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"probe, version {__version__}\n"
+
+
+def test_the_short_help_of_the_command_alone() -> None:
+    alone = [runner_with().invoke(compare_command, [option]) for option in ("-h", "--help")]
+    assert alone[0].exit_code == 0 and alone[0].stdout == alone[1].stdout != ""
