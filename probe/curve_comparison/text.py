@@ -6,6 +6,7 @@ import math
 import textwrap
 from pathlib import Path
 
+import numpy as np
 from rich.text import Text
 
 from probe.comparison.result import Verdict
@@ -43,7 +44,8 @@ def render(answer: CurveComparison, *, norms: bool = False, plot: bool = True) -
     elif answer.findings:
         _findings(out, answer)
     else:
-        out.append(f"No step leaves the noise band, and no offset is steady, in {_compared(answer)}.\n\n")
+        out.append(f"No step leaves the noise band, and no offset is steady, in {_compared(answer)}.\n")
+        out.append(f"{_wrapped('', _how_wide(answer))}\n\n")
     _table(out, answer)
     _norms(out, answer, norms)
     _standard(out, answer.standard)
@@ -115,6 +117,18 @@ def _compared(answer: CurveComparison) -> str:
     if answer.norms.results:
         what.append(f"the gradient norms of {len(answer.norms.results)} parameters")
     return f"{steps} steps of {', '.join(what)}"
+
+
+def _how_wide(answer: CurveComparison) -> str:
+    """Say how wide the band was that the first curve stayed in, and what that does not judge."""
+    rest = "whether single steps and tensors are right is what probe compare judges"
+    first = next((each for each in answer.series if each.decides and len(each.pair)), None)
+    half = np.array([]) if first is None else (first.band.high - first.band.low) / 2
+    known = half[np.isfinite(half)]
+    if first is None or not len(known):
+        return f"{rest[0].upper()}{rest[1:]}."
+    size = np.abs(first.pair.a[np.isfinite(first.pair.a)]).mean()
+    return f"The band of {_shown(first.name)} was ±{known.max():.2g} at its widest, where A is {size:.3g} on average; {rest}."
 
 
 def _table(out: Text, answer: CurveComparison) -> None:
