@@ -6,6 +6,7 @@ parameter differences that are larger than those of real faults.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 
@@ -167,8 +168,7 @@ class UpdateJudge(UpdateFindings):
         """Return the fault, if there is one, and the bound of the relative error."""
         metrics = event.metrics
         assert metrics is not None
-        key = (event.pair, event.slot_a)
-        error = self.state.gradients.get(key, 0.0)
+        error = max(self.state.gradients.get((event.pair, event.slot_a), 0.0), self._error_before(event))
         parameter = self._norm_of_parameter(event)
         if not metrics.is_known or parameter is None:
             return None, math.nan
@@ -273,7 +273,7 @@ class UpdateJudge(UpdateFindings):
 
     def _states(self) -> list[Fault]:
         faults = []
-        for event in self._two_sided(Role.STATE):
+        for event in (each for moments in self._moments.values() for each in moments):
             metrics = event.metrics
             assert metrics is not None
             parameter = event.slot_a.partition(".")[0]
@@ -294,6 +294,19 @@ class UpdateJudge(UpdateFindings):
                 hint = "look at the betas and at what the state began with"
                 faults.append(Fault(event, limit, text, hint, sources=error))
         return faults
+
+    def _error_before(self, event: Event) -> float:
+        """Return the error of the states that an update began with: of a sum that nearly cancelled out it may be large."""
+        moments = self._moments.get((event.pair, event.slot_a), ())
+        return max((self.state.optimizer.get((each.pair, each.slot_a), 0.0) for each in moments), default=0.0)
+
+    @functools.cached_property
+    def _moments(self) -> dict[tuple[int, str], list[Event]]:
+        """The states of each parameter."""
+        found: dict[tuple[int, str], list[Event]] = {}
+        for event in self._two_sided(Role.STATE):
+            found.setdefault((event.pair, event.slot_a.partition(".")[0]), []).append(event)
+        return found
 
     def _cancelled(self, event: Event, parameter: str) -> float:
         """Return how much larger than a first moment the gradients are that cancelled out in it: their rounding stays."""
