@@ -53,13 +53,27 @@ class StepWalk(BackwardWalk):
                 self.state.gradients[event.pair, event.slot_a] = event.metrics.rel_l2
             return
         self._look_for_common_factor(both)
-        owners = self.owners
+        owners, is_later = self.owners, bool(self.state.gradients)
         self._errors_beside = {} if self._arrived else self._largest_beside(both)
         found = [event for event in both if self._judge_parameter_gradient(event, owners)]
         if not self._cut:
             self._charge_missing_gradients([event for event in events if event.is_one_sided])
-        if len(set(self._factors)) <= 1:  # else sums of gradients with several factors cannot agree
+        if found and is_later and not self._arrived and not self.pairs.same_micros:
+            self._doubt_gradients(found, len(both))
+        elif len(set(self._factors)) <= 1:  # else sums of gradients with several factors cannot agree
             self._add_gradients(found, len(both))
+
+    def _doubt_gradients(self, found: list[Event], judged: int) -> None:
+        """Leave open what is wrong with gradients of another split, once the weights differ: between the two nothing was compared."""
+        worst = max(self._judged[id(event)].error for event in found)
+        self.doubts.append(
+            f"step {self.pairs.step}: {len(found)} of {judged} parameter gradients differ by up to {worst:.1e}; the batch was split "
+            "otherwise, and what the weights' differences since the first step make of them was not compared: split it alike, or "
+            "compare the first step alone"
+        )
+        for event in found:
+            judged_so = self._judged[id(event)]
+            judged_so.verdict, judged_so.limit = "not judged", math.nan
 
     def _look_for_common_factor(self, events: list[Event]) -> None:
         """Where no gradients of calls were compared: see whether B's parameter gradients are one multiple of A's."""

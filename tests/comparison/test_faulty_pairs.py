@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,29 @@ def test_another_split_into_micro_batches(run: Recorder) -> None:
         "the backward pass was not compared, so which of them comes first is not known", "the optimizer used them so",
     )  # fmt: skip
     assert wrong.hint == "accumulation is divided on A only: B does not divide the loss by its 2 micro-batches"
+
+
+@pytest.mark.parametrize("begins", [0, 1])
+def test_a_fault_under_another_split_is_named_in_the_first_step_and_left_open_in_later_ones(
+    run: Recorder, begins: int
+) -> None:
+    def faulty(model: Model, optimizer: nn.Optimizer, number: int) -> float:
+        if number == begins:
+            module(model, "layers.1.norm2").eps = 10.0
+        return in_micro_batches(2)(model, optimizer, number)
+
+    found = probe.compare(run(step=in_micro_batches(4), steps=2), run(step=faulty, steps=2))
+    if begins == 0:
+        assert found.verdict is Verdict.DIVERGED and found.first_divergence.phase is Phase.GRADIENT  # type: ignore[union-attr]
+        return
+    assert (found.verdict, found.divergences) == (Verdict.UNDECIDED, ())
+    (doubt,) = found.doubts
+    assert re.fullmatch(
+        r"step 1: \d+ of 39 parameter gradients differ by up to \d\.\de[-+]\d\d; the batch was split otherwise, and what the weights' "
+        "differences since the first step make of them was not compared: split it alike, or compare the first step alone",
+        doubt,
+    )
+    assert not any(slot.verdict == "introduced" for slot in found.slots)
 
 
 def test_another_split_of_other_data(run: Recorder) -> None:
