@@ -134,6 +134,10 @@ class Flow:
         )
         return ("B" if self._rows(node, Role.GRAD_INPUT)[0] else "A") if learns else ""
 
+    def tells_what_is_passed_back(self, name: str) -> bool:
+        """Tell whether a side has what any call passes back: PaddlePaddle knows totals only."""
+        return any(self._rows(node, Role.GRAD_INPUT)["AB".index(name)] for node in self._pairs.nodes.values())
+
     def _lacks(self, node: Node, role: Role) -> bool:
         """Tell whether one side alone has gradients of a call in a role."""
         a, b = self._rows(node, role)

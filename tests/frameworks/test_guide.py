@@ -27,7 +27,8 @@ ROWS = [[cell.split("<br>") for cell in line.strip("| ").split(" | ")] for line 
 def said(folder: Path, command: list[str], status: int = 0) -> list[str]:
     """Run a command of the guide; return the lines that a terminal shows."""
     folders = [str(Path(sys.executable).parent), os.environ["PATH"]]
-    env = {**os.environ, "PATH": os.pathsep.join(folders), "PYTHONPATH": str(REPO), "OMP_NUM_THREADS": "1"}
+    own = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # pytest-xdist sets it
+    env = {**own, "PATH": os.pathsep.join(folders), "PYTHONPATH": str(REPO), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=folder, env={**env, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True)
     assert done.returncode == status, done.stdout + done.stderr
     return [line.rstrip() for line in (done.stdout + done.stderr).splitlines()]
