@@ -86,7 +86,7 @@ def test_what_goes_wrong_is_named_as_the_table_says(folder: Path, row: list[list
     said(folder, shlex.split(f"python train_paddle.py --weights bert.pdparams --out {out}.h5 {option.strip('`')}"))
     printed = " ".join(" ".join(said(folder, ["probe-compare", "a.h5", f"{out}.h5", *MAPPING], status=1)).split())
     assert quoted.strip('"') in printed
-    assert f"step 0 · {phase} · " in printed
+    assert f"First divergence step 0 · {phase} " in printed
     assert f" B {place.strip('`') if place.startswith('`') else '(the whole model)'} " in printed
 
 

