@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from benchmarks.localisation.construction import (
     next_of,
     next_tokens,
     pictures,
+    renamed,
     speech,
     tokens,
     transformer,
@@ -125,11 +127,6 @@ _SEQUENCE_NAMES = {
     "drop": "features.9",
     "head": "classifier",
 }
-
-
-def _in_sequence(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    parts = {name: name.split(".", 1) for name in weights}
-    return {f"{_SEQUENCE_NAMES[first]}.{rest}": weights[name] for name, (first, rest) in parts.items()}
 
 
 MAPPINGS: dict[str, Mapping[str, Any]] = {
@@ -244,7 +241,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "llama-fused": Architecture(
         lambda setup: networks.FusedDecoder(), next_of, {}, True, _fused, "llama"
     ),
-    "cnn-sequence": Architecture(lambda setup: networks.Sequence(), images("x"), {}, False, _in_sequence, "cnn"),
+    "cnn-sequence": Architecture(lambda setup: networks.Sequence(), images("x"), {}, False, partial(renamed, names=_SEQUENCE_NAMES), "cnn"),
     **FOURTH_ARCHITECTURES,
 }  # fmt: skip
 FURTHER = ("qwen3", "gemma2", "opt", "neox", "bart", "distilbert", "convnext", "gru", "mixer")

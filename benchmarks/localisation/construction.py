@@ -158,3 +158,9 @@ _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "
 def _sized(options: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
     sized = {name: value * setup.width if name in _WIDTHS else value for name, value in options.items()}
     return sized | {name: setup.layers for name in options if setup.layers and name in _LAYERS}
+
+
+def renamed(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
+    """Return weights whose outermost modules have other names."""
+    parts = {name: name.split(".", 1) for name in weights}
+    return {f"{names[first]}.{rest}": weights[name] for name, (first, rest) in parts.items()}

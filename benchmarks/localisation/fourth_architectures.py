@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from benchmarks.localisation.construction import (
     next_tokens,
     normal,
     padding_mask,
+    renamed,
     token_ids,
     transformer,
     translation,
@@ -117,11 +119,6 @@ _STACKED_NAMES = {
     name: f"layers.{place}"
     for place, name in enumerate(("fc1", "bn1", "act1", "fc2", "bn2", "act2", "fc3", "bn3", "act3", "head"))
 }
-
-
-def _stacked(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    parts = {name: name.split(".", 1) for name in weights}
-    return {f"{_STACKED_NAMES[first]}.{rest}": weights[name] for name, (first, rest) in parts.items()}
 
 
 FOURTH_MAPPINGS: dict[str, Mapping[str, Any]] = {
@@ -267,5 +264,5 @@ FOURTH_ARCHITECTURES: dict[str, Architecture] = {
     "rnn-lm": Architecture(lambda setup: networks.RecurrentLanguageModel(), next_of, _SPLIT, True),
     "perceptron": Architecture(lambda setup: networks.Perceptron(), _numbers, _SPLIT),
     "phi3-split": Architecture(lambda setup: networks.SplitDecoder(), next_of, {}, True, _split, "phi3"),
-    "perceptron-stacked": Architecture(lambda setup: networks.Stacked(), _numbers, {}, False, _stacked, "perceptron"),
+    "perceptron-stacked": Architecture(lambda setup: networks.Stacked(), _numbers, {}, False, partial(renamed, names=_STACKED_NAMES), "perceptron"),
 }  # fmt: skip

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.localisation.networks import RootMeanSquare, Rotary, rotated
+from benchmarks.localisation.networks import FusedDecoder, RootMeanSquare, rotated
 
 
 class TimeEmbedding(nn.Module):
@@ -268,20 +268,7 @@ class SplitLayer(nn.Module):
         return x + self.down(F.silu(self.gate(hidden)) * self.up(hidden))
 
 
-class SplitDecoder(nn.Module):
+class SplitDecoder(FusedDecoder):
     """What `Phi3ForCausalLM` computes, with nothing fused."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(96, 32)
-        self.rotary = Rotary()
-        self.blocks = nn.ModuleList(SplitLayer() for _ in range(3))
-        self.final_norm = RootMeanSquare()
-        self.output = nn.Linear(32, 96, bias=False)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        x = self.embedding(ids)
-        angles = self.rotary(x)
-        for block in self.blocks:
-            x = block(x, angles)
-        return self.output(self.final_norm(x))
+    layer = SplitLayer

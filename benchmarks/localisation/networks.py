@@ -327,11 +327,13 @@ class FusedLayer(nn.Module):
 class FusedDecoder(nn.Module):
     """What `LlamaForCausalLM` computes, as Megatron would cut it."""
 
+    layer: type[nn.Module] = FusedLayer
+
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(96, 32)
         self.rotary = Rotary()
-        self.blocks = nn.ModuleList(FusedLayer() for _ in range(3))
+        self.blocks = nn.ModuleList(self.layer() for _ in range(3))
         self.final_norm = RootMeanSquare()
         self.output = nn.Linear(32, 96, bias=False)
 
