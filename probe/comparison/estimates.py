@@ -12,6 +12,8 @@ import numpy as np
 from probe.comparison.side import OVERFLOW, PLAIN, Metrics, Side, Status, Taken, clipped, kind_of, squeezed
 
 PERMUTED = "axes of the same size may be swapped; record with task='tensor' to decide"
+_NEAR = 0.5
+"""share of a tensor beside another one up to which their norms tell the share along it better than sketches do"""
 _PARALLEL = 1e-2
 """share of the difference of two sketches up to which it is no other direction than theirs"""
 
@@ -68,8 +70,13 @@ def geometry(a: np.ndarray, b: np.ndarray, norm_a: float, norm_b: float) -> Metr
     distance = min(max(distance, abs(norm_a - norm_b)), norm_a + norm_b)
     cosine = clipped(float(a @ b) / (length_a * length_b)) if length_a and length_b else 0.0
     sign = _multiple(a, b, norm_a, norm_b)
+    beside = float(np.linalg.norm(b - (a @ b) / (length_a**2 or 1.0) * a))
     if sign:
         distance, cosine = abs(norm_b - sign * norm_a), sign
+    elif cosine > 0 and beside < _NEAR * norm_b:
+        along = math.sqrt(norm_b**2 - beside**2)
+        if beside < abs(along - norm_a):  # norms tell what is along A, and that is most of it
+            distance, cosine = math.hypot(along - norm_a, beside), along / norm_b
     coherence = clipped((norm_b * cosine - norm_a) / distance) if norm_a and distance else 0.0
     return Metrics(Status.COMPARED, distance / larger, cosine, coherence, norm_a, norm_b, estimated=True)
 

@@ -23,7 +23,7 @@ from probe.comparison.metrics import Side
 from probe.comparison.noise import Held, Noise, StepNoise
 from probe.comparison.other_runs import OtherRun
 from probe.comparison.result import SlotResult
-from probe.comparison.tolerance import COHERENT, FORWARD, SIXTEEN_BIT, Level, Rule
+from probe.comparison.tolerance import SIXTEEN_BIT, Level, Rule
 from probe.records import ModuleInfo, Phase
 from probe.sketch import WIDTH
 from probe.statistics import unit_roundoff
@@ -87,7 +87,7 @@ class _MeasuredStep(StepNoise):
         assert event.metrics is not None
         if floor is None or seen is None or not u or not event.metrics.rel_l2 or not math.isfinite(error):
             return super().held(event, error, rule, u, sources)
-        rule = FORWARD if rule is COHERENT else rule  # what has a direction is told by its scale here
+        rule = rule.plain or rule  # what has a direction is told by its scale here
         relative = error / event.metrics.rel_l2
         inherits, factor = sources.excess > 0, self.factor(event)
         is_covered = floor.error > 0 and not inherits

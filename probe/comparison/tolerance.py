@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from probe.comparison.metrics import Metrics
 
 SIXTEEN_BIT = 2.0**-20
 """unit roundoffs above this are those of 16-bit (or narrower) dtypes"""
@@ -24,6 +28,8 @@ class Rule:
     """the same for 16-bit dtypes, whose rounding errors do not grow with the reduction length"""
     gain: float
     """how much larger than its sources' an error may be"""
+    plain: Rule | None = None
+    """of an error with a direction: the thresholds for one without"""
 
     def limit(self, u: float, sources: float) -> float:
         """Return the largest error that is still noise, for unit roundoff ``u`` and the sources' largest error."""
@@ -31,12 +37,12 @@ class Rule:
         return max(k * u, self.gain * sources)
 
 
-INIT = Rule(k=16, k16=1, gain=0)
+INIT = Rule(k=4, k16=1, gain=0)
 FORWARD = Rule(k=16, k16=8, gain=8)
-COHERENT = Rule(k=8, k16=4, gain=3)
+COHERENT = Rule(k=8, k16=4, gain=3, plain=FORWARD)
 """for values of the forward pass with an error in one direction, up or down"""
 LOSS = Rule(k=16, k16=16, gain=1)
-SCALAR_LOSS = Rule(k=16, k16=16, gain=4)
+SCALAR_LOSS = Rule(k=16, k16=16, gain=2)
 BACKWARD = Rule(k=64, k16=16, gain=16)
 GRADIENT = Rule(k=64, k16=16, gain=16)
 USED = Rule(k=64, k16=16, gain=16)
@@ -46,11 +52,15 @@ _LOSS_GAIN = 8
 """how much larger than that of its logits the error of a loss's gradient may be at least (right pairs: 3)"""
 _ONE_DIRECTION = 0.7
 """share of an error that is one of the norm from which on it has a direction (clean pairs: up to 0.65)"""
+_ONE_DIRECTION_BACK = 0.9
+"""the same of gradients, which derivatives of softmax and of norms turn towards each other"""
+_SEVERAL = 32
+"""elements of a gradient from which on that is no chance"""
 _MANY = 256
 """elements from which on rounding, up and down, leaves the norm as it is"""
 SIBLING_GAIN = 2
 """how much larger an absolute error may be than those of gradients that the same code passes back beside it"""
-DRIFT = 16
+DRIFT = 64
 """weights that unrecorded steps have changed may differ by this much more (clean pairs: by 1 after 100 steps)"""
 INTEGER_GAIN = 20
 """share of integers that may differ, as a multiple of their sources' error"""
@@ -87,6 +97,27 @@ def forward_rule(error: float, norm_ratio: float, size: int) -> Rule:
     """
     has_direction = size >= _MANY and abs(norm_ratio - 1) > _ONE_DIRECTION * error
     return COHERENT if has_direction else FORWARD
+
+
+def backward_rule(metrics: Metrics, size: int, rule: Rule) -> Rule:
+    """Return the thresholds for a gradient: those of the forward pass where nearly all of its error is a multiple of it.
+
+    A factor that is lost or added in backward scales every element; what rounding does is no multiple of the value, and a
+    multiple that is inherited stays as large. In all gradients of 640 right pairs that had 32 elements and more, none
+    whose error was such a multiple was 1.6 times as large as its sources.
+
+    Parameters
+    ----------
+    metrics
+        B's gradient against A's
+    size
+        number of elements
+    rule
+        the thresholds for an error without a direction
+    """
+    share = min(abs(metrics.norm_ratio - 1), abs(metrics.coherence) * metrics.rel_l2)
+    has_direction = size >= _SEVERAL and share > _ONE_DIRECTION_BACK * metrics.rel_l2
+    return replace(COHERENT, plain=rule) if has_direction else rule
 
 
 def loss_gradient_rule(rms: float, share: float) -> Rule:

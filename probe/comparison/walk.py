@@ -109,7 +109,10 @@ class StepWalk(BackwardWalk):
             rounding = tolerance.BLIND_GAIN * math.sqrt(u) if u > tolerance.SIXTEEN_BIT else 0.0
             beside = self._errors_beside.get(self._beside_key(event), 0.0) / (scale or 1.0)
             rounding = max(rounding, tolerance.SIBLING_GAIN * beside)
-        held = self.noise.held(event, error, tolerance.GRADIENT, u, given)
+        rule = tolerance.GRADIENT
+        if self._arrived:
+            rule = tolerance.backward_rule(metrics, math.prod(self.pairs.a.shapes[event.row_a]), rule)
+        held = self.noise.held(event, error, rule, u, given)
         held = held.widened(rounding)
         wrong = held.is_wrong and not sources.tainted
         return self.settle(event, held.limit, wrong, sources.error, error=held.error, held=held)
@@ -179,13 +182,20 @@ class StepWalk(BackwardWalk):
         for pair in pairs:
             sources.merge(self._arrived.get(pair, Level()))
             sources.merge(self._inside.get(pair, Level()))
-        for node, level in self._forward.items():
-            if node is not None and node.pair in pairs and node not in self._rearranged:
-                sources.merge(level)
+            sources.merge(self._forward_of_pairs.get(pair, Level()))
         if not any(pair in self._arrived for pair in pairs):
             for level in self._backward.values():
                 sources.merge(level)
         return sources
+
+    @functools.cached_property
+    def _forward_of_pairs(self) -> dict[int, Level]:
+        """The errors of the forward pass, over all calls of a pair of modules."""
+        found: dict[int, Level] = {}
+        for node, level in self._forward.items():
+            if node is not None and node not in self._rearranged:
+                found.setdefault(node.pair, Level()).merge(level)
+        return found
 
     def _charge_missing_gradients(self, events: list[Event]) -> None:
         """Charge parameters that learn on one side only to the call behind them that passes nothing back there, or each to itself."""

@@ -69,6 +69,16 @@ def test_the_estimate_from_sketches_is_near_the_truth(measured: Measure, kind: s
     assert math.isnan(found.max_abs) and found.max_abs_at is None and math.isnan(found.mean_abs)
 
 
+@pytest.mark.parametrize("size", [1e-6, 1e-3, 0.1])
+def test_norms_tell_the_scale_though_sketches_are_short(measured: Measure, size: float) -> None:
+    for seed in range(20):
+        a = noise((64, 96), seed)
+        b = a * (1 + size) + 0.2 * size * noise((64, 96), 100 + seed)
+        exact, found = (measured(arrays(a, b, dtype="float64"), values=values) for values in (True, False))
+        assert found.coherence == pytest.approx(exact.coherence, abs=0.02)
+        assert found.rel_l2 == pytest.approx(exact.rel_l2, rel=0.02)
+
+
 @pytest.mark.parametrize(("factor", "coherence"), [(1.001, 1.0), (1.5, 1.0), (0.5, -1.0), (-1.0, -1.0)])
 def test_an_error_that_is_a_scale_of_the_value_is_coherent(
     measured: Measure, values: bool, factor: float, coherence: float
