@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from fnmatch import fnmatchcase
 
@@ -136,7 +137,7 @@ class BackwardWalk(LossWalk):
         if event.role is Role.GRAD_OUTPUT:
             is_kink = use is not None and not use.consumers and self._is_cut_off(event)
         else:
-            is_kink = any(fnmatchcase(self._classes(event.pair)[0], pattern) for pattern in _KINKS)
+            is_kink = _is_kink(self._classes(event.pair)[0])
         forward = self._forward.get(node, Level()).error
         if not is_kink or not forward or not abs(event.metrics.coherence) < _PARALLEL:
             return 0.0
@@ -210,3 +211,8 @@ class BackwardWalk(LossWalk):
             hint = "look for detach(), no_grad() or .data in this module"
         self._add(Phase.BACKWARD, kind, event, place.pair, tolerance.BACKWARD, facts, node=place,
                   hint=hint or "look at the backward of this module's own code")  # fmt: skip
+
+
+@functools.cache
+def _is_kink(class_name: str) -> bool:
+    return any(fnmatchcase(class_name, pattern) for pattern in _KINKS)

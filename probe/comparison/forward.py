@@ -60,7 +60,7 @@ class ForwardWalk(InitialWalk):
             )
 
     def _is_inside_rearranged(self, node: Node) -> bool:
-        return any(call in self._rearranged for call in (node, *node.ancestors()))
+        return bool(self._rearranged) and any(call in self._rearranged for call in (node, *node.ancestors()))
 
     def _pass_over(self, node: Node, event: Event) -> bool:
         """Pass over what differs because it stands in another order inside a call that returns the same."""

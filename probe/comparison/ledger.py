@@ -19,7 +19,6 @@ from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.tolerance import Level, Rule
 from probe.layouts import counterpart, unpacked
 from probe.records import Phase
-from probe.statistics import unit_roundoff
 from probe.tree import Tree
 
 
@@ -279,8 +278,9 @@ class Ledger:
 
     def u(self, event: Event) -> float:
         """Return the unit roundoff of the less precise of both dtypes; 0 for integers."""
-        rows = ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))
-        return max(unit_roundoff(side.dtypes[row]) for side, row in rows if row >= 0)
+        a = self.pairs.a.roundoffs[event.row_a] if event.row_a >= 0 else 0.0
+        b = self.pairs.b.roundoffs[event.row_b] if event.row_b >= 0 else 0.0
+        return max(a, b)
 
     def _learns(self, event: Event) -> tuple[bool, bool]:
         """Return requires_grad of both sides."""

@@ -39,7 +39,7 @@ class Held:
 
     def widened(self, limit: float) -> Held:
         """Return the same with a limit that is at least another one, unless it is fixed."""
-        return self if self.is_fixed else replace(self, limit=max(self.limit, limit))
+        return replace(self, limit=limit) if limit > self.limit and not self.is_fixed else self
 
     @property
     def is_wrong(self) -> bool:

@@ -15,7 +15,7 @@ from probe.config import RecordConfig
 from probe.layouts import layout_of, state_name
 from probe.matching import Place, View
 from probe.records import HashKind, Phase, Role, StepState, Task
-from probe.statistics import dtype_of, is_float
+from probe.statistics import dtype_of, is_float, unit_roundoff
 from probe.store.reader import Reader
 from probe.tree import Tree
 
@@ -132,6 +132,7 @@ class Side:
         """calls that count: not those that activation checkpointing made again, nor those that another one stands for"""
         self._name_what_wrappers_hold()
         self.dtypes = [name.decode() for name in self.columns["dtype"]]
+        self.roundoffs = [unit_roundoff(name) for name in self.dtypes]
         self.shapes = [reader.shapes[i] for i in self.columns["shape"]]
         self.slots = [reader.slots[i] for i in self.columns["slot"]]
         self._sketches = sketches
@@ -297,6 +298,7 @@ class Side:
         self.slots.append(slot)
         self.shapes.append(shape)
         self.dtypes.append(self.dtypes[row])
+        self.roundoffs.append(self.roundoffs[row])
         self.combined[new] = combined
         return new
 

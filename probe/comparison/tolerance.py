@@ -205,9 +205,13 @@ class Level:
 
     def add(self, error: float, u: float, excess: float | None = None) -> None:
         """Take in one more tensor; all of its error is excess, unless it is said how much."""
-        self.error = max(self.error, error)
-        self.u = max(self.u, u)
-        self.excess = max(self.excess, error if excess is None else excess)
+        excess = error if excess is None else excess
+        if error > self.error:
+            self.error = error
+        if u > self.u:
+            self.u = u
+        if excess > self.excess:
+            self.excess = excess
 
     def merge(self, other: Level) -> None:
         """Take in all of another level."""

@@ -15,7 +15,7 @@ from probe.comparison.result import Verdict
 from probe.comparison.side import Metrics, Status
 from probe.comparison.tolerance import BACKWARD, COHERENT, Rule
 from probe.records import Phase
-from tests.toys import MLP, batch, gpt, loss_of, module, record, replaced, rounding_otherwise, scaled_gradient
+from tests.toys import MLP, batch, gpt, loss_of, record, replaced, rounding_otherwise, scaled_gradient
 
 FACTOR = 1 + 3e-6
 UP = "layers.1.mlp.up"
