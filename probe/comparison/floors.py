@@ -19,7 +19,7 @@ _Z = 4.75
 """standard deviations: one false alarm in a million tensors"""
 _INDEPENDENT = 256
 """elements of a larger tensor do not round independently of each other"""
-_SMALLEST = 16
+SMALLEST = 16
 """elements; of smaller tensors a few runs say too little, and the built-in model has the last word"""
 _DEVIATION = 1.4826
 """standard deviation of a normal distribution, as a multiple of its median absolute deviation"""
@@ -46,7 +46,7 @@ def spread_factor(size: int, runs: int) -> float:
     elements, times the runs. By Paulson's approximation.
     """
     d = min(size, _INDEPENDENT)
-    if d < _SMALLEST:
+    if d < SMALLEST:
         return math.inf
     a, b = 2 / (9 * d), 2 / (9 * d * runs)
     square, linear, constant = (1 - b) ** 2 - _Z**2 * b, (1 - a) * (1 - b), (1 - a) ** 2 - _Z**2 * a

@@ -29,7 +29,8 @@ class LossWalk(ForwardWalk):
             return
         precisions = [tolerance.precision_of(each) for each in (x, y)]
         u = min(precisions)  # where one side alone is coarser, that side has rounded it
-        held = self.noise.loss(x, y, max(tolerance.SCALAR_LOSS.limit(u, outputs.error), outputs.u))
+        inherited = max((self._loss_error(node, outputs.error) for node in nodes), default=0.0)
+        held = self.noise.loss(x, y, max(tolerance.SCALAR_LOSS.limit(u, outputs.error), inherited, outputs.u))
         if not held.is_wrong or not nodes or any(f.phase is Phase.LOSS for f in self.findings):
             return
         if not self._last_outputs_known(nodes) and self.findings:
@@ -62,15 +63,33 @@ class LossWalk(ForwardWalk):
         The derivative of a loss is smooth: that of cross entropy moves by twice the (absolute) error of the logits at most,
         relative to itself, and that of a squared error by ‖z‖/‖z−t‖ of the relative one.
         """
-        a, returned = self.pairs.a, self.pairs.matching.pairs[node.pair].a
-        rows = self.pairs.rows_a.get((node.micro, returned, node.call), Role.OUTPUT).get(event.slot_a)
-        gradient = a.columns["norm"][event.row_a]
-        if not rows or not gradient:
+        module = self.pairs.matching.pairs[node.pair].a
+        rows = self.pairs.rows_a.get((node.micro, module, node.call), Role.OUTPUT).get(event.slot_a)
+        if not rows or not self.pairs.a.columns["norm"][event.row_a]:
             return tolerance.BACKWARD
-        size = math.prod(a.shapes[rows[0]])
         return tolerance.loss_gradient_rule(
-            a.columns["rms"][rows[0]], 2 * a.columns["norm"][rows[0]] / (size * gradient)
+            self.pairs.a.columns["rms"][rows[0]], self._share_left(rows[0], event.row_a)
         )
+
+    def _loss_error(self, node: Node, error: float) -> float:
+        """Return what relative error of a loss is noise where little of what it is computed from is left: z−t of z.
+
+        A mean of squares moves by 2⟨z−t, Δz⟩ + ‖Δz‖², relative to ‖z−t‖². Of independent errors the former is 1/√n of its
+        bound; four standard deviations of that.
+        """
+        key = node.micro, self.pairs.matching.pairs[node.pair].a, node.call
+        gradients = self.pairs.rows_a.get(key, Role.GRAD_OUTPUT)
+        found = [0.0]
+        for slot, rows in self.pairs.rows_a.get(key, Role.OUTPUT).items():
+            if slot in gradients:
+                left = self._share_left(rows[0], gradients[slot][0]) * error
+                found.append(8 * left / math.sqrt(math.prod(self.pairs.a.shapes[rows[0]])) + 2 * left**2)
+        return max(found)
+
+    def _share_left(self, row: int, gradient: int) -> float:
+        """Return ‖z‖/‖z−t‖ of what A's model returned, from the gradient that came back, were it a mean of squared errors."""
+        norm, size = self.pairs.a.columns["norm"], math.prod(self.pairs.a.shapes[row])
+        return 2 * norm[row] / (size * norm[gradient]) if size and norm[gradient] else 0.0
 
     def _last_outputs_known(self, tops: list[Node]) -> bool:
         """Tell whether the model's outputs were compared, or those of the module that it called last."""

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import PureWindowsPath
 
 from probe.comparison.events import Event, StepPairs
-from probe.comparison.floors import SCALE_SIZE, Floor, Floors, scale_of, spread_factor
+from probe.comparison.floors import SCALE_SIZE, SMALLEST, Floor, Floors, scale_of, spread_factor
 from probe.comparison.metrics import Side
 from probe.comparison.noise import Held, Noise, StepNoise
 from probe.comparison.other_runs import OtherRun
@@ -32,6 +32,8 @@ _SLACK = 1.5
 """another legitimate run may be so much noisier than those that were recorded"""
 _SUSPICIOUS = 1.5
 """B may be so much further from the reference than A"""
+_ONE_WAY = 0.9
+"""share of an error that is a multiple of the value from which on it is one number, and not many"""
 _WIDE = 0.5
 """floors of this size let everything pass"""
 _SCALE_FACTOR = 5.0
@@ -74,9 +76,12 @@ class _MeasuredStep(StepNoise):
 
     def spread(self, event: Event) -> float:
         """Return how many times the floor an error may be by chance alone."""
-        size = math.prod(self.pairs.a.shapes[event.row_a])
-        is_estimated = event.metrics is not None and event.metrics.estimated
-        return spread_factor(min(size, WIDTH) if is_estimated else size, self.floors.runs)
+        metrics, size = event.metrics, math.prod(self.pairs.a.shapes[event.row_a])
+        if metrics is not None and metrics.estimated:
+            size = min(size, WIDTH)
+        if metrics is not None and event.phase is not Phase.FORWARD and abs(metrics.coherence) > _ONE_WAY:
+            size = min(size, SMALLEST)  # all elements err together; in the forward pass the scale is judged by itself
+        return spread_factor(size, self.floors.runs)
 
     def facts(self, seen: Floor, floor: Floor) -> tuple[str, ...]:
         """Say what was measured."""

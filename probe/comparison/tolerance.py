@@ -130,7 +130,7 @@ def loss_gradient_rule(rms: float, share: float) -> Rule:
     share
         ‖z‖/‖z−t‖, were it a mean of squared errors
     """
-    return replace(BACKWARD, gain=min(BACKWARD.gain, max(_LOSS_GAIN, 2 * rms, share)))
+    return replace(BACKWARD, gain=max(_LOSS_GAIN, min(BACKWARD.gain, 2 * rms), 2 * share))
 
 
 def integer_limit(sources: float, size: int) -> float:
