@@ -35,6 +35,7 @@ class Setting:
     hyper: dict[str, object]
     label: str = ""
     """what it is called among several parameters that stand for one"""
+    optimizer: int = 0
 
 
 Difference = tuple[str, ...]
@@ -53,6 +54,11 @@ def different_settings(pairs: StepPairs) -> dict[ParameterKey, Difference]:
         if texts:
             found[key] = (str(mine[key][0].group), *texts)
     return found
+
+
+def groups_of(pairs: StepPairs, side: str) -> dict[ParameterKey, tuple[int, int]]:
+    """Return the numbers of the optimizer and of its group that each parameter is in on a side, A or B."""
+    return {key: (found[0].optimizer, found[0].group) for key, found in _settings(pairs, side.lower()).items()}
 
 
 def decays(pairs: StepPairs) -> dict[ParameterKey, tuple[float, float]]:
@@ -148,7 +154,7 @@ def _settings(pairs: StepPairs, which: str) -> dict[ParameterKey, list[Setting]]
             module, slot = stands.get(own, own)
             if module in index:
                 label = parameter.names[0].rpartition(".")[0].rpartition(".")[2] if own in stands else ""
-                setting = Setting(group.class_name, group.group, group.hyper, label)
+                setting = Setting(group.class_name, group.group, group.hyper, label, group.optimizer)
                 key = index[module], side.names.of(module, slot)
                 found[key] = [*found.get(key, ()), setting] if own in stands else [setting]
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from probe.comparison import causes, tolerance
@@ -10,6 +11,7 @@ from probe.comparison.events import Event, StepPairs
 from probe.comparison.metrics import Status
 from probe.comparison.optimizers.clipping import treatments
 from probe.comparison.optimizers.naming import as_evidence, as_hint, named_settings
+from probe.comparison.parameter_kinds import of_one_kind
 from probe.comparison.parts import facts
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.scaling import common_factor
@@ -44,18 +46,16 @@ class UpdateFindings:
     def _report(self, faults: list[Fault], plural: str, role: Role) -> None:
         if not faults:
             return
-        settled = [j.event for j in self.walk.events]
-        judged = {self._parameter(e) for e in settled if e.phase is Phase.UPDATE and e.role is role}
-        concerned = {self._parameter(fault.event) for fault in faults}
-        judged |= concerned
-        if len(concerned) > max(2, tolerance.MOST * len(judged)) or self._are_set_alike(concerned, len(judged)):
+        concerned = {self._parameter(fault.event): fault.event for fault in faults}
+        judged = {self._parameter(event): event for event in self._judged(role)} | concerned
+        if len(concerned) > max(2, tolerance.MOST * len(judged)) or self._are_set_alike(set(concerned), len(judged)):
             self._report_all(faults, f"the {plural} of {len(concerned)} of {len(judged)} parameters differ")
             return
         together: dict[object, list[Fault]] = {}
         for fault in faults:
             differing = None if fault.event.is_one_sided else self.settings.get(self._parameter(fault.event))
-            together.setdefault(differing or id(fault), []).append(fault)
-        for alike in together.values():
+            together.setdefault(differing or fault.text, []).append(fault)
+        for alike in self._by_module(together, plural, judged):
             fault, differing = alike[0], self.settings.get(self._parameter(alike[0].event))
             named = self._named(alike)
             hint = f"the settings differ: {settings_text([differing])}" if differing else as_hint(named, fault.hint)
@@ -64,6 +64,19 @@ class UpdateFindings:
             many = of_group(self.pairs, self.settings.values(), differing, [each.event for each in alike])
             texts = (fault.text, *many, *as_evidence(named))
             self._append(fault, refs, texts, hint, is_certain=bool(named))
+
+    def _by_module(
+        self, together: Mapping[object, list[Fault]], plural: str, judged: Mapping[ParameterKey, Event]
+    ) -> Iterator[list[Fault]]:
+        """Report what is wrong with all parameters of a kind as the optimizer's; yield what is left, to be reported by module."""
+        for said, alike in together.items():
+            kind = of_one_kind(self.pairs, {self._parameter(fault.event): fault.event for fault in alike}, judged)
+            if kind is not None:
+                self._report_all(alike, f"the {plural} of {kind[0]} differ: {kind[1]}")
+            elif isinstance(said, str):
+                yield from ([fault] for fault in alike)
+            else:
+                yield alike
 
     def _are_set_alike(self, concerned: set[ParameterKey], judged: int) -> bool:
         """Tell whether what is set differently for these parameters is so for most of all; it does not show in each."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -104,3 +105,52 @@ def test_one_group_that_is_set_otherwise_is_one_finding(clean: Clean, run: Recor
         f"the updates of {len(norms)} of the {len(norms)} parameters of A's group 0 that are set so differ: layers.0.norm1.weight, "
         f"layers.0.norm2.weight, layers.1.norm1.weight, layers.1.norm2.weight and {len(norms) - 4} more"
     ) in first.evidence
+
+
+def test_a_rate_that_is_that_of_all_biases_is_the_optimizers(clean: Clean, run: Recorder) -> None:
+    """They are in one module of each kind: none of those has anything wrong in it."""
+    model = gpt()
+    named = {path: parameter for path, parameter, _ in model.named_tensors(nn.Parameter)}
+    biases = [parameter for path, parameter in named.items() if path.endswith("bias")]
+    others = [parameter for path, parameter in named.items() if not path.endswith("bias")]
+    groups = [{"params": others}, {"params": biases, "lr": 2e-3}]
+    found = probe.compare(clean(), run(model, optimizer=nn.AdamW(groups, lr=1e-3)))
+    (first,) = found.divergences
+    assert (first.phase, first.path, first.hint) == (
+        Phase.UPDATE,
+        "",
+        "the settings differ: lr 0.001 against 0.002 (group 0)",
+    )
+    assert first.evidence[0] == (
+        "the updates of 9 of the 9 biases differ: layers.0.mlp.gate.bias, layers.0.mlp.up.bias, layers.0.mlp.down.bias, "
+        "layers.1.mlp.gate.bias and 5 more"
+    )
+
+
+class _Hasty(nn.AdamW):
+    """Moves what has one dimension by twice as much; no setting says so."""
+
+    def update(self, data: Any, gradient: Any, group: dict[str, Any], state: dict[str, Any]) -> None:
+        super().update(data, gradient, {**group, "lr": group["lr"] * (1 + (data.ndim == 1))}, state)
+
+
+def test_what_an_optimizer_does_to_all_of_one_dimension_is_the_optimizers(clean: Clean, run: Recorder) -> None:
+    model = gpt()
+    found = probe.compare(clean(), run(model, optimizer=_Hasty(model.parameters(), lr=1e-3)))
+    (first,) = found.divergences
+    assert (first.phase, first.path) == (Phase.UPDATE, "")
+    assert first.evidence[0].startswith(
+        "the updates of 16 of the 16 parameters of one dimension differ: layers.0.norm1.weight, "
+    )
+
+
+def test_all_that_modules_of_one_class_have_is_theirs(clean: Clean, run: Recorder) -> None:
+    class Norms(nn.AdamW):
+        def update(self, data: Any, gradient: Any, group: dict[str, Any], state: dict[str, Any]) -> None:
+            is_norm = any(data is norm.data for norm in norms)
+            super().update(data, gradient, {**group, "lr": group["lr"] * (1 + is_norm)}, state)
+
+    model = gpt()
+    norms = [each for path, each, _ in model.named_tensors(nn.Parameter) if "norm" in path]
+    found = probe.compare(clean(), run(model, optimizer=Norms(model.parameters(), lr=1e-3)))
+    assert [each.path for each in found.divergences[:2]] == ["layers.0.norm1", "layers.0.norm2"]
