@@ -15,9 +15,19 @@ from probe.comparison.parameter_kinds import of_one_kind
 from probe.comparison.parts import facts
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.scaling import common_factor
-from probe.comparison.settings import ParameterKey, different_settings, of_group, settings_text
+from probe.comparison.settings import (
+    Difference,
+    ParameterKey,
+    different_settings,
+    of_equal_optimizers,
+    of_group,
+    settings_text,
+)
 from probe.comparison.walk import StepWalk
 from probe.records import Phase, Role
+
+_UNSHOWN = 0.6
+"""confidence in settings that differ without a trace in the numbers"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +132,34 @@ class UpdateFindings:
             events[0].metrics, math.nan, texts, said,
         ))  # fmt: skip
 
+    def _report_unshown(self) -> None:
+        """Keep settings that differ and do not show yet: a fact between optimizers of one class, else a doubt.
+
+        No fact where an optimizer has changed nothing, or another learning rate has changed all the same.
+        """
+        alike = of_equal_optimizers(self.pairs)
+        idle = {self._parameter(event) for event in self._judged(Role.DELTA) if self._is_idle(event)}
+        certain = {key: each for key, each in self.settings.items() if key in alike and key not in idle}
+        others = {key: each for key, each in self.settings.items() if key not in certain}
+        if certain:
+            pairs = {pair for pair, _ in certain}
+            refs = self.walk.refs(pairs.pop(), None, "", "") if len(pairs) == 1 else self.walk.root_refs()
+            self.walk.unshown = Divergence(
+                Phase.UPDATE, Role.DELTA, Kind.UPDATE, _UNSHOWN, *refs, None, math.nan, (_unshown_text(certain),),
+                "give both optimizers the same settings: what they do with others shows later, or adds up",
+            )  # fmt: skip
+        if others:
+            self.walk.doubts.append(_unshown_text(others))
+
+    def _is_idle(self, event: Event) -> bool:
+        """Tell whether two updates are zeros, or bit for bit the same under another learning rate: it was not used."""
+        metrics = event.metrics
+        if metrics is None or metrics.status is not Status.EQUAL:
+            return False
+        return not metrics.norm_a or any(
+            text.startswith("lr ") for text in self.settings.get(self._parameter(event), ())
+        )
+
     def _append(
         self, fault: Fault, refs: tuple[tuple[NodeRef, ...], tuple[NodeRef, ...]], evidence: tuple[str, ...], hint: str,
         is_whole: bool = False, is_certain: bool = False,
@@ -152,3 +190,10 @@ class UpdateFindings:
 
     def _parameter(self, event: Event) -> ParameterKey:
         return event.pair, self.pairs.canonical(event)
+
+
+def _unshown_text(settings: Mapping[ParameterKey, Difference]) -> str:
+    return (
+        f"the optimizers are set differently for {len(settings)} parameters: {settings_text(settings.values())}; that does "
+        "not show in the numbers yet"
+    )
