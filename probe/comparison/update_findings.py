@@ -78,9 +78,13 @@ class UpdateFindings:
     def _by_module(
         self, together: Mapping[object, list[Fault]], plural: str, judged: Mapping[ParameterKey, Event]
     ) -> Iterator[list[Fault]]:
-        """Report what is wrong with all parameters of a kind as the optimizer's; yield what is left, to be reported by module."""
+        """Report what is wrong with all parameters of a kind as the optimizer's; yield what is left, to be reported by module.
+
+        NaN is born in single parameters, each of which is named.
+        """
         for said, alike in together.items():
-            kind = of_one_kind(self.pairs, {self._parameter(fault.event): fault.event for fault in alike}, judged)
+            concerned = {self._parameter(fault.event): fault.event for fault in alike if not _is_nonfinite(fault.event)}
+            kind = of_one_kind(self.pairs, concerned, judged) if len(concerned) == len(alike) else None
             if kind is not None:
                 self._report_all(alike, f"the {plural} of {kind[0]} differ: {kind[1]}")
             elif isinstance(said, str):
@@ -166,7 +170,7 @@ class UpdateFindings:
     ) -> None:  # fmt: skip
         event = fault.event
         kind = Kind.MISSING if event.is_one_sided and not is_whole else Kind.UPDATE
-        if event.metrics is not None and event.metrics.status is Status.NONFINITE:
+        if _is_nonfinite(event):
             kind = Kind.NONFINITE
         confidence = 0.97 if self.settings or is_certain else 0.9
         apart = is_certain or fault.sources <= tolerance.USED.limit(self.walk.u(event), 0.0)
@@ -190,6 +194,10 @@ class UpdateFindings:
 
     def _parameter(self, event: Event) -> ParameterKey:
         return event.pair, self.pairs.canonical(event)
+
+
+def _is_nonfinite(event: Event) -> bool:
+    return event.metrics is not None and event.metrics.status is Status.NONFINITE
 
 
 def _unshown_text(settings: Mapping[ParameterKey, Difference]) -> str:
