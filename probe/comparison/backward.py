@@ -187,7 +187,7 @@ class BackwardWalk(LossWalk):
             self._add(Phase.BACKWARD, kind, event, node.pair, tolerance.BACKWARD, facts, node=node,
                       hint=hint or "look at this module's backward, and at custom autograd functions in it")  # fmt: skip
             return
-        place = self._flow.culprit(node, self._flow.use_of(node, event))
+        place = self._flow.culprit(node, event)
         if place is None:
             if not self._last_outputs_known([node]):
                 self.doubts.append(

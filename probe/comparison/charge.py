@@ -17,7 +17,7 @@ from probe.comparison.order import OrderCharger
 from probe.comparison.parts import unseen_order, unseen_order_of_weights
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.tolerance import Level, Rule
-from probe.comparison.uncalled import about, called_alone, listed, pairs_inside, partner, to_look_at
+from probe.comparison.uncalled import about, called_alone, callers, listed, pairs_inside, partner, to_look_at
 from probe.matching import Reason
 from probe.matching.changes import Change
 from probe.records import Phase, Role
@@ -323,6 +323,11 @@ class Charger(OrderCharger):
             told = [about(self.pairs, name, call) for call in calls]
             own = tuple(self._ref(side, event.micro, call.module, call.number) for call in calls)
             theirs = tuple(self._ref(other, event.micro, partner(self.pairs, name, call.module)) for call in calls)
+            refs = (own, theirs) if name == "A" else (theirs, own)
+            in_calls = callers(self.pairs, name, calls)
+            if in_calls:  # to call a module is up to the caller's code
+                at = [self.refs(node.pair, node, "", "") for node in in_calls]
+                refs = tuple(ref for a, _ in at for ref in a), tuple(ref for _, b in at for ref in b)
             verb = "gets" if event.role is Role.INPUT else "returns"
             share, guess = self._guessed(event, None)
             next_text = (
@@ -330,8 +335,9 @@ class Charger(OrderCharger):
             )
             self._append(Divergence(
                 Phase.FORWARD, event.role, Kind.MISSING, share * self._confidence(event, None),
-                *((own, theirs) if name == "A" else (theirs, own)), event.metrics, rule.limit(self.u(event), 0.0),
+                *refs, event.metrics, rule.limit(self.u(event), 0.0),
                 (*(text for text, _ in told), next_text, *guess), told[0][1], is_independent=self._is_apart(event, rule),
+                uncalled=theirs if in_calls else (), uncalled_on="B" if name == "A" else "A",
             ))  # fmt: skip
             self.uncalled |= {pair for call in calls for pair in pairs_inside(self.pairs, name, call.module)}
             return True

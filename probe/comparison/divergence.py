@@ -149,6 +149,8 @@ class _Run:
         self.warnings: list[str] = []
         self.modes: dict[int, tuple[bool, bool]] = {}
         self.findings: list[Divergence] = []
+        self.unshown: Divergence | None = None
+        """what differs in the optimizers' settings alone, in the first step in which it does"""
         self.doubts: list[str] = []
         self.tally = Tally(a, b, self.tree_a, self.tree_b)
         self.ends = False
@@ -278,6 +280,7 @@ class _Run:
             walk.findings.clear()
         found = with_hints(pairs, independent(sorted(walk.findings, key=cause_order)))
         self.findings += map(self.misled.weighed, map(self.guesses.weighed, map(self.known.named, found)))
+        self.unshown = self.unshown or walk.unshown
         self.warnings += walk.warnings
         self.modes |= walk.modes
         for text in walk.doubts:
@@ -342,6 +345,10 @@ class _Run:
         self.warnings += self.noise.warnings()
         for text in self.noise.doubts(tally.slots):
             self._doubt(text)
+        if self.unshown is not None and not self.findings:
+            self.findings = [self.unshown]
+        elif self.unshown is not None:
+            self.warnings += self.unshown.evidence
         verdict = Verdict.DIVERGED if self.findings else Verdict.UNDECIDED if self.doubts else Verdict.ALIGNED
         if self.a.info.run_id == self.b.info.run_id:
             verdict = Verdict.UNDECIDED

@@ -10,8 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from probe.comparison.events import Event, Node, StepPairs
 from probe.records import Role
+
+_PASSED_BACK = (Role.GRAD_OUTPUT, Role.GRAD_INPUT)
+_ALIKE = 1e-2
+"""the share of a difference that may be no multiple of the gradient that it is one of: both sides have been rounded"""
+_LAST = 1 << 30
+"""a depth behind all others"""
 
 
 @dataclass(slots=True)
@@ -30,10 +38,13 @@ class Flow:
     def __init__(self, pairs: StepPairs, micro: int) -> None:
         self._pairs = pairs
         self._uses: dict[object, Use] = {}
+        self._inner: dict[Node, list[Node]] = {}
         seqs = pairs.a.columns["order"]
         for (at, module, call), node in pairs.nodes.items():
             if at != micro:
                 continue
+            for around in node.ancestors():
+                self._inner.setdefault(around, []).append(node)
             for role in (Role.INPUT, Role.OUTPUT):
                 for slot, rows in pairs.rows_a.get((at, module, call), role).items():
                     digest = pairs.a.digest(rows[0])
@@ -50,7 +61,26 @@ class Flow:
             return 0, 0
         recorded = self._pairs.a.columns["order"][event.row_a]
         use = self.use_of(node, event) if event.role is not Role.GRAD_INPUT else None
-        return (recorded if use is None else max(recorded, -use.first)), self._depth(node)
+        made = recorded if use is None else max(recorded, -use.first)
+        inside = self._passed_back_inside(event, use)
+        return (made, self._depth(node)) if inside is None or inside <= made else (inside, _LAST)
+
+    def _passed_back_inside(self, event: Event, use: Use | None) -> int | None:
+        """Return the place in the order of cause of the last that came back inside a call before the gradient of its output.
+
+        An output of the call's own code that nobody was given: attention weights, with which it weighs values before it
+        ends. None for others, for what the model returns, and for those whose gradient came first.
+        """
+        if use is None or use.consumers or event.role is not Role.GRAD_OUTPUT:
+            return None
+        if not all(producer.parent for producer in use.producers):
+            return None
+        node = max(use.producers, key=self._depth)
+        seqs, orders = (self._pairs.a.columns[name] for name in ("seq", "order"))
+        rows = (
+            row for inner in self._inner.get(node, ()) for role in _PASSED_BACK for row in self._rows(inner, role)[0]
+        )
+        return max((orders[row] for row in rows if seqs[row] < seqs[event.row_a]), default=None)
 
     def digest_of(self, node: Node, event: Event) -> object:
         """Return the hash of the tensor that a gradient belongs to, None where it was not recorded."""
@@ -64,31 +94,75 @@ class Flow:
         digest = self.digest_of(node, event)
         return None if digest is None else self._uses.get(digest)
 
-    def culprit(self, node: Node, use: Use | None) -> Node | None:
+    def culprit(self, node: Node, event: Event) -> Node | None:
         """Return who answers for a tensor's gradient when all known parts of it agree; None for the loss.
 
         The only module that was given the tensor, as deep as it goes: a leaf if its own part is not known, else the
-        container whose own code uses the tensor too. If several or none were given it: their caller.
+        container whose own code uses the tensor too: the one that adds it to another tensor where that is known. If several or none were given it: their caller, or the only call
+        behind it there that passes nothing back on one side. A call that returned the tensor as it was given it has no part.
         """
+        use = self.use_of(node, event)
         if use is None:
             return node.parent
         around = [producer for producer in use.producers if node in use.producers and producer in node.ancestors()]
         if around:  # it returned the tensor that this module made, and its own gradient agrees
             return max(around, key=self._depth)
-        consumers = [consumer for consumer, _ in use.consumers]
+        consumers = self._users_of(use)
         if not consumers:
-            return min(use.producers, key=self._depth).parent if use.producers else node.parent
-        unknown = self._unknown_leaves(use)
+            outermost = min(use.producers, key=self._depth, default=node)
+            if self._passed_back_inside(event, use) is not None:
+                return max(use.producers, key=self._depth)
+            return self._swallower_behind(outermost) or outermost.parent
+        unknown = self._unknown_leaves(use, consumers)
         ends = {end for leaf in unknown for end in self._where_it_ends(leaf)}
         if len(ends) == 1:
             return ends.pop()
         level = _outermost(consumers)
         place = level[0].parent
+        around = [] if place is None else [place]
         while len(level) == 1 and self._is_container(level[0]):
             inner = level[0]
+            around.append(inner)
             place = place if self._only_passes_on(inner) else inner
             level = _outermost([other for other in consumers if inner in other.ancestors()])
-        return place
+        return self._adder(event, around) or place
+
+    def _adder(self, event: Event, around: list[Node]) -> Node | None:
+        """Return the first of some calls whose code adds a tensor to another one with a wrong gradient; None if none is known to.
+
+        What it passes back for that is the gradient of the sum. So is the difference of the two sides, or a multiple of it.
+        """
+        sides = (self._pairs.a, event.row_a), (self._pairs.b, event.row_b)
+        sketches = [side.sketch(row) for side, row in sides]
+        if (
+            sketches[0] is None
+            or sketches[1] is None
+            or self._pairs.a.shapes[event.row_a] != self._pairs.b.shapes[event.row_b]
+        ):
+            return None
+        difference = sketches[1] - sketches[0]
+        for node in around:
+            for row in self._sums(node):
+                of_sum = (
+                    self._pairs.a.sketch(row)
+                    if self._pairs.a.shapes[row] == self._pairs.a.shapes[event.row_a]
+                    else None
+                )
+                if of_sum is not None and _is_multiple(difference, of_sum):
+                    return node
+        return None
+
+    def _sums(self, node: Node) -> Iterator[int]:
+        """Yield A's gradients of what a call returned, and of what its own code made and gave to a call inside."""
+        yield from self._rows(node, Role.GRAD_OUTPUT)[0]
+        for inner in self._inner.get(node, ()):
+            key = node.micro, self._pairs.matching.pairs[inner.pair].a, inner.call
+            given = self._pairs.rows_a.get(key, Role.INPUT) if inner.parent is node else {}
+            for slot, rows in given.items():
+                use = self._uses.get(self._pairs.a.digest(rows[0]))
+                if use is not None and not use.producers:
+                    for role in (Role.GRAD_INPUT, Role.GRAD_TOTAL):
+                        yield from self._pairs.rows_a.get(key, role).get(slot, ())[:1]
 
     def _where_it_ends(self, node: Node) -> set[Node]:
         """Return the modules, from a leaf on towards the loss, at which a gradient of the output arrived on both sides.
@@ -115,14 +189,14 @@ class Flow:
         """
         uses = [self._uses[digest] for digest in digests(self._pairs, node, Role.OUTPUT)]
         found = {other for use in uses for other, _ in use.consumers if not self._is_container(other)}
-        if found or node.parent is None:
-            return found
-        behind = [
-            other
-            for other in self._pairs.nodes.values()
-            if other.begin > node.end and node.parent in other.ancestors() and self.swallowing_side(other)
-        ]
-        return set(behind) if len(behind) == 1 else set()
+        behind = None if found else self._swallower_behind(node)
+        return found if behind is None else {behind}
+
+    def _swallower_behind(self, node: Node) -> Node | None:
+        """Return the only leaf behind a call, in the same caller, that got a gradient and passed none back on one side."""
+        inner = self._inner.get(node.parent, ()) if node.parent is not None else ()
+        behind = [other for other in inner if other.begin > node.end and self.swallowing_side(other)]
+        return behind[0] if len(behind) == 1 else None
 
     def swallowing_side(self, node: Node) -> str:
         """Return the side on which a leaf passes nothing back to an input that learns, though it got a gradient; or ``""``."""
@@ -160,10 +234,20 @@ class Flow:
         taken = {digest for child in children for digest in digests(self._pairs, child, Role.INPUT)}
         return digests(self._pairs, node, Role.OUTPUT) <= made and taken <= made | given
 
-    def _unknown_leaves(self, use: Use) -> list[Node]:
-        """Return the leaves that were given the tensor and of which it is not known what they passed back, on either side."""
+    def _users_of(self, use: Use) -> list[Node]:
+        """Return the calls that were given a tensor and did something with it: not those that returned it as it was."""
+        given = [consumer for consumer, _ in use.consumers]
+        returned = {node for node in given if node in use.producers and not any(self._rows(node, Role.GRAD_INPUT))}
+        used = [node for node in given if node not in returned]
+        around = {outer for node in used for outer in node.ancestors()}
+        return [node for node in given if node not in returned or node in around]
+
+    def _unknown_leaves(self, use: Use, users: list[Node]) -> list[Node]:
+        """Return the leaves that use a tensor and of which it is not known what they passed back, on either side."""
         found = []
         for consumer, slot in use.consumers:
+            if consumer not in users:
+                continue
             pair = self._pairs.matching.pairs[consumer.pair]
             rows_a = self._pairs.rows_a.get((consumer.micro, pair.a, consumer.call), Role.GRAD_INPUT)
             rows_b = self._pairs.rows_b.get((consumer.micro, pair.b, consumer.call_b), Role.GRAD_INPUT)
@@ -211,6 +295,14 @@ def digests(pairs: StepPairs, node: Node, role: Role) -> set[object]:
     """Return the hashes of what a call of A was given, or returned."""
     key = (node.micro, pairs.matching.pairs[node.pair].a, node.call)
     return {pairs.a.digest(rows[0]) for rows in pairs.rows_a.get(key, role).values()}
+
+
+def _is_multiple(difference: np.ndarray, of_sum: np.ndarray) -> bool:
+    """Tell by their sketches whether a difference of two gradients is a multiple of another gradient."""
+    if not of_sum.any():
+        return False
+    rest = difference - np.dot(difference, of_sum) / np.dot(of_sum, of_sum) * of_sum
+    return bool(np.linalg.norm(rest) <= _ALIKE * np.linalg.norm(difference))
 
 
 def _outermost(nodes: list[Node]) -> list[Node]:

@@ -132,6 +132,8 @@ class Ledger:
         """modules of A that own a parameter which learns on one side only"""
         self.modes: dict[int, tuple[bool, bool]] = {}
         """whether pairs of modules that run in another mode run in training mode, in A and in B"""
+        self.unshown: Divergence | None = None
+        """settings of the optimizers that differ and do not show in the numbers: told where nothing else is found"""
         self.uncalled: set[int] = set()
         """pairs of modules of which it is a finding that one side does not call them"""
         self._cut: list[Divergence] = []

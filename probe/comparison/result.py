@@ -84,6 +84,10 @@ class Divergence:
     """what the error that was held against the limit is, where it is not that of the two tensors"""
     event: Event | None = field(default=None, repr=False, compare=False)
     """the pair of tensors that shows it"""
+    uncalled: tuple[NodeRef, ...] = ()
+    """modules that its code does not call, on the side that does not"""
+    uncalled_on: str = ""
+    """that side, A or B"""
     hints: tuple[dict[str, object], ...] = field(default=(), repr=False)
     """what its numbers support, the best first, by the names in JSON"""
 

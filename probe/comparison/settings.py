@@ -10,7 +10,8 @@ from probe.comparison.events import Event, StepPairs
 
 _NUMERIC = ("lr", "weight_decay", "momentum", "dampening", "betas", "eps", "alpha", "nesterov", "amsgrad", "maximize",
             "rho", "initial_accumulator_value", "lr_decay", "lambd", "decoupled_weight_decay", "adam_w_mode",
-            "bias_correction")  # fmt: skip
+            "bias_correction", "centered", "momentum_decay", "etas", "step_sizes", "t0")  # fmt: skip
+"""what acts on numbers: how an optimizer is run (foreach, fused, capturable) does not"""
 _CLASSES = {"sgd", "adam", "adamw", "adamax", "nadam", "radam", "adagrad", "adadelta", "rmsprop", "rprop",
             "asgd", "lbfgs", "adafactor", "muon", "lamb", "lion"}  # fmt: skip
 """optimizers that are known by name: two different ones are not the same under another name, as FusedAdam is AdamW, and
@@ -35,6 +36,7 @@ class Setting:
     hyper: dict[str, object]
     label: str = ""
     """what it is called among several parameters that stand for one"""
+    optimizer: int = 0
 
 
 Difference = tuple[str, ...]
@@ -53,6 +55,21 @@ def different_settings(pairs: StepPairs) -> dict[ParameterKey, Difference]:
         if texts:
             found[key] = (str(mine[key][0].group), *texts)
     return found
+
+
+def groups_of(pairs: StepPairs, side: str) -> dict[ParameterKey, tuple[int, int]]:
+    """Return the numbers of the optimizer and of its group that each parameter is in on a side, A or B."""
+    return {key: (found[0].optimizer, found[0].group) for key, found in _settings(pairs, side.lower()).items()}
+
+
+def of_equal_optimizers(pairs: StepPairs) -> set[ParameterKey]:
+    """Return the parameters that both sides train with the same class of the same framework: a setting means the same there."""
+    if pairs.a.reader.info.framework != pairs.b.reader.info.framework:
+        return set()
+    mine, theirs = _settings(pairs, "a"), _settings(pairs, "b")
+    return {
+        key for key in mine.keys() & theirs.keys() if len({each.class_name for each in (*mine[key], *theirs[key])}) == 1
+    }
 
 
 def decays(pairs: StepPairs) -> dict[ParameterKey, tuple[float, float]]:
@@ -148,7 +165,7 @@ def _settings(pairs: StepPairs, which: str) -> dict[ParameterKey, list[Setting]]
             module, slot = stands.get(own, own)
             if module in index:
                 label = parameter.names[0].rpartition(".")[0].rpartition(".")[2] if own in stands else ""
-                setting = Setting(group.class_name, group.group, group.hyper, label)
+                setting = Setting(group.class_name, group.group, group.hyper, label, group.optimizer)
                 key = index[module], side.names.of(module, slot)
                 found[key] = [*found.get(key, ()), setting] if own in stands else [setting]
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from probe.comparison.changes import neighbours
-from probe.comparison.events import Call, Loose, StepPairs
+from probe.comparison.events import Call, Loose, Node, StepPairs
 from probe.records import Role
 from probe.tree import Tree
 
@@ -39,13 +39,36 @@ def called_alone(pairs: StepPairs, name: str, micro: int, since: int, before: in
     return [call for call in outermost if _has_weights(pairs, name, call) and not _is_used(pairs, name, call)]
 
 
+def callers(pairs: StepPairs, name: str, calls: Iterable[Call]) -> list[Node]:
+    """Return the calls in which such calls were made, each once; none if one of them did not run on both sides."""
+    rows = {call.row: call for call in (pairs.calls_a if name == "A" else pairs.calls_b)}
+    nodes = {
+        (node.micro, pairs.matching.pairs[node.pair].a, node.call)
+        if name == "A"
+        else (node.micro, pairs.matching.pairs[node.pair].b, node.call_b): node
+        for node in pairs.nodes.values()
+    }
+    found = [
+        nodes.get((caller.micro, caller.module, caller.number)) if caller is not None else None
+        for caller in (rows.get(call.caller) for call in calls)
+    ]
+    return list(dict.fromkeys(node for node in found if node is not None)) if None not in found else []
+
+
 def about(pairs: StepPairs, name: str, call: Call) -> tuple[str, str]:
     """Say of such a call what it is, and what to look at."""
     side, calls = (pairs.a, pairs.calls_a) if name == "A" else (pairs.b, pairs.calls_b)
     path, other = side.reader.modules[call.module].path, "B" if name == "A" else "A"
     there = (pairs.b if name == "A" else pairs.a).reader.modules[partner(pairs, name, call.module)].path
-    text = f"{path} is called on {name} only, {neighbours(side, calls, call)}: {other} has {there} and does not call it"
-    return text, f"look at the code that calls {path}: {other} does not call {there}"
+    where = neighbours(side, calls, call)
+    hint = f"look at the code that calls {path}: {other} does not call {there}"
+    for caller in callers(pairs, name, [call]):
+        modules = pairs.matching.pairs[caller.pair]
+        own = (pairs.b.reader.modules[modules.b] if name == "A" else pairs.a.reader.modules[modules.a]).path
+        child = "its child " if not own or there.startswith(f"{own}.") else ""
+        it = "it" if path == there else path
+        return f"{own or 'the model'} does not call {child}{there} on {other}: {name} calls {it} {where}", hint
+    return f"{path} is called on {name} only, {where}: {other} has {there} and does not call it", hint
 
 
 def partner(pairs: StepPairs, name: str, module: int) -> int:

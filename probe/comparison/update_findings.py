@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from probe.comparison import causes, tolerance
@@ -10,12 +11,23 @@ from probe.comparison.events import Event, StepPairs
 from probe.comparison.metrics import Status
 from probe.comparison.optimizers.clipping import treatments
 from probe.comparison.optimizers.naming import as_evidence, as_hint, named_settings
+from probe.comparison.parameter_kinds import of_one_kind
 from probe.comparison.parts import facts
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.scaling import common_factor
-from probe.comparison.settings import ParameterKey, different_settings, of_group, settings_text
+from probe.comparison.settings import (
+    Difference,
+    ParameterKey,
+    different_settings,
+    of_equal_optimizers,
+    of_group,
+    settings_text,
+)
 from probe.comparison.walk import StepWalk
 from probe.records import Phase, Role
+
+_UNSHOWN = 0.6
+"""confidence in settings that differ without a trace in the numbers"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +56,16 @@ class UpdateFindings:
     def _report(self, faults: list[Fault], plural: str, role: Role) -> None:
         if not faults:
             return
-        settled = [j.event for j in self.walk.events]
-        judged = {self._parameter(e) for e in settled if e.phase is Phase.UPDATE and e.role is role}
-        concerned = {self._parameter(fault.event) for fault in faults}
-        judged |= concerned
-        if len(concerned) > max(2, tolerance.MOST * len(judged)) or self._are_set_alike(concerned, len(judged)):
+        concerned = {self._parameter(fault.event): fault.event for fault in faults}
+        judged = {self._parameter(event): event for event in self._judged(role)} | concerned
+        if len(concerned) > max(2, tolerance.MOST * len(judged)) or self._are_set_alike(set(concerned), len(judged)):
             self._report_all(faults, f"the {plural} of {len(concerned)} of {len(judged)} parameters differ")
             return
         together: dict[object, list[Fault]] = {}
         for fault in faults:
             differing = None if fault.event.is_one_sided else self.settings.get(self._parameter(fault.event))
-            together.setdefault(differing or id(fault), []).append(fault)
-        for alike in together.values():
+            together.setdefault(differing or fault.text, []).append(fault)
+        for alike in self._by_module(together, plural, judged):
             fault, differing = alike[0], self.settings.get(self._parameter(alike[0].event))
             named = self._named(alike)
             hint = f"the settings differ: {settings_text([differing])}" if differing else as_hint(named, fault.hint)
@@ -64,6 +74,23 @@ class UpdateFindings:
             many = of_group(self.pairs, self.settings.values(), differing, [each.event for each in alike])
             texts = (fault.text, *many, *as_evidence(named))
             self._append(fault, refs, texts, hint, is_certain=bool(named))
+
+    def _by_module(
+        self, together: Mapping[object, list[Fault]], plural: str, judged: Mapping[ParameterKey, Event]
+    ) -> Iterator[list[Fault]]:
+        """Report what is wrong with all parameters of a kind as the optimizer's; yield what is left, to be reported by module.
+
+        NaN is born in single parameters, each of which is named.
+        """
+        for said, alike in together.items():
+            concerned = {self._parameter(fault.event): fault.event for fault in alike if not _is_nonfinite(fault.event)}
+            kind = of_one_kind(self.pairs, concerned, judged) if len(concerned) == len(alike) else None
+            if kind is not None:
+                self._report_all(alike, f"the {plural} of {kind[0]} differ: {kind[1]}")
+            elif isinstance(said, str):
+                yield from ([fault] for fault in alike)
+            else:
+                yield alike
 
     def _are_set_alike(self, concerned: set[ParameterKey], judged: int) -> bool:
         """Tell whether what is set differently for these parameters is so for most of all; it does not show in each."""
@@ -109,13 +136,41 @@ class UpdateFindings:
             events[0].metrics, math.nan, texts, said,
         ))  # fmt: skip
 
+    def _report_unshown(self) -> None:
+        """Keep settings that differ and do not show yet: a fact between optimizers of one class, else a doubt.
+
+        No fact where an optimizer has changed nothing, or another learning rate has changed all the same.
+        """
+        alike = of_equal_optimizers(self.pairs)
+        idle = {self._parameter(event) for event in self._judged(Role.DELTA) if self._is_idle(event)}
+        certain = {key: each for key, each in self.settings.items() if key in alike and key not in idle}
+        others = {key: each for key, each in self.settings.items() if key not in certain}
+        if certain:
+            pairs = {pair for pair, _ in certain}
+            refs = self.walk.refs(pairs.pop(), None, "", "") if len(pairs) == 1 else self.walk.root_refs()
+            self.walk.unshown = Divergence(
+                Phase.UPDATE, Role.DELTA, Kind.UPDATE, _UNSHOWN, *refs, None, math.nan, (_unshown_text(certain),),
+                "give both optimizers the same settings: what they do with others shows later, or adds up",
+            )  # fmt: skip
+        if others:
+            self.walk.doubts.append(_unshown_text(others))
+
+    def _is_idle(self, event: Event) -> bool:
+        """Tell whether two updates are zeros, or bit for bit the same under another learning rate: it was not used."""
+        metrics = event.metrics
+        if metrics is None or metrics.status is not Status.EQUAL:
+            return False
+        return not metrics.norm_a or any(
+            text.startswith("lr ") for text in self.settings.get(self._parameter(event), ())
+        )
+
     def _append(
         self, fault: Fault, refs: tuple[tuple[NodeRef, ...], tuple[NodeRef, ...]], evidence: tuple[str, ...], hint: str,
         is_whole: bool = False, is_certain: bool = False,
     ) -> None:  # fmt: skip
         event = fault.event
         kind = Kind.MISSING if event.is_one_sided and not is_whole else Kind.UPDATE
-        if event.metrics is not None and event.metrics.status is Status.NONFINITE:
+        if _is_nonfinite(event):
             kind = Kind.NONFINITE
         confidence = 0.97 if self.settings or is_certain else 0.9
         apart = is_certain or fault.sources <= tolerance.USED.limit(self.walk.u(event), 0.0)
@@ -139,3 +194,14 @@ class UpdateFindings:
 
     def _parameter(self, event: Event) -> ParameterKey:
         return event.pair, self.pairs.canonical(event)
+
+
+def _is_nonfinite(event: Event) -> bool:
+    return event.metrics is not None and event.metrics.status is Status.NONFINITE
+
+
+def _unshown_text(settings: Mapping[ParameterKey, Difference]) -> str:
+    return (
+        f"the optimizers are set differently for {len(settings)} parameters: {settings_text(settings.values())}; that does "
+        "not show in the numbers yet"
+    )

@@ -18,7 +18,7 @@ from probe.comparison.events import Event, StepPairs
 from probe.comparison.ledger import State
 from probe.comparison.metrics import Metrics, Status
 from probe.comparison.scaling import factor_of, scaling_text
-from probe.comparison.settings import decay_rounding, decays, settings_text
+from probe.comparison.settings import decay_rounding, decays
 from probe.comparison.tolerance import Level
 from probe.comparison.update_findings import Fault, UpdateFindings
 from probe.comparison.walk import StepWalk
@@ -60,10 +60,7 @@ class UpdateJudge(UpdateFindings):
         if not self.walk.findings and self.settings:
             self._report(self._hidden_decays(), "weight decays", Role.DELTA)
         if not self.walk.findings and self.settings:
-            self.walk.doubts.append(
-                f"the optimizers are set differently for {len(self.settings)} parameters: "
-                f"{settings_text(self.settings.values())}; that does not show in the numbers yet"
-            )
+            self._report_unshown()
         self._remember_parameters()
 
     def _is_scaled(self, used: list[Fault]) -> bool:

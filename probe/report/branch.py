@@ -160,6 +160,8 @@ class _Branch:
 
     def _wrong(self) -> list[_Place]:
         side, refs = ("A", self.first.a) if self.first.a else ("B", self.first.b)
+        if self.first.uncalled:
+            side, refs = self.first.uncalled_on, self.first.uncalled
         places = []
         for ref in refs:
             index = self.trees[side].by_path.get(ref.path)
@@ -296,6 +298,8 @@ class _Branch:
         return Line(lead, name, plain(place.class_name), error, "✗ wrong, the first", is_wrong=True)
 
     def _missing(self, place: _Place) -> str:
+        if self.first.uncalled:
+            return f"not called on {self.first.uncalled_on}, the first"
         if self.first.a and self.first.b:
             return "missing, the first"
         side = "A" if self.first.a else "B"

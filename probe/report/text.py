@@ -99,8 +99,9 @@ class _Report:
         self.out.append(f"  {files}\n\n" if is_room else f"\n  {files}\n\n")
 
     def _first(self, first: Divergence) -> None:
-        self.out.append("First divergence  ", style="bold")
-        self.out.append(f"{headline(first)}\n")
+        begins, title = len(self.out), "First divergence"
+        self._say(headline(first), f"{title}  ", "    ")
+        self.out.stylize("bold", begins, begins + len(title))
         self._places(first)
         for line in first.evidence:
             self._tell(plain(line, LONGEST_LIST))
@@ -227,11 +228,22 @@ class _Report:
 
 
 def headline(divergence: Divergence) -> str:
-    """Return step, micro-batch, phase and kind in one line."""
+    """Return step, micro-batch, phase, kind and what is not called in one line."""
     ref = (divergence.a or divergence.b)[0]
     micro = f" · micro {ref.micro}" if ref.micro > 0 else f" · evaluation {-ref.micro - 1}" if ref.micro < 0 else ""
     kind = "" if divergence.kind.value == divergence.phase.label else f" · {divergence.kind.value}"
-    return f"step {ref.step}{micro} · {divergence.phase.label}{kind}"
+    left_out = ""
+    if divergence.uncalled:
+        above = [each.path for each in (divergence.a if divergence.uncalled_on == "A" else divergence.b)]
+        names = [plain(_inside(each.path, above)) for each in divergence.uncalled]
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        left_out = f" · {divergence.uncalled_on} does not call {names[0]}{more}"
+    return f"step {ref.step}{micro} · {divergence.phase.label}{kind}{left_out}"
+
+
+def _inside(path: str, above: Iterable[str]) -> str:
+    """Return a path below the first of some modules that it is in."""
+    return next((path[len(each) + 1 :] for each in above if path.startswith(f"{each}.")), path)
 
 
 def _path(ref: NodeRef) -> str:

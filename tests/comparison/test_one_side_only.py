@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from probe.adapters.numpy_tensor import Tensor
 from probe.comparison.result import Kind, Verdict
 from probe.errors import ProbeWarning
 from probe.records import Phase, Role
+from probe.report.text import render
 from tests.comparison.planted import Clean, Model, Recorder, changed
 from tests.toys import GPT, MLP, gpt, plain_step, replaced
 
@@ -63,12 +65,49 @@ def test_a_layer_that_one_side_has_and_does_not_call(run: Recorder, turned: bool
     found = probe.compare(*(files[::-1] if turned else files))
     first, caller, other = found.first_divergence, "B" if turned else "A", "A" if turned else "B"
     assert first is not None and (first.phase, first.kind) == (Phase.FORWARD, Kind.MISSING)
-    assert [ref.path for ref in (*first.a, *first.b)] == ["layers.1", "layers.1"]
+    assert [ref.path for ref in (*first.a, *first.b)] == ["", ""], "what is not called is up to the code that calls it"
     assert first.evidence[0] == (
-        f"layers.1 is called on {caller} only, between layers.0 and layers.2: {other} has layers.1 and does not call it"
+        f"the model does not call its child layers.1 on {other}: {caller} calls it between layers.0 and layers.2"
     )
     assert first.hint == f"look at the code that calls layers.1: {other} does not call layers.1"
     assert len(found.divergences) == 1
+    text = render(found).plain
+    assert f"step 0 · forward · missing · {other} does not call layers.1\n" in text
+    assert re.search(rf"[├└] layers\.1 .*not called on {other}, the first\n", text)
+
+
+def test_a_child_that_one_side_does_not_call_is_up_to_its_caller(run: Recorder) -> None:
+    without = changed(lambda m: replaced(m, "layers.1.mlp", forward=lambda s, x: s.down(s.act(s.gate(x)))))
+    found = probe.compare(run(), run(without))
+    first = found.first_divergence
+    assert first is not None and (first.phase, first.kind, first.path) == (Phase.FORWARD, Kind.MISSING, "layers.1.mlp")
+    assert first.evidence[0] == (
+        "layers.1.mlp does not call its child layers.1.mlp.up on B: A calls it between layers.1.mlp.act and "
+        "layers.1.mlp.down"
+    )
+    assert "step 0 · forward · missing · B does not call up\n" in render(found).plain
+
+
+class _Holding(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+
+def test_an_uncalled_module_whose_caller_is_on_one_side_only_is_named_itself(run: Recorder) -> None:
+    def held(model: Model) -> None:
+        vars(model.layers)["1"] = _Holding(vars(model.layers)["1"])
+
+    first = probe.compare(run(changed(held)), run(changed(_skipping))).first_divergence
+    assert first is not None and (first.phase, first.kind) == (Phase.FORWARD, Kind.MISSING)
+    assert [ref.path for ref in (*first.a, *first.b)] == ["layers.1.inner", "layers.1"]
+    assert first.evidence[0] == (
+        "layers.1.inner is called on A only, alone in what calls it: B has layers.1 and does not call it"
+    )
+    assert not first.uncalled
 
 
 def _by_hand(self: Any, x: Tensor) -> Tensor:

@@ -3,40 +3,99 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import h5py
 import pytest
 
 import probe
 from probe.adapters import numpy_nn as nn
-from probe.comparison.result import Verdict
+from probe.adapters.numpy_tensor import Tensor
+from probe.comparison.result import Kind, Verdict
 from probe.records import Phase
 from tests import fusing
 from tests.comparison.planted import Clean, Model, Recorder, said
-from tests.toys import gpt, module
+from tests.toys import gpt, module, plain_step
 
 
 class Adam(nn.AdamW):
     """The same under another name: what it does differs only with weight decay."""
 
 
+EPS = "eps 1e-08 against 1e-10 (group 0); that does not show in the numbers yet"
+
+
 @pytest.mark.parametrize(
-    ("make", "text"),
+    ("make", "count", "path"),
     [
-        (lambda m: nn.AdamW(m.parameters(), lr=1e-3, eps=1e-10), "eps 1e-08 against 1e-10 (group 0)"),
-        (lambda m: Adam(m.parameters(), lr=1e-3), "AdamW against Adam (group 0)"),
-        (lambda m: nn.AdamW([{"params": m.parameters()[:9]}, {"params": m.parameters()[9:], "eps": 1e-10}], lr=1e-3),
-         "eps 1e-08 against 1e-10 (group 0)"),
+        (lambda m: nn.AdamW(m.parameters(), lr=1e-3, eps=1e-10), 39, ""),
+        (lambda m: nn.AdamW([{"params": m.parameters()[:9]}, {"params": m.parameters()[9:], "eps": 1e-10}], lr=1e-3), 30, ""),
+        (lambda m: nn.AdamW([{"params": m.parameters()[:-1]}, {"params": m.parameters()[-1:], "eps": 1e-10}], lr=1e-3), 1, "head"),
     ],
 )  # fmt: skip
-def test_settings_that_differ_and_do_not_show_are_not_aligned(
-    clean: Clean, run: Recorder, make: Callable[[Model], nn.Optimizer], text: str
+def test_settings_that_differ_and_do_not_show_are_a_fact_between_equal_optimizers(
+    clean: Clean, run: Recorder, make: Callable[[Model], nn.Optimizer], count: int, path: str
 ) -> None:
     model = gpt()
     found = probe.compare(clean(), run(model, steps=2, optimizer=make(model)))
+    (first,) = found.divergences
+    assert (found.verdict, first.phase, first.kind, first.step) == (Verdict.DIVERGED, Phase.UPDATE, Kind.UPDATE, 0)
+    assert (first.path, first.confidence) == (path, 0.6)
+    assert first.evidence == (f"the optimizers are set differently for {count} parameters: {EPS}",)
+
+
+def test_another_class_that_does_not_show_is_a_doubt(clean: Clean, run: Recorder) -> None:
+    """What its settings mean is not known to be the same."""
+    model = gpt()
+    found = probe.compare(clean(), run(model, steps=2, optimizer=Adam(model.parameters(), lr=1e-3)))
     assert (found.verdict, found.divergences) == (Verdict.UNDECIDED, ())
     (warning,) = found.warnings
-    assert warning.startswith("the optimizers are set differently for ")
-    assert warning.endswith(f" parameters: {text}; that does not show in the numbers yet")
+    assert warning == (
+        "the optimizers are set differently for 39 parameters: AdamW against Adam (group 0); that does not show in the "
+        "numbers yet"
+    )
+
+
+def test_another_framework_is_a_doubt(clean: Clean, run: Recorder) -> None:
+    """It may count eps otherwise."""
+    model = gpt()
+    there = run(model, steps=2, optimizer=nn.AdamW(model.parameters(), lr=1e-3, eps=1e-10))
+    with h5py.File(there, "r+") as file:
+        file.attrs["framework"] = "other"
+    found = probe.compare(clean(), there)
+    assert (found.verdict, found.divergences) == (Verdict.UNDECIDED, ())
+    assert said(found, EPS)
+
+
+def test_what_is_found_in_a_later_step_stays_first(clean: Clean, run: Recorder) -> None:
+    """The settings are said beside it."""
+
+    def step(model: Model, optimizer: nn.Optimizer, number: int) -> Tensor:
+        if number == 1:
+            module(model, "layers.1.norm2").eps = 1e-2
+        return plain_step(model, optimizer, number)
+
+    model = gpt()
+    there = run(model, steps=2, step=step, optimizer=nn.AdamW(model.parameters(), lr=1e-3, eps=1e-10))
+    found = probe.compare(clean(), there)
+    assert [(each.step, each.path) for each in found.divergences] == [(1, "layers.1.norm2"), (1, "")]
+    assert said(found, f"the optimizers are set differently for 39 parameters: {EPS}")
+
+
+class _Own(nn.AdamW):
+    """Has a rate of its own."""
+
+    def update(self, data: Any, gradient: Any, group: dict[str, Any], state: dict[str, Any]) -> None:
+        super().update(data, gradient, {**group, "lr": 1e-3}, state)
+
+
+@pytest.mark.parametrize("rates", [(1e-3, 2e-3), (0.0, 1e-3)])
+def test_a_rate_that_is_not_used_is_a_doubt(run: Recorder, rates: tuple[float, float]) -> None:
+    models = gpt(), gpt()
+    files = [run(m, optimizer=_Own(m.parameters(), lr=lr)) for m, lr in zip(models, rates, strict=True)]
+    found = probe.compare(*files)
+    assert (found.verdict, found.divergences) == (Verdict.UNDECIDED, ())
+    assert said(found, f"lr {rates[0]} against {rates[1]} (group 0); that does not show in the numbers yet")
 
 
 def test_a_weight_decay_that_rounding_hides_is_told_by_the_settings(clean: Clean, run: Recorder) -> None:
@@ -104,3 +163,52 @@ def test_one_group_that_is_set_otherwise_is_one_finding(clean: Clean, run: Recor
         f"the updates of {len(norms)} of the {len(norms)} parameters of A's group 0 that are set so differ: layers.0.norm1.weight, "
         f"layers.0.norm2.weight, layers.1.norm1.weight, layers.1.norm2.weight and {len(norms) - 4} more"
     ) in first.evidence
+
+
+def test_a_rate_that_is_that_of_all_biases_is_the_optimizers(clean: Clean, run: Recorder) -> None:
+    """They are in one module of each kind: none of those has anything wrong in it."""
+    model = gpt()
+    named = {path: parameter for path, parameter, _ in model.named_tensors(nn.Parameter)}
+    biases = [parameter for path, parameter in named.items() if path.endswith("bias")]
+    others = [parameter for path, parameter in named.items() if not path.endswith("bias")]
+    groups = [{"params": others}, {"params": biases, "lr": 2e-3}]
+    found = probe.compare(clean(), run(model, optimizer=nn.AdamW(groups, lr=1e-3)))
+    (first,) = found.divergences
+    assert (first.phase, first.path, first.hint) == (
+        Phase.UPDATE,
+        "",
+        "the settings differ: lr 0.001 against 0.002 (group 0)",
+    )
+    assert first.evidence[0] == (
+        "the updates of 9 of the 9 biases differ: layers.0.mlp.gate.bias, layers.0.mlp.up.bias, layers.0.mlp.down.bias, "
+        "layers.1.mlp.gate.bias and 5 more"
+    )
+
+
+class _Hasty(nn.AdamW):
+    """Moves what has one dimension by twice as much; no setting says so."""
+
+    def update(self, data: Any, gradient: Any, group: dict[str, Any], state: dict[str, Any]) -> None:
+        super().update(data, gradient, {**group, "lr": group["lr"] * (1 + (data.ndim == 1))}, state)
+
+
+def test_what_an_optimizer_does_to_all_of_one_dimension_is_the_optimizers(clean: Clean, run: Recorder) -> None:
+    model = gpt()
+    found = probe.compare(clean(), run(model, optimizer=_Hasty(model.parameters(), lr=1e-3)))
+    (first,) = found.divergences
+    assert (first.phase, first.path) == (Phase.UPDATE, "")
+    assert first.evidence[0].startswith(
+        "the updates of 16 of the 16 parameters of one dimension differ: layers.0.norm1.weight, "
+    )
+
+
+def test_all_that_modules_of_one_class_have_is_theirs(clean: Clean, run: Recorder) -> None:
+    class Norms(nn.AdamW):
+        def update(self, data: Any, gradient: Any, group: dict[str, Any], state: dict[str, Any]) -> None:
+            is_norm = any(data is norm.data for norm in norms)
+            super().update(data, gradient, {**group, "lr": group["lr"] * (1 + is_norm)}, state)
+
+    model = gpt()
+    norms = [each for path, each, _ in model.named_tensors(nn.Parameter) if "norm" in path]
+    found = probe.compare(clean(), run(model, optimizer=Norms(model.parameters(), lr=1e-3)))
+    assert [each.path for each in found.divergences[:2]] == ["layers.0.norm1", "layers.0.norm2"]

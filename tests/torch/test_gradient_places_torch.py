@@ -1,0 +1,148 @@
+"""Which module's code passes back a wrong gradient, where no call's own part shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor, nn  # noqa: E402
+
+import probe  # noqa: E402
+from probe.comparison.result import Divergence  # noqa: E402
+from probe.records import Phase  # noqa: E402
+
+WIDTH = 8
+Change = Callable[[Any], None]
+
+
+class Scaled(torch.autograd.Function):
+    """Hands on what it is given; its gradient is multiplied."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient * ctx.factor, None
+
+
+class Attention(nn.Module):
+    """Returns its weights too; what it is given is split by its own code."""
+
+    entry = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.Linear(WIDTH, 2 * WIDTH)
+        self.q, self.k, self.o = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = x if self.entry == 1.0 else Scaled.apply(x, self.entry)
+        mine, value = self.both(x).chunk(2, -1)
+        weights = (self.q(mine * 0.5) @ self.k(x).transpose(-1, -2)).softmax(-1)
+        return self.o(weights @ value), weights
+
+
+class Layer(nn.Module):
+    """The norm behind the sum, as in the first transformers."""
+
+    kept = staticmethod(lambda x: x)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.norm = Attention(), nn.LayerNorm(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.kept(x) + self.attention(x)[0])
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.dropout = nn.Linear(WIDTH, WIDTH), nn.Dropout(0.1)
+        self.layers, self.head = nn.ModuleList([Layer(), Layer()]), nn.Linear(WIDTH, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.dropout(self.embed(x))
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def first_of(folder: Path, change: Change) -> Divergence:
+    """Compare one step of the model with one that has been changed."""
+    files = []
+    for name in "ab":
+        torch.manual_seed(0)
+        model = Encoder().eval()
+        if name == "b":
+            change(model)
+        with probe.capture(model, folder / f"{name}.h5", task="statistics") as run:
+            assert run is not None
+            loss = model(torch.linspace(-1, 1, 6 * WIDTH).reshape(2, 3, WIDTH).sin()).pow(2).mean()
+            loss.backward()
+            probe.step(loss=loss)
+        files.append(folder / f"{name}.h5")
+    first = probe.compare(*files).first_divergence
+    assert first is not None and first.phase is Phase.BACKWARD
+    return first
+
+
+def _residual_detached(model: Any) -> None:
+    model.layers[0].kept = Tensor.detach
+
+
+def _residual_scaled(model: Any) -> None:
+    model.layers[0].kept = lambda x: Scaled.apply(x, 0.5)
+
+
+@pytest.mark.parametrize("change", [_residual_detached, _residual_scaled])
+def test_a_wrong_residual_is_that_of_the_layer_that_adds(tmp_path: Path, change: Change) -> None:
+    """Not of the dropout in front of it, which does nothing, nor of attention, in which the other calls are."""
+    assert first_of(tmp_path, change).path == "layers.0"
+
+
+def test_a_wrong_entry_is_that_of_the_module_in_which_all_others_are(tmp_path: Path) -> None:
+    assert first_of(tmp_path, lambda m: setattr(m.layers[0].attention, "entry", 1.5)).path == "layers.0.attention"
+
+
+def test_weights_that_are_returned_come_behind_what_they_were_used_for(tmp_path: Path) -> None:
+    """They are seen when attention returns, and were made and used long before that."""
+    forward = nn.Linear.forward
+
+    def change(model: Any) -> None:
+        module = model.layers[1].attention.o
+        module.forward = lambda x: forward(module, Scaled.apply(x, 1.01))
+
+    first = first_of(tmp_path, change)
+    assert (first.path, first.a[0].slot) == ("layers.1.attention.o", "0")
+
+
+def test_wrong_weights_that_are_returned_are_charged_to_the_code_that_uses_them(tmp_path: Path) -> None:
+    class Wrong(Attention):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            mine, value = self.both(x).chunk(2, -1)
+            weights = (self.q(mine * 0.5) @ self.k(x).transpose(-1, -2)).softmax(-1)
+            return self.o(Scaled.apply(weights, 1.01) @ value), weights
+
+    Wrong.__name__ = "Attention"
+    assert first_of(tmp_path, lambda m: setattr(m.layers[1].attention, "__class__", Wrong)).path == "layers.1.attention"
+
+
+def test_what_is_split_is_followed_to_the_only_call_behind_it_that_passes_nothing_back(tmp_path: Path) -> None:
+    forward = nn.Linear.forward
+
+    def change(model: Any) -> None:
+        module = model.layers[1].attention.q
+        module.forward = lambda x: forward(module, x.detach())
+
+    first = first_of(tmp_path, change)
+    assert first.path == "layers.1.attention.q"
+    assert "layers.1.attention.q gets a gradient on both sides and passes nothing back in B" in first.evidence
