@@ -305,12 +305,13 @@ def _decayed_late(run: Run, planted: Planted) -> None:
 
     @torch.no_grad()
     def changed(index: int) -> None:
+        learning = {parameter for parameter in run.names if parameter.grad is not None}
         for group in run.groups:
             group["weight_decay"] = 0.0
         update(index)
         for optimizer, each in zip(run.optimizers, decays, strict=True):
             for group, decay in zip(optimizer.param_groups, each, strict=True):
-                for parameter in group["params"]:
+                for parameter in learning.intersection(group["params"]):
                     parameter.mul_(1 - group["lr"] * decay)
 
     run.update = changed
