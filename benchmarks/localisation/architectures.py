@@ -36,6 +36,7 @@ from benchmarks.localisation.construction import (
     translation,
     vectors,
 )
+from benchmarks.localisation.fifth_architectures import FIFTH_ARCHITECTURES, FIFTH_MAPPINGS
 from benchmarks.localisation.fourth_architectures import FOURTH_ARCHITECTURES, FOURTH_MAPPINGS
 from benchmarks.localisation.pairs import Setup
 
@@ -148,6 +149,7 @@ MAPPINGS: dict[str, Mapping[str, Any]] = {
     },
     "cnn-sequence": {"ConvNet": _SEQUENCE_NAMES},
     **FOURTH_MAPPINGS,
+    **FIFTH_MAPPINGS,
 }
 """for each architecture that is another structure of another one"""
 _EAGER, _SPLIT, _LAST = {"attention": "eager"}, {"split": 2}, {"channels_last": True}
@@ -243,6 +245,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "cnn-sequence": Architecture(lambda setup: networks.Sequence(), images("x"), {}, False, partial(renamed, names=_SEQUENCE_NAMES), "cnn"),
     **FOURTH_ARCHITECTURES,
+    **FIFTH_ARCHITECTURES,
 }  # fmt: skip
 FURTHER = ("qwen3", "gemma2", "opt", "neox", "bart", "distilbert", "convnext", "gru", "mixer")
 """those of the held-out third"""

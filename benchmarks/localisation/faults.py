@@ -1,4 +1,4 @@
-"""The faults, one line each: what is planted, in which phase it is first seen, how. More in `porting_faults`."""
+"""The faults, one line each: what is planted, in which phase it is first seen, how. More in `porting_faults` and `further_faults`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.localisation import surgery
+from benchmarks.localisation.further_faults import FURTHER_FAULTS
 from benchmarks.localisation.pairs import Planted
 from benchmarks.localisation.planting import (
     Fault,
@@ -291,4 +292,5 @@ FAULTS: dict[str, Fault] = {
     "forgetful": Fault("the optimizer's state is lost", _UPDATE, _forgetful, True),
     "schedule": Fault("the learning rate × size from a step on", _UPDATE, _schedule, True),
     **PORTING_FAULTS,
+    **FURTHER_FAULTS,
 }  # fmt: skip

@@ -42,7 +42,7 @@ def _by_kind(weight: Tensor, heads: float) -> Tensor:
 # Attention
 
 
-def _attention(wrong: Callable[..., Tensor], **changed: Callable[[Any, float], Any]) -> Plant:
+def attention(wrong: Callable[..., Tensor], **changed: Callable[[Any, float], Any]) -> Plant:
     """Return what makes one module attend wrongly: by its weights, or by changed ``mask``, ``scaling``, ``order``."""
 
     def plant(module: nn.Module, size: float) -> None:
@@ -63,7 +63,8 @@ def _attention(wrong: Callable[..., Tensor], **changed: Callable[[Any, float], A
     return at(plant)
 
 
-def _softmax(scores: Tensor) -> Tensor:
+def softmax(scores: Tensor) -> Tensor:
+    """Return the weights of scores, in fp32."""
     return F.softmax(scores, dim=-1, dtype=torch.float32)
 
 
@@ -75,7 +76,7 @@ def _ahead(mask: Tensor, size: float) -> Tensor:
     return torch.cat([mask[..., 1:, :], mask[..., -1:, :]], -2)
 
 
-def _rotation(wrong: Callable[..., tuple[Tensor, Tensor]]) -> Callable[[nn.Module, float], None]:
+def rotation(wrong: Callable[..., tuple[Tensor, Tensor]]) -> Callable[[nn.Module, float], None]:
     """Return what turns queries and keys wrongly, in one module."""
     return lambda module, size: surgery.with_global(module, "apply_rotary_pos_emb", wrong)
 
@@ -107,7 +108,7 @@ def _alibi(module: nn.Module, size: float) -> None:
 # Norms
 
 
-def _normalised(
+def normalised(
     module: nn.Module, x: Tensor, *, centred: bool, outside: bool = False, less: int = 0, detached: bool = False
 ) -> Tensor:
     """Return a LayerNorm or RMSNorm by hand; ``less`` is taken off the number that the variance is divided by."""
@@ -123,7 +124,8 @@ def _normalised(
     return found if bias is None else found + bias
 
 
-def _is_centred(module: nn.Module) -> bool:
+def is_centred(module: nn.Module) -> bool:
+    """Tell whether a norm takes the mean off."""
     return "LayerNorm" in type(module).__name__
 
 
@@ -132,15 +134,15 @@ def _norm(**options: Any) -> Callable[[nn.Module, float], None]:
     other = options.pop("other", False)
 
     def plant(module: nn.Module, size: float) -> None:
-        centred = _is_centred(module) != other
-        surgery.around(module, lambda forward, x: _normalised(module, x, centred=centred, **options))
+        centred = is_centred(module) != other
+        surgery.around(module, lambda forward, x: normalised(module, x, centred=centred, **options))
 
     return plant
 
 
 def _statistics_detached(module: nn.Module, size: float) -> None:
     def frozen(x: Tensor) -> Tensor:
-        return _normalised(module, x, centred=_is_centred(module), detached=True)
+        return normalised(module, x, centred=is_centred(module), detached=True)
 
     surgery.around(module, lambda forward, x: forward(x.detach()) + surgery.PassedBack.apply(x, frozen))
 
@@ -209,7 +211,9 @@ def _ids_moved(module: nn.Module, size: float) -> None:
 # Loss
 
 
-def _loss(wrong: Callable[[Run, Callable[..., Tensor], Tensor, Tensor, int], Tensor]) -> Plant:
+def loss_by(wrong: Callable[[Run, Callable[..., Tensor], Tensor, Tensor, int], Tensor]) -> Plant:
+    """Return what takes the loss by another function of the run, the right loss and its arguments."""
+
     def plant(run: Run, planted: Planted) -> None:
         right = run.loss
         run.loss = lambda output, target, count: wrong(run, right, output, target, count)
@@ -309,15 +313,15 @@ PORTING_FAULTS: dict[str, Fault] = {
     "off_by_one": Fault("a number that begins at one instead of zero", _FORWARD, given(lambda x, s: x + 1), True),
     "one_way": Fault("edges in one direction only", _FORWARD, given(lambda x, s: x.triu()), True),
     # attention
-    "kv_order": Fault("shared keys repeated in turn instead of one after another", _FORWARD, _attention(_softmax, order=lambda old, s: lambda x, groups: x.repeat(1, groups, 1, 1))),
-    "narrow_softmax": Fault("attention's softmax in bf16", _FORWARD, _attention(lambda scores: F.softmax(scores.bfloat16(), dim=-1))),
-    "mask_value": Fault("hidden scores lowered by 8 only", _FORWARD, _attention(_softmax, mask=lambda mask, s: mask.clamp_min(-8.0))),
-    "lookahead": Fault("a causal mask one token late", _FORWARD, _attention(_softmax, mask=_ahead)),
-    "unscaled": Fault("attention's scores are not divided by the root of the width", _FORWARD, _attention(_softmax, scaling=lambda old, s: 1.0)),
-    "softmax_axis": Fault("softmax over the queries", _FORWARD, _attention(lambda scores: F.softmax(scores, dim=-2))),
-    "no_sink": Fault("attention without its sink", _FORWARD, _attention(_softmax)),
-    "rope_interleaved": Fault("rope turns neighbours instead of halves", _FORWARD, at(_rotation(_interleaved))),
-    "rope_queries": Fault("rope turns the queries only", _FORWARD, at(_rotation(_queries_only))),
+    "kv_order": Fault("shared keys repeated in turn instead of one after another", _FORWARD, attention(softmax, order=lambda old, s: lambda x, groups: x.repeat(1, groups, 1, 1))),
+    "narrow_softmax": Fault("attention's softmax in bf16", _FORWARD, attention(lambda scores: F.softmax(scores.bfloat16(), dim=-1))),
+    "mask_value": Fault("hidden scores lowered by 8 only", _FORWARD, attention(softmax, mask=lambda mask, s: mask.clamp_min(-8.0))),
+    "lookahead": Fault("a causal mask one token late", _FORWARD, attention(softmax, mask=_ahead)),
+    "unscaled": Fault("attention's scores are not divided by the root of the width", _FORWARD, attention(softmax, scaling=lambda old, s: 1.0)),
+    "softmax_axis": Fault("softmax over the queries", _FORWARD, attention(lambda scores: F.softmax(scores, dim=-2))),
+    "no_sink": Fault("attention without its sink", _FORWARD, attention(softmax)),
+    "rope_interleaved": Fault("rope turns neighbours instead of halves", _FORWARD, at(rotation(_interleaved))),
+    "rope_queries": Fault("rope turns the queries only", _FORWARD, at(rotation(_queries_only))),
     "alibi": Fault("alibi's slopes × (1 + size)", _FORWARD, at(_alibi, 1.0)),
     "position_terms": Fault("one of the relative terms is missing", _FORWARD, at(attribute("pos_att_type", lambda old, s: old[1:]))),
     "window_shift": Fault("windows that are not shifted", _FORWARD, at(attribute("shift_size", lambda old, s: 0))),
@@ -353,9 +357,9 @@ PORTING_FAULTS: dict[str, Fault] = {
     # loss
     "labels_twice": Fault("labels that are moved twice", _LOSS, given(_once_more), True),
     "token_ignored": Fault("a token that is wrongly ignored", _LOSS, knob(ignored=int), True),
-    "micro_mean": Fault("the mean of micro-batches' means", _LOSS, _loss(lambda run, right, output, target, count: right(output, target, run.count(target) * run.setup.micros)), True),
+    "micro_mean": Fault("the mean of micro-batches' means", _LOSS, loss_by(lambda run, right, output, target, count: right(output, target, run.count(target) * run.setup.micros)), True),
     "no_auxiliary": Fault("the experts' auxiliary loss is left out", _LOSS, knob(auxiliary=lambda s: 0.0), True),
-    "narrow_loss": Fault("a loss that was averaged in bf16", _LOSS, _loss(lambda run, right, *args: right(*args).bfloat16().float()), True),
+    "narrow_loss": Fault("a loss that was averaged in bf16", _LOSS, loss_by(lambda run, right, *args: right(*args).bfloat16().float()), True),
     # backward
     "statistics_detached": Fault("a norm's backward that takes its statistics for constants", _BACKWARD, at(_statistics_detached)),
     "residual_detached": Fault("nothing is passed back through the residual", _BACKWARD, at(_residual_detached)),

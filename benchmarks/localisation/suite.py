@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import probe
+from benchmarks.localisation.fifth import FIFTH
 from benchmarks.localisation.fourth import FOURTH
 from benchmarks.localisation.further import FURTHER_PAIRS
 from benchmarks.localisation.pairs import Pair, Setup, Truth
@@ -24,12 +25,13 @@ from benchmarks.localisation.rungs import setups_of
 from benchmarks.localisation.third import THIRD
 from benchmarks.localisation.tuned import TUNED
 
-PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD, *FOURTH)}
+PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD, *FOURTH, *FIFTH)}
 PARTS: dict[str, tuple[Pair, ...]] = {
     "all": tuple(PAIRS.values()),
     "tuned": (*TUNED, *PORTS, *FURTHER_PAIRS),
     "held-out": THIRD,
     "held-out-2": FOURTH,
+    "held-out-3": FIFTH,
     "ports": PORTS,
 }
 """what was first held out was scored, and then read: it belongs to the tuned pairs since"""

@@ -218,3 +218,39 @@ class EpsInside(ByHand):
         """Return the two parts of what the learning rate is multiplied with."""
         first, second = (1 - beta ** state["step"] for beta in group["betas"])
         return state["exp_avg"] / first, (state["exp_avg_sq"] / second + group["eps"]).sqrt()
+
+
+class EpsUncorrected(ByHand):
+    """AdamW with eps beside the root of the moment as it is kept, as TensorFlow has it."""
+
+    def quotient(self, state: dict[str, Tensor], group: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return the two parts of what the learning rate is multiplied with."""
+        first, second = (1 - beta ** state["step"] for beta in group["betas"])
+        return state["exp_avg"] / first * second.sqrt(), state["exp_avg_sq"].sqrt() + group["eps"]
+
+
+class StepLate(ByHand):
+    """AdamW that corrects the bias of its moments as if a step more had been made."""
+
+    def quotient(self, state: dict[str, Tensor], group: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return the two parts of what the learning rate is multiplied with."""
+        first, second = (1 - beta ** (state["step"] + 1) for beta in group["betas"])
+        return state["exp_avg"] / first, (state["exp_avg_sq"] / second).sqrt() + group["eps"]
+
+
+class Derived(torch.autograd.Function):
+    """An output that was made of what is detached from `x`, with the derivative of another function for `x`."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.function = function
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            (found,) = torch.autograd.grad(ctx.function(x), x, gradient)
+        return gradient, found, None

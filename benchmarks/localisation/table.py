@@ -12,6 +12,7 @@ GOOD = ("exact", "aligned")
 HELD_OUT = {
     "held-out third": frozenset(pair.name for pair in PARTS["held-out"]),
     "second held-out set": frozenset(pair.name for pair in PARTS["held-out-2"]),
+    "third held-out set": frozenset(pair.name for pair in PARTS["held-out-3"]),
 }
 """the names of the pairs of which nobody had seen an answer when they were scored"""
 

@@ -15,9 +15,12 @@ from benchmarks.localisation import suite, table  # noqa: E402
 from benchmarks.localisation.architectures import ARCHITECTURES, FURTHER  # noqa: E402
 from benchmarks.localisation.brute_force import holds, places, times_noise  # noqa: E402
 from benchmarks.localisation.faults import FAULTS  # noqa: E402
+from benchmarks.localisation.fifth import FIFTH  # noqa: E402
+from benchmarks.localisation.fifth_architectures import FIFTH_ARCHITECTURES  # noqa: E402
 from benchmarks.localisation.fourth import FOURTH  # noqa: E402
 from benchmarks.localisation.fourth_architectures import FOURTH_ARCHITECTURES  # noqa: E402
 from benchmarks.localisation.further import FURTHER_PAIRS  # noqa: E402
+from benchmarks.localisation.further_faults import FURTHER_FAULTS  # noqa: E402
 from benchmarks.localisation.making import faulty  # noqa: E402
 from benchmarks.localisation.pairs import PHASES, Setup, Truth  # noqa: E402
 from benchmarks.localisation.peers import Named, cannot, graded, peer_rows  # noqa: E402
@@ -53,26 +56,42 @@ CHECKED = (
     "bloom/fp32/eps_inside",
     "perceptron/fp32/biased/bn1/steps2",
     "phi3/phi3-split/fp32/eps_outside/norm1",
+    "regnet/fp32/statistics_swapped/normalization",
+    "granite/fp32/gate_swapped/mlp",
+    "mpt/fp32/residual_after_norm/1",
+    "gemma3/fp32/scale_rounded/embed_tokens",
+    "pegasus/fp32/row_mean",
+    "mistral/fp32/half_passed/q_proj",
+    "starcoder2/fp32/norm_partial/input_layernorm",
+    "mistral/fp32/overwritten/embed_tokens",
+    "mistral/fp32/clip_groups/clip0.5",
+    "xglm/fp32/delayed/steps2",
+    "persimmon/fp32/decay_late/steps2/at1",
+    "starcoder2/starcoder2-packed/fp32/gelu/act",
 )
 """pairs of each phase, other structures, several models, a later step, faults that are planted in ways of their own"""
 
 
 def test_the_tables_are_whole():
-    pairs = [*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD, *FOURTH]
+    pairs = [*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD, *FOURTH, *FIFTH]
     assert len({pair.name for pair in pairs}) == len(pairs)
     assert sum(pair.truth is not None for pair in pairs) >= 120 and sum(pair.truth is None for pair in pairs) >= 40
     assert len({pair.a.architecture for pair in pairs}) >= 12
     assert {planted.fault for pair in pairs for planted in pair.b.planted} <= set(FAULTS)
-    for part in (TUNED, FURTHER_PAIRS, THIRD, FOURTH):
+    for part in (TUNED, FURTHER_PAIRS, THIRD, FOURTH, FIFTH):
         assert {pair.phase for pair in part} == {*PHASES, "clean"}
         assert {pair.a.dtype for pair in part} == {"fp32", "bf16", "fp16", "autocast"}
     assert {pair.a.architecture for pair in THIRD} == set(FURTHER)
     assert {side.architecture for pair in FOURTH for side in (pair.a, pair.b)} == set(FOURTH_ARCHITECTURES)
-    earlier = {side.architecture for pair in pairs if pair not in FOURTH for side in (pair.a, pair.b)}
+    assert {side.architecture for pair in FIFTH for side in (pair.a, pair.b)} == set(FIFTH_ARCHITECTURES)
+    earlier = {side.architecture for pair in (*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD) for side in (pair.a, pair.b)}
     assert not earlier & set(FOURTH_ARCHITECTURES)
+    assert not (earlier | set(FOURTH_ARCHITECTURES)) & set(FIFTH_ARCHITECTURES)
     assert {planted.fault for pair in FOURTH for planted in pair.b.planted} >= set(PORTING_FAULTS)
     assert sum(pair.truth is not None for pair in FOURTH) >= 150 and sum(pair.truth is None for pair in FOURTH) >= 60
-    assert all(pair.held_out for pair in (*THIRD, *FOURTH))
+    assert {planted.fault for pair in FIFTH for planted in pair.b.planted} == set(FAULTS) > set(FURTHER_FAULTS)
+    assert sum(pair.truth is not None for pair in FIFTH) >= 340 and sum(pair.truth is None for pair in FIFTH) >= 70
+    assert all(pair.held_out for pair in (*THIRD, *FOURTH, *FIFTH))
     for framework in ("paddle", "mindspore"):
         ports = [pair for pair in PORTS if pair.b.framework == framework]
         assert sum(pair.truth is not None for pair in ports) >= 16 and sum(pair.truth is None for pair in ports) >= 6
@@ -90,16 +109,20 @@ def test_brute_force_finds_the_truth_and_refuses_another(name):
     assert not holds(pair, step + 1, found)
 
 
-def test_every_fault_of_the_second_held_out_set_can_be_planted():
-    for pair in FOURTH:
+@pytest.mark.parametrize("part", ["held-out-2", "held-out-3"])
+def test_every_fault_of_a_held_out_set_can_be_planted(part):
+    for pair in suite.PARTS[part]:
         run = run_of(pair.b)
         for planted in pair.b.planted:
             run.begin(planted.step)
 
 
-@pytest.mark.parametrize("name", [name for name, each in FOURTH_ARCHITECTURES.items() if each.weights_of is not None])
-def test_a_port_of_the_second_held_out_set_computes_what_its_baseline_does(name):
-    losses = [float(run_of(Setup(each)).step(0)) for each in (FOURTH_ARCHITECTURES[name].baseline, name)]
+LATER = {**FOURTH_ARCHITECTURES, **FIFTH_ARCHITECTURES}
+
+
+@pytest.mark.parametrize("name", [name for name, each in LATER.items() if each.weights_of is not None])
+def test_a_port_of_a_later_held_out_set_computes_what_its_baseline_does(name):
+    losses = [float(run_of(Setup(each)).step(0)) for each in (LATER[name].baseline, name)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
@@ -118,20 +141,19 @@ def test_a_share_is_the_same_each_time_and_grows():
     tenth, fifth = suite.chosen(0.1, "all"), suite.chosen(0.2, "all")
     assert tenth == suite.chosen(0.1, "all") and set(tenth) < set(fifth)
     assert 0 < len(tenth) < len(suite.PAIRS) / 5
-    assert suite.chosen(1.0, "all") == [*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD, *FOURTH]
+    assert suite.chosen(1.0, "all") == [*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD, *FOURTH, *FIFTH]
     assert suite.chosen(1.0, "tuned") == [*TUNED, *PORTS, *FURTHER_PAIRS] and suite.chosen(1.0, "held-out") == list(
         THIRD
     )
     assert suite.chosen(1.0, "ports") == list(PORTS) and suite.chosen(1.0, "held-out-2") == list(FOURTH)
+    assert suite.chosen(1.0, "held-out-3") == list(FIFTH)
 
 
 def test_random_pairs_are_clean_and_differ():
     pairs = [random_pair(number) for number in range(200)]
     assert pairs == [random_pair(number) for number in range(200)]
     assert all(pair.truth is None and pair.a != pair.b and pair.a.seed == pair.b.seed for pair in pairs)
-    assert len({pair.a.architecture for pair in pairs}) == len(ARCHITECTURES) - 2 - len(FURTHER) - len(
-        FOURTH_ARCHITECTURES
-    )
+    assert len({pair.a.architecture for pair in pairs}) == len(ARCHITECTURES) - 2 - len(FURTHER) - len(LATER)
 
 
 def test_equal_setups_share_a_recording(tmp_path):
@@ -176,10 +198,12 @@ def test_the_table_counts_every_answer_once_and_lists_the_misses():
     lines = {line[0].strip(): line[1:] for line in table.rows(answers, "tensor")}
     assert lines["all faults"] == ["3", "1", "1", "·", "·", "1", "·", "·", "·", "·"]
     assert lines["held-out third, faults"][0] == lines["second held-out set, faults"][0] == "0"
-    unseen = [suite.Answer(pair.name, "tensor", "exact", "", "") for pair in (THIRD[0], *FOURTH[:2])]
+    assert lines["third held-out set, faults"][0] == "0"
+    unseen = [suite.Answer(pair.name, "tensor", "exact", "", "") for pair in (THIRD[0], *FOURTH[:2], *FIFTH[:3])]
     unseen += [suite.Answer(FOURTH[-1].name, "tensor", "aligned", "", "")]
     lines = {line[0].strip(): line[1:3] for line in table.rows(unseen, "tensor")}
     assert lines["held-out third, faults"] == ["1", "1"] and lines["second held-out set, faults"] == ["2", "2"]
+    assert lines["third held-out set, faults"] == ["3", "3"] and lines["third held-out set, clean"][0] == "0"
     assert lines["held-out third, clean"][0] == "0" and lines["second held-out set, clean"][0] == "1"
     assert [line[0] for line in table.misses(answers)] == [names[1], names[2], clean]
     assert table.summary(answers, "tensor") == (
@@ -267,7 +291,7 @@ def test_what_was_no_noise_on_a_higher_rung_once(name, rung, tmp_path):
 
 
 def test_further_runs_are_neither_side_and_a_reference_begins_with_the_same_numbers():
-    for pair in (*TUNED, *FURTHER_PAIRS, *THIRD, *FOURTH):
+    for pair in (*TUNED, *FURTHER_PAIRS, *THIRD, *FOURTH, *FIFTH):
         runs = further_runs(pair)
         assert len(runs) == 2 and pair.a not in runs and replace(pair.b, planted=()) not in runs
         assert all(not run.planted and run.seed == pair.a.seed for run in runs)

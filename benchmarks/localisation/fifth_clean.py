@@ -1,0 +1,96 @@
+"""The clean pairs of the third held-out set: other kernels, sums, layouts, threads, batch splits, loss scales, structures."""
+
+from __future__ import annotations
+
+from benchmarks.localisation.making import clean
+from benchmarks.localisation.pairs import Pair
+
+_SGD16 = {"dtype": "fp16", "optimizer": "sgd"}
+_OTHER, _TWO, _FOUR = "sdpa against eager attention", "sums in two parts", "sums in four parts"
+_WIDE, _LAST, _THREADS = "fp64 inside", "channels last", "two threads, other sums"
+
+FIFTH_CLEAN: tuple[Pair, ...] = (
+    # other kernels
+    clean("mistral", _OTHER, {"attention": "eager"}, steps=4),
+    clean("mistral", _OTHER, {"attention": "eager"}, dtype="bf16", steps=3, clip=0.5),
+    clean("granite", _OTHER, {"attention": "eager"}, steps=3, width=2, layers=5),
+    clean("granite", _OTHER, {"attention": "eager"}, **_SGD16, steps=3),
+    clean("starcoder2", _OTHER, {"attention": "eager"}, dtype="autocast", steps=3),
+    clean("gemma3", _OTHER, {"attention": "eager"}, steps=3, seed=4),
+    clean("gemma3", _OTHER, {"attention": "eager"}, dtype="bf16", steps=2),
+    clean("qwen3-moe", _OTHER, {"attention": "eager"}, steps=3),
+    clean("qwen3-moe", _OTHER, {"attention": "eager"}, dtype="bf16", optimizer="sgd", steps=2),
+    clean("glm4-moe", _OTHER, {"attention": "eager"}, steps=3, clip=0.5),
+    clean("persimmon", _OTHER, {"attention": "eager"}, steps=4),
+    clean("persimmon", _OTHER, {"attention": "eager"}, dtype="autocast", steps=2),
+    clean("nemotron", _OTHER, {"attention": "eager"}, dtype="bf16", steps=3),
+    clean("glm", _OTHER, {"attention": "eager"}, steps=3),
+    clean("smollm3", _OTHER, {"attention": "eager"}, **_SGD16, steps=3, clip=1.0),
+    clean("cohere2", _OTHER, {"attention": "eager"}, steps=3, seed=2),
+    clean("bamba", _OTHER, {"attention": "eager"}, steps=3),
+    clean("bamba", _OTHER, {"attention": "eager"}, dtype="bf16", steps=2),
+    clean("modernbert", _OTHER, {"attention": "eager"}, steps=3),
+    clean("modernbert", _OTHER, {"attention": "eager"}, dtype="autocast", steps=3),
+    clean("esm", _OTHER, {"attention": "eager"}, steps=3),
+    clean("esm", _OTHER, {"attention": "eager"}, dtype="bf16", steps=2),
+    clean("marian", _OTHER, {"attention": "eager"}, steps=3, width=2),
+    clean("pegasus", _OTHER, {"attention": "eager"}, dtype="bf16", steps=3),
+    clean("dinov2", _OTHER, {"attention": "eager"}, steps=3),
+    clean("deit", _OTHER, {"attention": "eager"}, dtype="autocast", steps=3, clip=0.5),
+    clean("data2vec", _OTHER, {"attention": "eager"}, **_SGD16, steps=3),
+    clean("videomae", _OTHER, {"attention": "eager"}, dtype="bf16", steps=3),
+    clean("hubert", _OTHER, {"attention": "eager"}, steps=3),
+    clean("sew", _OTHER, {"attention": "eager"}, steps=3),
+    clean("ast", _OTHER, {"attention": "eager"}, dtype="bf16", optimizer="sgd", steps=3),
+    # other orders of sums
+    clean("gptj", _TWO, {"split": 2}, steps=3),
+    clean("gptj", _FOUR, {"split": 4}, dtype="bf16", steps=3),
+    clean("codegen", _FOUR, {"split": 4}, **_SGD16, steps=3),
+    clean("xglm", _TWO, {"split": 2}, steps=3, clip=0.5),
+    clean("mpt", _FOUR, {"split": 4}, dtype="autocast", steps=3),
+    clean("rwkv", _TWO, {"split": 2}, dtype="bf16", steps=3),
+    clean("rwkv", _FOUR, {"split": 4}, steps=4),
+    clean("fnet", _TWO, {"split": 2}, steps=3),
+    clean("fnet", _FOUR, {"split": 4}, dtype="autocast", steps=2),
+    clean("deberta1", _TWO, {"split": 2}, steps=3),
+    clean("xlnet", _FOUR, {"split": 4}, steps=3),
+    clean("xlnet", _TWO, {"split": 2}, dtype="bf16", steps=2),
+    clean("roformer", _TWO, {"split": 2}, dtype="autocast", steps=3),
+    clean("umt5", _FOUR, {"split": 4}, steps=3),
+    clean("umt5", _TWO, {"split": 2}, dtype="bf16", steps=2, clip=0.5),
+    clean("pvt", _FOUR, {"split": 4}, steps=3),
+    clean("swin2", _TWO, {"split": 2}, steps=3),
+    clean("timesformer", _FOUR, {"split": 4}, dtype="bf16", steps=2),
+    clean("sinks", _TWO, {"split": 2}, steps=3),
+    clean("seq2seq", _TWO, {"split": 2}, dtype="autocast", steps=3),
+    clean("tagger", _FOUR, {"split": 4}, steps=4),
+    clean("crossnet", _TWO, {"split": 2}, **_SGD16, steps=3),
+    clean("flow", _FOUR, {"split": 4}, steps=4),
+    clean("pooler", _TWO, {"split": 2}, dtype="bf16", steps=3),
+    clean("tcn", _TWO, {"split": 2}, steps=4, clip=0.5),
+    # layouts, wider arithmetic, threads
+    clean("squeeze", _LAST, {"channels_last": True}, steps=3),
+    clean("squeeze", _WIDE, {"doubled": True}, dtype="bf16", steps=2),
+    clean("segmenter", _LAST, {"channels_last": True}, steps=4),
+    clean("segmenter", _WIDE, {"doubled": True}, **_SGD16, steps=2),
+    clean("convvae", _LAST, {"channels_last": True}, steps=3),
+    clean("regnet", _LAST, {"channels_last": True}, steps=3),
+    clean("poolformer", _LAST, {"channels_last": True}, steps=3),
+    clean("poolformer", _WIDE, {"doubled": True}, dtype="bf16", steps=3),
+    clean("gcn", _WIDE, {"doubled": True}, steps=4),
+    clean("sounds", _WIDE, {"doubled": True}, steps=3),
+    clean("dit", _WIDE, {"doubled": True}, **_SGD16, steps=3),
+    clean("codegen", _WIDE, {"doubled": True}, steps=3),
+    clean("xglm", _THREADS, {"threads": 2, "split": 4}, dtype="bf16", steps=2),
+    # batch splits, a loss scale
+    clean("smollm3", "four micro-batches", {"micros": 4}, steps=2),
+    clean("dinov2", "two micro-batches", {"micros": 2}, steps=2, dtype="bf16"),
+    clean("pegasus", "two micro-batches against four", {"micros": 4}, micros=2, steps=2),
+    clean("tcn", "two micro-batches", {"micros": 2}, dtype="autocast", steps=2),
+    clean("cohere2", "a loss scale", {"loss_scale": 1000.0}, steps=2, clip=0.5),
+    clean("gptj", "a loss scale", {"loss_scale": 1024.0}, **_SGD16, steps=3),
+    # another structure
+    clean("starcoder2", "another structure", {"split": 2}, port="starcoder2-packed", steps=3),
+    clean("starcoder2", "another structure", {"attention": "sdpa"}, port="starcoder2-packed", dtype="bf16", steps=2),
+    clean("squeeze", "another structure", {"split": 2}, port="squeeze-listed", steps=3),
+)  # fmt: skip
