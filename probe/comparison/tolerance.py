@@ -76,6 +76,8 @@ UPDATE_ERROR_LIMIT = 0.1
 """gradients with a larger error than this say nothing about the update"""
 UPDATE_BOUND_LIMIT = 0.7
 """updates whose error bound is larger than this are not judged by it"""
+TOGETHER = 0.5
+"""times that bound: what all updates together may differ by (clean pairs: 0.12)"""
 RATIO_LIMIT = 0.02
 """norms of updates may differ by this much"""
 

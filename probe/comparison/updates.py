@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,6 +33,25 @@ _ROUNDINGS = 8
 _BOTH_ROUND = 2
 """the same where the settings differ: each side rounds the new parameter once, and by one unit at most"""
 _FLOAT16_LEAST = 2.0**-24
+_LARGE = 256
+"""elements of an update that counts with others"""
+_SEVERAL = 4
+"""updates from which on they are judged together"""
+_DIFFERS = "the update differs, the gradient that was used agrees"
+
+
+class _Part(NamedTuple):
+    """One of the updates that are judged together."""
+
+    event: Event
+    error: float
+    """‖A−B‖"""
+    size: int
+    gradient: float
+    """relative error of the gradient that was used"""
+    rounding: float
+    """what rounding the new parameter makes of the update"""
+    norm: float
 
 
 class UpdateJudge(UpdateFindings):
@@ -53,6 +73,8 @@ class UpdateJudge(UpdateFindings):
         behind = bool(self.walk.findings)
         updates = self._without_weak(self._updates())
         self._report(updates, "updates", Role.DELTA)
+        if not updates and not behind:
+            updates = self._updates_together()
         states = [] if updates else self._states()
         self._report(states, "optimizer states", Role.STATE)
         if behind and not updates and not states:
@@ -149,6 +171,39 @@ class UpdateJudge(UpdateFindings):
                 faults.append(fault)
         return faults
 
+    def _updates_together(self) -> list[Fault]:
+        """Report all updates that divide by a gradient's size where, as one vector, they differ by more than chance flips.
+
+        Each alone may differ by a few signs; all of them together rarely do.
+        """
+        parts = [part for part in map(self._sure_part, self._judged(Role.DELTA)) if part is not None]
+        if len(parts) < _SEVERAL:
+            return []
+        sizes = sum(part.size for part in parts)
+        gradient, rounding = (sum(part.size * part[at] for part in parts) / sizes for at in (3, 4))
+        limit = tolerance.TOGETHER * tolerance.update_bound(gradient, rounding, 1.0, sizes)
+        error = math.hypot(*(part.error for part in parts)) / math.hypot(*(part.norm for part in parts))
+        if error <= limit:
+            return []
+        faults = [self._fault(part.event, limit, _DIFFERS) for part in parts]
+        said = f"the updates of {len(parts)} parameters, as one vector, differ by {error:.1e}, of which chance makes {limit:.1e}"
+        self._report_all(faults, said)
+        return faults
+
+    def _sure_part(self, event: Event) -> _Part | None:
+        """Return what an update is of all of them, where its gradient is no rounding."""
+        metrics, parameter = event.metrics, self._norm_of_parameter(event)
+        if metrics is None or not metrics.is_known or metrics.is_lower_bound or not parameter:
+            return None
+        size, norm = math.prod(self.pairs.a.shapes[event.row_a]), max(metrics.norm_a, metrics.norm_b)
+        gradient = max(self.state.gradients.get((event.pair, event.slot_a), 0.0), self._error_before(event))
+        is_sure = gradient <= tolerance.NOISY_GRADIENT and metrics.cosine >= tolerance.SCATTERED
+        if not norm or size < _LARGE or not is_sure or not self._is_adaptive(event):
+            return None
+        if self.walk.noise.explains_update(event):
+            return None
+        return _Part(event, metrics.rel_l2 * norm, size, gradient, self._parameter_u(event) * parameter / norm, norm)
+
     def _one_sided_update(self, event: Event) -> Fault | None:
         on_both = self.pairs.is_initial_on_both(event)
         if not on_both or self.pairs.is_unwatched(event) or not (self.pairs.micros_a and self.pairs.micros_b):
@@ -195,8 +250,7 @@ class UpdateJudge(UpdateFindings):
             weak = weak and 0.5 < metrics.norm_ratio < 2
             return self._fault(event, math.nan, text, "look at the learning rate and its schedule", weak), bound
         if bound < tolerance.UPDATE_BOUND_LIMIT and metrics.rel_l2 > bound:
-            text = "the update differs, the gradient that was used agrees"
-            return self._fault(event, bound, text, weak=self._is_adaptive(event)), bound
+            return self._fault(event, bound, _DIFFERS, weak=self._is_adaptive(event)), bound
         return None, bound
 
     def _hidden_decays(self) -> list[Fault]:
