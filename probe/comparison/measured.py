@@ -19,7 +19,7 @@ from pathlib import PureWindowsPath
 
 from probe.comparison.events import Event, StepPairs
 from probe.comparison.floors import SCALE_SIZE, SMALLEST, Floor, Floors, scale_of, spread_factor
-from probe.comparison.metrics import Side
+from probe.comparison.metrics import Metrics, Side
 from probe.comparison.noise import Held, Noise, StepNoise
 from probe.comparison.other_runs import OtherRun
 from probe.comparison.result import SlotResult
@@ -58,8 +58,8 @@ class _MeasuredStep(StepNoise):
     rounding_share: float
     what: str
 
-    def __init__(self, pairs: StepPairs, floors: Floors) -> None:
-        self.pairs, self.floors = pairs, floors
+    def __init__(self, pairs: StepPairs, floors: Floors, left: set[tuple[int, int]]) -> None:
+        self.pairs, self.floors, self._left = pairs, floors, left
         self._room = 0.0 if _runs_same_code(pairs) else _OTHER_CODE_ROUNDING
         self._is_one_sided = False
         """B's code was seen to round to one side: what is behind it is off in its norm, too"""
@@ -69,6 +69,13 @@ class _MeasuredStep(StepNoise):
     def seen(self, event: Event) -> Floor | None:
         """Return the error and the scale that are judged."""
         raise NotImplementedError
+
+    def _known(self, event: Event, metrics: Metrics) -> Floor | None:
+        """Return a distance; None where only a bound is known: that is no measure which a floor could be held against."""
+        if metrics.is_lower_bound:
+            self._left.add((self.pairs.step, event.row_a))
+        is_told = metrics.is_known and not metrics.is_lower_bound
+        return Floor(metrics.rel_l2, scale_of(metrics.norm_ratio)) if is_told else None
 
     def factor(self, event: Event) -> float:
         """Return how many times the floor is still noise."""
@@ -175,7 +182,7 @@ class _FurtherRunsStep(_MeasuredStep):
     def seen(self, event: Event) -> Floor | None:
         metrics = event.metrics
         assert metrics is not None
-        return Floor(metrics.rel_l2, scale_of(metrics.norm_ratio)) if metrics.is_known else None
+        return self._known(event, metrics)
 
     def factor(self, event: Event) -> float:
         return _SLACK * self.spread(event)
@@ -193,22 +200,23 @@ class _ReferenceStep(_MeasuredStep):
     rounding_share = 0.25
     what = "of B to the reference"
 
-    def __init__(self, pairs: StepPairs, floors: Floors, other: Side, rows: dict[int, int]) -> None:
-        super().__init__(pairs, floors)
+    def __init__(
+        self, pairs: StepPairs, floors: Floors, left: set[tuple[int, int]], other: Side, rows: dict[int, int]
+    ) -> None:
+        super().__init__(pairs, floors, left)
         self._other, self._rows = other, rows
         self._seen: dict[tuple[int, int], Floor | None] = {}
 
     def seen(self, event: Event) -> Floor | None:
         key = event.row_a, event.row_b
         if key not in self._seen:
-            self._seen[key] = self._distance(event)
+            self._seen[key] = self._from_reference(event)
         return self._seen[key]
 
-    def _distance(self, event: Event) -> Floor | None:
+    def _from_reference(self, event: Event) -> Floor | None:
         if event.row_a not in self._rows:
             return None
-        metrics = self.pairs.measured_from(self._other, self._rows[event.row_a], event)
-        return Floor(metrics.rel_l2, scale_of(metrics.norm_ratio)) if metrics.is_known else None
+        return self._known(event, self.pairs.measured_from(self._other, self._rows[event.row_a], event))
 
     def factor(self, event: Event) -> float:
         return max(_SUSPICIOUS, self.spread(event))
@@ -224,6 +232,8 @@ class _Measured(Noise):
     def __init__(self, runs: Sequence[OtherRun]) -> None:
         self.runs = runs
         self._widest, self._differs = 0.0, False
+        self._left: set[tuple[int, int]] = set()
+        """what is left to the built-in model because only a bound of its error is known: by step and row of A"""
 
     def _sides(self, pairs: StepPairs) -> list[tuple[Side, dict[int, int]]]:
         found = []
@@ -249,6 +259,12 @@ class _Measured(Noise):
             if run.missing_steps:
                 numbers = ", ".join(map(str, run.missing_steps[:5]))
                 yield f"{run.option}: {run.name} has no step {numbers}: the built-in model judges there"
+        if self._left:
+            count = "1 pair of tensors" if len(self._left) == 1 else f"{len(self._left)} pairs of tensors"
+            yield (
+                f"{self.runs[0].option}: of {count} sketches tell only a bound of the error (other shapes, or several in the "
+                "place of one): the built-in model judges there; values would tell more (task='tensor')"
+            )
 
     def doubts(self, slots: Iterable[SlotResult]) -> Iterable[str]:
         if self._widest > _WIDE:
@@ -272,7 +288,7 @@ class FurtherRuns(_Measured):
         if not sides:
             return StepNoise()
         floors = self._floors(pairs, sides)
-        return _FurtherRunsStep(pairs, floors)
+        return _FurtherRunsStep(pairs, floors, self._left)
 
 
 class Reference(_Measured):
@@ -288,4 +304,4 @@ class Reference(_Measured):
         if not sides:
             return StepNoise()
         floors = self._floors(pairs, sides)
-        return _ReferenceStep(pairs, floors, *sides[0])
+        return _ReferenceStep(pairs, floors, self._left, *sides[0])
