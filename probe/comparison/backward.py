@@ -98,8 +98,10 @@ class BackwardWalk(LossWalk):
         if digest is not None and event.role is Role.GRAD_OUTPUT:
             sources.merge(self._passed_back.get(digest, Level()))
         u = max(self.u(event), sources.u)
-        rule = self._rule_of_loss(node, event) if self._is_from_loss(node, event, use, digest) else tolerance.BACKWARD
-        rule = tolerance.backward_rule(metrics, math.prod(self.pairs.a.shapes[event.row_a]), rule)
+        from_loss = self._is_from_loss(node, event, use, digest)
+        rule = self._rule_of_loss(node, event) if from_loss else tolerance.BACKWARD
+        if not from_loss or self._is_most_of_loss(node, event):
+            rule = tolerance.backward_rule(metrics, math.prod(self.pairs.a.shapes[event.row_a]), rule)
         held = self.noise.held(event, metrics.rel_l2, rule, u, sources)
         held = held.widened(self._limit_at_a_kink(node, event, use))
         held = held.widened(self._limit_beside(node, event, use, held.limit))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 from probe.comparison import tolerance
@@ -11,6 +12,12 @@ from probe.comparison.metrics import Metrics, Status
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.tolerance import Level, Rule
 from probe.records import Phase, Role
+
+_LIKE_ENTROPY = 0.1
+"""share of a loss that its gradient must at least be to be that of a cross entropy"""
+
+_MOST_OF_LOSS = 0.1
+"""share of the largest gradient of an output that those of other outputs are at least"""
 
 
 class LossWalk(ForwardWalk):
@@ -29,7 +36,7 @@ class LossWalk(ForwardWalk):
             return
         precisions = [tolerance.precision_of(each) for each in (x, y)]
         u = min(precisions)  # where one side alone is coarser, that side has rounded it
-        inherited = max((self._loss_error(node, outputs.error) for node in nodes), default=0.0)
+        inherited = max((self._loss_error(node, outputs.error, u) for node in nodes), default=0.0)
         held = self.noise.loss(x, y, max(tolerance.SCALAR_LOSS.limit(u, outputs.error), inherited, outputs.u))
         if not held.is_wrong or not nodes or any(f.phase is Phase.LOSS for f in self.findings):
             return
@@ -67,29 +74,57 @@ class LossWalk(ForwardWalk):
         rows = self.pairs.rows_a.get((node.micro, module, node.call), Role.OUTPUT).get(event.slot_a)
         if not rows or not self.pairs.a.columns["norm"][event.row_a]:
             return tolerance.BACKWARD
-        return tolerance.loss_gradient_rule(
-            self.pairs.a.columns["rms"][rows[0]], self._share_left(rows[0], event.row_a)
-        )
+        share, left = self._shares_left(rows[0], event.row_a)
+        rounding = self._rounding_left(rows[0], event.row_a)
+        return tolerance.loss_gradient_rule(self.pairs.a.columns["rms"][rows[0]], share, left, rounding)
 
-    def _loss_error(self, node: Node, error: float) -> float:
+    def _is_most_of_loss(self, node: Node, event: Event) -> bool:
+        """Tell whether no other output gets a far larger gradient: those of auxiliary losses are sums of few terms."""
+        norm, module = self.pairs.a.columns["norm"], self.pairs.matching.pairs[node.pair].a
+        rows = self.pairs.rows_a.get((node.micro, module, node.call), Role.GRAD_OUTPUT).values()
+        return norm[event.row_a] >= _MOST_OF_LOSS * max(norm[row] for row, *_ in rows)
+
+    def _loss_error(self, node: Node, error: float, u: float) -> float:
         """Return what relative error of a loss is noise where little of what it is computed from is left: z−t of z.
 
         A mean of squares moves by 2⟨z−t, Δz⟩ + ‖Δz‖², relative to ‖z−t‖². Of independent errors the former is 1/√n of its
-        bound; four standard deviations of that.
+        bound. Cross entropy is a difference of numbers of the size of z in each row. Four standard deviations of both.
         """
         key = node.micro, self.pairs.matching.pairs[node.pair].a, node.call
-        gradients = self.pairs.rows_a.get(key, Role.GRAD_OUTPUT)
-        found = [0.0]
+        gradients, found = self.pairs.rows_a.get(key, Role.GRAD_OUTPUT), [0.0]
         for slot, rows in self.pairs.rows_a.get(key, Role.OUTPUT).items():
-            if slot in gradients:
-                left = self._share_left(rows[0], gradients[slot][0]) * error
-                found.append(8 * left / math.sqrt(math.prod(self.pairs.a.shapes[rows[0]])) + 2 * left**2)
+            shape, rms = self.pairs.a.shapes[rows[0]], self.pairs.a.columns["rms"][rows[0]]
+            if slot in gradients and math.prod(shape) and self._loss_of_a:
+                left = self._shares_left(rows[0], gradients[slot][0])[1] * error
+                found.append(8 * left / math.sqrt(math.prod(shape)) + 2 * left**2)
+                found.append(4 * u * rms / math.sqrt(math.prod(shape[:-1])) / self._loss_of_a)
         return max(found)
 
-    def _share_left(self, row: int, gradient: int) -> float:
-        """Return ‖z‖/‖z−t‖ of what A's model returned, from the gradient that came back, were it a mean of squared errors."""
+    def _shares_left(self, row: int, gradient: int) -> tuple[float, float]:
+        """Return ‖z‖/‖z−t‖ of what A's model returned, were the loss a mean of squared errors, and where it is one (else less).
+
+        Of such a mean, 2‖z‖/(n‖g‖) and ‖g‖‖z‖/2L both are that; of another loss, or a small part of one, one of them is less.
+        """
         norm, size = self.pairs.a.columns["norm"], math.prod(self.pairs.a.shapes[row])
-        return 2 * norm[row] / (size * norm[gradient]) if size and norm[gradient] else 0.0
+        if not size or not norm[gradient]:
+            return 0.0, 0.0
+        share = 2 * norm[row] / (size * norm[gradient])
+        return share, min(share, norm[gradient] * norm[row] / (2 * self._loss_of_a)) if self._loss_of_a else 0.0
+
+    def _rounding_left(self, row: int, gradient: int) -> float:
+        """Return how many times the roundoff the gradient of a mean cross entropy may be off: it is p−1 where p is nearly 1.
+
+        Then its norm over r rows is about L/√r; that of a small part of a loss is less, and is no such gradient.
+        """
+        shape, loss = self.pairs.a.shapes[row], self._loss_of_a
+        rest = math.sqrt(math.prod(shape[:-1])) * self.pairs.a.columns["norm"][gradient]
+        return max(1.0, 1 / rest) if loss and rest > _LIKE_ENTROPY * min(1.0, loss) else 1.0
+
+    @functools.cached_property
+    def _loss_of_a(self) -> float:
+        """The size of A's loss; 0.0 where it was not given to ``probe.step``, or is no number."""
+        loss = abs(self.pairs.a.reader.scalars_of(self.pairs.step).get("loss", 0.0))
+        return loss if math.isfinite(loss) else 0.0
 
     def _last_outputs_known(self, tops: list[Node]) -> bool:
         """Tell whether the model's outputs were compared, or those of the module that it called last."""

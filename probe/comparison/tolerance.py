@@ -120,7 +120,7 @@ def backward_rule(metrics: Metrics, size: int, rule: Rule) -> Rule:
     return replace(COHERENT, plain=rule) if has_direction else rule
 
 
-def loss_gradient_rule(rms: float, share: float) -> Rule:
+def loss_gradient_rule(rms: float, share: float, left: float, rounding: float) -> Rule:
     """Return the thresholds for the gradient that a loss passes back to what it is computed from.
 
     Parameters
@@ -129,8 +129,13 @@ def loss_gradient_rule(rms: float, share: float) -> Rule:
         root mean square of what it is computed from: logits
     share
         ‖z‖/‖z−t‖, were it a mean of squared errors
+    left
+        the same, where it is one
+    rounding
+        how many times the roundoff of its terms that of the gradient is
     """
-    return replace(BACKWARD, gain=max(_LOSS_GAIN, min(BACKWARD.gain, 2 * rms), 2 * share))
+    gain = max(_LOSS_GAIN, min(BACKWARD.gain, max(2 * rms, share)), 2 * left)
+    return replace(BACKWARD, k=rounding * BACKWARD.k, k16=rounding * BACKWARD.k16, gain=gain)
 
 
 def integer_limit(sources: float, size: int) -> float:
