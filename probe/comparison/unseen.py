@@ -24,13 +24,18 @@ class Unseen:
     def text(self) -> str:
         """The same in a sentence."""
         return (
-            f"16-bit values, judged by the {BUILT_IN}: errors below about {100 * self.error:.1g} % of what a module returns "
+            f"16-bit values, judged by the {BUILT_IN}: errors below about {percent(self.error)} of what a module returns "
             "are not told from noise; --noise a2.h5 or --reference fp32.h5 sees smaller ones"
         )
 
     def as_json(self) -> dict[str, object]:
         """Return the fields by their names in JSON."""
         return {"error": self.error, "text": self.text}
+
+
+def percent(share: float) -> str:
+    """Return a share with one digit that counts."""
+    return f"{float(f'{100 * share:.1g}'):g} %"
 
 
 def unseen_of(verdict: Verdict, noise: str, slots: Iterable[SlotResult]) -> Unseen | None:

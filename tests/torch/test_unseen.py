@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,47 @@ def test_an_aligned_answer_says_what_16_bits_hide(pair: tuple[Path, Path]) -> No
     assert document(found)["answer"]["unseen"] == {"error": 8 * 2.0**-8, "text": SAID}  # type: ignore[index]
     printed = CliRunner().invoke(compare_command, [*map(str, pair), "--format", "json"])
     assert json.loads(printed.stdout)["unseen"]["text"] == SAID
+
+
+class Half(torch.nn.Module):
+    """A model in float32, of which modules compute in bfloat16 under autocast."""
+
+    def __init__(self, linear: type[torch.nn.Linear]) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(Model(linear) for _ in range(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def cast(path: Path, linear: type[torch.nn.Linear], **moved: str) -> Path:
+    model = Half(linear)
+    around = probe.noise_run if moved else probe.capture
+    with (
+        around(model, path, task="tensor", **{k: v for k, v in moved.items() if v}),
+        torch.autocast("cpu", torch.bfloat16),
+    ):
+        model(torch.randn(8, 64, generator=torch.Generator().manual_seed(1))).float().square().mean().backward()
+        probe.step()
+    return path
+
+
+def test_a_further_run_that_makes_no_limit_smaller_is_told(tmp_path: Path) -> None:
+    """Weights in float32 that are moved by one unit of float32 are the same in bfloat16, but for a few."""
+    a, b = cast(tmp_path / "a.h5", torch.nn.Linear), cast(tmp_path / "b.h5", Halves)
+    few = probe.compare(a, b, noise=cast(tmp_path / "few.h5", torch.nn.Linear, dtype=""))
+    (note,) = [text for text in few.warnings if "limits of what modules return" in text]
+    assert re.fullmatch(
+        r"noise: few\.h5 made \d of \d+ limits of what modules return in 16 bits smaller: errors below about \d % are still not "
+        r"told from noise; a run whose modules all round otherwise sees more \(another attention kernel or device; of "
+        r"probe\.noise_run under autocast, dtype='bfloat16'\)",
+        note,
+    )
+    enough = probe.compare(a, b, noise=cast(tmp_path / "enough.h5", torch.nn.Linear, dtype="bfloat16"))
+    assert enough.verdict is Verdict.ALIGNED
+    assert not [text for text in enough.warnings if "limits of what modules return" in text]
 
 
 def test_nothing_is_said_where_nothing_is_hidden(pair: tuple[Path, Path], tmp_path: Path) -> None:
