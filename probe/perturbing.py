@@ -19,12 +19,14 @@ from probe.statistics import as_real, is_float
 _SEEDS = 2**32
 _SIXTEEN_BIT_SHARE = 16
 """of this many elements of a 16-bit weight one is moved: kernels that sum in float32 round few of them otherwise"""
+_NARROWER = {"": 0, "bfloat16": 16, "float16": 13}
+"""bits of float32 that a cast takes away"""
 _BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 @contextlib.contextmanager
 def noise_run(
-    model: Any, path: str | os.PathLike[str] | None = None, *, seed: int = 0, **options: Any
+    model: Any, path: str | os.PathLike[str] | None = None, *, seed: int = 0, dtype: str = "", **options: Any
 ) -> Iterator[Path | None]:
     """Record what runs inside a ``with`` block, with weights that are moved by one unit in the last place at random.
 
@@ -38,17 +40,22 @@ def noise_run(
         as for `probe.capture`
     seed
         which elements are moved, and where to: another one gives another run
+    dtype
+        what autocast computes in, ``"bfloat16"`` or ``"float16"``: weights in float32 are then moved by a unit of that, since
+        smaller moves are lost when they are cast
 
     Raises
     ------
     ConfigError
-        the seed is none
+        the seed or the dtype is none
     """
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < _SEEDS:
         raise ConfigError(f"seed={seed!r} cannot be used; expected an integer from 0 to {_SEEDS - 1}")
+    if dtype not in _NARROWER:
+        raise ConfigError(f"dtype={dtype!r} cannot be used; expected 'bfloat16' or 'float16', or none without autocast")
     with contextlib.ExitStack() as undone:
         for number, part in enumerate(model if isinstance(model, (list, tuple)) else [model]):
-            _Perturbed(adapter_for(part), part, undone).perturb(np.random.default_rng([int(seed), number]))
+            _Perturbed(adapter_for(part), part, undone).perturb(np.random.default_rng([int(seed), number]), dtype)
         with capture(model, path, **options) as target:
             yield target
 
@@ -67,12 +74,12 @@ class _Perturbed:
             undone.callback(self._assign, each, self._values(each))
         undone.callback(adapter.on_update(None, self._keep_optimizers, lambda groups: None))
 
-    def perturb(self, generator: np.random.Generator) -> None:
+    def perturb(self, generator: np.random.Generator, dtype: str) -> None:
         """Move the weights of two dimensions and more; a norm's scale is no sum in which the moves cancel."""
         for each in self._tensors:
             if not each.is_buffer and len(self.adapter.facts(each.tensor).shape) > 1:
                 values = self._values(each)
-                if move(values, generator):
+                if move(values, generator, dtype):
                     self._assign(each, values)
 
     def _values(self, each: NamedTensor) -> np.ndarray:
@@ -96,17 +103,21 @@ class _Perturbed:
             self._undone.callback(undo)
 
 
-def move(values: np.ndarray, generator: np.random.Generator) -> bool:
-    """Move elements to a neighbouring number, in place: all of them, of 16-bit dtypes a share. Tell whether any was."""
+def move(values: np.ndarray, generator: np.random.Generator, dtype: str = "") -> bool:
+    """Move elements to a neighbouring number, in place: all of them, of 16-bit dtypes a share. Tell whether any was.
+
+    Those of float32 that are cast to a narrower dtype are moved by a unit of that, and are as few.
+    """
     real = as_real(values).reshape(-1) if is_float(values.dtype) or values.dtype.kind == "c" else np.empty(0)
     bits = _BITS.get(real.dtype.itemsize)
     if not real.size or bits is None:
         return False
     whole = real.view(bits)
     moved = np.isfinite(real) & (real != 0)
-    if real.dtype.itemsize == 2:
+    lost = _NARROWER[dtype] if real.dtype.itemsize == 4 else 0
+    if real.dtype.itemsize == 2 or lost:
         moved &= generator.integers(0, _SIXTEEN_BIT_SHARE, real.size) == 0
-    steps = generator.integers(0, 2, real.size).astype(bits) * 2 - 1
+    steps = (generator.integers(0, 2, real.size).astype(bits) * 2 - 1) << lost
     before = whole.copy()
     whole[moved] += steps[moved]
     left = ~np.isfinite(real) | ((real == 0) & moved)  # the largest and the smallest number have one neighbour

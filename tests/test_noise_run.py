@@ -118,3 +118,24 @@ def test_elements_move_to_their_neighbours(dtype: type) -> None:
 def test_integers_do_not_move() -> None:
     values = np.arange(5)
     assert not move(values, np.random.default_rng(0)) and list(values) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("dtype", "unit"), [("bfloat16", 2.0**-7), ("float16", 2.0**-10)])
+def test_weights_that_autocast_casts_move_by_a_unit_of_that(dtype: str, unit: float) -> None:
+    values = np.append(np.random.default_rng(0).standard_normal(4000), [0.0, np.inf, np.nan, 1e-44, 3e38]).astype(
+        np.float32
+    )
+    before = values.copy()
+    assert move(values, np.random.default_rng(1), dtype)
+    change = np.abs(values[:4000] / before[:4000] - 1)
+    assert unit / 2 <= change[change > 0].min() and change.max() <= unit
+    assert np.mean(change > 0) == pytest.approx(1 / 16, abs=0.02)
+    assert np.isfinite(values[-2:]).all() and values[4000:4003].tobytes() == before[4000:4003].tobytes()
+
+
+def test_a_dtype_that_is_none_of_autocast(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match="dtype='fp8' cannot be used; expected 'bfloat16' or 'float16', or none without"
+    ):
+        with probe.noise_run(gpt(), tmp_path / "no.h5", dtype="fp8"):
+            pass

@@ -10,6 +10,7 @@ from probe.comparison.flip import Flip
 from probe.comparison.lookup import why_not
 from probe.comparison.paired_values import values_of
 from probe.comparison.result import SCHEMA, Coverage, Divergence, Inputs, SlotResult, SlotResults, Verdict
+from probe.comparison.unseen import Unseen
 from probe.errors import NotRecordedError
 from probe.matching import Matching
 from probe.matching.changes import Change
@@ -42,6 +43,8 @@ class Comparison:
     """those of the warnings for which the verdict cannot be aligned"""
     flip: Flip | None = None
     """the smallest change of tolerance that changes the verdict"""
+    unseen: Unseen | None = None
+    """how large an error the verdict aligned does not rule out; None where that is as small as rounding in 32 bits"""
     left_out: tuple[str, ...] = ()
     """what was recorded and not compared, in a few words: the verdict says nothing of it"""
     steps: tuple[tuple[int, int], ...] = field(default=(), repr=False)
@@ -127,4 +130,5 @@ class Comparison:
             "warnings": list(self.warnings),
             "noise": self.noise,
             "flip": None if self.flip is None else self.flip.as_json(),
+            "unseen": None if self.unseen is None else self.unseen.as_json(),
         }

@@ -153,7 +153,7 @@ class Charger(OrderCharger):
         top, slots = given
         facts = (f"{self._path_a(node.pair)} is handed what the model was given, and that differs",)
         self._append(Divergence(Phase.FORWARD, event.role, Kind.INPUTS, 0.95, *self.refs(top.pair, top, *slots),
-                                event.metrics, rule.limit(self.u(event), 0.0), facts, SAME_BATCH, event=event))  # fmt: skip
+                                event.metrics, rule.limit(self.u(event), 0.0), facts, SAME_BATCH, event=event), event)  # fmt: skip
         return True
 
     def _given_to_the_model(self, node: Node, event: Event) -> tuple[Node, tuple[str, str]] | None:
@@ -274,7 +274,7 @@ class Charger(OrderCharger):
         self._append(Divergence(
             Phase.FORWARD, Role.INPUT, Kind.INPUTS, 0.8, *self.refs(top.pair, top, slot, slot), event.metrics,
             tolerance.FORWARD.limit(self.u(event), 0.0), facts, f"give {other} the same {slot}, or look at its default there",
-        ))  # fmt: skip
+        ), event)  # fmt: skip
         return True
 
     def _agreement(self, node: Node) -> str:
@@ -338,7 +338,7 @@ class Charger(OrderCharger):
                 *refs, event.metrics, rule.limit(self.u(event), 0.0),
                 (*(text for text, _ in told), next_text, *guess), told[0][1], is_independent=self._is_apart(event, rule),
                 uncalled=theirs if in_calls else (), uncalled_on="B" if name == "A" else "A",
-            ))  # fmt: skip
+            ), event)  # fmt: skip
             self.uncalled |= {pair for call in calls for pair in pairs_inside(self.pairs, name, call.module)}
             return True
         return False
@@ -374,7 +374,7 @@ class Charger(OrderCharger):
             event.metrics, limit,
             (*facts, f"what comes next, A's {self._path_a(event.pair)}, {verb} another {event.role.label} {event.slot_a}",
              *unseen_order(self.pairs, caller), *guess), hints[0], is_independent=self._is_apart(event, rule),
-        ))  # fmt: skip
+        ), event)  # fmt: skip
         return True
 
     @property

@@ -36,6 +36,7 @@ from probe.comparison.result import (
 )  # fmt: skip
 from probe.comparison.steps import Shift
 from probe.comparison.tally import Tally
+from probe.comparison.unseen import unseen_of
 from probe.comparison.updates import UpdateJudge
 from probe.comparison.walk import StepWalk
 from probe.errors import ConfigError
@@ -359,6 +360,7 @@ class _Run:
             verdict, tuple(self.findings), coverage, tuple(dict.fromkeys(self.warnings)), self.noise.name, tuple(tally.slots),
             matching, str(self.a.path), str(self.b.path), *self._only(),
             self.given.inputs, tuple(dict.fromkeys(self.doubts)), flip_of(verdict, self.findings, tally.slots),
+            unseen_of(verdict, self.noise.name, tally.slots),
             (*vacuous.left_out(coverage, tally.weights_left, tally.weights_ignored, min_coverage),
              *vacuous.other_modes(self.modes.values())), tuple(self.steps), changes,
             *(tuple(tree.path(index) for index in sorted(ignored)) for tree, ignored in

@@ -97,7 +97,7 @@ class Floors:
         if row not in found or not unit_roundoff(self.pairs.a.dtypes[row]):
             return None
         metrics = measured(self.pairs.a, row, side, found[row])
-        if metrics.status not in (Status.EQUAL, Status.COMPARED):
+        if metrics.status not in (Status.EQUAL, Status.COMPARED) or metrics.is_lower_bound:
             return None
         return Floor(metrics.rel_l2, scale_of(metrics.norm_ratio))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -228,7 +228,13 @@ class Ledger:
             f"that {places}, at which it was seen, are a pair is a guess by {seen.reason.value} ({seen.confidence:.2f})",
         )
 
-    def _append(self, divergence: Divergence) -> None:
+    def _append(self, divergence: Divergence, event: Event | None = None) -> None:
+        """Add a finding; with what was held against what, by the rung that judged, at the event that shows it."""
+        judged = self._judged.get(id(event))
+        if judged is not None:
+            held = judged.held or Held(judged.error, judged.limit)
+            divergence = replace(divergence, limit=judged.limit, error=judged.error, measure=held.measure,
+                                 evidence=(*divergence.evidence, *held.facts))  # fmt: skip
         self.findings.append(divergence)
 
     def _is_apart(self, event: Event, rule: Rule) -> bool:

@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import PureWindowsPath
 
 from probe.comparison.events import Event, StepPairs
 from probe.comparison.floors import SCALE_SIZE, SMALLEST, Floor, Floors, scale_of, spread_factor
-from probe.comparison.metrics import Side
+from probe.comparison.metrics import Metrics, Side
 from probe.comparison.noise import Held, Noise, StepNoise
 from probe.comparison.other_runs import OtherRun
 from probe.comparison.result import SlotResult
 from probe.comparison.tolerance import SIXTEEN_BIT, Level, Rule
-from probe.records import ModuleInfo, Phase
+from probe.comparison.unseen import percent
+from probe.records import ModuleInfo, Phase, Role
 from probe.sketch import WIDTH
 from probe.statistics import unit_roundoff
 
@@ -44,6 +45,11 @@ _SCALE_ROUNDING = 1 / 16
 """unit roundoffs that rounding in one direction may make of a norm"""
 _OTHER_CODE_ROUNDING = 0.22
 """the same where A and B run other code: more than right ones were seen to make (0.17), less than a wrong eps does (0.24)"""
+_SHARPER = 0.75
+"""times the built-in limit from which on a measured one is of use"""
+_OF_USE = 0.25
+"""share of the limits that have to be"""
+_FEWEST_LIMITS = 8
 SCALE_MEASURE = "of the norm"
 
 
@@ -52,14 +58,36 @@ def rounding(rule: Rule, u: float, share: float) -> float:
     return rule.k16 * share * u if u > SIXTEEN_BIT else rule.k * u
 
 
+@dataclass(slots=True)
+class Account:
+    """What came of measuring, over all steps."""
+
+    left: set[tuple[int, int]] = field(default_factory=set)
+    """what is left to the built-in model because only a bound of its error is known: by step and row of A"""
+    limits: list[float] = field(default_factory=list)
+    """those of what modules return in 16 bits"""
+    sharper: int = 0
+    """how many of them are clearly below those of the built-in model"""
+
+    def add(self, limit: float, built_in: float) -> None:
+        """Count a limit."""
+        self.limits.append(limit)
+        self.sharper += limit < _SHARPER * built_in
+
+    @property
+    def is_blunt(self) -> bool:
+        """Tell whether measuring was of little use."""
+        return len(self.limits) >= _FEWEST_LIMITS and self.sharper < _OF_USE * len(self.limits)
+
+
 class _MeasuredStep(StepNoise):
     """What both rungs have in common."""
 
     rounding_share: float
     what: str
 
-    def __init__(self, pairs: StepPairs, floors: Floors) -> None:
-        self.pairs, self.floors = pairs, floors
+    def __init__(self, pairs: StepPairs, floors: Floors, account: Account) -> None:
+        self.pairs, self.floors, self._account = pairs, floors, account
         self._room = 0.0 if _runs_same_code(pairs) else _OTHER_CODE_ROUNDING
         self._is_one_sided = False
         """B's code was seen to round to one side: what is behind it is off in its norm, too"""
@@ -69,6 +97,13 @@ class _MeasuredStep(StepNoise):
     def seen(self, event: Event) -> Floor | None:
         """Return the error and the scale that are judged."""
         raise NotImplementedError
+
+    def _known(self, event: Event, metrics: Metrics) -> Floor | None:
+        """Return a distance; None where only a bound is known: that is no measure which a floor could be held against."""
+        if metrics.is_lower_bound:
+            self._account.left.add((self.pairs.step, event.row_a))
+        is_told = metrics.is_known and not metrics.is_lower_bound
+        return Floor(metrics.rel_l2, scale_of(metrics.norm_ratio)) if is_told else None
 
     def factor(self, event: Event) -> float:
         """Return how many times the floor is still noise."""
@@ -88,6 +123,13 @@ class _MeasuredStep(StepNoise):
         raise NotImplementedError
 
     def held(self, event: Event, error: float, rule: Rule, u: float, sources: Level) -> Held:
+        found = self._held(event, error, rule, u, sources)
+        is_output = event.phase is Phase.FORWARD and event.role is Role.OUTPUT and u > SIXTEEN_BIT
+        if is_output and error > 0 and not self._loudest:  # behind a finding limits are wide in any case
+            self._account.add(found.limit, rule.limit(u, sources.error))
+        return found
+
+    def _held(self, event: Event, error: float, rule: Rule, u: float, sources: Level) -> Held:
         floor, seen = self.floors.get(event.row_a), self.seen(event)
         assert event.metrics is not None
         if floor is None or seen is None or not u or not event.metrics.rel_l2 or not math.isfinite(error):
@@ -175,7 +217,7 @@ class _FurtherRunsStep(_MeasuredStep):
     def seen(self, event: Event) -> Floor | None:
         metrics = event.metrics
         assert metrics is not None
-        return Floor(metrics.rel_l2, scale_of(metrics.norm_ratio)) if metrics.is_known else None
+        return self._known(event, metrics)
 
     def factor(self, event: Event) -> float:
         return _SLACK * self.spread(event)
@@ -193,22 +235,21 @@ class _ReferenceStep(_MeasuredStep):
     rounding_share = 0.25
     what = "of B to the reference"
 
-    def __init__(self, pairs: StepPairs, floors: Floors, other: Side, rows: dict[int, int]) -> None:
-        super().__init__(pairs, floors)
+    def __init__(self, pairs: StepPairs, floors: Floors, account: Account, other: Side, rows: dict[int, int]) -> None:
+        super().__init__(pairs, floors, account)
         self._other, self._rows = other, rows
         self._seen: dict[tuple[int, int], Floor | None] = {}
 
     def seen(self, event: Event) -> Floor | None:
         key = event.row_a, event.row_b
         if key not in self._seen:
-            self._seen[key] = self._distance(event)
+            self._seen[key] = self._from_reference(event)
         return self._seen[key]
 
-    def _distance(self, event: Event) -> Floor | None:
+    def _from_reference(self, event: Event) -> Floor | None:
         if event.row_a not in self._rows:
             return None
-        metrics = self.pairs.measured_from(self._other, self._rows[event.row_a], event)
-        return Floor(metrics.rel_l2, scale_of(metrics.norm_ratio)) if metrics.is_known else None
+        return self._known(event, self.pairs.measured_from(self._other, self._rows[event.row_a], event))
 
     def factor(self, event: Event) -> float:
         return max(_SUSPICIOUS, self.spread(event))
@@ -224,6 +265,7 @@ class _Measured(Noise):
     def __init__(self, runs: Sequence[OtherRun]) -> None:
         self.runs = runs
         self._widest, self._differs = 0.0, False
+        self._account = Account()
 
     def _sides(self, pairs: StepPairs) -> list[tuple[Side, dict[int, int]]]:
         found = []
@@ -249,6 +291,26 @@ class _Measured(Noise):
             if run.missing_steps:
                 numbers = ", ".join(map(str, run.missing_steps[:5]))
                 yield f"{run.option}: {run.name} has no step {numbers}: the built-in model judges there"
+        yield from self._bluntness()
+        left = len(self._account.left)
+        if left:
+            count = "1 pair of tensors" if left == 1 else f"{left} pairs of tensors"
+            yield (
+                f"{self.runs[0].option}: of {count} sketches tell only a bound of the error (other shapes, or several in the "
+                "place of one): the built-in model judges there; values would tell more (task='tensor')"
+            )
+
+    def _bluntness(self) -> Iterable[str]:
+        """Say so where limits are hardly smaller than without the runs."""
+        account = self._account
+        if account.is_blunt and self._differs:
+            typical = sorted(account.limits)[len(account.limits) // 2]
+            names = ", ".join(run.name for run in self.runs)
+            yield (
+                f"{self.runs[0].option}: {names} made {account.sharper} of {len(account.limits)} limits of what modules return in 16 "
+                f"bits smaller: errors below about {percent(typical)} are still not told from noise; a run whose modules all round "
+                "otherwise sees more (another attention kernel or device; of probe.noise_run under autocast, dtype='bfloat16')"
+            )
 
     def doubts(self, slots: Iterable[SlotResult]) -> Iterable[str]:
         if self._widest > _WIDE:
@@ -272,7 +334,7 @@ class FurtherRuns(_Measured):
         if not sides:
             return StepNoise()
         floors = self._floors(pairs, sides)
-        return _FurtherRunsStep(pairs, floors)
+        return _FurtherRunsStep(pairs, floors, self._account)
 
 
 class Reference(_Measured):
@@ -288,4 +350,4 @@ class Reference(_Measured):
         if not sides:
             return StepNoise()
         floors = self._floors(pairs, sides)
-        return _ReferenceStep(pairs, floors, *sides[0])
+        return _ReferenceStep(pairs, floors, self._account, *sides[0])

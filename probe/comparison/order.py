@@ -76,7 +76,7 @@ class OrderCharger(Ledger):
             tolerance.FORWARD.limit(self.u(event), 0.0),
             (text, f"the input {event.slot_a} of {self._path_a(node.pair)} differs, what was there before it agrees"),
             "look at the order in which the code calls them",
-        ))  # fmt: skip
+        ), event)  # fmt: skip
         return True
 
     @staticmethod

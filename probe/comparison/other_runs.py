@@ -14,7 +14,8 @@ from probe.statistics import unit_roundoff
 from probe.store.reader import Reader
 
 _SAME_START = 64
-"""unit roundoffs by which the weights and inputs that runs begin with may differ: `probe.noise_run` moves them by one"""
+"""unit roundoffs by which the weights and inputs that runs begin with may differ: `probe.noise_run` moves them by one, or a few
+of them by one of what autocast computes in"""
 
 
 class OtherRun:
@@ -108,7 +109,8 @@ class OtherRun:
     def _check_given(self, pairs: StepPairs, side: Side, row: int, other: int, module: int, slot: str) -> None:
         metrics = measure_pair(pairs.a, row, side, other, free_axes=False)
         u = max(unit_roundoff(pairs.a.dtypes[row]), unit_roundoff(side.dtypes[other]))
-        if metrics.status is Status.COMPARED and metrics.rel_l2 > _SAME_START * u:
+        cast = max((unit_roundoff(node.autocast) for node in pairs.nodes.values() if node.autocast), default=0.0)
+        if metrics.status is Status.COMPARED and metrics.rel_l2 > max(_SAME_START * u, cast):
             kind = "begins with another" if slot.startswith(Phase.INIT.label) else "is given another"
             raise ConfigError(
                 f"{self.option}={str(self.reader.path)!r} {kind} {slot.rpartition(':')[2]} of "

@@ -30,15 +30,18 @@ class Rule:
     """how much larger than its sources' an error may be"""
     plain: Rule | None = None
     """of an error with a direction: the thresholds for one without"""
+    own16: float = 0.0
+    """unit roundoffs of the sources' error that nothing makes larger, for 16-bit dtypes: rounding them when they were written"""
 
     def limit(self, u: float, sources: float) -> float:
         """Return the largest error that is still noise, for unit roundoff ``u`` and the sources' largest error."""
-        k = self.k16 if u > SIXTEEN_BIT else self.k
-        return max(k * u, self.gain * sources)
+        if u > SIXTEEN_BIT:
+            return max(self.k16 * u, self.gain * (sources - self.own16 * u))
+        return max(self.k * u, self.gain * sources)
 
 
 INIT = Rule(k=4, k16=1, gain=0)
-FORWARD = Rule(k=16, k16=8, gain=8)
+FORWARD = Rule(k=16, k16=8, gain=8, own16=0.5)
 COHERENT = Rule(k=8, k16=4, gain=3, plain=FORWARD)
 """for values of the forward pass with an error in one direction, up or down"""
 LOSS = Rule(k=16, k16=16, gain=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -252,11 +253,17 @@ class StepWalk(BackwardWalk):
         if blind or len(found) > max(2, tolerance.MOST * able):
             said = [f"{len(found)} of {judged} gradients differ", *common_factor(found)]
             if blind:
-                said.append(_BLIND)
+                said.append(self._why_blind())
             elif len(found) <= tolerance.MOST * judged:
                 said.append(f"in {judged - able} of the others noise can hide as much")
             surest = max(found, key=lambda event: self._judged[id(event)].error / self._judged[id(event)].limit)
+            is_odd = blind and not common_factor(found)
+            if is_odd:
+                about, hint = self._without_a_place(found, hint)
+                said += about
             self._add(Phase.GRADIENT, Kind.INTRODUCED, surest, None, tolerance.GRADIENT, said, hint=hint, root=True)
+            if is_odd:
+                self.findings[-1] = replace(self.findings[-1], confidence=_NO_PLACE * self.findings[-1].confidence)
             return
         text = "the gradient of this parameter differs, the gradients at its module's output agree"
         for event in found:
@@ -266,6 +273,32 @@ class StepWalk(BackwardWalk):
             told = causes.born(self.pairs, None, event)
             self._add(Phase.GRADIENT, kind, event, event.pair, tolerance.GRADIENT, (text, told) if told else (text,),
                       hint=frozen or untied(self.pairs, event) or self._zero_rows(event) or scale_hint(event.metrics) or hint)  # fmt: skip
+
+    def _why_blind(self) -> str:
+        """Say why it is not known where gradients become wrong."""
+        counts = {"A": len(self.pairs.micros_a), "B": len(self.pairs.micros_b)}
+        if self.pairs.same_micros:
+            return _BLIND
+        none = next((name for name, count in counts.items() if not count), "")
+        if none:
+            return f"no forward was recorded in {none}, so neither forward nor backward was compared"
+        return (
+            f"A ran {counts['A']} micro-batches and B {counts['B']}: under another split neither forward nor backward is compared, "
+            "and the fault may lie anywhere"
+        )
+
+    def _without_a_place(self, found: list[Event], hint: str) -> tuple[list[str], str]:
+        """Return what to say, and to look at, where gradients have no common factor and nothing before them was compared."""
+        counts = len(self.pairs.micros_a), len(self.pairs.micros_b)
+        how = "with the same split" if min(counts) and not self.pairs.same_micros else "with forward and backward"
+        more = f"record both sides {how}: that names the first module that differs"
+        ratios = [event.metrics.norm_ratio for event in found if event.metrics is not None and event.metrics.norm_a]
+        ratio = float(np.median(ratios)) if ratios else math.nan
+        if not abs(ratio - 1) < _SAME_SIZE:
+            return [], f"{more}; or {hint}"
+        return [
+            f"they are as large as A's (norm B/A {ratio:.4g} at the median): no factor of accumulation or loss scale"
+        ], more
 
     def _able_to_show(self, found: list[Event]) -> int:
         """Return how many gradients could show an error as large as the typical one that was found.
@@ -291,6 +324,10 @@ class StepWalk(BackwardWalk):
         return f"{rows} more {'row is' if rows == 1 else 'rows are'} zero on {side}: look at padding_idx"
 
 
+_NO_PLACE = 0.6
+"""what is left of the confidence where gradients are all that was compared, and differ by no common factor"""
+_SAME_SIZE = 0.05
+"""accumulation, a loss scale or a reduction that is wrong changes the norms of gradients by more"""
 _BLIND = "the backward pass was not compared, so which of them comes first is not known"
 
 

@@ -175,6 +175,8 @@ class _Report:
             self._say(
                 "That is what one program gives twice: if B was to be another framework, device or version, see probe info."
             )
+        if comparison.unseen is not None:
+            self._say(f"{comparison.unseen.text}.")
         flip = comparison.flip
         if flip is not None and flip.closest is not None:
             closest = flip.closest

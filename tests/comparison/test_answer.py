@@ -118,6 +118,7 @@ DOCUMENT = {
     "only_a": [str], "only_b": [str], "unneeded_a": [str], "unneeded_b": [str], "ignored_a": [str], "ignored_b": [str], "left_out": [str], "warnings": [str],
     "noise": str, "changes": [{"kind": {kind.value for kind in ChangeKind}, "a": [str], "b": [str], "text": str}],
     "flip": ({"factor": (*NUMBER, None), "first_divergence": (*NUMBER, None), "closest": (CLOSEST, None)}, None),
+    "unseen": ({"error": NUMBER, "text": str}, None),
     "inputs": {"equal": [str], "close": [str], "different": [str], "not_comparable": [str], "only_a": [str],
                "only_b": [str]},
 }  # fmt: skip

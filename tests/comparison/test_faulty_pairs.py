@@ -283,7 +283,13 @@ def test_a_fault_under_another_split_is_named_in_the_first_step_and_left_open_in
 
     found = probe.compare(run(step=in_micro_batches(4), steps=2), run(step=faulty, steps=2))
     if begins == 0:
-        assert found.verdict is Verdict.DIVERGED and found.first_divergence.phase is Phase.GRADIENT  # type: ignore[union-attr]
+        first = found.first_divergence
+        assert found.verdict is Verdict.DIVERGED and first is not None and first.phase is Phase.GRADIENT
+        assert first.evidence[1] == (
+            "A ran 4 micro-batches and B 2: under another split neither forward nor backward is compared, and the fault may lie "
+            "anywhere"
+        )
+        assert first.confidence < 0.6
         return
     assert (found.verdict, found.divergences) == (Verdict.UNDECIDED, ())
     (doubt,) = found.doubts
@@ -293,6 +299,26 @@ def test_a_fault_under_another_split_is_named_in_the_first_step_and_left_open_in
         doubt,
     )
     assert not any(slot.verdict == "introduced" for slot in found.slots)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_gradients_of_one_size_under_another_split_are_not_blamed_on_accumulation(run: Recorder, scale: float) -> None:
+    def faulty(model: Model, optimizer: nn.Optimizer, number: int) -> float:
+        module(model, "layers.1.norm2").eps = 10.0
+        return in_micro_batches(2, scale=scale)(model, optimizer, number)
+
+    first = probe.compare(run(step=in_micro_batches(4)), run(step=faulty)).first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.GRADIENT, "")
+    more = "record both sides with the same split: that names the first module that differs"
+    if scale != 1:
+        assert first.hint == f"{more}; or look at accumulation, loss scale and reduction over micro-batches or ranks"
+        return
+    assert first.hint == more
+    assert re.fullmatch(
+        r"they are as large as A's \(norm B/A (0\.99|1|1\.0)\d* at the median\): no factor of accumulation or loss scale",
+        first.evidence[2],
+    )
+    assert first.hint == "record both sides with the same split: that names the first module that differs"
 
 
 def test_another_split_of_other_data(run: Recorder) -> None:

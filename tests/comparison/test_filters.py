@@ -58,6 +58,10 @@ def test_a_forward_fault_is_never_blamed_on_what_was_recorded_instead(
     if phases == ["gradient"]:
         assert first is not None and (first.path, first.phase) == ("", Phase.GRADIENT)
         assert "the backward pass was not compared, so which of them comes first is not known" in first.evidence
+        assert (
+            first.hint == "record both sides with forward and backward: that names the first module that differs"
+            and first.confidence < 0.6
+        )
     else:
         assert (found.verdict, first) == (Verdict.UNDECIDED, None)
 

@@ -63,6 +63,36 @@ def test_a_larger_error_behind_it_is_still_found(run: Recorder) -> None:
     assert first.path == "layers.1.mlp.gate"
 
 
+@pytest.mark.parametrize("option", ["reference", "noise"])
+def test_a_bound_is_held_against_no_measured_floor(run: Recorder, option: str) -> None:
+    """B's norm is as far off as A's, its gate has one element off by 4e-4: a bound of 4e-4, and no error of that size."""
+
+    def loudest(self: Any, x: Tensor) -> Tensor:
+        y = nn.Linear.forward(self, x)
+        y.data.reshape(-1)[abs(y.data).argmax()] *= np.float32(1 + 4e-4)
+        return y
+
+    def noise(model: nn.Module) -> None:
+        replaced(model, "layers.1.norm2", forward=_noisy(1e-4, nn.RMSNorm))
+
+    def disturb(model: nn.Module) -> None:
+        replaced(model, "layers.1.norm2", forward=_noisy(-1e-4, nn.RMSNorm))
+        replaced(model, "layers.1.mlp", forward=_flat)
+        replaced(model, "layers.1.mlp.gate", forward=loudest)
+
+    other, b = run(changed(noise)), run(changed(disturb))
+    a, further = (other, run()) if option == "reference" else (run(), other)
+    result = probe.compare(a, b, **{option: further})
+    gate = next(slot for slot in result["layers.1.mlp.gate"] if slot.role is Role.OUTPUT)
+    assert gate.metrics.is_lower_bound and 3e-4 < gate.metrics.rel_l2 < 7e-4
+    assert [found.path for found in result.divergences if found.phase.label == "forward"] == []
+    text = next(text for text in result.warnings if "sketches tell only a bound" in text)
+    assert text.startswith(f"{option}: of ") and text.endswith(
+        " pairs of tensors sketches tell only a bound of the error (other shapes, or several in the place of one): the "
+        "built-in model judges there; values would tell more (task='tensor')"
+    )
+
+
 def test_the_text_says_that_the_error_may_be_larger(run: Recorder) -> None:
     flat = changed(lambda model: replaced(model, "layers.1.mlp", forward=_flat))
     result = probe.compare(

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 import probe
 from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy_tensor import Tensor
 from probe.cli import compare_command
 from probe.comparison.floors import robust_floor, spread_factor
 from probe.comparison.result import Verdict
@@ -19,7 +20,7 @@ from probe.errors import ConfigError
 from probe.records import Phase, Role
 from probe.report.text import render
 from tests.comparison.planted import Clean, Faulty, Recorder
-from tests.toys import gpt, module, record, replaced, rounding_otherwise
+from tests.toys import MLP, gpt, module, record, replaced, rounding_otherwise
 
 FAULT = "layers.1.norm2"
 
@@ -106,6 +107,44 @@ def test_a_run_that_is_twice_as_far_is_suspicious(run: Recorder) -> None:
     text = next(text for text in first.evidence if "from the reference" in text)
     assert text.startswith("B is ") and " times as far from the reference as A is: " in text
     assert first.measure == "of B to the reference" and first.error > 1.5 * 2e-3
+
+
+class Mix(nn.Module):
+    """A call that A has no counterpart of; it adds noise."""
+
+    def __init__(self, size: float, seed: int) -> None:
+        super().__init__()
+        self.size, self.seed = size, seed
+
+    def forward(self, x: Tensor) -> Tensor:
+        noise = np.random.default_rng(self.seed).standard_normal(x.shape)
+        return x + (self.size * np.sqrt(np.mean(x.data**2)) * noise).astype(np.float32)
+
+
+def mixing(size: float, seed: int, *, apart: bool) -> nn.Module:
+    """Return the model with noise in one MLP's own code, or in a module that is called there."""
+    model, mix = gpt(), Mix(size, seed)
+
+    def forward(self: MLP, x: Tensor) -> Tensor:
+        return self.down(mix.forward(self.act(self.gate(x)) * self.up(x)) if not apart else
+                         self.mix(self.act(self.gate(x)) * self.up(x)))  # fmt: skip
+
+    found = replaced(model, "layers.1.mlp", forward=forward)
+    if apart:
+        found.mix = mix
+    return model
+
+
+def test_a_finding_at_a_module_of_one_side_has_the_limit_that_judged_it(run: Recorder) -> None:
+    """Its error is five times what the further run explains, and not a thousand times what rounding does."""
+    a, further = run(task="tensor"), run(mixing(1e-4, 1, apart=False), task="tensor")
+    found = probe.compare(a, run(mixing(1e-3, 2, apart=True), task="tensor"), noise=further)
+    first, flip = found.first_divergence, found.flip
+    assert first is not None and flip is not None and [ref.path for ref in first.b] == ["layers.1.mlp.mix"]
+    row = next(slot for slot in found["layers.1.mlp.down"] if slot.role is Role.INPUT)
+    assert (first.limit, first.error) == (row.limit, row.error) and 1e-4 < first.limit < 3e-4
+    assert any(text.startswith("the further run of A differs there by ") for text in first.evidence)
+    assert flip.first == pytest.approx(first.error / first.limit) and flip.first < 10
 
 
 # What one, two, three runs tell

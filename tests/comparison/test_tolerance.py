@@ -52,3 +52,12 @@ def test_an_error_in_one_direction_is_held_against_less(
 ) -> None:
     assert tolerance.forward_rule(error, ratio, size) is rule
     assert tolerance.COHERENT.limit(2.0**-24, 1e-6) < tolerance.FORWARD.limit(2.0**-24, 1e-6)
+
+
+def test_what_16_bits_round_away_where_a_source_was_written_is_no_error_to_be_amplified() -> None:
+    """A scale of attention 2.8 times too small gave 10.6 unit roundoffs behind 1.6 of its sources: more than noise."""
+    u = 2.0**-8
+    assert tolerance.FORWARD.limit(u, 0.5 * u) == tolerance.FORWARD.limit(u, 1.5 * u) == 8 * u
+    assert 8.5 * u < tolerance.FORWARD.limit(u, 1.58 * u) < 10.6 * u
+    assert 28 * u < tolerance.FORWARD.limit(u, 4.3 * u)  # an attention without a scale makes 22.5 of it
+    assert tolerance.FORWARD.limit(2.0**-24, 10 * 2.0**-24) == 80 * 2.0**-24

@@ -49,6 +49,7 @@ def of_comparison(comparison: Comparison) -> str:
         parts += [paragraph("Could not tell. Why:"), listed(comparison.doubts)]
     else:
         parts.append(paragraph("Nothing that was compared differs by more than rounding explains."))
+        parts += [] if comparison.unseen is None else [paragraph(text(comparison.unseen.text, LONGEST_LIST))]
     notes = [each for each in comparison.warnings if said is not Verdict.UNDECIDED or each not in comparison.doubts]
     return framed(
         *parts, _by_phase(comparison.slots), _rests_on(comparison), listed([f"note: {each}" for each in notes])

@@ -76,6 +76,7 @@ function Answer({ report, onSelect }) {
     return (
       <>
         <h2>Nothing that was compared {BEYOND[report.limitsAre]}{answer.left_out.length > 0 && <>, but for what was not compared: {shown(answer.left_out.join(", "))}</>}.</h2>
+        {answer.unseen && <p>{answer.unseen.text}.</p>}
         {closest && <p>Closest to its limit: {closest.phase} {closest.role} <bdi>{shown(closest.slot_a)}</bdi> of <bdi class="path">{shown(closest.path_a) || "the whole model"}</bdi>, {error(value(closest.error))}; {report.doc.closest_is_fixed ? `limit ${error(value(closest.limit))}` : `up to ${error(value(closest.limit))} is noise`}.</p>}
       </>
     );
