@@ -51,6 +51,16 @@ def unit_roundoff(name: str) -> float:
     return float(ml_dtypes.finfo(dtype).eps) / 2
 
 
+@functools.cache
+def smallest_rounding(name: str) -> float:
+    """Return half the smallest distance between two numbers, which is that around 0; 0 for integers and bools.
+
+    2**-25 for float16: below 2**-14 its numbers are no longer as dense as their size.
+    """
+    dtype = dtype_of(name)
+    return float(ml_dtypes.finfo(dtype).smallest_subnormal) / 2 if is_float(dtype) else 0.0
+
+
 def as_real(values: np.ndarray) -> np.ndarray:
     """Return a complex array as a real one with a last axis of size 2; others as they are."""
     if values.dtype.kind != "c":

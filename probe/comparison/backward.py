@@ -103,7 +103,7 @@ class BackwardWalk(LossWalk):
         if not from_loss or self._is_most_of_loss(node, event):
             rule = tolerance.backward_rule(metrics, math.prod(self.pairs.a.shapes[event.row_a]), rule)
         held = self.noise.held(event, metrics.rel_l2, rule, u, sources)
-        held = held.widened(self._limit_at_a_kink(node, event, use))
+        held = held.widened(max(self._limit_at_a_kink(node, event, use), self.underflow_limit(event)))
         held = held.widened(self._limit_beside(node, event, use, held.limit))
         wrong = self.settle(
             event, held.limit, held.is_wrong and not sources.tainted, sources.error, error=held.error, held=held

@@ -19,6 +19,7 @@ from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.tolerance import Level, Rule
 from probe.layouts import counterpart, unpacked
 from probe.records import Phase
+from probe.statistics import smallest_rounding
 from probe.tree import Tree
 
 
@@ -289,6 +290,12 @@ class Ledger:
         a = self.pairs.a.roundoffs[event.row_a] if event.row_a >= 0 else 0.0
         b = self.pairs.b.roundoffs[event.row_b] if event.row_b >= 0 else 0.0
         return max(a, b)
+
+    def underflow_limit(self, event: Event) -> float:
+        """Return the error that is noise where numbers are so small that their dtype has few of them: float16's gradients."""
+        rows = ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))
+        sizes = [(smallest_rounding(side.dtypes[row]), side.columns["rms"][row]) for side, row in rows if row >= 0]
+        return tolerance.UNDERFLOW * max((least / rms for least, rms in sizes if rms > 0), default=0.0)
 
     def _learns(self, event: Event) -> tuple[bool, bool]:
         """Return requires_grad of both sides."""

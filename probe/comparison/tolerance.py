@@ -69,6 +69,8 @@ INTEGER_GAIN = 20
 """share of integers that may differ, as a multiple of their sources' error"""
 _LIKELY = 0.01
 """expected number of integers that differ from which on some may, if only by chance"""
+UNDERFLOW = 4
+"""halves of the smallest distance between two numbers that each element of a gradient may be off by"""
 UNSEEN_KINK = 2
 """how much more may be off behind a kink in a module's own code: what it passes on to whom was not recorded"""
 BLIND_GAIN = 4
@@ -158,11 +160,11 @@ def kink_limit(forward: float, size: int) -> float:
     Of ``size`` elements, a share of about the forward error is nearer to the kink than that error, and passed back on one
     side only.
     """
-    return 2 * math.sqrt(_with_chance(forward * max(1, size)) / max(1, size))
+    return 2 * math.sqrt(_with_chance(forward * max(1, size), 4) / max(1, size))
 
 
-def _with_chance(expected: float) -> float:
-    return expected + 3 * math.sqrt(expected) + 2
+def _with_chance(expected: float, deviations: float = 3) -> float:
+    return expected + deviations * math.sqrt(expected) + 2
 
 
 def precision_of(loss: float) -> float:

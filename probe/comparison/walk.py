@@ -114,9 +114,31 @@ class StepWalk(BackwardWalk):
         if self._arrived:
             rule = tolerance.backward_rule(metrics, math.prod(self.pairs.a.shapes[event.row_a]), rule)
         held = self.noise.held(event, error, rule, u, given)
-        held = held.widened(rounding)
+        held = held.widened(max(rounding, self.underflow_limit(event)))
+        if held.is_wrong and self._arrived:
+            held = held.widened(rule.gain * given.error * self._cancelled_in(event, pairs))
         wrong = held.is_wrong and not sources.tainted
         return self.settle(event, held.limit, wrong, sources.error, error=held.error, held=held)
+
+    def _cancelled_in(self, event: Event, pairs: list[int]) -> float:
+        """Return how many times larger a weight's gradient would be, had the terms that it is the sum of not cancelled out.
+
+        Sums over r rows without a common direction have the norm ‖g‖·‖x‖/√r. What is left of keys' is less: softmax does not
+        change if all of them move. The terms' errors stay.
+        """
+        a, squares = self.pairs.a, 0.0
+        if len(a.shapes[event.row_a]) != 2:
+            return 1.0
+        for (micro, module, call), node in self.pairs.nodes.items():
+            if node.pair in pairs:
+                key = micro, module, call
+                given = [rows[0] for rows in self.pairs.rows_a.get(key, Role.INPUT).values()]
+                came = [rows[0] for rows in self.pairs.rows_a.get(key, Role.GRAD_OUTPUT).values()]
+                if len(given) == len(came) == 1 and a.shapes[given[0]]:
+                    norms = a.columns["norm"][given[0]], a.columns["norm"][came[0]]
+                    squares += (norms[0] * norms[1]) ** 2 / (math.prod(a.shapes[given[0]][:-1]) or 1)
+        left = a.columns["norm"][event.row_a]
+        return max(1.0, math.sqrt(squares) / left) if left and math.isfinite(squares) else 1.0
 
     def _blind_sources(self, u: float) -> float:
         """Return what gradients may be off by where nothing on the way to them was compared."""

@@ -61,3 +61,7 @@ def test_what_16_bits_round_away_where_a_source_was_written_is_no_error_to_be_am
     assert 8.5 * u < tolerance.FORWARD.limit(u, 1.58 * u) < 10.6 * u
     assert 28 * u < tolerance.FORWARD.limit(u, 4.3 * u)  # an attention without a scale makes 22.5 of it
     assert tolerance.FORWARD.limit(2.0**-24, 10 * 2.0**-24) == 80 * 2.0**-24
+
+
+def test_four_deviations_of_flips_at_a_kink_are_chance() -> None:
+    assert tolerance.kink_limit(1e-2, 400) == pytest.approx(2 * ((4 + 4 * 2 + 2) / 400) ** 0.5)
