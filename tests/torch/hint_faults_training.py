@@ -70,6 +70,11 @@ def act(change: Callable[[Tensor], Tensor]) -> Callable[[], nn.Module]:
     return named("Act", lambda s, x: torch.tanh(Scaled.apply(x, change)))
 
 
+def backward(change: Callable[[Tensor], Tensor]) -> Step:
+    """Return a training step that begins backward with another gradient."""
+    return stepping(lambda x, y: Scaled.apply(entropy(x, y), change))
+
+
 def clip(norm: float) -> Callable[..., Tensor]:
     return stepping(between=lambda model: torch.nn.utils.clip_grad_norm_(model.parameters(), norm))
 
@@ -138,12 +143,18 @@ def training() -> Iterator[tuple[str, Fault]]:
     )
     yield (
         "gradient doubled",
-        Fault("gradient doubled or halved", Run(act(lambda g: g)), Run(act(lambda g: 2 * g)), "B is 2 times A"),
+        Fault("gradient doubled or halved", Run(linear), Run(linear, step=backward(lambda g: 2 * g)), "B is 2 times A"),
     )
     yield (
         "gradient scaled",
-        Fault("gradient scale", Run(act(lambda g: g)), Run(act(lambda g: 1.7 * g)), "B is 1.7 times A"),
+        Fault("gradient scale", Run(linear), Run(linear, step=backward(lambda g: 1.7 * g)), "B is 1.7 times A"),
     )
+    for times in (SAMPLES, 2, 1.7):  # also where it is the number of samples
+        yield f"gradient times {times} in one module", Fault(
+            "gradient of one module", Run(act(lambda g: g)), Run(act(lambda g, times=times: times * g)),
+            f"B's gradient is {times} times A's from here on, while those that ran back before it agree (verified): "
+            "look at a factor in this module's backward",
+        )  # fmt: skip
     yield "gradient negative", Fault("sign", Run(act(lambda g: g)), Run(act(lambda g: -g)), "B is −A")
     through = named("Act", lambda s, x: x + (torch.tanh(x) - x).detach())
     yield (
@@ -160,7 +171,7 @@ def training() -> Iterator[tuple[str, Fault]]:
         Fault("rounded", Run(act(lambda g: g)), Run(act(lambda g: g.bfloat16().float())), "rounded to bfloat16"),
     )
     yield "gradient of the loss per sample", Fault(
-        "gradient divided by a count", Run(linear), Run(linear, step=stepping(lambda x, y: Scaled.apply(entropy(x, y), lambda g: g / SAMPLES))),
+        "gradient divided by a count", Run(linear), Run(linear, step=backward(lambda g: g / SAMPLES)),
         "1/3 times A's, and 3 is the number of samples",
     )  # fmt: skip
     yield (

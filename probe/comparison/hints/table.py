@@ -217,6 +217,13 @@ HINTS = (
         training.one_gradient,
     ),
     Hint(
+        "gradient of one module", _GRADIENTS,
+        "a gradient is a multiple from one module on, while those that ran back before it agree",
+        "a factor in this module's backward: hooks on gradients, custom autograd functions, what is added or called twice; "
+        "it is neither accumulation nor the loss",
+        training.one_module,
+    ),
+    Hint(
         "gradient divided by a count", _GRADIENTS,
         "a gradient is a multiple by the number of micro-batches, ranks, samples or tokens, or by one over it",
         "accumulation, reduction over ranks (sum or mean) and reduction of the loss",
@@ -243,8 +250,8 @@ HINTS = (
     ),
     Hint(
         "gradient doubled or halved", _GRADIENTS,
-        "B is twice A, or half of it",
-        "accumulation, reduction of the loss, world size, and what goes through this module twice",
+        "B is twice A, or half of it, from the loss on",
+        "accumulation, reduction of the loss, world size",
         patterns.doubled,
     ),
     Hint(
