@@ -20,6 +20,8 @@ _ALL = 0.999
 """share of the squared error that is all of it"""
 _GROWS = 0.8
 """rank correlation from which an error grows with the position"""
+_JUMP = 8.0
+"""by how much an error is larger than noise, and than before it, at the position at which it begins"""
 _FEW = 8
 _FEW_INTEGERS = 3
 """rows or elements from which on a pattern is none by chance"""
@@ -251,6 +253,8 @@ def growth(evidence: Evidence) -> Found | None:
     errors = _by_position(evidence)
     if errors is None or len(errors) < _FEW - 2 or errors[0] > evidence.limit or treats_each_alone(evidence):
         return None
+    if _begins_behind(errors, evidence.limit):
+        return None
     correlation = _rank_correlation(errors)
     if correlation < _GROWS or np.count_nonzero(errors > evidence.limit) < len(errors) // 2:
         return None
@@ -259,6 +263,12 @@ def growth(evidence: Evidence) -> Found | None:
         f"(rank correlation {correlation:.2f}, rel {errors[-1]:.1e} at the last)"
     )
     return strong(text, correlation=correlation)
+
+
+def _begins_behind(errors: np.ndarray, limit: float) -> bool:
+    """Tell whether some first positions agree and the error jumps up behind them: embeddings of positions err from the second on."""
+    begin = int((errors > limit).argmax())
+    return begin > 1 and float(errors[begin]) > _JUMP * max(limit, float(errors[:begin].max()))
 
 
 def looks_ahead(evidence: Evidence) -> Found | None:

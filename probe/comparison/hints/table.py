@@ -416,7 +416,8 @@ HINTS = (
     Hint(
         "from a position on", _ACTIVATIONS,
         "all positions from one on differ, none before it",
-        "a window, the longest sequence, the scaling of long positions",
+        "the attention window (sliding_window), the mask, the length of a cache or of the longest sequence, the scaling of "
+        "long positions",
         places.from_position,
     ),
     Hint(
