@@ -70,6 +70,20 @@ def act(change: Callable[[Tensor], Tensor]) -> Callable[[], nn.Module]:
     return named("Act", lambda s, x: torch.tanh(Scaled.apply(x, change)))
 
 
+def accumulated(*shares: float) -> Step:
+    """Return a training step of several micro-batches, whose losses the model returns and the step adds up."""
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor, seen: Tensor) -> Tensor:
+        batches = [tokens.roll(k, 0) for k in range(len(shares))]
+        losses = [model(each, attention_mask=seen, labels=each.roll(k, 1))["loss"] for k, each in enumerate(batches)]
+        loss = sum(share * each for share, each in zip(shares, losses, strict=True))
+        (sum(losses) / len(losses)).backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
 def backward(change: Callable[[Tensor], Tensor]) -> Step:
     """Return a training step that begins backward with another gradient."""
     return stepping(lambda x, y: Scaled.apply(entropy(x, y), change))
@@ -125,6 +139,17 @@ def training() -> Iterator[tuple[str, Fault]]:
     times = Fault("loss times a count", Run(linear, step=stepping(total)), Run(linear, step=stepping(lambda x, y: total(x, y) / SAMPLES)),
                   "B is 1/3 times A, and 3 is the number of samples: A adds up where B takes the mean")  # fmt: skip
     yield "mean over samples", times
+
+    for name, shares, says in (
+        ("a mean of means", (0.6, 0.4), "is their mean on A, neither their mean nor their sum on B"),
+        ("not divided by accumulation", (1.0, 1.0), "is their mean on A, their sum on B"),
+    ):
+        yield name, Fault(
+            "losses added up", Run(linear, step=accumulated(0.5, 0.5)), Run(linear, step=accumulated(*shares)),
+            "what the model returns as its loss agrees in each of 2 micro-batches, and the number for the step does not; "
+            f"what was given for the step {says} (verified from the recorded outputs): look at how the losses",
+            ("tensor", "statistics"),
+        )  # fmt: skip
 
     def of_weight(hint: str, change: Callable[[Tensor], Tensor], says: str = "") -> Fault:
         def there() -> nn.Module:

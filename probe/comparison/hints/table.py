@@ -172,6 +172,12 @@ HINTS = (
     ),
     # The loss
     Hint(
+        "losses added up", _LOSSES,
+        "what the model returns as its loss agrees in each micro-batch, the number given for the step does not",
+        "how the losses of micro-batches are added up, weighted and divided for probe.step(loss=…), and not at the loss function",
+        losses.added_up,
+    ),
+    Hint(
         "shift of the labels", _LOSSES,
         "cross entropies of the recorded logits and labels give both losses, at other positions",
         "whether labels are shifted once: in the batch, or in the model",
