@@ -384,6 +384,13 @@ def attentions() -> Iterator[tuple[str, Fault]]:
             **parts,
         ),
     )
+    for name, made in (("LayerNorm", lambda: nn.LayerNorm(WIDTH)), ("Linear", linear)):
+        yield f"{name} replaced by Identity", Fault(
+            "returns its input", Run(made), Run(made, after=lambda net: setattr(net, "tested", nn.Identity())),
+            "B returns its input unchanged, bit for bit, A does not; bias and weight exist on A only (verified from the recorded "
+            "input and output): look at whether this module is left out on that side, or replaced by an Identity",
+            ("tensor", "statistics"),
+        )  # fmt: skip
     for name, turn in (("no window", 0.0), ("rotated, no window", 100.0)):
         yield (
             name,

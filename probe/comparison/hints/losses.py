@@ -96,7 +96,11 @@ def _single_number(half: Half, key: tuple[int, int, int]) -> float | None:
 
 
 def _made_of(returned: np.ndarray, given: float) -> str:
-    for words, number in (("their mean", returned.mean()), ("their sum", returned.sum()), ("the last of them", returned[-1])):
+    for words, number in (
+        ("their mean", returned.mean()),
+        ("their sum", returned.sum()),
+        ("the last of them", returned[-1]),
+    ):
         if math.isclose(abs(number), given, rel_tol=_TOLERANCE):
             return words
     return "neither their mean nor their sum"

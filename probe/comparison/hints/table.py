@@ -93,6 +93,12 @@ HINTS = (
         formulas.softmax,
     ),
     Hint(
+        "returns its input", (Role.OUTPUT,),
+        "one side returns its input bit for bit, and the other does not",
+        "whether this module is left out on that side, or replaced by an Identity",
+        formulas.returns_input,
+    ),
+    Hint(
         "causal mask", _ACTIVATIONS,
         "attention over the recorded queries, keys and values gives A with a causal mask and B without, or "
         "the other way round",
