@@ -15,6 +15,9 @@ _SHARE = 1e-3
 """of the elements that a Dropout must take away to be called active"""
 
 
+_ALONE = " only"
+
+
 def is_dropout(class_name: str) -> bool:
     """Tell whether a class is a Dropout, by its name."""
     return "dropout" in class_name.casefold()
@@ -40,8 +43,13 @@ def dropout(pairs: StepPairs, node: Node) -> str:
     if not active:
         return ""
     texts = ", ".join(f"{share:.0%} of its elements in {name}" for name, share in active.items())
-    where = "on both sides" if len(active) == 2 else f"in {next(iter(active))} only"
+    where = "on both sides" if len(active) == 2 else f"in {next(iter(active))}{_ALONE}"
     return f"this Dropout is active {where}: it takes away {texts}"
+
+
+def hint_of_dropout(text: str) -> str:
+    """Return what to look at where a Dropout is active on one side, as `dropout` said it; nothing where it is on both."""
+    return "switch dropout off on both sides, or give both the same rate" if f"{_ALONE}:" in text else ""
 
 
 def born(pairs: StepPairs, node: Node | None, event: Event) -> str:
