@@ -225,11 +225,13 @@ def training() -> Iterator[tuple[str, Fault]]:
                                 ("tensor", "statistics"))  # fmt: skip
 
 
-def fed(change: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+def fed(
+    change: Callable[[Tensor], Tensor], masked: Callable[[Tensor], Tensor] = lambda seen: seen
+) -> Callable[..., Tensor]:
     """Return a training step that gives the model something else."""
 
     def step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor, seen: Tensor) -> Tensor:
-        loss = entropy(model(change(tokens), attention_mask=seen), tokens)
+        loss = entropy(model(change(tokens), attention_mask=masked(seen)), tokens)
         loss.backward()
         optimizer.step()
         return loss
@@ -248,8 +250,22 @@ def inputs() -> Iterator[tuple[str, Fault]]:
             lambda x: x + 1,
             "B is A + 1 everywhere (verified)",
         ),
+        (
+            "another padding",
+            "one value for another",
+            lambda x: torch.where(x == 0, 7, x),
+            "0 on A is 7 on B everywhere, and nothing else differs (verified): look at ignore_index and the padding of labels",
+        ),
     ):
         yield name, Fault(hint, Run(linear), Run(linear, step=fed(change)), says)
+    scaled = [fed(lambda x: x, lambda seen, factor=factor: (seen + 0.5) * factor) for factor in (1.0, 1.01)]
+    for task, says in (
+        ("tensor", " (verified): look at the scale of this input and its preprocessing"),
+        ("statistics", ""),
+    ):
+        yield f"an input of another scale, {task}", Fault(
+            "scale of an input", *(Run(linear, step=step) for step in scaled), f"B is 1.01 times A{says}", (task,),
+        )  # fmt: skip
 
 
 TRAINING: dict[str, Fault] = dict([*training(), *inputs()])

@@ -11,6 +11,7 @@ from probe.comparison.hints.evidence import Evidence, Half, Values, distance
 from probe.comparison.hints.grades import Found, strong, verified, weak
 from probe.comparison.hints.places import treats_each_alone
 from probe.comparison.metrics import Status
+from probe.comparison.result import Kind
 from probe.comparison.side import PARAMETER_ROLES
 from probe.records import Role
 
@@ -121,6 +122,26 @@ def uniform_scale(evidence: Evidence) -> Found | None:
         return None
     factor = math.copysign(metrics.norm_ratio, metrics.cosine)
     return strong(f"B is {factor:.7g} times A, a uniform scale of the value", factor=factor)
+
+
+def scale_of_input(evidence: Evidence) -> Found | None:
+    """What the model is given is a multiple."""
+    found = factor_of(evidence) if evidence.finding.kind is Kind.INPUTS and not evidence.is_of_integers else None
+    return None if found is None else _multiple(evidence, found[0], found[1])
+
+
+def value_for_another(evidence: Evidence) -> Found | None:
+    """Of integers: all that differ have one number on A and one on B."""
+    values = evidence.values if evidence.is_of_integers else None
+    if values is None:
+        return None
+    differs = values.difference != 0
+    a, b = np.unique(values.a[differs]), np.unique(values.b[differs])
+    if len(a) != 1 or len(b) != 1:
+        return None
+    count, among = int(np.count_nonzero(differs)), int(np.count_nonzero(values.a == a[0]))
+    where = "everywhere" if count == among else f"in {count} of the {among} places where A has it"
+    return verified(f"{a[0]:.0f} on A is {b[0]:.0f} on B {where}, and nothing else differs", a=int(a[0]), b=int(b[0]))
 
 
 def scale_by_column(evidence: Evidence) -> Found | None:

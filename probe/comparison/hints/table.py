@@ -247,6 +247,19 @@ HINTS = (
         "the weight decay of this parameter's group",
         training.weight_decay,
     ),
+    # What the model is given
+    Hint(
+        "one value for another", _ACTIVATIONS,
+        "of integers: all that differ have one number on A and another one on B",
+        "ignore_index and the padding of labels, padding and special tokens of ids",
+        patterns.value_for_another,
+    ),
+    Hint(
+        "scale of an input", (Role.INPUT, Role.VALUE),
+        "what the model is given on B is A's times one number",
+        "the scale of this input and its preprocessing: mean and standard deviation, division by 255, units",
+        patterns.scale_of_input,
+    ),
     # Multiples of the value
     Hint(
         "sign", (*_ACTIVATIONS, *_WEIGHTS, *_GRADIENTS, Role.DELTA),
