@@ -285,6 +285,8 @@ def returns_input(evidence: Evidence) -> Found | None:
         return None
     side, other = ("A", "B") if unchanged[0] else ("B", "A")
     names = [set(_own_parameters(half)) for half in (evidence.halves if side == "A" else evidence.halves[::-1])]
+    if names[0] and names[0] == names[1]:
+        return None  # a scale may be 1
     alone = sorted(names[1] - names[0]) if not names[0] else []
     lacks = f"; {' and '.join(alone)} {'exists' if len(alone) == 1 else 'exist'} on {other} only" if alone else ""
     return verified(f"{side} returns its input unchanged, bit for bit, {other} does not{lacks}",
