@@ -52,6 +52,21 @@ def hint_of_dropout(text: str) -> str:
     return "switch dropout off on both sides, or give both the same rate" if f"{_ALONE}:" in text else ""
 
 
+def returns_input(pairs: StepPairs, event: Event, name: str) -> tuple[str, ...]:
+    """Say so where the call behind an output returns what it was given, bit for bit, on a side."""
+    modules = pairs.matching.pairs[event.pair]
+    node = pairs.nodes.get((event.micro, modules.a, event.call))
+    if event.role is not Role.OUTPUT or node is None:
+        return ()
+    side, rows, row = (pairs.a, pairs.rows_a, event.row_a) if name == "A" else (pairs.b, pairs.rows_b, event.row_b)
+    key = (node.micro, modules.a, node.call) if name == "A" else (node.micro, modules.b, node.call_b)
+    digest = side.digest(row)
+    given = [side.digest(found[0]) for found in rows.get(key, Role.INPUT).values()]
+    if digest is None or digest not in given:
+        return ()
+    return (f"{side.reader.modules[key[1]].path or 'the model'} returns its input unchanged on {name}",)
+
+
 def born(pairs: StepPairs, node: Node | None, event: Event) -> str:
     """Say where NaN or Inf is born: in a tensor, though all that it was made from is finite; nothing where none is."""
     if event.metrics is None or event.metrics.status is not Status.NONFINITE:

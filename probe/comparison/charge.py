@@ -337,7 +337,8 @@ class Charger(OrderCharger):
             self._append(Divergence(
                 Phase.FORWARD, event.role, Kind.MISSING, share * self._confidence(event, None),
                 *refs, event.metrics, rule.limit(self.u(event), 0.0),
-                (*(text for text, _ in told), next_text, *guess), told[0][1], is_independent=self._is_apart(event, rule),
+                (*causes.returns_input(self.pairs, event, "B" if name == "A" else "A"), *(text for text, _ in told),
+                 next_text, *guess), told[0][1], is_independent=self._is_apart(event, rule),
                 uncalled=theirs if in_calls else (), uncalled_on="B" if name == "A" else "A",
             ))  # fmt: skip
             self.uncalled |= {pair for call in calls for pair in pairs_inside(self.pairs, name, call.module)}
