@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import sys
 import tempfile
+import traceback
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,21 +39,32 @@ from probe.serving import Server, Session
 _HELP = {"help_option_names": ["-h", "--help"]}
 _EXIT = {Verdict.ALIGNED: 0, Verdict.DIVERGED: 1, Verdict.UNDECIDED: 2}
 _TROUBLE = 2
+_DEBUG = "PROBE_DEBUG"
+"""environment variable"""
 _TABLE_WIDTH = 200
 _FORMATS = {".json": "json", ".csv": "csv", ".parquet": "parquet", ".html": "html", ".txt": "text"}
 
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """Turn the errors of probe, and of files that cannot be used, into a line on stderr and exit status 2."""
+    """Turn the errors of probe, and of files that cannot be used, into a line on stderr and exit status 2.
+
+    What nobody expected too: 1 would mean diverged. Its traceback comes where PROBE_DEBUG is set.
+    """
     try:
         yield
     except ProbeError as error:
         raise _Failure(str(error)) from error
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise
     except OSError as error:
-        if error.filename is None:
+        if error.errno == errno.EPIPE:  # click ends quietly where nobody reads what is printed
             raise
+        if error.filename is None:
+            raise _unexpected(error) from error
         raise _Failure(f"cannot use {error.filename}: {error.strerror}") from error
+    except Exception as error:
+        raise _unexpected(error) from error
 
 
 class _Group(click.Group):
@@ -68,6 +81,18 @@ class _Command(click.Command):
     def invoke(self, context: click.Context) -> Any:
         with _told():
             return super().invoke(context)
+
+
+def _unexpected(error: Exception) -> _Failure:
+    """Return what is said of an error in probe itself; print its traceback where that was asked for."""
+    if os.environ.get(_DEBUG):
+        traceback.print_exception(type(error), error, error.__traceback__)
+        return _Failure("this is an error in probe itself: please report it with the traceback above")
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return _Failure(
+        f"{type(error).__name__}: {error} ({Path(frame.filename).name}, line {frame.lineno})\n"
+        f"this is an error in probe itself, not in the recordings: please report it with the traceback, which {_DEBUG}=1 prints"
+    )
 
 
 class _Failure(click.ClickException):

@@ -35,11 +35,12 @@ LAYERS = [
 ]
 """units by layer; a unit imports itself and those of layers above it, the longest name that fits counts"""
 UPWARDS = {
-    ("comparison.answer", "report.table"), ("comparison.answer", "report.notebook.answers"),
+    ("comparison.answer", "report.table"), ("comparison.answer", "report.text"), ("comparison.answer", "report.notebook.answers"),
     ("comparison.answer", "report.plots.depth"), ("comparison.result", "report.notebook.answers"),
     ("comparison.result", "report.notebook.tensors"), ("comparison.result", "report.plots.pair"),
     ("recording", "report.notebook.recordings"), ("recording", "report.plots.norms"), ("recording", "report.plots.one"),
-    ("curve_comparison.result", "curve_comparison.plot"), ("curve_comparison.result", "curve_comparison.notebook"),
+    ("curve_comparison.result", "curve_comparison.plot"), ("curve_comparison.result", "curve_comparison.text"),
+    ("curve_comparison.result", "curve_comparison.notebook"),
 }  # fmt: skip
 """imports inside a function that may go up: a result offers its own table, its picture, what a notebook shows of it"""
 CAPTURE = [

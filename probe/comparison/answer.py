@@ -15,6 +15,9 @@ from probe.errors import NotRecordedError
 from probe.matching import Matching
 from probe.matching.changes import Change
 
+_COLUMNS = 100
+"""of the text that printing an answer shows"""
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -59,6 +62,21 @@ class Comparison:
     def first_divergence(self) -> Divergence | None:
         """The first place that is really wrong, or None."""
         return self.divergences[0] if self.divergences else None
+
+    def __str__(self) -> str:
+        """Return the report as plain text."""
+        from probe.report.text import render
+
+        return render(self, width=_COLUMNS).plain
+
+    def __repr__(self) -> str:
+        first = self.first_divergence
+        where = (
+            ""
+            if first is None
+            else f", first at {first.path or 'the whole model'}: step {first.step}, {first.phase.label}"
+        )
+        return f"<Comparison: {self.verdict.value}{where}>"
 
     def __getitem__(self, path: str) -> SlotResults:
         """Return what was compared of a module, by A's or B's path or a glob; ``.output[0]`` is its first output.

@@ -15,6 +15,9 @@ _SHARE = 1e-3
 """of the elements that a Dropout must take away to be called active"""
 
 
+_ALONE = " only"
+
+
 def is_dropout(class_name: str) -> bool:
     """Tell whether a class is a Dropout, by its name."""
     return "dropout" in class_name.casefold()
@@ -40,8 +43,28 @@ def dropout(pairs: StepPairs, node: Node) -> str:
     if not active:
         return ""
     texts = ", ".join(f"{share:.0%} of its elements in {name}" for name, share in active.items())
-    where = "on both sides" if len(active) == 2 else f"in {next(iter(active))} only"
+    where = "on both sides" if len(active) == 2 else f"in {next(iter(active))}{_ALONE}"
     return f"this Dropout is active {where}: it takes away {texts}"
+
+
+def hint_of_dropout(text: str) -> str:
+    """Return what to look at where a Dropout is active on one side, as `dropout` said it; nothing where it is on both."""
+    return "switch dropout off on both sides, or give both the same rate" if f"{_ALONE}:" in text else ""
+
+
+def returns_input(pairs: StepPairs, event: Event, name: str) -> tuple[str, ...]:
+    """Say so where the call behind an output returns what it was given, bit for bit, on a side."""
+    modules = pairs.matching.pairs[event.pair]
+    node = pairs.nodes.get((event.micro, modules.a, event.call))
+    if event.role is not Role.OUTPUT or node is None:
+        return ()
+    side, rows, row = (pairs.a, pairs.rows_a, event.row_a) if name == "A" else (pairs.b, pairs.rows_b, event.row_b)
+    key = (node.micro, modules.a, node.call) if name == "A" else (node.micro, modules.b, node.call_b)
+    digest = side.digest(row)
+    given = [side.digest(found[0]) for found in rows.get(key, Role.INPUT).values()]
+    if digest is None or digest not in given:
+        return ()
+    return (f"{side.reader.modules[key[1]].path or 'the model'} returns its input unchanged on {name}",)
 
 
 def born(pairs: StepPairs, node: Node | None, event: Event) -> str:

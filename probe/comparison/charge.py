@@ -207,7 +207,8 @@ class Charger(OrderCharger):
         kind = Kind.DTYPE if dtype else kind_of_finding(event.metrics)
         told = tuple(text for text in (dropout, dtype, causes.born(self.pairs, node, event)) if text)
         self._add(Phase.FORWARD, kind, event, node.pair, tolerance.FORWARD, (*facts, *told), node=node,
-                  hint=hint or _settings_hint(self._class_a(self._module_a(node))), is_apart=bool(dropout))  # fmt: skip
+                  hint=hint or causes.hint_of_dropout(dropout) or _settings_hint(self._class_a(self._module_a(node))),
+                  is_apart=bool(dropout))  # fmt: skip
 
     def _charge_dtype(self, node: Node, event: Event, sources: float) -> None:
         """Charge a call that returns another dtype of the same, where that is more than the finer dtype would round."""
@@ -336,7 +337,8 @@ class Charger(OrderCharger):
             self._append(Divergence(
                 Phase.FORWARD, event.role, Kind.MISSING, share * self._confidence(event, None),
                 *refs, event.metrics, rule.limit(self.u(event), 0.0),
-                (*(text for text, _ in told), next_text, *guess), told[0][1], is_independent=self._is_apart(event, rule),
+                (*causes.returns_input(self.pairs, event, "B" if name == "A" else "A"), *(text for text, _ in told),
+                 next_text, *guess), told[0][1], is_independent=self._is_apart(event, rule),
                 uncalled=theirs if in_calls else (), uncalled_on="B" if name == "A" else "A",
             ), event)  # fmt: skip
             self.uncalled |= {pair for call in calls for pair in pairs_inside(self.pairs, name, call.module)}

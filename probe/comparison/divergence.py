@@ -279,7 +279,7 @@ class _Run:
                 "record the same steps on both sides, best from 0 on"
             )
             walk.findings.clear()
-        found = with_hints(pairs, independent(sorted(walk.findings, key=cause_order)))
+        found = with_hints(pairs, independent(sorted(walk.findings, key=cause_order)), self.warnings)
         self.findings += map(self.misled.weighed, map(self.guesses.weighed, map(self.known.named, found)))
         self.unshown = self.unshown or walk.unshown
         self.warnings += walk.warnings

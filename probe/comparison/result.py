@@ -221,6 +221,17 @@ class SlotResult:
     reads: Callable[[SlotResult], tuple[np.ndarray, np.ndarray]] | None = field(default=None, repr=False, compare=False)
     """gives the values of both sides; of what ``answer[path]`` returns"""
 
+    def __repr__(self) -> str:
+        micro = f", micro {self.micro}" if self.micro else ""
+        size = self.metrics.reason or self.metrics.status.value
+        if self.metrics.is_known:
+            share = "of the elements differ" if self.metrics.of_integers else "relative error"
+            size = f"{self.metrics.rel_l2:.1e} {share}, norm B/A {self.metrics.norm_ratio:.6g}"
+        return (
+            f"<{self.path_a or 'the whole model'} {self.role.label} {self.slot_a}, step {self.step}{micro}: "
+            f"{size}, {self.verdict or 'not judged'}>"
+        )
+
     def values(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the values of A and of B, B's in the order in which they were compared with A's.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from probe.comparison import causes, tolerance
 from probe.comparison.events import Event, StepPairs
+from probe.comparison.hints.failing import unless_it_fails
 from probe.comparison.metrics import Status
 from probe.comparison.optimizers.clipping import treatments
 from probe.comparison.optimizers.naming import as_evidence, as_hint, named_settings
@@ -113,10 +114,16 @@ class UpdateFindings:
     def _named(self, faults: list[Fault]) -> list[str]:
         """Return the hyper-parameters that differ by the numbers of the parameters that are concerned."""
         if faults[0].event.role is Role.PARAM_GRAD:
-            return treatments(self.pairs, self._judged(Role.PARAM_GRAD))
+            events = self._judged(Role.PARAM_GRAD)
+            return unless_it_fails(
+                lambda: treatments(self.pairs, events), [], "what was done to gradients", "", self.walk.warnings
+            )
         concerned = {self._parameter(fault.event) for fault in faults}
-        return named_settings(
-            self.pairs, [event for event in self._judged(Role.DELTA) if self._parameter(event) in concerned]
+        return self._settings_of([event for event in self._judged(Role.DELTA) if self._parameter(event) in concerned])
+
+    def _settings_of(self, events: list[Event]) -> list[str]:
+        return unless_it_fails(
+            lambda: named_settings(self.pairs, events), [], "settings by the numbers", "", self.walk.warnings
         )
 
     def _judged(self, role: Role) -> list[Event]:
@@ -126,7 +133,7 @@ class UpdateFindings:
     def _report_behind(self) -> None:
         """Name another setting of the optimizers behind another finding: it needs no gradients that agree."""
         events = self._judged(Role.DELTA)
-        named = named_settings(self.pairs, events)
+        named = self._settings_of(events)
         if not events or not (named or self.settings):
             return
         said = f"the settings differ: {settings_text(self.settings.values())}" if self.settings else named[0]

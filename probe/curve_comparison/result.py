@@ -167,6 +167,17 @@ class CurveComparison:
         """Number, in A, of the step in which the runs part."""
         return self.findings[0].step if self.findings else None
 
+    def __str__(self) -> str:
+        """Return the report as plain text."""
+        from probe.curve_comparison.text import render
+
+        return render(self).plain
+
+    def __repr__(self) -> str:
+        first = self.findings[0] if self.findings else None
+        where = "" if first is None else f", first: {first.text}"
+        return f"<CurveComparison: {self.verdict.value}{where}>"
+
     def __getitem__(self, name: str) -> SeriesResult:
         """Return a curve by its name.
 

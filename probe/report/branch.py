@@ -341,8 +341,9 @@ class _Branch:
         else:
             words = [_WORDS[each][2:] for each in _STATES if each in known]
             word = f"{'~' if 'inherited' in known else ' '} {', '.join(words)}" if words else ""
-        alone = sum(place.path in self.only[place.side] for place in places)
-        left = verdicts.count("") - alone
+        unknown = [place for place, verdict in zip(places, verdicts, strict=True) if not verdict]
+        alone = sum(place.path in self.only[place.side] for place in unknown)  # of others the weights were compared
+        left = len(unknown) - alone
         parts = [word, f"{alone} without partner" if alone else "", f"{left} not compared" if left else ""]
         return ", ".join(filter(None, parts))
 

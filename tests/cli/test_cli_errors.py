@@ -149,3 +149,42 @@ def test_as_a_program(folder: Path) -> None:
     assert (done.returncode, done.stderr) == (1, b"")
     text = done.stdout.decode("utf-8")
     assert text == run("compare", "a.h5", "b.h5", width=None).stdout and "\x1b" not in text
+
+
+# What is wrong in probe itself
+
+
+@pytest.mark.parametrize("debug", [None, "1"])
+@pytest.mark.parametrize(
+    "error", [ValueError("planted\nhere"), RuntimeError("planted\nhere"), OSError("planted\nhere")]
+)
+def test_an_error_in_probe_itself_is_no_divergence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, debug: str | None
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    pair(net(), net())
+    monkeypatch.setattr("probe.cli.compare", fails)
+    environment = {} if debug is None else {"PROBE_DEBUG": debug}
+    runner = runner_with(environment)
+    for result in (
+        run("compare", "a.h5", "b.h5", **environment),
+        run("view", "a.h5", "b.h5", **environment),
+        runner.invoke(compare_command, ["a.h5", "b.h5"]),
+    ):
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert ("Traceback (most recent call last):" in result.stderr) is bool(debug)
+        if debug:
+            assert "in fails" in result.stderr
+            assert result.stderr.endswith(
+                "\nError: this is an error in probe itself: please report it with the traceback above\n"
+            )
+            continue
+        first, second, third = result.stderr.removesuffix("\n").split("\n")
+        assert first == f"Error: {type(error).__name__}: planted"
+        assert second.startswith("here (test_cli_errors.py, line ")
+        assert third == (
+            "this is an error in probe itself, not in the recordings: please report it with the traceback, which "
+            "PROBE_DEBUG=1 prints"
+        )

@@ -165,7 +165,11 @@ def test_an_active_dropout(run: Recorder, a: tuple[int, float], b: tuple[int, fl
     assert (first.phase, first.path) == (Phase.FORWARD, "layers.1.dropout")
     (text,) = (line for line in first.evidence if "Dropout" in line)
     assert text.startswith(f"this Dropout is active {where}: it takes away 2")
-    assert first.hint == "dropout draws other numbers on each side: switch it off on both"
+    assert first.hint == (
+        "dropout draws other numbers on each side: switch it off on both"
+        if where == "on both sides"
+        else "switch dropout off on both sides, or give both the same rate"
+    )
 
 
 def test_training_against_evaluation_in_one_module(run: Recorder) -> None:

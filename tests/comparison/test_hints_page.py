@@ -26,6 +26,7 @@ support are given with it, the best first: in the report behind `→`, in JSON a
 - Of tensors of more than 4,194,304 elements the leading part is read; what is about all of a tensor (places, orders) is not tried then.
 - What the walk itself found out, such as settings that differ or a mode of training, stays the text of the finding; hints stand beside it
   in JSON.
+- A hint that fails is left out, with a warning that names it and the error; the comparison stands.
 
 In JSON each entry of `hints` has `name`, `grade`, `verified`, `found` (in words), `from` (what it was verified from), `check` and
 `numbers` (the same as data, `{"eps_a": 1e-06, "eps_b": 1e-05}`).

@@ -148,3 +148,11 @@ def test_what_could_not_be_recorded_is_passed_on(clean: Clean, run: Recorder) ->
     found = probe.compare(clean("statistics"), there)
     assert found.verdict is Verdict.ALIGNED
     assert [text for text in found.warnings if text.startswith("B: loss value odd of the root could not be recorded")]
+
+
+@pytest.mark.parametrize("side", "AB")
+def test_a_layer_that_is_skipped_returns_its_input_which_is_said_first(clean: Clean, run: Recorder, side: str) -> None:
+    skipped = run(changed(lambda model: replaced(model, "layers.1", forward=lambda self, x: x)))
+    pair = (clean("statistics"), skipped) if side == "B" else (skipped, clean("statistics"))
+    first = probe.compare(*pair).first_divergence
+    assert first is not None and first.evidence[0] == f"layers.1 returns its input unchanged on {side}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import probe
 from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor
 from probe.comparison.divergence import Comparison
+from probe.comparison.optimizers import naming
 from probe.comparison.result import Verdict
 from probe.records import Phase
 from tests import fusing
@@ -275,3 +277,14 @@ def test_no_update_is_called_wrong_below_its_limit(run: Recorder) -> None:
     found = pair(run, Own, "statistics", 1, decay=0.0)
     wrong = [slot for slot in found.slots if slot.verdict == "introduced"]
     assert wrong and all(not slot.error <= slot.limit for slot in wrong)
+
+
+@pytest.mark.filterwarnings("error")
+def test_updates_that_are_all_zero_on_one_side_are_no_multiple() -> None:
+    def side(norm: float) -> Any:
+        return SimpleNamespace(size=1000, update=SimpleNamespace(number=lambda name: norm))
+
+    adam = SimpleNamespace(is_adaptive=True)
+    for a, b in ((1e-3, 0.0), (0.0, 1e-3), (0.0, 0.0)):
+        pairs: Any = [SimpleNamespace(rule_a=adam, rule_b=adam, a=side(a), b=side(b))] * 5
+        assert list(naming._longer_steps(pairs)) == []

@@ -18,6 +18,7 @@ from rich.cells import cell_len
 import probe
 from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor
+from probe.report import branch as branch_module
 from probe.report.branch import drawn
 from probe.report.layout import packed, shortened, wrapped
 from probe.report.text import render
@@ -238,3 +239,15 @@ def test_sentences_break_between_words_and_long_words_are_shortened() -> None:
     assert wrapped("one " + "x" * 20, 10, whole=True) == "one\n" + "x" * 20
     assert wrapped("one two", None, "- ") == "- one two"
     assert packed(["cos 1.0", "norm 2", "max 3"], 16, "  ", "    ") == "  cos 1.0\n    norm 2\n    max 3"
+
+
+def test_of_modules_without_a_partner_of_which_weights_were_compared_none_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    verdicts = {"q": "equal", "k": "equal", "v": "noise", "lost": "", "silent": ""}
+    branch = object.__new__(branch_module._Branch)
+    branch.only = {"A": {"q", "k", "v", "lost"}, "B": set()}
+    places = [branch_module._Place("A", number, path, "Linear", float(number)) for number, path in enumerate(verdicts)]
+    monkeypatch.setattr(branch_module._Branch, "_verdict", lambda self, place: verdicts[place.path])
+    assert branch._summary(places[:2]) == "= equal"
+    assert branch._summary(places) == "✓ agree, 1 without partner, 1 not compared"

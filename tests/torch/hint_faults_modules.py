@@ -258,8 +258,10 @@ def functions() -> Iterator[tuple[str, Fault]]:
 
 
 def attend(*, causal: bool = True, scale: float | None = None, groups: int = HEADS, tile: bool = False, swap: bool = True,
-           turn: float = 0.0) -> Callable[..., Tensor]:  # fmt: skip
+           turn: float = 0.0, window: int = POSITIONS) -> Callable[..., Tensor]:  # fmt: skip
     size = WIDTH // HEADS
+    ones = torch.ones((POSITIONS, POSITIONS), dtype=torch.bool)
+    seen = {"attn_mask": ones.tril() & ones.triu(1 - window)} if window < POSITIONS else {"is_causal": causal}
 
     def computed(self: Of, x: Tensor) -> Tensor:
         q, k, v = (
@@ -274,7 +276,7 @@ def attend(*, causal: bool = True, scale: float | None = None, groups: int = HEA
                 else torch.arange(groups).repeat_interleave(HEADS // groups)
             )
             k, v = k[:, index], v[:, index]
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+        out = F.scaled_dot_product_attention(q, k, v, scale=scale, **seen)
         out = out.transpose(1, 2) if swap else out
         return self.o_proj(out.reshape(x.shape))
 
@@ -382,6 +384,25 @@ def attentions() -> Iterator[tuple[str, Fault]]:
             **parts,
         ),
     )
+    for name, made in (("LayerNorm", lambda: nn.LayerNorm(WIDTH)), ("Linear", linear)):
+        yield f"{name} replaced by Identity", Fault(
+            "returns its input", Run(made), Run(made, after=lambda net: setattr(net, "tested", nn.Identity())),
+            "B returns its input unchanged, bit for bit, A does not; bias and weight exist on A only (verified from the recorded "
+            "input and output): look at whether this module is left out on that side, or replaced by an Identity",
+            ("tensor", "statistics"),
+        )  # fmt: skip
+    for name, turn in (("no window", 0.0), ("rotated, no window", 100.0)):
+        yield (
+            name,
+            two(
+                "from a position on",
+                "Attention",
+                attend(turn=turn, window=4),
+                attend(turn=turn),
+                "the positions before 4 agree, all from 4 of 10 on differ: look at the attention window (sliding_window)",
+                **parts,
+            ),
+        )
     yield (
         "rotated by another base",
         two(

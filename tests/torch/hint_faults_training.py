@@ -70,6 +70,25 @@ def act(change: Callable[[Tensor], Tensor]) -> Callable[[], nn.Module]:
     return named("Act", lambda s, x: torch.tanh(Scaled.apply(x, change)))
 
 
+def accumulated(*shares: float) -> Step:
+    """Return a training step of several micro-batches, whose losses the model returns and the step adds up."""
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor, seen: Tensor) -> Tensor:
+        batches = [tokens.roll(k, 0) for k in range(len(shares))]
+        losses = [model(each, attention_mask=seen, labels=each.roll(k, 1))["loss"] for k, each in enumerate(batches)]
+        loss = sum(share * each for share, each in zip(shares, losses, strict=True))
+        (sum(losses) / len(losses)).backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def backward(change: Callable[[Tensor], Tensor]) -> Step:
+    """Return a training step that begins backward with another gradient."""
+    return stepping(lambda x, y: Scaled.apply(entropy(x, y), change))
+
+
 def clip(norm: float) -> Callable[..., Tensor]:
     return stepping(between=lambda model: torch.nn.utils.clip_grad_norm_(model.parameters(), norm))
 
@@ -121,6 +140,17 @@ def training() -> Iterator[tuple[str, Fault]]:
                   "B is 1/3 times A, and 3 is the number of samples: A adds up where B takes the mean")  # fmt: skip
     yield "mean over samples", times
 
+    for name, shares, says in (
+        ("a mean of means", (0.6, 0.4), "is their mean on A, neither their mean nor their sum on B"),
+        ("not divided by accumulation", (1.0, 1.0), "is their mean on A, their sum on B"),
+    ):
+        yield name, Fault(
+            "losses added up", Run(linear, step=accumulated(0.5, 0.5)), Run(linear, step=accumulated(*shares)),
+            "what the model returns as its loss agrees in each of 2 micro-batches, and the number for the step does not; "
+            f"what was given for the step {says} (verified from the recorded outputs): look at how the losses",
+            ("tensor", "statistics"),
+        )  # fmt: skip
+
     def of_weight(hint: str, change: Callable[[Tensor], Tensor], says: str = "") -> Fault:
         def there() -> nn.Module:
             return with_forward(linear(), lambda s, x: F.linear(x, Scaled.apply(s.weight, change), s.bias))
@@ -138,12 +168,18 @@ def training() -> Iterator[tuple[str, Fault]]:
     )
     yield (
         "gradient doubled",
-        Fault("gradient doubled or halved", Run(act(lambda g: g)), Run(act(lambda g: 2 * g)), "B is 2 times A"),
+        Fault("gradient doubled or halved", Run(linear), Run(linear, step=backward(lambda g: 2 * g)), "B is 2 times A"),
     )
     yield (
         "gradient scaled",
-        Fault("gradient scale", Run(act(lambda g: g)), Run(act(lambda g: 1.7 * g)), "B is 1.7 times A"),
+        Fault("gradient scale", Run(linear), Run(linear, step=backward(lambda g: 1.7 * g)), "B is 1.7 times A"),
     )
+    for times in (SAMPLES, 2, 1.7):  # also where it is the number of samples
+        yield f"gradient times {times} in one module", Fault(
+            "gradient of one module", Run(act(lambda g: g)), Run(act(lambda g, times=times: times * g)),
+            f"B's gradient is {times} times A's from here on, while those that ran back before it agree (verified): "
+            "look at a factor in this module's backward",
+        )  # fmt: skip
     yield "gradient negative", Fault("sign", Run(act(lambda g: g)), Run(act(lambda g: -g)), "B is −A")
     through = named("Act", lambda s, x: x + (torch.tanh(x) - x).detach())
     yield (
@@ -160,7 +196,7 @@ def training() -> Iterator[tuple[str, Fault]]:
         Fault("rounded", Run(act(lambda g: g)), Run(act(lambda g: g.bfloat16().float())), "rounded to bfloat16"),
     )
     yield "gradient of the loss per sample", Fault(
-        "gradient divided by a count", Run(linear), Run(linear, step=stepping(lambda x, y: Scaled.apply(entropy(x, y), lambda g: g / SAMPLES))),
+        "gradient divided by a count", Run(linear), Run(linear, step=backward(lambda g: g / SAMPLES)),
         "1/3 times A's, and 3 is the number of samples",
     )  # fmt: skip
     yield (
@@ -189,11 +225,13 @@ def training() -> Iterator[tuple[str, Fault]]:
                                 ("tensor", "statistics"))  # fmt: skip
 
 
-def fed(change: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+def fed(
+    change: Callable[[Tensor], Tensor], masked: Callable[[Tensor], Tensor] = lambda seen: seen
+) -> Callable[..., Tensor]:
     """Return a training step that gives the model something else."""
 
     def step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor, seen: Tensor) -> Tensor:
-        loss = entropy(model(change(tokens), attention_mask=seen), tokens)
+        loss = entropy(model(change(tokens), attention_mask=masked(seen)), tokens)
         loss.backward()
         optimizer.step()
         return loss
@@ -212,8 +250,22 @@ def inputs() -> Iterator[tuple[str, Fault]]:
             lambda x: x + 1,
             "B is A + 1 everywhere (verified)",
         ),
+        (
+            "another padding",
+            "one value for another",
+            lambda x: torch.where(x == 0, 7, x),
+            "0 on A is 7 on B everywhere, and nothing else differs (verified): look at ignore_index and the padding of labels",
+        ),
     ):
         yield name, Fault(hint, Run(linear), Run(linear, step=fed(change)), says)
+    scaled = [fed(lambda x: x, lambda seen, factor=factor: (seen + 0.5) * factor) for factor in (1.0, 1.01)]
+    for task, says in (
+        ("tensor", " (verified): look at the scale of this input and its preprocessing"),
+        ("statistics", ""),
+    ):
+        yield f"an input of another scale, {task}", Fault(
+            "scale of an input", *(Run(linear, step=step) for step in scaled), f"B is 1.01 times A{says}", (task,),
+        )  # fmt: skip
 
 
 TRAINING: dict[str, Fault] = dict([*training(), *inputs()])

@@ -47,12 +47,13 @@ class Net(nn.Module):
         self.head = nn.Linear(WIDTH, VOCABULARY)
         self.spread = spread
 
-    def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None) -> Any:
         x = self.before(self.embed(ids))
         x = x * torch.linspace(self.spread, 2.0, POSITIONS)[None, :, None]
         y = self.tested(x)
         y = y[0] if isinstance(y, tuple) else y
-        return self.head(y.reshape(SAMPLES, POSITIONS, -1)[..., :WIDTH])
+        logits = self.head(y.reshape(SAMPLES, POSITIONS, -1)[..., :WIDTH])
+        return logits if labels is None else {"loss": entropy(logits, labels), "logits": logits}
 
 
 Step = Callable[[nn.Module, torch.optim.Optimizer, Tensor, Tensor], Tensor | None]

@@ -10,6 +10,7 @@ import numpy as np
 
 from probe.comparison.events import ONE_SIDED, Event, StepPairs
 from probe.comparison.hints.evidence import Evidence
+from probe.comparison.hints.failing import unless_it_fails
 from probe.comparison.hints.grades import Found, Grade
 from probe.comparison.hints.table import HINTS, OF_NUMBERS, Hint
 from probe.comparison.metrics import Status
@@ -59,16 +60,19 @@ def _plain(value: object) -> object:
     return int(value) if isinstance(value, np.integer) else value
 
 
-def with_hints(pairs: StepPairs, findings: Sequence[Divergence]) -> list[Divergence]:
-    """Return the findings of a step, the first of them with the hints that their numbers support."""
-    return [*(_hinted(pairs, finding) for finding in findings[:_MOST_FINDINGS]), *findings[_MOST_FINDINGS:]]
+def with_hints(pairs: StepPairs, findings: Sequence[Divergence], warnings: list[str]) -> list[Divergence]:
+    """Return the findings of a step, the first of them with the hints that their numbers support.
+
+    A hint that fails is left out, which is added to the warnings: what is wrong is known without it.
+    """
+    return [*(_hinted(pairs, finding, warnings) for finding in findings[:_MOST_FINDINGS]), *findings[_MOST_FINDINGS:]]
 
 
-def _hinted(pairs: StepPairs, finding: Divergence) -> Divergence:
+def _hinted(pairs: StepPairs, finding: Divergence, warnings: list[str]) -> Divergence:
     event = finding.event or _event_of_loss(pairs, finding)
     if event is None or event.metrics is None or finding.kind not in _KINDS:
         return finding
-    given = supported(Evidence(pairs, finding, event))
+    given = supported(Evidence(pairs, finding, event), warnings)
     if not given:
         return finding
     return replace(finding, hint=_text(finding, given[0]), hints=tuple(each.as_json() for each in given))
@@ -97,13 +101,17 @@ def _event_of_loss(pairs: StepPairs, finding: Divergence) -> Event | None:
                  finding.metrics)  # fmt: skip
 
 
-def supported(evidence: Evidence) -> list[Given]:
-    """Return the hints that the numbers of a finding support, the best supported first."""
+def supported(evidence: Evidence, warnings: list[str]) -> list[Given]:
+    """Return the hints that the numbers of a finding support, the best supported first; those that fail as warnings."""
     metrics = evidence.metrics
     if metrics is None or metrics.status is not Status.COMPARED:
         return []
     hints = OF_NUMBERS if evidence.is_number else HINTS
     with np.errstate(all="ignore"):
-        found = [(hint, hint.test(evidence)) for hint in hints if evidence.role in hint.roles]
+        found = [(hint, _tried(hint, evidence, warnings)) for hint in hints if evidence.role in hint.roles]
     given = [Given(hint, each) for hint, each in found if each is not None]
     return sorted(given, key=lambda each: each.found.grade)[:_MOST_HINTS]
+
+
+def _tried(hint: Hint, evidence: Evidence, warnings: list[str]) -> Found | None:
+    return unless_it_fails(lambda: hint.test(evidence), None, hint.name, evidence.finding.path, warnings)

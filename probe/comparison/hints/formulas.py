@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
+from probe.comparison.causes import is_dropout
 from probe.comparison.hints.evidence import Evidence, Half, distance
 from probe.comparison.hints.grades import Found, strong, verified, weak
 from probe.comparison.hints.patterns import factor_of
@@ -269,6 +270,39 @@ def activation(evidence: Evidence) -> Found | None:
     other = "B" if known == "A" else "A"
     name = names[known == "B"]
     return strong(f"{known} computes {name}, {other} another function of the same elements", **{known.lower(): name})
+
+
+def returns_input(evidence: Evidence) -> Found | None:
+    """One side returns what it was given, bit for bit, and the other does not."""
+    if evidence.role is not Role.OUTPUT or evidence.event.is_one_sided:
+        return None
+    has_weights = any(half.side.reader.modules[half.module].n_params for half in evidence.halves)
+    is_replaced = evidence.classes[0] != evidence.classes[1]
+    if any(map(is_dropout, evidence.classes)) or not (has_weights or is_replaced):
+        return None  # one that is not active; a function of which nothing is known
+    unchanged = [_is_unchanged(half) for half in evidence.halves]
+    if unchanged[0] == unchanged[1]:
+        return None
+    side, other = ("A", "B") if unchanged[0] else ("B", "A")
+    names = [set(_own_parameters(half)) for half in (evidence.halves if side == "A" else evidence.halves[::-1])]
+    if names[0] and names[0] == names[1]:
+        return None  # a scale may be 1
+    alone = sorted(names[1] - names[0]) if not names[0] else []
+    lacks = f"; {' and '.join(alone)} {'exists' if len(alone) == 1 else 'exist'} on {other} only" if alone else ""
+    return verified(f"{side} returns its input unchanged, bit for bit, {other} does not{lacks}",
+                    by="the recorded input and output", side=side, only=alone)  # fmt: skip
+
+
+def _is_unchanged(half: Half) -> bool:
+    digest = half.side.digest(half.row)
+    if digest is None or not half.column("norm"):
+        return False
+    return any(half.side.digest(row) == digest for row in half.slots(Role.INPUT).values())
+
+
+def _own_parameters(half: Half) -> list[str]:
+    found = half.side.reader.parameters
+    return [each.slot for each in found if each.module == half.module and not each.is_buffer]
 
 
 def _cut_off_at_zero(evidence: Evidence) -> Found | None:

@@ -52,6 +52,60 @@ def loss(evidence: Evidence, part: str) -> Found | None:
                     a=texts[0], b=texts[1])  # fmt: skip
 
 
+def added_up(evidence: Evidence) -> Found | None:
+    """What the model returned as its loss agrees in each micro-batch, and the number that was given for the step does not."""
+    metrics = evidence.metrics
+    if evidence.finding.phase is not Phase.LOSS or metrics is None or not evidence.event.is_one_sided:
+        return None
+    returned = _returned(evidence)
+    if returned is None:
+        return None
+    a, b = returned
+    if not np.allclose(a, b, rtol=min(evidence.limit, evidence.error / 4), atol=0.0):
+        return None
+    times = f"in each of {len(a)} micro-batches" if len(a) > 1 else "in its only forward"
+    given = [_made_of(*each) for each in ((a, metrics.norm_a), (b, metrics.norm_b))] if len(a) > 1 else ["", ""]
+    how = f"; what was given for the step is {given[0]} on A, {given[1]} on B" if given[0] != given[1] else ""
+    return verified(f"what the model returns as its loss agrees {times}, and the number for the step does not{how}",
+                    by="the recorded outputs", micro_batches=len(a))  # fmt: skip
+
+
+def _returned(evidence: Evidence) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the single number that the whole model returned in each micro-batch of training."""
+    found: list[tuple[float, float]] = []
+    for node in evidence.pairs.nodes.values():
+        if node.parent is None and node.micro >= 0:
+            pair = evidence.pairs.matching.pairs[node.pair]
+            keys = (node.micro, pair.a, node.call), (node.micro, pair.b, node.call_b)
+            numbers = [_single_number(*each) for each in zip(evidence.halves, keys, strict=True)]
+            if numbers[0] is None or numbers[1] is None:
+                return None
+            found.append((numbers[0], numbers[1]))
+    a, b = np.array(found).reshape(-1, 2).T
+    return (a, b) if len(found) else None
+
+
+def _single_number(half: Half, key: tuple[int, int, int]) -> float | None:
+    """Return the one output that is a single number, None where several are or none is."""
+    side = half.side
+    rows = [
+        row for row in half.slots(Role.OUTPUT, key).values()
+        if math.prod(side.shapes[row]) == 1 and kind_of(side.dtypes[row]) == "float"
+    ]  # fmt: skip
+    return float(side.columns["mean"][rows[0]]) if len(rows) == 1 else None
+
+
+def _made_of(returned: np.ndarray, given: float) -> str:
+    for words, number in (
+        ("their mean", returned.mean()),
+        ("their sum", returned.sum()),
+        ("the last of them", returned[-1]),
+    ):
+        if math.isclose(abs(number), given, rel_tol=_TOLERANCE):
+            return words
+    return "neither their mean nor their sum"
+
+
 def loss_factor(evidence: Evidence) -> Found | None:
     """One loss is the other times a number of samples, positions, tokens or micro-batches."""
     metrics = evidence.metrics

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,8 @@ from probe.comparison.hints.grades import Found, verified
 from probe.records import Role
 from probe.statistics import unit_roundoff
 
+_BATCH_NORM, _GROUP_NORM = re.compile("[Bb]atch_?Norm"), re.compile("(Group|Instance)_?Norm")
+"""what classes are called that normalise channels; `GraniteRMSNorm` and `InternLM2RMSNorm` do not"""
 _EPS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon", "norm_eps", "eps", "epsilon")
 _ROUND = [10.0**-power for power in range(3, 13)]
 _SIGMAS = 5
@@ -136,14 +138,15 @@ def _layouts(
 ) -> Iterator[tuple[int, _Rows, Running | None]]:
     """Yield what may be normalised together: (groups, rows, running mean and variance)."""
     one, zero = np.ones(()), np.zeros(())
-    if fnmatchcase(half.class_name, "*[Bb]atch*Norm*") and x.ndim > 1:
+    by_channel = x.ndim > 1 and all(each is None or each.size == x.shape[1] for each in (weight, bias))
+    if _BATCH_NORM.search(half.class_name) and by_channel:
         columns = [np.moveaxis(each, 1, 0).reshape(x.shape[1], -1) for each in (x, y)]
         parts = [each if each is None else each[:, None] for each in (weight, bias)]
         running = _running(half)
         rows = _Rows(*columns, one if parts[0] is None else parts[0], zero if parts[1] is None else parts[1])
         yield 1, rows, running
         return
-    if fnmatchcase(half.class_name, "*[GI][rn]*Norm*") and x.ndim > 2:
+    if _GROUP_NORM.search(half.class_name) and by_channel and x.ndim > 2:
         channels = x.shape[1]
         for groups in (n for n in range(1, channels + 1) if channels % n == 0):
             flat = [each.reshape(x.shape[0] * groups, -1) for each in (x, y)]

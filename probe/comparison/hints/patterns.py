@@ -11,6 +11,7 @@ from probe.comparison.hints.evidence import Evidence, Half, Values, distance
 from probe.comparison.hints.grades import Found, strong, verified, weak
 from probe.comparison.hints.places import treats_each_alone
 from probe.comparison.metrics import Status
+from probe.comparison.result import Kind
 from probe.comparison.side import PARAMETER_ROLES
 from probe.records import Role
 
@@ -20,6 +21,8 @@ _ALL = 0.999
 """share of the squared error that is all of it"""
 _GROWS = 0.8
 """rank correlation from which an error grows with the position"""
+_JUMP = 8.0
+"""by how much an error is larger than noise, and than before it, at the position at which it begins"""
 _FEW = 8
 _FEW_INTEGERS = 3
 """rows or elements from which on a pattern is none by chance"""
@@ -119,6 +122,26 @@ def uniform_scale(evidence: Evidence) -> Found | None:
         return None
     factor = math.copysign(metrics.norm_ratio, metrics.cosine)
     return strong(f"B is {factor:.7g} times A, a uniform scale of the value", factor=factor)
+
+
+def scale_of_input(evidence: Evidence) -> Found | None:
+    """What the model is given is a multiple."""
+    found = factor_of(evidence) if evidence.finding.kind is Kind.INPUTS and not evidence.is_of_integers else None
+    return None if found is None else _multiple(evidence, found[0], found[1])
+
+
+def value_for_another(evidence: Evidence) -> Found | None:
+    """Of integers: all that differ have one number on A and one on B."""
+    values = evidence.values if evidence.is_of_integers else None
+    if values is None:
+        return None
+    differs = values.difference != 0
+    a, b = np.unique(values.a[differs]), np.unique(values.b[differs])
+    if len(a) != 1 or len(b) != 1:
+        return None
+    count, among = int(np.count_nonzero(differs)), int(np.count_nonzero(values.a == a[0]))
+    where = "everywhere" if count == among else f"in {count} of the {among} places where A has it"
+    return verified(f"{a[0]:.0f} on A is {b[0]:.0f} on B {where}, and nothing else differs", a=int(a[0]), b=int(b[0]))
 
 
 def scale_by_column(evidence: Evidence) -> Found | None:
@@ -251,6 +274,8 @@ def growth(evidence: Evidence) -> Found | None:
     errors = _by_position(evidence)
     if errors is None or len(errors) < _FEW - 2 or errors[0] > evidence.limit or treats_each_alone(evidence):
         return None
+    if _begins_behind(errors, evidence.limit):
+        return None
     correlation = _rank_correlation(errors)
     if correlation < _GROWS or np.count_nonzero(errors > evidence.limit) < len(errors) // 2:
         return None
@@ -259,6 +284,12 @@ def growth(evidence: Evidence) -> Found | None:
         f"(rank correlation {correlation:.2f}, rel {errors[-1]:.1e} at the last)"
     )
     return strong(text, correlation=correlation)
+
+
+def _begins_behind(errors: np.ndarray, limit: float) -> bool:
+    """Tell whether some first positions agree and the error jumps up behind them: embeddings of positions err from the second on."""
+    begin = int((errors > limit).argmax())
+    return begin > 1 and float(errors[begin]) > _JUMP * max(limit, float(errors[:begin].max()))
 
 
 def looks_ahead(evidence: Evidence) -> Found | None:

@@ -93,6 +93,12 @@ HINTS = (
         formulas.softmax,
     ),
     Hint(
+        "returns its input", (Role.OUTPUT,),
+        "one side returns its input bit for bit, and the other does not",
+        "whether this module is left out on that side, or replaced by an Identity",
+        formulas.returns_input,
+    ),
+    Hint(
         "causal mask", _ACTIVATIONS,
         "attention over the recorded queries, keys and values gives A with a causal mask and B without, or "
         "the other way round",
@@ -172,6 +178,12 @@ HINTS = (
     ),
     # The loss
     Hint(
+        "losses added up", _LOSSES,
+        "what the model returns as its loss agrees in each micro-batch, the number given for the step does not",
+        "how the losses of micro-batches are added up, weighted and divided for probe.step(loss=…), and not at the loss function",
+        losses.added_up,
+    ),
+    Hint(
         "shift of the labels", _LOSSES,
         "cross entropies of the recorded logits and labels give both losses, at other positions",
         "whether labels are shifted once: in the batch, or in the model",
@@ -217,6 +229,13 @@ HINTS = (
         training.one_gradient,
     ),
     Hint(
+        "gradient of one module", _GRADIENTS,
+        "a gradient is a multiple from one module on, while those that ran back before it agree",
+        "a factor in this module's backward: hooks on gradients, custom autograd functions, what is added or called twice; "
+        "it is neither accumulation nor the loss",
+        training.one_module,
+    ),
+    Hint(
         "gradient divided by a count", _GRADIENTS,
         "a gradient is a multiple by the number of micro-batches, ranks, samples or tokens, or by one over it",
         "accumulation, reduction over ranks (sum or mean) and reduction of the loss",
@@ -227,6 +246,19 @@ HINTS = (
         "the difference of two updates is a multiple of the parameter",
         "the weight decay of this parameter's group",
         training.weight_decay,
+    ),
+    # What the model is given
+    Hint(
+        "one value for another", _ACTIVATIONS,
+        "of integers: all that differ have one number on A and another one on B",
+        "ignore_index and the padding of labels, padding and special tokens of ids",
+        patterns.value_for_another,
+    ),
+    Hint(
+        "scale of an input", (Role.INPUT, Role.VALUE),
+        "what the model is given on B is A's times one number",
+        "the scale of this input and its preprocessing: mean and standard deviation, division by 255, units",
+        patterns.scale_of_input,
     ),
     # Multiples of the value
     Hint(
@@ -243,8 +275,8 @@ HINTS = (
     ),
     Hint(
         "gradient doubled or halved", _GRADIENTS,
-        "B is twice A, or half of it",
-        "accumulation, reduction of the loss, world size, and what goes through this module twice",
+        "B is twice A, or half of it, from the loss on",
+        "accumulation, reduction of the loss, world size",
         patterns.doubled,
     ),
     Hint(
@@ -409,7 +441,8 @@ HINTS = (
     Hint(
         "from a position on", _ACTIVATIONS,
         "all positions from one on differ, none before it",
-        "a window, the longest sequence, the scaling of long positions",
+        "the attention window (sliding_window), the mask, the length of a cache or of the longest sequence, the scaling of "
+        "long positions",
         places.from_position,
     ),
     Hint(

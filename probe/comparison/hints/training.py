@@ -26,7 +26,7 @@ _PARALLEL = 0.999
 def gradient_factor(evidence: Evidence) -> Found | None:
     """A gradient is the other times a number of micro-batches, ranks, samples or tokens."""
     found = factor_of(evidence) if evidence.role in _GRADIENTS and not _is_of_one(evidence) else None
-    if found is None:
+    if found is None or is_of_one_module(evidence):
         return None
     for meaning, count in counts(evidence):
         for factor in (count, 1 / count):
@@ -49,6 +49,20 @@ def one_gradient(evidence: Evidence) -> Found | None:
 def _is_of_one(evidence: Evidence) -> bool:
     """Tell whether a gradient was charged to the module that it belongs to, and not to the whole model."""
     return evidence.role is Role.PARAM_GRAD and bool(evidence.finding.path)
+
+
+def is_of_one_module(evidence: Evidence) -> bool:
+    """Tell whether a module in the midst of backward was charged: what ran back before it agrees, so it is not the loss."""
+    return evidence.finding.phase is Phase.BACKWARD and bool(evidence.finding.path)
+
+
+def one_module(evidence: Evidence) -> Found | None:
+    """What one module passes back, or gets, is a multiple, while what ran back before it agrees."""
+    found = factor_of(evidence) if is_of_one_module(evidence) else None
+    if found is None or abs(found[0] + 1) < _CLOSE:  # that is another sign
+        return None
+    text = f"B's gradient is {found[0]:.6g} times A's from here on, while those that ran back before it agree"
+    return verified(text, factor=found[0]) if found[1] else strong(text, factor=found[0])
 
 
 def linear_gradient(evidence: Evidence) -> Found | None:

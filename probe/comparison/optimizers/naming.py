@@ -113,6 +113,8 @@ def _longer_steps(pairs: list[_Pair]) -> Iterator[Named]:
     if len(ratios) < _FEW or not np.isfinite(ratios).all():
         return
     typical = float(np.median(ratios))
+    if not typical:  # B does not move: which is said, and no multiple
+        return
     if abs(typical - 1) > 2 * _SPREAD and np.mean(np.abs(ratios / typical - 1) < _SPREAD) >= _MOST_ALIKE:
         yield chosen[0].rate(typical, chosen[0].recorded(LR)[0])
 
