@@ -21,9 +21,11 @@ from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor
 from probe.cli import main
 from probe.curve_comparison import CurveComparison
-from probe.curve_comparison.recorded import TOTAL
+from probe.curve_comparison.recorded import BEFORE_CLIPPING, TOTAL
 from probe.curve_comparison.table import COLUMNS
+from tests import curve_runs
 from tests.curve_runs import Model, losses, megatron, mindformers, train, wave, write_csv
+from tests.toys import scaled_gradient
 
 GOLDEN = Path(__file__).parent / "golden"
 FAULT = 417
@@ -64,6 +66,34 @@ def test_another_order_of_summation_is_clean(runs: Path) -> None:
     assert len(found.norms.results) == 10 and found.standard.steps == STEPS
     assert {each.name for each in found.series} == {"loss", "grad_norm", TOTAL}
     np.testing.assert_allclose(found[TOTAL].pair.a, found["grad_norm"].pair.a, rtol=1e-6)
+
+
+def clip(step: int, model: Model, optimizer: Any) -> None:
+    """Clip the gradients to a norm that all of them have more of, but for the first."""
+    grads = [p.grad.data for group in optimizer.param_groups for p in group["params"]]
+    norm = np.sqrt(sum((grad.astype(np.float64) ** 2).sum() for grad in grads))
+    for grad in grads:
+        grad *= np.float32(min(1.0, 0.01 / norm))
+
+
+def test_twice_the_gradients_are_seen_though_both_are_clipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = train(tmp_path / "a.h5", 60, change=clip, task="statistics")
+    right = curve_runs.cross_entropy
+    monkeypatch.setattr(curve_runs, "cross_entropy", lambda z, y: right(scaled_gradient(z, 2.0), y))
+    found = probe.curves(a, train(tmp_path / "b.h5", 60, change=clip, task="statistics"))
+    assert found["grad_norm"].pair.a == pytest.approx(0.01) and found[TOTAL].pair.b == pytest.approx(0.01)
+    norm = found.standard.criteria[4]
+    assert norm.value == pytest.approx(1.0, rel=0.01) and not norm.passes
+    assert [each.series for each in found.findings if each.step == 0] == [BEFORE_CLIPPING]
+
+
+def test_norms_of_clipped_gradients_are_said_to_be_that(tmp_path: Path) -> None:
+    norms, said = np.full(20, 1.0), "the global norm was taken after clipping (1 on both sides)"
+    for count, is_said in ((12, True), (9, False)):
+        norms[count:] = np.linspace(0.2, 0.9, 20 - count)
+        paths = [write_csv(tmp_path / f"{side}{count}.csv", loss=losses(20), grad_norm=norms) for side in "ab"]
+        found = probe.curves(*paths)
+        assert any(text.startswith(said) for text in found.standard.rests_on) is is_said
 
 
 def test_a_fault_found_with_a_further_run_of_a(runs: Path) -> None:

@@ -12,7 +12,7 @@ from probe.comparison.guards import grouped
 from probe.curve_comparison.names import GRAD_NORM, LOSS, LR
 from probe.curve_comparison.norms import LocalNorms, NormResult
 from probe.curve_comparison.parameters import SettingDifference
-from probe.curve_comparison.recorded import TOTAL
+from probe.curve_comparison.recorded import BEFORE_CLIPPING, TOTAL
 from probe.curve_comparison.result import Finding, FindingKind, SeriesResult
 from probe.curve_comparison.standard import StandardVerdict, percent
 from probe.curve_comparison.tolerance import AHEAD, WARM_UP, is_loss
@@ -20,8 +20,8 @@ from probe.curve_comparison.tolerance import AHEAD, WARM_UP, is_loss
 _MOST_NAMED = 4
 _GROWN = 0.5
 _ALIKE = 0.02
-TOTALS = (GRAD_NORM, TOTAL)
-"""what the global gradient norm is called: as it was logged, else from the recorded gradients"""
+TOTALS = (BEFORE_CLIPPING, GRAD_NORM, TOTAL)
+"""what the global gradient norm is called: before clipping where that was recorded, as it was logged, else of the gradients as used"""
 
 HINTS = {
     "lr": "the schedule: warmup, decay, the number of steps it is made for, scaling with the batch size",
@@ -74,7 +74,7 @@ def _said_once(series: list[SeriesResult]) -> list[SeriesResult]:
     return [
         each
         for each in series
-        if each.name != TOTAL
+        if each.name not in (TOTAL, BEFORE_CLIPPING)
         or logged is None
         or (each.first_out, each.is_biased) != (logged.first_out, logged.is_biased)
     ]

@@ -15,6 +15,10 @@ KIND = "probe recording"
 _NARROW = (b"bfloat16", b"float16", b"float8")
 TOTAL = "grad_norm of the recorded gradients"
 """name of the norm of all recorded gradients together, as the optimizer used them (after clipping)"""
+BEFORE_CLIPPING = f"{TOTAL}, before clipping"
+"""name of the same as backward left them, where clipping changed it: clipped norms are one number, whatever the gradients are"""
+_CLIPPED = 1e-3
+"""change of the factor between both norms, over the steps, from which on it is clipping and no constant factor"""
 
 
 def read_recording(path: Path) -> RunCurves:
@@ -36,7 +40,9 @@ def read_recording(path: Path) -> RunCurves:
             series.update(_rates(model))
         norms = _norms(reader)
         if norms:
-            series[TOTAL] = _total(norms)
+            series[TOTAL] = _total(norms, TOTAL)
+            before = _before_clipping(reader, series[TOTAL])
+            series |= {} if before is None else {BEFORE_CLIPPING: before}
         return RunCurves(str(path), KIND, series, norms, found.notes, model)
 
 
@@ -63,10 +69,32 @@ def _rates(model: RecordedModel) -> dict[str, Series]:
     return rates.series()
 
 
-def _norms(reader: Reader) -> dict[str, Series]:
-    """Return the norm of every gradient as the optimizer used it, by the parameter's name."""
+def _before_clipping(reader: Reader, used: Series) -> Series | None:
+    """Return the norm of all gradients as backward left them, None where it was not recorded or nothing was clipped.
+
+    Nor is it known under float16, where they have a loss scale, which may be another one on the other side.
+    """
+    norms = _norms(reader, Phase.GRADIENT)
+    if not norms or np.any(reader.records["dtype"] == b"float16"):
+        return None
+    found = _total(norms, BEFORE_CLIPPING)
+    _, mine, theirs = np.intersect1d(used.steps, found.steps, return_indices=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factors = used.values[mine] / found.values[theirs]
+    factors = factors[np.isfinite(factors)]
+    is_clipped = (
+        len(mine) == len(used.steps)
+        and len(factors) > 0
+        and np.ptp(factors) > _CLIPPED
+        and factors.max() < 1 + _CLIPPED
+    )
+    return found if is_clipped else None
+
+
+def _norms(reader: Reader, phase: Phase = Phase.UPDATE) -> dict[str, Series]:
+    """Return the norm of every gradient in a phase, by the parameter's name: as the optimizer used it, or as backward left it."""
     records = reader.records
-    used = records[(records["phase"] == Phase.UPDATE) & (records["role"] == Role.PARAM_GRAD)]
+    used = records[(records["phase"] == phase) & (records["role"] == Role.PARAM_GRAD)]
     if not len(used):
         return {}
     keys = used["module"].astype(np.int64) << 32 | used["slot"].astype(np.int64)
@@ -84,10 +112,10 @@ def _norms(reader: Reader) -> dict[str, Series]:
     return found
 
 
-def _total(norms: dict[str, Series]) -> Series:
+def _total(norms: dict[str, Series], name: str) -> Series:
     sums: dict[int, float] = {}
     for series in norms.values():
         for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True):
             sums[step] = sums.get(step, 0.0) + value**2
     steps = sorted(sums)
-    return Series(TOTAL, np.array(steps, np.int64), np.sqrt([sums[step] for step in steps]), TOTAL)
+    return Series(name, np.array(steps, np.int64), np.sqrt([sums[step] for step in steps]), name)

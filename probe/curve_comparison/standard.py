@@ -24,6 +24,9 @@ FEWEST_POINTS = 100
 """logged steps; fewer are no continuous observation"""
 ACCEPTABLE = 0.01
 """a relative difference at convergence below this may be accepted by evaluating downstream tasks"""
+_SAME = 1e-4
+"""relative difference of norms that were clipped to the same"""
+_FEWEST_CLIPPED = 3
 REPEATS = 2
 """runs of the baseline, itself included, that show how noisy it is"""
 
@@ -100,13 +103,14 @@ def judge_standard(loss: PairedSeries | None, norm: PairedSeries | None, found: 
     failed = [_both(*pair) for pair in (criteria[0:2], criteria[2:4]) if _fail(pair)]
     failed += [_said(each) for each in criteria[4:] if each.is_known and not each.passes]
     failed += found
+    rests_on = _after_clipping(norm)
     steps = observed(loss) if loss is not None else 0
     repeats = 1 + (0 if loss is None else sum(bool(np.isfinite(row).any()) for row in loss.others))
     if loss is not None and len(loss) and not failed:
         missing += _too_short(loss, steps)
     verdict = Verdict.DIVERGED if failed else Verdict.UNDECIDED if missing else Verdict.ALIGNED
     return StandardVerdict(
-        verdict, tuple(criteria), steps, repeats, _convergence(loss), tuple(failed), tuple(_rests_on(steps, repeats)),
+        verdict, tuple(criteria), steps, repeats, _convergence(loss), tuple(failed), (*_rests_on(steps, repeats), *rests_on),
         tuple(missing),
     )  # fmt: skip
 
@@ -213,6 +217,19 @@ def _too_short(loss: PairedSeries, steps: int) -> list[str]:
     if len(loss) < FEWEST_POINTS:
         return [f"only {len(loss)} of {steps} steps were logged on both sides, expected at least {FEWEST_POINTS}"]
     return []
+
+
+def _after_clipping(norm: PairedSeries | None) -> list[str]:
+    """Say so where the norm is one number on both sides: that of clipped gradients."""
+    if norm is None or len(norm) < _FEWEST_CLIPPED or not norm.finite.all():
+        return []
+    most = float(norm.a.max())
+    clipped = (np.abs(norm.a - most) <= _SAME * most) & (np.abs(norm.b - most) <= _SAME * most)
+    if not most or 2 * int(clipped.sum()) < len(norm):
+        return []
+    return [
+        f"the global norm was taken after clipping ({most:.4g} on both sides): it does not tell how large gradients were"
+    ]
 
 
 def _rests_on(steps: int, repeats: int) -> list[str]:
