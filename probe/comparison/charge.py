@@ -12,7 +12,6 @@ from probe.comparison.given import ran_before
 from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.loose import is_noop, lies
 from probe.comparison.metrics import squeezed
-from probe.comparison.noise import Held
 from probe.comparison.order import OrderCharger
 from probe.comparison.parts import unseen_order, unseen_order_of_weights
 from probe.comparison.result import Divergence, Kind
@@ -121,7 +120,7 @@ class Charger(OrderCharger):
         sources = 0.0 if ran_before(self.pairs, node, event) else context.error
         limit = tolerance.FORWARD.limit(u, sources) if u else tolerance.INTEGER_GAIN * sources
         sizes = {math.prod(s.shapes[r]) for s, r in ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))}
-        held = self.noise.start(event, limit) if u else Held(metrics.rel_l2, limit)
+        held = self.noise.start(event, limit) if u else self.noise.exact(event, limit)
         wrong = held.is_wrong if metrics.is_known else len(sizes) > 1
         if self.settle(event, held.limit, wrong and not context.tainted, sources, error=held.error, held=held):
             what = metrics.reason or f"{event.slot_a}, which the program logged beside the model, differs"

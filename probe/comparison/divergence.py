@@ -269,6 +269,7 @@ class _Run:
         self.warnings.append(f"step {pairs.step}: {text}: forward and backward are not compared, sums of gradients are")
 
     def _collect(self, pairs: StepPairs, walk: StepWalk) -> None:
+        walk.judge_inputs()
         lacking = pairs.lacks_initial
         if walk.findings and lacking and pairs.step:
             self.ends = True

@@ -12,6 +12,7 @@ import numpy as np
 from probe.comparison import tolerance
 from probe.comparison.events import Event, Node, StepPairs
 from probe.comparison.flow import Flow
+from probe.comparison.given_aside import Aside
 from probe.comparison.metrics import Metrics, Status
 from probe.comparison.noise import Held, StepNoise
 from probe.comparison.parts import facts
@@ -124,6 +125,11 @@ class Ledger:
         """changes of order that are findings already"""
         self._rearranged: set[Node] = set()
         """calls that were given elements in another order, though a caller of theirs returns the same"""
+        self._aside: list[Aside] = []
+        """inputs of the model that differ, of which it is not known yet whether that matters"""
+        self._loss_agrees = False
+        """the numbers that the program gave as loss were compared, and agree"""
+        self._digests_aside: set[tuple[object, object]] = set()
         self._around: dict[str, None] = {}
         """paths of those callers"""
         self._other_batch = False
