@@ -236,6 +236,7 @@ class _Run:
             self._other_split(pairs, walk)
         walk.judge_drift()
         walk.warn_of_order()
+        walk.warn_of_padding()
         walk.judge_gradients()
         UpdateJudge(walk, pairs, state).judge()
         self._collect(pairs, walk)

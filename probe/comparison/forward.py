@@ -15,6 +15,7 @@ from probe.comparison.initial import InitialWalk
 from probe.comparison.measured import SCALE_MEASURE
 from probe.comparison.metrics import Status, are_merged, squeezed
 from probe.comparison.noise import Held
+from probe.comparison.padded import Padding
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
@@ -29,6 +30,7 @@ class ForwardWalk(InitialWalk):
         self._forward[None] = Level()
         self._last_good, self._last_good_b = {}, {}
         self._with_inputs = set()
+        self._padding = Padding(self.pairs, micro)
         events = [*self.pairs.node_events(micro, backward=False), *given_otherwise(self.pairs, micro),
                   *logged_apart(self.pairs, micro)]  # fmt: skip
         for node, event in events:
@@ -141,6 +143,8 @@ class ForwardWalk(InitialWalk):
         elif not is_input and metrics.rel_l2 > tolerance.FORWARD.limit(u, sources.error):
             sources = self._with_cancelled(node, event, sources, u)
         held = self._held(event, u, sources)
+        if held.is_wrong and not context.tainted and not held.is_fixed:
+            held = self._without_padding(event, u, sources, held)
         if is_input and node.parent is None and self._has_other_axes(node, event):
             self._charge_other_axes(node, event)
             return
@@ -157,6 +161,32 @@ class ForwardWalk(InitialWalk):
             self._charge_dtype(node, event, sources.error)
         if held.verdict != "not judged" or self.u(event):
             self._take_in(node, event, context, wrong)
+
+    def _without_padding(self, event: Event, u: float, sources: Level, held: Held) -> Held:
+        """Leave out an error that is in padding alone, and what later tensors have of it; values are needed for that."""
+        kept, whole = self._padding.without(event), event.metrics
+        if kept is None or whole is None:
+            return held
+        event.metrics = kept
+        found = self._held(event, u, sources)
+        if found.is_wrong and not self._padded:
+            event.metrics = whole
+            return held
+        if not found.is_wrong:
+            self._padded.append((event, whole.rel_l2))
+        return found
+
+    def warn_of_padding(self) -> None:
+        """Say once what differs in padding alone."""
+        if self._padded and not self.state.padding_was_told:
+            self.state.padding_was_told = True
+            event, error = self._padded[0]
+            count = len(self._padded)
+            self.warnings.append(
+                f"{count} {'tensor differs' if count == 1 else 'tensors differ'} only where {self._padding.name} is 0, in padding "
+                f"(verified), first the {event.role.label} {event.slot_a} of {self._path_a(event.pair)} (rel {error:.1e}): "
+                "the other positions are compared"
+            )
 
     def _sets_aside(self, node: Node, event: Event) -> bool:
         """Set integers aside that the model is given otherwise and hands to no module: whether they matter is told later."""
