@@ -206,8 +206,8 @@ class Charger(LooseCharger):
         assert event.metrics is not None
         if self._is_loss(event):
             self._add(Phase.LOSS, Kind.INTRODUCED, event, node.pair, tolerance.LOSS,
-                      ("the loss differs, what it is computed from agrees",), node=node,
-                      hint="look at the loss function: reduction, label smoothing, ignored index, weights")  # fmt: skip
+                      ("the loss differs, what it is computed from agrees", *self._unseen_before_loss(node)), node=node,
+                      hint=self._loss_hint(node))  # fmt: skip
             return
         if node.pair in self._missing and not node.loose_a:
             slot, side = self._missing[node.pair]
@@ -226,6 +226,28 @@ class Charger(LooseCharger):
         told = tuple(text for text in (dropout, dtype, causes.born(self.pairs, node, event)) if text)
         self._add(Phase.FORWARD, kind, event, node.pair, tolerance.FORWARD, (*facts, *told), node=node,
                   hint=hint or _settings_hint(self._class_a(self._module_a(node))), is_apart=bool(dropout))  # fmt: skip
+
+    def _loss_hint(self, node: Node) -> str:
+        """Return what to look at where the loss differs."""
+        last, unseen = self._last_module(node, "A"), self._unseen_before_loss(node)
+        path = "" if last is None else self.pairs.a.reader.modules[last].path
+        start = f"what is done to the output of {path} before the loss, and at " if unseen else ""
+        return f"look at {start}the loss function: reduction, label smoothing, ignored index, weights"
+
+    def _unseen_before_loss(self, node: Node) -> tuple[str, ...]:
+        """Say so where the model's own code may do something to what its last module returned, and only the loss shows it."""
+        last = self._last_module(node, "A")
+        returned = [judged.event for judged in self.events if judged.event.role is Role.OUTPUT]
+        own = [e for e in returned if (e.micro, e.pair, e.call) == (node.micro, node.pair, node.call)]
+        if last is None or any(e.metrics is not None and e.metrics.is_known and not self._is_loss(e) for e in own):
+            return ()
+        made = [e for e in returned if e.micro == node.micro and self._module_of(e.pair, "A") == last]
+        if not made or any(not squeezed(self.pairs.a.shapes[e.row_a]) for e in made):
+            return ()  # a module that computes the loss
+        path = self.pairs.a.reader.modules[last].path
+        return (
+            f"what the model's own code makes of the output of {path} before that was not compared: a factor or a cap, say",
+        )
 
     def _charge_dtype(self, node: Node, event: Event, sources: float) -> None:
         """Charge a call that returns another dtype of the same, where that is more than the finer dtype would round."""

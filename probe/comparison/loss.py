@@ -49,8 +49,9 @@ class LossWalk(ForwardWalk):
         facts = (
             f"the loss differs: {x:.9g} against {y:.9g}{times}",
             f"what it is computed from agrees (rel {outputs.error:.1e})",
+            *self._unseen_before_loss(nodes[-1]),
         )
-        hint = "look at the loss function: reduction, label smoothing, ignored index, weights"
+        hint = self._loss_hint(nodes[-1])
         if max(precisions) > max(u, outputs.u):
             facts += (f"{'AB'[precisions.index(max(precisions))]}'s has no more digits than a 16-bit number",)
             hint = "look at the dtype in which the loss is computed and averaged"

@@ -83,6 +83,12 @@ def test_a_fault_behind_labels_that_are_shifted_outside(tmp_path: Path, task: st
 def test_a_wrong_loss_behind_labels_that_are_known_to_be_shifted(tmp_path: Path) -> None:
     first = compared(tmp_path, lambda m: setattr(m, "times", 1.25), task="tensor").first_divergence
     assert first is not None and (first.phase, first.kind) == (Phase.LOSS, Kind.INTRODUCED)
+    assert first.evidence[1] == (
+        "what the model's own code makes of the output of head before that was not compared: a factor or a cap, say"
+    )
+    assert first.hint.startswith(
+        "look at what is done to the output of head before the loss, and at the loss function: "
+    )
 
 
 @pytest.mark.parametrize("task", TASKS)

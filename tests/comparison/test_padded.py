@@ -25,11 +25,12 @@ LABELS = np.arange(BATCH * LENGTH).reshape(BATCH, LENGTH)
 
 class Padded(GPT):
     counts_all = False
+    times = 1.0
 
     def forward(self, ids: Tensor, attention_mask: Tensor) -> Any:
         logits = super().forward(ids)
         kept = 1.0 if self.counts_all else attention_mask.data[..., None].astype(np.float32)
-        return logits, cross_entropy(logits * kept, Tensor(LABELS))
+        return logits, cross_entropy(logits * kept, Tensor(LABELS)) * self.times
 
 
 def run(path: Path, change: Callable[[Model], object] | None = None, task: str = "tensor", mask: Any = MASK) -> Path:
@@ -105,3 +106,10 @@ def test_statistics_say_that_it_may_be_padding(tmp_path: Path) -> None:
     assert first.hint.startswith(
         "2 tokens are zero in B alone, and attention_mask is 0 for 2: it may lie in padding alone, which task='tensor' tells"
     )
+
+
+def test_a_loss_of_logits_that_were_compared_is_up_to_the_loss_function(tmp_path: Path) -> None:
+    first = compared(tmp_path, lambda m: setattr(m, "times", 1.25), task="statistics").first_divergence
+    assert first is not None and first.phase is Phase.LOSS
+    assert first.hint == "look at the loss function: reduction, label smoothing, ignored index, weights"
+    assert not any("was not compared" in text for text in first.evidence)
