@@ -164,12 +164,13 @@ class LooseCharger(OrderCharger):
         side, rows = (self.pairs.a, self.pairs.rows_a) if name == "A" else (self.pairs.b, self.pairs.rows_b)
         given = rows.get((loose.micro, loose.module, loose.call), Role.INPUT).values()
         wanted = {side.digest(found[0]) for found in given if side.roundoffs[found[0]]}
-        right = {
-            side.digest(judged.event.row_a if name == "A" else judged.event.row_b)
+        compared = (
+            judged.event.row_a if name == "A" else judged.event.row_b
             for judged in self.events
             if judged.verdict in ("equal", "noise") and judged.event.micro == loose.micro
             and judged.event.role in (Role.INPUT, Role.OUTPUT)
-        }  # fmt: skip
+        )  # fmt: skip
+        right = {digest for row in compared for digest in side.digests(row)}
         return bool(wanted) and wanted <= right
 
     def _charge_around(self, caller: Node, event: Event, name: str, loose: Loose, rule: Rule) -> None:
