@@ -86,7 +86,8 @@ class Charger(LooseCharger):
         between = self._finished(node.parent, node.begin) or self._between(node.parent, node.begin)
         between = [loose for loose in between if self._has_part("A", loose, event)]
         what = f"the input {event.slot_a} of {name} differs first"
-        if not between and self._charge_lacking_input(node.parent, event, what):
+        factor, of_what = self._factor_before(node, event)
+        if not between and not factor and self._charge_lacking_input(node.parent, event, what):
             return  # what ran right before it and was not compared is nearer than what the whole model is not given
         place = self._place_of(node)
         if place is None:
@@ -98,7 +99,6 @@ class Charger(LooseCharger):
         facts = (f"the input {event.slot_a} of {name} differs, what was there before it agrees",)
         if between:
             facts += (f"not compared on the way: {self._names(between)}",)
-        factor, of_what = self._factor_before(node, event)
         facts += (*factor, *unseen_order(self.pairs, node.parent))
         self._add(
             Phase.FORWARD,
