@@ -6,20 +6,16 @@ import math
 from fnmatch import fnmatchcase
 
 from probe.comparison import causes, tolerance
-from probe.comparison.changes import OF_NUMBER, change_at, more_calls
+from probe.comparison.charge_loose import LooseCharger
 from probe.comparison.events import Event, Loose, Node
 from probe.comparison.given import ran_before
 from probe.comparison.ledger import kind_of_finding, scale_hint
-from probe.comparison.loose import is_noop, lies
 from probe.comparison.metrics import squeezed
-from probe.comparison.noise import Held
-from probe.comparison.order import OrderCharger
 from probe.comparison.parts import unseen_order, unseen_order_of_weights
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.tolerance import Level, Rule
-from probe.comparison.uncalled import about, called_alone, callers, listed, pairs_inside, partner, to_look_at
+from probe.comparison.uncalled import to_look_at
 from probe.matching import Reason
-from probe.matching.changes import Change
 from probe.records import Phase, Role
 from probe.statistics import unit_roundoff
 
@@ -32,7 +28,13 @@ _SETTINGS = {
 """by glob of the class"""
 
 
-class Charger(OrderCharger):
+_ONE_DIRECTION = 0.98
+"""cosines from which on an error is a multiple of the value"""
+_FACTOR = 0.01
+"""what a multiple differs from 1 by at least, to be called a factor"""
+
+
+class Charger(LooseCharger):
     """Charges a wrong value of the forward pass to the code that made it."""
 
     def _context(self, node: Node | None) -> Level:
@@ -82,8 +84,10 @@ class Charger(OrderCharger):
             return
         name = self._path_a(node.pair)
         between = self._finished(node.parent, node.begin) or self._between(node.parent, node.begin)
+        between = [loose for loose in between if self._has_part("A", loose, event)]
         what = f"the input {event.slot_a} of {name} differs first"
-        if not between and self._charge_lacking_input(node.parent, event, what):
+        factor, of_what = self._factor_before(node, event)
+        if not between and not factor and self._charge_lacking_input(node.parent, event, what):
             return  # what ran right before it and was not compared is nearer than what the whole model is not given
         place = self._place_of(node)
         if place is None:
@@ -95,7 +99,7 @@ class Charger(OrderCharger):
         facts = (f"the input {event.slot_a} of {name} differs, what was there before it agrees",)
         if between:
             facts += (f"not compared on the way: {self._names(between)}",)
-        facts += tuple(unseen_order(self.pairs, node.parent))
+        facts += (*factor, *unseen_order(self.pairs, node.parent))
         self._add(
             Phase.FORWARD,
             kind_of_finding(event.metrics),
@@ -104,8 +108,22 @@ class Charger(OrderCharger):
             rule,
             facts,
             node=place,
-            hint=self._code_hint(between),
+            hint=of_what or self._code_hint(between),
         )
+
+    def _factor_before(self, node: Node, event: Event) -> tuple[tuple[str, ...], str]:
+        """Return a fact and a hint where a wrong input is a multiple of A's: a factor that one side alone applies, or another one."""
+        metrics, last = event.metrics, None if node.parent is None else self._last_module(node.parent, "A")
+        if last is None or metrics is None or not min(abs(metrics.coherence), abs(metrics.cosine)) > _ONE_DIRECTION:
+            return (), ""
+        ratio, source = metrics.norm_ratio, self.pairs.a.reader.modules[last].path
+        if metrics.cosine < 0 or abs(ratio - 1) < _FACTOR or not 0 < ratio < math.inf:
+            return (), ""
+        whole = round(max(ratio, 1 / ratio))
+        is_whole = math.isclose(max(ratio, 1 / ratio), whole, rel_tol=1e-5)
+        short = f" (1/{whole})" if is_whole and ratio < 1 else ""
+        fact = f"it is {ratio:.6g}{short} times A's, in one direction: a factor behind {source}"
+        return (fact,), f"look for a factor that one side alone applies to what {source} returns, or that differs"
 
     def _charge_change(self, node: Node, event: Event, rule: Rule) -> bool:
         """Charge a wrong input to layers in another order, or to what one side alone has before it."""
@@ -121,7 +139,7 @@ class Charger(OrderCharger):
         sources = 0.0 if ran_before(self.pairs, node, event) else context.error
         limit = tolerance.FORWARD.limit(u, sources) if u else tolerance.INTEGER_GAIN * sources
         sizes = {math.prod(s.shapes[r]) for s, r in ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))}
-        held = self.noise.start(event, limit) if u else Held(metrics.rel_l2, limit)
+        held = self.noise.start(event, limit) if u else self.noise.exact(event, limit)
         wrong = held.is_wrong if metrics.is_known else len(sizes) > 1
         if self.settle(event, held.limit, wrong and not context.tainted, sources, error=held.error, held=held):
             what = metrics.reason or f"{event.slot_a}, which the program logged beside the model, differs"
@@ -188,8 +206,8 @@ class Charger(OrderCharger):
         assert event.metrics is not None
         if self._is_loss(event):
             self._add(Phase.LOSS, Kind.INTRODUCED, event, node.pair, tolerance.LOSS,
-                      ("the loss differs, what it is computed from agrees",), node=node,
-                      hint="look at the loss function: reduction, label smoothing, ignored index, weights")  # fmt: skip
+                      ("the loss differs, what it is computed from agrees", *self._unseen_before_loss(node)), node=node,
+                      hint=self._loss_hint(node))  # fmt: skip
             return
         if node.pair in self._missing and not node.loose_a:
             slot, side = self._missing[node.pair]
@@ -209,6 +227,28 @@ class Charger(OrderCharger):
         self._add(Phase.FORWARD, kind, event, node.pair, tolerance.FORWARD, (*facts, *told), node=node,
                   hint=hint or causes.hint_of_dropout(dropout) or _settings_hint(self._class_a(self._module_a(node))),
                   is_apart=bool(dropout))  # fmt: skip
+
+    def _loss_hint(self, node: Node) -> str:
+        """Return what to look at where the loss differs."""
+        last, unseen = self._last_module(node, "A"), self._unseen_before_loss(node)
+        path = "" if last is None else self.pairs.a.reader.modules[last].path
+        start = f"what is done to the output of {path} before the loss, and at " if unseen else ""
+        return f"look at {start}the loss function: reduction, label smoothing, ignored index, weights"
+
+    def _unseen_before_loss(self, node: Node) -> tuple[str, ...]:
+        """Say so where the model's own code may do something to what its last module returned, and only the loss shows it."""
+        last = self._last_module(node, "A")
+        returned = [judged.event for judged in self.events if judged.event.role is Role.OUTPUT]
+        own = [e for e in returned if (e.micro, e.pair, e.call) == (node.micro, node.pair, node.call)]
+        if last is None or any(e.metrics is not None and e.metrics.is_known and not self._is_loss(e) for e in own):
+            return ()
+        made = [e for e in returned if e.micro == node.micro and self._module_of(e.pair, "A") == last]
+        if not made or any(not squeezed(self.pairs.a.shapes[e.row_a]) for e in made):
+            return ()  # a module that computes the loss
+        path = self.pairs.a.reader.modules[last].path
+        return (
+            f"what the model's own code makes of the output of {path} before that was not compared: a factor or a cap, say",
+        )
 
     def _charge_dtype(self, node: Node, event: Event, sources: float) -> None:
         """Charge a call that returns another dtype of the same, where that is more than the finer dtype would round."""
@@ -284,156 +324,6 @@ class Charger(OrderCharger):
         weights = "" if parameters is None else "parameters equal" if not parameters.error else "parameters agree"
         error = self._context(node).error
         return ", ".join(part for part in (f"inputs agree (rel {error:.1e})", weights, "output differs") if part)
-
-    # Calls without a partner
-
-    def _between(self, caller: Node, before: int) -> list[Loose]:
-        """Return A's calls without a partner that began and ended inside a call since the last good event there."""
-        since = self._last_good.get(caller, caller.begin)
-        stepped = self.pairs.matching.stepped_a
-        return [each for each in caller.loose_a if lies(each, since, before, stepped) and not self._is_noop(each)]
-
-    def _between_b(self, caller: Node, before: int) -> list[Loose]:
-        since = self._last_good_b.get(caller, caller.begin_b)
-        stepped = self.pairs.matching.stepped_b
-        return [each for each in caller.loose_b if lies(each, since, before, stepped) and not self._is_noop_b(each)]
-
-    def _finished(self, caller: Node, before: int) -> list[Loose]:
-        """Return A's calls without a partner, however deep, that began and ended since the last good event."""
-        since = self._last_good.get(caller, caller.begin)
-        calls = {
-            call.row: call for call in self.pairs.calls_a
-            if call.micro == caller.micro and since <= call.begin and call.end < before
-            and (call.micro, call.module, call.number) not in self.pairs.nodes
-        }  # fmt: skip
-        outermost = [call for call in calls.values() if call.caller not in calls]
-        found = [Loose(call.micro, call.module, call.number, call.begin, call.end) for call in outermost]
-        return [loose for loose in found if not self._is_noop(loose)]
-
-    def _names(self, calls: list[Loose]) -> str:
-        return listed([self.pairs.a.reader.modules[loose.module].path for loose in calls])
-
-    def _charge_uncalled(self, caller: Node, event: Event, before: int, before_b: int, rule: Rule) -> bool:
-        """Blame modules that both sides have and one alone called since the last good event."""
-        since = self._last_good.get(caller, caller.begin), self._last_good_b.get(caller, caller.begin_b)
-        for name, start, end in zip("AB", since, (before, before_b), strict=True):
-            side, other = (self.pairs.a, self.pairs.b) if name == "A" else (self.pairs.b, self.pairs.a)
-            calls = called_alone(self.pairs, name, caller.micro, start, end)
-            if not calls:
-                continue
-            told = [about(self.pairs, name, call) for call in calls]
-            own = tuple(self._ref(side, event.micro, call.module, call.number) for call in calls)
-            theirs = tuple(self._ref(other, event.micro, partner(self.pairs, name, call.module)) for call in calls)
-            refs = (own, theirs) if name == "A" else (theirs, own)
-            in_calls = callers(self.pairs, name, calls)
-            if in_calls:  # to call a module is up to the caller's code
-                at = [self.refs(node.pair, node, "", "") for node in in_calls]
-                refs = tuple(ref for a, _ in at for ref in a), tuple(ref for _, b in at for ref in b)
-            verb = "gets" if event.role is Role.INPUT else "returns"
-            share, guess = self._guessed(event, None)
-            next_text = (
-                f"what comes next, A's {self._path_a(event.pair)}, {verb} another {event.role.label} {event.slot_a}"
-            )
-            self._append(Divergence(
-                Phase.FORWARD, event.role, Kind.MISSING, share * self._confidence(event, None),
-                *refs, event.metrics, rule.limit(self.u(event), 0.0),
-                (*causes.returns_input(self.pairs, event, "B" if name == "A" else "A"), *(text for text, _ in told),
-                 next_text, *guess), told[0][1], is_independent=self._is_apart(event, rule),
-                uncalled=theirs if in_calls else (), uncalled_on="B" if name == "A" else "A",
-            ), event)  # fmt: skip
-            self.uncalled |= {pair for call in calls for pair in pairs_inside(self.pairs, name, call.module)}
-            return True
-        return False
-
-    def _charge_loose(self, caller: Node, event: Event, before: int, before_b: int, rule: Rule) -> bool:
-        """Blame the only unmatched module that was called since the last good event, or layers that one side has more."""
-        if self._charge_uncalled(caller, event, before, before_b, rule):
-            return True
-        matching = self.pairs.matching
-        mine = [loose for loose in self._between(caller, before) if loose.module not in matching.ignored_a]
-        theirs = [loose for loose in self._between_b(caller, before_b) if loose.module not in matching.ignored_b]
-        refs, facts, hints, kind = [], [], [], Kind.MISSING
-        for name, side, calls in (("A", self.pairs.a, mine), ("B", self.pairs.b, theirs)):
-            modules = list(dict.fromkeys(loose.module for loose in calls))
-            paths = [side.reader.modules[module].path for module in modules]
-            change = change_at(self.pairs.changes, OF_NUMBER, name, paths) if paths else None
-            if calls and change is None and len(calls) + len(mine if name == "B" else theirs) > 1:
-                return False
-            refs.append(tuple(self._ref(side, event.micro, loose.module, loose.call) for loose in calls))
-            if calls:
-                text, hint = self._about_loose(name, calls[0], change)
-                facts.append(text)
-                hints.append(hint)
-                if change is None and self._computes_alone(name, calls[0]):
-                    kind = kind_of_finding(event.metrics)
-        if not facts:
-            return False
-        verb = "gets" if event.role is Role.INPUT else "returns"
-        limit = rule.limit(self.u(event), 0.0)
-        share, guess = self._guessed(event, None)
-        self._append(Divergence(
-            Phase.FORWARD, event.role, kind, share * self._confidence(event, None), refs[0], refs[1],
-            event.metrics, limit,
-            (*facts, f"what comes next, A's {self._path_a(event.pair)}, {verb} another {event.role.label} {event.slot_a}",
-             *unseen_order(self.pairs, caller), *guess), hints[0], is_independent=self._is_apart(event, rule),
-        ), event)  # fmt: skip
-        return True
-
-    @property
-    def _why_not_found(self) -> str:
-        """Why a module has no counterpart."""
-        is_mapped = any(pair.reason is Reason.MAPPED for pair in self.pairs.matching.pairs)
-        return "the mapping does not give" if is_mapped else "was not found: a layer mapping (-lm) can give it"
-
-    def _about_loose(self, name: str, loose: Loose, change: Change | None) -> tuple[str, str]:
-        """Say of a call without a partner what it is, and what to look at."""
-        missing = "B" if name == "A" else "A"
-        lacks = f"{missing} lacks this module, or runs it under a name that {self._why_not_found}"
-        if change is not None:
-            return change.text, "look at the number of layers of both models, and at what is built between them"
-        side = self.pairs.a if name == "A" else self.pairs.b
-        path = side.reader.modules[loose.module].path
-        stepped = self.pairs.matching.stepped_a if name == "A" else self.pairs.matching.stepped_b
-        if loose.module in stepped:
-            inner = side.reader.modules[stepped[loose.module]].path
-            text = f"{path} does something of its own with what {inner}, the only module in it, is given or returns"
-            return text, f"{missing} has {inner} without it: look at what it does before and after"
-        partners = self.pairs.pair_of_a if name == "A" else self.pairs.pair_of_b
-        if loose.module in partners:
-            text = more_calls(self.pairs, name, loose.module, [loose.call]).text
-            return text, f"look at the code that calls {path}: {missing} does not make this call"
-        if self._computes_alone(name, loose):
-            kind = side.reader.modules[loose.module].class_name
-            text = f"{path} is called on {name}; {missing} computes it in code of its own, or not at all"
-            return (
-                text,
-                f"what {missing} computes in the place of this {kind} is not the same: look at it, and at its settings",
-            )
-        return f"{path} is called on {name} and has no counterpart on {missing}", lacks
-
-    def _computes_alone(self, name: str, loose: Loose) -> bool:
-        """Tell whether the other side's own code computes what a call without a partner does, as in other places.
-
-        It has no weights, and others of its class have no partner either.
-        """
-        matching = self.pairs.matching
-        side, stepped, partners = (
-            (self.pairs.a, matching.stepped_a, self.pairs.pair_of_a)
-            if name == "A"
-            else (self.pairs.b, matching.stepped_b, self.pairs.pair_of_b)
-        )
-        modules = side.reader.modules
-        if loose.module in stepped or loose.module in partners or modules[loose.module].n_params:
-            return False
-        kind = modules[loose.module].class_name
-        alike = [index for index, module in enumerate(modules) if module.class_name == kind]
-        return len(alike) > 1 and not any(index in partners for index in alike)
-
-    def _is_noop(self, loose: Loose) -> bool:
-        return is_noop(self.pairs.a, self.pairs.rows_a, loose, self.pairs.matching.stepped_a)
-
-    def _is_noop_b(self, loose: Loose) -> bool:
-        return is_noop(self.pairs.b, self.pairs.rows_b, loose, self.pairs.matching.stepped_b)
 
 
 def _settings_hint(class_name: str) -> str:

@@ -44,6 +44,11 @@ class Fused:
     digest: Digest | None
     sketch: np.ndarray | None
 
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The rows of the tensors."""
+        return tuple(piece.row for row in self.pieces for piece in row if piece.row != LACKING)
+
     def values(self, side: Side) -> np.ndarray:
         """Return the values, in the canonical layout."""
         dtypes = {side.dtypes[piece.row] for row in self.pieces for piece in row if piece.row != LACKING}
@@ -63,6 +68,11 @@ class Added:
     rows: tuple[int, ...]
     digest: Digest | None
     sketch: np.ndarray | None
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The rows of the tensors."""
+        return self.rows
 
     def values(self, side: Side) -> np.ndarray:
         """Return the values, in float64."""

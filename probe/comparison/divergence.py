@@ -237,6 +237,7 @@ class _Run:
             self._other_split(pairs, walk)
         walk.judge_drift()
         walk.warn_of_order()
+        walk.warn_of_padding()
         walk.judge_gradients()
         UpdateJudge(walk, pairs, state).judge()
         self._collect(pairs, walk)
@@ -270,6 +271,7 @@ class _Run:
         self.warnings.append(f"step {pairs.step}: {text}: forward and backward are not compared, sums of gradients are")
 
     def _collect(self, pairs: StepPairs, walk: StepWalk) -> None:
+        walk.judge_inputs()
         lacking = pairs.lacks_initial
         if walk.findings and lacking and pairs.step:
             self.ends = True

@@ -168,6 +168,13 @@ class _FixedStep(StepNoise):
             return replace(found, facts=(), inherits=True, verdict="inherited")
         return found
 
+    def exact(self, event: Event, limit: float) -> Held:
+        """Return what is held against what for integers: no tolerance is for them, but a rule may leave them unjudged."""
+        chosen = self._rule(event, False)
+        if chosen is not None and chosen.tolerance is None:
+            return self._held(event, chosen)
+        return self.below.exact(event, limit)
+
     def excess(self, event: Event, error: float) -> float:
         """Return how much of an event's error what is computed from it may inherit: inf behind what is beyond its limit."""
         chosen = self._rule(event, False)

@@ -10,10 +10,12 @@ from probe.comparison.arrangement import Arrangement
 from probe.comparison.charge import SAME_BATCH, mode_name
 from probe.comparison.events import Event, Node
 from probe.comparison.given import given_otherwise, is_given, logged_apart
+from probe.comparison.given_aside import Aside, is_handed_on
 from probe.comparison.initial import InitialWalk
 from probe.comparison.measured import SCALE_MEASURE
 from probe.comparison.metrics import Status, are_merged, squeezed
 from probe.comparison.noise import Held
+from probe.comparison.padded import Padding
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
@@ -28,6 +30,7 @@ class ForwardWalk(InitialWalk):
         self._forward[None] = Level()
         self._last_good, self._last_good_b = {}, {}
         self._with_inputs = set()
+        self._padding = Padding(self.pairs, micro)
         events = [*self.pairs.node_events(micro, backward=False), *given_otherwise(self.pairs, micro),
                   *logged_apart(self.pairs, micro)]  # fmt: skip
         for node, event in events:
@@ -130,6 +133,8 @@ class ForwardWalk(InitialWalk):
         if not metrics.is_known:
             self._leave_open(node, event, context)
             return
+        if is_input and self._sets_aside(node, event):
+            return
         u = max(self.u(event), context.u, unit_roundoff(node.autocast) if node.autocast else 0.0)
         sources = context
         if is_input and node.parent is None:  # what an earlier call returned may be handed in again
@@ -138,6 +143,8 @@ class ForwardWalk(InitialWalk):
         elif not is_input and metrics.rel_l2 > tolerance.FORWARD.limit(u, sources.error):
             sources = self._with_cancelled(node, event, sources, u)
         held = self._held(event, u, sources)
+        if held.is_wrong and not context.tainted and not held.is_fixed:
+            held = self._without_padding(event, u, sources, held)
         if is_input and node.parent is None and self._has_other_axes(node, event):
             self._charge_other_axes(node, event)
             return
@@ -152,7 +159,55 @@ class ForwardWalk(InitialWalk):
                 self._charge_output(node, event)
         elif event.role is Role.OUTPUT and not context.tainted:
             self._charge_dtype(node, event, sources.error)
-        self._take_in(node, event, context, wrong)
+        if held.verdict != "not judged" or self.u(event):
+            self._take_in(node, event, context, wrong)
+
+    def _without_padding(self, event: Event, u: float, sources: Level, held: Held) -> Held:
+        """Leave out an error that is in padding alone, and what later tensors have of it; values are needed for that."""
+        kept, whole = self._padding.without(event), event.metrics
+        if kept is None or whole is None:
+            return held
+        event.metrics = kept
+        found = self._held(event, u, sources)
+        if found.is_wrong and not self._padded:
+            event.metrics = whole
+            return held
+        if not found.is_wrong:
+            self._padded.append((event, whole.rel_l2))
+        return found
+
+    def warn_of_padding(self) -> None:
+        """Say once what differs in padding alone."""
+        if self._padded and not self.state.padding_was_told:
+            self.state.padding_was_told = True
+            event, error = self._padded[0]
+            count = len(self._padded)
+            self.warnings.append(
+                f"{count} {'tensor differs' if count == 1 else 'tensors differ'} only where {self._padding.name} is 0, in padding "
+                f"(verified), first the {event.role.label} {event.slot_a} of {self._path_a(event.pair)} (rel {error:.1e}): "
+                "the other positions are compared"
+            )
+
+    def _sets_aside(self, node: Node, event: Event) -> bool:
+        """Set integers aside that the model is given otherwise and hands to no module: whether they matter is told later."""
+        assert event.metrics is not None
+        digests = self._digests(event)
+        if self.u(event) or not event.metrics.rel_l2:
+            return False
+        if node.parent is not None:
+            if digests not in self._digests_aside:
+                return False
+            self.settle(event, math.nan, False, verdict="not judged")
+            return True
+        is_known = digests in self.state.carried | self.state.returned
+        if is_known or self._held(event, 0.0, Level()).verdict or is_handed_on(self.pairs, node, event):
+            return False
+        self.settle(event, 0.0, True)
+        self._charge_input(node, event, tolerance.FORWARD)
+        self._aside.append(Aside(event, self.findings.pop()))
+        self._digests_aside.add(digests)
+        self._with_inputs.add(node)
+        return True
 
     def _has_other_axes(self, node: Node, event: Event) -> bool:
         """Tell whether as many elements stand in axes that are neither swapped nor merged, in the same class."""
@@ -239,7 +294,7 @@ class ForwardWalk(InitialWalk):
         assert event.metrics is not None
         size, error = math.prod(self.pairs.a.shapes[event.row_a]), event.metrics.rel_l2
         if self.u(event) == 0.0:
-            return Held(error, tolerance.integer_limit(sources.error, size))
+            return self.noise.exact(event, tolerance.integer_limit(sources.error, size))
         is_loss = self._is_loss(event)
         rule = tolerance.LOSS if is_loss else tolerance.forward_rule(error, event.metrics.norm_ratio, size)
         held = self.noise.held(event, error, rule, u, sources)

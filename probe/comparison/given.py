@@ -114,7 +114,8 @@ def _level(judged: Judged) -> int:
         return _UNKNOWN
     if metrics.status is Status.EQUAL:
         return _EQUAL
-    return _DIFFERENT if judged.verdict in ("introduced", "inherited") else _CLOSE
+    is_left = judged.verdict == "not judged" and metrics.of_integers
+    return _DIFFERENT if is_left or judged.verdict in ("introduced", "inherited") else _CLOSE
 
 
 def differing_batches(pairs: StepPairs) -> str:

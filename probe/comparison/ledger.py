@@ -12,8 +12,10 @@ import numpy as np
 from probe.comparison import tolerance
 from probe.comparison.events import Event, Node, StepPairs
 from probe.comparison.flow import Flow
+from probe.comparison.given_aside import Aside
 from probe.comparison.metrics import Metrics, Status
 from probe.comparison.noise import Held, StepNoise
+from probe.comparison.padded import Padding
 from probe.comparison.parts import facts
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.tolerance import Level, Rule
@@ -36,6 +38,7 @@ class State:
     variances: dict[tuple[int, str], tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     """running variances of both sides after the step, where the frameworks divide by different numbers"""
     variance_was_told: bool = False
+    padding_was_told: bool = False
     unpaired: dict[int, tuple[dict[str, None], dict[str, None]]] = field(default_factory=dict)
     """parameters, of A and of B, that have no counterpart, by the pair of modules"""
     drifted: dict[int, Level] = field(default_factory=dict)
@@ -125,6 +128,14 @@ class Ledger:
         """changes of order that are findings already"""
         self._rearranged: set[Node] = set()
         """calls that were given elements in another order, though a caller of theirs returns the same"""
+        self._aside: list[Aside] = []
+        """inputs of the model that differ, of which it is not known yet whether that matters"""
+        self._padding: Padding
+        self._padded: list[tuple[Event, float]] = []
+        """tensors that differ in padding alone, with the error that they have there"""
+        self._loss_agrees = False
+        """the numbers that the program gave as loss were compared, and agree"""
+        self._digests_aside: set[tuple[object, object]] = set()
         self._around: dict[str, None] = {}
         """paths of those callers"""
         self._other_batch = False

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 
 from probe.comparison import tolerance
 from probe.comparison.events import Event, Node
 from probe.comparison.forward import ForwardWalk
+from probe.comparison.given_aside import Aside, is_behind_the_loss, is_from_elsewhere, shifted
 from probe.comparison.metrics import Metrics, Status
-from probe.comparison.result import Divergence, Kind
+from probe.comparison.result import Divergence, Kind, cause_order
 from probe.comparison.tolerance import Level, Rule
 from probe.records import Phase, Role
 
@@ -38,6 +40,7 @@ class LossWalk(ForwardWalk):
         u = min(precisions)  # where one side alone is coarser, that side has rounded it
         inherited = max((self._loss_error(node, outputs.error, u) for node in nodes), default=0.0)
         held = self.noise.loss(x, y, max(tolerance.SCALAR_LOSS.limit(u, outputs.error), inherited, outputs.u))
+        self._loss_agrees = not held.is_wrong
         if not held.is_wrong or not nodes or any(f.phase is Phase.LOSS for f in self.findings):
             return
         if not self._last_outputs_known(nodes) and self.findings:
@@ -53,8 +56,9 @@ class LossWalk(ForwardWalk):
         facts = (
             f"the loss differs: {x:.9g} against {y:.9g}{times}",
             f"what it is computed from agrees (rel {outputs.error:.1e})",
+            *self._unseen_before_loss(nodes[-1]),
         )
-        hint = "look at the loss function: reduction, label smoothing, ignored index, weights"
+        hint = self._loss_hint(nodes[-1])
         if max(precisions) > max(u, outputs.u):
             facts += (f"{'AB'[precisions.index(max(precisions))]}'s has no more digits than a 16-bit number",)
             hint = "look at the dtype in which the loss is computed and averaged"
@@ -63,6 +67,58 @@ class LossWalk(ForwardWalk):
             *self.refs(nodes[0].pair, nodes[0], "loss", "loss"), metrics, held.limit, facts,
             hint, is_independent=outputs.error <= tolerance.LOSS.limit(outputs.u, 0.0), measure=held.measure,
         ))  # fmt: skip
+
+    def judge_inputs(self) -> None:
+        """Judge the integers that the model was given otherwise and handed to no module, by all that was found in the step.
+
+        They are named first, and the rest is a consequence, unless something tells that it is none.
+        """
+        before = [finding for finding in self.findings if finding.phase is Phase.INIT]
+        others = sorted((f for f in self.findings if f.phase is not Phase.INIT), key=cause_order)
+        matter = []
+        for aside in self._aside:
+            move = shifted(self.pairs, aside.event)
+            why = self._why_it_does_not_matter(aside, others[0] if others else None, move, bool(before))
+            if why:
+                judged = self._judged[id(aside.event)]
+                judged.verdict, judged.limit = "not judged", math.nan
+                self.warnings.append(f"the model's input {aside.name} differs{f': {move}' if move else ''}; {why}")
+            else:
+                told = move or _UNKNOWN_SHIFT * (
+                    aside.is_of_the_loss and not self.pairs.a.has_values(aside.event.row_a)
+                )
+                evidence = (*aside.finding.evidence, *([told] if told else ()))
+                matter.append(replace(aside.finding, evidence=evidence))
+        if matter:
+            self.findings = [*before, *matter]
+            for judged in self.events:
+                late = judged.event.phase is not Phase.INIT and all(judged.event is not f.event for f in matter)
+                judged.verdict = "inherited" if late and judged.verdict == "introduced" else judged.verdict
+
+    def _why_it_does_not_matter(self, aside: Aside, first: Divergence | None, move: str, is_late: bool) -> str:
+        """Return why an input that differs is not behind what was found first, if anything was; nothing where it may be.
+
+        Parameters
+        ----------
+        move
+            how the input is the other side's at other positions
+        is_late
+            whether weights differ already, so that the loss tells nothing
+        """
+        if first is not None and first.phase is Phase.FORWARD:
+            return _NOT_USED if is_from_elsewhere(self.pairs, aside, first) else ""
+        if first is not None and not is_behind_the_loss(first):
+            of_labels = aside.is_of_the_loss and (move or self.scaling is not None)
+            return _SAME_LABELS if of_labels else ""
+        compared = any(
+            j.event.phase in (Phase.BACKWARD, Phase.GRADIENT) and j.verdict in ("equal", "noise") for j in self.events
+        )
+        return _AGREES if compared and not is_late and self._loss_is_equal() else ""
+
+    def _loss_is_equal(self) -> bool:
+        returned = [j for j in self.events if j.event.phase is Phase.FORWARD and j.event.metrics is not None
+                    and j.event.role is Role.OUTPUT and self._is_loss(j.event)]  # fmt: skip
+        return self._loss_agrees or any(j.verdict in ("equal", "noise") for j in returned)
 
     def _rule_of_loss(self, node: Node, event: Event) -> Rule:
         """Return the thresholds for the gradient that the loss passes back to what the model returned.
@@ -136,3 +192,11 @@ class LossWalk(ForwardWalk):
             and event.metrics is not None and event.metrics.is_known
             for event in (judged.event for judged in self.events)
         )  # fmt: skip
+
+
+_NOT_USED = "what is wrong first was not made of it"
+_SAME_LABELS = "the gradient of the loss is made of the same labels"
+_AGREES = "the loss and the gradients agree, and nothing else is made of it"
+_UNKNOWN_SHIFT = (
+    "whether they are the same labels, shifted by a position, statistics do not tell: record with task='tensor'"
+)

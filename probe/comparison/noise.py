@@ -73,6 +73,11 @@ class StepNoise:
         """
         return Held(error, rule.limit(u, sources.error))
 
+    def exact(self, event: Event, limit: float) -> Held:
+        """Return what is held against what for integers: the share of them that differs. Nothing measures these."""
+        assert event.metrics is not None
+        return Held(event.metrics.rel_l2, limit)
+
     def excess(self, event: Event, error: float) -> float:
         """Return how much of an event's error what is computed from it may inherit, beyond what is measured there."""
         return error

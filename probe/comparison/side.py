@@ -99,6 +99,10 @@ class Combined(Protocol):
     """what tells it from others; never that of a single tensor"""
     sketch: np.ndarray | None
 
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The rows of the tensors."""
+
     def values(self, side: Side) -> np.ndarray:
         """Return the values."""
 
@@ -171,6 +175,11 @@ class Side:
         if kind == HashKind.NONE:
             return None
         return self.columns["hash_lo"][row], self.columns["hash_hi"][row], kind
+
+    def digests(self, row: int) -> list[Digest | None]:
+        """Return what identifies a record, or each of the records that it stands for."""
+        fused = self.combined.get(row)
+        return [self.digest(row)] if fused is None else [self.digest(part) for part in fused.parts]
 
     def axes(self, row: int) -> tuple[int, ...]:
         """Return the order of a parameter's axes in the canonical layout."""

@@ -339,8 +339,8 @@ class Evidence:
             return fitting[0] if len(fitting) == 1 and self.tokens[1] > 1 else None
         return 1 if len(shape) == 3 else None
 
-    def model_inputs(self, half: Half) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield what the whole model was given, and what was logged beside it, by slot."""
+    def rows_of_the_model(self, half: Half) -> Iterator[tuple[str, int]]:
+        """Yield the records of what the whole model was given, and of what was logged beside it, by slot."""
         rows = self.pairs.rows_a if half is self.a else self.pairs.rows_b
         for node in self.pairs.nodes.values():
             if node.parent is None and node.micro == max(self.event.micro, 0):
@@ -348,11 +348,14 @@ class Evidence:
                 module, call = (pair.a, node.call) if half is self.a else (pair.b, node.call_b)
                 for role in (Role.INPUT, Role.VALUE):
                     for slot, found in rows.get((node.micro, module, call), role).items():
-                        values = half.read(found[0])
-                        if values is not None:
-                            yield slot, values
+                        yield slot, found[0]
         for slot, found in rows.get((0, 0, 0), Role.VALUE).items():
-            values = half.read(found[0])
+            yield slot, found[0]
+
+    def model_inputs(self, half: Half) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the values of what the whole model was given, and of what was logged beside it, by slot."""
+        for slot, row in self.rows_of_the_model(half):
+            values = half.read(row)
             if values is not None:
                 yield slot, values
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from probe.comparison.hints.evidence import Evidence, Half, Values, distance
 from probe.comparison.hints.grades import Found, strong, verified, weak
-from probe.comparison.hints.places import treats_each_alone
+from probe.comparison.hints.places import treats_each_alone, zero_rows
 from probe.comparison.metrics import Status
 from probe.comparison.result import Kind
 from probe.comparison.side import PARAMETER_ROLES
@@ -396,6 +396,8 @@ def _zeros_by_statistics(evidence: Evidence) -> Found | None:
         return None
     side, half, other = ("B", evidence.b, evidence.a) if zeros[1] else ("A", evidence.a, evidence.b)
     share = max(zeros)
+    if zero_rows(evidence) is not None:
+        return None
     if other.column("min") < 0 and half.column("min") == 0 or not _are_scaled_survivors(half, other, share):
         return None
     ratio = metrics.norm_ratio if side == "B" else 1 / metrics.norm_ratio

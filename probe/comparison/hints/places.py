@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from probe.comparison.hints.evidence import Evidence, Values
-from probe.comparison.hints.grades import Found, strong, verified
+from probe.comparison.hints.grades import Found, strong, verified, weak
 from probe.comparison.side import PARAMETER_ROLES, squeezed
 from probe.records import Role
 
@@ -59,7 +59,9 @@ def _listed(indices: np.ndarray) -> str:
 def padding(evidence: Evidence) -> Found | None:
     """All of the error sits where a mask that the model was given has zeros, or where the tokens are the padding."""
     values = evidence.values
-    if values is None or not values.is_whole or evidence.tokens is None or evidence.role in PARAMETER_ROLES:
+    if values is None:
+        return _padding_by_statistics(evidence)
+    if not values.is_whole or evidence.tokens is None or evidence.role in PARAMETER_ROLES:
         return None
     errors = _by_token(evidence, values)
     if errors is None:
@@ -69,6 +71,39 @@ def padding(evidence: Evidence) -> Found | None:
         if is_mask and errors[mask == 0].sum() >= _ALL * errors.sum() and not _beyond(evidence, values, mask == 0):
             name = f"argument {slot}" if slot[:1].isdigit() else slot
             return verified(f"all of the error is where {name} is 0, in padding", mask=slot)
+    return None
+
+
+def _padding_by_statistics(evidence: Evidence) -> Found | None:
+    found = zero_rows(evidence)
+    if found is None:
+        return None
+    rows, side, name, masked = found
+    whole = "1 token is" if rows == 1 else f"{rows} tokens are"
+    return weak(
+        f"{whole} zero in {side} alone, and {name} is 0 for {masked}: it may lie in padding alone, which task='tensor' tells",
+        rows=rows,
+    )
+
+
+def zero_rows(evidence: Evidence) -> tuple[int, str, str, int] | None:
+    """Return how many tokens more are zero on one side, if they may be padding: with the side, the mask, and its zeros."""
+    event, tokens = evidence.event, evidence.tokens
+    if event.is_one_sided or tokens is None or evidence.role not in (Role.INPUT, Role.OUTPUT):
+        return None
+    shapes = [half.side.shapes[half.row] for half in evidence.halves]
+    if any(len(shape) < 2 for shape in shapes) or shapes[0][-1] != shapes[1][-1]:
+        return None
+    zeros = [int(half.column("zeros")) for half in evidence.halves]
+    rows, rest = divmod(abs(zeros[0] - zeros[1]), shapes[0][-1])
+    if not rows or rest:
+        return None
+    for slot, row in evidence.rows_of_the_model(evidence.a):
+        side = evidence.a.side
+        low, high, masked = (side.columns[name][row] for name in ("min", "max", "zeros"))
+        if side.shapes[row] == tokens and (low, high) == (0, 1) and rows <= masked:
+            name = f"argument {slot}" if slot[:1].isdigit() else slot
+            return rows, "A" if zeros[0] > zeros[1] else "B", name, int(masked)
     return None
 
 

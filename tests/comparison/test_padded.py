@@ -1,0 +1,115 @@
+"""Errors that lie in padding alone: kernels differ in rows that see no key, and nobody looks at these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import probe
+from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy_tensor import Tensor, cross_entropy
+from probe.comparison.divergence import Comparison
+from probe.comparison.result import Verdict
+from probe.records import Phase
+from tests.comparison.planted import Model, said
+from tests.toys import BATCH, GPT, LENGTH, batch, gpt, module, record, replaced
+
+MASK = np.ones((BATCH, LENGTH), np.int64)
+MASK[1, 4:] = 0
+LABELS = np.arange(BATCH * LENGTH).reshape(BATCH, LENGTH)
+
+
+class Padded(GPT):
+    counts_all = False
+    times = 1.0
+
+    def forward(self, ids: Tensor, attention_mask: Tensor) -> Any:
+        logits = super().forward(ids)
+        kept = 1.0 if self.counts_all else attention_mask.data[..., None].astype(np.float32)
+        return logits, cross_entropy(logits * kept, Tensor(LABELS)) * self.times
+
+
+def run(path: Path, change: Callable[[Model], object] | None = None, task: str = "tensor", mask: Any = MASK) -> Path:
+    model = gpt()
+    model.__class__ = Padded
+    if change is not None:
+        change(model)
+
+    def step(model: nn.Module, optimizer: nn.Optimizer, number: int) -> Any:
+        loss = model(batch(number), attention_mask=Tensor(mask))[1]
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return record(path, model, steps=2, step=step, task=task)
+
+
+def compared(folder: Path, change: Callable[[Model], object], **options: Any) -> Comparison:
+    return probe.compare(run(folder / "a.h5", **options), run(folder / "b.h5", change, **options))
+
+
+def _other_rows(places: np.ndarray, times: float = 0.5) -> Callable[[Model], object]:
+    kept = np.where(places, times, 1)[..., None].astype(np.float32)
+    return lambda m: replaced(m, "layers.1.attn", forward=lambda s, x: nn.Attention.forward(s, x) * kept)
+
+
+PADDING = MASK == 0
+SAID = "tensors differ only where attention_mask is 0, in padding (verified), first the output 0 of layers.1.attn (rel"
+
+
+def test_what_differs_in_padding_alone_is_a_note(tmp_path: Path) -> None:
+    found = compared(tmp_path, _other_rows(PADDING))
+    assert found.verdict is Verdict.ALIGNED
+    assert len([text for text in found.warnings if SAID in text]) == 1, "once, not in every step"
+
+
+def test_a_fault_behind_it_is_found(tmp_path: Path) -> None:
+    def change(model: Model) -> None:
+        _other_rows(PADDING)(model)
+        module(model, "layers.2.norm1").eps = 1e-3
+
+    first = compared(tmp_path, change).first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.FORWARD, "layers.2.norm1")
+
+
+@pytest.mark.parametrize("also", [(0, 0), (1, 3)])
+def test_what_differs_elsewhere_too_is_a_divergence(tmp_path: Path, also: tuple[int, int]) -> None:
+    places = PADDING.copy()
+    places[also] = True
+    first = compared(tmp_path, _other_rows(places)).first_divergence
+    assert first is not None and first.path == "layers.1.attn"
+
+
+def test_without_padding_nothing_is_left_out(tmp_path: Path) -> None:
+    first = compared(tmp_path, _other_rows(PADDING), mask=np.ones_like(MASK)).first_divergence
+    assert first is not None and first.path == "layers.1.attn"
+
+
+def test_a_loss_that_counts_the_padding_shows_it(tmp_path: Path) -> None:
+    def change(model: Model) -> None:
+        _other_rows(PADDING)(model)
+        model.counts_all = True  # type: ignore[attr-defined]
+
+    found = compared(tmp_path, change)
+    assert found.first_divergence is not None and found.first_divergence.phase is Phase.LOSS
+    assert said(found, "in padding (verified)")
+
+
+def test_statistics_say_that_it_may_be_padding(tmp_path: Path) -> None:
+    first = compared(tmp_path, _other_rows(PADDING, 0.0), task="statistics").first_divergence
+    assert first is not None and first.path == "layers.1.attn"
+    assert first.hint.startswith(
+        "2 tokens are zero in B alone, and attention_mask is 0 for 2: it may lie in padding alone, which task='tensor' tells"
+    )
+
+
+def test_a_loss_of_logits_that_were_compared_is_up_to_the_loss_function(tmp_path: Path) -> None:
+    first = compared(tmp_path, lambda m: setattr(m, "times", 1.25), task="statistics").first_divergence
+    assert first is not None and first.phase is Phase.LOSS
+    assert first.hint == "look at the loss function: reduction, label smoothing, ignored index, weights"
+    assert not any("was not compared" in text for text in first.evidence)
