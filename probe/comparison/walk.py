@@ -134,7 +134,7 @@ class StepWalk(BackwardWalk):
                 key = micro, module, call
                 given = [rows[0] for rows in self.pairs.rows_a.get(key, Role.INPUT).values()]
                 came = [rows[0] for rows in self.pairs.rows_a.get(key, Role.GRAD_OUTPUT).values()]
-                if len(given) == len(came) == 1 and a.shapes[given[0]]:
+                if len(given) == len(came) == 1 and a.shapes[given[0]] and a.roundoffs[given[0]]:
                     norms = a.columns["norm"][given[0]], a.columns["norm"][came[0]]
                     squares += (norms[0] * norms[1]) ** 2 / (math.prod(a.shapes[given[0]][:-1]) or 1)
         left = a.columns["norm"][event.row_a]
