@@ -105,9 +105,9 @@ class BackwardWalk(LossWalk):
         held = self.noise.held(event, metrics.rel_l2, rule, u, sources)
         held = held.widened(max(self._limit_at_a_kink(node, event, use), self.underflow_limit(event)))
         held = held.widened(self._limit_beside(node, event, use, held.limit))
-        wrong = self.settle(
-            event, held.limit, held.is_wrong and not sources.tainted, sources.error, error=held.error, held=held
-        )
+        is_behind = from_loss and any(finding.phase is Phase.BACKWARD for finding in self.findings)
+        wrong = held.is_wrong and not sources.tainted and not is_behind  # what is returned may be used inside, too
+        self.settle(event, held.limit, wrong, sources.error, error=held.error, held=held)
         if wrong:
             self._charge_gradient(node, event)
         own = Level()

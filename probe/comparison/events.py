@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from probe.comparison.alignment import Alignment, Made
@@ -337,16 +337,19 @@ class StepPairs:
         return side.canonical(module, slot.partition(".")[0])
 
     def is_initial_on_both(self, event: Event) -> bool:
-        """Tell whether both sides recorded the parameter of an event as the step began."""
+        """Tell whether both sides had the parameter of an event as the step began; recordings say it before their first step."""
         name, pair = self.canonical(event), self.matching.pairs[event.pair]
-        prefix = f"{Phase.INIT.label}:"
         return all(
-            any(slot.startswith(prefix) and side.canonical(module, slot[len(prefix) :]) == name for slot in rows)
-            for side, module, rows in (
-                (self.a, pair.a, self.rows_a.get((0, pair.a, 0), Role.PARAM)),
-                (self.b, pair.b, self.rows_b.get((0, pair.b, 0), Role.PARAM)),
-            )
+            name in self._initial(side, module, rows.get((0, module, 0), Role.PARAM))
+            for side, module, rows in ((self.a, pair.a, self.rows_a), (self.b, pair.b, self.rows_b))
         )
+
+    def _initial(self, side: Side, module: int, rows: Iterable[str]) -> set[str]:
+        """Return the parameters that a module began a step with."""
+        if Phase.INIT in side.columns["phase"]:
+            prefix = f"{Phase.INIT.label}:"
+            return {side.canonical(module, slot[len(prefix) :]) for slot in rows if slot.startswith(prefix)}
+        return {side.canonical(module, each.slot) for each in side.reader.parameters if each.module == module}
 
     def _event(
         self, micro: int, phase: Phase, role: Role, pair: int, call: int, slot_a: str, slot_b: str, i: int, j: int,

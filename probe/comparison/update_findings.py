@@ -97,7 +97,7 @@ class UpdateFindings:
         """Tell whether what is set differently for these parameters is so for most of all; it does not show in each."""
         differences = {self.settings[key][1:] if key in self.settings else () for key in concerned}
         alike = [each for each in self.settings.values() if each[1:] in differences]
-        return len(differences) == 1 and len(concerned) > 1 and len(alike) > max(2, tolerance.MOST * judged)
+        return len(differences) == 1 and len(alike) > max(2, tolerance.MOST * judged)
 
     def _report_all(self, faults: list[Fault], text: str) -> None:
         """One finding for the optimizer as a whole."""

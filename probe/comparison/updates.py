@@ -91,11 +91,12 @@ class UpdateJudge(UpdateFindings):
             return False
         factor, finding = self.walk.scaling
         judged = [j.event for j in self.walk.events if (j.event.phase, j.event.role) == (Phase.UPDATE, Role.PARAM_GRAD)]
-        if judged and not used:
+        is_used = bool(used) or carry_factor(judged, factor)
+        if judged and not is_used:
             text = f"{scaling_text(factor)}, the optimizer used them without that factor: {finding.hint}"
             self.walk.warnings.append(text)
             return False
-        use = "the optimizer used them so" if used else "whether the optimizer used them so was not recorded"
+        use = "the optimizer used them so" if is_used else "whether the optimizer used them so was not recorded"
         self.walk.findings.append(replace(finding, evidence=(*finding.evidence, use)))
         limit = max((fault.limit for fault in used), default=0.0)
         if used and factor_of(self.pairs, [fault.event for fault in used], limit) == 1:
@@ -183,7 +184,8 @@ class UpdateJudge(UpdateFindings):
         gradient, rounding = (sum(part.size * part[at] for part in parts) / sizes for at in (3, 4))
         limit = tolerance.TOGETHER * tolerance.update_bound(gradient, rounding, 1.0, sizes)
         error = math.hypot(*(part.error for part in parts)) / math.hypot(*(part.norm for part in parts))
-        if error <= limit:
+        typical = float(np.median([part.error / part.norm for part in parts]))
+        if min(error, typical) <= limit:  # that of a few could be gradients that vanish
             return []
         faults = [self._fault(part.event, limit, _DIFFERS) for part in parts]
         said = f"the updates of {len(parts)} parameters, as one vector, differ by {error:.1e}, of which chance makes {limit:.1e}"
@@ -422,3 +424,10 @@ class UpdateJudge(UpdateFindings):
         return update * share_of_update(
             gradient, u, self.pairs.a.shapes[event.row_a], is_adaptive=self._is_adaptive(event)
         )
+
+
+def carry_factor(events: list[Event], factor: float) -> bool:
+    """Tell whether B's tensors are nearer to the factor times A's than to A's, though noise could hide it in each."""
+    ratios = [e.metrics.norm_ratio for e in events if e.metrics is not None and math.isfinite(e.metrics.norm_ratio)]
+    apart = [abs(ratio - 1) for ratio in ratios], [abs(ratio / abs(factor) - 1) for ratio in ratios]
+    return bool(ratios) and float(np.median(apart[1])) < float(np.median(apart[0]))

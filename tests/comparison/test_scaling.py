@@ -11,8 +11,11 @@ import pytest
 import probe
 from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor
+from probe.comparison.events import Event
 from probe.comparison.result import Verdict
-from probe.records import Phase
+from probe.comparison.side import Metrics, Status
+from probe.comparison.updates import carry_factor
+from probe.records import Phase, Role
 from tests.comparison.planted import MODEL_FAULTS, TASKS, UP, Clean, Model, Recorder, changed, in_micro_batches, step_of
 from tests.toys import batch, loss_of
 
@@ -107,3 +110,22 @@ def test_no_common_factor_where_noise_has_the_same_size(run: Recorder) -> None:
     first = probe.compare(run(task="tensor"), run(step=step_of(turned), task="tensor")).first_divergence
     assert first is not None and first.phase is Phase.UPDATE
     assert not any("factor" in text for text in first.evidence)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "factor", "is_carried"),
+    [
+        ((1.0201, 1.0196, 0.9), 1.02, True),  # each of them within 16-bit noise of A's
+        ((1.0001, 0.9996, 1.02), 1.02, False),  # the optimizer undid it, as a loss scale
+        ((1.5, 1.49), -1.5, True),
+        ((), 1.02, False),
+        ((math.nan,), 1.02, False),
+    ],
+)
+def test_a_factor_that_noise_could_hide_is_seen_in_all_of_them(
+    ratios: tuple[float, ...], factor: float, is_carried: bool
+) -> None:
+    events = [Event(0, 0, Phase.UPDATE, Role.PARAM_GRAD, 0, 0, "weight", "weight", 0, 0) for _ in ratios]
+    for event, ratio in zip(events, ratios, strict=True):
+        event.metrics = Metrics(Status.COMPARED, 0.02, norm_a=1.0, norm_b=ratio)
+    assert carry_factor(events, factor) is is_carried
