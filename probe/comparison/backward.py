@@ -100,7 +100,7 @@ class BackwardWalk(LossWalk):
         u = max(self.u(event), sources.u)
         from_loss = self._is_from_loss(node, event, use, digest)
         rule = self._rule_of_loss(node, event) if from_loss else tolerance.BACKWARD
-        if not from_loss or self._is_most_of_loss(node, event):
+        if not self.findings and (not from_loss or self._is_most_of_loss(node, event)):
             rule = tolerance.backward_rule(metrics, math.prod(self.pairs.a.shapes[event.row_a]), rule)
         held = self.noise.held(event, metrics.rel_l2, rule, u, sources)
         held = held.widened(max(self._limit_at_a_kink(node, event, use), self.underflow_limit(event)))

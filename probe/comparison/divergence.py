@@ -9,6 +9,7 @@ from typing import Any
 
 from probe.comparison import vacuous
 from probe.comparison.answer import Comparison
+from probe.comparison.between_steps import Left, judge_between, left_by
 from probe.comparison.changes import OF_ORDER, changed_calls
 from probe.comparison.events import ONE_SIDED, StepPairs
 from probe.comparison.flip import flip_of
@@ -156,6 +157,8 @@ class _Run:
         self.tally = Tally(a, b, self.tree_a, self.tree_b)
         self.ends = False
         """whether later steps cannot be judged"""
+        self.left: Left | None = None
+        """what the step before left"""
 
     def compared(
         self, mapping: Any, direction: Direction | None, strict: bool, min_coverage: float, min_confidence: float,
@@ -216,6 +219,8 @@ class _Run:
     def _step(self, pairs: StepPairs, state: State) -> None:
         state.carried, state.returned = state.returned, set()
         walk = StepWalk(pairs, state, self.tree_a, self.noise.at(pairs))
+        judge_between(walk, pairs, self.left)
+        self.left = left_by(pairs)
         walk.judge_init()
         if pairs.same_micros:
             for micro, is_backward in passes(pairs):

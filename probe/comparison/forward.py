@@ -144,7 +144,7 @@ class ForwardWalk(InitialWalk):
             sources = self._with_cancelled(node, event, sources, u)
         held = self._held(event, u, sources)
         if held.is_wrong and not context.tainted and not held.is_fixed:
-            held = self._without_padding(event, u, sources, held)
+            held = self._without_padding(node, event, u, sources, held)
         if is_input and node.parent is None and self._has_other_axes(node, event):
             self._charge_other_axes(node, event)
             return
@@ -162,7 +162,7 @@ class ForwardWalk(InitialWalk):
         if held.verdict != "not judged" or self.u(event):
             self._take_in(node, event, context, wrong)
 
-    def _without_padding(self, event: Event, u: float, sources: Level, held: Held) -> Held:
+    def _without_padding(self, node: Node, event: Event, u: float, sources: Level, held: Held) -> Held:
         """Leave out an error that is in padding alone, and what later tensors have of it; values are needed for that."""
         kept, whole = self._padding.without(event), event.metrics
         if kept is None or whole is None:
@@ -173,18 +173,29 @@ class ForwardWalk(InitialWalk):
             event.metrics = whole
             return held
         if not found.is_wrong:
-            self._padded.append((event, whole.rel_l2))
+            self._padded.append((node, event, whole))
         return found
+
+    def charge_padded(self) -> None:
+        """Charge the first error that is in padding alone after all: what is computed from it later is wrong."""
+        node, event, event.metrics = self._padded[0]
+        self._padded.clear()
+        judged = self._judged[id(event)]
+        judged.verdict, judged.error = "introduced", event.metrics.rel_l2
+        if event.role is Role.INPUT:
+            self._charge_input(node, event, tolerance.FORWARD)
+        else:
+            self._charge_output(node, event)
 
     def warn_of_padding(self) -> None:
         """Say once what differs in padding alone."""
         if self._padded and not self.state.padding_was_told:
             self.state.padding_was_told = True
-            event, error = self._padded[0]
+            _, event, whole = self._padded[0]
             count = len(self._padded)
             self.warnings.append(
                 f"{count} {'tensor differs' if count == 1 else 'tensors differ'} only where {self._padding.name} is 0, in padding "
-                f"(verified), first the {event.role.label} {event.slot_a} of {self._path_a(event.pair)} (rel {error:.1e}): "
+                f"(verified), first the {event.role.label} {event.slot_a} of {self._path_a(event.pair)} (rel {whole.rel_l2:.1e}): "
                 "the other positions are compared"
             )
 

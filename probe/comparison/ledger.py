@@ -131,7 +131,7 @@ class Ledger:
         self._aside: list[Aside] = []
         """inputs of the model that differ, of which it is not known yet whether that matters"""
         self._padding: Padding
-        self._padded: list[tuple[Event, float]] = []
+        self._padded: list[tuple[Node, Event, Metrics]] = []
         """tensors that differ in padding alone, with the error that they have there"""
         self._loss_agrees = False
         """the numbers that the program gave as loss were compared, and agree"""

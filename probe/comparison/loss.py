@@ -51,6 +51,9 @@ class LossWalk(ForwardWalk):
                 "from were not compared: record the phase forward of all modules"
             )
             return
+        if self._padded and not self.findings:
+            self.charge_padded()  # the loss counts it
+            return
         metrics = Metrics(Status.COMPARED, held.error, norm_a=abs(x), norm_b=abs(y), max_abs=abs(x - y))
         times = f" (B is {y / x:.6g} times A)" if x and math.isfinite(y / x) else ""
         facts = (

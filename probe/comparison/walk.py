@@ -111,7 +111,7 @@ class StepWalk(BackwardWalk):
             beside = self._errors_beside.get(self._beside_key(event), 0.0) / (scale or 1.0)
             rounding = max(rounding, tolerance.SIBLING_GAIN * beside)
         rule = tolerance.GRADIENT
-        if self._arrived:
+        if self._arrived and not self.findings:
             rule = tolerance.backward_rule(metrics, math.prod(self.pairs.a.shapes[event.row_a]), rule)
         held = self.noise.held(event, error, rule, u, given)
         held = held.widened(max(rounding, self.underflow_limit(event)))

@@ -96,7 +96,10 @@ def zero_rows(evidence: Evidence) -> tuple[int, str, str, int] | None:
         return None
     zeros = [int(half.column("zeros")) for half in evidence.halves]
     rows, rest = divmod(abs(zeros[0] - zeros[1]), shapes[0][-1])
-    if not rows or rest:
+    norms = [float(half.column("norm")) for half in evidence.halves]
+    if zeros[0] < zeros[1]:
+        norms.reverse()
+    if not rows or rest or norms[0] > norms[1]:  # a dropout makes the others larger for what it leaves out
         return None
     for slot, row in evidence.rows_of_the_model(evidence.a):
         side = evidence.a.side

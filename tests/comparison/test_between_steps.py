@@ -1,0 +1,63 @@
+"""Weights that something changes behind the optimizer's step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import probe
+from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy_tensor import Tensor
+from probe.comparison.result import Verdict
+from probe.records import Phase
+from tests.toys import gpt, module, plain_step, record, rounding_otherwise
+
+Step = Callable[[nn.Module, nn.Optimizer, int], Tensor]
+
+
+def rounded(model: nn.Module, optimizer: nn.Optimizer, number: int) -> Tensor:
+    loss = plain_step(model, optimizer, number)
+    for parameter in model.parameters():
+        parameter.data[...] = parameter.data.astype(np.float16).astype(np.float32)
+    return loss
+
+
+def averaged(model: nn.Module, optimizer: nn.Optimizer, number: int) -> Tensor:
+    before = [parameter.data.copy() for parameter in model.parameters()]
+    loss = plain_step(model, optimizer, number)
+    for old, parameter in zip(before, model.parameters(), strict=True):
+        parameter.data[...] = 0.1 * old + 0.9 * parameter.data
+    return loss
+
+
+def one_clipped(model: nn.Module, optimizer: nn.Optimizer, number: int) -> Tensor:
+    loss = plain_step(model, optimizer, number)
+    weight = module(model, "layers.1.mlp.up").weight.data
+    np.clip(weight, -0.1, 0.1, out=weight)
+    return loss
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+@pytest.mark.parametrize("step", [rounded, averaged, one_clipped])
+@pytest.mark.parametrize("side", ["A", "B"])
+def test_one_side_alone(tmp_path: Path, task: str, step: Step, side: str) -> None:
+    files = [
+        record(tmp_path / f"{name}.h5", model, steps=3, step=step if name == side else plain_step, task=task)
+        for name, model in (("A", gpt()), ("B", rounding_otherwise(gpt())))
+    ]
+    found = probe.compare(*files)
+    first = found.first_divergence
+    assert first is not None and (first.step, first.phase, first.path) == (0, Phase.UPDATE, ""), found
+    assert first.evidence[0].startswith(
+        f"{side}'s weights are changed between the optimizer's step 0 and its next one: "
+    )
+    assert "weight of layers.1.mlp.up" in first.evidence[0] or step is not one_clipped
+    assert found.divergences == (first,)
+
+
+def test_both_sides(tmp_path: Path) -> None:
+    files = [record(tmp_path / f"{name}.h5", gpt(), steps=3, step=averaged) for name in "ab"]
+    assert probe.compare(*files).verdict is Verdict.ALIGNED
