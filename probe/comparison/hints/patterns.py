@@ -131,13 +131,13 @@ def scale_of_input(evidence: Evidence) -> Found | None:
 
 
 def value_for_another(evidence: Evidence) -> Found | None:
-    """Of integers: all that differ have one number on A and one on B."""
+    """Of integers: all that differ have one number on A and one on B; of two and more, since one alone always has."""
     values = evidence.values if evidence.is_of_integers else None
     if values is None:
         return None
     differs = values.difference != 0
     a, b = np.unique(values.a[differs]), np.unique(values.b[differs])
-    if len(a) != 1 or len(b) != 1:
+    if len(a) != 1 or len(b) != 1 or np.count_nonzero(differs) < 2:
         return None
     count, among = int(np.count_nonzero(differs)), int(np.count_nonzero(values.a == a[0]))
     where = "everywhere" if count == among else f"in {count} of the {among} places where A has it"
