@@ -26,7 +26,12 @@ def executed(name: str, folder: str | Path) -> NotebookNode:
     """
     notebook = nbformat.read(FOLDER / name, as_version=4)
     client = NotebookClient(
-        notebook, timeout=300, kernel_name="python3", record_timing=False, resources={"metadata": {"path": str(folder)}}
+        notebook,
+        timeout=300,
+        kernel_name="python3",
+        record_timing=False,
+        coalesce_streams=True,  # else how a cell's lines arrive is how they are stored: in one piece or in several
+        resources={"metadata": {"path": str(folder)}},
     )
     client.execute(env=os.environ | _QUIET)
     notebook.metadata.language_info = {"name": "python"}
