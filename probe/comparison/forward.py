@@ -15,7 +15,7 @@ from probe.comparison.initial import InitialWalk
 from probe.comparison.measured import SCALE_MEASURE
 from probe.comparison.metrics import Status, are_merged, squeezed
 from probe.comparison.noise import Held
-from probe.comparison.padded import Padding
+from probe.comparison.padded import Padded, Padding
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
@@ -173,30 +173,34 @@ class ForwardWalk(InitialWalk):
             event.metrics = whole
             return held
         if not found.is_wrong:
-            self._padded.append((node, event, whole))
+            self._padded.append(Padded(node, event, whole, self._padding))
         return found
 
-    def charge_padded(self) -> None:
-        """Charge the first error that is in padding alone after all: what is computed from it later is wrong."""
-        node, event, event.metrics = self._padded[0]
+    def charge_padded(self) -> bool:
+        """Charge the first error in padding that A's loss may be computed from after all; tell whether there is one."""
+        matters = [padded.matters for padded in self._padded]
+        if self.findings or not matters or (False in matters and True not in matters):
+            return False
+        first = next(padded for padded, does in zip(self._padded, matters, strict=True) if does is not False)
+        first.event.metrics = first.whole
         self._padded.clear()
-        judged = self._judged[id(event)]
-        judged.verdict, judged.error = "introduced", event.metrics.rel_l2
-        if event.role is Role.INPUT:
-            self._charge_input(node, event, tolerance.FORWARD)
+        judged = self._judged[id(first.event)]
+        judged.verdict, judged.error = "introduced", first.whole.rel_l2
+        if first.event.role is Role.INPUT:
+            self._charge_input(first.node, first.event, tolerance.FORWARD)
         else:
-            self._charge_output(node, event)
+            self._charge_output(first.node, first.event)
+        return True
 
     def warn_of_padding(self) -> None:
         """Say once what differs in padding alone."""
         if self._padded and not self.state.padding_was_told:
             self.state.padding_was_told = True
-            _, event, whole = self._padded[0]
-            count = len(self._padded)
+            first, count = self._padded[0], len(self._padded)
+            place = f"{first.event.role.label} {first.event.slot_a} of {self._path_a(first.event.pair)}"
             self.warnings.append(
-                f"{count} {'tensor differs' if count == 1 else 'tensors differ'} only where {self._padding.name} is 0, in padding "
-                f"(verified), first the {event.role.label} {event.slot_a} of {self._path_a(event.pair)} (rel {whole.rel_l2:.1e}): "
-                "the other positions are compared"
+                f"{count} {'tensor differs' if count == 1 else 'tensors differ'} only where {first.padding.name} is 0, in padding "
+                f"(verified), first the {place} (rel {first.whole.rel_l2:.1e}): the other positions are compared"
             )
 
     def _sets_aside(self, node: Node, event: Event) -> bool:

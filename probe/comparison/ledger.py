@@ -15,7 +15,7 @@ from probe.comparison.flow import Flow
 from probe.comparison.given_aside import Aside
 from probe.comparison.metrics import Metrics, Status
 from probe.comparison.noise import Held, StepNoise
-from probe.comparison.padded import Padding
+from probe.comparison.padded import Padded, Padding
 from probe.comparison.parts import facts
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.tolerance import Level, Rule
@@ -131,8 +131,8 @@ class Ledger:
         self._aside: list[Aside] = []
         """inputs of the model that differ, of which it is not known yet whether that matters"""
         self._padding: Padding
-        self._padded: list[tuple[Node, Event, Metrics]] = []
-        """tensors that differ in padding alone, with the error that they have there"""
+        self._padded: list[Padded] = []
+        """tensors that differ in padding alone"""
         self._loss_agrees = False
         """the numbers that the program gave as loss were compared, and agree"""
         self._digests_aside: set[tuple[object, object]] = set()

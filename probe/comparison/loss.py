@@ -17,7 +17,6 @@ from probe.records import Phase, Role
 
 _LIKE_ENTROPY = 0.1
 """share of a loss that its gradient must at least be to be that of a cross entropy"""
-
 _MOST_OF_LOSS = 0.1
 """share of the largest gradient of an output that those of other outputs are at least"""
 
@@ -51,8 +50,7 @@ class LossWalk(ForwardWalk):
                 "from were not compared: record the phase forward of all modules"
             )
             return
-        if self._padded and not self.findings:
-            self.charge_padded()  # the loss counts it
+        if self.charge_padded():
             return
         metrics = Metrics(Status.COMPARED, held.error, norm_a=abs(x), norm_b=abs(y), max_abs=abs(x - y))
         times = f" (B is {y / x:.6g} times A)" if x and math.isfinite(y / x) else ""
@@ -168,7 +166,8 @@ class LossWalk(ForwardWalk):
         if not size or not norm[gradient]:
             return 0.0, 0.0
         share = 2 * norm[row] / (size * norm[gradient])
-        return share, min(share, norm[gradient] * norm[row] / (2 * self._loss_of_a)) if self._loss_of_a else 0.0
+        left = norm[gradient] * norm[row] / (2 * self._loss_of_a) if self._loss_of_a else 0.0
+        return share, min(share, left)
 
     def _rounding_left(self, row: int, gradient: int) -> float:
         """Return how many times the roundoff the gradient of a mean cross entropy may be off: it is p−1 where p is nearly 1.

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from probe.comparison.estimates import same_layout
-from probe.comparison.events import Event, StepPairs
+from probe.comparison.events import Event, Node, StepPairs
 from probe.comparison.metrics import Metrics, Status, kind_of, values_of_pair
 from probe.records import Role
 
 _LARGEST = 16 << 20
 """elements of a tensor that is read for it"""
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """A tensor that differs in padding alone."""
+
+    node: Node
+    event: Event
+    whole: Metrics
+    """what it is with its padding"""
+    padding: Padding
+
+    @property
+    def matters(self) -> bool | None:
+        """Whether A's loss depends on that padding, as its gradient tells; None where no values of one were recorded."""
+        return self.padding.is_used(self.node, self.event)
 
 
 class Padding:
@@ -70,6 +86,16 @@ class Padding:
             return None
         kept = [_kept(each, self._mask[1]) for each in values]
         return None if kept[0] is None or kept[1] is None else _measured(kept[0], kept[1], event.metrics)
+
+    def is_used(self, node: Node, event: Event) -> bool | None:
+        """Tell whether A's gradient of a tensor is other than 0 anywhere in padding; None where it has no recorded values."""
+        a, key = self._pairs.a, (node.micro, self._pairs.matching.pairs[node.pair].a, node.call)
+        role = Role.GRAD_INPUT if event.role is Role.INPUT else Role.GRAD_OUTPUT
+        rows = self._pairs.rows_a.get(key, role).get(event.slot_a)
+        if self._mask is None or not rows or not a.has_values(rows[0]):
+            return None
+        kept = _kept(np.asarray(a.values(rows[0])).reshape(a.shapes[rows[0]]), ~self._mask[1])
+        return None if kept is None else bool(np.any(kept != 0))
 
 
 def _kept(values: np.ndarray, mask: np.ndarray) -> np.ndarray | None:

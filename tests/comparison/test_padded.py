@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,23 +26,33 @@ LABELS = np.arange(BATCH * LENGTH).reshape(BATCH, LENGTH)
 
 class Padded(GPT):
     counts_all = False
+    returns_loss = True
     times = 1.0
+
+    def loss_of(self, logits: Tensor, attention_mask: Tensor) -> Tensor:
+        kept = 1.0 if self.counts_all else attention_mask.data[..., None].astype(np.float32)
+        return cross_entropy(logits * kept, Tensor(LABELS)) * self.times
 
     def forward(self, ids: Tensor, attention_mask: Tensor) -> Any:
         logits = super().forward(ids)
-        kept = 1.0 if self.counts_all else attention_mask.data[..., None].astype(np.float32)
-        return logits, cross_entropy(logits * kept, Tensor(LABELS)) * self.times
+        return (logits, self.loss_of(logits, attention_mask)) if self.returns_loss else logits
 
 
-def run(path: Path, change: Callable[[Model], object] | None = None, task: str = "tensor", mask: Any = MASK) -> Path:
+def run(
+    path: Path, change: Callable[[Model], object] | None = None, task: str = "tensor",
+    masks: tuple[np.ndarray, ...] = (MASK,), **settings: Any,
+) -> Path:  # fmt: skip
     model = gpt()
     model.__class__ = Padded
+    vars(model).update(settings)
     if change is not None:
         change(model)
 
     def step(model: nn.Module, optimizer: nn.Optimizer, number: int) -> Any:
-        loss = model(batch(number), attention_mask=Tensor(mask))[1]
-        loss.backward()
+        for mask in map(Tensor, masks):
+            returned = model(batch(number), attention_mask=mask)
+            loss = returned[1] if settings.get("returns_loss", True) else model.loss_of(returned, mask)
+            loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         return loss
@@ -86,7 +97,7 @@ def test_what_differs_elsewhere_too_is_a_divergence(tmp_path: Path, also: tuple[
 
 
 def test_without_padding_nothing_is_left_out(tmp_path: Path) -> None:
-    first = compared(tmp_path, _other_rows(PADDING), mask=np.ones_like(MASK)).first_divergence
+    first = compared(tmp_path, _other_rows(PADDING), masks=(np.ones_like(MASK),)).first_divergence
     assert first is not None and first.path == "layers.1.attn"
 
 
@@ -98,6 +109,32 @@ def test_a_loss_that_counts_the_padding_shows_it(tmp_path: Path) -> None:
     found = compared(tmp_path, change)
     assert found.first_divergence is not None and found.first_divergence.phase is Phase.LOSS
     assert said(found, "in padding (verified)")
+
+
+@pytest.mark.parametrize("second", [np.ones_like(MASK), MASK[::-1]], ids=["none", "other"])
+def test_each_micro_batch_has_its_own_padding(tmp_path: Path, second: np.ndarray) -> None:
+    calls = itertools.count()
+
+    def kept() -> np.ndarray:
+        return np.where((MASK, second)[next(calls) % 2] == 0, 0.5, 1)[..., None].astype(np.float32)
+
+    def change(model: Model) -> None:
+        replaced(model, "layers.1.attn", forward=lambda s, x: nn.Attention.forward(s, x) * kept())
+
+    found = compared(tmp_path, change, masks=(MASK, second))
+    assert found.verdict is Verdict.ALIGNED and said(found, SAID)
+
+
+def test_another_loss_is_no_matter_of_padding(tmp_path: Path) -> None:
+    """The model returns logits only, and the program computes the loss of what is no padding."""
+    found = compared(tmp_path, lambda m: (_other_rows(PADDING)(m), setattr(m, "times", 1.25)), returns_loss=False)
+    assert found.first_divergence is not None and found.first_divergence.phase is Phase.LOSS
+    assert said(found, SAID)
+
+
+def test_padding_that_a_loss_is_computed_from_is_charged(tmp_path: Path) -> None:
+    first = compared(tmp_path, _other_rows(PADDING), returns_loss=False, counts_all=True).first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.FORWARD, "layers.1.attn")
 
 
 def test_statistics_say_that_it_may_be_padding(tmp_path: Path) -> None:
