@@ -1,8 +1,9 @@
 """Which call of a module is which call of its partner, where one side made more of them, or in another order.
 
-As many calls on both sides are the same ones in their order, unless what they were given says otherwise. Else calls that
-were given, and returned, what one call alone was on the other side are the same; the rest are laid side by side in order,
-so that a recompute, or an extra call in the middle, leaves those behind it where they belong.
+As many calls on both sides are the same ones in their order, unless what they were given says otherwise; those that were
+given the same are told by what they returned. Else calls that were given, and returned, what one call alone was on the
+other side are the same; the rest are laid side by side in order, so that a recompute, or an extra call in the middle,
+leaves those behind it where they belong.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Alignment:
             tells whether two calls that made them are a pair; None where either has no partner
         """
         if len(mine) == len(theirs) and not self._contradict(mine, theirs):
-            return [(k, k) for k in range(len(mine))]
+            return self._by_returned(mine, theirs)
         told = self._told(mine, theirs)
         left_a = [k for k in range(len(mine)) if k not in told]
         left_b = [k for k in range(len(theirs)) if k not in told.values()]
@@ -81,6 +82,36 @@ class Alignment:
             return False
         others = {y for _, y in keys if y is not None}
         return any(x is not None and x != y and x in others for x, y in keys)
+
+    def _by_returned(self, mine: Sequence[Made], theirs: Sequence[Made]) -> list[tuple[int, int]]:
+        """Return as many calls in their order, those that were given the same in that of what they returned where it tells one.
+
+        A loop over a set runs in another order in each process.
+        """
+        order = list(range(len(mine)))
+        alike: dict[Hashable, list[int]] = defaultdict(list)
+        for k in order if len(mine) > 1 else ():
+            given = self._key(self.a, mine[k].given)
+            if given is not None and given == self._key(self.b, theirs[k].given):
+                alike[given].append(k)
+        for calls in alike.values():
+            left, found = list(calls), {}
+            for k in calls:
+                nearness = {j: self._nearness(mine[k].returned, theirs[j].returned) for j in left}
+                nearest = max(left, key=lambda j: (nearness[j], j == k))
+                if nearness[nearest]:
+                    found[k] = nearest
+                    left.remove(nearest)
+            if not left:
+                order = [found.get(k, j) for k, j in enumerate(order)]
+        return list(enumerate(order))
+
+    def _nearness(self, here: Rows, there: Rows) -> int:
+        """Return 2 where calls returned the same, 1 where it is close, else 0."""
+        key = self._key(self.a, here)
+        if key is not None and key == self._key(self.b, there):
+            return 2
+        return int(len(here) == len(there) and all(self._close([i], [j]) > 0 for i, j in zip(here, there, strict=True)))
 
     def _told(self, mine: Sequence[Made], theirs: Sequence[Made]) -> dict[int, int]:
         """Return calls that were given the same as one call alone of the other side, or returned the same."""

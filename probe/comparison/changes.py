@@ -30,7 +30,7 @@ def changed_calls(pairs: StepPairs, tree_a: Tree, tree_b: Tree) -> Iterator[Chan
     both = [pairs.matching.pairs[pair] for pair in dict.fromkeys(pairs.reordered)]
     if both:
         mine, theirs = [tree_a.path(pair.a) for pair in both], [tree_b.path(pair.b) for pair in both]
-        text = f"B calls in another order than A in step {pairs.step}, told by what they are given: {grouped(mine, _MOST_NAMED)}"
+        text = f"B calls in another order than A in step {pairs.step}, told by what they are given and return: {grouped(mine, _MOST_NAMED)}"
         yield Change(ChangeKind.CALLED_OTHERWISE, tuple(mine), tuple(theirs), text)
     yield from _recomputed(pairs, tree_a, tree_b)
 

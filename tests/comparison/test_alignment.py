@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 import probe
 from probe.adapters import numpy_nn as nn
@@ -65,7 +66,7 @@ def test_calls_in_another_order_are_paired_by_what_they_are_given(run: Recorder)
     b = run(Reused((3.0, 1.0, 2.0)), step=step)
     found = probe.compare(a, b)
     assert found.verdict is Verdict.ALIGNED, found.first_divergence
-    assert "B calls in another order than A in step 0, told by what they are given: layer" in found.warnings
+    assert "B calls in another order than A in step 0, told by what they are given and return: layer" in found.warnings
 
 
 def test_as_many_calls_that_nothing_contradicts_keep_their_order(run: Recorder) -> None:
@@ -88,3 +89,45 @@ def test_the_extra_call_is_the_odd_one_even_without_hashes(run: Recorder) -> Non
 def test_a_model_whose_calls_agree_is_told_nothing(run: Recorder) -> None:
     found = probe.compare(run(step=plain_step), run(step=plain_step))
     assert found.verdict is Verdict.ALIGNED and not found.warnings
+
+
+class Kinds(nn.Module):
+    """Positions of several kinds, made by one module that is given the same each time, as Gemma 3 does over a set of names."""
+
+    def __init__(self, kinds: tuple[float, ...], wrong: float = 1.0) -> None:
+        nn.manual_seed(0)
+        super().__init__(positions=Positions(), head=nn.Linear(WIDTH, WIDTH))
+        self.kinds, self.wrong = kinds, wrong
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = {}
+        for kind in self.kinds:
+            self.positions.kind = kind * (self.wrong if kind == 2.0 else 1.0)
+            made[kind] = self.positions(x)
+        total = x
+        for kind in sorted(made):
+            total = total + made[kind]
+        return self.head(total)
+
+
+class Positions(nn.Module):
+    kind = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.kind
+
+
+@pytest.mark.parametrize("rounding", [1.0, 1.0 + 1e-7])
+def test_calls_that_are_given_the_same_are_told_by_what_they_return(run: Recorder, rounding: float) -> None:
+    a, b = Kinds((1.0, 2.0, 3.0)), Kinds((3.0, 1.0, 2.0), rounding)
+    found = probe.compare(run(a, step=step), run(b, step=step))
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
+    assert (
+        "B calls in another order than A in step 0, told by what they are given and return: positions" in found.warnings
+    )
+
+
+def test_a_wrong_result_is_no_other_order(run: Recorder) -> None:
+    a, b = Kinds((1.0, 2.0, 3.0)), Kinds((1.0, 2.0, 3.0), 1.5)  # what is wrong is what the next call returns
+    first = probe.compare(run(a, step=step), run(b, step=step)).first_divergence
+    assert first is not None and first.path == "positions"
