@@ -98,8 +98,9 @@ class Flow:
         """Return who answers for a tensor's gradient when all known parts of it agree; None for the loss.
 
         The only module that was given the tensor, as deep as it goes: a leaf if its own part is not known, else the
-        container whose own code uses the tensor too: the one that adds it to another tensor where that is known. If several or none were given it: their caller, or the only call
-        behind it there that passes nothing back on one side. A call that returned the tensor as it was given it has no part.
+        container whose own code uses the tensor too: the one that adds it to another tensor where that is known.
+        If several or none were given it: their caller, or the only call behind it there that passes nothing back on
+        one side. A call that returned the tensor as it was given it has no part.
         """
         use = self.use_of(node, event)
         if use is None:
@@ -132,24 +133,15 @@ class Flow:
 
         What it passes back for that is the gradient of the sum. So is the difference of the two sides, or a multiple of it.
         """
-        sides = (self._pairs.a, event.row_a), (self._pairs.b, event.row_b)
-        sketches = [side.sketch(row) for side, row in sides]
-        if (
-            sketches[0] is None
-            or sketches[1] is None
-            or self._pairs.a.shapes[event.row_a] != self._pairs.b.shapes[event.row_b]
-        ):
+        a, b = self._pairs.a, self._pairs.b
+        mine, theirs = a.sketch(event.row_a), b.sketch(event.row_b)
+        if mine is None or theirs is None or a.shapes[event.row_a] != b.shapes[event.row_b]:
             return None
-        difference = sketches[1] - sketches[0]
+        difference, shape = theirs - mine, a.shapes[event.row_a]
         for node in around:
-            for row in self._sums(node):
-                of_sum = (
-                    self._pairs.a.sketch(row)
-                    if self._pairs.a.shapes[row] == self._pairs.a.shapes[event.row_a]
-                    else None
-                )
-                if of_sum is not None and _is_multiple(difference, of_sum):
-                    return node
+            sums = [a.sketch(row) for row in self._sums(node) if a.shapes[row] == shape]
+            if any(of_sum is not None and _is_multiple(difference, of_sum) for of_sum in sums):
+                return node
         return None
 
     def _sums(self, node: Node) -> Iterator[int]:
