@@ -49,6 +49,9 @@ class Role(enum.IntEnum):
         return self.name.lower()
 
 
+MASTER = ".master_weight"
+"""how the slot of a state ends that is the copy of a parameter, in a wider dtype, which the optimizer trains in its stead"""
+
 NEVER_STEPPED = "probe.step() was never called"
 """how the note begins of a run whose steps were not told apart"""
 

@@ -318,12 +318,16 @@ def test_parameters_are_always_read(tmp_path: Path) -> None:
     probe.step()
     model(batch()).sum().backward()
     optimizer.step()
+    probe.step()
+    model(batch()).sum().backward()
+    optimizer.step()
     optimizer.step()
     assert {p.version for p in model.parameters()} == {0}
     probe.stop()
     run = Recording(tmp_path / "a.h5")
     place = {"role": "param", "slot": "weight"}
-    assert len({s.hash for s in run.find(**place)}) == 4
+    assert len({s.hash for s in run.find(**place)}) == 4, "at the beginning, and as each step left them"
+    assert len(run.find(role="delta", slot="weight")) == 4
 
 
 def test_what_is_logged_is_recorded_whatever_the_module_filter_says(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ MUTATIONS = (
              '            run.note(f"{slot}: {error}", module)\n',
              NAMES + "test_a_million_slots[dict-200000-50]"),
     Mutation('updates of parameters without memory are tried', SAID, UPDATES,
-             ' or not run.adapter.is_tensor(parameter):',
+             ' or not run.adapter.is_tensor(trained.tensor):',
              ':',
              CHANGING_TORCH + "test_a_model_on_the_meta_device"),
     Mutation('a view that was changed is passed over', SAID, GRADIENTS,

@@ -243,7 +243,8 @@ class TorchAdapter(Adapter):
         return self._backwards.remove
 
     def gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        grad = parameter.grad
+        main = getattr(parameter, "main_grad", None)  # where Megatron adds up, in float32, what it takes away from grad
+        grad = main if isinstance(main, torch.Tensor) else parameter.grad
         if grad is not None and grad.layout is not torch.strided:
             grad = grad.detach().to_dense()
         return grad
@@ -280,6 +281,13 @@ class TorchAdapter(Adapter):
     def optimizer_state(self, optimizer: Optimizer, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         state = optimizer.state.get(parameter, {})
         return {str(key): value for key, value in state.items() if self.is_tensor(value) and value.ndim > 0}
+
+    def is_wider_copy(self, tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
+        is_wider = tensor.shape == parameter.shape and tensor.element_size() > parameter.element_size()
+        if not is_wider or tensor.device != parameter.device:
+            return False
+        with Quiet():
+            return torch.equal(tensor.detach().to(parameter.dtype), parameter.detach())
 
 
 class _PreHook(CallHook):

@@ -18,6 +18,9 @@ from probe.records import Phase, Role
 
 _KINKS = ("*ReLU*", "*MaxPool*", "Hard*", "*shrink", "Threshold")
 """classes whose derivative jumps"""
+_NORMS = "*Norm*"
+_OF_CANCELLED = 4
+"""unit roundoffs, or errors of what came, that are left of a gradient which a normalisation has cancelled out"""
 _CUT_OFF = 0.1
 """share of zeros from which on a gradient has passed a function that cuts elements off"""
 _PARALLEL = 0.9
@@ -105,6 +108,7 @@ class BackwardWalk(LossWalk):
         held = self.noise.held(event, metrics.rel_l2, rule, u, sources)
         held = held.widened(max(self._limit_at_a_kink(node, event, use), self.underflow_limit(event)))
         held = held.widened(self._limit_beside(node, event, use, held.limit))
+        held = held.widened(_OF_CANCELLED * self._cancelled_by_norm(node, event) * max(u, sources.error))
         is_behind = from_loss and any(finding.phase is Phase.BACKWARD for finding in self.findings)
         wrong = held.is_wrong and not sources.tainted and not is_behind  # what is returned may be used inside, too
         self.settle(event, held.limit, wrong, sources.error, error=held.error, held=held)
@@ -175,6 +179,24 @@ class BackwardWalk(LossWalk):
         if metrics.rel_l2 <= limit:
             self._beside[node.parent] = max(beside, metrics.rel_l2 * norm)
         return tolerance.SIBLING_GAIN * beside / norm if norm and is_result else 0.0
+
+    def _cancelled_by_norm(self, node: Node, event: Event) -> float:
+        """Return how many times larger what a normalisation passes back would be, had it not cancelled out; 0.0 for others.
+
+        It takes away from a gradient what lies along its output: of one that does, rounding is left. The rest it makes as
+        many times larger as it makes its input.
+        """
+        assert event.metrics is not None
+        if event.role is not Role.GRAD_INPUT or not fnmatchcase(self._classes(event.pair)[0], _NORMS):
+            return 0.0
+        key = node.micro, self._module_a(node), node.call
+        roles = Role.INPUT, Role.OUTPUT, Role.GRAD_OUTPUT
+        found = [list(self.pairs.rows_a.get(key, role).values()) for role in roles]
+        if any(len(rows) != 1 for rows in found):
+            return 0.0
+        given, made, arrived = (self.pairs.a.columns["norm"][rows[0][0]] for rows in found)
+        left = given * max(event.metrics.norm_a, event.metrics.norm_b)
+        return made * arrived / left if left else 0.0
 
     def _charge_gradient(self, node: Node, event: Event) -> None:
         assert event.metrics is not None

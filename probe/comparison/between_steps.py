@@ -1,100 +1,175 @@
-"""Weights that something changes between the optimizer's step and its next one: averaging, rounding, clipping.
+"""Weights that something else than the optimizer changes: averaging, rounding, clipping behind its step.
 
-Sketches are linear: of what an update leaves, the one before it and the update itself, each tells what the other two must be.
+Sketches are linear: of what a step leaves, what it began with and the update itself, each tells what the other two must be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from probe.comparison import tolerance
+from probe.comparison.combined import is_finite
 from probe.comparison.events import Rows, StepPairs
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.side import Side
 from probe.comparison.tolerance import Level
 from probe.comparison.walk import StepWalk
-from probe.records import Phase, Role
+from probe.records import MASTER, Phase, Role
 
-_PREFIX = f"{Phase.UPDATE.label}:"
 _ROUNDING = 64 * 2.0**-24
 """share of a weight that sums of its sketches round"""
+_OTHER_SIDE = 0.25
+"""share of one side's change up to which the other side has not made it"""
 _OF_UPDATE = 4
-"""unit roundoffs of an update that are lost where it is taken as a difference"""
-
+"""unit roundoffs of an update that are lost where it is taken as a difference, and of a weight where a copy is trained"""
 Key = tuple[int, str]
+"""a pair of modules, and the canonical name of a weight"""
+
+
+Sketches = dict[Key, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a step left: the sketches of its weights, of A and of B, by module and slot."""
+    """What a step left: its number and the sketches of its weights, of A and of B."""
 
-    step: int
-    sketches: tuple[dict[Key, np.ndarray], dict[Key, np.ndarray]]
+    steps: tuple[int, int]
+    sketches: tuple[Sketches, Sketches]
 
 
 def left_by(pairs: StepPairs) -> Left:
     """Return what a step left."""
-    a, b = (
-        {key: sketch for key, row in _rows(rows, Role.PARAM).items() if (sketch := side.sketch(row)) is not None}
-        for side, rows in ((pairs.a, pairs.rows_a), (pairs.b, pairs.rows_b))
+    a, b = (half.sketches(Phase.UPDATE) for half in _halves(pairs))
+    return Left((pairs.step, pairs.step_b), (a, b))
+
+
+@dataclass(frozen=True, slots=True)
+class Otherwise:
+    """The weights that one side alone changes otherwise than by its optimizer's update."""
+
+    name: str
+    path: str
+    slot: str
+    """of the weight that is changed most"""
+    shares: dict[Key, float]
+    """by how much of itself each is"""
+    known: int
+    """of how many weights it is known"""
+    when: str
+    is_within: bool
+    """since the step began, not since the one before ended: the forward pass used them as they were"""
+
+    def pass_on(self, walk: StepWalk) -> None:
+        """Let what the modules make of such weights be a consequence."""
+        for (pair, _), share in self.shares.items() if not self.is_within else ():
+            walk.state.parameters.setdefault(pair, Level()).add(tolerance.UPDATED_GAIN * share, 0.0)
+
+    def report(self, walk: StepWalk) -> None:
+        """Add the finding."""
+        walk.findings.append(Divergence(
+            Phase.UPDATE, Role.PARAM, Kind.UPDATE, 0.95, *walk.root_refs(), None,
+            evidence=(
+                f"{self.name}'s weights change {self.when} otherwise than by the optimizer's update: {len(self.shares)} of {self.known}, "
+                f"by up to {max(self.shares.values()):.1e} of themselves ({self.slot} of {self.path})",
+                "the other side's do not",
+            ),
+            hint="look at what runs behind optimizer.step(): averaging (EMA), rounding, clipping or tying of weights, copies from masters",
+        ))  # fmt: skip
+
+
+def changed_otherwise(pairs: StepPairs, left: Left | None) -> Otherwise | None:
+    """Return the weights that one side alone changes otherwise than by its update, since the step began or the last one ended."""
+    halves = _halves(pairs)
+    begun = [half.sketches(Phase.INIT) for half in halves]
+    is_within = any(begun)
+    if is_within and not all(begun):
+        return None
+    if not is_within:
+        if left is None or left.steps != (pairs.step - 1, pairs.step_b - 1):
+            return None
+        begun = list(left.sketches)
+    changes = [half.changes(before) for half, before in zip(halves, begun, strict=True)]
+    alone = [_alone(*changes), _alone(*reversed(changes))]
+    which = max((0, 1), key=lambda index: max(alone[index].values(), default=0.0))
+    if not alone[which]:
+        return None
+    half, found = halves[which], alone[which]
+    pair, slot = max(found, key=lambda key: found[key])
+    when = (
+        f"in step {half.side.step}"
+        if is_within
+        else f"between the ends of steps {half.side.step - 1} and {half.side.step}"
     )
-    return Left(pairs.step, (a, b))
+    return Otherwise(half.name, half.path(pair), slot, found, len(changes[which]), when, is_within)
 
 
-def judge_between(walk: StepWalk, pairs: StepPairs, left: Left | None) -> None:
-    """Add a finding where one side alone went on with other weights than the optimizer had left in the step before."""
-    if left is None or left.step != pairs.step - 1:
-        return
-    sides = (pairs.a, pairs.rows_a), (pairs.b, pairs.rows_b)
-    changed = [_changed(side, rows, before) for (side, rows), before in zip(sides, left.sketches, strict=True)]
-    if bool(changed[0]) == bool(changed[1]):
-        return
-    name, (side, _), found = ("A", sides[0], changed[0]) if changed[0] else ("B", sides[1], changed[1])
-    key, share = max(found.items(), key=lambda item: item[1])
-    known = len(left.sketches["AB".index(name)])
-    _pass_on(walk, pairs.pair_of_a if name == "A" else pairs.pair_of_b, found)
-    path = side.reader.modules[key[0]].path
-    refs = (tuple(replace(ref, step=ref.step - 1) for ref in refs) for refs in walk.root_refs())
-    walk.findings.append(Divergence(
-        Phase.UPDATE, Role.PARAM, Kind.UPDATE, 0.95, *refs, None,
-        evidence=(
-            f"{name}'s weights are changed between the optimizer's step {left.step} and its next one: {len(found)} of {known}, by up to "
-            f"{share:.1e} of themselves ({key[1]} of {path})",
-            "the other side's are not",
-        ),
-        hint="look at what runs behind optimizer.step(): averaging (EMA), rounding, clipping or tying of weights, copies from masters",
-    ))  # fmt: skip
-
-
-def _pass_on(walk: StepWalk, pair_of: Mapping[int, int], found: Mapping[Key, float]) -> None:
-    """Let what the modules make of such weights be a consequence."""
-    for (module, _), share in found.items():
-        if module in pair_of:
-            walk.state.parameters.setdefault(pair_of[module], Level()).add(tolerance.UPDATED_GAIN * share, 0.0)
-
-
-def _changed(side: Side, rows: Rows, before: dict[Key, np.ndarray]) -> dict[Key, float]:
-    """Return by how much weights differ from what the step before left and this one's update make of them."""
-    found, updates = {}, _rows(rows, Role.DELTA)
-    for key, row in _rows(rows, Role.PARAM).items():
-        after, update = side.sketch(row), side.sketch(updates[key]) if key in updates else None
-        norm = side.columns["norm"][row]
-        if key not in before or after is None or update is None or not np.isfinite(norm) or not norm:
-            continue
-        gap = float(np.linalg.norm(after - update - before[key]))
-        if gap > _ROUNDING * norm + _OF_UPDATE * side.roundoffs[row] * side.columns["norm"][updates[key]]:
-            found[key] = gap / norm
-    return found
-
-
-def _rows(rows: Rows, role: Role) -> dict[Key, int]:
-    """Return the rows of the update phase in a role, by module and slot."""
+def _alone(mine: dict[Key, float], theirs: dict[Key, float]) -> dict[Key, float]:
+    """Return the changes of one side that the other has not made; where it has no such weight, if it has made none."""
+    changed = any(theirs.values())
     return {
-        (module, slot[len(_PREFIX) :]): taken[-1]
-        for ((_, module, _), kind), by_slot in rows.by_key.items()
-        for slot, taken in by_slot.items()
-        if kind is role and slot.startswith(_PREFIX)
+        key: share
+        for key, share in mine.items()
+        if share and (theirs[key] < _OTHER_SIDE * share if key in theirs else not changed)
     }
+
+
+def _halves(pairs: StepPairs) -> tuple[_Half, _Half]:
+    return (
+        _Half("A", pairs.a, pairs.rows_a, pairs.pair_of_a, [pair.a for pair in pairs.matching.pairs]),
+        _Half("B", pairs.b, pairs.rows_b, pairs.pair_of_b, [pair.b for pair in pairs.matching.pairs]),
+    )
+
+
+class _Half(NamedTuple):
+    """One side of a step."""
+
+    name: str
+    side: Side
+    rows: Rows
+    pair_of: Mapping[int, int]
+    modules: Sequence[int]
+
+    def path(self, pair: int) -> str:
+        return self.side.reader.modules[self.modules[pair]].path
+
+    def rows_of(self, phase: Phase, role: Role) -> dict[Key, list[int]]:
+        """Return the rows of paired modules' weights in a phase and role."""
+        prefix = f"{phase.label}:"
+        return {
+            (self.pair_of[module], self.side.canonical(module, slot[len(prefix) :])): taken
+            for ((_, module, _), kind), by_slot in self.rows.by_key.items()
+            for slot, taken in by_slot.items()
+            if kind is role and slot.startswith(prefix) and module in self.pair_of
+        }
+
+    def sketches(self, phase: Phase, role: Role = Role.PARAM) -> Sketches:
+        """Return the sketches of finite weights, or what a step's updates of them are together, where there are any."""
+        found = {}
+        for key, rows in self.rows_of(phase, role).items():
+            rows = rows if role is Role.DELTA else rows[-1:]
+            sketches = [self.side.sketch(row) for row in rows if is_finite(self.side, row)]
+            if len(sketches) == len(rows) and all(sketch is not None for sketch in sketches):
+                found[key] = np.sum(sketches, axis=0)
+        return found
+
+    def changes(self, before: Sketches) -> dict[Key, float]:
+        """Return by what share of themselves weights differ from what they were before and the step's updates make of them.
+
+        It is 0.0 where rounding explains it, and there is none for weights of which one of the three is not known.
+        """
+        found, rows = {}, self.rows_of(Phase.UPDATE, Role.PARAM)
+        after, updates = self.sketches(Phase.UPDATE), self.sketches(Phase.UPDATE, Role.DELTA)
+        copied = {key for key in self.rows_of(Phase.UPDATE, Role.STATE) if key[1].endswith(MASTER)}
+        for key in after.keys() & updates.keys() & before.keys():
+            row = rows[key][-1]
+            norm, u = self.side.columns["norm"][row], self.side.roundoffs[row]
+            gap = float(np.linalg.norm(after[key] - updates[key] - before[key]))
+            rounding = _ROUNDING * norm + _OF_UPDATE * u * float(np.linalg.norm(updates[key]))
+            if (key[0], f"{key[1]}{MASTER}") in copied:  # the update is that of a copy, which is rounded to it
+                rounding += _OF_UPDATE * u * norm
+            found[key] = gap / max(norm, float(np.linalg.norm(before[key])), gap) if gap > rounding else 0.0
+        return found

@@ -100,7 +100,7 @@ def add_fused(side: Side, pieces: Pieces, fusion: Fusion, place: tuple[int, str]
     shape = fused.whole_shape([[piece.shape for piece in row] for row in pieces], fusion)
     counts = (fusion.axis, fusion.groups, int(fusion.stacked), fusion.rotary, *fusion.shape)
     digests = [side.digest(piece.row) if piece.row != LACKING else (0, *piece.shape) for piece in flat]
-    combined = Fused(pieces, fusion, _digest(digests, counts), side.sketch(rows[0]) if alone else None)
+    combined = Fused(pieces, fusion, joint_digest(digests, counts), side.sketch(rows[0]) if alone else None)
     columns = {
         **_statistics(side, flat), "module": place[0], "tensor": _tensor(side, rows, counts), "requires_grad": min(
             side.columns["requires_grad"][row] for row in rows
@@ -114,7 +114,7 @@ def add_sum(side: Side, rows: Sequence[int], module: int, **changed: object) -> 
     sketches = [side.sketch(row) for row in rows]
     known = [sketch for sketch in sketches if sketch is not None]
     sketch = np.sum(known, axis=0) if len(known) == len(rows) else None
-    combined = Added(tuple(rows), _digest([side.digest(row) for row in rows], (0,)), sketch)
+    combined = Added(tuple(rows), joint_digest([side.digest(row) for row in rows], (0,)), sketch)
     unknown = dict.fromkeys(("min", "max", "rms", "norm"), math.nan)
     mean = sum(side.columns["mean"][row] for row in rows)
     columns = {**unknown, "mean": mean, "zeros": 0, "module": module, "tensor": _tensor(side, rows, ()), **changed}
@@ -135,7 +135,8 @@ def _tensor(side: Side, rows: Sequence[int], how: tuple[int, ...]) -> int:
     return _FIRST + side.numbers.setdefault(key, len(side.numbers))
 
 
-def _digest(digests: Iterable[Digest | None], more: tuple[int, ...]) -> Digest | None:
+def joint_digest(digests: Iterable[Digest | None], more: tuple[int, ...]) -> Digest | None:
+    """Return what tells several tensors from other ones by their own hashes; None where one has none."""
     found: list[int] = []
     for digest in digests:
         if digest is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from probe.comparison import vacuous
 from probe.comparison.answer import Comparison
-from probe.comparison.between_steps import Left, judge_between, left_by
+from probe.comparison.between_steps import Left, changed_otherwise, left_by
 from probe.comparison.changes import OF_ORDER, changed_calls
 from probe.comparison.events import ONE_SIDED, StepPairs
 from probe.comparison.flip import flip_of
@@ -219,8 +219,10 @@ class _Run:
     def _step(self, pairs: StepPairs, state: State) -> None:
         state.carried, state.returned = state.returned, set()
         walk = StepWalk(pairs, state, self.tree_a, self.noise.at(pairs))
-        judge_between(walk, pairs, self.left)
+        changed = changed_otherwise(pairs, self.left)
         self.left = left_by(pairs)
+        if changed is not None:
+            changed.pass_on(walk)
         walk.judge_init()
         if pairs.same_micros:
             for micro, is_backward in passes(pairs):
@@ -245,6 +247,8 @@ class _Run:
         walk.warn_of_padding()
         walk.judge_gradients()
         UpdateJudge(walk, pairs, state).judge()
+        if changed is not None:
+            changed.report(walk)
         self._collect(pairs, walk)
 
     def _steps_run_together(self, pairs: StepPairs) -> bool:

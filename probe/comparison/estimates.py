@@ -12,6 +12,7 @@ import numpy as np
 from probe.comparison.side import OVERFLOW, PLAIN, Metrics, Side, Status, Taken, clipped, kind_of, squeezed
 
 PERMUTED = "axes of the same size may be swapped; record with task='tensor' to decide"
+SKETCH_ALONE = "of a sum or difference of tensors nothing is known but a sketch, and these two do not correspond"
 _NEAR = 0.5
 """share of a tensor beside another one up to which their norms tell the share along it better than sketches do"""
 _PARALLEL = 1e-2
@@ -29,6 +30,8 @@ def compare_sketches(
                        reason=_nonfinite_text(counts[0], counts[1]))  # fmt: skip
     sketch_a, sketch_b = a.sketch(i), b.sketch(j)
     if sketch_a is None or sketch_b is None or sorted(squeezed(a.shapes[i])) != sorted(squeezed(b.shapes[j])):
+        if any(row in side.combined and math.isnan(side.columns["norm"][row]) for side, row in ((a, i), (b, j))):
+            return Metrics(Status.NOT_COMPARABLE, norm_a=norm_a, norm_b=norm_b, estimated=True, reason=SKETCH_ALONE)
         return _from_statistics(a, i, b, j, taken.factor)
     if kind_of(a.dtypes[i]) == "integer":
         share = _share_of_integers(a, i, b, j, turned, float(np.linalg.norm(sketch_a - sketch_b)))
@@ -42,13 +45,15 @@ def compare_sketches(
 
 
 def _norms(a: np.ndarray, b: np.ndarray, norm_a: float, norm_b: float) -> tuple[float, float]:
-    """Return both norms where only one may be known: of a sum of tensors, the sketch alone is.
+    """Return both norms where one or none is known: of a sum or a difference of tensors, the sketch alone is.
 
-    The unknown one is taken to be to the known one as their sketches' lengths are: exact for a multiple, and so for equals.
+    An unknown one is taken to be to the known one as their sketches' lengths are: exact for a multiple, and so for equals.
     """
     if not math.isnan(norm_a) and not math.isnan(norm_b):
         return norm_a, norm_b
     length_a, length_b = float(np.linalg.norm(a)), float(np.linalg.norm(b))
+    if math.isnan(norm_a) and math.isnan(norm_b):
+        return length_a, length_b
     if math.isnan(norm_a):
         return (norm_b * length_a / length_b if length_b else length_a), norm_b
     return norm_a, (norm_a * length_b / length_a if length_a else length_b)
@@ -66,31 +71,21 @@ def geometry(a: np.ndarray, b: np.ndarray, norm_a: float, norm_b: float) -> Metr
     if not larger:
         return Metrics(Status.EQUAL, 0.0, 1.0, 0.0, norm_a, norm_b, estimated=True)
     with np.errstate(over="ignore"):
-        distance, length_a, length_b = (float(np.linalg.norm(each)) for each in (b - a, a, b))
-    distance = min(max(distance, abs(norm_a - norm_b)), norm_a + norm_b)
-    cosine = clipped(float(a @ b) / (length_a * length_b)) if length_a and length_b else 0.0
-    sign = _multiple(a, b, norm_a, norm_b)
-    beside = float(np.linalg.norm(b - (a @ b) / (length_a**2 or 1.0) * a))
-    if sign:
-        distance, cosine = abs(norm_b - sign * norm_a), sign
+        apart, length_a, length_b = (float(np.linalg.norm(each)) for each in (b - a, a, b))
+    factor = float(a @ b) / length_a**2 if length_a else 0.0
+    beside = float(np.linalg.norm(b - factor * a))  # what of B has another direction than A
+    distance = min(max(apart, abs(norm_a - norm_b)), norm_a + norm_b)
+    cosine = clipped(factor * length_a / length_b) if length_b else 0.0
+    expected = norm_b * length_a / norm_a if norm_a else 0.0
+    if apart and factor and expected and max(beside, abs(abs(factor) * length_a - expected)) <= _PARALLEL * apart:
+        cosine = math.copysign(1.0, factor)
+        distance = abs(norm_b - cosine * norm_a)
     elif cosine > 0 and beside < _NEAR * norm_b:
         along = math.sqrt(norm_b**2 - beside**2)
         if beside < abs(along - norm_a):  # norms tell what is along A, and that is most of it
             distance, cosine = math.hypot(along - norm_a, beside), along / norm_b
     coherence = clipped((norm_b * cosine - norm_a) / distance) if norm_a and distance else 0.0
     return Metrics(Status.COMPARED, distance / larger, cosine, coherence, norm_a, norm_b, estimated=True)
-
-
-def _multiple(a: np.ndarray, b: np.ndarray, norm_a: float, norm_b: float) -> float:
-    """Return the sign of the factor between two tensors where their sketches say that one is a multiple, else 0."""
-    square = float(a @ a)
-    distance = float(np.linalg.norm(b - a))
-    if not square or not distance or not norm_a or not norm_b:
-        return 0.0
-    factor = float(a @ b) / square
-    rest = float(np.linalg.norm(b - factor * a))
-    gap = abs(abs(factor) * norm_a - norm_b) * math.sqrt(square) / norm_a
-    return math.copysign(1.0, factor) if max(rest, gap) <= _PARALLEL * distance else 0.0
 
 
 def _share_of_integers(a: Side, i: int, b: Side, j: int, turned: tuple[int, ...] | None, distance: float) -> float:

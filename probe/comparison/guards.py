@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from probe.comparison.side import called
 from probe.comparison.steps import Shift
-from probe.records import StepState
+from probe.records import MASTER, StepState
 from probe.store.reader import Reader
 from probe.tree import Tree
 
@@ -49,6 +49,7 @@ class Guards:
             self._look_inside(name, side, tree)
         self._compare_filters()
         self._compare_origins()
+        self._compare_masters()
         if self.a.info.run_id == self.b.info.run_id:
             self.doubts.append("both files are the same run: it was compared with itself")
         common = self._compare_steps()
@@ -71,6 +72,16 @@ class Guards:
                 self.doubts.append(
                     f"{name}: nothing that runs inside {what} was recorded: it is compiled, or calls none of its modules"
                 )
+
+    def _compare_masters(self) -> None:
+        """Say that one side alone trains copies of its weights: the other rounds its updates to the weights' dtype."""
+        have = [any(slot.endswith(MASTER) for slot in side.slots) for side in (self.a, self.b)]
+        if have[0] != have[1] and all(side.optimizer for side in (self.a, self.b)):
+            names = ("A", "B") if have[0] else ("B", "A")
+            self.warnings.append(
+                f"{names[0]}'s optimizer trains copies of its weights in a wider dtype (master weights), {names[1]}'s does not: "
+                "where the weights have 16 bits, small updates are rounded away there"
+            )
 
     def _compare_filters(self) -> None:
         for option in ("phases", "modules"):

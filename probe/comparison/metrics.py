@@ -42,7 +42,7 @@ def measure_pair(a: Side, i: int, b: Side, j: int, *, free_axes: bool = True, fa
         return Metrics(Status.NOT_COMPARABLE, reason="no statistics were recorded")
     turned = _turned(shape_a, a.axes(i), shape_b, b.axes(j))
     if turned is None and factor == 1 and same_layout(a, i, b, j) and digest == b.digest(j):
-        norm_a, norm_b = a.columns["norm"][i], b.columns["norm"][j]
+        norm_a, norm_b = a.norm(i), b.norm(j)
         return Metrics(Status.EQUAL, 0.0, 1.0, 0.0, norm_a, norm_b, 0.0, None, 0.0, 0.0)
     masked = _mask_value(a, i), _mask_value(b, j)
     if masked[0] and masked[1] and masked[0] != masked[1]:

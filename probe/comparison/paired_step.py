@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probe.comparison.bundles import join_parts
+from probe.comparison.derived_updates import derive_updates
 from probe.comparison.events import StepPairs
 from probe.comparison.inside import give_their_inputs
 from probe.comparison.side import Side, begins
@@ -21,6 +22,7 @@ def paired_step(
     side_a = Side(a, step_a, matching.views_a, continues=begins_b and not begins_a)
     side_b = Side(b, step_b, matching.views_b, continues=begins_a and not begins_b)
     for side, name in ((side_a, "A"), (side_b, "B")):
+        derive_updates(side)
         give_their_inputs(side, name, matching)
         join_parts(side, name, matching)
     return StepPairs(side_a, side_b, matching, changes)

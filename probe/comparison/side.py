@@ -176,6 +176,11 @@ class Side:
             return None
         return self.columns["hash_lo"][row], self.columns["hash_hi"][row], kind
 
+    def norm(self, row: int) -> float:
+        """Return the norm of a record; of several tensors in one, of which it is not known, the length of its sketch."""
+        norm, sketch = self.columns["norm"][row], self.combined[row].sketch if row in self.combined else None
+        return float(np.linalg.norm(sketch)) if norm != norm and sketch is not None else norm
+
     def digests(self, row: int) -> list[Digest | None]:
         """Return what identifies a record, or each of the records that it stands for."""
         fused = self.combined.get(row)

@@ -181,7 +181,8 @@ class UpdateJudge(UpdateFindings):
         if len(parts) < _SEVERAL:
             return []
         sizes = sum(part.size for part in parts)
-        gradient, rounding = (sum(part.size * part[at] for part in parts) / sizes for at in (3, 4))
+        gradient = sum(part.size * part.gradient for part in parts) / sizes
+        rounding = sum(part.size * part.rounding for part in parts) / sizes
         limit = tolerance.TOGETHER * tolerance.update_bound(gradient, rounding, 1.0, sizes)
         error = math.hypot(*(part.error for part in parts)) / math.hypot(*(part.norm for part in parts))
         typical = float(np.median([part.error / part.norm for part in parts]))
@@ -214,9 +215,11 @@ class UpdateJudge(UpdateFindings):
         columns, row = (self.pairs.a.columns, event.row_a) if side == "A" else (self.pairs.b.columns, event.row_b)
         if not columns["requires_grad"][row] and not columns["norm"][row]:
             return None  # it is frozen, and was handed over all the same
-        other = "B" if side == "A" else "A"
-        return Fault(event, math.nan, f"only {side}'s optimizer updates this parameter",
-                      f"{other}'s optimizer was not given this parameter")  # fmt: skip
+        other, lacking = ("B", self.pairs.b) if side == "A" else ("A", self.pairs.a)
+        hint = f"{other}'s optimizer was not given this parameter"
+        if not lacking.reader.groups_of(lacking.step):
+            hint = f"no optimizer was seen to step in {other}, and no weight had changed at its probe.step(): call that behind the update"
+        return Fault(event, math.nan, f"only {side}'s optimizer updates this parameter", hint)
 
     def _update_fault(self, event: Event) -> tuple[Fault | None, float]:
         """Return the fault, if there is one, and the bound of the relative error."""

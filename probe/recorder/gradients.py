@@ -29,7 +29,7 @@ class Gradients:
         self.last_step: int | None = None
         """in which a backward pass ended"""
         self._last_micro = 0
-        self._found: set[int] = set()
+        self.found: set[int] = set()
         """parameters whose gradients are recorded in this step"""
         self._views: list[tuple[weakref.ref[Any], int | None, int]] = []
         self._leaf_removals: list[Removal] = []
@@ -43,7 +43,7 @@ class Gradients:
         self._leaf_micros = {}
         self._views = []
         self._last_micro = 0
-        self._found = set()
+        self.found = set()
 
     def forget(self) -> None:
         """Hold no hook any longer."""
@@ -103,7 +103,7 @@ class Gradients:
         for index in touched:
             gradient = run.adapter.gradient(run.tensors[index].tensor)
             if gradient is not None:
-                self._found.add(index)
+                self.found.add(index)
                 self._measuring.observe_parameter(Phase.GRADIENT, Role.PARAM_GRAD, index, gradient, self._last_micro)
 
     @guarded
@@ -113,7 +113,7 @@ class Gradients:
         if not run.active or run.norms or not run.wants[Phase.GRADIENT]:
             return
         micro = max(self._calls.micro, 0)
-        for index in sorted(given.keys() - self._found):
+        for index in sorted(given.keys() - self.found):
             self._measuring.observe_parameter(Phase.GRADIENT, Role.PARAM_GRAD, index, given[index], micro)
 
     def _watch(self, tensor: Any, found: Found, call: Call) -> Removal | None:

@@ -207,7 +207,7 @@ class Recorder:
         run = self.run
         self._calls.abandon(self._calls.stack)
         if run.recorded:
-            self._updates.record_buffers()
+            self._updates.record_left()
             self._measuring.settle()
         because = self._triggers.ended(run.step, scalars)
         too_large = ""
@@ -229,7 +229,7 @@ class Recorder:
         """Close the open step; return what is to be said."""
         run = self.run
         if run.recorded:
-            self._updates.record_buffers()
+            self._updates.record_left()
             self._measuring.settle()
         never_stepped = self._never_stepped(one_step) if state is StepState.CLOSED else ""
         if never_stepped:

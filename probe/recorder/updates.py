@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 from probe.adapters.base import Group
 from probe.recorder.contents import Contents
 from probe.recorder.gradients import Gradients
+from probe.recorder.masters import Masters
 from probe.recorder.measuring import Measuring
 from probe.recorder.run import Run, guarded
-from probe.records import OptimizerGroup, Phase, Role, Task
+from probe.records import MASTER, OptimizerGroup, Phase, Role, Task
 
 _GROUPS = 20_000
 """of parameters, updated in one step, that are written down; they wait in memory for its end"""
+
+
+class _Trained(NamedTuple):
+    """A parameter of the models, as an optimizer has it."""
+
+    group: Group
+    index: int
+    tensor: Any
+    """itself, or the copy that is trained in its stead"""
 
 
 class Updates:
@@ -22,6 +32,7 @@ class Updates:
     def __init__(self, run: Run, measuring: Measuring, gradients: Gradients, contents: Contents) -> None:
         self.run = run
         self._measuring, self._gradients, self._contents = measuring, gradients, contents
+        self._masters = Masters(run)
         self.groups: list[OptimizerGroup] = []
         self.count = 0
         """updates in step 0"""
@@ -29,6 +40,8 @@ class Updates:
         """of this step, that parameters and buffers took at its beginning"""
         self._initialised = False
         self._last_recorded: int | None = None
+        self._updated: set[int] = set()
+        """indices of the parameters that an optimizer has changed in this step"""
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def begin_step(self) -> None:
@@ -36,6 +49,7 @@ class Updates:
         self.groups = []
         self.init_bytes = 0
         self._initialised = False
+        self._updated = set()
         self.run.kept = {}
 
     def end_step(self) -> None:
@@ -61,9 +75,11 @@ class Updates:
             self.init_bytes = run.nbytes
 
     @guarded
-    def record_buffers(self) -> None:
-        """Record what the step made of the buffers: running statistics."""
+    def record_left(self) -> None:
+        """Record what the step leaves: buffers, and parameters that an optimizer was seen to change, or that had a gradient."""
         self._look_for_changes()
+        for index in sorted(self._updated | self._gradients.found):
+            self._measuring.observe_parameter(Phase.UPDATE, Role.PARAM, index, self.run.tensors[index].tensor)
         if self._initialised:
             for index, named in enumerate(self.run.tensors):
                 if named.is_buffer:
@@ -75,13 +91,15 @@ class Updates:
         run = self.run
         if not run.active or not run.wants[Phase.UPDATE]:
             return
-        self._look_at_order(groups, why_not)
-        for _, index in self._own(groups):
-            self._record_used(index, why_not)
+        self._masters.look(tensor for group in groups for tensor in group.parameters)
+        trained = self._own(groups)
+        self._look_at_order(trained, why_not)
+        for each in trained:
+            self._record_used(each, why_not)
 
     @guarded
     def after_update(self, groups: list[Group]) -> None:
-        """Record what the optimizer has made of the parameters and of its own state."""
+        """Record by how much the optimizer has changed the parameters, and its own state."""
         run = self.run
         if not run.step and self._own(groups):
             self.count += 1
@@ -91,12 +109,12 @@ class Updates:
             self.run.kept.clear()
             return
         for group in groups:
-            indices = tuple(index for _, index in self._own([group]))
+            indices = tuple(each.index for each in self._own([group]))
             if indices:
                 number = self._optimizers.setdefault(group.optimizer, len(self._optimizers))
                 self.groups.append(OptimizerGroup(number, group.class_name, group.index, group.hyper, indices))
-        for group, index in self._own(groups):
-            self._record_update(group, index)
+        for each in self._own(groups):
+            self._record_update(each)
 
     @guarded
     def _look_for_changes(self) -> None:
@@ -104,49 +122,50 @@ class Updates:
         if news:
             self.run.note(news, -1)
 
-    def _record_used(self, index: int, why_not: str) -> None:
+    def _record_used(self, trained: _Trained, why_not: str) -> None:
         run = self.run
-        gradient = run.adapter.gradient(run.tensors[index].tensor)
+        gradient = run.adapter.gradient(trained.tensor)
         if why_not:
             run.note(f"gradients as the optimizer used them are not recorded: {why_not}", -1)
         elif gradient is not None:
-            self._measuring.observe_parameter(Phase.UPDATE, Role.PARAM_GRAD, index, gradient)
+            self._measuring.observe_parameter(Phase.UPDATE, Role.PARAM_GRAD, trained.index, gradient)
         if not run.norms and run.config.task is not Task.STRUCTURE:
-            self._keep_for_update(index)
+            self._keep_for_update(trained)
 
-    def _look_at_order(self, groups: list[Group], why_not: str) -> None:
+    def _look_at_order(self, trained: list[_Trained], why_not: str) -> None:
         """Say that the gradients of the step before are used only now: probe.step() should come behind the update."""
         run, before = self.run, self._gradients.last_step
         unseen = why_not or run.config.task is Task.NORMS  # backward comes later, or nobody listens to it
         if before is None or before >= run.step or unseen:
             return
-        if any(run.adapter.gradient(run.tensors[index].tensor) is not None for _, index in self._own(groups)):
+        if any(run.adapter.gradient(each.tensor) is not None for each in trained):
             run.note("probe.step() comes before the optimizer's step: updates are recorded one step late", -1)
 
-    def _keep_for_update(self, index: int) -> None:
+    def _keep_for_update(self, trained: _Trained) -> None:
         """Copy a parameter until the optimizer has changed it; where memory is short, say that the update is lost."""
-        run, info = self.run, self.run.parameters[index]
-        parameter = run.tensors[index].tensor
-        if not run.keep[info.module] or not run.adapter.is_tensor(parameter):
+        run, info = self.run, self.run.parameters[trained.index]
+        if not run.keep[info.module] or not run.adapter.is_tensor(trained.tensor):
             return
         try:
             with run.adapter.quiet():
-                self.run.kept[index] = run.adapter.snapshot(parameter)
+                self.run.kept[trained.index] = run.adapter.snapshot(trained.tensor)
         except Exception as error:  # noqa: BLE001  out of memory, mostly
             run.note(f"the update of {info.names[0]} is not recorded: {error!r}", info.module)
 
-    def _record_update(self, group: Group, index: int) -> None:
-        run = self.run
-        parameter = run.tensors[index].tensor
+    def _record_update(self, trained: _Trained) -> None:
+        run, index = self.run, trained.index
         slot = run.parameters[index].slot
-        for key, state in run.adapter.optimizer_state(group.optimizer, parameter).items():
+        states = run.adapter.optimizer_state(trained.group.optimizer, trained.tensor)
+        if trained.tensor is not run.tensors[index].tensor:
+            states[MASTER[1:]] = trained.tensor
+        for key, state in states.items():
             self._measuring.observe_parameter(Phase.UPDATE, Role.STATE, index, state, slot=f"{slot}.{key}")
-        self._measuring.observe_parameter(Phase.UPDATE, Role.PARAM, index, parameter)
+        self._updated.add(index)
         before = self.run.kept.pop(index, None)
         if before is not None:
-            self._measuring.observe_update(index, parameter, before)
+            self._measuring.observe_update(index, trained.tensor, before)
 
-    def _own(self, groups: list[Group]) -> list[tuple[Group, int]]:
+    def _own(self, groups: list[Group]) -> list[_Trained]:
         """Return the parameters of these models among those of the groups."""
-        found = [(group, self.run.parameter_index.get(id(p))) for group in groups for p in group.parameters]
-        return [(group, index) for group, index in found if index is not None]
+        found = [(group, self._masters.index_of(p), p) for group in groups for p in group.parameters]
+        return [_Trained(group, index, tensor) for group, index, tensor in found if index is not None]

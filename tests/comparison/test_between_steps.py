@@ -13,7 +13,7 @@ from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor
 from probe.comparison.result import Verdict
 from probe.records import Phase
-from tests.toys import gpt, module, plain_step, record, rounding_otherwise
+from tests.toys import batch, gpt, loss_of, module, plain_step, record, rounding_otherwise
 
 Step = Callable[[nn.Module, nn.Optimizer, int], Tensor]
 
@@ -51,9 +51,7 @@ def test_one_side_alone(tmp_path: Path, task: str, step: Step, side: str) -> Non
     found = probe.compare(*files)
     first = found.first_divergence
     assert first is not None and (first.step, first.phase, first.path) == (0, Phase.UPDATE, ""), found
-    assert first.evidence[0].startswith(
-        f"{side}'s weights are changed between the optimizer's step 0 and its next one: "
-    )
+    assert first.evidence[0].startswith(f"{side}'s weights change in step 0 otherwise than by the optimizer's update: ")
     assert "weight of layers.1.mlp.up" in first.evidence[0] or step is not one_clipped
     assert found.divergences == (first,)
 
@@ -61,3 +59,35 @@ def test_one_side_alone(tmp_path: Path, task: str, step: Step, side: str) -> Non
 def test_both_sides(tmp_path: Path) -> None:
     files = [record(tmp_path / f"{name}.h5", gpt(), steps=3, step=averaged) for name in "ab"]
     assert probe.compare(*files).verdict is Verdict.ALIGNED
+
+
+def test_one_weight_of_one_side_where_both_change_others(tmp_path: Path) -> None:
+    def both(model: nn.Module, optimizer: nn.Optimizer, number: int) -> Tensor:
+        before = module(model, "layers.1.mlp.up").weight.data.copy()
+        loss = averaged(model, optimizer, number)
+        module(model, "layers.1.mlp.up").weight.data[...] = before
+        return loss
+
+    files = [
+        record(tmp_path / f"{name}.h5", gpt(), steps=3, step=step) for name, step in (("a", averaged), ("b", both))
+    ]
+    first = probe.compare(*files).first_divergence
+    assert first is not None and (first.step, first.phase) == (0, Phase.UPDATE)
+    assert first.evidence[0].startswith("B's weights change in step 0 otherwise than by the optimizer's update: 1 of ")
+    assert "weight of layers.1.mlp.up" in first.evidence[0]
+
+
+def test_several_updates_in_a_step_are_added_up(tmp_path: Path) -> None:
+    def twice(model: nn.Module, optimizer: nn.Optimizer, number: int) -> Tensor:
+        loss = loss_of(model(batch(number)), batch(number))
+        loss.backward()
+        optimizer.step()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    a, b = (
+        record(tmp_path / f"{name}.h5", gpt(), steps=2, step=step) for name, step in (("a", plain_step), ("b", twice))
+    )
+    first = probe.compare(a, b).first_divergence
+    assert first is not None and not any("otherwise than by the optimizer's update" in text for text in first.evidence)
