@@ -7,6 +7,7 @@ from benchmarks.localisation.pairs import Pair
 
 _SGD16 = {"dtype": "fp16", "optimizer": "sgd"}
 _OTHER, _TWO, _FOUR = "sdpa against eager attention", "sums in two parts", "sums in four parts"
+_FUSED = "norms, activations and the optimizer fused"
 _WIDE, _LAST, _THREADS = "fp64 inside", "channels last", "two threads, other sums"
 
 SIXTH_CLEAN: tuple[Pair, ...] = (
@@ -62,6 +63,15 @@ SIXTH_CLEAN: tuple[Pair, ...] = (
     clean("levit", _WIDE, {"doubled": True}, steps=1),
     clean("cvt", _TWO, {"split": 2}, dtype="autocast", steps=2),
     clean("gpt-neo", _THREADS, {"threads": 2, "split": 4}, dtype="bf16", steps=2),
+    # fused as a compiler does
+    clean("phimoe", _FUSED, {"fused": True}, steps=2),
+    clean("gpt-neo", _FUSED, {"fused": True}, dtype="bf16", steps=3),
+    clean("ctrl", _FUSED, {"fused": True, "split": 2}, steps=3),
+    clean("ijepa", _FUSED, {"fused": True}, **_SGD16, steps=3),
+    clean("bigbird", _FUSED, {"fused": True}, dtype="bf16", steps=2, clip=0.5),
+    clean("focalnet", _FUSED, {"fused": True}, steps=4),
+    clean("prophetnet", _FUSED, {"fused": True}, optimizer="sgd", steps=3),
+    clean("actor", _FUSED, {"fused": True}, steps=4),
     # batch splits, a loss scale
     clean("helium", "two micro-batches", {"micros": 2}, steps=3),
     clean("hiera", "four micro-batches", {"micros": 4}, steps=2),

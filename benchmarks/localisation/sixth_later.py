@@ -184,7 +184,7 @@ _NEAR: tuple[Pair, ...] = (
     faulty("hiera", "weighted", size=0.05, **_BF),
     faulty("olmoe", "auxiliary_factor", size=0.1000001),
     faulty("gemma", "clip_counted", size=1.0003, clip=0.3),
-    faulty("convbert", "bias_twice", f"{_C}.0.attention.output.dense", **_BF),
+    faulty("bigbird", "bias_twice", f"{_E}.0.attention.output.dense", **_BF),
     faulty("olmo", "weight", f"{_M}.0.mlp.down_proj", size=5e-7),
     faulty("longformer", "element", "longformer.encoder.layer.0.output.dense", size=3e-5),
     faulty("qwen3-next", "scaled", f"{_M}.1.self_attn.o_proj", size=2e-6),
