@@ -1,7 +1,7 @@
 """The fourth held-out set: models and kinds of faults that were in no set before; init, inputs and forward.
 
 Written without looking at the judging code or at an answer about any of them. Sizes were chosen by what the brute force
-(`brute_force`) prints alone: every fault is at least 3 times the pair's own noise, about a fifth less than 30 times. The
+(`brute_force`) prints alone: every fault is at least 3 times the pair's own noise, about a quarter less than 30 times. The
 later phases are in `sixth_later`, the clean pairs in `sixth_clean`.
 """
 
