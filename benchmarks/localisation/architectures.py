@@ -39,6 +39,7 @@ from benchmarks.localisation.construction import (
 from benchmarks.localisation.fifth_architectures import FIFTH_ARCHITECTURES, FIFTH_MAPPINGS
 from benchmarks.localisation.fourth_architectures import FOURTH_ARCHITECTURES, FOURTH_MAPPINGS
 from benchmarks.localisation.pairs import Setup
+from benchmarks.localisation.sixth_architectures import SIXTH_ARCHITECTURES, SIXTH_MAPPINGS
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "autocast": torch.float32}
 _KEPT = re.compile(r"A_log$|\.D$|dt_proj\.bias$")
@@ -150,6 +151,7 @@ MAPPINGS: dict[str, Mapping[str, Any]] = {
     "cnn-sequence": {"ConvNet": _SEQUENCE_NAMES},
     **FOURTH_MAPPINGS,
     **FIFTH_MAPPINGS,
+    **SIXTH_MAPPINGS,
 }
 """for each architecture that is another structure of another one"""
 _EAGER, _SPLIT, _LAST = {"attention": "eager"}, {"split": 2}, {"channels_last": True}
@@ -246,6 +248,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "cnn-sequence": Architecture(lambda setup: networks.Sequence(), images("x"), {}, False, partial(renamed, names=_SEQUENCE_NAMES), "cnn"),
     **FOURTH_ARCHITECTURES,
     **FIFTH_ARCHITECTURES,
+    **SIXTH_ARCHITECTURES,
 }  # fmt: skip
 FURTHER = ("qwen3", "gemma2", "opt", "neox", "bart", "distilbert", "convnext", "gru", "mixer")
 """those of the held-out third"""

@@ -1,4 +1,4 @@
-"""The faults, one line each: what is planted, in which phase it is first seen, how. More in `porting_faults` and `further_faults`."""
+"""The faults, one line each: what is planted, in which phase it is first seen, how. More in the other modules of faults."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from benchmarks.localisation.planting import (
     knob,
 )
 from benchmarks.localisation.porting_faults import PORTING_FAULTS
+from benchmarks.localisation.sixth_faults import SIXTH_FAULTS
 from benchmarks.localisation.training import Run
 
 # Weights
@@ -293,4 +294,5 @@ FAULTS: dict[str, Fault] = {
     "schedule": Fault("the learning rate × size from a step on", _UPDATE, _schedule, True),
     **PORTING_FAULTS,
     **FURTHER_FAULTS,
+    **SIXTH_FAULTS,
 }  # fmt: skip

@@ -43,6 +43,8 @@ class Setup:
     channels_last: bool = False
     doubled: bool = False
     """computes in fp64 inside every Linear and convolution, and rounds: other kernels"""
+    fused: bool = False
+    """LayerNorms and activations in fp64, rounded once, and in fp32 the optimizer in one kernel: as compilers make them"""
     optimizer: str = "adamw"
     clip: float = 0.0
     """the norm that all gradients together are clipped to; 0 for none"""

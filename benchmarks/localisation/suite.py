@@ -22,16 +22,18 @@ from benchmarks.localisation.pairs import Pair, Setup, Truth
 from benchmarks.localisation.ports.pairs import PORTS
 from benchmarks.localisation.random_pairs import random_pair
 from benchmarks.localisation.rungs import setups_of
+from benchmarks.localisation.sixth import SIXTH
 from benchmarks.localisation.third import THIRD
 from benchmarks.localisation.tuned import TUNED
 
-PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD, *FOURTH, *FIFTH)}
+PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD, *FOURTH, *FIFTH, *SIXTH)}
 PARTS: dict[str, tuple[Pair, ...]] = {
     "all": tuple(PAIRS.values()),
     "tuned": (*TUNED, *PORTS, *FURTHER_PAIRS),
     "held-out": THIRD,
     "held-out-2": FOURTH,
     "held-out-3": FIFTH,
+    "held-out-4": SIXTH,
     "ports": PORTS,
 }
 """what was first held out was scored, and then read: it belongs to the tuned pairs since"""

@@ -13,6 +13,7 @@ HELD_OUT = {
     "held-out third": frozenset(pair.name for pair in PARTS["held-out"]),
     "second held-out set": frozenset(pair.name for pair in PARTS["held-out-2"]),
     "third held-out set": frozenset(pair.name for pair in PARTS["held-out-3"]),
+    "fourth held-out set": frozenset(pair.name for pair in PARTS["held-out-4"]),
 }
 """the names of the pairs of which nobody had seen an answer when they were scored"""
 

@@ -162,10 +162,11 @@ class Run:
         ]
         groups = [group for group in groups if group["params"]]
         rate = LR[self.setup.optimizer]
+        kernels = {"foreach": False, "fused": self.setup.fused and self.setup.dtype == "fp32"}
         if self.setup.optimizer == "sgd":
-            return torch.optim.SGD(groups, lr=rate, momentum=0.9, foreach=False)
+            return torch.optim.SGD(groups, lr=rate, momentum=0.9, **kernels)
         eps = 1e-4 if "fp16" in (self.setup.dtype, self.setup.rounded_to) else 1e-8  # 1e-8 is 0 in fp16
-        return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95), eps=eps, foreach=False)
+        return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95), eps=eps, **kernels)
 
 
 class Game(Run):
@@ -219,6 +220,8 @@ def _legitimate(model: nn.Module, setup: Setup) -> None:
             module.forward = _split(module, setup.split)
         elif isinstance(module, (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)) and setup.doubled:
             module.forward = _doubled(module)
+        elif setup.fused and (isinstance(module, nn.LayerNorm) or "activation" in type(module).__module__):
+            module.forward = _fused(module)
 
 
 def _split(linear: nn.Linear, parts: int) -> Callable[[Tensor], Tensor]:
@@ -243,3 +246,15 @@ def _doubled(module: nn.Module) -> Callable[[Tensor], Tensor]:
         return found.to(x.dtype)
 
     return forward
+
+
+def _fused(module: nn.Module) -> Callable[[Tensor], Tensor]:
+    forward = module.forward
+
+    def wide(x: Tensor) -> Tensor:
+        if not isinstance(module, nn.LayerNorm):
+            return forward(x.double()).to(x.dtype)
+        weight, bias = (None if each is None else each.double() for each in (module.weight, module.bias))
+        return F.layer_norm(x.double(), module.normalized_shape, weight, bias, module.eps).to(x.dtype)
+
+    return wide
