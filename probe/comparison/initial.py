@@ -19,6 +19,7 @@ from probe.records import Phase, Role
 
 _REORDERED = 0.01
 """from this error on, equal sums cannot be those of a weight that only changed a little"""
+_OF_RUNNING = "look at how running statistics are loaded or converted: training does not use them, evaluation does"
 
 
 class InitialWalk(BufferWalk):
@@ -48,6 +49,8 @@ class InitialWalk(BufferWalk):
                 for owner in self.owners.get((event.pair, event.slot_a), [event.pair]):
                     pooled.setdefault(owner, []).append((metrics.rel_l2 * norm, norm, u))
         self.pool(pooled)
+        if not self.pairs.step:
+            self._judge_running_statistics()
         if self.pairs.step and not self._have_parted(pooled):
             self._drifted = found
         elif len(found) > max(1, tolerance.MOST * judged) and len({event.pair for event in found}) > 1:
@@ -58,6 +61,17 @@ class InitialWalk(BufferWalk):
                           hint=self._elsewhere.said(event) or self._not_recorded
                           or other_order(self.pairs, event, self._judged[id(event)].limit) or self._reordered(event)
                           or scale_hint(event.metrics) or "look at how this weight is loaded or converted")  # fmt: skip
+
+    def _judge_running_statistics(self) -> None:
+        """Judge with what running statistics the models begin: training does not use them, and evaluation will."""
+        for event in self.pairs.parameter_events(Phase.INIT, Role.BUFFER):
+            metrics = event.metrics
+            if metrics is None or not metrics.is_known or not self.is_running(event):
+                continue
+            held = self.noise.start(event, self._init_limit(self.u(event)))
+            if self.settle(event, held.limit, held.is_wrong, error=held.error, held=held):
+                self._add(Phase.INIT, Kind.INIT, event, event.pair, tolerance.INIT,
+                          (f"the running statistics differ {self._when}",), hint=_OF_RUNNING)  # fmt: skip
 
     def _init_limit(self, u: float) -> float:
         """Return the largest error that is noise; weights that steps before have changed drift apart."""

@@ -13,7 +13,7 @@ import probe
 from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor
 from probe.comparison.result import Verdict
-from probe.records import Role
+from probe.records import Phase, Role
 
 N = 8
 TOLD = (
@@ -42,11 +42,14 @@ class BatchNorm2D(BatchNorm2d):
 
 
 def record(
-    path: Path, framework: str, *, keeps: float = 0.9, factor: float = 1.0, micros: int = 1, **options: Any
-) -> Path:
+    path: Path, framework: str, *, keeps: float = 0.9, factor: float = 1.0, micros: int = 1,
+    begins: tuple[float, float] = (0.0, 1.0), **options: Any,
+) -> Path:  # fmt: skip
     nn.manual_seed(0)
     kind, ddof = (BatchNorm2d, 1) if framework == "torch" else (BatchNorm2D, 0)
     model = nn.Sequential(nn.Linear(4, 4), kind(keeps, ddof, factor), nn.Linear(4, 2))
+    norm: Any = dict(model.children())["1"]
+    norm.running_mean.data[...], norm.running_var.data[...] = begins
     optimizer = nn.SGD(model.parameters(), lr=0.01)
     with probe.capture(model, path, **options):
         for step in range(3):
@@ -73,6 +76,15 @@ def test_what_steps_that_were_not_recorded_left_is_no_fault_either(tmp_path: Pat
     found = probe.compare(record(tmp_path / "a.h5", "torch", **options), record(tmp_path / "b.h5", "paddle", **options))
     assert found.verdict is Verdict.ALIGNED, found.first_divergence
     assert any("the buffer running_var of 1 differs before step 1" in text for text in found.warnings)
+
+
+@pytest.mark.parametrize("begins", [(1.0, 0.0), (0.0, 1.01)], ids=["swapped", "scaled"])
+def test_what_they_begin_with_is_judged_like_a_weight(tmp_path: Path, begins: tuple[float, float]) -> None:
+    first = probe.compare(
+        record(tmp_path / "a.h5", "torch"), record(tmp_path / "b.h5", "torch", begins=begins)
+    ).first_divergence
+    assert first is not None and (first.phase, first.path, first.role) == (Phase.INIT, "1", Role.BUFFER)
+    assert first.evidence[0] == "the running statistics differ before the first step"
 
 
 @pytest.mark.parametrize(
