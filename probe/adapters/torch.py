@@ -86,7 +86,7 @@ class TorchAdapter(Adapter):
                 yield f"{name} is scripted or traced: the modules inside it are not recorded"
                 return
             if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
-                yield f"{name} is compiled: what runs inside it is recorded only if it has not run before probe.start()"
+                yield f"{name} is compiled: modules inside it may run without being recorded; record it without torch.compile"
             if not path and _flushes_subnormals():
                 yield "subnormal numbers count as zeros in statistics: torch.set_flush_denormal() is on"
             if any(torch.nn.parameter.is_lazy(p) for p in module.parameters(recurse=False)):
