@@ -13,24 +13,12 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 import probe  # noqa: E402
+from benchmarks.localisation.surgery import ScaledGradient  # noqa: E402
 from probe.comparison.result import Divergence  # noqa: E402
 from probe.records import Phase  # noqa: E402
 
 WIDTH = 8
 Change = Callable[[Any], None]
-
-
-class Scaled(torch.autograd.Function):
-    """Hands on what it is given; its gradient is multiplied."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient * ctx.factor, None
 
 
 class Attention(nn.Module):
@@ -44,7 +32,7 @@ class Attention(nn.Module):
         self.q, self.k, self.o = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        x = x if self.entry == 1.0 else Scaled.apply(x, self.entry)
+        x = x if self.entry == 1.0 else ScaledGradient.apply(x, self.entry)
         mine, value = self.both(x).chunk(2, -1)
         weights = (self.q(mine * 0.5) @ self.k(x).transpose(-1, -2)).softmax(-1)
         return self.o(weights @ value), weights
@@ -100,7 +88,7 @@ def _residual_detached(model: Any) -> None:
 
 
 def _residual_scaled(model: Any) -> None:
-    model.layers[0].kept = lambda x: Scaled.apply(x, 0.5)
+    model.layers[0].kept = lambda x: ScaledGradient.apply(x, 0.5)
 
 
 @pytest.mark.parametrize("change", [_residual_detached, _residual_scaled])
@@ -119,7 +107,7 @@ def test_weights_that_are_returned_come_behind_what_they_were_used_for(tmp_path:
 
     def change(model: Any) -> None:
         module = model.layers[1].attention.o
-        module.forward = lambda x: forward(module, Scaled.apply(x, 1.01))
+        module.forward = lambda x: forward(module, ScaledGradient.apply(x, 1.01))
 
     first = first_of(tmp_path, change)
     assert (first.path, first.a[0].slot) == ("layers.1.attention.o", "0")
@@ -130,7 +118,7 @@ def test_wrong_weights_that_are_returned_are_charged_to_the_code_that_uses_them(
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
             mine, value = self.both(x).chunk(2, -1)
             weights = (self.q(mine * 0.5) @ self.k(x).transpose(-1, -2)).softmax(-1)
-            return self.o(Scaled.apply(weights, 1.01) @ value), weights
+            return self.o(ScaledGradient.apply(weights, 1.01) @ value), weights
 
     Wrong.__name__ = "Attention"
     assert first_of(tmp_path, lambda m: setattr(m.layers[1].attention, "__class__", Wrong)).path == "layers.1.attention"
