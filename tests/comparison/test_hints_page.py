@@ -31,9 +31,9 @@ support are given with it, the best first: in the report behind `→`, in JSON a
 In JSON each entry of `hints` has `name`, `grade`, `verified`, `found` (in words), `from` (what it was verified from), `check` and
 `numbers` (the same as data, `{"eps_a": 1e-06, "eps_b": 1e-05}`).
 
-The table is `probe/comparison/hints/table.py`; this page is made from it (`OVERWRITE_GOLDEN=1 python -m pytest
-tests/comparison/test_hints_page.py`). `tests/torch/hint_faults_*.py` plants at least one fault for each row, and the first hint must be
-the right one.
+The table is `computed.py` and, behind it, `looks.py` in `probe/comparison/hints/`; this page is made from both
+(`OVERWRITE_GOLDEN=1 python -m pytest tests/comparison/test_hints_page.py`). `tests/torch/hint_faults_*.py` plants at least one
+fault for each row, and the first hint must be the right one.
 
 | name | for | looks like | look at |
 |---|---|---|---|

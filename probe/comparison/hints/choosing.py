@@ -12,7 +12,8 @@ from probe.comparison.events import ONE_SIDED, Event, StepPairs
 from probe.comparison.hints.evidence import Evidence
 from probe.comparison.hints.failing import unless_it_fails
 from probe.comparison.hints.grades import Found, Grade
-from probe.comparison.hints.table import HINTS, OF_NUMBERS, Hint
+from probe.comparison.hints.hint import Hint
+from probe.comparison.hints.table import HINTS, OF_NUMBERS
 from probe.comparison.metrics import Status
 from probe.comparison.result import Divergence, Kind
 from probe.records import Phase
