@@ -158,7 +158,7 @@ class BackwardWalk(LossWalk):
     def _is_cut_off(self, event: Event) -> bool:
         """Tell whether single elements of a gradient are zero on both sides, as behind ReLU, and not whole rows (padding)."""
         shape = self.pairs.a.shapes[event.row_a]
-        zeros = [side.columns["zeros"][row] for side, row in ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))]
+        zeros = [half.side.columns["zeros"][half.row(event)] for half in self.pairs.halves]
         return bool(shape) and min(zeros) > _CUT_OFF * math.prod(shape) and any(count % shape[-1] for count in zeros)
 
     def _limit_beside(self, node: Node, event: Event, use: Use | None, limit: float) -> float:

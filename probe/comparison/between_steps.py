@@ -5,17 +5,14 @@ Sketches are linear: of what a step leaves, what it began with and the update it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from probe.comparison import tolerance
 from probe.comparison.combined import is_finite
-from probe.comparison.events import Rows, StepPairs
+from probe.comparison.events import StepHalf, StepPairs
 from probe.comparison.result import Divergence, Kind
-from probe.comparison.side import Side
 from probe.comparison.tolerance import Level
 from probe.comparison.walk import StepWalk
 from probe.records import MASTER, Phase, Role
@@ -43,7 +40,7 @@ class Left:
 
 def left_by(pairs: StepPairs) -> Left:
     """Return what a step left."""
-    a, b = (half.sketches(Phase.UPDATE) for half in _halves(pairs))
+    a, b = (_sketches(half, Phase.UPDATE) for half in pairs.halves)
     return Left((pairs.step, pairs.step_b), (a, b))
 
 
@@ -83,8 +80,7 @@ class Otherwise:
 
 def changed_otherwise(pairs: StepPairs, left: Left | None) -> Otherwise | None:
     """Return the weights that one side alone changes otherwise than by its update, since the step began or the last one ended."""
-    halves = _halves(pairs)
-    begun = [half.sketches(Phase.INIT) for half in halves]
+    begun = [_sketches(half, Phase.INIT) for half in pairs.halves]
     is_within = any(begun)
     if is_within and not all(begun):
         return None
@@ -92,19 +88,19 @@ def changed_otherwise(pairs: StepPairs, left: Left | None) -> Otherwise | None:
         if left is None or left.steps != (pairs.step - 1, pairs.step_b - 1):
             return None
         begun = list(left.sketches)
-    changes = [half.changes(before) for half, before in zip(halves, begun, strict=True)]
+    changes = [_changes(half, before) for half, before in zip(pairs.halves, begun, strict=True)]
     alone = [_alone(*changes), _alone(*reversed(changes))]
     which = max((0, 1), key=lambda index: max(alone[index].values(), default=0.0))
     if not alone[which]:
         return None
-    half, found = halves[which], alone[which]
+    half, found = pairs.halves[which], alone[which]
     pair, slot = max(found, key=lambda key: found[key])
     when = (
         f"in step {half.side.step}"
         if is_within
         else f"between the ends of steps {half.side.step - 1} and {half.side.step}"
     )
-    return Otherwise(half.name, half.path(pair), slot, found, len(changes[which]), when, is_within)
+    return Otherwise(half.name, half.path(half.modules[pair]), slot, found, len(changes[which]), when, is_within)
 
 
 def _alone(mine: dict[Key, float], theirs: dict[Key, float]) -> dict[Key, float]:
@@ -117,59 +113,42 @@ def _alone(mine: dict[Key, float], theirs: dict[Key, float]) -> dict[Key, float]
     }
 
 
-def _halves(pairs: StepPairs) -> tuple[_Half, _Half]:
-    return (
-        _Half("A", pairs.a, pairs.rows_a, pairs.pair_of_a, [pair.a for pair in pairs.matching.pairs]),
-        _Half("B", pairs.b, pairs.rows_b, pairs.pair_of_b, [pair.b for pair in pairs.matching.pairs]),
-    )
+def _rows_of(half: StepHalf, phase: Phase, role: Role) -> dict[Key, list[int]]:
+    """Return the rows of paired modules' weights in a phase and role."""
+    prefix = f"{phase.label}:"
+    return {
+        (half.pair_of[module], half.side.canonical(module, slot[len(prefix) :])): taken
+        for ((_, module, _), kind), by_slot in half.rows.by_key.items()
+        for slot, taken in by_slot.items()
+        if kind is role and slot.startswith(prefix) and module in half.pair_of
+    }
 
 
-class _Half(NamedTuple):
-    """One side of a step."""
+def _sketches(half: StepHalf, phase: Phase, role: Role = Role.PARAM) -> Sketches:
+    """Return the sketches of finite weights, or what a step's updates of them are together, where there are any."""
+    found = {}
+    for key, rows in _rows_of(half, phase, role).items():
+        rows = rows if role is Role.DELTA else rows[-1:]
+        sketches = [half.side.sketch(row) for row in rows if is_finite(half.side, row)]
+        if len(sketches) == len(rows) and all(sketch is not None for sketch in sketches):
+            found[key] = np.sum(sketches, axis=0)
+    return found
 
-    name: str
-    side: Side
-    rows: Rows
-    pair_of: Mapping[int, int]
-    modules: Sequence[int]
 
-    def path(self, pair: int) -> str:
-        return self.side.reader.modules[self.modules[pair]].path
+def _changes(half: StepHalf, before: Sketches) -> dict[Key, float]:
+    """Return by what share of themselves weights differ from what they were before and the step's updates make of them.
 
-    def rows_of(self, phase: Phase, role: Role) -> dict[Key, list[int]]:
-        """Return the rows of paired modules' weights in a phase and role."""
-        prefix = f"{phase.label}:"
-        return {
-            (self.pair_of[module], self.side.canonical(module, slot[len(prefix) :])): taken
-            for ((_, module, _), kind), by_slot in self.rows.by_key.items()
-            for slot, taken in by_slot.items()
-            if kind is role and slot.startswith(prefix) and module in self.pair_of
-        }
-
-    def sketches(self, phase: Phase, role: Role = Role.PARAM) -> Sketches:
-        """Return the sketches of finite weights, or what a step's updates of them are together, where there are any."""
-        found = {}
-        for key, rows in self.rows_of(phase, role).items():
-            rows = rows if role is Role.DELTA else rows[-1:]
-            sketches = [self.side.sketch(row) for row in rows if is_finite(self.side, row)]
-            if len(sketches) == len(rows) and all(sketch is not None for sketch in sketches):
-                found[key] = np.sum(sketches, axis=0)
-        return found
-
-    def changes(self, before: Sketches) -> dict[Key, float]:
-        """Return by what share of themselves weights differ from what they were before and the step's updates make of them.
-
-        It is 0.0 where rounding explains it, and there is none for weights of which one of the three is not known.
-        """
-        found, rows = {}, self.rows_of(Phase.UPDATE, Role.PARAM)
-        after, updates = self.sketches(Phase.UPDATE), self.sketches(Phase.UPDATE, Role.DELTA)
-        copied = {key for key in self.rows_of(Phase.UPDATE, Role.STATE) if key[1].endswith(MASTER)}
-        for key in after.keys() & updates.keys() & before.keys():
-            row = rows[key][-1]
-            norm, u = self.side.columns["norm"][row], self.side.roundoffs[row]
-            gap = float(np.linalg.norm(after[key] - updates[key] - before[key]))
-            rounding = _ROUNDING * norm + _OF_UPDATE * u * float(np.linalg.norm(updates[key]))
-            if (key[0], f"{key[1]}{MASTER}") in copied:  # the update is that of a copy, which is rounded to it
-                rounding += _OF_UPDATE * u * norm
-            found[key] = gap / max(norm, float(np.linalg.norm(before[key])), gap) if gap > rounding else 0.0
-        return found
+    It is 0.0 where rounding explains it, and there is none for weights of which one of the three is not known.
+    """
+    found, rows = {}, _rows_of(half, Phase.UPDATE, Role.PARAM)
+    after, updates = _sketches(half, Phase.UPDATE), _sketches(half, Phase.UPDATE, Role.DELTA)
+    copied = {key for key in _rows_of(half, Phase.UPDATE, Role.STATE) if key[1].endswith(MASTER)}
+    for key in after.keys() & updates.keys() & before.keys():
+        row = rows[key][-1]
+        norm, u = half.side.columns["norm"][row], half.side.roundoffs[row]
+        gap = float(np.linalg.norm(after[key] - updates[key] - before[key]))
+        rounding = _ROUNDING * norm + _OF_UPDATE * u * float(np.linalg.norm(updates[key]))
+        if (key[0], f"{key[1]}{MASTER}") in copied:  # the update is that of a copy, which is rounded to it
+            rounding += _OF_UPDATE * u * norm
+        found[key] = gap / max(norm, float(np.linalg.norm(before[key])), gap) if gap > rounding else 0.0
+    return found

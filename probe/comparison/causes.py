@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from probe.comparison.events import Event, Key, Node, Rows, StepPairs
+from probe.comparison.events import Event, Node, StepHalf, StepPairs
 from probe.comparison.metrics import Status, kind_of
 from probe.comparison.side import Side
 from probe.records import Phase, Role
@@ -25,20 +25,15 @@ def is_dropout(class_name: str) -> bool:
 
 def dropout(pairs: StepPairs, node: Node) -> str:
     """Say on which sides a Dropout is active, by the zeros that it returns and was not given; nothing where it is on neither."""
-    modules = pairs.matching.pairs[node.pair]
-    sides = {
-        "A": (pairs.a, pairs.rows_a, (node.micro, modules.a, node.call)),
-        "B": (pairs.b, pairs.rows_b, (node.micro, modules.b, node.call_b)),
-    }
     shares = {}
-    for name, (side, rows, key) in sides.items():
-        module = side.reader.modules[key[1]]
-        found = [rows.get(key, role) for role in (Role.INPUT, Role.OUTPUT)]
-        if is_dropout(module.class_name) and all(found):
+    for half in pairs.halves:
+        side, module = half.side, half.modules[node.pair]
+        found = [half.rows.get(half.key(node), role) for role in (Role.INPUT, Role.OUTPUT)]
+        if is_dropout(side.reader.modules[module].class_name) and all(found):
             given, returned = ([slot[0] for slot in each.values()] for each in found)
             size = math.prod(side.shapes[returned[0]])
             zeros = side.columns["zeros"]
-            shares[name] = (zeros[returned[0]] - zeros[given[0]]) / max(1, size)
+            shares[half.name] = (zeros[returned[0]] - zeros[given[0]]) / max(1, size)
     active = {name: share for name, share in shares.items() if share > _SHARE}
     if not active:
         return ""
@@ -52,32 +47,29 @@ def hint_of_dropout(text: str) -> str:
     return "switch dropout off on both sides, or give both the same rate" if f"{_ALONE}:" in text else ""
 
 
-def returns_input(pairs: StepPairs, event: Event, name: str) -> tuple[str, ...]:
+def returns_input(pairs: StepPairs, event: Event, half: StepHalf) -> tuple[str, ...]:
     """Say so where the call behind an output returns what it was given, bit for bit, on a side."""
-    modules = pairs.matching.pairs[event.pair]
-    node = pairs.nodes.get((event.micro, modules.a, event.call))
+    node = pairs.nodes.get((event.micro, pairs.matching.pairs[event.pair].a, event.call))
     if event.role is not Role.OUTPUT or node is None:
         return ()
-    side, rows, row = (pairs.a, pairs.rows_a, event.row_a) if name == "A" else (pairs.b, pairs.rows_b, event.row_b)
-    key = (node.micro, modules.a, node.call) if name == "A" else (node.micro, modules.b, node.call_b)
-    digest = side.digest(row)
-    given = [side.digest(found[0]) for found in rows.get(key, Role.INPUT).values()]
-    if digest is None or digest not in given:
+    digest = half.side.digest(half.row(event))
+    if digest is None or digest not in half.hashes(half.key(node), Role.INPUT):
         return ()
-    return (f"{side.reader.modules[key[1]].path or 'the model'} returns its input unchanged on {name}",)
+    return (f"{half.path(half.modules[event.pair]) or 'the model'} returns its input unchanged on {half.name}",)
 
 
 def born(pairs: StepPairs, node: Node | None, event: Event) -> str:
     """Say where NaN or Inf is born: in a tensor, though all that it was made from is finite; nothing where none is."""
     if event.metrics is None or event.metrics.status is not Status.NONFINITE:
         return ""
-    for name, side, row in (("B", pairs.b, event.row_b), ("A", pairs.a, event.row_a)):
+    for half in reversed(pairs.halves):
+        side, row = half.side, half.row(event)
         counts = _counts(side, row)
         if counts:
-            given = _given(pairs, node, event, name)
+            given = _given(half, node, event)
             is_finite = bool(given) and not any(_counts(side, each) for each in given)
             what = "all that it is made from is finite" if is_finite else "its sources agree on both sides"
-            return f"not finite from here on: {counts} of {math.prod(side.shapes[row])} elements in {name}, {what}"
+            return f"not finite from here on: {counts} of {math.prod(side.shapes[row])} elements in {half.name}, {what}"
     return ""
 
 
@@ -91,26 +83,25 @@ def changed_dtype(pairs: StepPairs, node: Node, event: Event) -> str:
 
 def _are_alike(pairs: StepPairs, node: Node) -> bool:
     """Tell whether framework, class, and the dtypes of inputs, of parameters below and of autocast are the same."""
-    modules = pairs.matching.pairs[node.pair]
-    keys = (node.micro, modules.a, node.call), (node.micro, modules.b, node.call_b)
-    readers = pairs.a.reader, pairs.b.reader
-    given = _given_dtypes(pairs.a, pairs.rows_a, keys[0]), _given_dtypes(pairs.b, pairs.rows_b, keys[1])
+    given = [_given_dtypes(half, node) for half in pairs.halves]
     if not given[0] or given[0] != given[1]:
         return False
-    names = [reader.modules[key[1]].class_name for reader, key in zip(readers, keys, strict=True)]
-    if readers[0].info.framework != readers[1].info.framework or names[0] != names[1]:
+    run = [(half.side.reader, half.modules[node.pair]) for half in pairs.halves]
+    what = [(reader.info.framework, reader.modules[module].class_name) for reader, module in run]
+    if what[0] != what[1]:
         return False
-    held = [_held_dtypes(reader, key[1]) for reader, key in zip(readers, keys, strict=True)]
+    held = [_held_dtypes(reader, module) for reader, module in run]
     autocast = [
-        next((call.autocast for call in calls if (call.micro, call.module, call.number) == key), "")
-        for calls, key in zip((pairs.calls_a, pairs.calls_b), keys, strict=True)
+        next((call.autocast for call in half.calls if call.key == key), "")
+        for half in pairs.halves
+        for key in [half.key(node)]
     ]
     return held[0] == held[1] and autocast[0] == autocast[1]
 
 
-def _given_dtypes(side: Side, rows: Rows, key: Key) -> set[str]:
+def _given_dtypes(half: StepHalf, node: Node) -> set[str]:
     """Return the dtypes of the numbers that a call was given."""
-    dtypes = [side.dtypes[found[0]] for found in rows.get(key, Role.INPUT).values()]
+    dtypes = [half.side.dtypes[found[0]] for found in half.rows.get(half.key(node), Role.INPUT).values()]
     return {dtype for dtype in dtypes if kind_of(dtype) == "float"}
 
 
@@ -126,11 +117,9 @@ def _counts(side: Side, row: int) -> str:
     return ", ".join(f"{side.columns[name][row]} {title}" for name, title in _NOT_FINITE if side.columns[name][row])
 
 
-def _given(pairs: StepPairs, node: Node | None, event: Event, name: str) -> list[int]:
+def _given(half: StepHalf, node: Node | None, event: Event) -> list[int]:
     """Return the rows of one side that a tensor was made from, as far as they belong to its own module."""
-    modules = pairs.matching.pairs[event.pair]
-    rows, module = (pairs.rows_a, modules.a) if name == "A" else (pairs.rows_b, modules.b)
-    slot = event.slot_a if name == "A" else event.slot_b
+    rows, module, slot = half.rows, half.modules[event.pair], half.slot(event)
     if event.phase is Phase.UPDATE:
         found = rows.get((0, module, 0), Role.PARAM_GRAD).get(f"{Phase.UPDATE.label}:{slot.partition('.')[0]}", [])
         return found[-1:]
@@ -138,11 +127,10 @@ def _given(pairs: StepPairs, node: Node | None, event: Event, name: str) -> list
         return rows.by_module(Role.GRAD_OUTPUT).get(module, [])
     if node is None:
         return []
-    key = (node.micro, module, node.call if name == "A" else node.call_b)
     role = {Role.OUTPUT: Role.INPUT, Role.GRAD_INPUT: Role.GRAD_OUTPUT, Role.GRAD_TOTAL: Role.GRAD_OUTPUT}.get(
         event.role
     )
-    taken = [] if role is None else [found[0] for found in rows.get(key, role).values()]
+    taken = [] if role is None else [found[0] for found in rows.get(half.key(node), role).values()]
     parameters = rows.get((0, module, 0), Role.PARAM)
     prefix = f"{Phase.INIT.label}:"
     return taken + ([found[-1] for slot, found in parameters.items() if slot.startswith(prefix)] if taken else [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from probe.comparison.events import Call, Node, StepPairs
+from probe.comparison.events import Call, Node, StepHalf, StepPairs
 from probe.comparison.guards import grouped
 from probe.comparison.side import Side
 from probe.matching.changes import Change, ChangeKind
@@ -24,9 +24,9 @@ def change_at(changes: Iterable[Change], kinds: Sequence[ChangeKind], side: str,
 
 def changed_calls(pairs: StepPairs, tree_a: Tree, tree_b: Tree) -> Iterator[Change]:
     """Say which modules one side called more often, which in another order, and which it ran again in backward."""
-    for name in "AB":
-        for module, numbers in list(_more_often(pairs, name).items())[:_MOST_NAMED]:
-            yield more_calls(pairs, name, module, numbers)
+    for half in pairs.halves:
+        for module, numbers in list(_more_often(pairs, half).items())[:_MOST_NAMED]:
+            yield more_calls(pairs, half, module, numbers)
     both = [pairs.matching.pairs[pair] for pair in dict.fromkeys(pairs.reordered)]
     if both:
         mine, theirs = [tree_a.path(pair.a) for pair in both], [tree_b.path(pair.b) for pair in both]
@@ -35,50 +35,47 @@ def changed_calls(pairs: StepPairs, tree_a: Tree, tree_b: Tree) -> Iterator[Chan
     yield from _recomputed(pairs, tree_a, tree_b)
 
 
-def more_calls(pairs: StepPairs, name: str, module: int, numbers: Sequence[int]) -> Change:
+def more_calls(pairs: StepPairs, half: StepHalf, module: int, numbers: Sequence[int]) -> Change:
     """Say which calls of a module the other side has none for, and between which others the first of them is."""
-    side, calls = (pairs.a, pairs.calls_a) if name == "A" else (pairs.b, pairs.calls_b)
-    info = side.reader.modules[module]
-    first = next(call for call in calls if call.module == module and call.number == numbers[0])
-    total = sum(call.module == module and call.micro == first.micro for call in calls)
-    pair = (pairs.pair_of_a if name == "A" else pairs.pair_of_b)[module]
-    partner = pairs.matching.pairs[pair].b if name == "A" else module
+    is_a, info = half.name == "A", half.side.reader.modules[module]
+    first = next(call for call in half.calls if call.module == module and call.number == numbers[0])
+    total = sum(call.module == module and call.micro == first.micro for call in half.calls)
     times = "one time" if len(numbers) == 1 else f"{len(numbers)} times"
     listed = ", ".join(map(str, numbers[:_MOST_NAMED])) + (" …" if len(numbers) > _MOST_NAMED else "")
-    which = f"call{'' if len(numbers) == 1 else 's'} {listed} of {total}, {neighbours(side, calls, first)}"
-    who = pairs.b.reader.modules[partner].path
-    whose = "A's " if name == "A" else ""
+    which = f"call{'' if len(numbers) == 1 else 's'} {listed} of {total}, {neighbours(half, first)}"
+    b = pairs.half("B")
+    who = b.path(b.modules[half.pair_of[module]])
+    whose = "A's " if is_a else ""
     text = (
-        f"B calls {who} ({info.class_name}) {times} {'less' if name == 'A' else 'more'} in step {pairs.step}: {whose}{which}, "
+        f"B calls {who} ({info.class_name}) {times} {'less' if is_a else 'more'} in step {pairs.step}: {whose}{which}, "
         f"{'has' if len(numbers) == 1 else 'have'} no counterpart"
     )
-    kind = ChangeKind.CALLED_LESS if name == "A" else ChangeKind.CALLED_MORE
-    return Change(kind, (info.path,) if name == "A" else (), () if name == "A" else (info.path,), text)
+    kind = ChangeKind.CALLED_LESS if is_a else ChangeKind.CALLED_MORE
+    return Change(kind, (info.path,) if is_a else (), () if is_a else (info.path,), text)
 
 
-def _more_often(pairs: StepPairs, name: str) -> dict[int, list[int]]:
+def _more_often(pairs: StepPairs, half: StepHalf) -> dict[int, list[int]]:
     """Return the numbers of calls without a counterpart, by module, of modules that have one; in one micro-batch."""
     ran_on_both = {node.pair for node in pairs.nodes.values()}  # a list of layers on one side is never called
-    places = pairs.pair_of_a if name == "A" else pairs.pair_of_b
     found: dict[int, tuple[int, list[int]]] = {}
     for node in pairs.nodes.values():
-        for loose in node.loose_a if name == "A" else node.loose_b:
-            if places.get(loose.module) in ran_on_both:
+        for loose in half.loose(node):
+            if half.pair_of.get(loose.module) in ran_on_both:
                 micro, numbers = found.setdefault(loose.module, (loose.micro, []))
                 if micro == loose.micro:
                     numbers.append(loose.call)
     return {module: numbers for module, (_, numbers) in found.items()}
 
 
-def neighbours(side: Side, calls: Sequence[Call], call: Call) -> str:
+def neighbours(half: StepHalf, call: Call) -> str:
     """Say between which other calls of its caller a call is."""
-    beside = [other for other in calls if other.caller == call.caller and other.row != call.row]
+    beside = [other for other in half.calls if other.caller == call.caller and other.row != call.row]
     before = max((other for other in beside if other.end <= call.begin), key=lambda each: each.end, default=None)
     after = min((other for other in beside if other.begin >= call.end), key=lambda each: each.begin, default=None)
 
     def named(other: Call) -> str:
-        path = side.reader.modules[other.module].path
-        several = sum(each.module == other.module and each.micro == other.micro for each in calls) > 1
+        path = half.path(other.module)
+        several = sum(each.module == other.module and each.micro == other.micro for each in half.calls) > 1
         return f"call {other.number} of {path}" if several else path
 
     if before is not None and after is not None:

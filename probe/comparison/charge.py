@@ -84,7 +84,7 @@ class Charger(LooseCharger):
             return
         name = self._path_a(node.pair)
         between = self._finished(node.parent, node.begin) or self._between(node.parent, node.begin)
-        between = [loose for loose in between if self._has_part("A", loose, event)]
+        between = [loose for loose in between if self._has_part(self.pairs.half("A"), loose, event)]
         what = f"the input {event.slot_a} of {name} differs first"
         factor, of_what = self._factor_before(node, event)
         if not between and not factor and self._charge_lacking_input(node.parent, event, what):
@@ -113,10 +113,11 @@ class Charger(LooseCharger):
 
     def _factor_before(self, node: Node, event: Event) -> tuple[tuple[str, ...], str]:
         """Return a fact and a hint where a wrong input is a multiple of A's: a factor that one side alone applies, or another one."""
-        metrics, last = event.metrics, None if node.parent is None else self._last_module(node.parent, "A")
+        metrics, a = event.metrics, self.pairs.half("A")
+        last = None if node.parent is None else self._last_module(node.parent, a)
         if last is None or metrics is None or not min(abs(metrics.coherence), abs(metrics.cosine)) > _ONE_DIRECTION:
             return (), ""
-        ratio, source = metrics.norm_ratio, self.pairs.a.reader.modules[last].path
+        ratio, source = metrics.norm_ratio, a.path(last)
         if metrics.cosine < 0 or abs(ratio - 1) < _FACTOR or not 0 < ratio < math.inf:
             return (), ""
         whole = round(max(ratio, 1 / ratio))
@@ -138,7 +139,7 @@ class Charger(LooseCharger):
         u, context = self.u(event), self._context(node)
         sources = 0.0 if ran_before(self.pairs, node, event) else context.error
         limit = tolerance.FORWARD.limit(u, sources) if u else tolerance.INTEGER_GAIN * sources
-        sizes = {math.prod(s.shapes[r]) for s, r in ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))}
+        sizes = {math.prod(half.side.shapes[half.row(event)]) for half in self.pairs.halves}
         held = self.noise.start(event, limit) if u else self.noise.exact(event, limit)
         wrong = held.is_wrong if metrics.is_known else len(sizes) > 1
         if self.settle(event, held.limit, wrong and not context.tainted, sources, error=held.error, held=held):
@@ -177,14 +178,11 @@ class Charger(LooseCharger):
     def _given_to_the_model(self, node: Node, event: Event) -> tuple[Node, tuple[str, str]] | None:
         """Return the model and its slots when an input is, on both sides, one of the model's own inputs."""
         top = list(node.ancestors())[-1]
-        pair = self.pairs.matching.pairs[top.pair]
-        sides = (
-            (self.pairs.a, self.pairs.rows_a.get((top.micro, pair.a, top.call), Role.INPUT), event.row_a),
-            (self.pairs.b, self.pairs.rows_b.get((top.micro, pair.b, top.call_b), Role.INPUT), event.row_b),
-        )
         slots = []
-        for side, rows, row in sides:
-            same = [slot for slot, found in rows.items() if side.digest(found[0]) == side.digest(row) is not None]
+        for half in self.pairs.halves:
+            side, digest = half.side, half.side.digest(half.row(event))
+            rows = half.rows.get(half.key(top), Role.INPUT) if digest is not None else {}
+            same = [slot for slot, found in rows.items() if side.digest(found[0]) == digest]
             slots += same[:1]
         return (top, (slots[0], slots[1])) if len(slots) == 2 else None
 
@@ -230,29 +228,31 @@ class Charger(LooseCharger):
 
     def _loss_hint(self, node: Node) -> str:
         """Return what to look at where the loss differs."""
-        last, unseen = self._last_module(node, "A"), self._unseen_before_loss(node)
-        path = "" if last is None else self.pairs.a.reader.modules[last].path
+        a, unseen = self.pairs.half("A"), self._unseen_before_loss(node)
+        last = self._last_module(node, a)
+        path = "" if last is None else a.path(last)
         start = f"what is done to the output of {path} before the loss, and at " if unseen else ""
         return f"look at {start}the loss function: reduction, label smoothing, ignored index, weights"
 
     def _unseen_before_loss(self, node: Node) -> tuple[str, ...]:
         """Say so where the model's own code may do something to what its last module returned, and only the loss shows it."""
-        last = self._last_module(node, "A")
+        a = self.pairs.half("A")
+        last = self._last_module(node, a)
         returned = [judged.event for judged in self.events if judged.event.role is Role.OUTPUT]
         own = [e for e in returned if (e.micro, e.pair, e.call) == (node.micro, node.pair, node.call)]
         if last is None or any(e.metrics is not None and e.metrics.is_known and not self._is_loss(e) for e in own):
             return ()
-        made = [e for e in returned if e.micro == node.micro and self._module_of(e.pair, "A") == last]
+        made = [e for e in returned if e.micro == node.micro and a.modules[e.pair] == last]
         if not made or any(not squeezed(self.pairs.a.shapes[e.row_a]) for e in made):
             return ()  # a module that computes the loss
-        path = self.pairs.a.reader.modules[last].path
+        path = a.path(last)
         return (
             f"what the model's own code makes of the output of {path} before that was not compared: a factor or a cap, say",
         )
 
     def _charge_dtype(self, node: Node, event: Event, sources: float) -> None:
         """Charge a call that returns another dtype of the same, where that is more than the finer dtype would round."""
-        dtypes = {side.dtypes[row] for side, row in ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))}
+        dtypes = {half.side.dtypes[half.row(event)] for half in self.pairs.halves}
         fine = min(map(unit_roundoff, dtypes))
         assert event.metrics is not None
         if len(dtypes) == 1 or event.metrics.rel_l2 <= tolerance.FORWARD.limit(fine, sources):
@@ -272,12 +272,11 @@ class Charger(LooseCharger):
 
     def _tied(self, pair: int, slot: str, side: str) -> str:
         """Say so when a parameter that is not on the other side is another name of a tied one there."""
-        modules = self.pairs.matching.pairs[pair]
-        other, module, name = (self.pairs.b, modules.b, "B") if side == "A" else (self.pairs.a, modules.a, "A")
-        full = f"{other.reader.modules[module].path}.{slot}"
-        tied = (p.names[0] for p in other.reader.parameters if full in p.names[1:])
+        other = self.pairs.half(self.pairs.half(side).other)
+        full = f"{other.path(other.modules[pair])}.{slot}"
+        tied = (p.names[0] for p in other.side.reader.parameters if full in p.names[1:])
         first = next(tied, None)
-        return "" if first is None else f"{slot} is tied to {first} on {name}, not on {side}"
+        return "" if first is None else f"{slot} is tied to {first} on {other.name}, not on {side}"
 
     def _about_output(self, node: Node, event: Event) -> tuple[tuple[str, ...], str]:
         """Return what is known of a call whose output is wrong, and a hint if there is one."""

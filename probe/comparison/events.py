@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from probe.comparison.alignment import Alignment, Made
 from probe.comparison.metrics import Metrics, Side, measure_pair, worst_share
+from probe.comparison.rows import Key, Rows
 from probe.comparison.side import PARAMETER_ROLES
 from probe.comparison.slot_pairs import pair_slots
 from probe.matching import Matching, Reason
@@ -19,8 +20,6 @@ _OUTPUT_ROLES = (Role.OUTPUT, Role.GRAD_OUTPUT)
 ONE_SIDED = -1
 """row of an event on the side that does not have it"""
 
-Key = tuple[int, int, int]
-"""(micro, module, call)"""
 Place = tuple[int, str]
 """(module, canonical slot) of a parameter or of what belongs to it"""
 
@@ -65,6 +64,11 @@ class Call:
     training: bool
     grad_enabled: bool
 
+    @property
+    def key(self) -> Key:
+        """What tells it from the other calls of its side."""
+        return self.micro, self.module, self.number
+
 
 @dataclass(frozen=True, slots=True)
 class Loose:
@@ -75,6 +79,11 @@ class Loose:
     call: int
     begin: int
     end: int
+
+    @property
+    def key(self) -> Key:
+        """What tells it from the other calls of its side."""
+        return self.micro, self.module, self.call
 
 
 @dataclass(slots=True, eq=False)
@@ -109,46 +118,62 @@ class Node:
             node = node.parent
 
 
-@dataclass
-class Rows:
-    """The rows of one side and step, by what they belong to."""
+@dataclass(frozen=True, slots=True)
+class StepHalf:
+    """One side of a step of both recordings."""
 
-    by_key: dict[tuple[Key, Role], dict[str, list[int]]] = field(default_factory=dict)
-    micros: list[int] = field(default_factory=list)
+    name: str
+    """``A`` or ``B``"""
+    side: Side
+    rows: Rows
+    calls: list[Call]
+    modules: tuple[int, ...]
+    """by pair of modules, this side's"""
+    pair_of: Mapping[int, int]
+    """by module that has a counterpart, its pair"""
+    stepped: Mapping[int, int]
+    """see `probe.matching.Matching.stepped_a`"""
+    ignored: frozenset[int]
+    """see `probe.matching.Matching.ignored_a`"""
 
     @classmethod
-    def of(cls, side: Side) -> Rows:
-        """Index the records of a step."""
-        columns = side.columns
-        found: dict[tuple[Key, Role], dict[str, list[int]]] = defaultdict(dict)
-        parts = (columns[name] for name in ("micro", "module", "call", "phase", "role"))
-        hidden = side.hidden
-        for row, (micro, module, call, phase, role) in enumerate(zip(*parts, strict=True)):
-            if row in hidden:
-                continue
-            kind = Role(role)
-            slot = f"{Phase(phase).label}:{side.slots[row]}" if kind in PARAMETER_ROLES else side.slots[row]
-            key = (0, module, 0) if kind in PARAMETER_ROLES else (micro, module, call)
-            found[key, kind].setdefault(slot, []).append(row)
-        return cls(dict(found))
+    def of(cls, name: str, side: Side, matching: Matching) -> StepHalf:
+        """Index a step of a side."""
+        is_a = name == "A"
+        modules = tuple(pair.a if is_a else pair.b for pair in matching.pairs)
+        return cls(
+            name, side, Rows.of(side), _calls(side), modules, {module: pair for pair, module in enumerate(modules)},
+            matching.stepped_a if is_a else matching.stepped_b, matching.ignored_a if is_a else matching.ignored_b,
+        )  # fmt: skip
 
-    def has(self, phase: Phase, role: Role) -> bool:
-        """Tell whether there is any row of a phase and role of parameters."""
-        prefix = f"{phase.label}:"
-        return any(kind is role and any(slot.startswith(prefix) for slot in slots)
-                   for (_, kind), slots in self.by_key.items())  # fmt: skip
+    @property
+    def other(self) -> str:
+        """The name of the other side."""
+        return "B" if self.name == "A" else "A"
 
-    def by_module(self, role: Role) -> dict[int, list[int]]:
-        """Return the rows of a role of all calls, by module."""
-        found: dict[int, list[int]] = {}
-        for ((_, module, _), kind), slots in self.by_key.items():
-            if kind is role:
-                found.setdefault(module, []).extend(row for rows in slots.values() for row in rows)
-        return found
+    def path(self, module: int) -> str:
+        """Return the path of a module."""
+        return self.side.reader.modules[module].path
 
-    def get(self, key: Key, role: Role) -> dict[str, list[int]]:
-        """Return rows by slot."""
-        return self.by_key.get((key, role), {})
+    def key(self, node: Node) -> Key:
+        """Return the call that a paired one is on this side."""
+        return node.micro, self.modules[node.pair], node.call if self.name == "A" else node.call_b
+
+    def hashes(self, key: Key, role: Role) -> list[object]:
+        """Return the hashes of what a call was given, or of another role of it."""
+        return [self.side.digest(found[0]) for found in self.rows.get(key, role).values()]
+
+    def loose(self, node: Node) -> list[Loose]:
+        """Return the calls without a partner that a paired one made on this side."""
+        return node.loose_a if self.name == "A" else node.loose_b
+
+    def row(self, event: Event) -> int:
+        """Return the row of this side's tensor."""
+        return event.row_a if self.name == "A" else event.row_b
+
+    def slot(self, event: Event) -> str:
+        """Return what this side's tensor is called in its module."""
+        return event.slot_a if self.name == "A" else event.slot_b
 
 
 class StepPairs:
@@ -157,10 +182,10 @@ class StepPairs:
     def __init__(self, a: Side, b: Side, matching: Matching, changes: Sequence[Change] = ()) -> None:
         self.a, self.b, self.step, self.step_b = a, b, a.step, b.step
         self.matching, self.changes = matching, changes
-        self.rows_a, self.rows_b = Rows.of(a), Rows.of(b)
-        self.pair_of_a = {pair.a: index for index, pair in enumerate(matching.pairs)}
-        self.pair_of_b = {pair.b: index for index, pair in enumerate(matching.pairs)}
-        self.calls_a, self.calls_b = _calls(a), _calls(b)
+        self.halves = StepHalf.of("A", a, matching), StepHalf.of("B", b, matching)
+        self.rows_a, self.rows_b = (half.rows for half in self.halves)
+        self.pair_of_a, self.pair_of_b = (half.pair_of for half in self.halves)
+        self.calls_a, self.calls_b = (half.calls for half in self.halves)
         self.micros_a = sorted({call.micro for call in self.calls_a if call.micro >= 0})
         self.micros_b = sorted({call.micro for call in self.calls_b if call.micro >= 0})
         self.nodes: dict[Key, Node] = {}
@@ -168,6 +193,10 @@ class StepPairs:
         """pairs that both sides called as often, in another order"""
         self._names_a, self._names_b = _names(a), _names(b)
         self._pair_calls()
+
+    def half(self, name: str) -> StepHalf:
+        """Return a side, ``A`` or ``B``."""
+        return self.halves["AB".index(name)]
 
     @property
     def same_micros(self) -> bool:
@@ -189,17 +218,17 @@ class StepPairs:
             node = Node(call.micro, pair, call.number, parent, call.begin, call.end, partner.begin, partner.end,
                         call.autocast or partner.autocast, (call.training, partner.training),
                         call.grad_enabled and partner.grad_enabled, partner.number)  # fmt: skip
-            nodes_a[call.row] = self.nodes[call.micro, call.module, call.number] = node
+            nodes_a[call.row] = self.nodes[call.key] = node
         self._note_loose_of_b()
 
     def _partners(self) -> dict[int, Call]:
         """Return the call of B that each call of A, by its row, is."""
         calls: tuple[dict[tuple[int, int], list[Call]], ...] = (defaultdict(list), defaultdict(list))
-        for side, places, found in ((self.calls_a, self.pair_of_a, calls[0]), (self.calls_b, self.pair_of_b, calls[1])):
-            for call in side:
-                pair = places.get(call.module)
+        for half, by_pair in zip(self.halves, calls, strict=True):
+            for call in half.calls:
+                pair = half.pair_of.get(call.module)
                 if pair is not None and self.matching.pairs[pair].has_calls:
-                    found[call.micro, pair].append(call)
+                    by_pair[call.micro, pair].append(call)
         alignment = Alignment(self.a, self.b)
         chosen: dict[int, Call] = {}
         taken: dict[int, int] = {}
@@ -213,7 +242,7 @@ class StepPairs:
             if len(mine) == len(theirs) == 1:
                 found = [(0, 0)]
             else:
-                made = [self._made(rows, each) for rows, each in ((self.rows_a, mine), (self.rows_b, theirs))]
+                made = [self._made(half.rows, each) for half, each in zip(self.halves, (mine, theirs), strict=True)]
                 found = alignment.aligned(*made, are_pair)
             if len(mine) == len(theirs) and any(i != j for i, j in found):
                 self.reordered.append(pair)
@@ -226,15 +255,15 @@ class StepPairs:
     def _made(rows: Rows, calls: list[Call]) -> list[Made]:
         return [
             Made(call.number, call.caller, *(
-                [found[0] for found in rows.get((call.micro, call.module, call.number), role).values()]
+                [found[0] for found in rows.get(call.key, role).values()]
                 for role in (Role.INPUT, Role.OUTPUT)
             ))
             for call in calls
         ]  # fmt: skip
 
     def _note_loose_of_b(self) -> None:
-        nodes = {(n.micro, self.matching.pairs[n.pair].b, n.call_b): n for n in self.nodes.values()}
-        by_row = {call.row: nodes.get((call.micro, call.module, call.number)) for call in self.calls_b}
+        nodes = {self.half("B").key(node): node for node in self.nodes.values()}
+        by_row = {call.row: nodes.get(call.key) for call in self.calls_b}
         for call in self.calls_b:
             parent = by_row.get(call.caller)
             if by_row[call.row] is None and parent is not None:
@@ -244,10 +273,9 @@ class StepPairs:
 
     def node_events(self, micro: int, *, backward: bool) -> Iterator[tuple[Node, Event]]:
         """Yield the forward or the backward events of all paired calls of a micro-batch, measured, in no order."""
-        for (at, module, call), node in self.nodes.items():
-            if at == micro:
-                partner = self.matching.pairs[node.pair].b
-                key_a, key_b = (at, module, call), (at, partner, node.call_b)
+        for key_a, node in self.nodes.items():
+            if node.micro == micro:
+                key_b = self.half("B").key(node)
                 for roles in (_INPUT_ROLES, _OUTPUT_ROLES, (Role.VALUE,)):
                     for event in self._slot_events(node, key_a, key_b, roles, backward):
                         yield node, event
@@ -326,28 +354,24 @@ class StepPairs:
 
         It recorded the step before, or nothing of that phase.
         """
-        sides = (self.rows_a, "A"), (self.rows_b, "B")
-        lacking = [name for rows, name in sides if not rows.has(Phase.INIT, Role.PARAM)]
+        lacking = [half.name for half in self.halves if not half.rows.has(Phase.INIT, Role.PARAM)]
         return lacking[0] if len(lacking) == 1 else ""
 
     def canonical(self, event: Event) -> str:
         """Return the canonical name of the parameter that an event is about."""
-        pair = self.matching.pairs[event.pair]
-        side, module, slot = (self.a, pair.a, event.slot_a) if event.slot_a else (self.b, pair.b, event.slot_b)
-        return side.canonical(module, slot.partition(".")[0])
+        half = self.half("A" if event.slot_a else "B")
+        return half.side.canonical(half.modules[event.pair], half.slot(event).partition(".")[0])
 
     def is_initial_on_both(self, event: Event) -> bool:
         """Tell whether both sides had the parameter of an event as the step began; recordings say it before their first step."""
-        name, pair = self.canonical(event), self.matching.pairs[event.pair]
-        return all(
-            name in self._initial(side, module, rows.get((0, module, 0), Role.PARAM))
-            for side, module, rows in ((self.a, pair.a, self.rows_a), (self.b, pair.b, self.rows_b))
-        )
+        name = self.canonical(event)
+        return all(name in self._initial(half, half.modules[event.pair]) for half in self.halves)
 
-    def _initial(self, side: Side, module: int, rows: Iterable[str]) -> set[str]:
+    def _initial(self, half: StepHalf, module: int) -> set[str]:
         """Return the parameters that a module began a step with."""
+        side = half.side
         if Phase.INIT in side.columns["phase"]:
-            prefix = f"{Phase.INIT.label}:"
+            prefix, rows = f"{Phase.INIT.label}:", half.rows.get((0, module, 0), Role.PARAM)
             return {side.canonical(module, slot[len(prefix) :]) for slot in rows if slot.startswith(prefix)}
         return {side.canonical(module, each.slot) for each in side.reader.parameters if each.module == module}
 
@@ -387,9 +411,8 @@ class StepPairs:
 
     def is_unwatched(self, event: Event) -> bool:
         """Tell whether the side that lacks an event's tensor was not to record it, or broke off."""
-        pair = self.matching.pairs[event.pair]
-        side, module = (self.b, pair.b) if event.row_b == ONE_SIDED else (self.a, pair.a)
-        return not side.watches(event.phase, module)
+        half = self.half("B" if event.row_b == ONE_SIDED else "A")
+        return not half.side.watches(event.phase, half.modules[event.pair])
 
 
 def _names(side: Side) -> dict[Place, list[Place]]:

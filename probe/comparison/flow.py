@@ -211,10 +211,8 @@ class Flow:
 
     def _rows(self, node: Node, role: Role) -> tuple[list[int], list[int]]:
         """Return the records of both sides of a call in a role."""
-        pair = self._pairs.matching.pairs[node.pair]
-        a = self._pairs.rows_a.get((node.micro, pair.a, node.call), role)
-        b = self._pairs.rows_b.get((node.micro, pair.b, node.call_b), role)
-        return [rows[0] for rows in a.values()], [rows[0] for rows in b.values()]
+        a, b = ([rows[0] for rows in half.rows.get(half.key(node), role).values()] for half in self._pairs.halves)
+        return a, b
 
     def _only_passes_on(self, node: Node) -> bool:
         """Tell whether a container has no code of its own: its children get and return all that it gets and returns."""

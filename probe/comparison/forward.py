@@ -230,7 +230,7 @@ class ForwardWalk(InitialWalk):
         return self._same_code(node) and sorted(shapes[0]) != sorted(shapes[1]) and not are_merged(*shapes)
 
     def _charge_other_axes(self, node: Node, event: Event) -> None:
-        shapes = [list(side.shapes[row]) for side, row in ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))]
+        shapes = [list(half.side.shapes[half.row(event)]) for half in self.pairs.halves]
         self.settle(event, math.nan, False)
         self._add(Phase.FORWARD, Kind.INPUTS, event, node.pair, tolerance.FORWARD,
                   (f"shape {shapes[0]} against {shapes[1]}",), node=node, hint=SAME_BATCH)  # fmt: skip

@@ -21,13 +21,13 @@ def is_given(pairs: StepPairs, node: Node, event: Event) -> bool:
     """
     if node.parent is not None or event.role not in (Role.INPUT, Role.VALUE):
         return False
-    roles = [side.columns["role"][row] for side, row in ((pairs.a, event.row_a), (pairs.b, event.row_b))]
+    roles = [half.side.columns["role"][half.row(event)] for half in pairs.halves]
     if event.role is Role.INPUT:
         return Role.VALUE in roles
     if not _is_outside(pairs, event):
         return False
     return ran_before(pairs, node, event) or all(
-        kind_of(side.dtypes[row]) == "integer" for side, row in ((pairs.a, event.row_a), (pairs.b, event.row_b))
+        kind_of(half.side.dtypes[half.row(event)]) == "integer" for half in pairs.halves
     )
 
 
@@ -121,11 +121,11 @@ def _level(judged: Judged) -> int:
 def differing_batches(pairs: StepPairs) -> str:
     """Compare the root's inputs of all micro-batches together; return what differs, or nothing."""
     totals = []
-    for side, rows, calls in ((pairs.a, pairs.rows_a, pairs.calls_a), (pairs.b, pairs.rows_b, pairs.calls_b)):
-        found: dict[str, list[float]] = {}
-        for call in calls:
+    for half in pairs.halves:
+        side, found = half.side, dict[str, list[float]]()
+        for call in half.calls:
             if call.caller < 0 and call.micro >= 0:
-                for slot, taken in rows.get((call.micro, call.module, call.number), Role.INPUT).items():
+                for slot, taken in half.rows.get(call.key, Role.INPUT).items():
                     count = math.prod(side.shapes[taken[0]])
                     mean, norm = (side.columns["mean"][taken[0]], side.columns["norm"][taken[0]])
                     sums = found.setdefault(slot, [0.0, 0.0, 0.0])

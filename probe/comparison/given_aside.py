@@ -42,17 +42,12 @@ class Aside:
 
 def is_handed_on(pairs: StepPairs, node: Node, event: Event) -> bool:
     """Tell whether a call inside that calls nothing itself is given what the model is given, on one of the sides."""
-    places = (
-        (pairs.a, pairs.rows_a, pairs.calls_a, event.row_a),
-        (pairs.b, pairs.rows_b, pairs.calls_b, event.row_b),
-    )
-    for side, rows, calls, row in places:
-        digest, callers = side.digest(row), {call.caller for call in calls}
-        for call in calls:
+    for half in pairs.halves:
+        digest, callers = half.side.digest(half.row(event)), {call.caller for call in half.calls}
+        for call in half.calls:
             if call.micro != node.micro or call.caller < 0 or call.row in callers:
                 continue
-            given = rows.get((call.micro, call.module, call.number), Role.INPUT)
-            if any(side.digest(found[0]) == digest for found in given.values()):
+            if digest in half.hashes(call.key, Role.INPUT):
                 return True
     return False
 

@@ -186,12 +186,11 @@ class Ledger:
     def _note_missing(self, event: Event) -> None:
         """Keep what is known of a parameter that one side alone has."""
         is_b = event.row_a < 0
-        side, row, slot = (
-            (self.pairs.b, event.row_b, event.slot_b) if is_b else (self.pairs.a, event.row_a, event.slot_a)
-        )
+        half = self.pairs.half("B" if is_b else "A")
+        slot = half.slot(event)
         is_needed = self._are_alike(event.pair) and not self._stands_elsewhere(event)
-        if is_needed and side.columns["norm"][row] > 0:
-            self._missing[event.pair] = (slot, "B" if is_b else "A")
+        if is_needed and half.side.columns["norm"][half.row(event)] > 0:
+            self._missing[event.pair] = (slot, half.name)
         self.state.unpaired.setdefault(event.pair, ({}, {}))[is_b][slot] = None
 
     def _unpaired(self, pair: int) -> tuple[str, str]:
@@ -346,12 +345,10 @@ class Ledger:
 
     def _stands_elsewhere(self, event: Event) -> bool:
         """Tell whether what one side alone has is packed into one parameter, or part of one, on the other."""
-        pair = self.pairs.matching.pairs[event.pair]
-        here, module, slot = (
-            (self.pairs.a, pair.a, event.slot_a) if event.row_a >= 0 else (self.pairs.b, pair.b, event.slot_b)
-        )
-        names = (here.reader.modules[module].class_name,)
-        return bool(unpacked(here.reader.info.framework, names, slot.partition(".")[0]))
+        half = self.pairs.half("A" if event.row_a >= 0 else "B")
+        reader = half.side.reader
+        names = (reader.modules[half.modules[event.pair]].class_name,)
+        return bool(unpacked(reader.info.framework, names, half.slot(event).partition(".")[0]))
 
     def _path_a(self, pair: int) -> str:
         return self.pairs.a.reader.modules[self.pairs.matching.pairs[pair].a].path or "the root"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probe.comparison.events import Loose, Rows
-from probe.comparison.metrics import Side
+from probe.comparison.events import Loose, StepHalf
 from probe.records import Role
 
 
@@ -16,19 +15,16 @@ def lies(loose: Loose, since: int, before: int, stepped: Mapping[int, int]) -> b
     return since <= loose.begin and loose.end <= before
 
 
-def is_noop(side: Side, rows: Rows, loose: Loose, stepped: Mapping[int, int]) -> bool:
+def is_noop(half: StepHalf, loose: Loose) -> bool:
     """Tell whether a call returned what it was given (Identity, an inactive Dropout), or nothing at all.
 
     One that only holds another module does nothing if it hands on what it is given, and returns what that returns.
     """
-    key = (loose.micro, loose.module, loose.call)
-    given = {side.digest(found[0]) for found in rows.get(key, Role.INPUT).values()}
-    outputs = rows.get(key, Role.OUTPUT)
-    if loose.module in stepped:
-        inner = (loose.micro, stepped[loose.module], loose.call)
-        made = {side.digest(found[0]) for found in rows.get(inner, Role.OUTPUT).values()}
-        handed = {side.digest(found[0]) for found in rows.get(inner, Role.INPUT).values()}
-        return handed <= given and all(side.digest(found[0]) in made for found in outputs.values())
-    if not outputs:
-        return side.reader.modules[loose.module].n_params == 0
-    return all(side.digest(found[0]) in given for found in outputs.values())
+    given, returned = (set(half.hashes(loose.key, role)) for role in (Role.INPUT, Role.OUTPUT))
+    if loose.module in half.stepped:
+        inner = (loose.micro, half.stepped[loose.module], loose.call)
+        handed, made = (set(half.hashes(inner, role)) for role in (Role.INPUT, Role.OUTPUT))
+        return handed <= given and returned <= made
+    if not returned:
+        return half.side.reader.modules[loose.module].n_params == 0
+    return returned <= given

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from probe.comparison.bundles import join_parts
-from probe.comparison.events import Rows, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.metrics import Metrics, Side, Status, measure_pair
+from probe.comparison.rows import Rows
 from probe.errors import ConfigError
 from probe.matching import Matching
 from probe.records import Phase, Role

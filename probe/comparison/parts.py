@@ -55,16 +55,17 @@ class Joint:
 
 def joint(pairs: StepPairs, event: Event) -> Joint | None:
     """Return what several tensors are in an event, None where it is about one on either side."""
-    modules = pairs.matching.pairs[event.pair]
-    for side, row, module, slot, whole, whole_row, letter in (
-        (pairs.a, event.row_a, modules.a, event.slot_a, pairs.b, event.row_b, "A"),
-        (pairs.b, event.row_b, modules.b, event.slot_b, pairs.a, event.row_a, "B"),
-    ):
+    for half, other in (pairs.halves, pairs.halves[::-1]):
+        side, row, module = half.side, half.row(event), half.modules[event.pair]
         combined = side.combined.get(row)
         if isinstance(combined, Fused) and (sum(map(len, combined.pieces)) > 1 or combined.fusion.rotary):
-            places = side.parts.get((module, slot.partition(".")[0])) if event.role in PARAMETER_ROLES else None
+            places = (
+                side.parts.get((module, half.slot(event).partition(".")[0])) if event.role in PARAMETER_ROLES else None
+            )
             places = places or side.parts.get((module, ""), ())
-            return Joint(event, side, row, whole, whole_row, letter, places, combined.fusion, combined.pieces)
+            return Joint(
+                event, side, row, other.side, other.row(event), half.name, places, combined.fusion, combined.pieces
+            )
     return None
 
 
@@ -141,20 +142,16 @@ def unseen_order_of_weights(pairs: StepPairs, node: Node) -> Iterator[str]:
 
 
 def _unseen(pairs: StepPairs, node: Node, is_meant: Callable[[str], bool]) -> Iterator[str]:
-    modules = pairs.matching.pairs[node.pair]
-    for side, module, whole, other, letter in (
-        (pairs.a, modules.a, pairs.b, modules.b, "B"), (pairs.b, modules.b, pairs.a, modules.a, "A"),
-    ):  # fmt: skip
-        if side.has_stored_values and whole.has_stored_values:
+    for half, other in (pairs.halves, pairs.halves[::-1]):
+        side, module, path = half.side, half.modules[node.pair], other.path(other.modules[node.pair])
+        if side.has_stored_values and other.side.has_stored_values:
             continue
         for (owner, slot), places in side.parts.items():
             if owner == module and is_meant(slot) and len(places) > 1:
                 names = labels([side.reader.modules[part].path for part, _ in places])
-                path = whole.reader.modules[other].path
-                yield f"in which order {_joined(names)} lie in {letter}'s {path} was not compared: record with task='tensor'"
+                yield f"in which order {_joined(names)} lie in {other.name}'s {path} was not compared: record with task='tensor'"
             elif owner == module and not slot and is_meant(slot):
-                path = whole.reader.modules[other].path
-                yield f"in which order the rows of each head lie in {letter}'s {path} was not compared: record with task='tensor'"
+                yield f"in which order the rows of each head lie in {other.name}'s {path} was not compared: record with task='tensor'"
 
 
 def other_order(pairs: StepPairs, event: Event, limit: float) -> str:
@@ -251,15 +248,10 @@ def _values(pairs: StepPairs, found: Joint) -> tuple[np.ndarray, list[list[np.nd
 
 def _updates(pairs: StepPairs, found: Joint) -> tuple[np.ndarray, list[list[np.ndarray]]] | None:
     """Return the differences of the values before and after the step, where both are stored."""
-    sides = (pairs.rows_a, pairs.rows_b) if found.letter == "A" else (pairs.rows_b, pairs.rows_a)
-    modules = pairs.matching.pairs[found.event.pair]
-    slots = found.event.slot_a, found.event.slot_b
-    numbers = (modules.a, modules.b)
-    if found.letter == "B":
-        slots, numbers = slots[::-1], numbers[::-1]
     changes = []
-    for side, rows, module, slot in zip((found.parts, found.whole), sides, numbers, slots, strict=True):
-        recorded = rows.get((0, module, 0), Role.PARAM)
+    for half in pairs.halves if found.letter == "A" else pairs.halves[::-1]:
+        side, recorded = half.side, half.rows.get((0, half.modules[found.event.pair], 0), Role.PARAM)
+        slot = half.slot(found.event)
         ends = [recorded.get(f"{phase.label}:{slot}", [-1])[-1] for phase in (Phase.INIT, Phase.UPDATE)]
         if min(ends) < 0 or not all(side.has_values(row) for row in ends):
             return None

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from probe.comparison.events import Event, StepPairs
+from probe.comparison.events import Event, StepHalf, StepPairs
 
 _NUMERIC = ("lr", "weight_decay", "momentum", "dampening", "betas", "eps", "alpha", "nesterov", "amsgrad", "maximize",
             "rho", "initial_accumulator_value", "lr_decay", "lambd", "decoupled_weight_decay", "adam_w_mode",
@@ -45,7 +45,7 @@ Difference = tuple[str, ...]
 
 def different_settings(pairs: StepPairs) -> dict[ParameterKey, Difference]:
     """Return what differs, by parameter."""
-    mine, theirs = _settings(pairs, "a"), _settings(pairs, "b")
+    mine, theirs = (_settings(half) for half in pairs.halves)
     found = {}
     for key in mine.keys() & theirs.keys():
         parts = [(a.label or b.label, _differences(a, b)) for a in mine[key] for b in theirs[key]]
@@ -59,14 +59,14 @@ def different_settings(pairs: StepPairs) -> dict[ParameterKey, Difference]:
 
 def groups_of(pairs: StepPairs, side: str) -> dict[ParameterKey, tuple[int, int]]:
     """Return the numbers of the optimizer and of its group that each parameter is in on a side, A or B."""
-    return {key: (found[0].optimizer, found[0].group) for key, found in _settings(pairs, side.lower()).items()}
+    return {key: (found[0].optimizer, found[0].group) for key, found in _settings(pairs.half(side)).items()}
 
 
 def of_equal_optimizers(pairs: StepPairs) -> set[ParameterKey]:
     """Return the parameters that both sides train with the same class of the same framework: a setting means the same there."""
     if pairs.a.reader.info.framework != pairs.b.reader.info.framework:
         return set()
-    mine, theirs = _settings(pairs, "a"), _settings(pairs, "b")
+    mine, theirs = (_settings(half) for half in pairs.halves)
     return {
         key for key in mine.keys() & theirs.keys() if len({each.class_name for each in (*mine[key], *theirs[key])}) == 1
     }
@@ -77,7 +77,7 @@ def decays(pairs: StepPairs) -> dict[ParameterKey, tuple[float, float]]:
 
     Decay that goes through the gradient, as in Adam, is divided by it: there it is no such share.
     """
-    mine, theirs = _settings(pairs, "a"), _settings(pairs, "b")
+    mine, theirs = (_settings(half) for half in pairs.halves)
     found = {}
     for key in mine.keys() & theirs.keys():
         both = mine[key][0], theirs[key][0]
@@ -151,14 +151,12 @@ def _differences(a: Setting, b: Setting) -> list[str]:
     return texts
 
 
-def _settings(pairs: StepPairs, which: str) -> dict[ParameterKey, list[Setting]]:
+def _settings(half: StepHalf) -> dict[ParameterKey, list[Setting]]:
     """Return what each parameter is trained with; several things where several parameters stand for one."""
-    side = pairs.a if which == "a" else pairs.b
-    step = pairs.step if which == "a" else pairs.step_b
-    index = pairs.pair_of_a if which == "a" else pairs.pair_of_b
+    side, index = half.side, half.pair_of
     stands = {part: home for home, parts in side.parts.items() if home[1] for part in parts}
     found: dict[ParameterKey, list[Setting]] = {}
-    for group in side.reader.groups_of(step):
+    for group in side.reader.groups_of(side.step):
         for number in group.parameters:
             parameter = side.reader.parameters[number]
             own = parameter.module, parameter.slot

@@ -111,7 +111,7 @@ class Tally:
         Wrappers only pass on.
         """
         said: list[str] = []
-        ran = [{call.micro for call in calls} for calls in (pairs.calls_a, pairs.calls_b)]
+        ran = [{call.micro for call in half.calls} for half in pairs.halves]
         forwards = [sum(micro < 0 for micro in each) for each in ran]
         if forwards[0] != forwards[1]:
             said.append(
@@ -121,21 +121,15 @@ class Tally:
         if not pairs.same_micros:
             return said
         both = ran[0] & ran[1]
-        shared_a = set(pairs.nodes)
-        shared_b = {(node.micro, pairs.matching.pairs[node.pair].b, node.call_b) for node in pairs.nodes.values()}
-        ignored = (
-            pairs.matching.ignored_a | pairs.matching.stepped_a.keys(),
-            pairs.matching.ignored_b | pairs.matching.stepped_b.keys(),
-        )
-        met = {pairs.matching.pairs[node.pair] for node in pairs.nodes.values()}
-        for calls, shared, tree, loose, only, paired, left_out, unneeded, ran_unneeded in (
-            (pairs.calls_a, shared_a, self.tree_a, self.loose_a, self.only_a, {pair.a for pair in met}, ignored[0],
-             self.unneeded[0], self.ran_unneeded[0]),
-            (pairs.calls_b, shared_b, self.tree_b, self.loose_b, self.only_b, {pair.b for pair in met}, ignored[1],
-             self.unneeded[1], self.ran_unneeded[1]),
+        for half, tree, loose, only, unneeded, ran_unneeded in zip(
+            pairs.halves, (self.tree_a, self.tree_b), (self.loose_a, self.loose_b), (self.only_a, self.only_b),
+            self.unneeded, self.ran_unneeded, strict=True,
         ):  # fmt: skip
-            for call in calls:
-                is_shared = (call.micro, call.module, call.number) in shared or call.module in left_out
+            shared = {half.key(node) for node in pairs.nodes.values()}
+            paired = {half.modules[node.pair] for node in pairs.nodes.values()}
+            left_out = half.ignored | half.stepped.keys()
+            for call in half.calls:
+                is_shared = call.key in shared or call.module in left_out
                 if is_shared or call.micro not in both or tree.wrapped(call.module) is not None:
                     continue
                 if call.module in unneeded:
@@ -145,18 +139,18 @@ class Tally:
                     loose[path] = loose.get(path, 0) + 1
                     if call.module not in paired:
                         only[path] = None
-        self.paired += sum(self.tree_a.wrapped(module) is None for _, module, _ in shared_a)
+        self.paired += sum(self.tree_a.wrapped(module) is None for _, module, _ in pairs.nodes)
         return said
 
     def _note_weights(self, pairs: StepPairs) -> None:
         """Keep which weights were recorded on either side."""
-        for rows, tree, recorded, ignored, left_out in (
-            (pairs.rows_a, self.tree_a, self.weights_a, self._ignored[0], pairs.matching.ignored_a),
-            (pairs.rows_b, self.tree_b, self.weights_b, self._ignored[1], pairs.matching.ignored_b),
+        weights = (self.weights_a, self.weights_b)
+        for half, tree, recorded, ignored in zip(
+            pairs.halves, (self.tree_a, self.tree_b), weights, self._ignored, strict=True
         ):
-            for (key, role), slots in rows.by_key.items():
+            for (key, role), slots in half.rows.by_key.items():
                 if role is Role.PARAM:
-                    into = ignored if key[1] in left_out else recorded
+                    into = ignored if key[1] in half.ignored else recorded
                     into.update((tree.path(key[1]), slot.partition(":")[2]) for slot in slots)
 
     def _slot(self, pairs: StepPairs, judged: Judged) -> SlotResult:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from probe.comparison.events import Event, StepPairs
+from probe.comparison.events import Event, StepHalf, StepPairs
 from probe.comparison.metrics import Metrics
 from probe.comparison.side import Side, squeezed
 from probe.records import Role
@@ -18,20 +18,18 @@ _EXPLAINED = 1e-3
 
 def untied(pairs: StepPairs, event: Event) -> str:
     """Say so when a gradient is the sum of those of two weights of the other model, of which one has no partner."""
-    for name, side, row, other_name, other, other_row in (
-        ("A", pairs.a, event.row_a, "B", pairs.b, event.row_b),
-        ("B", pairs.b, event.row_b, "A", pairs.a, event.row_a),
-    ):
+    for half, there in (pairs.halves, pairs.halves[::-1]):
+        side, row, other, other_row = half.side, half.row(event), there.side, there.row(event)
         whole, own = side.sketch(row), other.sketch(other_row)
         if whole is None or own is None or squeezed(side.shapes[row]) != squeezed(other.shapes[other_row]):
             continue
-        for second in _without_partner(pairs, other, other_row):
+        for second in _without_partner(there, other_row):
             sketch = other.sketch(second)
             if sketch is not None and _adds_up(event.metrics, whole, own + sketch):
                 places = [_place(other, each) for each in (other_row, second)]
                 tied = _tied_to(side, row)
                 return (
-                    f"{event.slot_a} is tied{f' to {tied}' if tied else ''} on {name}, not on {other_name}: its gradient on {name} "
+                    f"{event.slot_a} is tied{f' to {tied}' if tied else ''} on {half.name}, not on {there.name}: its gradient on {half.name} "
                     f"is that of {places[0]} and {places[1]} together"
                 )
     return ""
@@ -43,13 +41,12 @@ def _adds_up(metrics: Metrics | None, whole: np.ndarray, total: np.ndarray) -> b
     return length > 0 and float(np.linalg.norm(whole - total)) <= _EXPLAINED * error * length
 
 
-def _without_partner(pairs: StepPairs, side: Side, row: int) -> Iterator[int]:
+def _without_partner(half: StepHalf, row: int) -> Iterator[int]:
     """Yield other gradients of the same step and shape, of modules that the other side has nothing for."""
-    columns = side.columns
-    paired = pairs.pair_of_a if side is pairs.a else pairs.pair_of_b
+    side, columns = half.side, half.side.columns
     wanted = columns["phase"][row], Role.PARAM_GRAD
     for each, found in enumerate(zip(columns["phase"], columns["role"], strict=True)):
-        if found == wanted and side.shapes[each] == side.shapes[row] and columns["module"][each] not in paired:
+        if found == wanted and side.shapes[each] == side.shapes[row] and columns["module"][each] not in half.pair_of:
             yield each
 
 

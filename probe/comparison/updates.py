@@ -15,7 +15,7 @@ import numpy as np
 
 from probe.comparison import tolerance
 from probe.comparison.drift import drifted, share_of_update
-from probe.comparison.events import Event, StepPairs
+from probe.comparison.events import Event, StepHalf, StepPairs
 from probe.comparison.ledger import State
 from probe.comparison.metrics import Metrics, Status
 from probe.comparison.scaling import factor_of, scaling_text
@@ -211,15 +211,18 @@ class UpdateJudge(UpdateFindings):
         on_both = self.pairs.is_initial_on_both(event)
         if not on_both or self.pairs.is_unwatched(event) or not (self.pairs.micros_a and self.pairs.micros_b):
             return None
-        side = "A" if event.row_a >= 0 else "B"
-        columns, row = (self.pairs.a.columns, event.row_a) if side == "A" else (self.pairs.b.columns, event.row_b)
+        half = self.pairs.half("A" if event.row_a >= 0 else "B")
+        columns, row = half.side.columns, half.row(event)
         if not columns["requires_grad"][row] and not columns["norm"][row]:
             return None  # it is frozen, and was handed over all the same
-        other, lacking = ("B", self.pairs.b) if side == "A" else ("A", self.pairs.a)
-        hint = f"{other}'s optimizer was not given this parameter"
-        if not lacking.reader.groups_of(lacking.step):
-            hint = f"no optimizer was seen to step in {other}, and no weight had changed at its probe.step(): call that behind the update"
-        return Fault(event, math.nan, f"only {side}'s optimizer updates this parameter", hint)
+        lacking = self.pairs.half(half.other)
+        hint = f"{lacking.name}'s optimizer was not given this parameter"
+        if not lacking.side.reader.groups_of(lacking.side.step):
+            hint = (
+                f"no optimizer was seen to step in {lacking.name}, and no weight had changed at its probe.step(): "
+                "call that behind the update"
+            )
+        return Fault(event, math.nan, f"only {half.name}'s optimizer updates this parameter", hint)
 
     def _update_fault(self, event: Event) -> tuple[Fault | None, float]:
         """Return the fault, if there is one, and the bound of the relative error."""
@@ -291,7 +294,7 @@ class UpdateJudge(UpdateFindings):
 
     def _decay(self, event: Event, metrics: Metrics, rounding: float) -> tuple[str, str] | None:
         """Tell whether the difference of the updates is parallel to the parameter: weight decay."""
-        before_a, before_b = (self._row_before(self.pairs.a, event, "a"), self._row_before(self.pairs.b, event, "b"))
+        before_a, before_b = (self._row_before(half, event) for half in self.pairs.halves)
         if before_a is None or before_b is None:
             return None
         sketches = [self.pairs.b.sketch(event.row_b), self.pairs.a.sketch(event.row_a), self.pairs.a.sketch(before_a)]
@@ -323,9 +326,8 @@ class UpdateJudge(UpdateFindings):
         return "look at what the optimizer divides by"
 
     def _dtypes_of(self, event: Event) -> set[str]:
-        rows = (self._row_before(self.pairs.a, event, "a"), self._row_before(self.pairs.b, event, "b"))
-        sides = (self.pairs.a, self.pairs.b)
-        return {side.dtypes[row] for side, row in zip(sides, rows, strict=True) if row is not None}
+        rows = ((half.side, self._row_before(half, event)) for half in self.pairs.halves)
+        return {side.dtypes[row] for side, row in rows if row is not None}
 
     def _states(self) -> list[Fault]:
         faults = []
@@ -379,24 +381,19 @@ class UpdateJudge(UpdateFindings):
 
     # Parameters
 
-    def _row_before(self, side: object, event: Event, which: str) -> int | None:
+    @staticmethod
+    def _row_before(half: StepHalf, event: Event) -> int | None:
         """Return the row of a parameter as it was before the update."""
-        pair = self.pairs.matching.pairs[event.pair]
-        rows, module, slot = (
-            (self.pairs.rows_a, pair.a, event.slot_a) if which == "a" else (self.pairs.rows_b, pair.b, event.slot_b)
-        )
-        found = rows.get((0, module, 0), Role.PARAM)
+        found, slot = half.rows.get((0, half.modules[event.pair], 0), Role.PARAM), half.slot(event)
         row = found.get(f"init:{slot}") or found.get(f"update:{slot}")
         return row[0] if row else None
 
     def _norm_of_parameter(self, event: Event) -> float | None:
-        row = self._row_before(self.pairs.a, event, "a")
+        row = self._row_before(self.pairs.half("A"), event)
         return None if row is None else self.pairs.a.columns["norm"][row]
 
     def _parameter_u(self, event: Event) -> float:
-        rows = (self._row_before(self.pairs.a, event, "a"), self._row_before(self.pairs.b, event, "b"))
-        sides = (self.pairs.a, self.pairs.b)
-        return max(unit_roundoff(s.dtypes[r]) for s, r in zip(sides, rows, strict=True) if r is not None)
+        return max(map(unit_roundoff, self._dtypes_of(event)))
 
     def _remember_parameters(self) -> None:
         """Keep the errors of the updated parameters: the next step begins with them."""

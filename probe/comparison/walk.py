@@ -15,12 +15,12 @@ import numpy as np
 
 from probe.comparison import causes, tolerance
 from probe.comparison.backward import BackwardWalk
-from probe.comparison.events import Event, Node, Rows
+from probe.comparison.events import Event, Node, StepHalf
 from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.parts import without_gradient
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.scaling import common_factor, factor_of
-from probe.comparison.side import Side, kind_of
+from probe.comparison.side import kind_of
 from probe.comparison.tied import untied
 from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
@@ -173,19 +173,18 @@ class StepWalk(BackwardWalk):
     @functools.cached_property
     def _recorded_norms(self) -> tuple[dict[int, float], dict[int, float]]:
         """For each side, the norm of all gradients at a module's outputs, by module."""
-        sides = (self.pairs.a, self.pairs.rows_a), (self.pairs.b, self.pairs.rows_b)
         a, b = (
             {
-                module: math.hypot(*(side.columns["norm"][row] for row in taken))
-                for module, taken in rows.by_module(Role.GRAD_OUTPUT).items()
+                module: math.hypot(*(half.side.columns["norm"][row] for row in taken))
+                for module, taken in half.rows.by_module(Role.GRAD_OUTPUT).items()
             }
-            for side, rows in sides
+            for half in self.pairs.halves
         )
         return a, b
 
     def _are_routed_otherwise(self) -> bool:
         """Tell whether integers that modules returned do not add up to the same over all micro-batches."""
-        a, b = _sums(self.pairs.a, self.pairs.rows_a), _sums(self.pairs.b, self.pairs.rows_b)
+        a, b = (_sums(half) for half in self.pairs.halves)
         return any(a.get(pair.a) != b.get(pair.b) for pair in self.pairs.matching.pairs)
 
     @functools.cached_property
@@ -336,7 +335,7 @@ class StepWalk(BackwardWalk):
 
     def _zero_rows(self, event: Event) -> str:
         """Say so when whole rows of an embedding's gradient are zero on one side only."""
-        zeros = [side.columns["zeros"][row] for side, row in ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))]
+        zeros = [half.side.columns["zeros"][half.row(event)] for half in self.pairs.halves]
         shape = self.pairs.a.shapes[event.row_a]
         more = abs(zeros[0] - zeros[1])
         if len(shape) != 2 or "Embedding" not in self._classes(event.pair)[0] or not more or more % shape[1]:
@@ -353,10 +352,10 @@ _SAME_SIZE = 0.05
 _BLIND = "the backward pass was not compared, so which of them comes first is not known"
 
 
-def _sums(side: Side, rows: Rows) -> dict[int, tuple[int, int]]:
+def _sums(half: StepHalf) -> dict[int, tuple[int, int]]:
     """Return how many integers each module returned in a step, and their sum."""
-    found = {}
-    for module, taken in rows.by_module(Role.OUTPUT).items():
+    found, side = {}, half.side
+    for module, taken in half.rows.by_module(Role.OUTPUT).items():
         integers = [row for row in taken if kind_of(side.dtypes[row]) == "integer"]
         counts = [math.prod(side.shapes[row]) for row in integers]
         total = sum(count * side.columns["mean"][row] for count, row in zip(counts, integers, strict=True))

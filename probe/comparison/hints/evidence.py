@@ -12,9 +12,10 @@ from typing import TypeVar, cast
 import numpy as np
 
 from probe.comparison.combined import Piece, canonical_shape, read
-from probe.comparison.events import Event, Node, StepPairs
+from probe.comparison.events import Event, Node, StepHalf, StepPairs
 from probe.comparison.result import Divergence
-from probe.comparison.side import PARAMETER_ROLES, Metrics, Side, kind_of, squeezed
+from probe.comparison.rows import Key
+from probe.comparison.side import PARAMETER_ROLES, Metrics, kind_of, squeezed
 from probe.records import OptimizerGroup, Phase, Role
 from probe.statistics import as_real, unit_roundoff
 
@@ -41,8 +42,8 @@ class Half:
 
     Parameters
     ----------
-    side, pairs
-        the step of this side, and both
+    half
+        the step of this side
     module
         the module whose tensor it is
     key
@@ -51,10 +52,9 @@ class Half:
         the tensor's record
     """
 
-    def __init__(self, side: Side, pairs: StepPairs, module: int, key: tuple[int, int, int], row: int) -> None:
-        self.side, self.module, self.key, self.row = side, module, key, row
-        self._rows = pairs.rows_a if side is pairs.a else pairs.rows_b
-        self._calls = pairs.calls_a if side is pairs.a else pairs.calls_b
+    def __init__(self, half: StepHalf, module: int, key: Key, row: int) -> None:
+        self.side, self.module, self.key, self.row = half.side, module, key, row
+        self._rows, self._calls = half.rows, half.calls
 
     @property
     def dtype(self) -> str:
@@ -200,8 +200,9 @@ class Evidence:
         modules = pairs.matching.pairs[event.pair]
         self.node: Node | None = pairs.nodes.get((event.micro, modules.a, event.call))
         call_b = self.node.call_b if self.node is not None else event.call
-        self.a = Half(pairs.a, pairs, modules.a, (event.micro, modules.a, event.call), event.row_a)
-        self.b = Half(pairs.b, pairs, modules.b, (event.micro, modules.b, call_b), event.row_b)
+        a, b = pairs.halves
+        self.a = Half(a, modules.a, (event.micro, modules.a, event.call), event.row_a)
+        self.b = Half(b, modules.b, (event.micro, modules.b, call_b), event.row_b)
 
         self._once: dict[object, object] = {}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probe.comparison.events import Event, StepPairs
+from probe.comparison.events import Event, StepHalf, StepPairs
 from probe.comparison.side import Side
 from probe.records import Phase, Role
 
@@ -46,7 +46,7 @@ def treatments(pairs: StepPairs, events: Iterable[Event]) -> list[str]:
         gradients as the optimizers used them, of both sides
     """
     used = list(events)
-    texts = [_treated(_side(pairs, used, which), _total(side)) for which, side in (("a", pairs.a), ("b", pairs.b))]
+    texts = [_treated(_used(half, used), _total(half.side)) for half in pairs.halves]
     if None in texts or texts[0] == texts[1]:
         return []
     return [f"A {texts[0]}, B {texts[1]}"]
@@ -63,13 +63,11 @@ def _total(side: Side) -> float:
     return math.hypot(*last.values())
 
 
-def _side(pairs: StepPairs, events: list[Event], which: str) -> list[_Used]:
-    side, rows = (pairs.a, pairs.rows_a) if which == "a" else (pairs.b, pairs.rows_b)
-    found = []
+def _used(half: StepHalf, events: list[Event]) -> list[_Used]:
+    side, found = half.side, []
     for event in events:
-        pair = pairs.matching.pairs[event.pair]
-        module, slot, row = (pair.a, event.slot_a, event.row_a) if which == "a" else (pair.b, event.slot_b, event.row_b)
-        left = rows.get((0, module, 0), Role.PARAM_GRAD).get(f"{Phase.GRADIENT.label}:{slot}")
+        module, slot, row = half.modules[event.pair], half.slot(event), half.row(event)
+        left = half.rows.get((0, module, 0), Role.PARAM_GRAD).get(f"{Phase.GRADIENT.label}:{slot}")
         if not left:
             continue
         before, after = side.sketch(left[-1]), side.sketch(row)

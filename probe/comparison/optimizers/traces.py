@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probe.comparison.events import Event, Rows, StepPairs
+from probe.comparison.events import Event, StepHalf, StepPairs
+from probe.comparison.rows import Rows
 from probe.comparison.side import Side
 from probe.records import Phase, Role
 from probe.statistics import as_real, unit_roundoff
@@ -56,23 +57,19 @@ class Trace:
 
     Parameters
     ----------
-    side, rows
+    half
         the step
     earlier
         the step before, where it was recorded
-    module, slot
-        the parameter
-    update
-        row of the update δ
+    event
+        the update δ
     """
 
-    def __init__(
-        self, side: Side, rows: Rows, earlier: tuple[Side, Rows] | None, module: int, slot: str, update: int
-    ) -> None:
-        self.side, self._rows, self._earlier = side, rows, earlier
-        self.module, self.slot = module, slot
-        self.update = Found(side, update)
-        self.size = math.prod(side.shapes[update])
+    def __init__(self, half: StepHalf, earlier: tuple[Side, Rows] | None, event: Event) -> None:
+        self.side, self._rows, self._earlier = half.side, half.rows, earlier
+        self.module, self.slot = half.modules[event.pair], half.slot(event)
+        self.update = Found(half.side, half.row(event))
+        self.size = math.prod(half.side.shapes[half.row(event)])
 
     @functools.cached_property
     def is_finite(self) -> bool:
@@ -159,11 +156,8 @@ class Traces:
 
     def of(self, event: Event) -> tuple[Trace, Trace]:
         """Return what A and B recorded of an update that both made."""
-        pairs, pair = self._pairs, self._pairs.matching.pairs[event.pair]
-        return (
-            Trace(pairs.a, pairs.rows_a, self._earlier[0], pair.a, event.slot_a, event.row_a),
-            Trace(pairs.b, pairs.rows_b, self._earlier[1], pair.b, event.slot_b, event.row_b),
-        )
+        a, b = (Trace(half, earlier, event) for half, earlier in zip(self._pairs.halves, self._earlier, strict=True))
+        return a, b
 
     @functools.cached_property
     def _earlier(self) -> tuple[tuple[Side, Rows] | None, tuple[Side, Rows] | None]:
