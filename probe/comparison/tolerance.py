@@ -85,6 +85,10 @@ UPDATE_BOUND_LIMIT = 0.7
 """updates whose error bound is larger than this are not judged by it"""
 TOGETHER = 0.5
 """times that bound: what all updates together may differ by (clean pairs: 0.12)"""
+LENGTH_TOGETHER = 0.02
+"""what the norms of most updates may be longer by, all of them (clean pairs: 0.0055)"""
+NEARLY_ALL = 0.85
+"""share of updates that are then longer, or shorter (clean pairs: 0.88 where it is by 0.0015)"""
 RATIO_LIMIT = 0.02
 """norms of updates may differ by this much"""
 

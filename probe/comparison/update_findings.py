@@ -99,10 +99,10 @@ class UpdateFindings:
         alike = [each for each in self.settings.values() if each[1:] in differences]
         return len(differences) == 1 and len(alike) > max(2, tolerance.MOST * judged)
 
-    def _report_all(self, faults: list[Fault], text: str) -> None:
-        """One finding for the optimizer as a whole."""
+    def _report_all(self, faults: list[Fault], text: str, *, by_numbers: bool = True) -> None:
+        """One finding for the optimizer as a whole; ``by_numbers`` says whether single updates tell more than rounding."""
         first = faults[0]
-        named = self._named(faults)
+        named = self._named(faults) if by_numbers else []
         texts = [text, *common_factor(fault.event for fault in faults), f"the first of them: {first.text}"]
         texts += as_evidence(named)
         concerned = [

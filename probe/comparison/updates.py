@@ -37,6 +37,8 @@ _LARGE = 256
 """elements of an update that counts with others"""
 _SEVERAL = 4
 """updates from which on they are judged together"""
+_TIMES = "times as long as A's"
+_OF_LENGTH = "look at the learning rate and its schedule, at Adam's bias correction and eps"
 _DIFFERS = "the update differs, the gradient that was used agrees"
 
 
@@ -72,9 +74,10 @@ class UpdateJudge(UpdateFindings):
             return
         behind = bool(self.walk.findings)
         updates = self._without_weak(self._updates())
-        self._report(updates, "updates", Role.DELTA)
-        if not updates and not behind:
-            updates = self._updates_together()
+        together = [] if behind else self._of_all_updates(updates)
+        if not together:
+            self._report(updates, "updates", Role.DELTA)
+        updates = together or updates
         states = [] if updates else self._states()
         self._report(states, "optimizer states", Role.STATE)
         if behind and not updates and not states:
@@ -172,6 +175,13 @@ class UpdateJudge(UpdateFindings):
                 faults.append(fault)
         return faults
 
+    def _of_all_updates(self, updates: list[Fault]) -> list[Fault]:
+        """Report what is wrong with the updates of all parameters where few or none show it alone."""
+        are_longer = all(fault.text.endswith(_TIMES) or fault.text == _DIFFERS for fault in updates)
+        if not are_longer or len(updates) > tolerance.MOST * len(self._judged(Role.DELTA)):
+            return []
+        return ([] if updates else self._updates_together()) or self._updates_of_another_length()
+
     def _updates_together(self) -> list[Fault]:
         """Report all updates that divide by a gradient's size where, as one vector, they differ by more than chance flips.
 
@@ -191,6 +201,28 @@ class UpdateJudge(UpdateFindings):
         faults = [self._fault(part.event, limit, _DIFFERS) for part in parts]
         said = f"the updates of {len(parts)} parameters, as one vector, differ by {error:.1e}, of which chance makes {limit:.1e}"
         self._report_all(faults, said)
+        return faults
+
+    def _updates_of_another_length(self) -> list[Fault]:
+        """Report all updates where nearly all are longer, or shorter, in B: rounding makes as many longer as shorter."""
+        found: list[tuple[Event, float, float]] = []
+        for event in self._judged(Role.DELTA):
+            metrics = event.metrics
+            error = max(self.state.gradients.get((event.pair, event.slot_a), 0.0), self._error_before(event))
+            if metrics is None or not metrics.is_known or error > tolerance.UPDATE_ERROR_LIMIT:
+                continue
+            if 0 < metrics.norm_ratio < math.inf and not self.walk.noise.explains_update(event):
+                found.append((event, math.log(metrics.norm_ratio), error))
+        if len(found) < _SEVERAL:
+            return []
+        typical, error = (float(np.median(each)) for each in ([r for _, r, _ in found], [e for *_, e in found]))
+        alike = sum(ratio * typical > 0 for _, ratio, _ in found) / len(found)
+        if abs(typical) <= max(tolerance.LENGTH_TOGETHER, error) or alike < tolerance.NEARLY_ALL:
+            return []
+        faults = [self._fault(event, math.nan, _DIFFERS, _OF_LENGTH) for event, *_ in found]
+        longer, by = "longer" if typical > 0 else "shorter", abs(math.expm1(typical))
+        said = f"the updates of {alike:.0%} of {len(found)} parameters are {longer} in B, typically by {by:.2g} of A's"
+        self._report_all(faults, said, by_numbers=False)
         return faults
 
     def _sure_part(self, event: Event) -> _Part | None:
@@ -254,7 +286,7 @@ class UpdateJudge(UpdateFindings):
         noisy = error > tolerance.NOISY_GRADIENT or not metrics.cosine >= tolerance.SCATTERED
         weak = self._is_adaptive(event) and noisy
         if abs(metrics.norm_ratio - 1) > max(tolerance.RATIO_LIMIT, noise):
-            text = f"B's update is {metrics.norm_ratio:.4g} times as long as A's"
+            text = f"B's update is {metrics.norm_ratio:.4g} {_TIMES}"
             weak = weak and 0.5 < metrics.norm_ratio < 2
             return self._fault(event, math.nan, text, "look at the learning rate and its schedule", weak), bound
         if bound < tolerance.UPDATE_BOUND_LIMIT and metrics.rel_l2 > bound:
