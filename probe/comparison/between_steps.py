@@ -66,9 +66,12 @@ class Otherwise:
             walk.state.parameters.setdefault(pair, Level()).add(tolerance.UPDATED_GAIN * share, 0.0)
 
     def report(self, walk: StepWalk) -> None:
-        """Add the finding."""
+        """Add the finding: at the only module whose weights are concerned, or at the model."""
+        pairs = {pair for pair, _ in self.shares}
+        slot = self.slot if len(self.shares) == 1 else ""
+        refs = walk.refs(pairs.pop(), None, slot, slot) if len(pairs) == 1 else walk.root_refs()
         walk.findings.append(Divergence(
-            Phase.UPDATE, Role.PARAM, Kind.UPDATE, 0.95, *walk.root_refs(), None,
+            Phase.UPDATE, Role.PARAM, Kind.UPDATE, 0.95, *refs, None,
             evidence=(
                 f"{self.name}'s weights change {self.when} otherwise than by the optimizer's update: {len(self.shares)} of {self.known}, "
                 f"by up to {max(self.shares.values()):.1e} of themselves ({self.slot} of {self.path})",

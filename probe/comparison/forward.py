@@ -21,6 +21,9 @@ from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
 from probe.statistics import unit_roundoff
 
+_FILL, _FILL_TO_REST = 1e3, 300
+"""how far below 0, and how many times the largest element, what a mask puts in is at least"""
+
 
 class ForwardWalk(InitialWalk):
     """Judges what the modules were given and returned."""
@@ -42,12 +45,20 @@ class ForwardWalk(InitialWalk):
         self._other_batch = not all(self._same_size(event) for event in tops)
         self._compare_modes({id(node): node for node, _ in events}.values())
         self._arrangement = Arrangement(self.pairs, events, self.state.parameters, self.u)
+        self._flipped = {
+            (node, self.pairs.a.shapes[event.row_a]) for node, event in events if self._is_other_choice(event)
+        }
         for node, event in sorted(events, key=lambda pair: self._order(pair[1])):
             if event.metrics is not None:
                 self._judge_forward_event(node, event)
                 self._look_for_cut(node, event)
         self._compare_batches(events)
         self.state.returned |= {self._digests(e) for _, e in events if e.role is Role.OUTPUT and e.metrics is not None}
+
+    def _is_other_choice(self, event: Event) -> bool:
+        """Tell whether integers that a call returns differ: whether noise may have changed them is judged with them."""
+        is_integer = event.role is Role.OUTPUT and event.metrics is not None and not self.u(event)
+        return is_integer and event.metrics is not None and event.metrics.rel_l2 > 0
 
     def _digests(self, event: Event) -> tuple[object, object]:
         return self.pairs.a.digest(event.row_a), self.pairs.b.digest(event.row_b)
@@ -149,7 +160,7 @@ class ForwardWalk(InitialWalk):
             self._charge_other_axes(node, event)
             return
         wrong = held.is_wrong and not context.tainted
-        if wrong and self._pass_over(node, event):
+        if wrong and (self._pass_over(node, event) or self._is_chosen_otherwise(node, event)):
             return
         self.settle(event, held.limit, wrong, sources.error, error=held.error, held=held)
         if wrong:
@@ -161,6 +172,18 @@ class ForwardWalk(InitialWalk):
             self._charge_dtype(node, event, sources.error)
         if held.verdict != "not judged" or self.u(event):
             self._take_in(node, event, context, wrong)
+
+    def _is_chosen_otherwise(self, node: Node, event: Event) -> bool:
+        """Pass over what a call returns for each of the integers that it returns and that differ: the weights of other experts."""
+        if (
+            event.role is not Role.OUTPUT
+            or (node, self.pairs.a.shapes[event.row_a]) not in self._flipped
+            or not self.u(event)
+        ):
+            return False
+        self.settle(event, math.nan, False, verdict="not judged")
+        self._take_in(node, event, self._context(node), False)
+        return True
 
     def _without_padding(self, node: Node, event: Event, u: float, sources: Level, held: Held) -> Held:
         """Leave out an error that is in padding alone, and what later tensors have of it; values are needed for that."""
@@ -243,8 +266,11 @@ class ForwardWalk(InitialWalk):
         own_u = self.u(event)
         error = event.metrics.rel_l2 if own_u or context.u or node.autocast else math.sqrt(event.metrics.rel_l2)
         excess = self.noise.excess(event, error) if own_u else error
-        if event.metrics.is_lower_bound:  # no less than what its own sources explain
-            error, excess = max(error, context.error), max(excess, context.excess)
+        if event.metrics.is_lower_bound or (event.role is Role.INPUT and self._is_filled(event)):
+            error, excess = (
+                max(error, context.error),
+                max(excess, context.excess),
+            )  # no less than its own sources explain
         self._context(node).add(error, own_u, excess)
         if event.role is Role.INPUT:
             self._with_inputs.add(node)
@@ -258,6 +284,11 @@ class ForwardWalk(InitialWalk):
             self._context(node.parent).add(error, own_u, excess)
             if not wrong:
                 self._last_good[node.parent], self._last_good_b[node.parent] = node.end, node.end_b
+
+    def _is_filled(self, event: Event) -> bool:
+        """Tell whether large negative numbers, as masks put them in for softmax, are nearly all of a tensor's norm."""
+        low, high = (self.pairs.a.columns[name][event.row_a] for name in ("min", "max"))
+        return bool(low <= -_FILL and -low >= _FILL_TO_REST * abs(high))
 
     def _leave_open(self, node: Node, event: Event, context: Level) -> None:
         """Two tensors cannot be compared: a wrong size is a finding, what may be permuted is a doubt, both hide the rest."""

@@ -109,6 +109,7 @@ class Ledger:
         """errors of what whole models passed back to their inputs, by the hash of the input"""
         self._beside: dict[Node, float] = {}
         """largest error of an element that was noise, of what came back to a call's own code and what that passes on"""
+        self._norms_beside: dict[tuple[int, int], float] = {}
         self._errors_beside: dict[tuple[int, int], float] = {}
         """the same of parameters' gradients, where nothing on the way to them was compared; by the caller and the size"""
         self._arrived: dict[int, Level] = {}
@@ -128,6 +129,8 @@ class Ledger:
         """changes of order that are findings already"""
         self._rearranged: set[Node] = set()
         """calls that were given elements in another order, though a caller of theirs returns the same"""
+        self._flipped: set[tuple[Node, tuple[int, ...]]] = set()
+        """calls that return integers which differ, with their shape"""
         self._aside: list[Aside] = []
         """inputs of the model that differ, of which it is not known yet whether that matters"""
         self._padding: Padding

@@ -56,6 +56,7 @@ class StepWalk(BackwardWalk):
         self._look_for_common_factor(both)
         owners, is_later = self.owners, bool(self.state.gradients)
         self._errors_beside = {} if self._arrived else self._largest_beside(both)
+        self._norms_beside = self._largest_norms(both) if self._arrived else {}
         found = [event for event in both if self._judge_parameter_gradient(event, owners)]
         if not self._cut:
             self._charge_missing_gradients([event for event in events if event.is_one_sided])
@@ -99,7 +100,10 @@ class StepWalk(BackwardWalk):
         sources = self._sources_of_gradient(pairs)
         known = max(metrics.rel_l2, sources.error) if metrics.is_lower_bound else metrics.rel_l2
         self.state.gradients[event.pair, event.slot_a] = known
-        scale = max(own, math.hypot(*map(self._norm_that_arrived, pairs)))
+        scale = max(
+            own,
+            math.hypot(*map(self._norm_that_arrived, pairs)) or self._norms_beside.get(self._beside_key(event), 0.0),
+        )
         error = metrics.rel_l2 * own / scale if scale and own else metrics.rel_l2
         u = max(self.u(event), sources.u, 0.0 if self._arrived else self._coarsest)
         given = Level()
@@ -161,6 +165,18 @@ class StepWalk(BackwardWalk):
             if metrics.is_known and metrics.rel_l2 <= tolerance.GRADIENT.limit(u, self._blind_sources(u)):
                 key, error = self._beside_key(event), metrics.rel_l2 * max(metrics.norm_a, metrics.norm_b)
                 found[key] = max(found.get(key, 0.0), error)
+        return found
+
+    def _largest_norms(self, events: list[Event]) -> dict[tuple[int, int], float]:
+        """Return the largest norms of parameter gradients, by caller and size.
+
+        They stand for the gradients that come to modules which are not called, as keys' biases in PyTorch's attention.
+        """
+        found: dict[tuple[int, int], float] = {}
+        for event in events:
+            if event.metrics is not None and math.isfinite(norm := max(event.metrics.norm_a, event.metrics.norm_b)):
+                key = self._beside_key(event)
+                found[key] = max(found.get(key, 0.0), norm)
         return found
 
     def _norm_that_arrived(self, pair: int) -> float:
