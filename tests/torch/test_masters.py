@@ -18,8 +18,8 @@ from probe.store.reader import Reader  # noqa: E402
 
 WIDTH, STEPS = 32, 3
 NOTE = (
-    "A's optimizer trains copies of its weights in a wider dtype (master weights), B's does not: where the weights have 16 "
-    "bits, small updates are rounded away there"
+    "A's optimizer trains copies of its weights in a wider dtype (master weights), B's does not: small updates are rounded away "
+    "there"
 )
 
 
