@@ -119,7 +119,7 @@ def masters(path: Path, fault: str = "") -> Path:
 
 
 def compared(a: Path, b: Path) -> Comparison:
-    return probe.compare(a, b, mapping={"B": {"gate_up": ["gate", "up"]}} if "fused" in b.name else None)
+    return probe.compare(a, b, mapping={"Fused": {"gate_up": ["gate", "up"]}} if "fused" in b.name else None)
 
 
 @pytest.mark.parametrize("lr", [1e-3, 2e-5], ids=["large", "small"])
