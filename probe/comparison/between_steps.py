@@ -27,6 +27,9 @@ _OF_COPY = 1.5
 """unit roundoffs of a weight that rounding a copy makes of it, twice: 0.6 in the mean of many elements"""
 _AS_BEFORE = 0.75
 """unit roundoffs by which a copy may move, and all of its weight stay bit for bit as it was"""
+_OF_CHANGE = "look at what runs behind optimizer.step(): averaging (EMA), rounding, clipping or tying of weights"
+_OF_STAYING = "look at what sets them back behind optimizer.step(), and at how copies (masters) are copied into them: not at all, or before it"
+
 Key = tuple[int, str]
 """a pair of modules, and the canonical name of a weight"""
 
@@ -76,15 +79,18 @@ class Otherwise:
         pairs = {pair for pair, _ in self.shares}
         slot = self.slot if len(self.shares) == 1 else ""
         refs = walk.refs(pairs.pop(), None, slot, slot) if len(pairs) == 1 else walk.root_refs()
+        how_many = f"{len(self.shares)} of {self.known}, by up to {max(self.shares.values()):.1e} of themselves ({self.slot} of {self.path})"
+        evidence, hint = (
+            (f"{self.name}'s weights change {self.when} otherwise than by the optimizer's update: {how_many}",),
+            _OF_CHANGE,
+        )
+        if self.unmoved == len(self.shares):
+            evidence, hint = (
+                (f"{self.name}'s weights stay as they were {self.when}, whatever the optimizer does: {how_many}",),
+                _OF_STAYING,
+            )
         walk.findings.append(Divergence(
-            Phase.UPDATE, Role.PARAM, Kind.UPDATE, 0.95, *refs, None,
-            evidence=(
-                f"{self.name}'s weights change {self.when} otherwise than by the optimizer's update: {len(self.shares)} of {self.known}, "
-                f"by up to {max(self.shares.values()):.1e} of themselves ({self.slot} of {self.path})",
-                "the other side's do not",
-                *([f"{self.unmoved} of them stay as they were, though what is trained moves"] if self.unmoved else ()),
-            ),
-            hint="look at what runs behind optimizer.step(): averaging (EMA), rounding, clipping or tying of weights, copies from masters",
+            Phase.UPDATE, Role.PARAM, Kind.UPDATE, 0.95, *refs, None, evidence=(*evidence, "the other side's do not"), hint=hint,
         ))  # fmt: skip
 
 

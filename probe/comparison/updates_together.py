@@ -159,13 +159,15 @@ class UpdatesTogether(UpdateFindings):
                 continue
             if len(self._dtypes_of(event)) > 1:  # each rounds in its own way: a small update up to a unit, or away
                 continue
-            if 0 < metrics.norm_ratio < math.inf and not self.walk.noise.explains_update(event):
+            if 0 < metrics.norm_ratio < math.inf:
                 found.append((event, math.log(metrics.norm_ratio), error))
         if len(found) < _SEVERAL:
             return []
         typical, error = (float(np.median(each)) for each in ([r for _, r, _ in found], [e for *_, e in found]))
         alike = sum(ratio * typical > 0 for _, ratio, _ in found) / len(found)
         if abs(typical) <= max(tolerance.LENGTH_TOGETHER, error) or alike < tolerance.NEARLY_ALL:
+            return []
+        if all(self.walk.noise.explains_update(event) for event, *_ in found):
             return []
         faults = [self._fault(event, math.nan, self._differs(event), _OF_LENGTH) for event, *_ in found]
         longer, by = "longer" if typical > 0 else "shorter", abs(math.expm1(typical))
