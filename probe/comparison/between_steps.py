@@ -149,8 +149,9 @@ def _sketches(half: StepHalf, phase: Phase, role: Role = Role.PARAM) -> Sketches
     for key, rows in _rows_of(half, phase, role).items():
         rows = rows if role is Role.DELTA else rows[-1:]
         sketches = [half.side.sketch(row) for row in rows if is_finite(half.side, row)]
-        if len(sketches) == len(rows) and all(sketch is not None for sketch in sketches):
-            found[key] = np.sum(sketches, axis=0)
+        known = [sketch for sketch in sketches if sketch is not None]
+        if len(known) == len(rows):
+            found[key] = np.sum(known, axis=0)
     return found
 
 
