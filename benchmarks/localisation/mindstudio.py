@@ -23,7 +23,7 @@ import click
 
 from benchmarks.localisation.pairs import Pair, Setup
 from benchmarks.localisation.peers import Named, PeerAnswer, cannot, graded
-from benchmarks.localisation.suite import chosen
+from benchmarks.localisation.suite import PARTS, chosen
 from benchmarks.localisation.training import run_of
 
 TOOLS = ("mindstudio-probe compare", "mindstudio-probe compare -da")
@@ -149,12 +149,13 @@ def _compare(a: Path, b: Path, out: Path, *, diff_analyze: bool) -> None:
 
 @click.command()
 @click.option("--share", type=click.FloatRange(0, 1), default=0.2, show_default=True)
+@click.option("--part", type=click.Choice([*PARTS]), default="tuned", show_default=True)
 @click.option("--only", multiple=True, help="Pairs whose names match this glob; may be repeated.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), required=True)
-def main(share: float, only: tuple[str, ...], output: Path) -> None:
+def main(share: float, part: str, only: tuple[str, ...], output: Path) -> None:
     """Write the answers of mindstudio-probe, graded like probe's, as JSON."""
     warnings.simplefilter("ignore")
-    pairs = [p for p in chosen(share, "tuned") if not only or any(fnmatchcase(p.name, glob) for glob in only)]
+    pairs = [p for p in chosen(share, part) if not only or any(fnmatchcase(p.name, glob) for glob in only)]
     found = [answer._asdict() for answer in answers(pairs)]
     output.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     click.echo(f"{len(pairs)} pairs, {len(found)} answers")
