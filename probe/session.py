@@ -117,7 +117,10 @@ def start(
         raise RecordingError(f"probe.start(): {refusal}")
     if optimizer is not None and not adapter.is_optimizer(optimizer):
         kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
-        raise RecordingError(f"probe.start() was given optimizer={kind}; expected an optimizer of {adapter.framework}")
+        raise RecordingError(
+            f"probe.start() was given optimizer={kind}; expected an optimizer of {adapter.framework}: leave it out for one of another "
+            "class, or for updates by hand; what the weights become is recorded all the same"
+        )
     for text in settings.unmatched(_names(adapter, models)):
         warn(text)
     target = _target(path, rank, world_size)

@@ -113,5 +113,8 @@ def test_what_is_no_optimizer_is_named(wrong: Any) -> None:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     with pytest.raises(RecordingError) as caught:
         probe.start(Net(), "a.h5", optimizer=value)
-    assert str(caught.value) == f"probe.start() was given optimizer={kind}; expected an optimizer of numpy"
+    assert str(caught.value) == (
+        f"probe.start() was given optimizer={kind}; expected an optimizer of numpy: leave it out for one of another class, or for updates "
+        "by hand; what the weights become is recorded all the same"
+    )
     assert not Path("a.h5").exists()

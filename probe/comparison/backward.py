@@ -41,6 +41,10 @@ class BackwardWalk(LossWalk):
         events.sort(key=lambda pair: self._flow.order(*pair))
         self._look_for_scaling(events)
         for node, event in events:
+            factor = self._compensated.get((node, event.slot_a), 1.0) if event.role is Role.GRAD_OUTPUT else 1.0
+            if factor != 1:
+                event.metrics = self.pairs.measured(event, event.factor / factor)
+        for node, event in events:
             if self._is_inside_rearranged(node):
                 self.settle(event, math.nan, False, verdict="not judged")
             else:
@@ -211,7 +215,8 @@ class BackwardWalk(LossWalk):
             self._add(Phase.BACKWARD, kind, event, node.pair, tolerance.BACKWARD, facts, node=node,
                       hint=hint or "look at this module's backward, and at custom autograd functions in it")  # fmt: skip
             return
-        place = self._flow.culprit(node, event)
+        is_compensated = event.role is Role.GRAD_OUTPUT and (node, event.slot_a) in self._compensated
+        place = node.parent if is_compensated else self._flow.culprit(node, event)
         if place is None:
             if not self._last_outputs_known([node]):
                 self.doubts.append(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from probe.comparison.events import Event, Node, StepHalf, StepPairs
+from probe.comparison.events import Event, Loose, Node, StepHalf, StepPairs
 from probe.comparison.metrics import Status, kind_of
+from probe.comparison.rows import Key
 from probe.comparison.side import Side
 from probe.records import Phase, Role
 from probe.store.reader import Reader
@@ -16,6 +17,7 @@ _SHARE = 1e-3
 
 
 _ALONE = " only"
+_SAME_RATE = "switch dropout off on both sides, or give both the same rate"
 
 
 def is_dropout(class_name: str) -> bool:
@@ -25,15 +27,7 @@ def is_dropout(class_name: str) -> bool:
 
 def dropout(pairs: StepPairs, node: Node) -> str:
     """Say on which sides a Dropout is active, by the zeros that it returns and was not given; nothing where it is on neither."""
-    shares = {}
-    for half in pairs.halves:
-        side, module = half.side, half.modules[node.pair]
-        found = [half.rows.get(half.key(node), role) for role in (Role.INPUT, Role.OUTPUT)]
-        if is_dropout(side.reader.modules[module].class_name) and all(found):
-            given, returned = ([slot[0] for slot in each.values()] for each in found)
-            size = math.prod(side.shapes[returned[0]])
-            zeros = side.columns["zeros"]
-            shares[half.name] = (zeros[returned[0]] - zeros[given[0]]) / max(1, size)
+    shares = {half.name: _taken_away(half, half.key(node)) for half in pairs.halves}
     active = {name: share for name, share in shares.items() if share > _SHARE}
     if not active:
         return ""
@@ -42,9 +36,31 @@ def dropout(pairs: StepPairs, node: Node) -> str:
     return f"this Dropout is active {where}: it takes away {texts}"
 
 
+def dropout_alone(half: StepHalf, loose: Loose) -> tuple[str, str]:
+    """Say that a Dropout which the other side has no module for is active, and what to look at; nothing where it is not."""
+    share = _taken_away(half, loose.key)
+    if share <= _SHARE:
+        return "", ""
+    path = half.path(loose.module)
+    return (
+        f"{path} is called on {half.name}{_ALONE}, and is active: it takes away {share:.0%} of its elements",
+        _SAME_RATE,
+    )
+
+
+def _taken_away(half: StepHalf, key: Key) -> float:
+    """Return the share of zeros that a Dropout returns and was not given; 0.0 for other modules."""
+    side, found = half.side, [half.rows.get(key, role) for role in (Role.INPUT, Role.OUTPUT)]
+    if not is_dropout(side.reader.modules[key[1]].class_name) or not all(found):
+        return 0.0
+    given, returned = ([slot[0] for slot in each.values()] for each in found)
+    zeros = side.columns["zeros"]
+    return float((zeros[returned[0]] - zeros[given[0]]) / max(1, math.prod(side.shapes[returned[0]])))
+
+
 def hint_of_dropout(text: str) -> str:
     """Return what to look at where a Dropout is active on one side, as `dropout` said it; nothing where it is on both."""
-    return "switch dropout off on both sides, or give both the same rate" if f"{_ALONE}:" in text else ""
+    return _SAME_RATE if f"{_ALONE}:" in text else ""
 
 
 def returns_input(pairs: StepPairs, event: Event, half: StepHalf) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from probe.comparison import causes, tolerance
 from probe.comparison.charge_loose import LooseCharger
 from probe.comparison.events import Event, Loose, Node
 from probe.comparison.given import ran_before
+from probe.comparison.given_aside import can_reach
 from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.metrics import squeezed
 from probe.comparison.parts import unseen_order, unseen_order_of_weights
@@ -87,7 +88,11 @@ class Charger(LooseCharger):
         between = [loose for loose in between if self._has_part(self.pairs.half("A"), loose, event)]
         what = f"the input {event.slot_a} of {name} differs first"
         factor, of_what = self._factor_before(node, event)
-        if not between and not factor and self._charge_lacking_input(node.parent, event, what):
+        if (
+            not between
+            and not factor
+            and self._charge_lacking_input(node.parent, event, what, (node.begin, node.begin_b))
+        ):
             return  # what ran right before it and was not compared is nearer than what the whole model is not given
         place = self._place_of(node)
         if place is None:
@@ -214,7 +219,7 @@ class Charger(LooseCharger):
                       hint=self._tied(node.pair, slot, side) or f"{slot} is missing on {'B' if side == 'A' else 'A'}")  # fmt: skip
             return
         what = f"the output {event.slot_a} of {self._path_a(node.pair)} differs first"
-        if node.parent is not None and self._charge_lacking_input(node, event, what):
+        if node.parent is not None and self._charge_lacking_input(node, event, what, (node.end, node.end_b)):
             return
         if self._charge_loose(node, event, node.end, node.end_b, tolerance.FORWARD):
             return
@@ -301,11 +306,18 @@ class Charger(LooseCharger):
             facts.append(f"the classes differ: {classes[0]} against {classes[1]}")
         return tuple(facts), hint
 
-    def _charge_lacking_input(self, place: Node, event: Event, what: str) -> bool:
-        """Charge something wrong in a call to the batch when the call and the model get an input on one side only."""
-        mine = {side for _, side in self._lacking.get(id(place), ())}
+    def _charge_lacking_input(self, place: Node, event: Event, what: str, at: tuple[int, int]) -> bool:
+        """Charge something wrong in a call, at positions of A and of B, to what it and the model get on one side only."""
+        alone: dict[str, list[str]] = {}
+        for slot, side in self._lacking.get(id(place), ()):
+            alone.setdefault(side, []).append(slot)
         tops = [top for top in self.pairs.nodes.values() if top.parent is None and top.micro == place.micro]
-        found = [(top, *lacking) for top in tops for lacking in self._lacking.get(id(top), ()) if lacking[1] in mine]
+        lacking = [(top, *each) for top in tops for each in self._lacking.get(id(top), ()) if each[1] in alone]
+        is_integer = not self.u(event)  # what tokens are made of: of labels, too
+        found = [
+            (top, slot, side) for top, slot, side in lacking
+            if is_integer or can_reach(self.pairs.half(side), top, slot, place, alone[side], at["AB".index(side)])
+        ]  # fmt: skip
         if not found:
             return False
         top, slot, side = found[0]

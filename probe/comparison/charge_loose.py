@@ -125,7 +125,8 @@ class LooseCharger(OrderCharger):
                 text, hint = self._about_loose(half, calls[0], change)
                 facts.append(text)
                 hints.append(hint)
-                if change is None and self._computes_alone(half, calls[0]):
+                alone = self._computes_alone(half, calls[0]) or self._is_compared_by_weights(half, calls[0])
+                if change is None and alone:
                     kind = kind_of_finding(event.metrics)
         if not facts:
             return False
@@ -213,6 +214,13 @@ class LooseCharger(OrderCharger):
             inner = half.path(half.stepped[loose.module])
             text = f"{path} does something of its own with what {inner}, the only module in it, is given or returns"
             return text, f"{missing} has {inner} without it: look at what it does before and after"
+        text, hint = causes.dropout_alone(half, loose)
+        if text:
+            return text, hint
+        if self._is_compared_by_weights(half, loose):
+            there = self.pairs.half(missing).path(partner(self.pairs, half, loose.module))
+            text = f"{path} is called on {half.name}; with {there} of {missing}, the weights alone are compared"
+            return text, f"look at what {missing} has in the place of {path}, of which the weights alone are compared"
         if loose.module in half.pair_of:
             text = more_calls(self.pairs, half, loose.module, [loose.call]).text
             return text, f"look at the code that calls {path}: {missing} does not make this call"
@@ -224,6 +232,12 @@ class LooseCharger(OrderCharger):
                 f"what {missing} computes in the place of this {kind} is not the same: look at it, and at its settings",
             )
         return f"{path} is called on {half.name} and has no counterpart on {missing}", lacks
+
+    def _is_compared_by_weights(self, half: StepHalf, loose: Loose) -> bool:
+        """Tell whether the other side has a partner of a call's module and calls it nowhere: its own code uses the weights."""
+        return loose.module in half.pair_of and all(
+            node.pair != half.pair_of[loose.module] for node in self.pairs.nodes.values()
+        )
 
     @staticmethod
     def _computes_alone(half: StepHalf, loose: Loose) -> bool:

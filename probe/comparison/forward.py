@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from probe.comparison import tolerance
 from probe.comparison.arrangement import Arrangement
 from probe.comparison.charge import SAME_BATCH, mode_name
+from probe.comparison.compensated import Compensation
 from probe.comparison.events import Event, Node
 from probe.comparison.given import given_otherwise, is_given, logged_apart
 from probe.comparison.given_aside import Aside, is_handed_on
@@ -45,6 +46,7 @@ class ForwardWalk(InitialWalk):
         self._other_batch = not all(self._same_size(event) for event in tops)
         self._compare_modes({id(node): node for node, _ in events}.values())
         self._arrangement = Arrangement(self.pairs, events, self.state.parameters, self.u)
+        self._compensation = Compensation(self.pairs, events)
         self._flipped = {
             (node, self.pairs.a.shapes[event.row_a]): share
             for node, event in events
@@ -158,6 +160,7 @@ class ForwardWalk(InitialWalk):
         held = self._held(event, u, sources)
         if held.is_wrong and not context.tainted and not held.is_fixed:
             held = self._without_padding(node, event, u, sources, held)
+            held = self._without_factor(node, event, u, sources, held) if held.is_wrong else held
         if is_input and node.parent is None and self._has_other_axes(node, event):
             self._charge_other_axes(node, event)
             return
@@ -200,6 +203,27 @@ class ForwardWalk(InitialWalk):
             return held
         if not found.is_wrong:
             self._padded.append(Padded(node, event, whole, self._padding))
+        return found
+
+    def _without_factor(self, node: Node, event: Event, u: float, sources: Level, held: Held) -> Held:
+        """Leave out a factor between what a module returns on the two sides which the code outside makes up for."""
+        whole = event.metrics
+        assert whole is not None
+        factor = self._compensation.factor(node, event, held.limit)
+        if factor == 1:
+            return held
+        event.metrics = self.pairs.measured(event, factor)
+        found = self._held(event, u, sources)
+        if found.is_wrong or event.metrics.is_lower_bound:
+            event.metrics, event.factor = whole, 1.0
+            return held
+        self._compensated[node, event.slot_a] = factor
+        if (event.pair, event.slot_a) not in self.state.compensated:
+            self.state.compensated.add((event.pair, event.slot_a))
+            self.warnings.append(
+                f"output {event.slot_a} of {self._path_a(event.pair)} is {factor:.6g} times A's in B, and what is made of it agrees: the "
+                "factor stands elsewhere, and is left out here"
+            )
         return found
 
     def charge_padded(self) -> bool:

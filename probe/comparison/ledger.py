@@ -39,6 +39,8 @@ class State:
     """running variances of both sides after the step, where the frameworks divide by different numbers"""
     variance_was_told: bool = False
     padding_was_told: bool = False
+    compensated: set[tuple[int, str]] = field(default_factory=set)
+    """outputs, by pair and slot, of which it was said that a factor stands elsewhere"""
     unpaired: dict[int, tuple[dict[str, None], dict[str, None]]] = field(default_factory=dict)
     """parameters, of A and of B, that have no counterpart, by the pair of modules"""
     drifted: dict[int, Level] = field(default_factory=dict)
@@ -136,6 +138,8 @@ class Ledger:
         self._padding: Padding
         self._padded: list[Padded] = []
         """tensors that differ in padding alone"""
+        self._compensated: dict[tuple[Node, str], float] = {}
+        """outputs that are a multiple of A's for which the code outside makes up, by call and slot: what B's are times A's"""
         self._loss_agrees = False
         """the numbers that the program gave as loss were compared, and agree"""
         self._digests_aside: set[tuple[object, object]] = set()

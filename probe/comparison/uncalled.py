@@ -99,7 +99,8 @@ def _names_by_use(pairs: StepPairs, calls: Iterable[Loose]) -> tuple[list[str], 
     for call in calls:
         info = pairs.a.reader.modules[call.module]
         own = [(p.module, p.slot) for p in pairs.a.reader.parameters if p.module == call.module]
-        found[not own or not apart.issuperset(own)].append(info.path)
+        is_compared = call.module in pairs.pair_of_a or (own and apart.issuperset(own))
+        found[not is_compared].append(info.path)
     return found
 
 
@@ -113,7 +114,8 @@ def _has_weights(half: StepHalf, call: Call) -> bool:
 
 
 def _is_used(pairs: StepPairs, half: StepHalf, call: Call) -> bool:
-    """Tell whether the other side has a gradient for a weight of such a module."""
+    """Tell whether the other side has a gradient for a weight of such a module; zeros are what a buffer was made with."""
     other = pairs.half(half.other)
-    learns = other.rows.by_module(Role.PARAM_GRAD)
-    return any(each in learns for each in _subtree(other, partner(pairs, half, call.module)))
+    learns, norm = other.rows.by_module(Role.PARAM_GRAD), other.side.columns["norm"]
+    inside = _subtree(other, partner(pairs, half, call.module))
+    return any(norm[row] for each in inside for row in learns.get(each, ()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -170,6 +171,29 @@ def test_an_active_dropout(run: Recorder, a: tuple[int, float], b: tuple[int, fl
         if where == "on both sides"
         else "switch dropout off on both sides, or give both the same rate"
     )
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_an_active_dropout_that_the_other_side_has_no_module_for(run: Recorder, turned: bool) -> None:
+    def plant(model: Model) -> None:
+        for path in ("layers.0", "layers.1"):
+            layer = module(model, path)
+            layer.dropout = Dropout(1, 0.25)
+            replaced(model, path, forward=_with_dropped_scores)
+
+    files = [run(), run(changed(plant))]
+    first, side = first_of(probe.compare(*(files[::-1] if turned else files))), "A" if turned else "B"
+    assert [ref.path for ref in (*first.a, *first.b)] == ["layers.0.dropout"]
+    assert re.fullmatch(
+        rf"layers\.0\.dropout is called on {side} only, and is active: it takes away 2\d% of its elements",
+        first.evidence[0],
+    )
+    assert first.hint == "switch dropout off on both sides, or give both the same rate"
+
+
+def _with_dropped_scores(self: Any, x: Tensor) -> Tensor:
+    x = x + self.dropout(self.attn(self.norm1(x)))
+    return x + self.mlp(self.norm2(x))
 
 
 def test_training_against_evaluation_in_one_module(run: Recorder) -> None:

@@ -16,7 +16,7 @@ from probe.errors import ProbeWarning
 from probe.records import Phase, Role
 from probe.report.text import render
 from tests.comparison.planted import Clean, Model, Recorder, changed
-from tests.toys import GPT, MLP, gpt, plain_step, replaced
+from tests.toys import GPT, MLP, batch, gpt, loss_of, plain_step, replaced
 
 
 def test_an_input_that_only_one_side_has_lowers_confidence(run: Recorder) -> None:
@@ -76,6 +76,23 @@ def test_a_layer_that_one_side_has_and_does_not_call(run: Recorder, turned: bool
     assert re.search(rf"[├└] layers\.1 .*not called on {other}, the first\n", text)
 
 
+def test_gradients_of_zeros_do_not_make_a_layer_that_is_not_called_a_used_one(run: Recorder) -> None:
+    """As buffers of gradients that are made beforehand have them."""
+
+    def step(model: Model, optimizer: nn.Optimizer, number: int) -> Tensor:
+        loss = loss_of(model(batch(number)), batch(number))
+        loss.backward()
+        for parameter in model.parameters():
+            parameter.grad = Tensor(np.zeros_like(parameter.data)) if parameter.grad is None else parameter.grad
+        optimizer.step()
+        return loss
+
+    found = probe.compare(run(step=step), run(changed(_skipping), step=step))
+    first = found.first_divergence
+    assert first is not None and first.hint == "look at the code that calls layers.1: B does not call layers.1"
+    assert found.divergences == (first,), "nor are its gradients"
+
+
 def test_a_child_that_one_side_does_not_call_is_up_to_its_caller(run: Recorder) -> None:
     without = changed(lambda m: replaced(m, "layers.1.mlp", forward=lambda s, x: s.down(s.act(s.gate(x)))))
     found = probe.compare(run(), run(without))
@@ -119,6 +136,11 @@ def test_a_module_of_which_the_weights_are_used_without_a_call_is_not_blamed(run
     by_hand = changed(lambda m: replaced(m, "layers.1.mlp", forward=_by_hand))
     first = probe.compare(run(), run(by_hand)).first_divergence
     assert first is not None and not any("is called on A only" in text for text in first.evidence)
+    assert first.kind is Kind.INTRODUCED
+    assert first.evidence[0] == (
+        "layers.1.mlp.up is called on A; with layers.1.mlp.up of B, the weights alone are compared"
+    )
+    assert first.hint == "look at what B has in the place of layers.1.mlp.up, of which the weights alone are compared"
 
 
 def test_inputs_with_other_names_are_paired_by_their_content(run: Recorder) -> None:

@@ -138,5 +138,8 @@ def test_what_is_no_optimizer_is_named(wrong: str, tmp_path: Path) -> None:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     with pytest.raises(RecordingError) as caught:
         probe.start(model, tmp_path / "a.h5", optimizer=value)
-    assert str(caught.value) == f"probe.start() was given optimizer={kind}; expected an optimizer of torch"
+    assert str(caught.value) == (
+        f"probe.start() was given optimizer={kind}; expected an optimizer of torch: leave it out for one of another class, or for updates "
+        "by hand; what the weights become is recorded all the same"
+    )
     assert not list(tmp_path.iterdir()) and not model._forward_hooks

@@ -1,0 +1,91 @@
+"""Outputs of modules that are a multiple of the other side's, where all that is made of them agrees: the factor stands elsewhere.
+
+One implementation scales embeddings inside of the module, another one in the code that calls it. The border of the module lies
+otherwise then, and nothing is computed otherwise. What comes back to such an output is the inverse multiple.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+
+from probe.comparison.events import Event, Node, StepPairs
+from probe.records import Role
+
+_ONE_DIRECTION = 0.999
+"""cosines from which on a multiple is looked for; whether it is one is measured"""
+_CLEARLY = 0.1
+"""share of the multiple's own error that those of its uses may be at most, to agree while it does not"""
+
+_Taken = dict[object, list[tuple[Node, Event]]]
+
+
+class Compensation:
+    """What becomes of the tensors of a micro-batch's forward pass.
+
+    Parameters
+    ----------
+    pairs
+        the step's paired calls
+    events
+        the forward events of the micro-batch
+    """
+
+    def __init__(self, pairs: StepPairs, events: Sequence[tuple[Node, Event]]) -> None:
+        self._pairs, self._events = pairs, events
+
+    def factor(self, node: Node, event: Event, limit: float) -> float:
+        """Return what B's output is times A's where it may be a multiple and its direct uses agree, up to a limit; else 1.0.
+
+        A use is a later call that is given the tensor itself on one side (on the other one, what code made of the multiple), or
+        a caller that returns it. There has to be one, and all have to agree. What was there before, and is only passed on, may
+        be used as what it was: of that nothing is told.
+        """
+        metrics = event.metrics
+        if event.role is not Role.OUTPUT or node.parent is None or metrics is None or metrics.is_lower_bound:
+            return 1.0
+        is_multiple = min(abs(metrics.coherence), metrics.cosine) > _ONE_DIRECTION
+        if not is_multiple or not 0 < metrics.norm_ratio < math.inf or self._is_passed_on(node, event):
+            return 1.0
+        limit = min(limit, _CLEARLY * metrics.rel_l2)
+        agree = [self._agrees(use, limit) for use in self._uses(node, event)]
+        return metrics.norm_ratio if agree and all(agree) else 1.0
+
+    def _is_passed_on(self, node: Node, event: Event) -> bool:
+        """Tell whether a call was given on either side, as it is, what was returned before this one ended."""
+        found = [each for taken in self._taken(event) for each in taken]
+        return any(
+            use.role is Role.INPUT and (user.begin < node.end or user.begin_b < node.end_b) for user, use in found
+        )
+
+    def _uses(self, node: Node, event: Event) -> list[Event]:
+        """Return the uses of an output, on either side; what its caller returns as it is on both sides is none."""
+        around = set(node.ancestors())
+        found = {id(use): (user, use) for taken in self._taken(event) for user, use in taken}
+        return [
+            use
+            for user, use in found.values()
+            if use.role is Role.INPUT or (user in around and self._digests(use) != self._digests(event))
+        ]
+
+    def _taken(self, event: Event) -> Iterator[list[tuple[Node, Event]]]:
+        """Yield, for each side, the calls and events that have an event's tensor there."""
+        for by_digest, digest in zip(self._by_digest, self._digests(event), strict=True):
+            yield by_digest.get(digest, [])
+
+    def _agrees(self, use: Event, limit: float) -> bool:
+        return use.metrics is not None and not use.metrics.is_lower_bound and use.metrics.rel_l2 <= limit
+
+    @functools.cached_property
+    def _by_digest(self) -> tuple[_Taken, _Taken]:
+        """The calls and events in which a side has a tensor, by its hash there."""
+        found: tuple[_Taken, _Taken] = ({}, {})
+        for node, event in self._events:
+            if event.metrics is not None and event.role in (Role.INPUT, Role.OUTPUT):
+                for by_digest, digest in zip(found, self._digests(event), strict=True):
+                    by_digest.setdefault(digest, []).append((node, event))
+        return found
+
+    def _digests(self, event: Event) -> tuple[object, object]:
+        return self._pairs.a.digest(event.row_a), self._pairs.b.digest(event.row_b)
