@@ -24,7 +24,9 @@ def choosing(pairs: StepPairs, events: Iterable[tuple[Node, Event]]) -> set[Node
     found = set()
     for node, event in events:
         side, row = (pairs.a, event.row_a) if event.row_a >= 0 else (pairs.b, event.row_b)
-        is_choice = event.role is Role.OUTPUT and kind_of(side.dtypes[row]) == "integer" and math.prod(side.shapes[row]) > 1
+        is_choice = (
+            event.role is Role.OUTPUT and kind_of(side.dtypes[row]) == "integer" and math.prod(side.shapes[row]) > 1
+        )
         if is_choice and node.parent is not None and (event.metrics is None or event.metrics.rel_l2 != 0):
             found.add(node.parent)
     return found
