@@ -22,7 +22,14 @@ _ROUNDING = 64 * 2.0**-24
 _OTHER_SIDE = 0.25
 """share of one side's change up to which the other side has not made it"""
 _OF_UPDATE = 4
-"""unit roundoffs of an update that are lost where it is taken as a difference, and of a weight where a copy is trained"""
+"""unit roundoffs of an update that are lost where it is taken as a difference"""
+_OF_COPY = 1.5
+"""unit roundoffs of a weight that rounding a copy makes of it, twice: 0.6 in the mean of many elements"""
+_AS_BEFORE = 0.75
+"""unit roundoffs by which a copy may move, and all of its weight stay bit for bit as it was"""
+_OF_CHANGE = "look at what runs behind optimizer.step(): averaging (EMA), rounding, clipping or tying of weights"
+_OF_STAYING = "look at what sets them back behind optimizer.step(), and at how copies (masters) are copied into them: not at all, or before it"
+
 Key = tuple[int, str]
 """a pair of modules, and the canonical name of a weight"""
 
@@ -57,6 +64,8 @@ class Otherwise:
     known: int
     """of how many weights it is known"""
     when: str
+    unmoved: int
+    """how many of them stay as they were"""
     is_within: bool
     """since the step began, not since the one before ended: the forward pass used them as they were"""
 
@@ -70,14 +79,18 @@ class Otherwise:
         pairs = {pair for pair, _ in self.shares}
         slot = self.slot if len(self.shares) == 1 else ""
         refs = walk.refs(pairs.pop(), None, slot, slot) if len(pairs) == 1 else walk.root_refs()
+        how_many = f"{len(self.shares)} of {self.known}, by up to {max(self.shares.values()):.1e} of themselves ({self.slot} of {self.path})"
+        evidence, hint = (
+            (f"{self.name}'s weights change {self.when} otherwise than by the optimizer's update: {how_many}",),
+            _OF_CHANGE,
+        )
+        if self.unmoved == len(self.shares):
+            evidence, hint = (
+                (f"{self.name}'s weights stay as they were {self.when}, whatever the optimizer does: {how_many}",),
+                _OF_STAYING,
+            )
         walk.findings.append(Divergence(
-            Phase.UPDATE, Role.PARAM, Kind.UPDATE, 0.95, *refs, None,
-            evidence=(
-                f"{self.name}'s weights change {self.when} otherwise than by the optimizer's update: {len(self.shares)} of {self.known}, "
-                f"by up to {max(self.shares.values()):.1e} of themselves ({self.slot} of {self.path})",
-                "the other side's do not",
-            ),
-            hint="look at what runs behind optimizer.step(): averaging (EMA), rounding, clipping or tying of weights, copies from masters",
+            Phase.UPDATE, Role.PARAM, Kind.UPDATE, 0.95, *refs, None, evidence=(*evidence, "the other side's do not"), hint=hint,
         ))  # fmt: skip
 
 
@@ -103,7 +116,10 @@ def changed_otherwise(pairs: StepPairs, left: Left | None) -> Otherwise | None:
         if is_within
         else f"between the ends of steps {half.side.step - 1} and {half.side.step}"
     )
-    return Otherwise(half.name, half.path(half.modules[pair]), slot, found, len(changes[which]), when, is_within)
+    left_now = _sketches(half, Phase.UPDATE)
+    unmoved = sum(np.array_equal(left_now[key], begun[which][key]) for key in found)
+    path = half.path(half.modules[pair])
+    return Otherwise(half.name, path, slot, found, len(changes[which]), when, unmoved, is_within)
 
 
 def _alone(mine: dict[Key, float], theirs: dict[Key, float]) -> dict[Key, float]:
@@ -133,8 +149,9 @@ def _sketches(half: StepHalf, phase: Phase, role: Role = Role.PARAM) -> Sketches
     for key, rows in _rows_of(half, phase, role).items():
         rows = rows if role is Role.DELTA else rows[-1:]
         sketches = [half.side.sketch(row) for row in rows if is_finite(half.side, row)]
-        if len(sketches) == len(rows) and all(sketch is not None for sketch in sketches):
-            found[key] = np.sum(sketches, axis=0)
+        known = [sketch for sketch in sketches if sketch is not None]
+        if len(known) == len(rows):
+            found[key] = np.sum(known, axis=0)
     return found
 
 
@@ -152,6 +169,7 @@ def _changes(half: StepHalf, before: Sketches) -> dict[Key, float]:
         gap = float(np.linalg.norm(after[key] - updates[key] - before[key]))
         rounding = _ROUNDING * norm + _OF_UPDATE * u * float(np.linalg.norm(updates[key]))
         if (key[0], f"{key[1]}{MASTER}") in copied:  # the update is that of a copy, which is rounded to it
-            rounding += _OF_UPDATE * u * norm
+            is_as_before = bool(np.array_equal(after[key], before[key]))
+            rounding += (_AS_BEFORE if is_as_before else _OF_COPY) * u * norm
         found[key] = gap / max(norm, float(np.linalg.norm(before[key])), gap) if gap > rounding else 0.0
     return found

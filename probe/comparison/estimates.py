@@ -31,6 +31,7 @@ def compare_sketches(
     sketch_a, sketch_b = a.sketch(i), b.sketch(j)
     if sketch_a is None or sketch_b is None or sorted(squeezed(a.shapes[i])) != sorted(squeezed(b.shapes[j])):
         if any(row in side.combined and math.isnan(side.columns["norm"][row]) for side, row in ((a, i), (b, j))):
+            norm_a, norm_b = abs(taken.factor) * a.norm(i), b.norm(j)
             return Metrics(Status.NOT_COMPARABLE, norm_a=norm_a, norm_b=norm_b, estimated=True, reason=SKETCH_ALONE)
         return _from_statistics(a, i, b, j, taken.factor)
     if kind_of(a.dtypes[i]) == "integer":

@@ -47,7 +47,9 @@ class ForwardWalk(InitialWalk):
         self._arrangement = Arrangement(self.pairs, events, self.state.parameters, self.u)
         self._choosing = choices.choosing(self.pairs, events)
         self._flipped = {
-            (node, self.pairs.a.shapes[event.row_a]) for node, event in events if self._is_other_choice(event)
+            (node, self.pairs.a.shapes[event.row_a]): share
+            for node, event in events
+            if (share := self._other_choices(event))
         }
         for node, event in sorted(events, key=lambda pair: self._order(pair[1])):
             if event.metrics is not None:
@@ -56,10 +58,10 @@ class ForwardWalk(InitialWalk):
         self._compare_batches(events)
         self.state.returned |= {self._digests(e) for _, e in events if e.role is Role.OUTPUT and e.metrics is not None}
 
-    def _is_other_choice(self, event: Event) -> bool:
-        """Tell whether integers that a call returns differ: whether noise may have changed them is judged with them."""
-        is_integer = event.role is Role.OUTPUT and event.metrics is not None and not self.u(event)
-        return is_integer and event.metrics is not None and event.metrics.rel_l2 > 0
+    def _other_choices(self, event: Event) -> float:
+        """Return the share of the integers that a call returns which differ: whether noise may have changed them is judged with them."""
+        is_integer = event.role is Role.OUTPUT and not event.is_one_sided and not self.u(event)
+        return event.metrics.rel_l2 if is_integer and event.metrics is not None else 0.0
 
     def _digests(self, event: Event) -> tuple[object, object]:
         return self.pairs.a.digest(event.row_a), self.pairs.b.digest(event.row_b)
@@ -188,12 +190,13 @@ class ForwardWalk(InitialWalk):
             self._take_in(node, event, context, wrong)
 
     def _is_chosen_otherwise(self, node: Node, event: Event) -> bool:
-        """Pass over what a call returns for each of the integers that it returns and that differ: the weights of other experts."""
-        if (
-            event.role is not Role.OUTPUT
-            or (node, self.pairs.a.shapes[event.row_a]) not in self._flipped
-            or not self.u(event)
-        ):
+        """Pass over what a call returns for each of the integers that it returns where some differ: the weights of other experts.
+
+        Such a share of the weights may be others, and no more.
+        """
+        assert event.metrics is not None
+        share = self._flipped.get((node, self.pairs.a.shapes[event.row_a]), 0.0)
+        if event.role is not Role.OUTPUT or not self.u(event) or event.metrics.rel_l2 > math.sqrt(share):
             return False
         self.settle(event, math.nan, False, verdict="not judged")
         self._take_in(node, event, self._context(node), False)

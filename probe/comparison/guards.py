@@ -76,11 +76,13 @@ class Guards:
     def _compare_masters(self) -> None:
         """Say that one side alone trains copies of its weights: the other rounds its updates to the weights' dtype."""
         have = [any(slot.endswith(MASTER) for slot in side.slots) for side in (self.a, self.b)]
-        if have[0] != have[1] and all(side.optimizer for side in (self.a, self.b)):
-            names = ("A", "B") if have[0] else ("B", "A")
+        if have[0] == have[1]:
+            return
+        names, other = (("A", "B"), self.b) if have[0] else (("B", "A"), self.a)
+        if other.optimizer and any("16" in each.dtype for each in other.parameters if not each.is_buffer):
             self.warnings.append(
                 f"{names[0]}'s optimizer trains copies of its weights in a wider dtype (master weights), {names[1]}'s does not: "
-                "where the weights have 16 bits, small updates are rounded away there"
+                "small updates are rounded away there"
             )
 
     def _compare_filters(self) -> None:

@@ -129,8 +129,8 @@ class Ledger:
         """changes of order that are findings already"""
         self._rearranged: set[Node] = set()
         """calls that were given elements in another order, though a caller of theirs returns the same"""
-        self._flipped: set[tuple[Node, tuple[int, ...]]] = set()
-        """calls that return integers which differ, with their shape"""
+        self._flipped: dict[tuple[Node, tuple[int, ...]], float] = {}
+        """by calls that return integers which differ, and their shape: the share of those that do"""
         self._aside: list[Aside] = []
         """inputs of the model that differ, of which it is not known yet whether that matters"""
         self._padding: Padding

@@ -89,6 +89,10 @@ TOGETHER = 0.5
 """times that bound: what all updates together may differ by (clean pairs: 0.12)"""
 LENGTH_TOGETHER = 0.02
 """what the norms of most updates may be longer by, all of them (clean pairs: 0.0055)"""
+ESTIMATED_LENGTH = 1.7
+"""factor between the lengths of two updates of which one is that of a sketch, 9 % off in the mean"""
+UPDATES_APART = 3
+"""times one side's update that two weights which began alike may be apart: both updates, in any direction, are 2 if as long"""
 NEARLY_ALL = 0.85
 """share of updates that are then longer, or shorter (clean pairs: 0.88 where it is by 0.0015)"""
 RATIO_LIMIT = 0.02

@@ -6,26 +6,22 @@ parameter differences that are larger than those of real faults.
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
 from probe.comparison import tolerance
 from probe.comparison.drift import drifted, share_of_update
-from probe.comparison.events import Event, StepHalf, StepPairs
-from probe.comparison.ledger import State
+from probe.comparison.events import Event, StepHalf
 from probe.comparison.metrics import Metrics, Status
 from probe.comparison.scaling import factor_of, scaling_text
-from probe.comparison.settings import decay_rounding, decays
+from probe.comparison.settings import decays
 from probe.comparison.tolerance import Level
-from probe.comparison.update_findings import Fault, UpdateFindings
-from probe.comparison.walk import StepWalk
+from probe.comparison.update_findings import Fault
+from probe.comparison.updates_together import TIMES, UpdatesTogether
 from probe.records import Phase, Role
 from probe.sketch import WIDTH
-from probe.statistics import unit_roundoff
 
 _PARALLEL = 0.9
 _ROUNDINGS = 8
@@ -33,36 +29,10 @@ _ROUNDINGS = 8
 _BOTH_ROUND = 2
 """the same where the settings differ: each side rounds the new parameter once, and by one unit at most"""
 _FLOAT16_LEAST = 2.0**-24
-_LARGE = 256
-"""elements of an update that counts with others"""
-_SEVERAL = 4
-"""updates from which on they are judged together"""
-_TIMES = "times as long as A's"
-_OF_LENGTH = "look at the learning rate and its schedule, at Adam's bias correction and eps"
-_DIFFERS = "the update differs, the gradient that was used agrees"
 
 
-class _Part(NamedTuple):
-    """One of the updates that are judged together."""
-
-    event: Event
-    error: float
-    """‖A−B‖"""
-    size: int
-    gradient: float
-    """relative error of the gradient that was used"""
-    rounding: float
-    """what rounding the new parameter makes of the update"""
-    norm: float
-
-
-class UpdateJudge(UpdateFindings):
+class UpdateJudge(UpdatesTogether):
     """The update phase of one step; findings go to the step's walk."""
-
-    def __init__(self, walk: StepWalk, pairs: StepPairs, state: State) -> None:
-        super().__init__(walk, pairs)
-        self.state = state
-        self._rounding = decay_rounding(pairs)
 
     def judge(self) -> None:
         """Judge the phase, in the order of cause and effect."""
@@ -78,6 +48,9 @@ class UpdateJudge(UpdateFindings):
         if not together:
             self._report(updates, "updates", Role.DELTA)
         updates = together or updates
+        if not updates and not behind:
+            updates = self._unseen_updates()
+            self._report(updates, "updates", Role.PARAM)
         states = [] if updates else self._states()
         self._report(states, "optimizer states", Role.STATE)
         if behind and not updates and not states:
@@ -175,70 +148,6 @@ class UpdateJudge(UpdateFindings):
                 faults.append(fault)
         return faults
 
-    def _of_all_updates(self, updates: list[Fault]) -> list[Fault]:
-        """Report what is wrong with the updates of all parameters where few or none show it alone."""
-        are_longer = all(fault.text.endswith(_TIMES) or fault.text == _DIFFERS for fault in updates)
-        if not are_longer or len(updates) > tolerance.MOST * len(self._judged(Role.DELTA)):
-            return []
-        return ([] if updates else self._updates_together()) or self._updates_of_another_length()
-
-    def _updates_together(self) -> list[Fault]:
-        """Report all updates that divide by a gradient's size where, as one vector, they differ by more than chance flips.
-
-        Each alone may differ by a few signs; all of them together rarely do.
-        """
-        parts = [part for part in map(self._sure_part, self._judged(Role.DELTA)) if part is not None]
-        if len(parts) < _SEVERAL:
-            return []
-        sizes = sum(part.size for part in parts)
-        gradient = sum(part.size * part.gradient for part in parts) / sizes
-        rounding = sum(part.size * part.rounding for part in parts) / sizes
-        limit = tolerance.TOGETHER * tolerance.update_bound(gradient, rounding, 1.0, sizes)
-        error = math.hypot(*(part.error for part in parts)) / math.hypot(*(part.norm for part in parts))
-        typical = float(np.median([part.error / part.norm for part in parts]))
-        if min(error, typical) <= limit:  # that of a few could be gradients that vanish
-            return []
-        faults = [self._fault(part.event, limit, _DIFFERS) for part in parts]
-        said = f"the updates of {len(parts)} parameters, as one vector, differ by {error:.1e}, of which chance makes {limit:.1e}"
-        self._report_all(faults, said)
-        return faults
-
-    def _updates_of_another_length(self) -> list[Fault]:
-        """Report all updates where nearly all are longer, or shorter, in B: rounding makes as many longer as shorter."""
-        found: list[tuple[Event, float, float]] = []
-        for event in self._judged(Role.DELTA):
-            metrics = event.metrics
-            error = max(self.state.gradients.get((event.pair, event.slot_a), 0.0), self._error_before(event))
-            if metrics is None or not metrics.is_known or error > tolerance.UPDATE_ERROR_LIMIT:
-                continue
-            if 0 < metrics.norm_ratio < math.inf and not self.walk.noise.explains_update(event):
-                found.append((event, math.log(metrics.norm_ratio), error))
-        if len(found) < _SEVERAL:
-            return []
-        typical, error = (float(np.median(each)) for each in ([r for _, r, _ in found], [e for *_, e in found]))
-        alike = sum(ratio * typical > 0 for _, ratio, _ in found) / len(found)
-        if abs(typical) <= max(tolerance.LENGTH_TOGETHER, error) or alike < tolerance.NEARLY_ALL:
-            return []
-        faults = [self._fault(event, math.nan, _DIFFERS, _OF_LENGTH) for event, *_ in found]
-        longer, by = "longer" if typical > 0 else "shorter", abs(math.expm1(typical))
-        said = f"the updates of {alike:.0%} of {len(found)} parameters are {longer} in B, typically by {by:.2g} of A's"
-        self._report_all(faults, said, by_numbers=False)
-        return faults
-
-    def _sure_part(self, event: Event) -> _Part | None:
-        """Return what an update is of all of them, where its gradient is no rounding."""
-        metrics, parameter = event.metrics, self._norm_of_parameter(event)
-        if metrics is None or not metrics.is_known or metrics.is_lower_bound or not parameter:
-            return None
-        size, norm = math.prod(self.pairs.a.shapes[event.row_a]), max(metrics.norm_a, metrics.norm_b)
-        gradient = max(self.state.gradients.get((event.pair, event.slot_a), 0.0), self._error_before(event))
-        is_sure = gradient <= tolerance.NOISY_GRADIENT and metrics.cosine >= tolerance.SCATTERED
-        if not norm or size < _LARGE or not is_sure or not self._is_adaptive(event):
-            return None
-        if self.walk.noise.explains_update(event):
-            return None
-        return _Part(event, metrics.rel_l2 * norm, size, gradient, self._parameter_u(event) * parameter / norm, norm)
-
     def _one_sided_update(self, event: Event) -> Fault | None:
         on_both = self.pairs.is_initial_on_both(event)
         if not on_both or self.pairs.is_unwatched(event) or not (self.pairs.micros_a and self.pairs.micros_b):
@@ -248,13 +157,23 @@ class UpdateJudge(UpdateFindings):
         if not columns["requires_grad"][row] and not columns["norm"][row]:
             return None  # it is frozen, and was handed over all the same
         lacking = self.pairs.half(half.other)
+        if self._is_rounded_away(event, lacking, columns["norm"][row]):
+            return None
         hint = f"{lacking.name}'s optimizer was not given this parameter"
         if not lacking.side.reader.groups_of(lacking.side.step):
             hint = (
-                f"no optimizer was seen to step in {lacking.name}, and no weight had changed at its probe.step(): "
-                "call that behind the update"
+                f"no optimizer was seen to step in {lacking.name}, and at its probe.step() this weight was as before: is it updated, or "
+                "copied back from what is, and is probe.step() called behind that?"
             )
-        return Fault(event, math.nan, f"only {half.name}'s optimizer updates this parameter", hint)
+        return Fault(event, math.nan, f"only {half.name} updates this parameter", hint)
+
+    def _is_rounded_away(self, event: Event, lacking: StepHalf, update: float) -> bool:
+        """Tell whether a side that left a weight as it was rounds away what the other side changed it by."""
+        module, side = lacking.modules[event.pair], lacking.side
+        rows = lacking.rows.get((0, module, 0), Role.PARAM)
+        same = [taken[-1] for slot, taken in rows.items()
+                if side.canonical(module, slot.partition(":")[2]) == self.pairs.canonical(event)]  # fmt: skip
+        return any(update <= side.roundoffs[row] * side.columns["norm"][row] for row in same)
 
     def _update_fault(self, event: Event) -> tuple[Fault | None, float]:
         """Return the fault, if there is one, and the bound of the relative error."""
@@ -262,7 +181,9 @@ class UpdateJudge(UpdateFindings):
         assert metrics is not None
         error = max(self.state.gradients.get((event.pair, event.slot_a), 0.0), self._error_before(event))
         parameter = self._norm_of_parameter(event)
-        if not metrics.is_known or parameter is None:
+        if not metrics.is_known:
+            return self._fault_of_length(event, metrics, error), math.nan
+        if parameter is None:
             return None, math.nan
         size = math.prod(self.pairs.a.shapes[event.row_a])
         u = self._parameter_u(event)
@@ -286,12 +207,55 @@ class UpdateJudge(UpdateFindings):
         noisy = error > tolerance.NOISY_GRADIENT or not metrics.cosine >= tolerance.SCATTERED
         weak = self._is_adaptive(event) and noisy
         if abs(metrics.norm_ratio - 1) > max(tolerance.RATIO_LIMIT, noise):
-            text = f"B's update is {metrics.norm_ratio:.4g} {_TIMES}"
+            text = f"B's update is {metrics.norm_ratio:.4g} {TIMES}"
             weak = weak and 0.5 < metrics.norm_ratio < 2
             return self._fault(event, math.nan, text, "look at the learning rate and its schedule", weak), bound
         if bound < tolerance.UPDATE_BOUND_LIMIT and metrics.rel_l2 > bound:
-            return self._fault(event, bound, _DIFFERS, weak=self._is_adaptive(event)), bound
+            return self._fault(event, bound, self._differs(event), weak=self._is_adaptive(event)), bound
         return None, bound
+
+    def _fault_of_length(self, event: Event, metrics: Metrics, error: float) -> Fault | None:
+        """Judge an update that cannot be compared, of a fused weight that no optimizer was seen to change, by its length alone."""
+        if error > tolerance.UPDATE_ERROR_LIMIT or not (0 < metrics.norm_ratio < math.inf):
+            return None
+        if abs(math.log(metrics.norm_ratio)) <= math.log(tolerance.ESTIMATED_LENGTH):
+            return None
+        text = f"B's update is about {metrics.norm_ratio:.2g} {TIMES}"
+        return self._fault(
+            event, math.nan, text, "look at the learning rate, and at how what is trained is copied back"
+        )
+
+    def _unseen_updates(self) -> list[Fault]:
+        """Report weights that differ by more than both sides' updates are long, where the updates could not be compared."""
+        compared = {
+            (e.pair, e.slot_a) for e in self._judged(Role.DELTA) if e.metrics is not None and e.metrics.is_known
+        }
+        begun = {(e.pair, e.slot_a): _distance(e.metrics) for e in self.pairs.parameter_events(Phase.INIT, Role.PARAM)}
+        faults = []
+        for event in self._two_sided(Role.PARAM):
+            key, row = (event.pair, event.slot_a), self._row_of_update(event)
+            if key in compared or row is None or key not in begun:
+                continue
+            update, distance = self.pairs.a.norm(row), _distance(event.metrics)
+            norm = self._norm_of_parameter(event) or 0.0
+            allowed = (
+                begun[key]
+                + tolerance.UPDATES_APART * update
+                + tolerance.INIT.limit(self._parameter_u(event), 0.0) * norm
+            )
+            if distance > allowed and update:
+                text = f"the weight differs by {distance / update:.2g} times A's update, and began alike; the updates were not compared"
+                faults.append(
+                    self._fault(
+                        event, math.nan, text, "look at how what is trained is copied back, and at the learning rate"
+                    )
+                )
+        return faults
+
+    def _row_of_update(self, event: Event) -> int | None:
+        rows = self.pairs.rows_a.get((0, self.pairs.matching.pairs[event.pair].a, 0), Role.DELTA)
+        found = rows.get(f"{Phase.UPDATE.label}:{event.slot_a}")
+        return found[-1] if found else None
 
     def _hidden_decays(self) -> list[Fault]:
         """Return parameters whose weight decay differs by less than both sides may round.
@@ -310,12 +274,6 @@ class UpdateJudge(UpdateFindings):
                 )
                 faults.append(Fault(event, math.nan, text))
         return faults
-
-    def _is_adaptive(self, event: Event) -> bool:
-        """Tell whether the optimizer divides by a gradient's own size, as Adam does: it keeps a second moment."""
-        module = self.pairs.matching.pairs[event.pair].a
-        states = self.pairs.rows_a.get((0, module, 0), Role.STATE)
-        return sum(slot.startswith(f"update:{event.slot_a}.") for slot in states) > 1
 
     def _without_weak(self, faults: list[Fault]) -> list[Fault]:
         """Leave out weak evidence, unless many parameters show it or their settings differ."""
@@ -343,10 +301,6 @@ class UpdateJudge(UpdateFindings):
         text = f"the difference of the updates is parallel to the parameter ({along:+.2e} of it)"
         return text, "look at the weight decay of this parameter's group"
 
-    def _fault(self, event: Event, limit: float, text: str, hint: str = "", weak: bool = False) -> Fault:
-        error = self.state.gradients.get((event.pair, event.slot_a), 0.0)
-        return Fault(event, limit, text, hint or "look at the optimizer's settings for this parameter", weak, error)
-
     def _about_eps(self, event: Event) -> str:
         """Say so when an optimizer's eps is zero in the parameter's own dtype."""
         for side in (self.pairs.a, self.pairs.b):
@@ -356,10 +310,6 @@ class UpdateJudge(UpdateFindings):
                 if is_tiny and "float16" in self._dtypes_of(event):
                     return f"the optimizer's eps {eps} is 0 in float16: a vanishing gradient is divided by 0"
         return "look at what the optimizer divides by"
-
-    def _dtypes_of(self, event: Event) -> set[str]:
-        rows = ((half.side, self._row_before(half, event)) for half in self.pairs.halves)
-        return {side.dtypes[row] for side, row in rows if row is not None}
 
     def _states(self) -> list[Fault]:
         faults = []
@@ -385,19 +335,6 @@ class UpdateJudge(UpdateFindings):
                 faults.append(Fault(event, limit, text, hint, sources=error))
         return faults
 
-    def _error_before(self, event: Event) -> float:
-        """Return the error of the states that an update began with: of a sum that nearly cancelled out it may be large."""
-        moments = self._moments.get((event.pair, event.slot_a), ())
-        return max((self.state.optimizer.get((each.pair, each.slot_a), 0.0) for each in moments), default=0.0)
-
-    @functools.cached_property
-    def _moments(self) -> dict[tuple[int, str], list[Event]]:
-        """The states of each parameter."""
-        found: dict[tuple[int, str], list[Event]] = {}
-        for event in self._two_sided(Role.STATE):
-            found.setdefault((event.pair, event.slot_a.partition(".")[0]), []).append(event)
-        return found
-
     def _cancelled(self, event: Event, parameter: str) -> float:
         """Return how much larger than a first moment the gradients are that cancelled out in it: their rounding stays."""
         metrics, module = event.metrics, self.pairs.matching.pairs[event.pair].a
@@ -407,25 +344,6 @@ class UpdateJudge(UpdateFindings):
         if rows is None or not norm or self.pairs.a.columns["min"][event.row_a] >= 0:  # never negative: a second moment
             return 1.0
         return max(1.0, tolerance.MOMENT * self.pairs.a.columns["norm"][rows[-1]] / norm)
-
-    def _two_sided(self, role: Role) -> list[Event]:
-        return [e for e in self.pairs.parameter_events(Phase.UPDATE, role) if not e.is_one_sided]
-
-    # Parameters
-
-    @staticmethod
-    def _row_before(half: StepHalf, event: Event) -> int | None:
-        """Return the row of a parameter as it was before the update."""
-        found, slot = half.rows.get((0, half.modules[event.pair], 0), Role.PARAM), half.slot(event)
-        row = found.get(f"init:{slot}") or found.get(f"update:{slot}")
-        return row[0] if row else None
-
-    def _norm_of_parameter(self, event: Event) -> float | None:
-        row = self._row_before(self.pairs.half("A"), event)
-        return None if row is None else self.pairs.a.columns["norm"][row]
-
-    def _parameter_u(self, event: Event) -> float:
-        return max(map(unit_roundoff, self._dtypes_of(event)))
 
     def _remember_parameters(self) -> None:
         """Keep the errors of the updated parameters: the next step begins with them."""
@@ -456,6 +374,15 @@ class UpdateJudge(UpdateFindings):
         return update * share_of_update(
             gradient, u, self.pairs.a.shapes[event.row_a], is_adaptive=self._is_adaptive(event)
         )
+
+
+def _distance(metrics: Metrics | None) -> float:
+    """Return ‖A−B‖ as far as it is known: from below where statistics alone are, 0.0 where nothing is."""
+    if metrics is None or not metrics.is_known or not math.isfinite(metrics.rel_l2):
+        return 0.0
+    if metrics.is_lower_bound:
+        return abs(metrics.norm_b - metrics.norm_a)
+    return metrics.rel_l2 * max(metrics.norm_a, metrics.norm_b)
 
 
 def carry_factor(events: list[Event], factor: float) -> bool:

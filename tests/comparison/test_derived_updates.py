@@ -70,4 +70,6 @@ def test_weights_that_stay_as_they_are_were_not_updated(tmp_path: Path) -> None:
         Kind.MISSING,
         "layers.1.mlp.up",
     )
-    assert first.hint.startswith("no optimizer was seen to step in B, and no weight had changed at its probe.step()")
+    assert first.hint.startswith(
+        "no optimizer was seen to step in B, and at its probe.step() this weight was as before"
+    )

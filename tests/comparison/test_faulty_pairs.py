@@ -210,7 +210,7 @@ def test_an_optimizer_that_does_nothing(clean: Clean, run: Recorder) -> None:
     first = found.first_divergence
     assert first is not None and (first.phase, first.path) == (Phase.UPDATE, "")
     assert first.evidence == (
-        "the updates of 39 of 39 parameters differ", "the first of them: only A's optimizer updates this parameter",
+        "the updates of 39 of 39 parameters differ", "the first of them: only A updates this parameter",
     )  # fmt: skip
 
 

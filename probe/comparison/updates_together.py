@@ -1,0 +1,190 @@
+"""Updates of parameters: what is known of each, and what all of them together show."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from probe.comparison import tolerance
+from probe.comparison.events import Event, StepHalf, StepPairs
+from probe.comparison.ledger import State
+from probe.comparison.settings import decay_rounding
+from probe.comparison.update_findings import Fault, UpdateFindings
+from probe.comparison.walk import StepWalk
+from probe.records import MASTER, Phase, Role
+from probe.statistics import unit_roundoff
+
+_LARGE = 256
+"""elements of an update that counts with others"""
+_SEVERAL = 4
+"""updates from which on they are judged together"""
+TIMES = "times as long as A's"
+_OF_LENGTH = "look at the learning rate and its schedule, at Adam's bias correction and eps"
+DIFFERS = "the update differs, "
+"""how it is said that an update differs, and of which gradient that is known to agree"""
+
+
+class _Part(NamedTuple):
+    """One of the updates that are judged together."""
+
+    event: Event
+    error: float
+    """‖A−B‖"""
+    size: int
+    gradient: float
+    """relative error of the gradient that was used"""
+    rounding: float
+    """what rounding the new parameter makes of the update"""
+    norm: float
+
+
+class UpdatesTogether(UpdateFindings):
+    """What is known of the updates of one step, and what is wrong with most of them."""
+
+    def __init__(self, walk: StepWalk, pairs: StepPairs, state: State) -> None:
+        super().__init__(walk, pairs)
+        self.state = state
+        self._rounding = decay_rounding(pairs)
+
+    def _two_sided(self, role: Role) -> list[Event]:
+        return [e for e in self.pairs.parameter_events(Phase.UPDATE, role) if not e.is_one_sided]
+
+    def _error_before(self, event: Event) -> float:
+        """Return the error of the states that an update began with: of a sum that nearly cancelled out it may be large."""
+        moments = self._moments.get((event.pair, event.slot_a), ())
+        return max((self.state.optimizer.get((each.pair, each.slot_a), 0.0) for each in moments), default=0.0)
+
+    @functools.cached_property
+    def _moments(self) -> dict[tuple[int, str], list[Event]]:
+        """The states of each parameter."""
+        found: dict[tuple[int, str], list[Event]] = {}
+        for event in self._two_sided(Role.STATE):
+            found.setdefault((event.pair, event.slot_a.partition(".")[0]), []).append(event)
+        return found
+
+    def _differs(self, event: Event) -> str:
+        """Say that an update differs, and of which gradient it is known that it agrees: the one used, if that was seen."""
+        slot = f"{Phase.UPDATE.label}:"
+        are_seen = all(
+            f"{slot}{half.slot(event)}" in half.rows.get((0, half.modules[event.pair], 0), Role.PARAM_GRAD)
+            for half in self.pairs.halves
+        )
+        which = (
+            "the gradient that was used agrees"
+            if are_seen
+            else "the gradient that backward left agrees, the one that was used was not seen"
+        )
+        return f"{DIFFERS}{which}"
+
+    def _fault(self, event: Event, limit: float, text: str, hint: str = "", weak: bool = False) -> Fault:
+        error = self.state.gradients.get((event.pair, event.slot_a), 0.0)
+        return Fault(event, limit, text, hint or "look at the optimizer's settings for this parameter", weak, error)
+
+    def _is_adaptive(self, event: Event) -> bool:
+        """Tell whether the optimizer divides by a gradient's own size, as Adam does: it keeps a second moment."""
+        module = self.pairs.matching.pairs[event.pair].a
+        states = self.pairs.rows_a.get((0, module, 0), Role.STATE)
+        return sum(slot.startswith(f"update:{event.slot_a}.") for slot in states) > 1
+
+    @staticmethod
+    def _row_before(half: StepHalf, event: Event) -> int | None:
+        """Return the row of a parameter as it was before the update."""
+        found, slot = half.rows.get((0, half.modules[event.pair], 0), Role.PARAM), half.slot(event)
+        row = found.get(f"init:{slot}") or found.get(f"update:{slot}")
+        return row[0] if row else None
+
+    def _norm_of_parameter(self, event: Event) -> float | None:
+        row = self._row_before(self.pairs.half("A"), event)
+        return None if row is None else self.pairs.a.columns["norm"][row]
+
+    def _parameter_u(self, event: Event) -> float:
+        """Return the coarsest unit roundoff of what is trained: of a parameter, or of its copy."""
+        return max(map(unit_roundoff, self._dtypes_of(event)))
+
+    @staticmethod
+    def _row_of_copy(half: StepHalf, event: Event) -> int | None:
+        """Return the row of the copy that is trained in a parameter's stead."""
+        states = half.rows.get((0, half.modules[event.pair], 0), Role.STATE)
+        rows = states.get(f"{Phase.UPDATE.label}:{half.slot(event)}{MASTER}")
+        return rows[-1] if rows else None
+
+    def _dtypes_of(self, event: Event) -> set[str]:
+        """Return the dtypes of what is trained on both sides."""
+        found = set()
+        for half in self.pairs.halves:
+            copy = self._row_of_copy(half, event)
+            row = self._row_before(half, event) if copy is None else copy
+            if row is not None:
+                found.add(half.side.dtypes[row])
+        return found
+
+    def _of_all_updates(self, updates: list[Fault]) -> list[Fault]:
+        """Report what is wrong with the updates of all parameters where few or none show it alone."""
+        are_longer = all(fault.text.endswith(TIMES) or fault.text.startswith(DIFFERS) for fault in updates)
+        if not are_longer or len(updates) > tolerance.MOST * len(self._judged(Role.DELTA)):
+            return []
+        return ([] if updates else self._updates_together()) or self._updates_of_another_length()
+
+    def _updates_together(self) -> list[Fault]:
+        """Report all updates that divide by a gradient's size where, as one vector, they differ by more than chance flips.
+
+        Each alone may differ by a few signs; all of them together rarely do.
+        """
+        parts = [part for part in map(self._sure_part, self._judged(Role.DELTA)) if part is not None]
+        if len(parts) < _SEVERAL:
+            return []
+        sizes = sum(part.size for part in parts)
+        gradient = sum(part.size * part.gradient for part in parts) / sizes
+        rounding = sum(part.size * part.rounding for part in parts) / sizes
+        limit = tolerance.TOGETHER * tolerance.update_bound(gradient, rounding, 1.0, sizes)
+        error = math.hypot(*(part.error for part in parts)) / math.hypot(*(part.norm for part in parts))
+        typical = float(np.median([part.error / part.norm for part in parts]))
+        if min(error, typical) <= limit:  # that of a few could be gradients that vanish
+            return []
+        faults = [self._fault(part.event, limit, self._differs(part.event)) for part in parts]
+        said = f"the updates of {len(parts)} parameters, as one vector, differ by {error:.1e}, of which chance makes {limit:.1e}"
+        self._report_all(faults, said)
+        return faults
+
+    def _updates_of_another_length(self) -> list[Fault]:
+        """Report all updates where nearly all are longer, or shorter, in B: rounding makes as many longer as shorter."""
+        found: list[tuple[Event, float, float]] = []
+        for event in self._judged(Role.DELTA):
+            metrics = event.metrics
+            error = max(self.state.gradients.get((event.pair, event.slot_a), 0.0), self._error_before(event))
+            if metrics is None or not metrics.is_known or error > tolerance.UPDATE_ERROR_LIMIT:
+                continue
+            if len(self._dtypes_of(event)) > 1:  # each rounds in its own way: a small update up to a unit, or away
+                continue
+            if 0 < metrics.norm_ratio < math.inf:
+                found.append((event, math.log(metrics.norm_ratio), error))
+        if len(found) < _SEVERAL:
+            return []
+        typical, error = (float(np.median(each)) for each in ([r for _, r, _ in found], [e for *_, e in found]))
+        alike = sum(ratio * typical > 0 for _, ratio, _ in found) / len(found)
+        if abs(typical) <= max(tolerance.LENGTH_TOGETHER, error) or alike < tolerance.NEARLY_ALL:
+            return []
+        if all(self.walk.noise.explains_update(event) for event, *_ in found):
+            return []
+        faults = [self._fault(event, math.nan, self._differs(event), _OF_LENGTH) for event, *_ in found]
+        longer, by = "longer" if typical > 0 else "shorter", abs(math.expm1(typical))
+        said = f"the updates of {alike:.0%} of {len(found)} parameters are {longer} in B, typically by {by:.2g} of A's"
+        self._report_all(faults, said, by_numbers=False)
+        return faults
+
+    def _sure_part(self, event: Event) -> _Part | None:
+        """Return what an update is of all of them, where its gradient is no rounding."""
+        metrics, parameter = event.metrics, self._norm_of_parameter(event)
+        if metrics is None or not metrics.is_known or metrics.is_lower_bound or not parameter:
+            return None
+        size, norm = math.prod(self.pairs.a.shapes[event.row_a]), max(metrics.norm_a, metrics.norm_b)
+        gradient = max(self.state.gradients.get((event.pair, event.slot_a), 0.0), self._error_before(event))
+        is_sure = gradient <= tolerance.NOISY_GRADIENT and metrics.cosine >= tolerance.SCATTERED
+        if not norm or size < _LARGE or not is_sure or not self._is_adaptive(event):
+            return None
+        if self.walk.noise.explains_update(event):
+            return None
+        return _Part(event, metrics.rel_l2 * norm, size, gradient, self._parameter_u(event) * parameter / norm, norm)
