@@ -6,6 +6,7 @@ Of 72 tokens that two of four experts take, one or two did so in layers of a rig
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
 
 import numpy as np
@@ -20,16 +21,17 @@ _LARGEST = 1 << 24
 
 
 def choosing(pairs: StepPairs, events: Iterable[tuple[Node, Event]]) -> set[Node]:
-    """Return the calls of which a module inside returns integers, as chosen experts are, that are not known to be the same."""
-    found = set()
+    """Return the calls of which a module inside makes integers of floats, as chosen experts are, not known to be the same."""
+    chosen, given = set(), defaultdict(set)
     for node, event in events:
         side, row = (pairs.a, event.row_a) if event.row_a >= 0 else (pairs.b, event.row_b)
-        is_choice = (
-            event.role is Role.OUTPUT and kind_of(side.dtypes[row]) == "integer" and math.prod(side.shapes[row]) > 1
-        )
-        if is_choice and node.parent is not None and (event.metrics is None or event.metrics.rel_l2 != 0):
-            found.add(node.parent)
-    return found
+        kind = kind_of(side.dtypes[row])
+        if event.role is Role.INPUT:
+            given[node].add(kind)
+        elif event.role is Role.OUTPUT and kind == "integer" and math.prod(side.shapes[row]) > 1:
+            if event.metrics is None or event.metrics.rel_l2 != 0:
+                chosen.add(node)
+    return {node.parent for node in chosen if node.parent is not None and given[node] == {"float"}}
 
 
 def explain(pairs: StepPairs, event: Event, error: float, limit: float) -> tuple[str, bool]:

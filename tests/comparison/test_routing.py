@@ -14,7 +14,7 @@ from probe.comparison import tolerance
 from probe.comparison.divergence import Comparison
 from probe.comparison.result import Verdict
 from tests.comparison.planted import TASKS, Model, Recorder, said
-from tests.toys import BATCH, LENGTH, VOCABULARY, WIDTH, batch
+from tests.toys import BATCH, LENGTH, VOCABULARY, WIDTH, batch, replaced
 
 GATE, EXPERTS = "moe.gate", "moe"
 ORDER = "inside moe the tokens stand in another order, as they are given to it, with two axes changed"
@@ -150,6 +150,25 @@ def test_sketches_do_not_tell_whether_it_is_one_token(run: Recorder) -> None:
 def test_what_no_choice_explains_is_a_fault(run: Recorder, b: Model, task: str) -> None:
     first = compared(run, task, choosing(tells=True), b).first_divergence
     assert first is not None and (first.path, first.a[0].slot) == (EXPERTS, "0")
+
+
+def test_integers_that_are_made_of_integers_are_no_choice(run: Recorder) -> None:
+    """Positions, say, which one side's module hands out beside the rest."""
+
+    class Positions(Gate):
+        def forward(self, rows: Tensor, ids: Tensor) -> Any:
+            return rows @ self.weight, ids
+
+    def counted(made: Model) -> Model:
+        made.moe.gate = Positions(weight=made.moe.gate.weight)
+        replaced(
+            made, "moe.gate", __call__=lambda s, rows: Positions.__call__(s, rows, Tensor(np.arange(len(rows.data))))
+        )
+        return made
+
+    pair = counted(choosing()), choosing(tokens=1)
+    first = compared(run, "tensor", *pair).first_divergence
+    assert first is not None and first.path == EXPERTS
 
 
 def test_float32_makes_no_token_choose_otherwise(run: Recorder) -> None:
