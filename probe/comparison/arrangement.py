@@ -1,12 +1,16 @@
 """Calls that compute the same on both sides with what is inside standing in another order, or split otherwise.
 
 One implementation sorts tokens by expert, another one does not; one runs a batch in parts. What such a call returns
-agrees, and inside there is nothing to compare element by element.
+agrees, and inside there is nothing to compare element by element. Neither is there where a call is given [b, s, h] on one
+side and [s, b, h] on the other and makes one axis of the first two, whatever it returns.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
+
+import numpy as np
 
 from probe.comparison import tolerance
 from probe.comparison.estimates import same_content
@@ -14,9 +18,12 @@ from probe.comparison.events import Event, Node, StepPairs
 from probe.comparison.metrics import Status
 from probe.comparison.tolerance import Level
 from probe.records import Role
+from probe.statistics import as_real
 
 _OTHER = 0.3
 """relative error beyond which elements stand elsewhere, and are not only rounded otherwise"""
+_LARGEST = 1 << 24
+"""elements of a tensor up to which its values are put in another order"""
 
 
 class Arrangement:
@@ -42,6 +49,10 @@ class Arrangement:
         own: dict[Node, list[Event]] = {}
         for node, event in events:
             own.setdefault(node, []).append(event)
+        self._given = {
+            node: [event for event in found if event.role is Role.INPUT and event.metrics is not None]
+            for node, found in own.items()
+        }
         callers = {node.parent for node in own if node.parent is not None}
         self._sound = {node for node in callers if self._is_sound(node, own.get(node, []))}
 
@@ -49,6 +60,34 @@ class Arrangement:
         """Return the call inside which an event's tensor stands in another order, and which returns the same anyway."""
         sound = next((caller for caller in node.ancestors() if caller in self._sound), None)
         return sound if sound is not None and self._is_arranged_otherwise(event) else None
+
+    def flattened(self, node: Node, event: Event) -> Node | None:
+        """Return the call inside which an event's tokens stand in another order because they did when it was given them."""
+        shapes = [half.side.shapes[half.row(event)] for half in self._pairs.halves]
+        if len(shapes[0]) < 2 or shapes[0] != shapes[1]:
+            return None
+        for caller in node.ancestors():
+            for given in self._given.get(caller, ()):
+                a, b = (half.side.shapes[half.row(given)] for half in self._pairs.halves)
+                is_turned = len(a) > 2 and a == (b[1], b[0], *b[2:]) and a[0] != a[1]
+                if is_turned and a[0] * a[1] == shapes[0][0] and self._is_turned(event, a[:2], given):
+                    return caller
+        return None
+
+    def _is_turned(self, event: Event, axes: tuple[int, ...], given: Event) -> bool:
+        """Tell whether a tensor agrees once two axes that are one in it change places; from statistics, whether it may."""
+        a, b, u, source = self._pairs.a, self._pairs.b, self._roundoff(event), given.metrics
+        if event.factor != 1 or not u:
+            return False
+        limit = tolerance.FORWARD.limit(u, source.rel_l2 if source is not None and source.is_known else 0.0)
+        is_large = math.prod(a.shapes[event.row_a]) > _LARGEST
+        if is_large or not a.has_values(event.row_a) or not b.has_values(event.row_b):
+            means = (side.columns["mean"][row] for side, row in ((a, event.row_a), (b, event.row_b)))
+            away = limit * a.columns["rms"][event.row_a]
+            return self._is_arranged_otherwise(event, limit) and math.isclose(*means, rel_tol=0.0, abs_tol=away)
+        x, y = (np.asarray(as_real(side.values(row)), np.float64) for side, row in ((a, event.row_a), (b, event.row_b)))
+        y = np.moveaxis(y.reshape(axes[1], axes[0], -1), 0, 1).reshape(x.shape)
+        return bool(np.linalg.norm(x - y) <= limit * max(np.linalg.norm(x), np.linalg.norm(y)))
 
     def _is_sound(self, node: Node, events: list[Event]) -> bool:
         """Tell whether what a call returned agrees as well as what it was given."""
@@ -68,12 +107,12 @@ class Arrangement:
             for event in outputs
         )  # fmt: skip
 
-    def _is_arranged_otherwise(self, event: Event) -> bool:
+    def _is_arranged_otherwise(self, event: Event, rounding: float = 0.0) -> bool:
         metrics = event.metrics
         assert metrics is not None
         if metrics.status in (Status.NOT_COMPARABLE, Status.PERMUTED):
             return True
         u = self._roundoff(event)
-        return metrics.rel_l2 > _OTHER and same_content(
-            self._pairs.a, event.row_a, self._pairs.b, event.row_b, within=max(1e-5, 2 * u), rms_within=max(1e-5, u / 4)
-        )
+        within, rms_within = max(1e-5, 2 * u, rounding), max(1e-5, u / 4, rounding)
+        rows = self._pairs.a, event.row_a, self._pairs.b, event.row_b
+        return metrics.rel_l2 > _OTHER and same_content(*rows, within=within, rms_within=rms_within)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from probe.comparison import tolerance
+from probe.comparison import choices, tolerance
 from probe.comparison.arrangement import Arrangement
 from probe.comparison.charge import SAME_BATCH, mode_name
 from probe.comparison.compensated import Compensation
@@ -47,6 +47,7 @@ class ForwardWalk(InitialWalk):
         self._compare_modes({id(node): node for node, _ in events}.values())
         self._arrangement = Arrangement(self.pairs, events, self.state.parameters, self.u)
         self._compensation = Compensation(self.pairs, events)
+        self._choosing = choices.choosing(self.pairs, events)
         self._flipped = {
             (node, self.pairs.a.shapes[event.row_a]): share
             for node, event in events
@@ -76,17 +77,26 @@ class ForwardWalk(InitialWalk):
                 f"inside {first}{more} the elements stand in another order, or are split otherwise: what is returned agrees, "
                 "what is inside is not judged"
             )
+        if self._flattened:
+            first, *others = self._flattened
+            more = f" and {len(others)} more" if others else ""
+            self.warnings.append(
+                f"inside {first}{more} the tokens stand in another order, as they are given to it, with two axes changed: what it "
+                "returns is judged, what is inside is not"
+            )
 
     def _is_inside_rearranged(self, node: Node) -> bool:
         return bool(self._rearranged) and any(call in self._rearranged for call in (node, *node.ancestors()))
 
     def _pass_over(self, node: Node, event: Event) -> bool:
-        """Pass over what differs because it stands in another order inside a call that returns the same."""
-        around = self._arrangement.around(node, event)
+        """Pass over what differs because it stands in another order inside a call that returns the same, or was given it so."""
+        around, told = self._arrangement.flattened(node, event), self._flattened
+        if around is None:
+            around, told = self._arrangement.around(node, event), self._around
         if around is None:
             return False
         self._rearranged.add(node)
-        self._around[self._path_a(around.pair)] = None
+        told[self._path_a(around.pair)] = None
         self.settle(event, math.nan, False, verdict="not judged")
         return True
 
@@ -165,7 +175,11 @@ class ForwardWalk(InitialWalk):
             self._charge_other_axes(node, event)
             return
         wrong = held.is_wrong and not context.tainted
-        if wrong and (self._pass_over(node, event) or self._is_chosen_otherwise(node, event)):
+        if wrong and (
+            self._pass_over(node, event)
+            or self._is_chosen_otherwise(node, event)
+            or self._may_be_chosen_otherwise(node, event, held, context)
+        ):
             return
         self.settle(event, held.limit, wrong, sources.error, error=held.error, held=held)
         if wrong:
@@ -189,6 +203,24 @@ class ForwardWalk(InitialWalk):
             return False
         self.settle(event, math.nan, False, verdict="not judged")
         self._take_in(node, event, self._context(node), False)
+        return True
+
+    def _may_be_chosen_otherwise(self, node: Node, event: Event, held: Held, context: Level) -> bool:
+        """Pass over what a call returns for a few tokens, where it chooses and 16 bits may have made it choose otherwise."""
+        if node not in self._choosing or event.role is not Role.OUTPUT or self.u(event) <= tolerance.SIXTEEN_BIT:
+            return False
+        text, is_seen = choices.explain(self.pairs, event, max(context.error, self.u(event)), held.limit)
+        if not text:
+            return False
+        what = f"the output {event.slot_a} of {self._path_a(node.pair)} differs (rel {held.error:.1e})"
+        if not self.findings and is_seen:
+            self.warnings.append(f"{what} {text}, as rounding can route them otherwise: it is not judged")
+        elif not self.findings:
+            self.doubts.append(
+                f"{what}, {text} that rounding routes otherwise: record with task='tensor' to see how many they are"
+            )
+        self.settle(event, math.nan, False, verdict="not judged")
+        self._take_in(node, event, context, False)
         return True
 
     def _without_padding(self, node: Node, event: Event, u: float, sources: Level, held: Held) -> Held:

@@ -145,6 +145,10 @@ class Ledger:
         self._digests_aside: set[tuple[object, object]] = set()
         self._around: dict[str, None] = {}
         """paths of those callers"""
+        self._flattened: dict[str, None] = {}
+        """paths of calls that were given tokens in another order, and make one axis of two"""
+        self._choosing: set[Node] = set()
+        """calls inside which one side alone returns integers"""
         self._other_batch = False
         """an input of the model has another size"""
         self._frozen: set[int] = set()

@@ -264,7 +264,7 @@ class _Measured(Noise):
 
     def __init__(self, runs: Sequence[OtherRun]) -> None:
         self.runs = runs
-        self._widest, self._differs = 0.0, False
+        self._widest, self._differs, self._lacks_values = 0.0, False, False
         self._account = Account()
 
     def _sides(self, pairs: StepPairs) -> list[tuple[Side, dict[int, int]]]:
@@ -279,6 +279,8 @@ class _Measured(Noise):
 
     def _floors(self, pairs: StepPairs, sides: Sequence[tuple[Side, dict[int, int]]]) -> Floors:
         floors = Floors(pairs, sides)
+        read = pairs.a, pairs.b, *(side for side, _ in sides)
+        self._lacks_values = self._lacks_values or not all(side.has_stored_values for side in read)
         self._widest = max(self._widest, floors.width())
         self._differs = self._differs or floors.differs
         return floors
@@ -295,9 +297,10 @@ class _Measured(Noise):
         left = len(self._account.left)
         if left:
             count = "1 pair of tensors" if left == 1 else f"{left} pairs of tensors"
+            advice = "; values would tell more (task='tensor')" if self._lacks_values else ""
             yield (
                 f"{self.runs[0].option}: of {count} sketches tell only a bound of the error (other shapes, or several in the "
-                "place of one): the built-in model judges there; values would tell more (task='tensor')"
+                f"place of one): the built-in model judges there{advice}"
             )
 
     def _bluntness(self) -> Iterable[str]:

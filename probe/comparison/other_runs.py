@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from probe.comparison.bundles import join_parts
+from probe.comparison.combined import LACKING, Fused
 from probe.comparison.events import StepPairs
 from probe.comparison.metrics import Metrics, Side, Status, measure_pair
 from probe.comparison.rows import Rows
+from probe.comparison.side import clipped
 from probe.errors import ConfigError
 from probe.matching import Matching
 from probe.records import Phase, Role
@@ -108,7 +113,7 @@ class OtherRun:
         return role is Role.INPUT and node is not None and node.parent is None
 
     def _check_given(self, pairs: StepPairs, side: Side, row: int, other: int, module: int, slot: str) -> None:
-        metrics = measure_pair(pairs.a, row, side, other, free_axes=False)
+        metrics = measured(pairs.a, row, side, other)
         u = max(unit_roundoff(pairs.a.dtypes[row]), unit_roundoff(side.dtypes[other]))
         cast = max((unit_roundoff(node.autocast) for node in pairs.nodes.values() if node.autocast), default=0.0)
         if metrics.status is Status.COMPARED and metrics.rel_l2 > max(_SAME_START * u, cast):
@@ -120,6 +125,32 @@ class OtherRun:
             )
 
 
-def measured(a: Side, row: int, b: Side, other: int, factor: float = 1.0) -> Metrics:
-    """Compare two records of one model."""
-    return measure_pair(a, row, b, other, free_axes=False, factor=factor)
+def measured(a: Side, row: int, b: Side, other: int) -> Metrics:
+    """Compare two records of one model; several tensors in one by each of them where no values tell how far they are apart."""
+    found = measure_pair(a, row, b, other, free_axes=False)
+    if not found.is_lower_bound:
+        return found
+    mine, theirs = a.combined.get(row), b.combined.get(other)
+    if not isinstance(mine, Fused) or not isinstance(theirs, Fused) or mine.fusion != theirs.fusion:
+        return found
+    pieces = [[(piece.row == LACKING, piece.shape) for row in each.pieces for piece in row] for each in (mine, theirs)]
+    if pieces[0] != pieces[1]:
+        return found
+    return _together(found, [measured(a, i, b, j) for i, j in zip(mine.parts, theirs.parts, strict=True)])
+
+
+def _together(bound: Metrics, parts: Sequence[Metrics]) -> Metrics:
+    """Return what the errors of parts are of all of them; the bound where one is not known."""
+    if not all(part.status in (Status.EQUAL, Status.COMPARED) and not part.is_lower_bound for part in parts):
+        return bound
+    norm_a, norm_b = (math.hypot(*lengths) for lengths in zip(*((p.norm_a, p.norm_b) for p in parts), strict=True))
+    distance = math.hypot(*(part.rel_l2 * max(part.norm_a, part.norm_b) for part in parts))
+    larger = max(norm_a, norm_b)
+    if not distance or not math.isfinite(larger):
+        return bound if distance else replace(bound, status=Status.EQUAL, rel_l2=0.0, is_lower_bound=False)
+    inner = sum(part.cosine * part.norm_a * part.norm_b for part in parts if part.norm_a and part.norm_b)
+    return replace(
+        bound, rel_l2=distance / larger, is_lower_bound=False,
+        cosine=clipped(inner / (norm_a * norm_b)) if norm_a and norm_b else 0.0,
+        coherence=clipped((inner / norm_a - norm_a) / distance) if norm_a else 0.0,
+    )  # fmt: skip

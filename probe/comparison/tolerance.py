@@ -67,6 +67,8 @@ DRIFT = 64
 """weights that unrecorded steps have changed may differ by this much more (clean pairs: by 1 after 100 steps)"""
 INTEGER_GAIN = 20
 """share of integers that may differ, as a multiple of their sources' error"""
+CHOICE_GAIN = 4
+"""share of tokens that may be routed otherwise where that is seen by what is made of them, as a multiple of their error"""
 _LIKELY = 0.01
 """expected number of integers that differ from which on some may, if only by chance"""
 UNDERFLOW = 4
@@ -162,6 +164,11 @@ def integer_limit(sources: float, size: int) -> float:
     """
     expected = INTEGER_GAIN * sources * size
     return _with_chance(expected) / size if expected > _LIKELY else INTEGER_GAIN * sources
+
+
+def choice_limit(error: float, size: int) -> float:
+    """Return the largest share of ``size`` tokens whose choice an error of what it is made from may change."""
+    return min(1.0, _with_chance(CHOICE_GAIN * error * size) / size)
 
 
 def kink_limit(forward: float, size: int) -> float:

@@ -20,6 +20,7 @@ from probe.errors import ConfigError
 from probe.records import Phase, Role
 from probe.report.text import render
 from tests.comparison.planted import Clean, Faulty, Recorder
+from tests.fusing import apart, mapping, together
 from tests.toys import MLP, gpt, module, record, replaced, rounding_otherwise
 
 FAULT = "layers.1.norm2"
@@ -267,6 +268,36 @@ def test_floors_are_found_where_a_mapping_joins_modules(run: Recorder) -> None:
     assert found.verdict is Verdict.ALIGNED
     phases = {slot.phase for slot in found.slots if slot.role in (Role.OUTPUT, Role.GRAD_OUTPUT, Role.PARAM_GRAD)}
     assert {Phase.FORWARD, Phase.BACKWARD, Phase.GRADIENT} <= phases
+
+
+def _moved(share: float, all_of_it: bool = False) -> nn.Module:
+    """Return the model with q, k and v apart, the largest element of one's weight (or all of it) longer by a share."""
+    model = apart()
+    values = module(model, "layers.1.attn.k").weight.data
+    values[(abs(values) == abs(values).max()) | all_of_it] *= np.float32(1 + share)
+    return model
+
+
+def test_the_start_of_a_run_whose_weights_are_joined_is_compared_part_by_part(run: Recorder) -> None:
+    """Sketches of q, k and v tell nothing of them in one; that one element is off by 1e-5 is an error of 1e-7 of them."""
+    a, b = run(apart()), run(together())
+    found = probe.compare(a, b, mapping(2), noise=run(_moved(1e-5)))
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
+    with pytest.raises(ConfigError, match=r"begins with another weight of layers.1.attn.q \(rel [56]\.\de-06\)"):
+        probe.compare(a, b, mapping(2), noise=run(_moved(1e-5, all_of_it=True)))
+
+
+def test_values_are_asked_for_only_where_they_are_not_stored(run: Recorder) -> None:
+    def compared(task: str) -> list[str]:
+        b = together()
+        faster = nn.AdamW(b.parameters(), lr=2e-3)  # updates, which a rung is asked about where they are wrong
+        files = run(apart(), task=task), run(b, task=task, optimizer=faster), run(_moved(1e-7), task=task)
+        found = probe.compare(*files[:2], mapping(2), noise=files[2])
+        return [text for text in found.warnings if "sketches tell only a bound" in text]
+
+    (from_statistics,), (from_values,) = compared("statistics"), compared("tensor")  # updates are never stored
+    assert from_statistics.endswith("the built-in model judges there; values would tell more (task='tensor')")
+    assert from_values.endswith("the built-in model judges there")
 
 
 def test_nothing_of_it_is_read_where_it_is_not_asked_for(tmp_path: Path) -> None:

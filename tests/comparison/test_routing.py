@@ -1,0 +1,183 @@
+"""A mixture of experts: tokens flattened as [s·b] against [b·s], and choices that rounding makes fall otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import probe
+from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy_tensor import Tensor, no_grad
+from probe.comparison import tolerance
+from probe.comparison.divergence import Comparison
+from probe.comparison.result import Verdict
+from tests.comparison.planted import TASKS, Model, Recorder, said
+from tests.toys import BATCH, LENGTH, VOCABULARY, WIDTH, batch, replaced
+
+GATE, EXPERTS = "moe.gate", "moe"
+ORDER = "inside moe the tokens stand in another order, as they are given to it, with two axes changed"
+
+
+class Gate(nn.Module):
+    """Scores of four experts; which has the most is returned beside them, or not."""
+
+    def forward(self, rows: Tensor) -> Any:
+        scores = rows @ self.weight
+        return (scores, Tensor(scores.data.argmax(-1))) if self.tells else scores
+
+
+class Experts(nn.Module):
+    """Multiplies each token with the sum of its scores, and some tokens with a factor."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, WIDTH)
+        given = rows[::-1] if self.is_reversed else rows
+        scores = self.gate(given)
+        scores = scores[0] if isinstance(scores, tuple) else scores
+        factors = np.ones((rows.shape[0], 1), np.float32)
+        factors[: self.tokens] = self.factor
+        made = rows.data * scores.data.sum(-1, keepdims=True) * factors
+        return Tensor(made.astype(self.dtype)).reshape(*x.shape)
+
+
+class Routed(nn.Module):
+    """An embedding, experts that are given [b, s, h] or [s, b, h], and a head."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        x = self.moe(x.swapaxes(0, 1) if self.is_turned else x)
+        return self.head(x.swapaxes(0, 1) if self.is_turned else x)
+
+
+def routed(*, turned: bool = False, tells: bool = False, tokens: int = 0, factor: float = 0.5, dtype: Any = np.float32,
+           is_reversed: bool = False) -> Model:  # fmt: skip
+    nn.manual_seed(3)
+    gate = Gate(weight=nn.Parameter(np.random.default_rng(1).random((WIDTH, 4), np.float32)), tells=tells)
+    moe = Experts(gate=gate, tokens=tokens, factor=np.float32(factor), dtype=dtype, is_reversed=is_reversed)
+    return Routed(embed=nn.Embedding(VOCABULARY, WIDTH), moe=moe, head=nn.Linear(WIDTH, VOCABULARY), is_turned=turned)
+
+
+def forward_only(model: Model, optimizer: nn.Optimizer, number: int) -> float:
+    with no_grad():
+        model(batch(number))
+    return 1.0
+
+
+def compared(run: Recorder, task: str, a: Model, b: Model) -> Comparison:
+    return probe.compare(*(run(model, task=task, step=forward_only) for model in (a, b)))
+
+
+# Tokens in another order
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_tokens_that_are_flattened_in_another_order(run: Recorder, task: str) -> None:
+    found = compared(run, task, routed(), routed(turned=True))
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
+    assert said(found, f"{ORDER}: what it returns is judged, what is inside is not")
+    assert {slot.verdict for slot in found[GATE] if slot.step == 0 and slot.phase.label == "forward"} == {"not judged"}
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("is_turned_in_a", [False, True])
+def test_a_fault_in_the_block_is_no_matter_of_order(run: Recorder, task: str, is_turned_in_a: bool) -> None:
+    wrong = routed(turned=not is_turned_in_a, tokens=BATCH * LENGTH)
+    found = compared(run, task, routed(turned=is_turned_in_a), wrong)
+    first = found.first_divergence
+    assert first is not None and (first.path, first.a[0].slot) == (EXPERTS, "0")
+    assert "order" not in first.hint and not any("order" in text for text in first.evidence)
+    assert said(found, ORDER)
+
+
+def test_another_order_than_the_one_in_which_they_were_given_is_a_fault(run: Recorder) -> None:
+    first = compared(run, "tensor", routed(), routed(turned=True, is_reversed=True)).first_divergence
+    assert first is not None and first.path == EXPERTS
+    assert f"the input 0 of {GATE} differs, what was there before it agrees" in first.evidence
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_where_both_are_given_the_same_layout_order_matters(run: Recorder, task: str) -> None:
+    first = compared(run, task, routed(), routed(is_reversed=True)).first_divergence
+    assert first is not None
+    assert f"the input 0 of {GATE} differs, what was there before it agrees" in first.evidence
+
+
+# Choices
+
+
+def choosing(tokens: int = 0, factor: float = 0.5, dtype: Any = np.float16, tells: bool = False) -> Model:
+    return routed(tokens=tokens, factor=factor, dtype=dtype, tells=tells)
+
+
+def test_a_token_that_is_routed_otherwise_is_no_fault(run: Recorder) -> None:
+    a, b = choosing(tells=True), choosing(tokens=1)
+    found = compared(run, "tensor", a, b)
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
+    (text,) = (text for text in found.warnings if "tokens alone" in text)
+    assert text.startswith("the output 0 of moe differs (rel ")
+    assert text.endswith(" in 1 of 12 tokens alone (verified), as rounding can route them otherwise: it is not judged")
+
+
+def test_a_token_that_is_routed_otherwise_among_those_in_another_order(run: Recorder) -> None:
+    """Both gates tell which experts they choose, each in its own order: nothing says which choice is another one."""
+    a = routed(dtype=np.float16, tells=True)
+    found = compared(run, "tensor", a, routed(turned=True, tokens=1, dtype=np.float16, tells=True))
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
+    assert said(found, ORDER) and said(found, "in 1 of 12 tokens alone (verified)")
+
+
+def test_sketches_do_not_tell_whether_it_is_one_token(run: Recorder) -> None:
+    found = compared(run, "statistics", choosing(tells=True), choosing(tokens=1))
+    assert found.verdict is Verdict.UNDECIDED
+    (text,) = (text for text in found.warnings if "of the tokens can make it" in text)
+    assert text.endswith(
+        "can make it that rounding routes otherwise: record with task='tensor' to see how many they are"
+    )
+
+
+@pytest.mark.parametrize(
+    ("b", "task"),
+    [
+        (choosing(tokens=5), "tensor"),
+        (choosing(tokens=BATCH * LENGTH, factor=3.0), "tensor"),
+        (choosing(tokens=BATCH * LENGTH, factor=3.0), "statistics"),
+        (choosing(tokens=1, tells=True), "tensor"),
+    ],
+    ids=["many tokens", "all tokens", "all tokens, by sketches", "the same choices"],
+)
+def test_what_no_choice_explains_is_a_fault(run: Recorder, b: Model, task: str) -> None:
+    first = compared(run, task, choosing(tells=True), b).first_divergence
+    assert first is not None and (first.path, first.a[0].slot) == (EXPERTS, "0")
+
+
+def test_integers_that_are_made_of_integers_are_no_choice(run: Recorder) -> None:
+    """Positions, say, which one side's module hands out beside the rest."""
+
+    class Positions(Gate):
+        def forward(self, rows: Tensor, ids: Tensor) -> Any:
+            return rows @ self.weight, ids
+
+    def counted(made: Model) -> Model:
+        made.moe.gate = Positions(weight=made.moe.gate.weight)
+        replaced(
+            made, "moe.gate", __call__=lambda s, rows: Positions.__call__(s, rows, Tensor(np.arange(len(rows.data))))
+        )
+        return made
+
+    pair = counted(choosing()), choosing(tokens=1)
+    first = compared(run, "tensor", *pair).first_divergence
+    assert first is not None and first.path == EXPERTS
+
+
+def test_float32_makes_no_token_choose_otherwise(run: Recorder) -> None:
+    pair = [choosing(dtype=np.float32, tells=True), choosing(tokens=1, dtype=np.float32)]
+    first = compared(run, "tensor", *pair).first_divergence
+    assert first is not None and first.path == EXPERTS
+
+
+def test_how_many_tokens_may_be_routed_otherwise() -> None:
+    assert 6 < 72 * tolerance.choice_limit(4e-3, 72) < 7
+    assert tolerance.choice_limit(4e-3, 10**6) == pytest.approx(4 * 4e-3, rel=0.05)
+    assert tolerance.choice_limit(1.0, 8) == 1.0
