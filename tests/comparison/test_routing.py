@@ -181,3 +181,38 @@ def test_how_many_tokens_may_be_routed_otherwise() -> None:
     assert 6 < 72 * tolerance.choice_limit(4e-3, 72) < 7
     assert tolerance.choice_limit(4e-3, 10**6) == pytest.approx(4 * 4e-3, rel=0.05)
     assert tolerance.choice_limit(1.0, 8) == 1.0
+
+
+class Weighing(nn.Module):
+    """Returns the largest of four scores, and which it is."""
+
+    def forward(self, rows: Tensor) -> Any:
+        scores = (rows @ self.weight).data
+        chosen = scores.argmax(-1)
+        chosen[: self.others] = scores[: self.others].argmin(-1)
+        weights = np.take_along_axis(scores, chosen[:, None], -1)[:, 0] * self.factor
+        return Tensor(weights.astype(np.float16)), Tensor(chosen)
+
+
+class Weighed(nn.Module):
+    def forward(self, ids: Tensor) -> Tensor:
+        rows = Tensor(self.embed(ids).data.reshape(-1, WIDTH).astype(np.float16))
+        return self.head(self.embed(ids)) * float(self.gate(rows)[0].data.mean() * 0 + 1)
+
+
+def weighed(others: int = 0, factor: float = 1.0) -> Model:
+    nn.manual_seed(3)
+    weight = nn.Parameter(np.random.default_rng(1).random((WIDTH, 4), np.float32).astype(np.float16))
+    gate = Weighing(weight=weight, others=others, factor=factor)
+    return Weighed(embed=nn.Embedding(VOCABULARY, WIDTH), gate=gate, head=nn.Linear(WIDTH, VOCABULARY))
+
+
+@pytest.mark.parametrize("factor", [1.0, 3.0])
+def test_weights_of_other_experts_are_as_many_as_other_choices(run: Recorder, factor: float) -> None:
+    found = compared(run, "statistics", weighed(), weighed(1, factor))
+    slots = {
+        slot.slot_a: slot.verdict
+        for slot in found[GATE.removeprefix("moe.")]
+        if slot.role.label == "output" and slot.step == 0
+    }
+    assert slots["0"] == ("introduced" if factor != 1 else "not judged"), slots
