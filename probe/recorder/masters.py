@@ -41,10 +41,16 @@ class Masters:
             if not named.is_buffer and index not in taken and index not in run.gone
         ]  # fmt: skip
         for tensor in news:
-            index = next((i for i in free if run.adapter.is_wider_copy(tensor, run.tensors[i].tensor)), None)
+            index = next((i for i in free if self._is_copy(tensor, run.tensors[i].tensor)), None)
             self._known[id(tensor)] = weakref.ref(tensor), index
             if index is not None:
                 free.remove(index)
+
+    def _is_copy(self, tensor: Any, parameter: Any) -> bool:
+        try:
+            return self.run.adapter.is_wider_copy(tensor, parameter)
+        except Exception:  # noqa: BLE001  tensors without values, or of another device: they must not lose the others
+            return False
 
     def _is_known(self, tensor: Any) -> bool:
         return id(tensor) in self._known and self._known[id(tensor)][0]() is tensor

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import probe  # noqa: E402
+from probe.adapters.torch import TorchAdapter  # noqa: E402
 from probe.comparison.result import Verdict  # noqa: E402
 from probe.records import Phase, Role  # noqa: E402
 from probe.store.reader import Reader  # noqa: E402
@@ -123,6 +124,16 @@ def test_copies_against_a_model_that_is_float32_itself(tmp_path: Path) -> None:
     found = probe.compare(with_masters(tmp_path / "a.h5"), plain(tmp_path / "b.h5", torch.float32, lr=3e-2))
     first = found.first_divergence
     assert first is not None and first.phase is Phase.UPDATE and "lr 0.01 against 0.03" in first.hint
+
+
+def test_what_cannot_be_compared_is_no_copy_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> bool:
+        raise RuntimeError("no values")
+
+    monkeypatch.setattr(TorchAdapter, "is_wider_copy", fails)
+    found = roles(with_masters(tmp_path / "a.h5"))
+    assert found[Phase.GRADIENT, Role.PARAM_GRAD] == 6 and found[Phase.UPDATE, Role.PARAM] == 6
+    assert (Phase.UPDATE, Role.STATE) not in found
 
 
 def test_copies_that_are_not_copied_back(tmp_path: Path) -> None:
