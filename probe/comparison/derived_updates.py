@@ -50,13 +50,13 @@ def derive_updates(side: Side) -> None:
     missing = {place: row for place, row in after.items() if place not in updated}
     begun = _begun(side) if missing else {}
     for place, row in missing.items():
-        before, sketch = begun.get(place), side.sketch(row)
-        if before is None or sketch is None or before[1] == side.digest(row) is not None:
+        before, sketch, digest = begun.get(place), side.sketch(row), side.digest(row)
+        if before is None or sketch is None or digest is None or before[1] == digest:
             continue  # nothing has changed it, or nobody knows
         unknown = dict.fromkeys(("min", "max", "mean", "rms", "norm"), math.nan)
         changed = {**unknown, "role": Role.DELTA, "zeros": 0, "tensor": -1, "hash_kind": HashKind.NONE}
-        digest = joint_digest((before[1], side.digest(row)), ())
-        side.add(row, place[1], side.shapes[row], changed, Derived((row,), sketch - before[0], digest))
+        derived = Derived((row,), sketch - before[0], joint_digest((before[1], digest), ()))
+        side.add(row, place[1], side.shapes[row], changed, derived)
 
 
 def _begun(side: Side) -> dict[Place, tuple[np.ndarray, Digest | None]]:
