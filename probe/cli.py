@@ -266,8 +266,8 @@ def _serve(a: str, b: str, mapping: str | None, save_to: str | None, port: int) 
     session = Session(lambda chosen: _compared(a, b, chosen), mapping, save_to)
     with Server(session, port) as server:
         click.echo(f"{server.url}\npairs are saved in {harmless(str(session.file))}; Ctrl+C ends", err=True)
-        webbrowser.open(server.url)
         with contextlib.suppress(KeyboardInterrupt):
+            webbrowser.open(server.url)
             server.serve_forever()
     session.wait()
     sys.exit(_EXIT[session.comparison.verdict])

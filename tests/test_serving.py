@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -289,6 +289,7 @@ def test_ctrl_c_ends_it(tmp_path: Path, runs: tuple[Path, Path]) -> None:
     address = running.stderr.readline()
     assert address.startswith("http://127.0.0.1:")
     assert running.stderr.readline() == f"pairs are saved in {tmp_path.resolve() / 'map.yaml'}; Ctrl+C ends\n"
-    time.sleep(0.5)
+    with urllib.request.urlopen(address.strip(), timeout=120) as answer:  # from then on it serves
+        assert answer.status == 200
     running.send_signal(signal.SIGINT)
     assert running.communicate(timeout=120)[1] == "" and running.returncode == 1
