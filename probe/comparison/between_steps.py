@@ -138,8 +138,9 @@ def _rows_of(half: StepHalf, phase: Phase, role: Role) -> dict[Key, list[int]]:
     return {
         (half.pair_of[module], half.side.canonical(module, slot[len(prefix) :])): taken
         for ((_, module, _), kind), by_slot in half.rows.by_key.items()
+        if kind is role and module in half.pair_of
         for slot, taken in by_slot.items()
-        if kind is role and slot.startswith(prefix) and module in half.pair_of
+        if slot.startswith(prefix)
     }
 
 
@@ -151,7 +152,7 @@ def _sketches(half: StepHalf, phase: Phase, role: Role = Role.PARAM) -> Sketches
         sketches = [half.side.sketch(row) for row in rows if is_finite(half.side, row)]
         known = [sketch for sketch in sketches if sketch is not None]
         if len(known) == len(rows):
-            found[key] = np.sum(known, axis=0)
+            found[key] = known[0] if len(known) == 1 else np.sum(known, axis=0)
     return found
 
 

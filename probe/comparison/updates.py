@@ -227,14 +227,16 @@ class UpdateJudge(UpdatesTogether):
 
     def _unseen_updates(self) -> list[Fault]:
         """Report weights that differ by more than both sides' updates are long, where the updates could not be compared."""
-        compared = {
-            (e.pair, e.slot_a) for e in self._judged(Role.DELTA) if e.metrics is not None and e.metrics.is_known
+        unknown = {
+            (e.pair, e.slot_a) for e in self._judged(Role.DELTA) if e.metrics is not None and not e.metrics.is_known
         }
+        if not unknown:
+            return []
         begun = {(e.pair, e.slot_a): _distance(e.metrics) for e in self.pairs.parameter_events(Phase.INIT, Role.PARAM)}
         faults = []
         for event in self._two_sided(Role.PARAM):
             key, row = (event.pair, event.slot_a), self._row_of_update(event)
-            if key in compared or row is None or key not in begun:
+            if key not in unknown or row is None or key not in begun:
                 continue
             update, distance = self.pairs.a.norm(row), _distance(event.metrics)
             norm = self._norm_of_parameter(event) or 0.0
