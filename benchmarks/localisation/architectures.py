@@ -28,6 +28,7 @@ from benchmarks.localisation.construction import (
     masked_tokens,
     next_of,
     next_tokens,
+    packed_layers,
     pictures,
     renamed,
     speech,
@@ -96,19 +97,12 @@ def _weight(name: str, parameter: Tensor, seed: int) -> Tensor:
 
 def _fused(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Pack Llama's weights as `FusedDecoder` has them."""
-    found = {
+    whole = {
         "embedding.weight": weights["model.embed_tokens.weight"],
         "final_norm.weight": weights["model.norm.weight"],
         "output.weight": weights["lm_head.weight"],
     }
-    for layer in range(3):
-        old, new = f"model.layers.{layer}", f"blocks.{layer}"
-        packed = [weights[f"{old}.self_attn.{part}_proj.weight"] for part in "qkv"]
-        gates = [weights[f"{old}.mlp.{part}_proj.weight"] for part in ("gate", "up")]
-        found |= {f"{new}.attention.qkv.weight": torch.cat(packed), f"{new}.gate_up.weight": torch.cat(gates)}
-        for name, source in _FUSED_NAMES.items():
-            found[f"{new}.{name}.weight"] = weights[f"{old}.{source}.weight"]
-    return found
+    return whole | packed_layers(weights, _FUSED_NAMES)
 
 
 _FUSED_NAMES = {

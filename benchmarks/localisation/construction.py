@@ -14,6 +14,8 @@ from benchmarks.localisation.pairs import Setup
 VOCABULARY = 96
 ROWS = 4
 """samples in a step's batch"""
+PADDING = 1
+"""the id of padding tokens"""
 
 Batch = dict[str, Tensor]
 
@@ -57,6 +59,18 @@ def masked_tokens(generator: torch.Generator) -> Batch:
     return {"input_ids": ids, "attention_mask": mask, "target": target}
 
 
+def padded_tokens(generator: torch.Generator) -> Batch:
+    """Return masked tokens with padding where the mask says so."""
+    found = masked_tokens(generator)
+    return {**found, "input_ids": found["input_ids"].masked_fill(found["attention_mask"] == 0, PADDING)}
+
+
+def padded_next_tokens(generator: torch.Generator) -> Batch:
+    ids, mask = token_ids(generator), padding_mask(16)
+    ids = ids.masked_fill(mask == 0, PADDING)
+    return {"input_ids": ids, "attention_mask": mask, "target": ids.masked_fill(mask == 0, -100)}
+
+
 def translation(generator: torch.Generator) -> Batch:
     target = token_ids(generator, 10)
     target[2, 7:] = -100
@@ -64,6 +78,13 @@ def translation(generator: torch.Generator) -> Batch:
     given[:, 0] = 0
     mask = padding_mask(16)
     return {"input_ids": token_ids(generator), "attention_mask": mask, "decoder_input_ids": given, "target": target}
+
+
+def padded_translation(generator: torch.Generator) -> Batch:
+    found = translation(generator)
+    source = found["input_ids"].masked_fill(found["attention_mask"] == 0, PADDING)
+    given = torch.roll(found["target"], 1, 1)
+    return {**found, "input_ids": source, "decoder_input_ids": given.masked_fill(given < 0, PADDING)}
 
 
 def speech(generator: torch.Generator) -> Batch:
@@ -74,6 +95,14 @@ def speech(generator: torch.Generator) -> Batch:
 
 def normal(generator: torch.Generator, *shape: int) -> Tensor:
     return torch.randn(shape, generator=generator)
+
+
+def square_pictures(side: int) -> Callable[[torch.Generator], Batch]:
+    def draw(generator: torch.Generator) -> Batch:
+        target = torch.randint(10, (ROWS,), generator=generator)
+        return {"pixel_values": normal(generator, ROWS, 3, side, side), "target": target}
+
+    return draw
 
 
 def images(name: str) -> Callable[[torch.Generator], Batch]:
@@ -164,3 +193,16 @@ def renamed(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str
     """Return weights whose outermost modules have other names."""
     parts = {name: name.split(".", 1) for name in weights}
     return {f"{names[first]}.{rest}": weights[name] for name, (first, rest) in parts.items()}
+
+
+def packed_layers(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
+    """Return the weights of three layers of a Llama as a decoder has them that packs query, key and value, and gate and up."""
+    found = {}
+    for layer in range(3):
+        old, new = f"model.layers.{layer}", f"blocks.{layer}"
+        packed = [weights[f"{old}.self_attn.{part}_proj.weight"] for part in "qkv"]
+        gates = [weights[f"{old}.mlp.{part}_proj.weight"] for part in ("gate", "up")]
+        found |= {f"{new}.attention.qkv.weight": torch.cat(packed), f"{new}.gate_up.weight": torch.cat(gates)}
+        for name, source in names.items():
+            found[f"{new}.{name}.weight"] = weights[f"{old}.{source}.weight"]
+    return found

@@ -13,6 +13,7 @@ from benchmarks.localisation import fifth_further_networks as further
 from benchmarks.localisation import fifth_networks as networks
 from benchmarks.localisation.construction import (
     DECODER,
+    PADDING,
     ROWS,
     SIZES,
     VOCABULARY,
@@ -24,21 +25,14 @@ from benchmarks.localisation.construction import (
     next_of,
     next_tokens,
     normal,
-    padding_mask,
+    padded_next_tokens,
+    padded_tokens,
+    padded_translation,
     renamed,
     token_ids,
     transformer,
     translation,
 )
-
-PADDING = 1
-"""the id of padding tokens"""
-
-
-def _padded_tokens(generator: torch.Generator) -> Batch:
-    """Return masked tokens with padding where the mask says so."""
-    found = masked_tokens(generator)
-    return {**found, "input_ids": found["input_ids"].masked_fill(found["attention_mask"] == 0, PADDING)}
 
 
 def _unmasked_tokens(generator: torch.Generator) -> Batch:
@@ -46,21 +40,8 @@ def _unmasked_tokens(generator: torch.Generator) -> Batch:
     return {"input_ids": found["input_ids"], "target": found["target"]}
 
 
-def _padded_next_tokens(generator: torch.Generator) -> Batch:
-    ids, mask = token_ids(generator), padding_mask(16)
-    ids = ids.masked_fill(mask == 0, PADDING)
-    return {"input_ids": ids, "attention_mask": mask, "target": ids.masked_fill(mask == 0, -100)}
-
-
-def _padded_translation(generator: torch.Generator) -> Batch:
-    found = translation(generator)
-    source = found["input_ids"].masked_fill(found["attention_mask"] == 0, PADDING)
-    given = torch.roll(found["target"], 1, 1)
-    return {**found, "input_ids": source, "decoder_input_ids": given.masked_fill(given < 0, PADDING)}
-
-
 def _pairs(generator: torch.Generator) -> Batch:
-    found = _padded_translation(generator)
+    found = padded_translation(generator)
     return {"ids": found["input_ids"], "given": found["decoder_input_ids"], "target": found["target"]}
 
 
@@ -236,7 +217,7 @@ FIFTH_ARCHITECTURES: dict[str, Architecture] = {
             "XGLMForCausalLM", vocab_size=VOCABULARY, d_model=32, ffn_dim=64, num_layers=3, attention_heads=4,
             max_position_embeddings=32, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0, layerdrop=0.0,
             pad_token_id=PADDING,
-        ), _padded_next_tokens, _SPLIT, True,
+        ), padded_next_tokens, _SPLIT, True,
     ),
     "mpt": Architecture(
         transformer("MptForCausalLM", vocab_size=VOCABULARY, d_model=32, n_heads=4, n_layers=3, expansion_ratio=2, max_seq_len=32),
@@ -275,7 +256,7 @@ FIFTH_ARCHITECTURES: dict[str, Architecture] = {
     ),
     "esm": Architecture(
         transformer("EsmForMaskedLM", **_BERT, position_embedding_type="rotary", pad_token_id=PADDING, mask_token_id=0, token_dropout=False),
-        _padded_tokens, _EAGER,
+        padded_tokens, _EAGER,
     ),
     "deberta1": Architecture(
         transformer(
@@ -288,8 +269,8 @@ FIFTH_ARCHITECTURES: dict[str, Architecture] = {
         masked_tokens, _SPLIT,
     ),
     "roformer": Architecture(transformer("RoFormerForMaskedLM", **_BERT, embedding_size=32, rotary_value=False), masked_tokens, _SPLIT),
-    "marian": Architecture(transformer("MarianMTModel", **_BOTH, decoder_start_token_id=0, decoder_vocab_size=VOCABULARY), _padded_translation, _EAGER),
-    "pegasus": Architecture(transformer("PegasusForConditionalGeneration", **_BOTH), _padded_translation, _EAGER),
+    "marian": Architecture(transformer("MarianMTModel", **_BOTH, decoder_start_token_id=0, decoder_vocab_size=VOCABULARY), padded_translation, _EAGER),
+    "pegasus": Architecture(transformer("PegasusForConditionalGeneration", **_BOTH), padded_translation, _EAGER),
     "umt5": Architecture(
         transformer(
             "UMT5ForConditionalGeneration", vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_decoder_layers=2,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from benchmarks.localisation import fourth_networks as networks
 from benchmarks.localisation.construction import (
     DECODER,
+    PADDING,
     ROWS,
     SIZES,
     VOCABULARY,
@@ -22,41 +23,19 @@ from benchmarks.localisation.construction import (
     next_of,
     next_tokens,
     normal,
+    padded_tokens,
+    padded_translation,
     padding_mask,
     renamed,
+    square_pictures,
     token_ids,
     transformer,
-    translation,
 )
-
-PADDING = 1
-"""the id of padding tokens"""
-
-
-def _padded_tokens(generator: torch.Generator) -> Batch:
-    """Return masked tokens with padding where the mask says so."""
-    found = masked_tokens(generator)
-    return {**found, "input_ids": found["input_ids"].masked_fill(found["attention_mask"] == 0, PADDING)}
-
-
-def _padded_translation(generator: torch.Generator) -> Batch:
-    found = translation(generator)
-    source = found["input_ids"].masked_fill(found["attention_mask"] == 0, PADDING)
-    given = torch.roll(found["target"], 1, 1)
-    return {**found, "input_ids": source, "decoder_input_ids": given.masked_fill(given < 0, PADDING)}
 
 
 def _padded_next_tokens(generator: torch.Generator) -> Batch:
     ids, mask = token_ids(generator), padding_mask(16)
     return {"input_ids": ids, "attention_mask": mask, "target": ids.masked_fill(mask == 0, -100)}
-
-
-def _pictures(side: int) -> Callable[[torch.Generator], Batch]:
-    def draw(generator: torch.Generator) -> Batch:
-        target = torch.randint(10, (ROWS,), generator=generator)
-        return {"pixel_values": normal(generator, ROWS, 3, side, side), "target": target}
-
-    return draw
 
 
 def _segments(generator: torch.Generator) -> Batch:
@@ -197,12 +176,12 @@ FOURTH_ARCHITECTURES: dict[str, Architecture] = {
     ),
     "albert": Architecture(transformer("AlbertForMaskedLM", **_BERT, embedding_size=16), masked_tokens, _EAGER),
     "roberta": Architecture(
-        transformer("RobertaForMaskedLM", **_BERT, pad_token_id=PADDING), _padded_tokens, _EAGER
+        transformer("RobertaForMaskedLM", **_BERT, pad_token_id=PADDING), padded_tokens, _EAGER
     ),
     "electra": Architecture(
         transformer("ElectraForMaskedLM", **_BERT, embedding_size=16), masked_tokens, _EAGER
     ),
-    "mpnet": Architecture(transformer("MPNetForMaskedLM", **_BERT), _padded_tokens, _SPLIT),
+    "mpnet": Architecture(transformer("MPNetForMaskedLM", **_BERT), padded_tokens, _SPLIT),
     "swin": Architecture(
         transformer(
             "SwinForImageClassification", image_size=16, patch_size=2, embed_dim=16, depths=[2, 2], num_heads=[2, 4],
@@ -244,7 +223,7 @@ FOURTH_ARCHITECTURES: dict[str, Architecture] = {
             "MobileViTForImageClassification", image_size=64, patch_size=2, hidden_sizes=[16, 24, 32],
             neck_hidden_sizes=[8, 8, 16, 16, 24, 32, 32], num_attention_heads=4, mlp_ratio=2.0, expand_ratio=2.0,
             num_labels=10, classifier_dropout_prob=0.0, **_NO_DROPOUT,
-        ), _pictures(64), _LAST,
+        ), square_pictures(64), _LAST,
     ),
     "falcon-mamba": Architecture(
         transformer("FalconMambaForCausalLM", vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, state_size=8),
@@ -255,7 +234,7 @@ FOURTH_ARCHITECTURES: dict[str, Architecture] = {
             "MBartForConditionalGeneration", vocab_size=VOCABULARY, d_model=32, encoder_layers=2, decoder_layers=2,
             encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64,
             max_position_embeddings=32, dropout=0.0, scale_embedding=True, pad_token_id=PADDING,
-        ), _padded_translation, _EAGER,
+        ), padded_translation, _EAGER,
     ),
     "denoiser": Architecture(lambda setup: networks.Denoiser(), _noised, _LAST),
     "graph": Architecture(lambda setup: networks.GraphNet(), _graphs, _SPLIT),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -12,68 +12,43 @@ from torch import Tensor
 from benchmarks.localisation import sixth_networks as networks
 from benchmarks.localisation.construction import (
     DECODER,
+    PADDING,
     ROWS,
     SIZES,
     VOCABULARY,
     Architecture,
     Batch,
     images,
-    masked_tokens,
     next_of,
     next_tokens,
     normal,
+    packed_layers,
+    padded_next_tokens,
+    padded_tokens,
+    padded_translation,
     padding_mask,
     renamed,
+    square_pictures,
     token_ids,
     transformer,
     translation,
 )
 
-PADDING = 1
-"""the id of padding tokens"""
-
-
-def _padded_tokens(generator: torch.Generator) -> Batch:
-    """Return masked tokens with padding where the mask says so."""
-    found = masked_tokens(generator)
-    return {**found, "input_ids": found["input_ids"].masked_fill(found["attention_mask"] == 0, PADDING)}
-
 
 def _typed_tokens(generator: torch.Generator) -> Batch:
     """Return padded tokens of which the later half is a second text."""
     types = (torch.arange(16) > 7).long().repeat(ROWS, 1)
-    return {**_padded_tokens(generator), "token_type_ids": types}
+    return {**padded_tokens(generator), "token_type_ids": types}
 
 
 def _placed_tokens(generator: torch.Generator) -> Batch:
     """Return padded tokens and where they stand on a page."""
-    found = _padded_tokens(generator)
+    found = padded_tokens(generator)
     corners = torch.randint(16, (ROWS, 16, 2), generator=generator)
     return {
         **found,
         "bbox": torch.cat([corners, corners + torch.randint(1, 16, (ROWS, 16, 2), generator=generator)], -1),
     }
-
-
-def _padded_next_tokens(generator: torch.Generator) -> Batch:
-    ids, mask = token_ids(generator), padding_mask(16)
-    ids = ids.masked_fill(mask == 0, PADDING)
-    return {"input_ids": ids, "attention_mask": mask, "target": ids.masked_fill(mask == 0, -100)}
-
-
-def _padded_translation(generator: torch.Generator) -> Batch:
-    found = translation(generator)
-    source = found["input_ids"].masked_fill(found["attention_mask"] == 0, PADDING)
-    given = torch.roll(found["target"], 1, 1)
-    return {**found, "input_ids": source, "decoder_input_ids": given.masked_fill(given < 0, PADDING)}
-
-
-def _pictures(side: int) -> Callable[[torch.Generator], Batch]:
-    def draw(generator: torch.Generator) -> Batch:
-        target = torch.randint(10, (ROWS,), generator=generator)
-        return {"pixel_values": normal(generator, ROWS, 3, side, side), "target": target}
-
-    return draw
 
 
 def _waves(generator: torch.Generator) -> Batch:
@@ -107,18 +82,8 @@ def _texts(generator: torch.Generator) -> Batch:
 
 def _packed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Pack OLMo's weights as `PlainDecoder` has them."""
-    found = {
-        "embedding.weight": weights["model.embed_tokens.weight"],
-        "output.weight": weights["lm_head.weight"],
-    }
-    for layer in range(3):
-        old, new = f"model.layers.{layer}", f"blocks.{layer}"
-        packed = [weights[f"{old}.self_attn.{part}_proj.weight"] for part in "qkv"]
-        gates = [weights[f"{old}.mlp.{part}_proj.weight"] for part in ("gate", "up")]
-        found |= {f"{new}.attention.qkv.weight": torch.cat(packed), f"{new}.gate_up.weight": torch.cat(gates)}
-        found[f"{new}.attention.proj.weight"] = weights[f"{old}.self_attn.o_proj.weight"]
-        found[f"{new}.down.weight"] = weights[f"{old}.mlp.down_proj.weight"]
-    return found
+    whole = {"embedding.weight": weights["model.embed_tokens.weight"], "output.weight": weights["lm_head.weight"]}
+    return whole | packed_layers(weights, {"attention.proj": "self_attn.o_proj", "down": "mlp.down_proj"})
 
 
 _WHOLE_NAMES = {
@@ -206,7 +171,7 @@ SIXTH_ARCHITECTURES: dict[str, Architecture] = {
     "bigcode": Architecture(transformer("GPTBigCodeForCausalLM", **_GPT, multi_query=True), next_tokens, _EAGER, True),
     "biogpt": Architecture(
         transformer("BioGptForCausalLM", **{**_BERT, "activation_dropout": 0.0, "layerdrop": 0.0, "scale_embedding": True}),
-        _padded_next_tokens, _EAGER, True,
+        padded_next_tokens, _EAGER, True,
     ),
     "openai-gpt": Architecture(
         transformer("OpenAIGPTLMHeadModel", **{**_GPT, "n_layer": 2}), next_tokens, _SPLIT, True
@@ -252,7 +217,7 @@ SIXTH_ARCHITECTURES: dict[str, Architecture] = {
     "bigbird": Architecture(transformer("BigBirdForMaskedLM", **_BERT, attention_type="original_full"), _typed_tokens, _SPLIT),
     "longformer": Architecture(
         transformer("LongformerForMaskedLM", **{**_BERT, "max_position_embeddings": 40}, attention_window=[8, 8, 8]),
-        _padded_tokens, _SPLIT,
+        padded_tokens, _SPLIT,
     ),
     "layoutlm": Architecture(transformer("LayoutLMForMaskedLM", **_BERT, max_2d_position_embeddings=40), _placed_tokens, _EAGER),
     "megatron-bert": Architecture(transformer("MegatronBertForMaskedLM", **_BERT), _typed_tokens, _SPLIT),
@@ -263,17 +228,17 @@ SIXTH_ARCHITECTURES: dict[str, Architecture] = {
         transformer(
             "FunnelForMaskedLM", vocab_size=VOCABULARY, block_sizes=[1, 1], num_decoder_layers=1, d_model=32, n_head=4, d_head=8,
             d_inner=64, hidden_dropout=0.0, attention_dropout=0.0, activation_dropout=0.0,
-        ), _padded_tokens, _SPLIT,
+        ), padded_tokens, _SPLIT,
     ),
-    "m2m": Architecture(transformer("M2M100ForConditionalGeneration", **_BOTH, decoder_start_token_id=2), _padded_translation, _EAGER),
-    "blenderbot": Architecture(transformer("BlenderbotForConditionalGeneration", **_BOTH), _padded_translation, _EAGER),
+    "m2m": Architecture(transformer("M2M100ForConditionalGeneration", **_BOTH, decoder_start_token_id=2), padded_translation, _EAGER),
+    "blenderbot": Architecture(transformer("BlenderbotForConditionalGeneration", **_BOTH), padded_translation, _EAGER),
     "prophetnet": Architecture(
         transformer(
             "ProphetNetForConditionalGeneration", vocab_size=VOCABULARY, hidden_size=32, encoder_ffn_dim=64, decoder_ffn_dim=64,
             num_encoder_layers=2, num_decoder_layers=2, num_encoder_attention_heads=4, num_decoder_attention_heads=4, dropout=0.0,
             attention_dropout=0.0, activation_dropout=0.0, max_position_embeddings=32, ngram=2, pad_token_id=PADDING,
             num_buckets=8, relative_max_distance=16,
-        ), _padded_translation, _SPLIT,
+        ), padded_translation, _SPLIT,
     ),
     "switch": Architecture(
         transformer(
@@ -284,14 +249,14 @@ SIXTH_ARCHITECTURES: dict[str, Architecture] = {
     ),
     "resnet-hf": Architecture(
         transformer("ResNetForImageClassification", embedding_size=8, hidden_sizes=[16, 32], depths=[2, 1], layer_type="basic", num_labels=10),
-        _pictures(32), _LAST,
+        square_pictures(32), _LAST,
     ),
     "efficientnet": Architecture(
         transformer(
             "EfficientNetForImageClassification", image_size=32, width_coefficient=1.0, depth_coefficient=1.0, depth_divisor=8,
             kernel_sizes=[3, 5], in_channels=[32, 16], out_channels=[16, 24], depthwise_padding=[], strides=[1, 2],
             num_block_repeats=[1, 2], expand_ratios=[1, 2], hidden_dim=1280, dropout_rate=0.0, drop_connect_rate=0.0, num_labels=10,
-        ), _pictures(32), _LAST,
+        ), square_pictures(32), _LAST,
     ),
     "convnext2": Architecture(
         transformer(
@@ -304,7 +269,7 @@ SIXTH_ARCHITECTURES: dict[str, Architecture] = {
             "LevitForImageClassification", image_size=64, patch_size=16, stride=2, kernel_size=3, padding=1, hidden_sizes=[16, 24, 32],
             num_attention_heads=[2, 3, 4], depths=[1, 1, 1], key_dim=[8, 8, 8], drop_path_rate=0, mlp_ratio=[2, 2, 2],
             attention_ratio=[2, 2, 2], num_labels=10,
-        ), _pictures(64), _SPLIT,
+        ), square_pictures(64), _SPLIT,
     ),
     "cvt": Architecture(
         transformer(
