@@ -5,6 +5,8 @@ Sketches are linear: of what a step leaves, what it began with and the update it
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,32 +25,67 @@ _OTHER_SIDE = 0.25
 """share of one side's change up to which the other side has not made it"""
 _OF_UPDATE = 4
 """unit roundoffs of an update that are lost where it is taken as a difference"""
-_OF_COPY = 1.5
-"""unit roundoffs of a weight that rounding a copy makes of it, twice: 0.6 in the mean of many elements"""
-_AS_BEFORE = 0.75
-"""unit roundoffs by which a copy may move, and all of its weight stay bit for bit as it was"""
+_OF_COPY = 2
+"""unit roundoffs of a weight that rounding a copy to it twice makes at most (0.42 in the mean of normal numbers)"""
+_AS_BEFORE = 1
+"""unit roundoffs by which a copy of many elements may move while its weight stays as it was bit for bit (of ones: 0.996)"""
+_MANY = 32
+"""elements from which on they are not all at the end of what is rounded to one number"""
 _OF_CHANGE = "look at what runs behind optimizer.step(): averaging (EMA), rounding, clipping or tying of weights"
 _OF_STAYING = "look at what sets them back behind optimizer.step(), and at how copies (masters) are copied into them: not at all, or before it"
+_ROLES = (Role.PARAM, Role.DELTA, Role.STATE)
 
 Key = tuple[int, str]
 """a pair of modules, and the canonical name of a weight"""
-
-
 Sketches = dict[Key, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """What a step left: its number and the sketches of its weights, of A and of B."""
+class Weights:
+    """What a step tells of one side's weights: the sketches of those that are finite, and of their updates."""
+
+    begun: Sketches
+    left: Sketches
+    updates: Sketches
+    """of a weight's updates together"""
+    rows: dict[Key, int]
+    """of what is left"""
+    copied: frozenset[Key]
+    """of which a copy (master) is trained"""
+
+    @classmethod
+    def of(cls, half: StepHalf) -> Weights:
+        """Look through a step's records of paired modules, once."""
+        found: dict[tuple[str, Role], dict[Key, list[int]]] = defaultdict(dict)
+        for ((_, module, _), role), by_slot in half.rows.by_key.items():
+            if role not in _ROLES or module not in half.pair_of:
+                continue
+            for label, taken in by_slot.items():
+                phase, _, slot = label.partition(":")
+                found[phase, role][half.pair_of[module], half.side.canonical(module, slot)] = taken
+        begun, left = (
+            {key: taken[-1:] for key, taken in found[phase.label, Role.PARAM].items()} for phase in (Phase.INIT, Phase.UPDATE)
+        )  # fmt: skip
+        states = found[Phase.UPDATE.label, Role.STATE]
+        return cls(
+            _sketches(half, begun), _sketches(half, left), _sketches(half, found[Phase.UPDATE.label, Role.DELTA]),
+            {key: taken[-1] for key, taken in left.items()},
+            frozenset((pair, slot.removesuffix(MASTER)) for pair, slot in states if slot.endswith(MASTER)),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StepWeights:
+    """What a step tells of the weights of A and of B, and the numbers it has there."""
 
     steps: tuple[int, int]
-    sketches: tuple[Sketches, Sketches]
+    halves: tuple[Weights, Weights]
 
-
-def left_by(pairs: StepPairs) -> Left:
-    """Return what a step left."""
-    a, b = (_sketches(half, Phase.UPDATE) for half in pairs.halves)
-    return Left((pairs.step, pairs.step_b), (a, b))
+    @classmethod
+    def of(cls, pairs: StepPairs) -> StepWeights:
+        """Look through both sides of a step."""
+        a, b = (Weights.of(half) for half in pairs.halves)
+        return cls((pairs.step, pairs.step_b), (a, b))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,31 +117,35 @@ class Otherwise:
         slot = self.slot if len(self.shares) == 1 else ""
         refs = walk.refs(pairs.pop(), None, slot, slot) if len(pairs) == 1 else walk.root_refs()
         how_many = f"{len(self.shares)} of {self.known}, by up to {max(self.shares.values()):.1e} of themselves ({self.slot} of {self.path})"
-        evidence, hint = (
-            (f"{self.name}'s weights change {self.when} otherwise than by the optimizer's update: {how_many}",),
-            _OF_CHANGE,
+        they_stay = self.unmoved == len(self.shares)
+        what = (
+            f"stay as they were {self.when}, whatever the optimizer does"
+            if they_stay
+            else f"change {self.when} otherwise than by the optimizer's update"
         )
-        if self.unmoved == len(self.shares):
-            evidence, hint = (
-                (f"{self.name}'s weights stay as they were {self.when}, whatever the optimizer does: {how_many}",),
-                _OF_STAYING,
-            )
         walk.findings.append(Divergence(
-            Phase.UPDATE, Role.PARAM, Kind.UPDATE, 0.95, *refs, None, evidence=(*evidence, "the other side's do not"), hint=hint,
+            Phase.UPDATE, Role.PARAM, Kind.UPDATE, 0.95, *refs, None,
+            evidence=(f"{self.name}'s weights {what}: {how_many}", "the other side's do not"), hint=_OF_STAYING if they_stay else _OF_CHANGE,
         ))  # fmt: skip
 
 
-def changed_otherwise(pairs: StepPairs, left: Left | None) -> Otherwise | None:
-    """Return the weights that one side alone changes otherwise than by its update, since the step began or the last one ended."""
-    begun = [_sketches(half, Phase.INIT) for half in pairs.halves]
+def changed_otherwise(pairs: StepPairs, before: StepWeights | None, now: StepWeights) -> Otherwise | None:
+    """Return the weights that one side alone changes otherwise than by its update, since the step began or the last one ended.
+
+    Parameters
+    ----------
+    before, now
+        the weights of the step before, if it was compared, and of this one
+    """
+    begun = [weights.begun for weights in now.halves]
     is_within = any(begun)
     if is_within and not all(begun):
         return None
     if not is_within:
-        if left is None or left.steps != (pairs.step - 1, pairs.step_b - 1):
+        if before is None or before.steps != (pairs.step - 1, pairs.step_b - 1):
             return None
-        begun = list(left.sketches)
-    changes = [_changes(half, before) for half, before in zip(pairs.halves, begun, strict=True)]
+        begun = [weights.left for weights in before.halves]
+    changes = [_changes(*each) for each in zip(pairs.halves, begun, now.halves, strict=True)]
     alone = [_alone(*changes), _alone(*reversed(changes))]
     which = max((0, 1), key=lambda index: max(alone[index].values(), default=0.0))
     if not alone[which]:
@@ -116,8 +157,7 @@ def changed_otherwise(pairs: StepPairs, left: Left | None) -> Otherwise | None:
         if is_within
         else f"between the ends of steps {half.side.step - 1} and {half.side.step}"
     )
-    left_now = _sketches(half, Phase.UPDATE)
-    unmoved = sum(np.array_equal(left_now[key], begun[which][key]) for key in found)
+    unmoved = sum(np.array_equal(now.halves[which].left[key], begun[which][key]) for key in found)
     path = half.path(half.modules[pair])
     return Otherwise(half.name, path, slot, found, len(changes[which]), when, unmoved, is_within)
 
@@ -132,45 +172,34 @@ def _alone(mine: dict[Key, float], theirs: dict[Key, float]) -> dict[Key, float]
     }
 
 
-def _rows_of(half: StepHalf, phase: Phase, role: Role) -> dict[Key, list[int]]:
-    """Return the rows of paired modules' weights in a phase and role."""
-    prefix = f"{phase.label}:"
-    return {
-        (half.pair_of[module], half.side.canonical(module, slot[len(prefix) :])): taken
-        for ((_, module, _), kind), by_slot in half.rows.by_key.items()
-        if kind is role and module in half.pair_of
-        for slot, taken in by_slot.items()
-        if slot.startswith(prefix)
-    }
-
-
-def _sketches(half: StepHalf, phase: Phase, role: Role = Role.PARAM) -> Sketches:
-    """Return the sketches of finite weights, or what a step's updates of them are together, where there are any."""
+def _sketches(half: StepHalf, rows: dict[Key, list[int]]) -> Sketches:
+    """Return the sketches of what is finite, of several rows their sum, where there are any."""
     found = {}
-    for key, rows in _rows_of(half, phase, role).items():
-        rows = rows if role is Role.DELTA else rows[-1:]
-        sketches = [half.side.sketch(row) for row in rows if is_finite(half.side, row)]
+    for key, taken in rows.items():
+        sketches = [half.side.sketch(row) for row in taken if is_finite(half.side, row)]
         known = [sketch for sketch in sketches if sketch is not None]
-        if len(known) == len(rows):
+        if len(known) == len(taken):
             found[key] = known[0] if len(known) == 1 else np.sum(known, axis=0)
     return found
 
 
-def _changes(half: StepHalf, before: Sketches) -> dict[Key, float]:
+def _changes(half: StepHalf, before: Sketches, now: Weights) -> dict[Key, float]:
     """Return by what share of themselves weights differ from what they were before and the step's updates make of them.
 
     It is 0.0 where rounding explains it, and there is none for weights of which one of the three is not known.
     """
-    found, rows = {}, _rows_of(half, Phase.UPDATE, Role.PARAM)
-    after, updates = _sketches(half, Phase.UPDATE), _sketches(half, Phase.UPDATE, Role.DELTA)
-    copied = {key for key in _rows_of(half, Phase.UPDATE, Role.STATE) if key[1].endswith(MASTER)}
-    for key in after.keys() & updates.keys() & before.keys():
-        row = rows[key][-1]
+    keys = [key for key in now.left if key in now.updates and key in before]
+    if not keys:
+        return {}
+    left, updates, begun = (np.array([each[key] for key in keys]) for each in (now.left, now.updates, before))
+    gaps, lengths, sizes = (np.linalg.norm(each, axis=1).tolist() for each in (left - updates - begun, updates, begun))
+    found = {}
+    for key, gap, length, size in zip(keys, gaps, lengths, sizes, strict=True):
+        row = now.rows[key]
         norm, u = half.side.columns["norm"][row], half.side.roundoffs[row]
-        gap = float(np.linalg.norm(after[key] - updates[key] - before[key]))
-        rounding = _ROUNDING * norm + _OF_UPDATE * u * float(np.linalg.norm(updates[key]))
-        if (key[0], f"{key[1]}{MASTER}") in copied:  # the update is that of a copy, which is rounded to it
-            is_as_before = bool(np.array_equal(after[key], before[key]))
-            rounding += (_AS_BEFORE if is_as_before else _OF_COPY) * u * norm
-        found[key] = gap / max(norm, float(np.linalg.norm(before[key])), gap) if gap > rounding else 0.0
+        rounding = _ROUNDING * norm + _OF_UPDATE * u * length
+        if key in now.copied:  # the update is that of a copy, which is rounded to it
+            stays = math.prod(half.side.shapes[row]) >= _MANY and np.array_equal(now.left[key], before[key])
+            rounding += (_AS_BEFORE if stays else _OF_COPY) * u * norm
+        found[key] = gap / max(norm, size, gap) if gap > rounding else 0.0
     return found

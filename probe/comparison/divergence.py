@@ -9,7 +9,7 @@ from typing import Any
 
 from probe.comparison import vacuous
 from probe.comparison.answer import Comparison
-from probe.comparison.between_steps import Left, changed_otherwise, left_by
+from probe.comparison.between_steps import StepWeights, changed_otherwise
 from probe.comparison.changes import OF_ORDER, changed_calls
 from probe.comparison.events import ONE_SIDED, StepPairs
 from probe.comparison.flip import flip_of
@@ -157,7 +157,7 @@ class _Run:
         self.tally = Tally(a, b, self.tree_a, self.tree_b)
         self.ends = False
         """whether later steps cannot be judged"""
-        self.left: Left | None = None
+        self.weights: StepWeights | None = None
         """what the step before left"""
 
     def compared(
@@ -219,8 +219,8 @@ class _Run:
     def _step(self, pairs: StepPairs, state: State) -> None:
         state.carried, state.returned = state.returned, set()
         walk = StepWalk(pairs, state, self.tree_a, self.noise.at(pairs))
-        changed = changed_otherwise(pairs, self.left)
-        self.left = left_by(pairs)
+        before, self.weights = self.weights, StepWeights.of(pairs)
+        changed = changed_otherwise(pairs, before, self.weights)
         if changed is not None:
             changed.pass_on(walk)
         walk.judge_init()

@@ -43,15 +43,15 @@ def _is_outside(pairs: StepPairs, event: Event) -> bool:
 
 def given_otherwise(pairs: StepPairs, micro: int) -> Iterator[tuple[Node, Event]]:
     """Yield what one side hands to the model under the name under which the other side logs it."""
-    for (at, module, call), node in pairs.nodes.items():
-        if at != micro or node.parent is not None:
+    for node in pairs.nodes.values():
+        if node.micro != micro or node.parent is not None:
             continue
-        keys = (at, module, call), (at, pairs.matching.pairs[node.pair].b, call)
+        key_a, key_b = (half.key(node) for half in pairs.halves)
         for role_a, role_b in ((Role.INPUT, Role.VALUE), (Role.VALUE, Role.INPUT)):
-            rows_a, rows_b = pairs.rows_a.get(keys[0], role_a), pairs.rows_b.get(keys[1], role_b)
-            other_a, other_b = pairs.rows_a.get(keys[0], role_b), pairs.rows_b.get(keys[1], role_a)
+            rows_a, rows_b = pairs.rows_a.get(key_a, role_a), pairs.rows_b.get(key_b, role_b)
+            other_a, other_b = pairs.rows_a.get(key_a, role_b), pairs.rows_b.get(key_b, role_a)
             for slot in rows_a.keys() & rows_b.keys() - other_a.keys() - other_b.keys():
-                event = Event(pairs.step, at, Phase.FORWARD, Role.INPUT, node.pair, call, slot, slot,
+                event = Event(pairs.step, micro, Phase.FORWARD, Role.INPUT, node.pair, node.call, slot, slot,
                               rows_a[slot][0], rows_b[slot][0])  # fmt: skip
                 event.metrics = pairs.measured(event, 1.0)
                 yield node, event

@@ -145,6 +145,7 @@ class Side:
         self._is_aborted = any(row["state"] == StepState.ABORTED for row in reader.steps if row["step"] == step)
         self._views = views
         self.names = Names(reader, views or {})
+        self._canonical: dict[tuple[int, str], str] = {}
         self.hidden: set[int] = set()
         """rows of parts: one of `combined` stands for them"""
         self.combined: dict[int, Combined] = {}
@@ -212,11 +213,14 @@ class Side:
 
         ``gamma`` is ``weight``, ``_mean`` is ``running_mean``, ``gamma.moment1_0`` is ``weight.exp_avg``.
         """
-        parameter, dot, state = slot.partition(".")
-        if dot:
-            optimizer = self._optimizers.get((module, parameter), "")
-            state = state_name(self.reader.info.framework, optimizer, state)
-        return f"{self.names.of(module, parameter)}{dot}{state}"
+        found = self._canonical.get((module, slot))
+        if found is None:
+            parameter, dot, state = slot.partition(".")
+            if dot:
+                optimizer = self._optimizers.get((module, parameter), "")
+                state = state_name(self.reader.info.framework, optimizer, state)
+            found = self._canonical[module, slot] = f"{self.names.of(module, parameter)}{dot}{state}"
+        return found
 
     @functools.cached_property
     def _optimizers(self) -> dict[tuple[int, str], str]:
@@ -413,6 +417,7 @@ def stand_ins(seen: set[int], tree: Tree) -> dict[int, int]:
     return {wrapper: inner for wrapper, inner in found.items() if inner not in seen}
 
 
+@functools.cache
 def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return a shape without its axes of size 1."""
     return tuple(size for size in shape if size != 1)

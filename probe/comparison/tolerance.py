@@ -90,7 +90,7 @@ TOGETHER = 0.5
 LENGTH_TOGETHER = 0.02
 """what the norms of most updates may be longer by, all of them (clean pairs: 0.0055)"""
 ESTIMATED_LENGTH = 1.7
-"""factor between the lengths of two updates of which one is that of a sketch, 9 % off in the mean"""
+"""factor between the lengths of two updates of which one is that of a sketch, off by 9 % (standard deviation)"""
 UPDATES_APART = 3
 """times one side's update that two weights which began alike may be apart: both updates, in any direction, are 2 if as long"""
 NEARLY_ALL = 0.85
@@ -244,5 +244,10 @@ class Level:
 
     def merge(self, other: Level) -> None:
         """Take in all of another level."""
-        self.add(other.error, other.u, other.excess)
+        if other.error > self.error:
+            self.error = other.error
+        if other.u > self.u:
+            self.u = other.u
+        if other.excess > self.excess:
+            self.excess = other.excess
         self.tainted = self.tainted or other.tainted

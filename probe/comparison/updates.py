@@ -157,10 +157,10 @@ class UpdateJudge(UpdatesTogether):
         if not columns["requires_grad"][row] and not columns["norm"][row]:
             return None  # it is frozen, and was handed over all the same
         lacking = self.pairs.half(half.other)
-        if self._is_rounded_away(event, lacking, columns["norm"][row]):
-            return None
         hint = f"{lacking.name}'s optimizer was not given this parameter"
         if not lacking.side.reader.groups_of(lacking.side.step):
+            if self._is_rounded_away(event, lacking, columns["norm"][row]):
+                return None
             hint = (
                 f"no optimizer was seen to step in {lacking.name}, and at its probe.step() this weight was as before: is it updated, or "
                 "copied back from what is, and is probe.step() called behind that?"
@@ -226,7 +226,10 @@ class UpdateJudge(UpdatesTogether):
         )
 
     def _unseen_updates(self) -> list[Fault]:
-        """Report weights that differ by more than both sides' updates are long, where the updates could not be compared."""
+        """Report weights that differ by more than both sides' updates are long, where the updates could not be compared.
+
+        That is known of steps whose beginning was recorded, and agrees.
+        """
         unknown = {
             (e.pair, e.slot_a) for e in self._judged(Role.DELTA) if e.metrics is not None and not e.metrics.is_known
         }

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+
 import probe
 from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor
@@ -23,17 +26,17 @@ class Gated(nn.Module):
     def forward(self, ids: Tensor) -> Any:
         logits = self.gpt(ids)
         gate = self.gate(logits)
-        return self.last(logits * gate), gate
+        return self.last((logits + 50.0) * gate), gate
 
 
 class Last(nn.Module):
-    factor = 1.0
+    factor: Any = 1.0
 
     def forward(self, x: Tensor) -> Tensor:
         return scaled_gradient(x, self.factor) * 2.0
 
 
-def run(path: Path, factor: float = 1.0, auxiliary: float = 0.1) -> Path:
+def run(path: Path, factor: Any = 1.0, auxiliary: float = 0.1) -> Path:
     model = Gated()
     model.last.factor = factor
 
@@ -49,8 +52,13 @@ def run(path: Path, factor: float = 1.0, auxiliary: float = 0.1) -> Path:
     return record(path, model, steps=1, step=step)
 
 
-def test_a_fault_inside_is_not_the_loss_too(tmp_path: Path) -> None:
-    found = probe.compare(run(tmp_path / "a.h5"), run(tmp_path / "b.h5", factor=1.5))
+_SOME = np.where(np.arange(gpt().head.weight.shape[0]) % 2, 1.001, 0.999)
+"""other factors for one half of the features than for the other: in the gate's gradient, a sum over all, it shows more"""
+
+
+@pytest.mark.parametrize("factor", [1.5, _SOME], ids=["all", "some"])
+def test_a_fault_inside_is_not_the_loss_too(tmp_path: Path, factor: Any) -> None:
+    found = probe.compare(run(tmp_path / "a.h5"), run(tmp_path / "b.h5", factor=factor))
     assert [(each.phase, each.path) for each in found.divergences] == [(Phase.BACKWARD, "last")]
 
 

@@ -160,3 +160,54 @@ def test_a_fused_weight_of_a_flat_buffer(tmp_path: Path, options: dict[str, Any]
     first = compared(a, flat(tmp_path / "fused2.h5", Fused, torch.float32, **options)).first_divergence
     assert first is not None and (first.step, first.phase) == (0, Phase.UPDATE)
     assert any("times as long as A's" in text for text in first.evidence)
+
+
+@pytest.mark.parametrize("elements", [1, 64])
+def test_a_weight_may_stay_while_its_copy_moves_by_less_than_a_unit(tmp_path: Path, elements: int) -> None:
+    """A scale of ones grows by 0.9 units, up to which all of it is rounded to one."""
+
+    def run(path: Path, by: float, dtype: Any) -> Path:
+        model = Scaled(elements).to(dtype)
+        copy = model.scale.detach().float().clone()
+        optimizer = torch.optim.SGD([copy], lr=1.0)
+        with probe.capture(model, path):
+            loss = model(torch.ones(4, elements, dtype=dtype)).float().sum()
+            loss.backward()
+            copy.grad, model.scale.grad = torch.full_like(copy, -by), None
+            optimizer.step()
+            model.scale.data.copy_(copy)
+            probe.step(loss=loss)
+        return path
+
+    a, b = run(tmp_path / "a.h5", 0.0035, torch.float32), run(tmp_path / "b.h5", 0.0035, BITS)
+    found = compared(a, b)
+    assert not any("stay as they were" in text for each in found.divergences for text in each.evidence), found
+
+
+class Scaled(nn.Module):
+    def __init__(self, elements: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(elements))
+
+    def forward(self, x: Any) -> Any:
+        return x * self.scale
+
+
+def test_a_small_update_that_the_optimizer_was_not_given_is_missing(tmp_path: Path) -> None:
+    """Of 16-bit weights, too: what is rounded away is no excuse where it is known what the optimizer has."""
+
+    def run(path: Path, left_out: bool) -> Path:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(32, 32), nn.LayerNorm(32), nn.Linear(32, 8)).to(BITS)
+        kept = [p for name, p in model.named_parameters() if not (left_out and name == "1.weight")]
+        optimizer = torch.optim.AdamW(kept, lr=4e-3, weight_decay=0.0)
+        with probe.capture(model, path):
+            loss = model(torch.randn(16, 32).to(BITS)).float().pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            probe.step(loss=loss)
+        return path
+
+    first = compared(run(tmp_path / "a.h5", False), run(tmp_path / "b.h5", True)).first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.UPDATE, "1")
+    assert first.hint == "B's optimizer was not given this parameter"
