@@ -1,11 +1,13 @@
 """What a comparison costs in CPU time and memory: `python -m benchmarks.compare_cost`.
 
 Records a Qwen2 (random weights, made here) several times in a temporary folder and compares the recordings, each
-comparison in a process of its own. CPU time is user and system time of all threads, after the imports.
+comparison in a process of its own. CPU time is user and system time of all threads, after the imports. What the verdict
+adds is the CPU time of judging (all that a step's comparison does but measuring its pairs of tensors), divided by that of all else.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import statistics
 import subprocess
@@ -14,6 +16,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -56,6 +59,8 @@ class Cost:
     """pairs of tensors that are bit-equal, of `compared`"""
     compared: int
     verdict: str
+    verdict_adds: float
+    """CPU time of judging, divided by that of all else"""
 
     @property
     def growth_mib(self) -> float:
@@ -119,8 +124,46 @@ def compare_once(a: str, b: str) -> dict[str, object]:
     return {
         "rows": rows, "cpu_s": cpu, "wall_s": wall, "rss_imports_mib": imports, "rss_peak_mib": peak,
         "read_mib": read / MIB, "equal": sum(slot.verdict == "equal" for slot in found.slots),
-        "compared": found.coverage.compared, "verdict": found.verdict.value,
+        "compared": found.coverage.compared, "verdict": found.verdict.value, "verdict_adds": _verdict_adds(a, b),
     }  # fmt: skip
+
+
+def _verdict_adds(a: str, b: str) -> float:
+    """Compare once more, with clocks around judging and around the measuring that it asks for."""
+    import probe
+    from probe.comparison.divergence import _Run
+    from probe.comparison.events import StepPairs
+    from probe.comparison.tally import Tally
+
+    spent = {"step": 0.0, "measuring": 0.0}
+    inside = []
+
+    def timed(owner: type, method: str, kind: str) -> None:
+        original = getattr(owner, method)
+
+        def clocked(*args: Any, **kwargs: Any) -> Any:
+            if kind in inside:
+                return original(*args, **kwargs)
+            inside.append(kind)
+            start = time.process_time()
+            try:
+                found = original(*args, **kwargs)
+                return iter(list(found)) if inspect.isgenerator(found) else found
+            finally:
+                spent[kind] += time.process_time() - start
+                inside.remove(kind)
+
+        setattr(owner, method, clocked)
+
+    timed(_Run, "_step", "step")
+    timed(Tally, "add", "measuring")
+    for name, method in list(vars(StepPairs).items()):
+        if inspect.isgeneratorfunction(method) or name.startswith("measured"):
+            timed(StepPairs, name, "measuring")
+    start = time.process_time()
+    probe.compare(a, b)
+    judging = spent["step"] - spent["measuring"]
+    return judging / (time.process_time() - start - judging)
 
 
 def _memory(field: str) -> float:
@@ -193,13 +236,14 @@ def _case(case: str, folder: Path, repeats: int) -> Cost:
 
 def _table(found: list[Cost]) -> Table:
     table = Table("case", "rows", "MiB a side", "CPU s", "range", "wall s", "imports MiB", "peak MiB", "growth MiB",
-                  "read MiB", "equal", "verdict")  # fmt: skip
+                  "read MiB", "equal", "verdict", "it adds")  # fmt: skip
     for each in found:
         low, high = each.cpu_range_s
         table.add_row(
             each.case, str(each.rows), f"{each.file_mib:,.0f}", f"{each.cpu_s:.2f}", f"{low:.2f}–{high:.2f}",
             f"{each.wall_s:.2f}", f"{each.rss_imports_mib:.0f}", f"{each.rss_peak_mib:.0f}", f"{each.growth_mib:.0f}",
             f"{each.read_mib:,.0f}", f"{each.equal:.0f} of {each.compared:.0f}", each.verdict,
+            f"{each.verdict_adds:.0%}",
         )  # fmt: skip
     return table
 
