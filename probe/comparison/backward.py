@@ -108,7 +108,8 @@ class BackwardWalk(LossWalk):
         from_loss = self._is_from_loss(node, event, use, digest)
         rule = self._rule_of_loss(node, event) if from_loss else tolerance.BACKWARD
         if not self.findings and (not from_loss or self._is_most_of_loss(node, event)):
-            rule = tolerance.backward_rule(metrics, math.prod(self.pairs.a.shapes[event.row_a]), rule)
+            has_scale = from_loss and self._begins_alike
+            rule = tolerance.backward_rule(metrics, math.prod(self.pairs.a.shapes[event.row_a]), rule, has_scale)
         held = self.noise.held(event, metrics.rel_l2, rule, u, sources)
         held = held.widened(max(self._limit_at_a_kink(node, event, use), self.underflow_limit(event)))
         held = held.widened(self._limit_beside(node, event, use, held.limit))

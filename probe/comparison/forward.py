@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from probe.comparison import choices, tolerance
 from probe.comparison.arrangement import Arrangement
@@ -13,9 +14,8 @@ from probe.comparison.events import Event, Node
 from probe.comparison.given import given_otherwise, is_given, logged_apart
 from probe.comparison.given_aside import Aside, is_handed_on
 from probe.comparison.initial import InitialWalk
-from probe.comparison.measured import SCALE_MEASURE
 from probe.comparison.metrics import Status, are_merged, squeezed
-from probe.comparison.noise import Held
+from probe.comparison.noise import SCALE_MEASURE, Held
 from probe.comparison.padded import Padded, Padding
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.tolerance import Level
@@ -45,6 +45,7 @@ class ForwardWalk(InitialWalk):
         tops = [e for n, e in events if n.parent is None and e.role is Role.INPUT and e.metrics is not None]
         self._other_batch = not all(self._same_size(event) for event in tops)
         self._compare_modes({id(node): node for node, _ in events}.values())
+        self._begins_alike = self._weights_agree()
         self._arrangement = Arrangement(self.pairs, events, self.state.parameters, self.u)
         self._compensation = Compensation(self.pairs, events)
         self._choosing = choices.choosing(self.pairs, events)
@@ -330,7 +331,10 @@ class ForwardWalk(InitialWalk):
                 max(error, context.error),
                 max(excess, context.excess),
             )  # no less than its own sources explain
-        self._context(node).add(error, own_u, excess)
+        size = math.prod(self.pairs.a.shapes[event.row_a])
+        for level in (self._context(node), *([] if event.role is Role.INPUT else [self._context(node.parent)])):
+            level.add(error, own_u, excess)
+            level.add_scale(event.metrics.norm_ratio, size)
         if event.role is Role.INPUT:
             self._with_inputs.add(node)
             if error and not own_u and not self.findings and not self._context(node).tainted:
@@ -339,10 +343,8 @@ class ForwardWalk(InitialWalk):
                 context.add(error, own_u, excess)
             else:
                 self._last_good[node.parent], self._last_good_b[node.parent] = node.begin, node.begin_b
-        else:
-            self._context(node.parent).add(error, own_u, excess)
-            if not wrong:
-                self._last_good[node.parent], self._last_good_b[node.parent] = node.end, node.end_b
+        elif not wrong:
+            self._last_good[node.parent], self._last_good_b[node.parent] = node.end, node.end_b
 
     def _is_filled(self, event: Event) -> bool:
         """Tell whether large negative numbers, as masks put them in for softmax, are nearly all of a tensor's norm."""
@@ -401,11 +403,21 @@ class ForwardWalk(InitialWalk):
         if self.u(event) == 0.0:
             return self.noise.exact(event, tolerance.integer_limit(sources.error, size))
         is_loss = self._is_loss(event)
-        rule = tolerance.LOSS if is_loss else tolerance.forward_rule(error, event.metrics.norm_ratio, size)
+        rms, low, high = (self.pairs.a.columns[name][event.row_a] for name in ("rms", "min", "max"))
+        peaks = tolerance.peaks_of(size, rms, max(-low, high))
+        alike = self._begins_alike and not self.findings
+        of_value = tolerance.forward_rule(error, event.metrics.norm_ratio, size, peaks, alike=alike)
+        rule = tolerance.LOSS if is_loss else of_value
         held = self.noise.held(event, error, rule, u, sources)
         if held.measure == SCALE_MEASURE:  # updates have a common direction, and so has what they make of a norm
             held = held.widened(self.state.parameters.get(event.pair, Level()).error)
         return held
+
+    def _weights_agree(self) -> bool:
+        """Tell whether the step is known to begin with the same weights, up to rounding: updates would have a direction."""
+        worst = self.state.worst
+        is_known = all(half.rows.has(Phase.INIT, Role.PARAM) for half in self.pairs.halves)
+        return is_known and worst.error <= tolerance.INIT.limit(worst.u, 0.0)
 
     def _with_cancelled(self, node: Node, event: Event, sources: Level, u: float) -> Level:
         """Return the sources' errors as what a matrix product has left of them: where terms cancel out, their errors stay.
@@ -424,4 +436,4 @@ class ForwardWalk(InitialWalk):
         if not 1 < factor < math.inf:
             return sources
         error = factor * max(sources.error, u)
-        return Level(error, sources.u, sources.tainted, sources.excess)
+        return replace(sources, error=error)

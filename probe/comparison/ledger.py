@@ -149,6 +149,8 @@ class Ledger:
         """paths of calls that were given tokens in another order, and make one axis of two"""
         self._choosing: set[Node] = set()
         """calls inside which one side alone returns integers"""
+        self._begins_alike = False
+        """the step is known to begin with the same weights, up to rounding"""
         self._other_batch = False
         """an input of the model has another size"""
         self._frozen: set[int] = set()

@@ -20,7 +20,7 @@ from pathlib import PureWindowsPath
 from probe.comparison.events import Event, StepPairs
 from probe.comparison.floors import SCALE_SIZE, SMALLEST, Floor, Floors, scale_of, spread_factor
 from probe.comparison.metrics import Metrics, Side
-from probe.comparison.noise import Held, Noise, StepNoise
+from probe.comparison.noise import SCALE_MEASURE, Held, Noise, StepNoise
 from probe.comparison.other_runs import OtherRun
 from probe.comparison.result import SlotResult
 from probe.comparison.tolerance import SIXTEEN_BIT, Level, Rule
@@ -50,7 +50,6 @@ _SHARPER = 0.75
 _OF_USE = 0.25
 """share of the limits that have to be"""
 _FEWEST_LIMITS = 8
-SCALE_MEASURE = "of the norm"
 
 
 def rounding(rule: Rule, u: float, share: float) -> float:
@@ -149,8 +148,7 @@ class _MeasuredStep(StepNoise):
         if not chosen.is_wrong:
             return chosen
         self._loudest = max(self._loudest, chosen.error)
-        facts = (_about_scale(chosen),) if is_scale else self.facts(seen, floor)
-        return replace(chosen, facts=facts)
+        return chosen.explained() if is_scale else replace(chosen, facts=self.facts(seen, floor))
 
     def _held_scale(self, event: Event, seen: Floor, floor: Floor, u: float) -> Held | None:
         """Hold the scale of what modules are given and return against what other tensors of the kind show."""
@@ -202,10 +200,6 @@ def _runs_same_code(pairs: StepPairs) -> bool:
 
 def _code(module: ModuleInfo) -> tuple[str, str]:
     return module.class_name, PureWindowsPath(module.file).name  # which knows both signs between folders
-
-
-def _about_scale(held: Held) -> str:
-    return f"its norm is off by {held.error:.1e}, which rounding makes no larger than {held.limit:.1e}"
 
 
 class _FurtherRunsStep(_MeasuredStep):

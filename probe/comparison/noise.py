@@ -11,11 +11,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from probe.comparison import tolerance
 from probe.comparison.events import Event, StepPairs
 from probe.comparison.result import SlotResult
 from probe.comparison.tolerance import Level, Rule
 
 BUILT_IN = "built-in model"
+SCALE_MEASURE = "of the norm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,11 @@ class Held:
     def widened(self, limit: float) -> Held:
         """Return the same with a limit that is at least another one, unless it is fixed."""
         return replace(self, limit=limit) if limit > self.limit and not self.is_fixed else self
+
+    def explained(self) -> Held:
+        """Return the same, that of a norm, with what a finding says about it."""
+        text = f"its norm is off by {self.error:.1e}, which rounding makes no larger than {self.limit:.1e}"
+        return replace(self, facts=(text,))
 
     @property
     def is_wrong(self) -> bool:
@@ -71,7 +78,11 @@ class StepNoise:
         sources
             the errors of what they were computed from
         """
-        return Held(error, rule.limit(u, sources.error))
+        held = Held(error, rule.limit(u, sources.error))
+        if rule.scale is None or event.metrics is None:
+            return held
+        scale = Held(abs(event.metrics.norm_ratio - 1), tolerance.scale_limit(rule.scale, u, sources), SCALE_MEASURE)
+        return scale.explained() if scale.is_wrong and scale.share > held.share else held
 
     def exact(self, event: Event, limit: float) -> Held:
         """Return what is held against what for integers: the share of them that differs. Nothing measures these."""

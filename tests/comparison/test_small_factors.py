@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,5 @@ def test_what_has_a_direction(error: float, ratio: float, coherence: float, size
     metrics = Metrics(Status.COMPARED, error, coherence=coherence, norm_a=1.0, norm_b=ratio)
     rule = tolerance.backward_rule(metrics, size, BACKWARD)
     assert rule == (Rule(COHERENT.k, COHERENT.k16, COHERENT.gain, plain=BACKWARD) if has_direction else BACKWARD)
+    of_loss = tolerance.backward_rule(metrics, size, BACKWARD, has_scale=True)
+    assert of_loss == (replace(rule, scale=tolerance.LOSS_SCALE) if size >= 32 else rule)

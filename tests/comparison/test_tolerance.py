@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from probe.comparison import tolerance
@@ -50,8 +52,32 @@ def test_a_loss_that_is_not_finite_is_no_narrow_number() -> None:
 def test_an_error_in_one_direction_is_held_against_less(
     error: float, ratio: float, size: int, rule: tolerance.Rule
 ) -> None:
-    assert tolerance.forward_rule(error, ratio, size) is rule
+    assert tolerance.forward_rule(error, ratio, size, 64, alike=False) is rule
     assert tolerance.COHERENT.limit(2.0**-24, 1e-6) < tolerance.FORWARD.limit(2.0**-24, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "size", "peaks", "alike", "has_scale"),
+    [
+        (1 + 0.3e-2, 256, 100, True, True),  # errors up and down leave 0.1e-2 of it
+        (1 - 0.3e-2, 256, 100, True, True),
+        (1 + 0.3e-2, 255, 100, True, False),
+        (1 + 0.3e-2, 4096, 15, True, False),  # a massive activation: its own rounding
+        (1 + 0.3e-2, 4096, 36, True, False),  # chance
+        (1 + 0.3e-2, 256, 100, False, False),  # updates have a direction
+        (float("nan"), 256, float("nan"), True, False),  # A is zero
+    ],
+)
+def test_whose_norm_says_something(ratio: float, size: int, peaks: float, alike: bool, has_scale: bool) -> None:
+    rule = tolerance.forward_rule(1e-2, ratio, size, peaks, alike=alike)
+    assert rule == replace(tolerance.FORWARD, scale=tolerance.SCALE if has_scale else None)
+
+
+def test_an_element_that_is_most_of_a_norm_is_seen_in_it() -> None:
+    """A Mamba's state after some steps: rounding of 2 elements made 0.8 of all errors an error of the norm."""
+    assert tolerance.forward_rule(1e-2, 1 + 0.98e-2, 4096, 2.2, alike=True) == tolerance.FORWARD
+    assert tolerance.peaks_of(4096, 1.0, 43.0) == pytest.approx(2.2, rel=0.01)
+    assert tolerance.peaks_of(4096, 0.0, 0.0) == 0.0
 
 
 def test_what_16_bits_round_away_where_a_source_was_written_is_no_error_to_be_amplified() -> None:
