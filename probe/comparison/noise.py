@@ -82,7 +82,7 @@ class StepNoise:
         if rule.scale is None or event.metrics is None:
             return held
         scale = Held(abs(event.metrics.norm_ratio - 1), tolerance.scale_limit(rule.scale, u, sources), SCALE_MEASURE)
-        return scale.explained() if scale.is_wrong and scale.share > held.share else held
+        return scale.explained() if scale.is_wrong and not held.is_wrong else held
 
     def exact(self, event: Event, limit: float) -> Held:
         """Return what is held against what for integers: the share of them that differs. Nothing measures these."""

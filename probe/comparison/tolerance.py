@@ -46,7 +46,7 @@ INIT = Rule(k=4, k16=1, gain=0)
 FORWARD = Rule(k=16, k16=8, gain=8, own16=0.5)
 COHERENT = Rule(k=8, k16=4, gain=3, plain=FORWARD)
 """for values of the forward pass with an error in one direction, up or down"""
-SCALE = Rule(k=8, k16=1, gain=1)
+SCALE = Rule(k=6, k16=1, gain=1)
 """for the norms of values of the forward pass"""
 LOSS_SCALE = Rule(k=4, k16=1, gain=1)
 """for the norm of what the loss passes back"""

@@ -16,7 +16,7 @@ from tests.toys import batch, gpt, loss_of, module, plain_step, record, replaced
 
 UP = "layers.1.mlp.up"
 BY = 6.5e-7
-"""11 unit roundoffs of float32: the norm may be off by 8, elements by 22 behind what is off by 3"""
+"""11 unit roundoffs of float32: the norm may be off by 6, elements by 22 behind what is off by 3"""
 FACTORS = (1 + BY * (1 + 1.2 * (-1.0) ** np.arange(32))).astype(np.float32)
 """off by 1.6 times as much in all, up and down"""
 
