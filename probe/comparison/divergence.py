@@ -247,6 +247,7 @@ class _Run:
         walk.warn_of_padding()
         walk.judge_gradients()
         UpdateJudge(walk, pairs, state).judge()
+        walk.judge_written()
         if changed is not None:
             changed.report(walk)
         self._collect(pairs, walk)

@@ -167,7 +167,7 @@ class ForwardWalk(InitialWalk):
             sources = Level(metrics.rel_l2, u, excess=metrics.rel_l2) if is_known else Level(u=u)
         elif not is_input and metrics.rel_l2 > tolerance.FORWARD.limit(u, sources.error):
             sources = self._with_cancelled(node, event, sources, u)
-        held = self._held(event, u, sources)
+        held = self._held(node, event, u, sources)
         if held.is_wrong and not context.tainted and not held.is_fixed:
             held = self._without_padding(node, event, u, sources, held)
             held = self._without_factor(node, event, u, sources, held) if held.is_wrong else held
@@ -229,7 +229,7 @@ class ForwardWalk(InitialWalk):
         if kept is None or whole is None:
             return held
         event.metrics = kept
-        found = self._held(event, u, sources)
+        found = self._held(node, event, u, sources)
         if found.is_wrong and not self._padded:
             event.metrics = whole
             return held
@@ -245,7 +245,7 @@ class ForwardWalk(InitialWalk):
         if factor == 1:
             return held
         event.metrics = self.pairs.measured(event, factor)
-        found = self._held(event, u, sources)
+        found = self._held(node, event, u, sources)
         if found.is_wrong or event.metrics.is_lower_bound:
             event.metrics, event.factor = whole, 1.0
             return held
@@ -297,7 +297,7 @@ class ForwardWalk(InitialWalk):
             self.settle(event, math.nan, False, verdict="not judged")
             return True
         is_known = digests in self.state.carried | self.state.returned
-        if is_known or self._held(event, 0.0, Level()).verdict or is_handed_on(self.pairs, node, event):
+        if is_known or self._held(node, event, 0.0, Level()).verdict or is_handed_on(self.pairs, node, event):
             return False
         self.settle(event, 0.0, True)
         self._charge_input(node, event, tolerance.FORWARD)
@@ -395,7 +395,7 @@ class ForwardWalk(InitialWalk):
             "what is inside is not judged"
         )
 
-    def _held(self, event: Event, u: float, sources: Level) -> Held:
+    def _held(self, node: Node, event: Event, u: float, sources: Level) -> Held:
         assert event.metrics is not None
         size, error = math.prod(self.pairs.a.shapes[event.row_a]), event.metrics.rel_l2
         if self.u(event) == 0.0:
@@ -404,7 +404,7 @@ class ForwardWalk(InitialWalk):
         rule = tolerance.LOSS if is_loss else tolerance.forward_rule(error, event.metrics.norm_ratio, size)
         held = self.noise.held(event, error, rule, u, sources)
         if held.measure == SCALE_MEASURE:  # updates have a common direction, and so has what they make of a norm
-            held = held.widened(self.state.parameters.get(event.pair, Level()).error)
+            held = held.widened((self.parameters_of(node) or Level()).error)
         return held
 
     def _with_cancelled(self, node: Node, event: Event, sources: Level, u: float) -> Level:

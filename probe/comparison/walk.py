@@ -235,6 +235,17 @@ class StepWalk(BackwardWalk):
                 found.setdefault(node.pair, Level()).merge(level)
         return found
 
+    def judge_written(self) -> None:
+        """Judge the weights that were written to in the middle of the step and not by an optimizer, if nothing else is wrong."""
+        found = None if self.findings else next(self._written.otherwise(), None)
+        if found is not None:
+            written, text = found
+            refs = self.refs(written.pair, None, written.slot_a, written.slot_b)
+            self.findings.append(Divergence(
+                Phase.UPDATE, Role.PARAM, Kind.UPDATE, 0.9, *refs, written.metrics, written.limit, (_WRITTEN, text), _WRITING,
+                written.metrics.rel_l2,
+            ))  # fmt: skip
+
     def _charge_missing_gradients(self, events: list[Event]) -> None:
         """Charge parameters that learn on one side only to the call behind them that passes nothing back there, or each to itself."""
         for name in "AB":
@@ -361,6 +372,8 @@ class StepWalk(BackwardWalk):
         return f"{rows} more {'row is' if rows == 1 else 'rows are'} zero on {side}: look at padding_idx"
 
 
+_WRITTEN = "this weight is written to before a call uses it, not by an optimizer that was seen, and differs then"
+_WRITING = "look at what writes to weights between two forwards: averaging (EMA, momentum encoders), perturbing (SAM), clipping"
 _NO_PLACE = 0.6
 """what is left of the confidence where gradients are all that was compared, and differ by no common factor"""
 _SAME_SIZE = 0.05
