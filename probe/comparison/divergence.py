@@ -53,6 +53,7 @@ from probe.tree import Tree
 
 MIN_COVERAGE = 0.5
 _MOST_NAMED = 4
+_SUMMED = "gradients came in another number of backward passes on each side: their sums are compared"
 
 Progress = Callable[[int, int], None]
 
@@ -218,6 +219,8 @@ class _Run:
 
     def _step(self, pairs: StepPairs, state: State) -> None:
         state.carried, state.returned = state.returned, set()
+        if pairs.summed and _SUMMED not in self.warnings:
+            self.warnings.append(_SUMMED)
         walk = StepWalk(pairs, state, self.tree_a, self.noise.at(pairs))
         before, self.weights = self.weights, StepWeights.of(pairs)
         changed = changed_otherwise(pairs, before, self.weights)

@@ -1,0 +1,75 @@
+"""Two losses with a backward pass each against one pass of their sum; gradients of gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import Tensor, nn  # noqa: E402
+
+import probe  # noqa: E402
+from probe.comparison.result import Verdict  # noqa: E402
+from probe.records import Phase  # noqa: E402
+
+TASKS = ("statistics", "tensor")
+Backward = Callable[[Tensor, Tensor], None]
+
+
+class TwoHeads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 32))
+        self.first, self.second = nn.Linear(32, 4), nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.trunk(x)
+        return self.first(x), self.second(x)
+
+
+def apart(first: Tensor, second: Tensor) -> None:
+    first.backward(retain_graph=True)
+    second.backward()
+
+
+def at_once(first: Tensor, second: Tensor) -> None:
+    (first + second).backward()
+
+
+def one_twice(first: Tensor, second: Tensor) -> None:
+    second.backward(retain_graph=True)
+    apart(first, second)
+
+
+def train(path: Path, backward: Backward, task: str) -> Path:
+    torch.manual_seed(0)
+    model = TwoHeads()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with probe.capture(model, path, task=task):
+        for _ in range(2):
+            first, second = model(torch.randn(8, 16))
+            losses = first.square().mean(), (second - 1).square().mean()
+            backward(*losses)
+            optimizer.step()
+            optimizer.zero_grad()
+            probe.step(loss=sum(losses))
+    return path
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(("a", "b"), [(apart, at_once), (at_once, apart)])
+def test_passes_are_added_up(tmp_path: Path, task: str, a: Backward, b: Backward) -> None:
+    found = probe.compare(train(tmp_path / "a.h5", a, task), train(tmp_path / "b.h5", b, task))
+    assert found.verdict is Verdict.ALIGNED, found
+    assert found.warnings == (
+        "gradients came in another number of backward passes on each side: their sums are compared",
+    )
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_pass_too_many(tmp_path: Path, task: str) -> None:
+    found = probe.compare(train(tmp_path / "a.h5", at_once, task), train(tmp_path / "b.h5", one_twice, task))
+    first = found.first_divergence
+    assert first is not None and (first.step, first.phase, first.path) == (0, Phase.LOSS, ""), found
