@@ -9,12 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
 
 import probe  # noqa: E402
 from probe.comparison.result import Verdict  # noqa: E402
-from probe.records import Phase  # noqa: E402
+from probe.records import Phase, Role  # noqa: E402
 
 TASKS = ("statistics", "tensor")
+_LAYER_NORM = functional.layer_norm
 Backward = Callable[[Tensor, Tensor], None]
 
 
@@ -73,3 +75,43 @@ def test_a_pass_too_many(tmp_path: Path, task: str) -> None:
     found = probe.compare(train(tmp_path / "a.h5", at_once, task), train(tmp_path / "b.h5", one_twice, task))
     first = found.first_divergence
     assert first is not None and (first.step, first.phase, first.path) == (0, Phase.LOSS, ""), found
+
+
+def penalised(path: Path, task: str, lr: float = 0.1) -> Path:
+    """A penalty on the gradient at the input, by double backward."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.Tanh(), nn.Linear(32, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    with probe.capture(model, path, task=task):
+        for _ in range(2):
+            x = torch.randn(8, 16, requires_grad=True)
+            y = model(x)
+            (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+            loss = y.square().mean() + (gradient.norm(dim=1) - 1).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            probe.step(loss=loss)
+    return path
+
+
+def in_float64(x: Tensor, *arguments: object) -> Tensor:
+    """The same in other nodes: the second derivative's parts go through the cast, not past it."""
+    shape, weight, bias, eps = arguments
+    return _LAYER_NORM(x.double(), shape, weight.double(), bias.double(), eps).float()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_penalty_on_gradients(tmp_path: Path, task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = penalised(tmp_path / "a.h5", task)
+    monkeypatch.setattr(functional, "layer_norm", in_float64)
+    b = penalised(tmp_path / "b.h5", task)
+    assert probe.compare(a, b).verdict is Verdict.ALIGNED
+    first = probe.compare(a, penalised(tmp_path / "c.h5", task, lr=0.11)).first_divergence
+    assert first is not None and (first.step, first.phase, first.path) == (0, Phase.UPDATE, "")
+
+
+def test_what_a_call_contributes_is_recorded_of_the_first_pass_alone(tmp_path: Path) -> None:
+    run = probe.open(penalised(tmp_path / "a.h5", "statistics"))
+    found = {role: sum(each.step == 0 for each in run["1"].of(role)) for role in (Role.GRAD_INPUT, Role.GRAD_OUTPUT)}
+    assert found == {Role.GRAD_INPUT: 1, Role.GRAD_OUTPUT: 2}
