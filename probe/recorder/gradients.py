@@ -139,7 +139,7 @@ class Gradients:
 
     @guarded
     def _gradient(self, role: Role, call: Call, slot: str, seq: int, gradient: Any, logged: bool = False) -> None:
-        if not self.run.active:
+        if not self.run.active or gradient is None:  # compiled code passes nothing back to what was not used
             return
         if call.step != self.run.step:
             text = "gradients arrived after the probe.step() of their forward: they are not recorded"
