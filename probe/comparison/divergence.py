@@ -349,7 +349,9 @@ class _Run:
             self._doubt(
                 f"{coverage.not_comparable} of {len(tally.slots)} pairs of tensors could not be compared, first: {_first(tally.slots)}"
             )
-        nan = tally.nan or (list(tally.overflowed.values())[0] if len(tally.overflowed) == len(self.steps) else "")
+        nan = tally.nan or (
+            next(iter(tally.overflowed.values()), "") if len(tally.overflowed) == len(self.steps) else ""
+        )
         if nan and not self.findings:
             self._doubt(f"{nan} NaN on both sides: what is computed from it cannot be judged")
         self.warnings += [*tally.uncompared_weights(), *vacuous.notes(known)]
