@@ -306,6 +306,10 @@ class Adapter(abc.ABC):
     def optimizer_state(self, optimizer: object, parameter: Parameter) -> dict[str, Tensor]:
         """Return the tensors (not scalars) of an optimizer's state for a parameter."""
 
+    def is_gathered(self, tensor: Tensor, parameter: Tensor) -> bool:
+        """Tell whether a tensor is the whole of a sharded parameter, which stands in its place while the model runs."""
+        return False
+
     def is_wider_copy(self, tensor: Tensor, parameter: Parameter) -> bool:
         """Tell whether a tensor is a copy of a parameter in a wider dtype: cast to the parameter's, every element is equal."""
         return False

@@ -21,9 +21,11 @@ from probe.adapters import torch_device, torch_statistics
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts, plain_option
 from probe.adapters.hooking import CallHook, Removal, all_or_none
 from probe.adapters.model_configs import config_of
+from probe.adapters.torch_compiled import around_compiled
 from probe.adapters.torch_graph import GRAPH, Backwards, edge_of
 from probe.adapters.torch_keeping import kept, kept_optimizer
 from probe.adapters.torch_modes import Quiet
+from probe.adapters.torch_sharded import held
 from probe.layouts import class_names, layout_of
 from probe.records import HashKind, TensorStats
 
@@ -129,7 +131,7 @@ class TorchAdapter(Adapter):
         return "nested tensors" if value.is_nested else f"tensors of {_name_of(value.layout)} layout"
 
     def facts(self, tensor: torch.Tensor) -> TensorFacts:
-        return TensorFacts(_name_of(tensor.dtype), tensor.shape, tensor.requires_grad)
+        return TensorFacts(_name_of(tensor.dtype), held(tensor).shape, tensor.requires_grad)
 
     def requires_grad(self, tensor: torch.Tensor) -> bool:
         return tensor.requires_grad
@@ -144,9 +146,11 @@ class TorchAdapter(Adapter):
         return not (torch.distributed.is_available() and torch.distributed.is_initialized())
 
     def version_of(self, tensor: torch.Tensor) -> int | None:
+        tensor = held(tensor)
         return None if tensor.is_inference() else tensor._version
 
     def measure(self, tensor: torch.Tensor, axes: Sequence[int]) -> TensorStats:
+        tensor = held(tensor)
         stats = torch_statistics.measure_in_place(tensor, axes)
         if stats is None:
             with Quiet():
@@ -158,6 +162,7 @@ class TorchAdapter(Adapter):
             return torch_device.settle(pending)
 
     def summarize(self, tensor: torch.Tensor) -> TensorStats:
+        tensor = held(tensor)
         stats = torch_statistics.summarize_in_place(tensor)
         if stats is None:
             with Quiet():
@@ -166,10 +171,10 @@ class TorchAdapter(Adapter):
 
     def measure_update(self, after: torch.Tensor, before: torch.Tensor, axes: Sequence[int]) -> tuple[str, TensorStats]:
         with Quiet():
-            return torch_statistics.measure_update(after, before, axes)
+            return torch_statistics.measure_update(held(after), before, axes)
 
     def values(self, tensor: torch.Tensor) -> np.ndarray:
-        plain = tensor.detach().resolve_conj().resolve_neg()
+        plain = held(tensor).detach().resolve_conj().resolve_neg()
         extra = getattr(ml_dtypes, _name_of(plain.dtype), None)
         if extra is not None:
             plain = plain.view(_RAW[plain.element_size()])
@@ -181,10 +186,10 @@ class TorchAdapter(Adapter):
         bits = hasattr(ml_dtypes, values.dtype.name)
         plain = torch.from_numpy(np.array(values.view(f"i{values.itemsize}") if bits else values))
         with torch.no_grad():
-            tensor.copy_(plain.view(getattr(torch, values.dtype.name)) if bits else plain)
+            held(tensor).copy_(plain.view(getattr(torch, values.dtype.name)) if bits else plain)
 
     def snapshot(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach().clone()
+        return held(tensor).detach().clone()
 
     def keep(self, parameters: Sequence[torch.Tensor]) -> Removal:
         return kept(parameters)
@@ -216,6 +221,8 @@ class TorchAdapter(Adapter):
     ) -> Removal:
         if isinstance(module, torch.jit.ScriptModule):
             raise TypeError("a ScriptModule takes no hooks with keyword arguments")
+        if module._compiled_call_impl is not None:
+            return around_compiled(module, before, after)
         mine = weakref.ref(module)
         return all_or_none(
             lambda: module.register_forward_pre_hook(_PreHook(mine, before), with_kwargs=True).remove,
@@ -282,7 +289,11 @@ class TorchAdapter(Adapter):
         state = optimizer.state.get(parameter, {})
         return {str(key): value for key, value in state.items() if self.is_tensor(value) and value.ndim > 0}
 
+    def is_gathered(self, tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
+        return held(parameter) is not parameter and held(tensor) is tensor
+
     def is_wider_copy(self, tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
+        tensor, parameter = held(tensor), held(parameter)
         is_wider = tensor.shape == parameter.shape and tensor.element_size() > parameter.element_size()
         if not is_wider or tensor.device != parameter.device:
             return False
@@ -292,13 +303,15 @@ class TorchAdapter(Adapter):
 
 class _PreHook(CallHook):
     def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._module() is module and not torch.compiler.is_compiling():
+        if (
+            not torch.compiler.is_compiling() and self._module() is module
+        ):  # in this order it is no guard of what is compiled
             self._call(args, kwargs)
 
 
 class _PostHook(CallHook):
     def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
-        if self._module() is module and not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and self._module() is module:
             self._call(output, output is None and _raised())
 
 

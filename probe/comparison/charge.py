@@ -44,7 +44,7 @@ class Charger(LooseCharger):
         if level is None:
             level = self._forward[node] = Level()
             assert node is not None
-            level.merge(self.state.parameters.get(node.pair, Level()))
+            level.merge(self.parameters_of(node) or Level())
             level.tainted = self._context(node.parent).tainted
             alone = [loose for loose in node.loose_a if loose.module not in self.pairs.matching.stepped_a]
             if any(map(self._has_parameters, alone)):
@@ -331,7 +331,7 @@ class Charger(LooseCharger):
 
     def _agreement(self, node: Node) -> str:
         """Say what the output of a call was made from."""
-        parameters = self.state.parameters.get(node.pair)
+        parameters = self.parameters_of(node)
         weights = "" if parameters is None else "parameters equal" if not parameters.error else "parameters agree"
         error = self._context(node).error
         return ", ".join(part for part in (f"inputs agree (rel {error:.1e})", weights, "output differs") if part)

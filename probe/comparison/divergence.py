@@ -53,6 +53,7 @@ from probe.tree import Tree
 
 MIN_COVERAGE = 0.5
 _MOST_NAMED = 4
+_SUMMED = "gradients came in another number of backward passes on each side: their sums are compared"
 
 Progress = Callable[[int, int], None]
 
@@ -218,6 +219,8 @@ class _Run:
 
     def _step(self, pairs: StepPairs, state: State) -> None:
         state.carried, state.returned = state.returned, set()
+        if pairs.summed and _SUMMED not in self.warnings:
+            self.warnings.append(_SUMMED)
         walk = StepWalk(pairs, state, self.tree_a, self.noise.at(pairs))
         before, self.weights = self.weights, StepWeights.of(pairs)
         changed = changed_otherwise(pairs, before, self.weights)
@@ -247,6 +250,7 @@ class _Run:
         walk.warn_of_padding()
         walk.judge_gradients()
         UpdateJudge(walk, pairs, state).judge()
+        walk.judge_written()
         if changed is not None:
             changed.report(walk)
         self._collect(pairs, walk)
@@ -345,13 +349,16 @@ class _Run:
             self._doubt(
                 f"{coverage.not_comparable} of {len(tally.slots)} pairs of tensors could not be compared, first: {_first(tally.slots)}"
             )
-        if tally.nan and not self.findings:
-            self._doubt(f"{tally.nan} NaN on both sides: what is computed from it cannot be judged")
+        nan = tally.nan or (
+            next(iter(tally.overflowed.values()), "") if len(tally.overflowed) == len(self.steps) else ""
+        )
+        if nan and not self.findings:
+            self._doubt(f"{nan} NaN on both sides: what is computed from it cannot be judged")
         self.warnings += [*tally.uncompared_weights(), *vacuous.notes(known)]
         if not self.findings:
             for text in vacuous.doubts(known, tally.roots, tally.groups):
                 self._doubt(text)
-        infinite = [slot for slot in known if slot.metrics.status is Status.NONFINITE]
+        infinite = [s for s in known if s.metrics.status is Status.NONFINITE and s.step not in tally.overflowed]
         if infinite and not self.findings:
             self._doubt(f"{infinite[0].path_a} has NaN or Inf on both sides, in other places")
         self.warnings += self.noise.warnings()
@@ -373,7 +380,7 @@ class _Run:
             self.given.inputs, tuple(dict.fromkeys(self.doubts)), flip_of(verdict, self.findings, tally.slots),
             unseen_of(verdict, self.noise.name, tally.slots),
             (*vacuous.left_out(coverage, tally.weights_left, tally.weights_ignored, min_coverage),
-             *vacuous.other_modes(self.modes.values())), tuple(self.steps), changes,
+             *vacuous.other_modes(self.modes.values()), *vacuous.overflowed(tally.overflowed)), tuple(self.steps), changes,
             *(tuple(tree.path(index) for index in sorted(ignored)) for tree, ignored in
               ((self.tree_a, matching.ignored_a), (self.tree_b, matching.ignored_b))),
         )  # fmt: skip

@@ -193,6 +193,8 @@ class StepPairs:
         """pairs that both sides called as often, in another order"""
         self._names_a, self._names_b = _names(a), _names(b)
         self._pair_calls()
+        self.summed: list[Node] = []
+        """calls whose gradients came in more backward passes on one side: their sums are compared"""
 
     def half(self, name: str) -> StepHalf:
         """Return a side, ``A`` or ``B``."""

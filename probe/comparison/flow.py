@@ -226,7 +226,9 @@ class Flow:
 
     def _users_of(self, use: Use) -> list[Node]:
         """Return the calls that were given a tensor and did something with it: not those that returned it as it was."""
-        given = [consumer for consumer, _ in use.consumers]
+        given = list(
+            dict.fromkeys(consumer for consumer, _ in use.consumers)
+        )  # self-attention is given one three times
         returned = {node for node in given if node in use.producers and not any(self._rows(node, Role.GRAD_INPUT))}
         used = [node for node in given if node not in returned]
         around = {outer for node in used for outer in node.ancestors()}

@@ -168,7 +168,7 @@ class ForwardWalk(InitialWalk):
             sources = Level(metrics.rel_l2, u, excess=metrics.rel_l2) if is_known else Level(u=u)
         elif not is_input and metrics.rel_l2 > tolerance.FORWARD.limit(u, sources.error):
             sources = self._with_cancelled(node, event, sources, u)
-        held = self._held(event, u, sources)
+        held = self._held(node, event, u, sources)
         if held.is_wrong and not context.tainted and not held.is_fixed:
             held = self._without_padding(node, event, u, sources, held)
             held = self._without_factor(node, event, u, sources, held) if held.is_wrong else held
@@ -230,7 +230,7 @@ class ForwardWalk(InitialWalk):
         if kept is None or whole is None:
             return held
         event.metrics = kept
-        found = self._held(event, u, sources)
+        found = self._held(node, event, u, sources)
         if found.is_wrong and not self._padded:
             event.metrics = whole
             return held
@@ -246,7 +246,7 @@ class ForwardWalk(InitialWalk):
         if factor == 1:
             return held
         event.metrics = self.pairs.measured(event, factor)
-        found = self._held(event, u, sources)
+        found = self._held(node, event, u, sources)
         if found.is_wrong or event.metrics.is_lower_bound:
             event.metrics, event.factor = whole, 1.0
             return held
@@ -298,7 +298,7 @@ class ForwardWalk(InitialWalk):
             self.settle(event, math.nan, False, verdict="not judged")
             return True
         is_known = digests in self.state.carried | self.state.returned
-        if is_known or self._held(event, 0.0, Level()).verdict or is_handed_on(self.pairs, node, event):
+        if is_known or self._held(node, event, 0.0, Level()).verdict or is_handed_on(self.pairs, node, event):
             return False
         self.settle(event, 0.0, True)
         self._charge_input(node, event, tolerance.FORWARD)
@@ -397,7 +397,7 @@ class ForwardWalk(InitialWalk):
             "what is inside is not judged"
         )
 
-    def _held(self, event: Event, u: float, sources: Level) -> Held:
+    def _held(self, node: Node, event: Event, u: float, sources: Level) -> Held:
         assert event.metrics is not None
         size, error = math.prod(self.pairs.a.shapes[event.row_a]), event.metrics.rel_l2
         if self.u(event) == 0.0:
@@ -410,14 +410,14 @@ class ForwardWalk(InitialWalk):
         rule = tolerance.LOSS if is_loss else of_value
         held = self.noise.held(event, error, rule, u, sources)
         if held.measure == SCALE_MEASURE:  # updates have a common direction, and so has what they make of a norm
-            held = held.widened(self.state.parameters.get(event.pair, Level()).error)
+            held = held.widened((self.parameters_of(node) or Level()).error)
         return held
 
     def _weights_agree(self) -> bool:
-        """Tell whether the step is known to begin with the same weights, up to rounding: updates would have a direction."""
+        """Tell whether a step's calls are known to use the same weights, up to rounding: updates would have a direction."""
         worst = self.state.worst
         is_known = all(half.rows.has(Phase.INIT, Role.PARAM) for half in self.pairs.halves)
-        return is_known and worst.error <= tolerance.INIT.limit(worst.u, 0.0)
+        return is_known and not self._written.are_there and worst.error <= tolerance.INIT.limit(worst.u, 0.0)
 
     def _with_cancelled(self, node: Node, event: Event, sources: Level, u: float) -> Level:
         """Return the sources' errors as what a matrix product has left of them: where terms cancel out, their errors stay.

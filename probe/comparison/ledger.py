@@ -19,6 +19,7 @@ from probe.comparison.padded import Padded, Padding
 from probe.comparison.parts import facts
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.tolerance import Level, Rule
+from probe.comparison.written_weights import WrittenWeights
 from probe.layouts import counterpart, unpacked
 from probe.records import Phase
 from probe.statistics import smallest_rounding
@@ -95,6 +96,8 @@ class Ledger:
     def __init__(self, pairs: StepPairs, state: State, tree_a: Tree, noise: StepNoise) -> None:
         self.pairs, self.state, self.noise = pairs, state, noise
         self._tree_a = tree_a
+        self._written = WrittenWeights(pairs)
+        self._own_parameters: dict[Node, Level | None] = {}
         self.findings: list[Divergence] = []
         self.events: list[Judged] = []
         self._judged: dict[int, Judged] = {}
@@ -195,6 +198,15 @@ class Ledger:
         if self.findings and metrics.rel_l2 > tolerance.FORWARD.limit(self.u(event), 0.0):
             return "inherited"
         return "noise"
+
+    def parameters_of(self, node: Node) -> Level | None:
+        """Return the errors of the parameters that a call uses, as it finds them; None where it has none that were compared."""
+        if node not in self._own_parameters:
+            arrived = [level.error for level in self._arrived.values()]
+            gradients = max((*self.state.gradients.values(), *arrived), default=0.0)
+            written = self._written.level(node, self.owners, gradients, self.state.worst.error)
+            self._own_parameters[node] = written or self.state.parameters.get(node.pair)
+        return self._own_parameters[node]
 
     def _note_missing(self, event: Event) -> None:
         """Keep what is known of a parameter that one side alone has."""

@@ -9,6 +9,7 @@ from probe.comparison.derived_updates import derive_updates
 from probe.comparison.events import StepPairs
 from probe.comparison.inside import give_their_inputs
 from probe.comparison.side import Side, begins
+from probe.comparison.summed_passes import sum_passes
 from probe.matching import Matching
 from probe.matching.changes import Change
 from probe.store.reader import Reader
@@ -25,4 +26,6 @@ def paired_step(
         derive_updates(side)
         give_their_inputs(side, name, matching)
         join_parts(side, name, matching)
-    return StepPairs(side_a, side_b, matching, changes)
+    pairs = StepPairs(side_a, side_b, matching, changes)
+    sum_passes(pairs)
+    return pairs

@@ -14,12 +14,12 @@ _LEAST_SCALE = 8
 
 def factor_of(pairs: StepPairs, events: Iterable[Event], limit: float) -> float:
     """Return the number that all of A's tensors are to be multiplied by to be B's up to an error; 1 if there is none."""
-    known = [
+    not_zero = [
         (event, event.metrics) for event in events
-        if event.metrics is not None and event.metrics.status is Status.COMPARED
-        and event.metrics.norm_a > 0 and event.metrics.norm_b > 0
+        if event.metrics is not None and event.metrics.norm_a > 0 and event.metrics.norm_b > 0
     ]  # fmt: skip
-    if not known:
+    known = [(event, metrics) for event, metrics in not_zero if metrics.status is Status.COMPARED]
+    if not known or any(metrics.status is Status.EQUAL for _, metrics in not_zero):
         return 1.0
     _, largest = max(known, key=lambda pair: pair[1].norm_a)
     factor = _rounded(math.copysign(largest.norm_ratio, largest.cosine), limit)

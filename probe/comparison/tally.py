@@ -10,7 +10,7 @@ from probe.comparison.events import Event, StepPairs
 from probe.comparison.guards import grouped, uncompared_weights
 from probe.comparison.ledger import Judged
 from probe.comparison.result import Coverage, SlotResult
-from probe.records import OptimizerGroup, Role
+from probe.records import OptimizerGroup, Phase, Role
 from probe.store.reader import Reader
 from probe.tree import Tree
 
@@ -31,6 +31,8 @@ class Tally:
         """calls"""
         self.nan = ""
         """the first tensor, or loss, that is NaN on both sides"""
+        self.overflowed: dict[int, str] = {}
+        """steps of which the gradients were not finite on both sides, and neither side updated a weight: what was NaN first"""
         self.weights_a: set[tuple[str, str]] = set()
         self.weights_b: set[tuple[str, str]] = set()
         """(path, slot) of the weights that were recorded, but for those in modules that the mapping ignores"""
@@ -68,7 +70,12 @@ class Tally:
         }
         self._note_weights(pairs)
         ordered = sorted(events, key=lambda judged: (judged.event.micro, judged.event.phase))
-        self.nan = self.nan or self._first_nan(pairs, [judged.event for judged in ordered])
+        events = [judged.event for judged in ordered]
+        nan = self._first_nan(pairs, events)
+        if nan and _overflowed(pairs, events):
+            self.overflowed[pairs.step] = nan
+        else:
+            self.nan = self.nan or nan
         self.slots += [self._slot(pairs, judged) for judged in ordered]
         return said
 
@@ -181,3 +188,19 @@ class Tally:
             self.b.scalars_of(pairs.step_b).get("loss", 0.0),
         )
         return f"step {pairs.step}: the loss is" if all(math.isnan(loss) for loss in losses) else ""
+
+
+def _overflowed(pairs: StepPairs, events: Iterable[Event]) -> bool:
+    """Tell whether gradients alone have NaN on both sides, and both sides left the weights as they were, as loss scaling does."""
+    before = [event for event in events if event.phase < Phase.BACKWARD and not event.is_one_sided]
+    columns = [half.side.columns for half in pairs.halves]
+    losses = [half.side.reader.scalars_of(half.side.step).get("loss", 0.0) for half in pairs.halves]
+    return (
+        not any(columns[0]["nan"][event.row_a] or columns[1]["nan"][event.row_b] for event in before)
+        and all(map(math.isfinite, losses))
+        and not any(
+            role == Role.DELTA and norm
+            for each in columns
+            for role, norm in zip(each["role"], each["norm"], strict=True)
+        )
+    )

@@ -303,6 +303,9 @@ class UpdateJudge(UpdatesTogether):
         along = float(difference @ parameter) / weight**2
         if abs(along) * weight < _PARALLEL * length:
             return None
+        update = float(np.linalg.norm(after_a))
+        if abs(float(difference @ after_a)) >= _PARALLEL * length * update:
+            return None  # of a weight that updates alone have made, longer ones leave the same
         text = f"the difference of the updates is parallel to the parameter ({along:+.2e} of it)"
         return text, "look at the weight decay of this parameter's group"
 

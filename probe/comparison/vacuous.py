@@ -101,3 +101,9 @@ def _are_zero(slots: Iterable[SlotResult]) -> bool:
 
 def _is_float(slot: SlotResult) -> bool:
     return kind_of(slot.dtype_a) == kind_of(slot.dtype_b) == "float"
+
+
+def overflowed(steps: Iterable[int]) -> Iterator[str]:
+    """Yield what was not compared of steps that both sides skipped, since their gradients were not finite."""
+    for step in steps:
+        yield f"the gradients of step {step} (not finite on either side, and neither updated a weight: loss scaling)"

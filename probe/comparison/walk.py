@@ -131,6 +131,8 @@ class StepWalk(BackwardWalk):
         change if all of them move. The terms' errors stay.
         """
         a, squares = self.pairs.a, 0.0
+        if len(a.shapes[event.row_a]) == 1:
+            return self._cancelled_over_rows(event, pairs)
         if len(a.shapes[event.row_a]) != 2:
             return 1.0
         for (micro, module, call), node in self.pairs.nodes.items():
@@ -143,6 +145,21 @@ class StepWalk(BackwardWalk):
                     squares += (norms[0] * norms[1]) ** 2 / (math.prod(a.shapes[given[0]][:-1]) or 1)
         left = a.columns["norm"][event.row_a]
         return max(1.0, math.sqrt(squares) / left) if left and math.isfinite(squares) else 1.0
+
+    def _cancelled_over_rows(self, event: Event, pairs: list[int]) -> float:
+        """Return the same for a bias: its gradient is a sum over r rows, which is 0 before a normalisation.
+
+        There the rows' errors have a common direction (that of the mean that was taken away): √r times theirs is left, at most.
+        """
+        a, size = self.pairs.a, math.prod(self.pairs.a.shapes[event.row_a])
+        if a.columns["norm"][event.row_a] > _CANCELLED * math.hypot(*map(self._norm_that_arrived, pairs)):
+            return 1.0
+        modules = {self.pairs.matching.pairs[pair].a for pair in pairs}
+        rows = [
+            math.prod(a.shapes[row]) / (size or 1)
+            for module in modules for row in self.pairs.rows_a.by_module(Role.GRAD_OUTPUT).get(module, ())
+        ]  # fmt: skip
+        return max(1.0, _OF_ROWS * math.sqrt(max(rows, default=1.0)) / tolerance.GRADIENT.gain)
 
     def _blind_sources(self, u: float) -> float:
         """Return what gradients may be off by where nothing on the way to them was compared."""
@@ -234,6 +251,17 @@ class StepWalk(BackwardWalk):
             if node is not None and node not in self._rearranged:
                 found.setdefault(node.pair, Level()).merge(level)
         return found
+
+    def judge_written(self) -> None:
+        """Judge the weights that were written to in the middle of the step and not by an optimizer, if nothing else is wrong."""
+        found = None if self.findings else next(self._written.otherwise(), None)
+        if found is not None:
+            written, text = found
+            refs = self.refs(written.pair, None, written.slot_a, written.slot_b)
+            self.findings.append(Divergence(
+                Phase.UPDATE, Role.PARAM, Kind.UPDATE, 0.9, *refs, written.metrics, written.limit, (_WRITTEN, text), _WRITING,
+                written.metrics.rel_l2,
+            ))  # fmt: skip
 
     def _charge_missing_gradients(self, events: list[Event]) -> None:
         """Charge parameters that learn on one side only to the call behind them that passes nothing back there, or each to itself."""
@@ -361,6 +389,12 @@ class StepWalk(BackwardWalk):
         return f"{rows} more {'row is' if rows == 1 else 'rows are'} zero on {side}: look at padding_idx"
 
 
+_WRITTEN = "this weight is written to before a call uses it, not by an optimizer that was seen, and differs then"
+_WRITING = "look at what writes to weights between two forwards: averaging (EMA, momentum encoders), perturbing (SAM), clipping"
+_CANCELLED = 0.1
+"""share of the gradients of a module's output up to which their sum has cancelled out"""
+_OF_ROWS = 2
+"""errors of the rows' sum, in those of the rows where all have one direction: sketches are off by less than half of it"""
 _NO_PLACE = 0.6
 """what is left of the confidence where gradients are all that was compared, and differ by no common factor"""
 _SAME_SIZE = 0.05

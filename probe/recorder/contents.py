@@ -71,6 +71,12 @@ class Contents:
                 index = places[name]
                 run.parameter_index.pop(id(run.tensors[index].tensor), None)
                 run.parameter_index[id(named.tensor)], run.tensors[index] = index, named
+            if (
+                index is None
+                and name in places
+                and run.adapter.is_gathered(named.tensor, run.tensors[places[name]].tensor)
+            ):
+                index = places[name]
             if index is None:
                 found.append(name)
             else:

@@ -49,6 +49,8 @@ class Forward:
         call = calls.begin(index, context, bool(live is not None and run.adapter.is_training(live)), stack)
         if run.norms:
             return
+        if not call.recomputed:
+            self._updates.record_changed(index, call.micro)
         tensors = self._observe(Role.INPUT, call, args, kwargs)
         if calls.in_graph(call):
             self._gradients.watch_inputs(call, tensors, is_leaf)

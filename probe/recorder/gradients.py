@@ -31,6 +31,8 @@ class Gradients:
         self._last_micro = 0
         self.found: set[int] = set()
         """parameters whose gradients are recorded in this step"""
+        self._is_differentiated = False
+        """a backward pass of this step has made a graph of its own: a later one runs through that too"""
         self._views: list[tuple[weakref.ref[Any], int | None, int]] = []
         self._leaf_removals: list[Removal] = []
         self._leaf_micros: dict[int, set[int]] = {}
@@ -43,6 +45,7 @@ class Gradients:
         self._leaf_micros = {}
         self._views = []
         self._last_micro = 0
+        self._is_differentiated = False
         self.found = set()
 
     def forget(self) -> None:
@@ -136,13 +139,14 @@ class Gradients:
 
     @guarded
     def _gradient(self, role: Role, call: Call, slot: str, seq: int, gradient: Any, logged: bool = False) -> None:
-        if not self.run.active:
+        if not self.run.active or gradient is None:  # compiled code passes nothing back to what was not used
             return
         if call.step != self.run.step:
             text = "gradients arrived after the probe.step() of their forward: they are not recorded"
             self.run.note(text, call.module)
             return
         self._last_micro = max(call.micro, 0)
+        self._is_differentiated |= self.run.adapter.requires_grad(gradient)
         self._measuring.observe(Phase.BACKWARD, role, slot, gradient, call, order=-seq, logged=logged)
 
     @guarded
@@ -153,7 +157,7 @@ class Gradients:
 
     @guarded
     def _total_gradient(self, call: Call, entry: Input, gradient: Any) -> None:
-        if entry.report is not None:
+        if entry.report is not None and not self._is_of_second_order(gradient):
             entry.report()
         else:
             self._gradient(Role.GRAD_TOTAL, call, entry.slot, entry.seq, gradient)
@@ -162,4 +166,14 @@ class Gradients:
     def _call_gradient(self, call: Call, inputs: list[Input], index: int, gradient: Any) -> None:
         if isinstance(gradient, Exception):  # its parts could not be added up
             raise gradient
+        if self._is_of_second_order(gradient):
+            return
         self._gradient(Role.GRAD_INPUT, call, inputs[index].slot, inputs[index].seq, gradient)
+
+    def _is_of_second_order(self, gradient: Any) -> bool:
+        """Tell whether a gradient may have parts that came through the graph of an earlier backward pass.
+
+        Which of a call's nodes such parts go through is up to how its derivatives are written: what the call alone
+        contributes is not defined, the total is.
+        """
+        return self._is_differentiated and not self.run.adapter.requires_grad(gradient)

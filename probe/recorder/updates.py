@@ -17,6 +17,10 @@ _GROUPS = 20_000
 """of parameters, updated in one step, that are written down; they wait in memory for its end"""
 
 
+_WRITTEN = -1
+"""no tensor's version: fused optimizers write without counting it"""
+
+
 class _Trained(NamedTuple):
     """A parameter of the models, as an optimizer has it."""
 
@@ -43,6 +47,10 @@ class Updates:
         self._updated: set[int] = set()
         """indices of the parameters that an optimizer has changed in this step"""
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._versions: dict[int, int | None] = {}
+        """of parameters, when they were recorded last"""
+        self._used: dict[int, list[int]] = {}
+        """by module: the parameters that a call of it may read, its own and its children's"""
 
     def begin_step(self) -> None:
         """Begin a step."""
@@ -72,7 +80,36 @@ class Updates:
             for index, named in enumerate(run.tensors):
                 role = Role.BUFFER if named.is_buffer else Role.PARAM
                 self._measuring.observe_parameter(Phase.INIT, role, index, named.tensor)
+                self._note_version(index)
             self.init_bytes = run.nbytes
+
+    def record_changed(self, module: int, micro: int) -> None:
+        """Record the parameters that a call is about to use and that were written to since they were recorded last."""
+        run = self.run
+        if not self._initialised or run.config.task is Task.STRUCTURE or not run.wants[Phase.FORWARD]:
+            return
+        if not self._used:
+            self._used = self._parameters_by_module()
+        for index in self._used.get(module, ()):
+            tensor = run.tensors[index].tensor
+            if index in self._versions and run.adapter.version_of(tensor) != self._versions[index]:
+                self._measuring.observe_parameter(Phase.FORWARD, Role.PARAM, index, tensor, micro)
+                self._note_version(index)
+
+    def _parameters_by_module(self) -> dict[int, list[int]]:
+        """Return, for every module, its parameters and those of its children, which its own code may read."""
+        run, found = self.run, dict[int, list[int]]()
+        at = {info.path: index for index, info in enumerate(run.modules)}
+        for index, (named, info) in enumerate(zip(run.tensors, run.parameters, strict=True)):
+            owners = {at.get(name.rpartition(".")[0], info.module) for name in info.names}
+            for module in () if named.is_buffer else owners | {run.modules[owner].parent for owner in owners}:
+                found.setdefault(module, []).append(index)
+        return found
+
+    def _note_version(self, index: int) -> None:
+        tensor = self.run.tensors[index].tensor
+        if self.run.adapter.is_tensor(tensor):
+            self._versions[index] = self.run.adapter.version_of(tensor)
 
     @guarded
     def record_left(self) -> None:
@@ -80,6 +117,7 @@ class Updates:
         self._look_for_changes()
         for index in sorted(self._updated | self._gradients.found):
             self._measuring.observe_parameter(Phase.UPDATE, Role.PARAM, index, self.run.tensors[index].tensor)
+            self._note_version(index)
         if self._initialised:
             for index, named in enumerate(self.run.tensors):
                 if named.is_buffer:
@@ -161,6 +199,8 @@ class Updates:
         for key, state in states.items():
             self._measuring.observe_parameter(Phase.UPDATE, Role.STATE, index, state, slot=f"{slot}.{key}")
         self._updated.add(index)
+        if self._versions.get(index) is not None:
+            self._versions[index] = _WRITTEN
         before = self.run.kept.pop(index, None)
         if before is not None:
             self._measuring.observe_update(index, trained.tensor, before)

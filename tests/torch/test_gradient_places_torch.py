@@ -134,3 +134,33 @@ def test_what_is_split_is_followed_to_the_only_call_behind_it_that_passes_nothin
     first = first_of(tmp_path, change)
     assert first.path == "layers.1.attention.q"
     assert "layers.1.attention.q gets a gradient on both sides and passes nothing back in B" in first.evidence
+
+
+class Selfless(nn.Module):
+    """Gives one tensor to an attention three times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.attention = nn.LayerNorm(WIDTH), nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(x)
+        return x + self.attention(y, y, y, need_weights=False)[0]
+
+
+def test_a_call_that_is_given_one_tensor_by_several_arguments_alone_used_it(tmp_path: Path) -> None:
+    def record(name: str, factor: float) -> Path:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Selfless(), nn.Linear(WIDTH, 1))
+        attention = model[1].attention
+        forward = attention.forward
+        attention.forward = lambda *args, **named: (ScaledGradient.apply(forward(*args, **named)[0], factor), None)
+        with probe.capture(model, tmp_path / name):
+            loss = model(torch.randn(4, 6, WIDTH)).square().mean()
+            loss.backward()
+            probe.step(loss=loss)
+        return tmp_path / name
+
+    first = probe.compare(record("a.h5", 1.0), record("b.h5", 2.0)).first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.BACKWARD, "1.attention")
+    assert first.evidence[0] == "the gradient of 1.attention's input 0 differs"

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 import probe  # noqa: E402
 from probe.comparison.result import Verdict  # noqa: E402
+from probe.records import Phase  # noqa: E402
 
 
 class Attention(torch.nn.Module):
@@ -93,3 +94,40 @@ def test_a_factor_is_named_all_the_same(tmp_path: Path) -> None:
     b = record(tmp_path / "b.h5", torch.float32, True, 1.0, 100.0, factor=1.1)
     first = probe.compare(a, b).first_divergence
     assert first is not None and (first.phase.label, first.path) == ("gradient", "0.key")
+
+
+class Shifted(torch.autograd.Function):
+    """Passes back a gradient of which every row is off by the same, as where the mean of all rows is taken away."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, share: float) -> Any:
+        ctx.share = share
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient + ctx.share * gradient.square().mean().sqrt(), None
+
+
+def record_bias(path: Path, share: float, offset: float = 0.0) -> Path:
+    """A bias before a batch norm: its gradient is a sum over 4096 rows that is 0."""
+    torch.manual_seed(0)
+    linear, norm = torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8)
+    model = torch.nn.Sequential(linear, norm)
+    if share:
+        norm.register_forward_pre_hook(lambda module, inputs: (Shifted.apply(inputs[0], share),))
+    linear.bias.register_hook(lambda gradient: gradient + offset)
+    x, target = torch.randn(4096, 8), torch.randn(4096, 8)
+    with probe.capture(model, path):
+        loss = ((model(x) - target) ** 2).mean()
+        loss.backward()
+        probe.step(loss=loss.item())
+    return path
+
+
+def test_a_sum_of_rows_that_cancels_out_has_the_errors_of_all_rows(tmp_path: Path) -> None:
+    a, b = record_bias(tmp_path / "a.h5", 0.0), record_bias(tmp_path / "b.h5", 3e-7)
+    found = probe.compare(a, b)
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
+    first = probe.compare(a, record_bias(tmp_path / "c.h5", 3e-7, 1e-5)).first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.GRADIENT, "0")

@@ -1,0 +1,204 @@
+"""Weights that change in the middle of a step: two optimizers in turn, closures, averages of weights, perturbed weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import Tensor, nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import probe  # noqa: E402
+from probe.comparison.answer import Comparison  # noqa: E402
+from probe.comparison.result import Verdict  # noqa: E402
+from probe.records import Phase, Role  # noqa: E402
+
+Training = tuple[Any, Callable[[int], Tensor]]
+
+
+@pytest.fixture
+def in_float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Another kernel: linear layers that sum in float64."""
+    plain = functional.linear
+
+    def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return plain(x.double(), weight.double(), None if bias is None else bias.double()).to(x.dtype)
+
+    return lambda: monkeypatch.setattr(functional, "linear", linear)
+
+
+def batch(number: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(number))
+
+
+def mlp(inner: int = 32, out: int = 8) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(16, inner), nn.LeakyReLU(0.2), nn.Linear(inner, out))
+
+
+def gan(lr: float = 1e-3, lr_of_generator: float = 1e-3, fused: bool = False) -> Training:
+    """A Wasserstein GAN: the gradient of the last bias is rounding alone, and Adam makes full steps of it."""
+    generator, critic = mlp(), nn.Sequential(nn.Linear(8, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1))
+    of_critic = torch.optim.Adam(critic.parameters(), lr=lr, fused=fused)
+    of_generator = torch.optim.Adam(generator.parameters(), lr=lr_of_generator)
+
+    def step(number: int) -> Tensor:
+        of_critic.zero_grad()
+        fake = generator(batch(number, 16, 16))
+        loss = critic(fake.detach()).mean() - critic(batch(number + 50, 16, 8)).mean()
+        loss.backward()
+        of_critic.step()
+        of_generator.zero_grad()
+        (-critic(fake).mean()).backward()
+        of_generator.step()
+        return loss
+
+    return [generator, critic], step
+
+
+class Momentum(nn.Module):
+    """An encoder of keys that follows the one of queries, inside the forward pass."""
+
+    def __init__(self, momentum: float) -> None:
+        super().__init__()
+        self.queries, self.momentum = mlp(), momentum
+        self.keys = copy.deepcopy(self.queries).requires_grad_(False)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        with torch.no_grad():
+            for mine, theirs in zip(self.keys.parameters(), self.queries.parameters(), strict=True):
+                mine.lerp_(theirs, 1 - self.momentum)
+            keys = self.keys(y)
+        return functional.cross_entropy(self.queries(x) @ keys.T, torch.arange(len(x)))
+
+
+def momentum(value: float = 0.9) -> Training:
+    model = Momentum(value)
+    optimizer = torch.optim.AdamW(model.queries.parameters(), lr=1e-3)
+
+    def step(number: int) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(batch(number, 16, 16), batch(number + 50, 16, 16))
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return model, step
+
+
+def averages(decay: float = 0.9) -> Training:
+    """The average of the weights is a model of its own, updated and evaluated between the steps."""
+    model = mlp()
+    average = copy.deepcopy(model).requires_grad_(False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def step(number: int) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(batch(number, 16, 16)).square().mean()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for mine, theirs in zip(average.parameters(), model.parameters(), strict=True):
+                mine.lerp_(theirs, 1 - decay)
+            average(batch(7, 4, 16))
+        return loss
+
+    return [model, average], step
+
+
+def closures(lr: float = 0.1) -> Training:
+    model = mlp()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=lr, max_iter=3)
+
+    def step(number: int) -> Tensor:
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = (model(batch(number, 16, 16)) - 1).square().mean()
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure)
+
+    return model, step
+
+
+def record(path: Path, training: Callable[..., Training], task: str = "statistics", **options: Any) -> Path:
+    torch.manual_seed(0)
+    models, step = training(**options)
+    with probe.capture(models, path, task=task):
+        for number in range(3):
+            probe.step(loss=step(number))
+    return path
+
+
+def compared(
+    tmp_path: Path, training: Callable[..., Training], otherwise: Callable[[], None], **options: Any
+) -> Comparison:
+    a = record(tmp_path / "a.h5", training)
+    otherwise()
+    return probe.compare(a, record(tmp_path / "b.h5", training, **options))
+
+
+@pytest.mark.filterwarnings("ignore::probe.errors.ProbeWarning")  # a closure's gradients
+@pytest.mark.parametrize("training", [gan, momentum, averages, closures])
+def test_rounding_is_no_divergence(
+    tmp_path: Path, in_float64: Callable[[], None], training: Callable[..., Training]
+) -> None:
+    assert compared(tmp_path, training, in_float64).verdict is Verdict.ALIGNED
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_the_first_of_two_optimizers(tmp_path: Path, in_float64: Callable[[], None], fused: bool) -> None:
+    found = compared(tmp_path, gan, in_float64, lr=1.1e-3, fused=fused)
+    first = found.first_divergence
+    assert first is not None and (first.step, first.phase, first.role) == (0, Phase.UPDATE, Role.DELTA), found
+    assert first.path.startswith("1") and first.hint == "the settings differ: lr 0.001 against 0.0011 (group 0)"
+
+
+def test_the_second_of_two_optimizers(tmp_path: Path, in_float64: Callable[[], None]) -> None:
+    first = compared(tmp_path, gan, in_float64, lr_of_generator=1.1e-3).first_divergence
+    assert first is not None and (first.step, first.phase, first.role) == (0, Phase.UPDATE, Role.DELTA)
+    assert first.path.startswith("0")
+
+
+def test_another_momentum(tmp_path: Path, in_float64: Callable[[], None]) -> None:
+    first = compared(tmp_path, momentum, in_float64, value=0.95).first_divergence
+    assert first is not None and (first.step, first.phase, first.role, first.path) == (
+        1,
+        Phase.UPDATE,
+        Role.PARAM,
+        "keys.0",
+    )
+    assert (
+        first.evidence[0]
+        == "this weight is written to before a call uses it, not by an optimizer that was seen, and differs then"
+    )
+    assert first.evidence[1] == "what it is changed by is 0.5 times as long in B as in A"
+    assert "momentum encoders" in first.hint
+
+
+def test_averages_that_one_side_does_not_update(tmp_path: Path, in_float64: Callable[[], None]) -> None:
+    first = compared(tmp_path, averages, in_float64, decay=1.0).first_divergence
+    assert first is not None and (first.step, first.phase, first.path) == (0, Phase.UPDATE, "1.0")
+    assert first.evidence[1] == "B does not change it"
+
+
+@pytest.mark.filterwarnings("ignore::probe.errors.ProbeWarning")
+def test_the_settings_of_an_optimizer_with_a_closure(tmp_path: Path, in_float64: Callable[[], None]) -> None:
+    first = compared(tmp_path, closures, in_float64, lr=0.11).first_divergence
+    assert first is not None and (first.step, first.phase, first.role) == (0, Phase.UPDATE, Role.DELTA)
+
+
+def test_weights_are_recorded_as_a_call_finds_them(tmp_path: Path) -> None:
+    run = probe.open(record(tmp_path / "a.h5", gan, "tensor"))
+    begun, found, left = (
+        {each.slot: each.values() for each in run["1.0"].param if (each.step, each.phase) == (0, phase)}
+        for phase in (Phase.INIT, Phase.FORWARD, Phase.UPDATE)
+    )
+    assert sorted(found) == ["bias", "weight"]
+    assert (found["weight"] == left["weight"]).all() and (found["weight"] != begun["weight"]).any()
+    assert not any(each.phase is Phase.FORWARD for each in run["0.0"].param)
