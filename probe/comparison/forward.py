@@ -54,11 +54,11 @@ class ForwardWalk(InitialWalk):
             for node, event in events
             if (share := self._other_choices(event))
         }
+        self._compare_batches(events)
         for node, event in sorted(events, key=lambda pair: self._order(pair[1])):
             if event.metrics is not None:
                 self._judge_forward_event(node, event)
                 self._look_for_cut(node, event)
-        self._compare_batches(events)
         self.state.returned |= {self._digests(e) for _, e in events if e.role is Role.OUTPUT and e.metrics is not None}
 
     def _other_choices(self, event: Event) -> float:

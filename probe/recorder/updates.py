@@ -54,6 +54,8 @@ class Updates:
 
     def begin_step(self) -> None:
         """Begin a step."""
+        for index in self._updated:  # recorded as the last step left it, or missing there
+            self._note_version(index)
         self.groups = []
         self.init_bytes = 0
         self._initialised = False

@@ -55,6 +55,33 @@ def test_an_evaluation_of_another_batch_is_not_aligned(run: Recorder, task: str,
     assert found.divergences == (first,)
 
 
+class WithLoss(GPT):
+    """A model that returns its loss, which has one size whatever the batch has."""
+
+    def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        logits = super().forward(ids)
+        return loss_of(logits, ids), logits
+
+
+def _half_of(rows: int) -> Callable[..., Tensor]:
+    def step(model: Model, optimizer: nn.Optimizer, number: int) -> Tensor:
+        loss, _ = model(Tensor(np.concatenate([batch(number).data, batch(number + 1).data])[:rows]))
+        loss.backward()
+        return loss
+
+    return step
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_part_of_the_batch_where_the_model_returns_its_loss(run: Recorder, task: str) -> None:
+    paths = [
+        run(changed(lambda m: setattr(m, "__class__", WithLoss)), step=_half_of(rows), task=task) for rows in (4, 2)
+    ]
+    first = probe.compare(*paths).first_divergence
+    assert first is not None and (first.kind, first.path, first.a[0].slot) == (Kind.INPUTS, "", "0")
+    assert first.evidence == ("shape [4, 6] against [2, 6]",)
+
+
 def test_another_batch_where_the_model_itself_was_not_recorded(run: Recorder) -> None:
     paths = []
     for shape in ((2, 6), (4, 6)):
