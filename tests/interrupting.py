@@ -193,20 +193,14 @@ def whole_steps(path: Path, reference: Recording, said: list[str], allowed: set[
     assert len(run.steps) == STEPS or begun_late or said not in ([], ["hook"], ["update"]), at
     for step in range(len(run.steps)):
         mine, expected = keys(run, step), keys(reference, step)
-        if len({s.micro for s in run.seen if s.step == step}) > len(
-            {s.micro for s in reference.seen if s.step == step}
-        ):
-            # begun again behind an update: its second forward finds the weights written to
+        micros = [len({s.micro for s in recorded.seen if s.step == step}) for recorded in (run, reference)]
+        if micros[0] > micros[1]:  # begun again behind an update: its second forward finds the weights written to
             mine = Counter({key: count for key, count in mine.items() if key[:2] != ("forward", "param")})
         noted = [text for at_step, _, text in run.notes if at_step == step]
         assert mine.keys() <= expected.keys(), at
         assert noted[0] in allowed if noted else mine >= expected, at
         for s in run.seen:
             same = reference.find(phase=s.phase, role=s.role, path=s.path, slot=s.slot)
-            is_written = (s.phase, s.role) == (
-                "forward",
-                "param",
-            )  # the weights as the first forward's update left them
-            assert (
-                s.step != step or is_written or (s.hash, s.values is None) in [(r.hash, r.values is None) for r in same]
-            ), at
+            is_written = (s.phase, s.role) == ("forward", "param")  # as the first forward's update left them
+            is_same = (s.hash, s.values is None) in [(r.hash, r.values is None) for r in same]
+            assert s.step != step or is_written or is_same, at
