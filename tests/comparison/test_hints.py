@@ -51,7 +51,7 @@ def test_a_call_of_which_the_weights_alone_are_compared_is_told_from_one_without
     mapping = {"TopLayer": {"params": {"layers.1.scale": "layers.1.inner.scale"}}}
     first = probe.compare(run(changed(as_modules)), run(changed(by_hand)), mapping=mapping).first_divergence
     assert first is not None and first.hint == (
-        "look at layers.1.outer, which B has nothing to compare with, its weights included; or look at what B has in the place of "
+        "look at layers.1.outer, which B has nothing to compare with; or look at what B has in the place of "
         "layers.1.inner, of which the weights alone are compared; or look at the code of this module itself: what it does between the "
         "modules that it calls"
     )
@@ -210,7 +210,7 @@ class Extra(nn.Module):
         (Dropout, "dropout draws other numbers on each side: switch it off on both"),
         (
             Extra,
-            "look at layers.1.inner, layers.1.outer, which B has nothing to compare with, its weights included; or look at the code of this "
+            "look at layers.1.inner, layers.1.outer, which B has nothing to compare with; or look at the code of this "
             "module itself: what it does between the modules that it calls",
         ),
     ],
