@@ -120,7 +120,7 @@ def _laid_out(lines: Sequence[Line], width: int) -> Iterable[Text]:
 def _summed_up(state: str, used: int, column: int, width: int, style: str) -> Text:
     """Return what is behind modules that are not listed: in the column of states, further left where there is no room, or wrapped."""
     blanks = max(min(column, width - cell_len(state)) - used, 2)
-    return Text(wrapped(state, width - used, " " * blanks, " " * (used + 2)), style=style)
+    return Text(wrapped(state, width, " " * (used + blanks), " " * (used + 2))[used:], style=style)
 
 
 @dataclass(eq=False, slots=True)

@@ -265,5 +265,5 @@ def test_names_are_whole_where_only_a_summary_is_wide() -> None:
         "  └ post_attention_layernorm  Qwen3RMSNorm      6.6e-05  ✗ wrong, the first\n",
     ]
     assert [row.plain for row in _laid_out(lines[:2], 40)][1] == (
-        "  ├ … 5 before  ✓ agree, 1 without\n                partner, 1 not\n                compared\n"
+        "  ├ … 5 before  ✓ agree, 1 without\n                partner, 1 not compared\n"
     )
