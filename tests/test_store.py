@@ -344,7 +344,7 @@ def damaged(path: Path, kind: str) -> None:
     "kind, error, text",
     [
         ("missing", StoreError, "there is no file {path}"),
-        ("folder", StoreError, "there is no file {path}"),
+        ("folder", StoreError, "{path} is a folder; give the recording in it, a file that probe.start wrote (.h5)"),
         ("text", FormatError, "{path} is not an HDF5 file, or is truncated (*file signature not found*)"),
         ("empty", FormatError, "{path} is not an HDF5 file, or is truncated (*)"),
         ("truncated", FormatError, "{path} is not an HDF5 file, or is truncated (*truncated file*)"),

@@ -12,7 +12,7 @@ from probe.comparison.flow import Flow, Use
 from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.loss import LossWalk
 from probe.comparison.result import Divergence, Kind
-from probe.comparison.scaling import factor_of, meaning_of, scaling_text
+from probe.comparison.scaling import factor_of, loss_scale_of, meaning_of, scaling_text
 from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
 
@@ -57,13 +57,25 @@ class BackwardWalk(LossWalk):
             return
         node, first = tops[0]
         factor = 1.0
-        if not self.findings and self._last_outputs_known([node]):
-            limit = tolerance.BACKWARD.limit(max(self.u(event) for _, event in tops), self._backward[None].error)
-            factor = factor_of(self.pairs, [event for _, event in tops], limit)
+        later = self.scaling is not None and all(finding.phase is Phase.LOSS for finding in self.findings)
+        is_behind = not later and all(finding.phase in (Phase.INIT, Phase.FORWARD) for finding in self.findings)
+        if (later or is_behind) and self._last_outputs_known([node]):
+            error = self._backward[None].error
+            if self.findings:
+                error = max(error, *(self._forward.get(each, Level()).error for each, _ in tops))
+            limit = tolerance.BACKWARD.limit(max(self.u(event) for _, event in tops), error)
+            find = loss_scale_of if self.findings and is_behind else factor_of
+            factor = find(self.pairs, [event for _, event in tops], limit)
+            self.factors[node.micro] = factor
         self._factors.append(factor)
         if factor == 1:
             return
-        facts = ("the model's outputs agree", scaling_text(factor))
+        outputs = (
+            "the model's outputs differ by less than that"
+            if is_behind and self.findings
+            else "the model's outputs agree"
+        )
+        facts = (outputs, scaling_text(factor))
         self._note_scaling(factor, Phase.LOSS, first, facts, node)
         for _, event in events:
             event.metrics = self.pairs.measured(event, factor)

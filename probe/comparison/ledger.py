@@ -171,6 +171,8 @@ class Ledger:
         """parameters that differ before the step, which is not the first, and of which that alone says nothing"""
         self._factors: list[float] = []
         """what B's gradients are times A's, by micro-batch"""
+        self.factors: dict[int, float] = {}
+        """the same by its number, of those in which that could be told"""
         self.scaling: tuple[float, Divergence] | None = None
         """that factor, and the finding, which is none if the optimizer used them without it"""
         self._flow: Flow

@@ -11,6 +11,13 @@ from probe.comparison.metrics import Status
 _LEAST_SCALE = 8
 """powers of two from here on are taken for loss scales"""
 
+_OFF = 0.25
+"""how far the logarithm of a loss scale may be off where the outputs differ already"""
+_MOST_LEFT = 0.5
+"""relative error that gradients have at most without such a scale"""
+_MOST_MICROS = 4
+"""micro-batches whose factors are listed"""
+
 
 def factor_of(pairs: StepPairs, events: Iterable[Event], limit: float) -> float:
     """Return the number that all of A's tensors are to be multiplied by to be B's up to an error; 1 if there is none."""
@@ -26,6 +33,22 @@ def factor_of(pairs: StepPairs, events: Iterable[Event], limit: float) -> float:
     if abs(factor - 1) <= limit:
         return 1.0
     return factor if all(pairs.measured(event, factor).rel_l2 <= limit for event, _ in known) else 1.0
+
+
+def loss_scale_of(pairs: StepPairs, events: Iterable[Event], limit: float) -> float:
+    """Return the power of two that B's tensors are A's times, up to an error that outputs which differ already explain; else 1."""
+    known = [event for event in events if event.metrics is not None and event.metrics.norm_a > 0]
+    if not known:
+        return 1.0
+    ratio = max(
+        (event.metrics for event in known if event.metrics is not None), key=lambda each: each.norm_a
+    ).norm_ratio
+    power = math.log2(ratio) if math.isfinite(ratio) and ratio > 0 else 0.0
+    if abs(power) < math.log2(_LEAST_SCALE) - _OFF or abs(power - round(power)) > _OFF:
+        return 1.0
+    factor = 2.0 ** round(power)
+    fits = (pairs.measured(event, factor).rel_l2 <= min(limit, _MOST_LEFT) for event in known)
+    return factor if all(fits) else 1.0
 
 
 def _rounded(factor: float, limit: float) -> float:
@@ -51,9 +74,38 @@ def meaning_of(factor: float, micros_a: int, micros_b: int) -> str:
     return "look at the loss scale, and at how the loss is reduced: sum or mean, number of micro-batches or ranks"
 
 
+def written(factor: float) -> str:
+    """Return a factor in words; one over a whole number as such where six digits do not tell it."""
+    inverse = 1 / factor if factor else 0.0
+    is_whole = abs(inverse) >= 1.5 and math.isclose(inverse, round(inverse), rel_tol=1e-6)
+    if is_whole and float(f"{factor:.6g}") != 1 / round(inverse):
+        return f"{'-' if inverse < 0 else ''}1/{abs(round(inverse))}"
+    return f"{factor:.6g}"
+
+
 def scaling_text(factor: float) -> str:
     """Say what the factor is."""
-    return f"B's gradients are {factor:.6g} times A's"
+    return f"B's gradients are {written(factor)} times A's"
+
+
+def are_several(factors: dict[int, float]) -> bool:
+    """Tell whether the factors of a step's micro-batches are not one."""
+    return any(not math.isclose(factor, each, rel_tol=1e-3) for factor in factors.values() for each in factors.values())
+
+
+def several_text(factors: dict[int, float]) -> str:
+    """Say what B's gradients are times A's in each micro-batch."""
+    some = list(factors.items())[:_MOST_MICROS]
+    more = f", and so on in {len(factors)}" if len(factors) > len(some) else ""
+    listed = ", ".join(f"{written(factor)} in micro-batch {micro}" for micro, factor in some)
+    return f"B's gradients are another multiple of A's in each micro-batch: {listed}{more}"
+
+
+AVERAGED = (
+    "one side averages the loss over each micro-batch by itself, the other over all tokens of the step: look at what the loss of "
+    "a micro-batch is divided by (its own number of tokens, or that of the whole step)"
+)
+"""what such factors mean"""
 
 
 def common_factor(events: Iterable[Event]) -> list[str]:
@@ -65,4 +117,4 @@ def common_factor(events: Iterable[Event]) -> list[str]:
     coherences = [metrics.coherence for metrics in found if not math.isnan(metrics.coherence)]
     if not coherences or any(abs(coherence) < 0.98 for coherence in coherences):
         return []
-    return [f"all by the same factor: B is {factors[0]:.6g} times A"]
+    return [f"all by the same factor: B is {written(factors[0])} times A"]

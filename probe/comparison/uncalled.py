@@ -84,7 +84,10 @@ def to_look_at(pairs: StepPairs, calls: Sequence[Loose]) -> list[str]:
     ignored = pairs.matching.ignored_a
     left_out = [pairs.a.reader.modules[call.module].path for call in calls if call.module in ignored]
     compared, alone = _names_by_use(pairs, (call for call in calls if call.module not in ignored))
-    found = [f"look at {listed(alone)}, which B has nothing to compare with, its weights included"] if alone else []
+    modules = pairs.a.reader.modules
+    has_weights = any(_has_weights(pairs.halves[0], call) for call in calls if modules[call.module].path in alone)
+    weights = ", its weights included" if has_weights else ""
+    found = [f"look at {listed(alone)}, which B has nothing to compare with{weights}"] if alone else []
     if compared:
         found.append(f"look at what B has in the place of {listed(compared)}, of which the weights alone are compared")
     if left_out:

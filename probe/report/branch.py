@@ -15,7 +15,7 @@ from probe.comparison.metrics import Metrics, Status
 from probe.comparison.result import Divergence, Kind, SlotResult
 from probe.errors import ProbeError
 from probe.records import Phase, Role
-from probe.report.layout import padded, shortened
+from probe.report.layout import padded, shortened, wrapped
 from probe.report.names import plain
 from probe.store.reader import Reader
 from probe.tree import Tree
@@ -93,7 +93,7 @@ def drawn(comparison: Comparison, width: int) -> Text | None:
 
 def _laid_out(lines: Sequence[Line], width: int) -> Iterable[Text]:
     """Yield the lines in columns; names and classes are shortened where there is no room for them."""
-    states = max(cell_len(line.state) for line in lines)
+    states = max(cell_len(line.state) for line in lines if line.class_name)
     errors = max(cell_len(line.error) for line in lines)
     classes = max(cell_len(line.class_name) for line in lines)
     names = max(cell_len(line.lead + line.name) for line in lines)
@@ -105,12 +105,22 @@ def _laid_out(lines: Sequence[Line], width: int) -> Iterable[Text]:
         row = Text(f"  {line.lead}")
         row.append(name, style="bold red" if line.is_wrong else "cyan" if line.class_name else "dim")
         row.append(" " * (names - cell_len(line.lead + name)))
-        row.append(f"  {padded(shortened(line.class_name, classes), classes)}")
-        row.append(f"  {' ' * (errors - cell_len(line.error))}{line.error}  ")
-        row.append(line.state, style="bold red" if line.is_wrong else _STYLES.get(line.state[:1], "dim"))
+        style = "bold red" if line.is_wrong else _STYLES.get(line.state[:1], "dim")
+        if line.class_name:
+            row.append(f"  {padded(shortened(line.class_name, classes), classes)}")
+            row.append(f"  {' ' * (errors - cell_len(line.error))}{line.error}  ")
+            row.append(line.state, style=style)
+        else:
+            row.append_text(_summed_up(line.state, row.cell_len, names + classes + errors + 8, width, style))
         row.rstrip()
         row.append("\n")
         yield row
+
+
+def _summed_up(state: str, used: int, column: int, width: int, style: str) -> Text:
+    """Return what is behind modules that are not listed: in the column of states, further left where there is no room, or wrapped."""
+    blanks = max(min(column, width - cell_len(state)) - used, 2)
+    return Text(wrapped(state, width, " " * (used + blanks), " " * (used + 2))[used:], style=style)
 
 
 @dataclass(eq=False, slots=True)

@@ -77,7 +77,8 @@ class Reader:
         """Raise StoreError where a process was ended before it had completed a step: there is nothing to look at."""
         if not len(self._steps) and not self.info.closed:
             raise StoreError(
-                f"{self.path} has no complete step: its process was ended in the first one, or is still in it"
+                f"{self.path} has no complete step: its process was ended in the first one, is still in it, or could not write it "
+                "(is the disk full?)"
             )
 
     def _complete(self, counter: str) -> int:
@@ -391,6 +392,8 @@ def _text(value: bytes | str) -> str:
 
 
 def _opened(path: Path) -> h5py.File:
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder; give the recording in it, a file that probe.start wrote (.h5)")
     if not path.is_file():
         raise StoreError(f"there is no file {path}")
     for attempt in range(_ATTEMPTS):  # a writer may be changing it
@@ -411,7 +414,26 @@ def _opened(path: Path) -> h5py.File:
         except (KeyError, OSError) as error:
             file.close()
             failure = error
-    raise FormatError(f"{path} is not an HDF5 file, or is truncated ({failure})") from failure
+    raise FormatError(_why_not_hdf5(path, failure)) from failure
+
+
+def _why_not_hdf5(path: Path, failure: OSError | KeyError) -> str:
+    """Say that a file is one of weights, where it begins as one, or that it is no HDF5 file."""
+    with path.open("rb") as file:
+        head = file.read(16)
+    size = int.from_bytes(head[:8], "little")
+    kinds = {
+        "a zip archive, as torch.save writes": head.startswith(b"PK\x03\x04"),
+        "a pickle": head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"),
+        "safetensors": head[8:9] == b"{" and 0 < size < path.stat().st_size,
+    }
+    kind = next((name for name, fits in kinds.items() if fits), "")
+    if kind:
+        return (
+            f"{path} looks like a checkpoint ({kind}), not a recording: probe compares what probe.start records while a model "
+            "runs; record both sides and give these files"
+        )
+    return f"{path} is not an HDF5 file, or is truncated ({failure})"
 
 
 def _check_format(path: Path, name: object, version: object) -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,9 +41,27 @@ def _cut_off(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:3000])
 
 
+def _checkpoint(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("archive/data.pkl", b"")
+
+
+CHECKPOINT = (
+    r"bad\.h5 looks like a checkpoint \({}\), not a recording: probe compares what probe\.start records while a model runs; "
+    "record both sides and give these files"
+)
 BAD_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing": (lambda path: None, r"there is no file bad\.h5"),
-    "a folder": (lambda path: path.mkdir(), r"there is no file bad\.h5"),
+    "a folder": (
+        lambda path: path.mkdir(),
+        r"bad\.h5 is a folder; give the recording in it, a file that probe\.start wrote \(\.h5\)",
+    ),
+    "a checkpoint": (_checkpoint, CHECKPOINT.format(r"a zip archive, as torch\.save writes")),
+    "pickled weights": (lambda path: path.write_bytes(b"\x80\x04}q.") and None, CHECKPOINT.format("a pickle")),
+    "safetensors": (
+        lambda path: path.write_bytes((2).to_bytes(8, "little") + b"{}" + bytes(8)) and None,
+        CHECKPOINT.format("safetensors"),
+    ),
     "not HDF5": (_not_hdf5, r"bad\.h5 is not an HDF5 file, or is truncated \(.*\)"),
     "empty": (lambda path: path.write_bytes(b"") and None, r"bad\.h5 is not an HDF5 file, or is truncated \(.*\)"),
     "of another program": (_foreign, r"bad\.h5 is an HDF5 file, but not a recording of probe"),
@@ -135,7 +154,7 @@ def test_info_of_a_run_without_a_complete_step(folder: Path) -> None:
         file["steps"].resize(0, axis=0)
         file.attrs["closed"] = False
     record(Path("b.h5"))
-    message = "a.h5 has no complete step: its process was ended in the first one, or is still in it"
+    message = "a.h5 has no complete step: its process was ended in the first one, is still in it, or could not write it (is the disk full?)"
     for arguments in (["info", "a.h5"], ["show", "a.h5"], ["compare", "a.h5", "b.h5"], ["compare", "b.h5", "a.h5"]):
         result = run(*arguments)
         assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"Error: {message}\n")

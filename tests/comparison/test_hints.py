@@ -12,7 +12,8 @@ import pytest
 
 import probe
 from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor, operation
+from probe.adapters.numpy_tensor import Tensor, operation, silu
+from probe.comparison.hints.formulas import _Fits
 from probe.comparison.ledger import scale_hint
 from probe.comparison.metrics import Metrics, Status
 from probe.comparison.result import Kind, Verdict
@@ -51,7 +52,7 @@ def test_a_call_of_which_the_weights_alone_are_compared_is_told_from_one_without
     mapping = {"TopLayer": {"params": {"layers.1.scale": "layers.1.inner.scale"}}}
     first = probe.compare(run(changed(as_modules)), run(changed(by_hand)), mapping=mapping).first_divergence
     assert first is not None and first.hint == (
-        "look at layers.1.outer, which B has nothing to compare with, its weights included; or look at what B has in the place of "
+        "look at layers.1.outer, which B has nothing to compare with; or look at what B has in the place of "
         "layers.1.inner, of which the weights alone are compared; or look at the code of this module itself: what it does between the "
         "modules that it calls"
     )
@@ -210,7 +211,7 @@ class Extra(nn.Module):
         (Dropout, "dropout draws other numbers on each side: switch it off on both"),
         (
             Extra,
-            "look at layers.1.inner, layers.1.outer, which B has nothing to compare with, its weights included; or look at the code of this "
+            "look at layers.1.inner, layers.1.outer, which B has nothing to compare with; or look at the code of this "
             "module itself: what it does between the modules that it calls",
         ),
     ],
@@ -355,3 +356,35 @@ def test_the_error_of_what_is_much_smaller_is_no_scale() -> None:
     small = Metrics(Status.COMPARED, 1.0, cosine=0.013, norm_a=1.0, norm_b=0.1, coherence=-0.995)
     assert scale_hint(small) == ""
     assert "B is 0.1 times A" in scale_hint(replace(small, cosine=0.999))
+
+
+def test_what_one_side_alone_calls_is_no_source_of_an_activation(run: Recorder) -> None:
+    """A's activation is a module that B has none for: what it returned is what the next layer was given, and no cause."""
+
+    def as_module(model: Model) -> None:
+        module(model, "layers.1.mlp.act").__class__ = nn.GELU
+
+    def by_hand(model: Model) -> None:
+        mlp = replaced(model, "layers.1.mlp", forward=lambda s, x: s.down(silu(s.gate(x)) * s.up(x)))
+        del mlp.act
+
+    first = probe.compare(run(changed(as_module), task="tensor"), run(changed(by_hand), task="tensor")).first_divergence
+    assert first is not None and first.path == "layers.1.mlp"
+    assert first.hint.startswith("A computes gelu by tanh, B silu (verified from what was recorded): ")
+
+
+FOUND = np.linspace(-1, 1, 64)
+
+
+@pytest.mark.parametrize(
+    ("formulas", "name"),
+    [
+        ({"one": FOUND, "another": FOUND + 1e-12}, "one"),  # for these numbers they are the same
+        ({"one": FOUND * 1.001, "another": FOUND * 0.999}, "one or another"),
+        ({"far": FOUND * 1.009, "near": FOUND * 1.001}, "near"),
+        ({"far": FOUND * 1.1}, None),
+        ({str(number): FOUND * (1 + number * 1e-3) for number in (1, -1, 1.1, -1.1)}, None),
+    ],
+)
+def test_a_formula_is_named_if_no_other_one_is_as_good(formulas: dict[str, np.ndarray], name: str | None) -> None:
+    assert _Fits.of(FOUND, formulas.items(), 0.01).name == name

@@ -13,6 +13,7 @@ from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor
 from probe.comparison.events import Event
 from probe.comparison.result import Verdict
+from probe.comparison.scaling import AVERAGED, written
 from probe.comparison.side import Metrics, Status
 from probe.comparison.updates import carry_factor
 from probe.records import Phase, Role
@@ -129,3 +130,101 @@ def test_a_factor_that_noise_could_hide_is_seen_in_all_of_them(
     for event, ratio in zip(events, ratios, strict=True):
         event.metrics = Metrics(Status.COMPARED, 0.02, norm_a=1.0, norm_b=ratio)
     assert carry_factor(events, factor) is is_carried
+
+
+def _clipping(factor: float, *, late: bool) -> Callable[..., Tensor]:
+    """A loss scale, and gradients clipped together to a small norm, before the scale is taken out or behind that."""
+
+    def divide(model: Model) -> None:
+        for parameter in model.parameters():
+            parameter.grad.data /= np.float32(factor)
+
+    def step(model: Model, optimizer: nn.Optimizer, number: int) -> Tensor:
+        loss = loss_of(model(batch(number)), batch(number))
+        (loss * factor).backward()
+        if late:
+            divide(model)
+        norm = math.hypot(*(float(np.linalg.norm(parameter.grad.data)) for parameter in model.parameters()))
+        for parameter in model.parameters():
+            parameter.grad.data *= np.float32(0.01 / norm)
+        if not late:
+            divide(model)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(("factors", "used", "side"), [((1.0, 1024.0), "1/1024", "B"), ((1024.0, 1.0), "1024", "A")])
+def test_gradients_that_are_clipped_before_the_scale_is_taken_out(
+    run: Recorder, task: str, factors: tuple[float, float], used: str, side: str
+) -> None:
+    a, b = (run(step=_clipping(factor, late=factor == 1), task=task) for factor in factors)
+    found = probe.compare(a, b)
+    first = found.first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.UPDATE, "")
+    left = "1024" if side == "B" else "1/1024"
+    assert first.evidence[1] == (
+        f"B's gradients are {left} times A's as backward left them (loss scaling), {used} times as the optimizer used them: "
+        "the factor was not taken out before they were clipped"
+    )
+    assert (
+        first.hint
+        == f"{side} clips gradients that are still 1024 times as large: divide them by the loss scale, then clip"
+    )
+    assert not any("used them so" in text for text in first.evidence)
+    assert found.divergences == (first,)
+    assert probe.compare(a, run(step=_clipping(factors[0], late=factors[0] == 1), task=task)).verdict is Verdict.ALIGNED
+
+
+def _averaged(weights: tuple[float, float]) -> Callable[..., float]:
+    def step(model: Model, optimizer: nn.Optimizer, number: int) -> float:
+        total = 0.0
+        for at, weight in enumerate(weights):
+            ids = batch(number + 50 * at)
+            loss = loss_of(model(ids), ids) * weight
+            loss.backward()
+            total += float(loss.data)
+        optimizer.step()
+        optimizer.zero_grad()
+        return total
+
+    return step
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_another_factor_in_each_micro_batch_is_a_loss_that_is_averaged_over_each(run: Recorder, task: str) -> None:
+    a, b = (run(step=_averaged(weights), task=task) for weights in ((0.75, 0.25), (0.5, 0.5)))
+    found = probe.compare(a, b)
+    first = found.first_divergence
+    assert first is not None and first.phase is Phase.LOSS
+    text = (
+        "B's gradients are another multiple of A's in each micro-batch: 0.666667 in micro-batch 0, 2 in micro-batch 1"
+    )
+    assert first.evidence[-1] == text and first.hint == AVERAGED
+    assert found.divergences == (first,)
+    assert not any("the optimizer used them" in text for text in found.warnings)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_loss_scale_behind_another_fault_is_taken_out(run: Recorder, task: str) -> None:
+    faulty = changed(MODEL_FAULTS["eps"][0])
+    found = probe.compare(run(task=task), run(faulty, step=_scaled(1024.0, undone=True), task=task))
+    first = found.first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.FORWARD, "layers.1.norm2")
+    assert (
+        "B's gradients are 1024 times A's, the optimizer used them without that factor: loss scaling" in found.warnings
+    )
+    verdicts = {(slot.phase, slot.verdict) for slot in found.slots}
+    assert (Phase.BACKWARD, "introduced") not in verdicts and (Phase.BACKWARD, "inherited") in verdicts
+    assert max(slot.metrics.norm_ratio for slot in found.slots if slot.phase is Phase.BACKWARD) < 2
+
+
+@pytest.mark.parametrize(
+    ("factor", "text"), [(1 / 1024, "1/1024"), (0.000976563, "1/1024"), (-1 / 3, "-1/3"), (0.25, "0.25"), (1024.0, "1024"),
+                         (0.698276, "0.698276"), (1.0, "1"), (0.0, "0")]
+)  # fmt: skip
+def test_a_factor_is_written_as_one_over_a_number_where_it_is(factor: float, text: str) -> None:
+    assert written(factor) == text

@@ -19,7 +19,7 @@ import probe
 from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor
 from probe.report import branch as branch_module
-from probe.report.branch import drawn
+from probe.report.branch import Line, _laid_out, drawn
 from probe.report.layout import packed, shortened, wrapped
 from probe.report.text import render
 from tests.toys import gpt, module, record, replaced, scaled_gradient
@@ -251,3 +251,19 @@ def test_of_modules_without_a_partner_of_which_weights_were_compared_none_is_mis
     monkeypatch.setattr(branch_module._Branch, "_verdict", lambda self, place: verdicts[place.path])
     assert branch._summary(places[:2]) == "= equal"
     assert branch._summary(places) == "✓ agree, 1 without partner, 1 not compared"
+
+
+def test_names_are_whole_where_only_a_summary_is_wide() -> None:
+    lines = [
+        Line("", "(the whole model)", "Qwen3ForCausalLM", "", "  not compared"),
+        Line("├ ", "… 5 before", "", "", "✓ agree, 1 without partner, 1 not compared"),
+        Line("└ ", "post_attention_layernorm", "Qwen3RMSNorm", "6.6e-05", "✗ wrong, the first", is_wrong=True),
+    ]
+    assert [row.plain for row in _laid_out(lines, 80)] == [
+        "  (the whole model)           Qwen3ForCausalLM             not compared\n",
+        "  ├ … 5 before                        ✓ agree, 1 without partner, 1 not compared\n",
+        "  └ post_attention_layernorm  Qwen3RMSNorm      6.6e-05  ✗ wrong, the first\n",
+    ]
+    assert [row.plain for row in _laid_out(lines[:2], 40)][1] == (
+        "  ├ … 5 before  ✓ agree, 1 without\n                partner, 1 not compared\n"
+    )

@@ -320,3 +320,19 @@ def test_an_update_is_judged_by_more_than_its_error(tmp_path: Path, opened: Show
     page = opened(written(compared(tmp_path), tmp_path)).page
     page.get_by_role("button", name="delta weight").first.click()
     assert "is explained; its length and direction are judged too" in page.locator(".panel").inner_text()
+
+
+def test_a_long_hint_is_whole_in_the_panel(report: Path, opened: Show) -> None:
+    page = opened(report).page
+    sizes = "(hint) => { hint.textContent = 'word '.repeat(80); return [hint.clientHeight, hint.scrollHeight]; }"
+    seen, needed = page.locator(".panel .hint").first.evaluate(sizes)
+    assert seen >= needed > 100
+
+
+def test_the_search_field_shows_what_it_is(report: Path, opened: Show) -> None:
+    field = opened(report).page.locator("#search")
+    assert field.get_attribute("placeholder") == "Search  ( / )"
+    measured = "const c = document.createElement('canvas').getContext('2d'); c.font = getComputedStyle(field).font;"
+    width = f"(field) => {{ {measured} return [c.measureText(field.placeholder).width, field.clientWidth]; }}"
+    needed, there = field.evaluate(width)
+    assert needed + 10 < there

@@ -38,6 +38,12 @@ _SMOOTH = 0.3
 """what neighbours of a function differ by, as a share of its size; of independent numbers it is √2"""
 _OF_ROUNDING = 0.1
 """share of the error that may be left over where numbers are rounded: ties, and the order of sums"""
+_BY_FAR = 4
+"""times what the best formula leaves over: another one that leaves less is as good"""
+_SAME = 1e-9
+"""relative distance up to which two formulas are one for these numbers: relu and relu6 where all are below 6"""
+_MANY_NAMES = 3
+"""formulas between which the numbers do not tell: none is named"""
 _SQRT2 = math.sqrt(2.0)
 
 
@@ -85,9 +91,9 @@ def _activation_formulas(half: Half, evidence: Evidence) -> Iterator[Formula]:
     found = half.read(half.row)
     if found is None:
         return
-    sources = [(name, x) for name, x in half.sources(evidence.role is Role.INPUT) if x.size == found.size]
+    sources = evidence.once(_common_sources)[half is evidence.b]
     step = max(1, found.size // _SAMPLE)
-    cut = [x.reshape(-1)[::step] for _, x in sources]
+    cut = [x.reshape(-1)[::step] for x in sources if x.size == found.size]
     sample = found.reshape(-1)[::step]
     for at, x in enumerate(cut):
         yield from _leaky(x, sample)
@@ -96,6 +102,25 @@ def _activation_formulas(half: Half, evidence: Evidence) -> Iterator[Formula]:
             yield name, value
             for y in (each for other, each in enumerate(cut[:_MOST_FACTORS]) if other != at):
                 yield name, value * y
+
+
+def _common_sources(evidence: Evidence) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return what the tensor may be made from on both sides: what one side alone has says nothing of how the two differ."""
+    a, b = ([x for _, x in half.sources(evidence.role is Role.INPUT)] for half in evidence.halves)
+    return (
+        [x for x in a if any(_is_same(x, y, evidence.tolerance) for y in b)],
+        [y for y in b if any(_is_same(x, y, evidence.tolerance) for x in a)],
+    )  # fmt: skip
+
+
+def _is_same(x: np.ndarray, y: np.ndarray, tolerance: float) -> bool:
+    """Tell whether two tensors are one but for noise; where their axes differ, by their norms and ends."""
+    if x.size != y.size:
+        return False
+    if x.shape == y.shape and distance(x, y) <= tolerance:
+        return True
+    ends = [np.array([np.linalg.norm(each), each.min(), each.max()]) for each in (x, y)]
+    return x.shape != y.shape and bool(np.allclose(*ends, rtol=tolerance, atol=0.0))
 
 
 def _leaky(x: np.ndarray, found: np.ndarray) -> Iterator[Formula]:
@@ -215,16 +240,30 @@ def _residual_formulas(half: Half, evidence: Evidence) -> Iterator[Formula]:
 # Which of them it is
 
 
-def _best(found: np.ndarray | None, formulas: Iterable[Formula], limit: float) -> tuple[str, float] | None:
-    """Return the formula that gives a tensor up to noise, and what it leaves over."""
-    if found is None:
-        return None
-    best: tuple[str, float] | None = None
-    for name, value in formulas:
-        rest = distance(value, found) if value.shape == found.shape else math.inf
-        if rest <= limit and (best is None or rest < best[1]):
-            best = name, rest
-    return best
+class _Fits(dict[str, tuple[float, np.ndarray]]):
+    """The formulas that give one side's tensor up to noise: what they leave over, and what they give."""
+
+    @classmethod
+    def of(cls, found: np.ndarray | None, formulas: Iterable[Formula], limit: float) -> _Fits:
+        """Hold all formulas against a tensor."""
+        fits = cls()
+        if found is not None:
+            for name, value in formulas:
+                rest = distance(value, found) if value.shape == found.shape else math.inf
+                if rest <= limit and (name not in fits or rest < fits[name][0]):
+                    fits[name] = rest, value
+        return fits
+
+    @property
+    def name(self) -> str | None:
+        """The best; with those that are nearly as good and give other numbers, None where these are many."""
+        if not self:
+            return None
+        best = min(self, key=lambda name: self[name][0])
+        rest, value = self[best]
+        near = [name for name, (other, its) in self.items()
+                if other <= _BY_FAR * rest and distance(value, its) > _SAME]  # fmt: skip
+        return " or ".join([best, *near]) if len(near) < _MANY_NAMES else None
 
 
 def _told(
@@ -236,16 +275,17 @@ def _told(
 ) -> tuple[str | None, str | None]:
     """Return which formula gives A's tensor and which B's; None for one that none gives.
 
-    Where the same one gives both, none is named. A formula may leave over ``share`` of the error.
+    Where one of them gives both, none is named. A formula may leave over ``share`` of the error.
     """
     if evidence.event.is_one_sided:
         return None, None
-    names = []
+    fits = []
     for half in evidence.halves:
         noise = min(evidence.tolerance, 64 * unit_roundoff(half.dtype)) or evidence.tolerance
-        best = _best(sample(half), formulas(half, evidence), max(noise, evidence.tolerance / 4, share * evidence.error))
-        names.append(None if best is None else best[0])
-    return (None, None) if names[0] == names[1] else (names[0], names[1])
+        limit = max(noise, evidence.tolerance / 4, share * evidence.error)
+        fits.append(_Fits.of(sample(half), formulas(half, evidence), limit))
+    a, b = fits
+    return (None, None) if set(a) & set(b) else (a.name, b.name)
 
 
 def _sentence(names: tuple[str | None, str | None], verb: str = "computes") -> Found | None:

@@ -11,6 +11,9 @@ const NEAR = 12;
 const EDGE = 0.7;
 const FLOOR = 0.3;
 const CEILING = 0.15;
+/** Share of the numbers that may lie below the axis, at its foot: a few tiny ones would press all others together. */
+const TINY = 0.05;
+const FOOT = 0.65;
 
 /** Levels (decimal logarithms) of all points: equal ones lie at the bottom, infinite ones at the top. */
 function levels(report, points) {
@@ -18,11 +21,14 @@ function levels(report, points) {
   const finite = logs.filter(Number.isFinite);
   const limits = points.map((i) => Math.log10(report.limit(i)));
   const known = [...finite, ...limits.filter(Number.isFinite)];
-  const low = Math.floor(known.reduce((x, y) => Math.min(x, y), 0)) - 1;
+  const counts = (i, k) => Number.isFinite(logs[k]) && ["introduced", "inherited"].includes(report.verdict(i));
+  const wrong = logs.filter((_, k) => counts(points[k], k));
+  const typical = [...known].sort((x, y) => x - y)[Math.floor(TINY * known.length)] ?? 0;
+  const low = Math.floor(wrong.reduce((x, y) => Math.min(x, y), Math.min(typical, 0))) - 1;
   const high = Math.ceil(known.reduce((x, y) => Math.max(x, y), low + 2) + 0.45);
   return {
-    low, high, hasInfinite: logs.some((log) => log === Infinity), limits: limits.map((limit) => (Number.isFinite(limit) ? limit : low)),
-    y: logs.map((log) => (Number.isFinite(log) ? log : log > 0 ? high - CEILING : low + FLOOR)),
+    low, high, hasInfinite: logs.some((log) => log === Infinity), limits: limits.map((limit) => (Number.isFinite(limit) ? Math.max(limit, low) : low)),
+    y: logs.map((log) => (Number.isFinite(log) ? Math.max(log, low + FOOT) : log > 0 ? high - CEILING : low + FLOOR)),
   };
 }
 
@@ -104,10 +110,13 @@ function paintPoints(plot, scene, selected) {
       else ctx.fillRect(cx - size / 2, cy - size / 2, size, size);
     });
   }
+  ctx.restore();
+  const { min, max } = plot.scales.x;
+  ctx.save();
   ctx.strokeStyle = color("text");
   ctx.lineWidth = 1.5 * scale;
-  scene.rows.forEach((row, x) => {
-    if (row !== selected.row && scene.points[x] !== selected.tensor) return;
+  scene.rows.forEach((row, x) => { // a ring at the edge is whole: nothing clips it
+    if (row !== selected.row && scene.points[x] !== selected.tensor || x < min || x > max) return;
     ctx.beginPath();
     ctx.arc(...at(x), 8 * scale, 0, 2 * Math.PI);
     ctx.stroke();

@@ -75,7 +75,7 @@ function Toolbar({ report, filter, onFilter, kind, onKind, onJump, view, found, 
   const set = (name) => (event) => onFilter({ ...filter, [name]: event.currentTarget.value });
   return (
     <div class="toolbar" role="toolbar" aria-label="Search, filter and jump">
-      <input id="search" type="search" placeholder="Search path or class  ( / )" aria-label="Search path or class" value={filter.text} onInput={set("text")}
+      <input id="search" type="search" placeholder="Search  ( / )" title="Search path or class (key /)" aria-label="Search path or class" value={filter.text} onInput={set("text")}
         onKeyDown={(event) => event.key === "Enter" && onHit(!event.shiftKey)} />
       <select aria-label="Phase" value={filter.phase} onChange={set("phase")}>
         <option value="">any phase</option>{PHASES.map((name) => <option>{name}</option>)}
