@@ -107,7 +107,8 @@ class LossWalk(ForwardWalk):
             whether weights differ already, so that the loss tells nothing
         """
         if first is not None and first.phase is Phase.FORWARD:
-            return _NOT_USED if is_from_elsewhere(self.pairs, aside, first) else ""
+            is_other = aside.is_of_the_loss and self._is_of_another_input(first)
+            return _NOT_USED if is_other or is_from_elsewhere(self.pairs, aside, first) else ""
         if first is not None and not is_behind_the_loss(first):
             of_labels = aside.is_of_the_loss and (move or self.scaling is not None)
             return _SAME_LABELS if of_labels else ""
@@ -115,6 +116,12 @@ class LossWalk(ForwardWalk):
             j.event.phase in (Phase.BACKWARD, Phase.GRADIENT) and j.verdict in ("equal", "noise") for j in self.events
         )
         return _AGREES if compared and not is_late and self._loss_is_equal() else ""
+
+    def _is_of_another_input(self, first: Divergence) -> bool:
+        """Tell whether numbers that no labels are made into are charged to an input that one side's model alone is given."""
+        if first.kind is not Kind.INPUTS or first.metrics is None or first.metrics.of_integers:
+            return False
+        return any(ref.slot == slot for ref in first.a for slot, _ in self.lacking_inputs())
 
     def _loss_is_equal(self) -> bool:
         returned = [j for j in self.events if j.event.phase is Phase.FORWARD and j.event.metrics is not None
