@@ -5,19 +5,15 @@ Whether they matter is told by what the modules computed, by the loss and by its
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from probe.comparison.events import Event, Node, StepHalf, StepPairs
-from probe.comparison.metrics import kind_of
+from probe.comparison.events import Event, Node, StepPairs
+from probe.comparison.one_sided import handed_on, is_named_as_labels
 from probe.comparison.result import Divergence, Kind
 from probe.records import Phase, Role
 
-_OF_THE_LOSS = ("label", "target")
-"""in the names of arguments of which the loss is made"""
 _FURTHEST = 2
 """positions by which labels may be shifted"""
 
@@ -39,59 +35,12 @@ class Aside:
     @property
     def is_of_the_loss(self) -> bool:
         """Tell whether the argument is called as labels are."""
-        return _is_named_as_labels(self.event.slot_a) or _is_named_as_labels(self.event.slot_b)
+        return is_named_as_labels(self.event.slot_a) or is_named_as_labels(self.event.slot_b)
 
 
 def is_handed_on(pairs: StepPairs, node: Node, event: Event) -> bool:
     """Tell whether a call inside that calls nothing itself is given what the model is given, on one of the sides."""
-    return any(_handed_on(half, node.micro, half.side.digest(half.row(event))) for half in pairs.halves)
-
-
-def can_reach(half: StepHalf, top: Node, slot: str, place: Node, alone: Iterable[str], before: int) -> bool:
-    """Tell whether an input of the model that one side alone is given may be behind what is wrong in a call inside.
-
-    Integers that no module was handed by then are no such input if they are called as labels are: the loss is made of them. Of
-    others the code outside may make what that call is handed alone (a mask), not what a module returned.
-
-    Parameters
-    ----------
-    half
-        the side that is given it
-    top, slot
-        the model's call, and the input
-    place, alone
-        the call that is wrong, and the inputs that this side alone gives it
-    before
-        where among that side's events something is wrong
-    """
-    row = half.rows.get(half.key(top), Role.INPUT)[slot][0]
-    digest = half.side.digest(row)
-    others = {
-        half.side.digest(found[0]) for name, found in half.rows.get(half.key(top), Role.INPUT).items() if name != slot
-    }
-    if kind_of(half.side.dtypes[row]) != "integer" or (
-        digest not in others and _handed_on(half, top.micro, digest, before)
-    ):
-        return True
-    if _is_named_as_labels(slot):
-        return False
-    given = half.rows.get(half.key(place), Role.INPUT)
-    returned = {made for call in half.calls if call.micro == top.micro for made in half.hashes(call.key, Role.OUTPUT)}
-    return place is top or any(half.side.digest(given[name][0]) not in returned for name in alone)
-
-
-def _is_named_as_labels(slot: str) -> bool:
-    return any(part in slot.casefold() for part in _OF_THE_LOSS)
-
-
-def _handed_on(half: StepHalf, micro: int, digest: object, before: float = math.inf) -> bool:
-    """Tell whether a call inside that calls nothing itself and began by then is given a tensor of this hash."""
-    callers = {call.caller for call in half.calls}
-    return any(
-        digest in half.hashes(call.key, Role.INPUT)
-        for call in half.calls
-        if call.micro == micro and call.caller >= 0 and call.row not in callers and call.begin <= before
-    )
+    return any(handed_on(half, node.micro, half.side.digest(half.row(event))) for half in pairs.halves)
 
 
 def shifted(pairs: StepPairs, event: Event) -> str:

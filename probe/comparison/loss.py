@@ -84,6 +84,8 @@ class LossWalk(ForwardWalk):
                 judged = self._judged[id(aside.event)]
                 judged.verdict, judged.limit = "not judged", math.nan
                 self.warnings.append(f"the model's input {aside.name} differs{f': {move}' if move else ''}; {why}")
+                if why == _SHIFTED_LABELS:
+                    self._tell_of_shift(others[0], aside, move)
             else:
                 told = move or _UNKNOWN_SHIFT * (
                     aside.is_of_the_loss and not self.pairs.a.has_values(aside.event.row_a)
@@ -107,14 +109,29 @@ class LossWalk(ForwardWalk):
             whether weights differ already, so that the loss tells nothing
         """
         if first is not None and first.phase is Phase.FORWARD:
-            return _NOT_USED if is_from_elsewhere(self.pairs, aside, first) else ""
+            is_other = aside.is_of_the_loss and self._is_of_another_input(first)
+            return _NOT_USED if is_other or is_from_elsewhere(self.pairs, aside, first) else ""
         if first is not None and not is_behind_the_loss(first):
             of_labels = aside.is_of_the_loss and (move or self.scaling is not None)
+            if of_labels and move and self.scaling is None:
+                return _SHIFTED_LABELS
             return _SAME_LABELS if of_labels else ""
         compared = any(
             j.event.phase in (Phase.BACKWARD, Phase.GRADIENT) and j.verdict in ("equal", "noise") for j in self.events
         )
         return _AGREES if compared and not is_late and self._loss_is_equal() else ""
+
+    def _tell_of_shift(self, first: Divergence, aside: Aside, move: str) -> None:
+        """Say at a wrong loss, or the gradient that it sends back, how the labels that it is made of are shifted."""
+        hint = f"; or at how far each side's loss shifts its {aside.name}: {move}"
+        told = replace(first, evidence=(*first.evidence, f"of {aside.name}, {move}"), hint=f"{first.hint}{hint}")
+        self.findings = [told if finding is first else finding for finding in self.findings]
+
+    def _is_of_another_input(self, first: Divergence) -> bool:
+        """Tell whether numbers that no labels are made into are charged to an input that one side's model alone is given."""
+        if first.kind is not Kind.INPUTS or first.metrics is None or first.metrics.of_integers:
+            return False
+        return any(ref.slot == slot for ref in first.a for slot, _ in self.lacking_inputs())
 
     def _loss_is_equal(self) -> bool:
         returned = [j for j in self.events if j.event.phase is Phase.FORWARD and j.event.metrics is not None
@@ -198,6 +215,7 @@ class LossWalk(ForwardWalk):
 
 _NOT_USED = "what is wrong first was not made of it"
 _SAME_LABELS = "the gradient of the loss is made of the same labels"
+_SHIFTED_LABELS = "that is right if the loss of the other side shifts them as far itself"
 _AGREES = "the loss and the gradients agree, and nothing else is made of it"
 _UNKNOWN_SHIFT = (
     "whether they are the same labels, shifted by a position, statistics do not tell: record with task='tensor'"

@@ -91,6 +91,23 @@ def test_a_wrong_loss_behind_labels_that_are_known_to_be_shifted(tmp_path: Path)
     )
 
 
+def test_labels_that_are_shifted_twice(tmp_path: Path) -> None:
+    """A's loss shifts them by one position, and B's are shifted by two: what is left of them is said with the loss."""
+    labels = np.concatenate([LABELS[:, 2:], np.full((2, 2), -100)], axis=1)
+
+    class Leaving(Shifted):
+        def forward(self, ids: Tensor, labels: Tensor) -> Any:
+            return super().forward(ids, Tensor(np.maximum(labels.data, 0)))
+
+    a = run(tmp_path / "a.h5", Shifting, labels=LABELS, task="tensor")
+    found = probe.compare(a, run(tmp_path / "b.h5", Leaving, labels=labels, task="tensor"))
+    first, move = found.first_divergence, "those of B are A's shifted by 2 positions (verified)"
+    assert first is not None and (first.phase, first.kind) == (Phase.LOSS, Kind.INTRODUCED)
+    assert f"of labels, {move}" in first.evidence
+    assert first.hint.endswith(f"; or at how far each side's loss shifts its labels: {move}")
+    assert said(found, f"labels differs: {move}; that is right if the loss of the other side shifts them as far itself")
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_labels_that_are_others(tmp_path: Path, task: str) -> None:
     found = compared(tmp_path, labels=OTHER, task=task)
