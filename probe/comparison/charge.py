@@ -101,6 +101,8 @@ class Charger(LooseCharger):
             self._add(Phase.FORWARD, Kind.INPUTS, event, node.pair, rule, facts, node=node,
                       hint="record the modules before it too: what is wrong lies there, or in the batch")  # fmt: skip
             return
+        if self._charge_uncalled(place, event, node.begin, node.begin_b, rule, since_its_begin=True):
+            return
         facts = (f"the input {event.slot_a} of {name} differs, what was there before it agrees",)
         if between:
             facts += (f"not compared on the way: {self._names(between)}",)
@@ -222,6 +224,8 @@ class Charger(LooseCharger):
         if node.parent is not None and self._charge_lacking_input(node, event, what, (node.end, node.end_b)):
             return
         if self._charge_loose(node, event, node.end, node.end_b, tolerance.FORWARD):
+            return
+        if self._charge_uncalled(node, event, node.end, node.end_b, tolerance.FORWARD, since_its_begin=True):
             return
         facts, hint = self._about_output(node, event)
         dropout, dtype = causes.dropout(self.pairs, node), causes.changed_dtype(self.pairs, node, event)

@@ -66,11 +66,21 @@ class LooseCharger(OrderCharger):
     def _names(self, calls: list[Loose]) -> str:
         return listed([self.pairs.a.reader.modules[loose.module].path for loose in calls])
 
-    def _charge_uncalled(self, caller: Node, event: Event, before: int, before_b: int, rule: Rule) -> bool:
-        """Blame modules that both sides have and one alone called since the last good event."""
+    def _charge_uncalled(
+        self, caller: Node, event: Event, before: int, before_b: int, rule: Rule, *, since_its_begin: bool = False
+    ) -> bool:
+        """Blame modules that both sides have and one alone called since the last good event.
+
+        Since the call's own begin, what its own code called, and where gradients tell that the other side uses the weights nowhere.
+        """
         for here, end in zip(self.pairs.halves, (before, before_b), strict=True):
             there = self.pairs.half(here.other)
-            calls = called_alone(self.pairs, here, caller.micro, self._since(caller, here.name), end)
+            since = here.span(caller)[0] if since_its_begin else self._since(caller, here.name)
+            calls = called_alone(self.pairs, here, caller.micro, since, end)
+            if since_its_begin and (
+                callers(self.pairs, here, calls) != [caller] or not there.rows.by_module(Role.PARAM_GRAD)
+            ):
+                continue
             if not calls:
                 continue
             told = [about(self.pairs, here, call) for call in calls]

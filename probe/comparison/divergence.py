@@ -39,6 +39,7 @@ from probe.comparison.steps import Shift
 from probe.comparison.tally import Tally
 from probe.comparison.unseen import unseen_of
 from probe.comparison.updates import UpdateJudge
+from probe.comparison.vocabulary_notes import notes
 from probe.comparison.walk import StepWalk
 from probe.errors import ConfigError
 from probe.mapping import load_mapping
@@ -298,6 +299,7 @@ class _Run:
         self.findings += map(self.misled.weighed, map(self.guesses.weighed, map(self.known.named, found)))
         self.unshown = self.unshown or walk.unshown
         self.warnings += walk.warnings
+        self.warnings += notes(pairs, walk.events)
         self.modes |= walk.modes
         for text in walk.doubts:
             self._doubt(text)

@@ -11,6 +11,7 @@ from probe.comparison.metrics import Metrics, Side, measure_pair, worst_share
 from probe.comparison.rows import Key, Rows
 from probe.comparison.side import PARAMETER_ROLES
 from probe.comparison.slot_pairs import pair_slots
+from probe.comparison.vocabulary import Vocabulary
 from probe.matching import Matching, Reason
 from probe.matching.changes import Change
 from probe.records import Phase, Role
@@ -159,6 +160,10 @@ class StepHalf:
         """Return the call that a paired one is on this side."""
         return node.micro, self.modules[node.pair], node.call if self.name == "A" else node.call_b
 
+    def span(self, node: Node) -> tuple[int, int]:
+        """Return when a paired call began and ended on this side."""
+        return (node.begin, node.end) if self.name == "A" else (node.begin_b, node.end_b)
+
     def hashes(self, key: Key, role: Role) -> list[object]:
         """Return the hashes of what a call was given, or of another role of it."""
         return [self.side.digest(found[0]) for found in self.rows.get(key, role).values()]
@@ -192,6 +197,7 @@ class StepPairs:
         self.reordered: list[int] = []
         """pairs that both sides called as often, in another order"""
         self._names_a, self._names_b = _names(a), _names(b)
+        self.vocabulary = Vocabulary(a, b, matching)
         self._pair_calls()
         self.summed: list[Node] = []
         """calls whose gradients came in more backward passes on one side: their sums are compared"""
@@ -394,14 +400,18 @@ class StepPairs:
     def measured_from(self, side: Side, row: int, event: Event) -> Metrics:
         """Compare what another recording has in the place of A's tensor with B's."""
         free = self.has_free_axes(event.role, event.pair)
-        return measure_pair(side, row, self.b, event.row_b, free_axes=free, factor=event.factor)
+        i, j = self.vocabulary.without(side, row, self.b, event.row_b)
+        return measure_pair(side, i, self.b, j, free_axes=free, factor=event.factor)
 
     def worst_share(self, event: Event, atol: float, rtol: float) -> float:
         """Return the largest |a − b| / (atol + rtol·|a|) over the elements of an event whose values are stored."""
         free = self.has_free_axes(event.role, event.pair)
-        return worst_share(
-            self.a, event.row_a, self.b, event.row_b, free_axes=free, factor=event.factor, atol=atol, rtol=rtol
-        )
+        i, j = self.vocabulary.without(self.a, event.row_a, self.b, event.row_b)
+        return worst_share(self.a, i, self.b, j, free_axes=free, factor=event.factor, atol=atol, rtol=rtol)
+
+    def is_padded(self, event: Event) -> bool:
+        """Tell whether the two tensors of an event are alike but for a vocabulary that one side has padded."""
+        return not event.is_one_sided and self.vocabulary.is_padded(self.a, event.row_a, self.b, event.row_b)
 
     def has_free_axes(self, role: Role, pair: int) -> bool:
         """Tell whether axes may stand in another order: not where both sides run the same class under the same name."""

@@ -111,7 +111,8 @@ class ForwardWalk(InitialWalk):
             self._context(None).tainted = True
 
     def _same_size(self, event: Event) -> bool:
-        return math.prod(self.pairs.a.shapes[event.row_a]) == math.prod(self.pairs.b.shapes[event.row_b])
+        sizes = {math.prod(half.side.shapes[half.row(event)]) for half in self.pairs.halves}
+        return len(sizes) == 1 or self.pairs.is_padded(event)
 
     def _compare_modes(self, nodes: Iterable[Node]) -> None:
         """Warn where one side runs in training mode and the other in evaluation mode."""

@@ -40,7 +40,8 @@ class InitialWalk(BufferWalk):
                 self._frozen.add(self.pairs.matching.pairs[event.pair].a)
             u = self.u(event)
             held = self.noise.start(event, self._init_limit(u))
-            if metrics.status is Status.NOT_COMPARABLE:
+            is_judged = held.verdict != "not judged" and not self.pairs.is_padded(event)
+            if metrics.status is Status.NOT_COMPARABLE and is_judged:
                 self._form_mismatch(event)
             if self.settle(event, held.limit, metrics.is_known and held.is_wrong, error=held.error, held=held):
                 found.append(event)

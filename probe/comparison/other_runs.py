@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from probe.comparison.bundles import join_parts
 from probe.comparison.combined import LACKING, Fused
-from probe.comparison.events import StepPairs
-from probe.comparison.metrics import Metrics, Side, Status, measure_pair
+from probe.comparison.events import StepHalf, StepPairs
+from probe.comparison.metrics import Metrics, Side, Status, kind_of, measure_pair
 from probe.comparison.rows import Rows
 from probe.comparison.side import clipped
 from probe.errors import ConfigError
@@ -19,6 +19,7 @@ from probe.records import Phase, Role
 from probe.statistics import unit_roundoff
 from probe.store.reader import Reader
 
+REFERENCE = "reference"
 _SAME_START = 64
 """unit roundoffs by which the weights and inputs that runs begin with may differ: `probe.noise_run` moves them by one, or a few
 of them by one of what autocast computes in"""
@@ -88,7 +89,7 @@ class OtherRun:
         return found
 
     def check_start(self, pairs: StepPairs, side: Side, rows: dict[int, int]) -> None:
-        """Refuse a run that began with other weights or was given other inputs: its errors are no noise.
+        """Refuse a run in the wrong precision, that began with other weights or was given other inputs: its errors are no noise.
 
         Raises
         ------
@@ -98,11 +99,49 @@ class OtherRun:
         if self._was_checked:
             return
         self._was_checked = True
+        self._check_precision(pairs, side, rows)
         for ((_, module, _), role), slots in pairs.rows_a.by_key.items():
             for slot, found in slots.items():
                 for row in found:
                     if row in rows and self._is_given(pairs, role, row):
                         self._check_given(pairs, side, row, rows[row], module, slot)
+
+    def _check_precision(self, pairs: StepPairs, side: Side, rows: dict[int, int]) -> None:
+        """Refuse a further run of other dtypes than A's, and a reference that is coarser than A or B anywhere.
+
+        A coarser run differs from A by its own rounding: as a floor that hides faults. Equal dtypes are no reason to refuse a
+        reference: a run without TF32, or with other kernels, is more precise with the same ones.
+        """
+        of_reference = self.option == REFERENCE
+        for name, mine, there in [*_held_against(pairs, "A"), *(_held_against(pairs, "B") if of_reference else ())]:
+            if there not in rows:
+                continue
+            half = pairs.half(name)
+            dtypes = half.side.dtypes[mine], side.dtypes[rows[there]]
+            roundoffs = [unit_roundoff(dtype) for dtype in dtypes]
+            if {*map(kind_of, dtypes)} == {"float"} and (
+                roundoffs[1] > roundoffs[0] if of_reference else dtypes[0] != dtypes[1]
+            ):
+                self._refuse_precision(half, mine, dtypes)
+
+    def _refuse_precision(self, half: StepHalf, row: int, dtypes: tuple[str, str]) -> None:
+        columns, path = half.side.columns, half.path(half.side.columns["module"][row])
+        slot = half.side.slots[row].rpartition(":")[2]
+        is_output = columns["role"][row] == Role.OUTPUT
+        what = f"output {slot} of {path or 'the model'}" if is_output else f"{slot} of {path or 'the model'}"
+        told = f"{self.option}={str(self.reader.path)!r}"
+        if self.option == REFERENCE:
+            raise ConfigError(
+                f"{told} is less precise than {half.name}: {what} is {dtypes[0]} in {half.name}, and {dtypes[1]} there: expected a "
+                "run of A's model in higher precision, nowhere below A's or B's; record it with weights and computation in "
+                f"{dtypes[0]} or wider, without autocast"
+            )
+        is_finer = unit_roundoff(dtypes[1]) < unit_roundoff(dtypes[0])
+        other = "; a run in higher precision is a reference=" if is_finer else ""
+        raise ConfigError(
+            f"{told} is a run in another precision: {what} is {dtypes[0]} in A, and {dtypes[1]} there: expected a further run of "
+            f"A's model in A's own dtypes (other kernels, another device or batch split, probe.noise_run){other}"
+        )
 
     @staticmethod
     def _is_given(pairs: StepPairs, role: Role, row: int) -> bool:
@@ -123,6 +162,19 @@ class OtherRun:
                 f"{pairs.a.reader.modules[module].path or 'the root'} (rel {metrics.rel_l2:.1e}): expected a run of A's model "
                 "with the same weights and inputs"
             )
+
+
+def _held_against(pairs: StepPairs, name: str) -> Iterator[tuple[str, int, int]]:
+    """Yield a side's parameters and what its calls return: the side, its row, and A's row of the same."""
+    half, in_a = pairs.half(name), pairs.half("A")
+    keys = [((0, mine, 0), (0, in_a.modules[pair], 0), Role.PARAM) for mine, pair in half.pair_of.items()]
+    keys += [(half.key(node), in_a.key(node), Role.OUTPUT) for node in pairs.nodes.values()]
+    found = [
+        (name, rows[0], others[0])
+        for mine, theirs, role in keys
+        for rows, others in zip(half.rows.get(mine, role).values(), in_a.rows.get(theirs, role).values(), strict=False)
+    ]
+    yield from sorted(found, key=lambda each: each[2])
 
 
 def measured(a: Side, row: int, b: Side, other: int) -> Metrics:

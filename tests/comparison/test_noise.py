@@ -195,6 +195,51 @@ def test_runs_that_are_none_of_a(clean: Clean, faulty: Faulty, run: Recorder) ->
         probe.compare(a, b, noise=a2, atol=1e-3)
 
 
+def in_dtype(dtype: type, *, only_outputs: bool = False) -> nn.Module:
+    """Return the model in another precision; or as autocast runs it, which casts what modules return and no weight."""
+
+    def forward(self: nn.Linear, x: object) -> object:
+        y = nn.Linear.forward(self, x)
+        y.data = y.data.astype(dtype)
+        return y
+
+    model = gpt()
+    if only_outputs:
+        replaced(model, "layers.1.attn.q", forward=forward)
+        return model
+    for parameter in model.parameters():
+        parameter.data = parameter.data.astype(dtype)
+    return model
+
+
+@pytest.mark.parametrize(("only_outputs", "what"), [(False, "weight of embed"), (True, "output 0 of layers.1.attn.q")])
+def test_a_coarser_run_is_no_rung(clean: Clean, faulty: Faulty, run: Recorder, only_outputs: bool, what: str) -> None:
+    """Its own rounding would be the floor, and hide the wrong eps."""
+    coarse = run(in_dtype(np.float16, only_outputs=only_outputs))
+    told = f"{what} is float32 in A, and float16 there: expected a"
+    with pytest.raises(
+        ConfigError, match=f"noise=.* is a run in another precision: {told} further run of A's model in"
+    ):
+        probe.compare(clean(), faulty("eps"), noise=coarse)
+    with pytest.raises(ConfigError, match=f"reference=.* is less precise than A: {told} run of .* in float32 or wider"):
+        probe.compare(clean(), faulty("eps"), reference=coarse)
+
+
+def test_a_run_in_higher_precision_is_a_reference_and_no_noise(clean: Clean, faulty: Faulty, run: Recorder) -> None:
+    fine = run(in_dtype(np.float64))
+    with pytest.raises(ConfigError, match="float64 there: .*; a run in higher precision is a reference=$"):
+        probe.compare(clean(), faulty("eps"), noise=fine)
+    first = probe.compare(clean(), faulty("eps"), reference=fine).first_divergence
+    assert first is not None and first.path == FAULT
+
+
+def test_a_reference_is_as_precise_as_b_too(run: Recorder) -> None:
+    a, truth = (run(in_dtype(np.float16)) for _ in range(2))
+    told = "is less precise than B: weight of embed is float32 in B, and float16 there"
+    with pytest.raises(ConfigError, match=told):
+        probe.compare(a, run(), reference=truth)
+
+
 def test_a_step_that_a_further_run_lacks_is_said(clean: Clean, run: Recorder) -> None:
     noise = run(rounding_otherwise(gpt()))
     found = probe.compare(clean(), run(rounding_otherwise(gpt()), steps=2, task="tensor"), noise=noise)
