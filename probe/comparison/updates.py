@@ -24,6 +24,8 @@ from probe.comparison.updates_together import TIMES, UpdatesTogether
 from probe.records import Phase, Role
 from probe.sketch import WIDTH
 
+_FEW = 16
+"""updates that a weight is long at most which they alone have made"""
 _PARALLEL = 0.9
 _ROUNDINGS = 8
 """unit roundoffs of a parameter that updates which differ along it must be apart to tell weight decay"""
@@ -344,7 +346,7 @@ class UpdateJudge(UpdatesTogether):
         if abs(along) * weight < _PARALLEL * length:
             return None
         update = float(np.linalg.norm(after_a))
-        if abs(float(difference @ after_a)) >= _PARALLEL * length * update:
+        if weight <= _FEW * update and abs(float(difference @ after_a)) >= _PARALLEL * length * update:
             return None  # of a weight that updates alone have made, longer ones leave the same
         text = f"the difference of the updates is parallel to the parameter ({along:+.2e} of it)"
         return text, "look at the weight decay of this parameter's group"

@@ -31,8 +31,8 @@ def notes(pairs: StepPairs, judged: Iterable[Judged]) -> Iterator[str]:
         first, count = left[0], "1 tensor" if len(left) == 1 else f"{len(left)} tensors"
         sizes = _sizes(pairs, first)
         yield (
-            f"the vocabulary has {sizes[0]} entries in A and {sizes[1]} in B, and the padding of {count} is not zero, first "
-            f"{first.role.label} {_named(pairs, first)}: not compared, since only values tell what both have (task='tensor')"
+            f"the vocabulary has {sizes[0]} entries in A and {sizes[1]} in B: {count} that have padding which is not zeros, or whose values "
+            f"lack, are not compared, first {first.role.label} {_named(pairs, first)} (task='tensor' records values)"
         )
 
 

@@ -84,7 +84,7 @@ def test_a_loss_over_the_padding_is_found(clean: Clean, run: Recorder, task: str
 def test_padding_that_is_not_zero_needs_values(clean: Clean, run: Recorder) -> None:
     found = probe.compare(clean("statistics"), record_padded(run, padded(0.5), "statistics"))
     assert found.verdict is Verdict.ALIGNED
-    assert said(found, "the vocabulary has 19 entries in A and 24 in B, and the padding of ")
+    assert said(found, "the vocabulary has 19 entries in A and 24 in B: ")
     found = probe.compare(clean("tensor"), record_padded(run, padded(0.5), "tensor"))
     assert found.verdict is Verdict.ALIGNED
 
