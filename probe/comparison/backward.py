@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from probe.comparison import causes, tolerance
@@ -122,6 +123,8 @@ class BackwardWalk(LossWalk):
         if not self.findings and (not from_loss or self._is_most_of_loss(node, event)):
             has_scale = from_loss and self._begins_alike
             rule = tolerance.backward_rule(metrics, math.prod(self.pairs.a.shapes[event.row_a]), rule, has_scale)
+        else:
+            rule = replace(rule, scale=None)
         held = self.noise.held(event, metrics.rel_l2, rule, u, sources)
         held = held.widened(max(self._limit_at_a_kink(node, event, use), self.underflow_limit(event)))
         held = held.widened(self._limit_beside(node, event, use, held.limit))

@@ -49,7 +49,7 @@ COHERENT = Rule(k=8, k16=4, gain=3, plain=FORWARD)
 SCALE = Rule(k=6, k16=1, gain=1)
 """for the norms of values of the forward pass"""
 LOSS_SCALE = Rule(k=4, k16=1, gain=1)
-"""for the norm of what the loss passes back"""
+"""for the norm of what the loss passes back, where much is left of what it is computed from"""
 LOSS = Rule(k=16, k16=16, gain=1)
 SCALAR_LOSS = Rule(k=16, k16=16, gain=2)
 BACKWARD = Rule(k=64, k16=16, gain=16)
@@ -162,13 +162,13 @@ def backward_rule(metrics: Metrics, size: int, rule: Rule, has_scale: bool = Fal
     rule
         the thresholds for an error without a direction
     has_scale
-        it is the loss's own, of weights that agree: neither rounding nor the error of logits changes its norm (in all of 112
-        right pairs by at most 1.6 unit roundoffs and a fifth of the logits' error)
+        its norm is to be held against the rule's, too: the loss's own, of weights that agree. Neither rounding nor the error
+        of logits changes that (in all of 112 right pairs by at most 1.6 unit roundoffs and a fifth of the logits' error)
     """
     share = min(abs(metrics.norm_ratio - 1), abs(metrics.coherence) * metrics.rel_l2)
     has_direction = size >= _SEVERAL and share > _ONE_DIRECTION_BACK * metrics.rel_l2
-    rule = replace(COHERENT, plain=rule) if has_direction else rule
-    return replace(rule, scale=LOSS_SCALE) if has_scale and size >= _SEVERAL else rule
+    scale = rule.scale if has_scale and size >= _SEVERAL else None
+    return replace(COHERENT, plain=rule, scale=scale) if has_direction else replace(rule, scale=scale)
 
 
 def loss_gradient_rule(rms: float, share: float, left: float, rounding: float) -> Rule:
@@ -186,7 +186,8 @@ def loss_gradient_rule(rms: float, share: float, left: float, rounding: float) -
         how many times the roundoff of its terms that of the gradient is
     """
     gain = max(_LOSS_GAIN, min(BACKWARD.gain, max(2 * rms, share)), 2 * left)
-    return replace(BACKWARD, k=rounding * BACKWARD.k, k16=rounding * BACKWARD.k16, gain=gain)
+    scale = Rule(rounding * LOSS_SCALE.k, rounding * LOSS_SCALE.k16, gain / _LOSS_GAIN)
+    return replace(BACKWARD, k=rounding * BACKWARD.k, k16=rounding * BACKWARD.k16, gain=gain, scale=scale)
 
 
 def scale_limit(rule: Rule, u: float, sources: Level) -> float:

@@ -85,6 +85,7 @@ class Updates:
                 self._note_version(index)
             self.init_bytes = run.nbytes
 
+    @guarded
     def record_changed(self, module: int, micro: int) -> None:
         """Record the parameters that a call is about to use and that were written to since they were recorded last."""
         run = self.run
@@ -108,6 +109,7 @@ class Updates:
                 found.setdefault(module, []).append(index)
         return found
 
+    @guarded
     def _note_version(self, index: int) -> None:
         tensor = self.run.tensors[index].tensor
         if self.run.adapter.is_tensor(tensor):

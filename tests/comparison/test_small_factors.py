@@ -74,5 +74,8 @@ def test_what_has_a_direction(error: float, ratio: float, coherence: float, size
     metrics = Metrics(Status.COMPARED, error, coherence=coherence, norm_a=1.0, norm_b=ratio)
     rule = tolerance.backward_rule(metrics, size, BACKWARD)
     assert rule == (Rule(COHERENT.k, COHERENT.k16, COHERENT.gain, plain=BACKWARD) if has_direction else BACKWARD)
-    of_loss = tolerance.backward_rule(metrics, size, BACKWARD, has_scale=True)
-    assert of_loss == (replace(rule, scale=tolerance.LOSS_SCALE) if size >= 32 else rule)
+    of_loss = tolerance.backward_rule(metrics, size, replace(BACKWARD, scale=tolerance.LOSS_SCALE), has_scale=True)
+    plain = replace(BACKWARD, scale=tolerance.LOSS_SCALE) if has_direction else BACKWARD
+    assert of_loss == replace(
+        rule, scale=tolerance.LOSS_SCALE if size >= 32 else None, plain=plain if rule.plain else None
+    )

@@ -105,7 +105,10 @@ def test_in_bfloat16_a_further_run_or_a_reference_names_it(
     recorded: Recorded, rung: str, task: str, fault: str, path: str
 ) -> None:
     a, b = recorded("qwen2", task), recorded("qwen2", task, fault, attention="eager")
-    assert probe.compare(a, b).verdict is Verdict.ALIGNED, "the built-in model cannot see it"
+    alone = probe.compare(a, b).first_divergence
+    assert alone is None or alone.path == path == "model.layers.0.input_layernorm", (
+        "the built-in model sees none behind other noise"
+    )
     other = (
         recorded("qwen2", task, attention="eager") if rung == "noise" else recorded("qwen2", task, dtype=torch.float32)
     )
