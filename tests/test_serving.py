@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
 import json
 import os
@@ -283,8 +284,14 @@ def test_ctrl_c_ends_it(tmp_path: Path, runs: tuple[Path, Path]) -> None:
     """With the status of the last comparison, and nothing else on the screen."""
     (tmp_path / "map.yaml").write_text(json.dumps(MAPPING), encoding="utf-8")
     command = [sys.executable, "-m", "probe", "view", *map(str, runs), "-lm", "map.yaml", "--serve"]
+    heeding = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # shells let background jobs ignore it
     running = subprocess.Popen(
-        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env={**os.environ, "BROWSER": "true"}
+        command,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "BROWSER": "true"},
+        preexec_fn=heeding,
     )
     address = running.stderr.readline()
     assert address.startswith("http://127.0.0.1:")
