@@ -22,6 +22,8 @@ def doubts(slots: Sequence[SlotResult], roots: set[str], groups: Iterable[Optimi
     groups
         of the optimizers of both sides, over all steps that were compared
     """
+    if slots and all(_is_given(slot, roots) for slot in slots):
+        yield "nothing but what the model is given was compared: see what the mapping leaves out, and what was recorded"
     updates = [slot for slot in slots if slot.role is Role.DELTA]
     if updates and _are_zero(updates):
         rates = {group.hyper.get("lr") for group in groups}
@@ -38,6 +40,11 @@ def doubts(slots: Sequence[SlotResult], roots: set[str], groups: Iterable[Optimi
     gradients = [slot for slot in slots if slot.phase is Phase.GRADIENT]
     if gradients and _are_zero(gradients):
         yield "the gradients of all parameters are 0 on both sides: that tells nothing of the loss, nor of backward"
+
+
+def _is_given(slot: SlotResult, roots: set[str]) -> bool:
+    """Tell whether a pair of tensors is an input of the model, or integers that were logged beside it (labels)."""
+    return (slot.role is Role.INPUT and slot.path_a in roots) or (slot.role is Role.VALUE and not _is_float(slot))
 
 
 def notes(slots: Sequence[SlotResult]) -> Iterator[str]:
