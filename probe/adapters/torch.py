@@ -303,9 +303,8 @@ class TorchAdapter(Adapter):
 
 class _PreHook(CallHook):
     def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if (
-            not torch.compiler.is_compiling() and self._module() is module
-        ):  # in this order it is no guard of what is compiled
+        # asked in this order, so that the module is no guard of what is compiled
+        if not torch.compiler.is_compiling() and self._module() is module:
             self._call(args, kwargs)
 
 

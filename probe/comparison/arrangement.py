@@ -14,8 +14,9 @@ import numpy as np
 
 from probe.comparison import tolerance
 from probe.comparison.estimates import same_content
-from probe.comparison.events import Event, Node, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.metrics import Status
+from probe.comparison.step_half import Event, Node
 from probe.comparison.tolerance import Level
 from probe.records import Role
 from probe.statistics import as_real

@@ -8,12 +8,12 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from probe.comparison import causes, tolerance
-from probe.comparison.events import Event, Node
 from probe.comparison.flow import Flow, Use
 from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.loss import LossWalk
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.scaling import factor_of, loss_scale_of, meaning_of, scaling_text
+from probe.comparison.step_half import Event, Node
 from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from probe.comparison import tolerance
 from probe.comparison.combined import is_finite
-from probe.comparison.events import StepHalf, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.result import Divergence, Kind
+from probe.comparison.step_half import StepHalf
 from probe.comparison.tolerance import Level
 from probe.comparison.walk import StepWalk
 from probe.records import MASTER, Phase, Role

@@ -6,9 +6,9 @@ import math
 
 from probe.comparison import tolerance
 from probe.comparison.charge import Charger
-from probe.comparison.events import Event
 from probe.comparison.result import Kind
 from probe.comparison.running_variance import RunningVariance
+from probe.comparison.step_half import Event
 from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
-from probe.comparison.events import Event, Loose, Node, StepHalf, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.metrics import Status, kind_of
 from probe.comparison.rows import Key
 from probe.comparison.side import Side
+from probe.comparison.step_half import Event, Loose, Node, StepHalf
 from probe.records import Phase, Role
 from probe.store.reader import Reader
 

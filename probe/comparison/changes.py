@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from probe.comparison.events import Call, Node, StepHalf, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.guards import grouped
 from probe.comparison.side import Side
+from probe.comparison.step_half import Call, Node, StepHalf
 from probe.matching.changes import Change, ChangeKind
 from probe.tree import Tree
 

@@ -7,13 +7,13 @@ from fnmatch import fnmatchcase
 
 from probe.comparison import causes, tolerance
 from probe.comparison.charge_loose import LooseCharger
-from probe.comparison.events import Event, Loose, Node
 from probe.comparison.given import ran_before
 from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.metrics import squeezed
 from probe.comparison.one_sided import has_counterpart, is_named_as_labels, named, size_of, ways_to
 from probe.comparison.parts import unseen_order, unseen_order_of_weights
 from probe.comparison.result import Divergence, Kind
+from probe.comparison.step_half import Event, Loose, Node
 from probe.comparison.tolerance import Level, Rule
 from probe.comparison.uncalled import to_look_at
 from probe.matching import Reason

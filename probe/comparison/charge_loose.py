@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from probe.comparison import causes
 from probe.comparison.changes import OF_NUMBER, change_at, more_calls
-from probe.comparison.events import Event, Loose, Node, StepHalf
 from probe.comparison.ledger import kind_of_finding
 from probe.comparison.loose import is_noop, lies
 from probe.comparison.order import OrderCharger
 from probe.comparison.parts import unseen_order
 from probe.comparison.result import Divergence, Kind
+from probe.comparison.step_half import Event, Loose, Node, StepHalf
 from probe.comparison.tolerance import Rule
 from probe.comparison.uncalled import about, called_alone, callers, listed, pairs_inside, partner
 from probe.matching import Reason

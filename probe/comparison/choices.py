@@ -12,8 +12,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from probe.comparison import tolerance
-from probe.comparison.events import Event, Node, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.metrics import kind_of, values_of_pair
+from probe.comparison.step_half import Event, Node
 from probe.records import Role
 
 _LARGEST = 1 << 24

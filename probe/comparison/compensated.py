@@ -10,7 +10,8 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 
-from probe.comparison.events import Event, Node, StepPairs
+from probe.comparison.events import StepPairs
+from probe.comparison.step_half import Event, Node
 from probe.records import Role
 
 _ONE_DIRECTION = 0.999

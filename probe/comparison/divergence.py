@@ -11,7 +11,7 @@ from probe.comparison import vacuous
 from probe.comparison.answer import Comparison
 from probe.comparison.between_steps import StepWeights, changed_otherwise
 from probe.comparison.changes import OF_ORDER, changed_calls
-from probe.comparison.events import ONE_SIDED, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.flip import flip_of
 from probe.comparison.flow import passes
 from probe.comparison.given import GivenTally, differing_batches
@@ -35,6 +35,7 @@ from probe.comparison.result import (
     cause_order,
     independent,
 )  # fmt: skip
+from probe.comparison.step_half import ONE_SIDED
 from probe.comparison.steps import Shift
 from probe.comparison.tally import Tally
 from probe.comparison.unseen import unseen_of

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.comparison.combined import LACKING, Fused
-from probe.comparison.events import Event, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.side import Side, squeezed
+from probe.comparison.step_half import Event
 from probe.records import Phase, Role
 
 _EXACT = 1e-6

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from probe.comparison import tolerance as built_in
-from probe.comparison.events import Event, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.metrics import Metrics
 from probe.comparison.noise import BUILT_IN, Held, Noise, StepNoise
 from probe.comparison.result import SlotResult
+from probe.comparison.step_half import Event
 from probe.comparison.tolerance import SIXTEEN_BIT, Level, Rule
 from probe.mapping.judging import ALLCLOSE, JudgingRule, Tolerance
 from probe.records import Phase, Role

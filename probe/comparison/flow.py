@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from probe.comparison.events import Event, Node, StepPairs
+from probe.comparison.events import StepPairs
+from probe.comparison.step_half import Event, Node
 from probe.records import Role
 
 _PASSED_BACK = (Role.GRAD_OUTPUT, Role.GRAD_INPUT)

@@ -10,7 +10,6 @@ from probe.comparison import choices, tolerance
 from probe.comparison.arrangement import Arrangement
 from probe.comparison.charge import SAME_BATCH, mode_name
 from probe.comparison.compensated import Compensation
-from probe.comparison.events import Event, Node
 from probe.comparison.given import given_otherwise, is_given, logged_apart
 from probe.comparison.given_aside import Aside, is_handed_on
 from probe.comparison.initial import InitialWalk
@@ -18,6 +17,7 @@ from probe.comparison.metrics import Status, are_merged, squeezed
 from probe.comparison.noise import SCALE_MEASURE, Held
 from probe.comparison.padded import Padded, Padding
 from probe.comparison.result import Divergence, Kind
+from probe.comparison.step_half import Event, Node
 from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
 from probe.statistics import unit_roundoff

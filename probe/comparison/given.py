@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from probe.comparison.events import Event, Node, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.ledger import Judged
 from probe.comparison.metrics import Status, kind_of
 from probe.comparison.result import Inputs
+from probe.comparison.step_half import Event, Node
 from probe.records import Phase, Role
 
 _EQUAL, _CLOSE, _UNKNOWN, _DIFFERENT = range(4)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probe.comparison.events import Event, Node, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.one_sided import handed_on, is_named_as_labels
 from probe.comparison.result import Divergence, Kind
+from probe.comparison.step_half import Event, Node
 from probe.records import Phase, Role
 
 _FURTHEST = 2

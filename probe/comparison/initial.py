@@ -8,12 +8,12 @@ import math
 from probe.comparison import tolerance
 from probe.comparison.buffers import BufferWalk
 from probe.comparison.elsewhere import Elsewhere
-from probe.comparison.events import Event
 from probe.comparison.known_differences import EXACT
 from probe.comparison.ledger import scale_hint
 from probe.comparison.metrics import Status, kind_of
 from probe.comparison.parts import other_order
 from probe.comparison.result import Kind
+from probe.comparison.step_half import Event
 from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
 

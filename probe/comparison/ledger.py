@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from probe.comparison import tolerance
-from probe.comparison.events import Event, Node, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.flow import Flow
 from probe.comparison.given_aside import Aside
 from probe.comparison.metrics import Metrics, Status
@@ -18,6 +18,7 @@ from probe.comparison.noise import Held, StepNoise
 from probe.comparison.padded import Padded, Padding
 from probe.comparison.parts import facts
 from probe.comparison.result import Divergence, Kind, NodeRef
+from probe.comparison.step_half import Event, Node
 from probe.comparison.tolerance import Level, Rule
 from probe.comparison.written_weights import WrittenWeights
 from probe.layouts import counterpart, unpacked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probe.comparison.events import Loose, StepHalf
+from probe.comparison.step_half import Loose, StepHalf
 from probe.records import Role
 
 

@@ -7,11 +7,11 @@ import math
 from dataclasses import replace
 
 from probe.comparison import tolerance
-from probe.comparison.events import Event, Node
 from probe.comparison.forward import ForwardWalk
 from probe.comparison.given_aside import Aside, is_behind_the_loss, is_from_elsewhere, shifted
 from probe.comparison.metrics import Metrics, Status
 from probe.comparison.result import Divergence, Kind, cause_order
+from probe.comparison.step_half import Event, Node
 from probe.comparison.tolerance import Level, Rule
 from probe.records import Phase, Role
 

@@ -17,12 +17,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PureWindowsPath
 
-from probe.comparison.events import Event, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.floors import SCALE_SIZE, SMALLEST, Floor, Floors, scale_of, spread_factor
 from probe.comparison.metrics import Metrics, Side
 from probe.comparison.noise import SCALE_MEASURE, Held, Noise, StepNoise
 from probe.comparison.other_runs import OtherRun
 from probe.comparison.result import SlotResult
+from probe.comparison.step_half import Event
 from probe.comparison.tolerance import SIXTEEN_BIT, Level, Rule
 from probe.comparison.unseen import percent
 from probe.records import ModuleInfo, Phase, Role

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from probe.comparison import tolerance
-from probe.comparison.events import Event, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.result import SlotResult
+from probe.comparison.step_half import Event
 from probe.comparison.tolerance import Level, Rule
 
 BUILT_IN = "built-in model"

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from probe.comparison.events import Call, Event, Node, StepHalf, StepPairs
+from probe.comparison.events import StepPairs
+from probe.comparison.step_half import Call, Event, Node, StepHalf
 from probe.records import Role
 
 _OF_THE_LOSS = ("label", "target", "num_items")

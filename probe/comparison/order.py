@@ -7,10 +7,10 @@ import math
 
 from probe.comparison import tolerance
 from probe.comparison.changes import OF_ORDER, change_at, exchanged, is_exchanged
-from probe.comparison.events import Event, Node
 from probe.comparison.ledger import Ledger
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.side import Side
+from probe.comparison.step_half import Event, Node
 from probe.matching import Reason
 from probe.matching.changes import Change
 from probe.records import Phase, Role

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from probe.comparison.bundles import join_parts
 from probe.comparison.combined import LACKING, Fused
-from probe.comparison.events import StepHalf, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.metrics import Metrics, Side, Status, kind_of, measure_pair
 from probe.comparison.rows import Rows
 from probe.comparison.side import clipped
+from probe.comparison.step_half import StepHalf
 from probe.errors import ConfigError
 from probe.matching import Matching
 from probe.records import Phase, Role

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from probe.comparison.estimates import same_layout
-from probe.comparison.events import Event, Node, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.metrics import Metrics, Status, kind_of, values_of_pair
+from probe.comparison.step_half import Event, Node
 from probe.records import Role
 
 _LARGEST = 16 << 20

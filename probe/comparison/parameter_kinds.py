@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from probe.comparison import tolerance
-from probe.comparison.events import Event, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.settings import ParameterKey, groups_of
+from probe.comparison.step_half import Event
 from probe.comparison.uncalled import listed
 
 _LEAST_MODULES = 3

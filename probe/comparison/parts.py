@@ -11,8 +11,9 @@ import numpy as np
 
 from probe import fused
 from probe.comparison.combined import LACKING, Fused, Piece, read
-from probe.comparison.events import Event, Node, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.side import PARAMETER_ROLES, Side, squeezed
+from probe.comparison.step_half import Event, Node
 from probe.fused import Fusion, Shape
 from probe.matching import Place, Reason
 from probe.records import Phase, Role

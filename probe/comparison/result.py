@@ -15,7 +15,7 @@ from probe.records import ByRole, Phase, Role
 if TYPE_CHECKING:
     import numpy as np
 
-    from probe.comparison.events import Event
+    from probe.comparison.step_half import Event
 
 SCHEMA = 1
 

@@ -11,9 +11,10 @@ import math
 
 import numpy as np
 
-from probe.comparison.events import Event, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.known_difference_table import KNOWN_DIFFERENCES
 from probe.comparison.ledger import State
+from probe.comparison.step_half import Event
 from probe.records import Role
 
 _ROW = next(row for row in KNOWN_DIFFERENCES if row.name == "batchnorm-variance")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from probe.comparison.events import Event, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.metrics import Status
+from probe.comparison.step_half import Event
 
 _LEAST_SCALE = 8
 """powers of two from here on are taken for loss scales"""

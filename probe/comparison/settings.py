@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from probe.comparison.events import Event, StepHalf, StepPairs
+from probe.comparison.events import StepPairs
+from probe.comparison.step_half import Event, StepHalf
 
 _NUMERIC = ("lr", "weight_decay", "momentum", "dampening", "betas", "eps", "alpha", "nesterov", "amsgrad", "maximize",
             "rho", "initial_accumulator_value", "lr_decay", "lambd", "decoupled_weight_decay", "adam_w_mode",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from probe.comparison.combined import add_sum
-from probe.comparison.events import Node, StepPairs
+from probe.comparison.events import StepPairs
+from probe.comparison.step_half import Node
 from probe.records import Role
 
 _ROLES = (Role.GRAD_OUTPUT, Role.GRAD_INPUT, Role.GRAD_TOTAL)

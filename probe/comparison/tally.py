@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from probe.comparison.events import Event, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.guards import grouped, uncompared_weights
 from probe.comparison.ledger import Judged
 from probe.comparison.result import Coverage, SlotResult
+from probe.comparison.step_half import Event
 from probe.records import OptimizerGroup, Phase, Role
 from probe.store.reader import Reader
 from probe.tree import Tree

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from probe.comparison.events import Event, StepHalf, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.metrics import Metrics
 from probe.comparison.side import Side, squeezed
+from probe.comparison.step_half import Event, StepHalf
 from probe.records import Role
 
 _EXPLAINED = 1e-3

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from probe.comparison.changes import neighbours
-from probe.comparison.events import Call, Loose, Node, StepHalf, StepPairs
+from probe.comparison.events import StepPairs
+from probe.comparison.step_half import Call, Loose, Node, StepHalf
 from probe.records import Role
 from probe.tree import Tree
 

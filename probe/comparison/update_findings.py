@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from probe.comparison import causes, tolerance
-from probe.comparison.events import Event, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.hints.failing import unless_it_fails
 from probe.comparison.metrics import Status
 from probe.comparison.optimizers.clipping import treatments
@@ -24,6 +24,7 @@ from probe.comparison.settings import (
     of_group,
     settings_text,
 )
+from probe.comparison.step_half import Event
 from probe.comparison.walk import StepWalk
 from probe.records import Phase, Role
 

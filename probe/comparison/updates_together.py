@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from probe.comparison import tolerance
-from probe.comparison.events import Event, StepHalf, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.ledger import State
 from probe.comparison.settings import decay_rounding
+from probe.comparison.step_half import Event, StepHalf
 from probe.comparison.update_findings import Fault, UpdateFindings
 from probe.comparison.walk import StepWalk
 from probe.records import MASTER, Phase, Role

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from probe.comparison.events import Event, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.ledger import Judged
+from probe.comparison.step_half import Event
 from probe.records import Role
 
 _MOST_NAMED = 4

@@ -15,12 +15,12 @@ import numpy as np
 
 from probe.comparison import causes, tolerance
 from probe.comparison.backward import BackwardWalk
-from probe.comparison.events import Event, Node, StepHalf
 from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.parts import without_gradient
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.scaling import common_factor, factor_of
 from probe.comparison.side import kind_of
+from probe.comparison.step_half import Event, Node, StepHalf
 from probe.comparison.tied import untied
 from probe.comparison.tolerance import Level
 from probe.records import Phase, Role

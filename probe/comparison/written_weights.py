@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from probe.comparison import tolerance
-from probe.comparison.events import Node, StepHalf, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.metrics import Metrics, measure_pair
 from probe.comparison.side import Side
+from probe.comparison.step_half import Node, StepHalf
 from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
 

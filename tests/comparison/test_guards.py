@@ -28,7 +28,6 @@ from tests.toys import (
     loss_of,
     module,
     plain_step,
-    record,
     replaced,
     rounding_otherwise,
 )
@@ -436,21 +435,3 @@ def test_another_dtype_is_said(run: Recorder) -> None:
     assert said(found, "39 of 39 parameters are of another dtype, first weight of embed: float32 in A, float64 in B; what the "
                        "coarser one rounds is taken for noise")  # fmt: skip
     assert said(found, "outputs are of another dtype, first 0 of embed: float32 in A, float64 in B")
-
-
-def test_a_mapping_that_leaves_out_everything(tmp_path: Path) -> None:
-    """Inputs alone are no comparison, however equal they are."""
-
-    class Silent(nn.Module):
-        def forward(self, ids: Tensor) -> None:
-            self.gpt(ids)
-
-    def step(model: nn.Module, optimizer: nn.Optimizer, number: int) -> float:
-        model(batch(number))
-        return 0.0
-
-    a, b = (record(tmp_path / f"{name}.h5", Silent(gpt=gpt()), step=step) for name in "ab")
-    found = probe.compare(a, b, mapping={"ignore": ["*"]})
-    assert found.verdict is Verdict.UNDECIDED
-    text = "nothing but what the model is given was compared: see what the mapping leaves out, and what was recorded"
-    assert text in found.doubts

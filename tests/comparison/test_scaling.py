@@ -11,11 +11,11 @@ import pytest
 import probe
 from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor
-from probe.comparison.events import Event
 from probe.comparison.result import Verdict
+from probe.comparison.scaled_gradients import carry_factor
 from probe.comparison.scaling import AVERAGED, written
 from probe.comparison.side import Metrics, Status
-from probe.comparison.updates import carry_factor
+from probe.comparison.step_half import Event
 from probe.records import Phase, Role
 from tests.comparison.planted import MODEL_FAULTS, TASKS, UP, Clean, Model, Recorder, changed, in_micro_batches, step_of
 from tests.toys import batch, loss_of

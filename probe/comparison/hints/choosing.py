@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from probe.comparison.events import ONE_SIDED, Event, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.hints.evidence import Evidence
 from probe.comparison.hints.failing import unless_it_fails
 from probe.comparison.hints.grades import Found, Grade
@@ -16,6 +16,7 @@ from probe.comparison.hints.hint import Hint
 from probe.comparison.hints.table import HINTS, OF_NUMBERS
 from probe.comparison.metrics import Status
 from probe.comparison.result import Divergence, Kind
+from probe.comparison.step_half import ONE_SIDED, Event
 from probe.records import Phase
 
 _MOST_FINDINGS = 8

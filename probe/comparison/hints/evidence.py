@@ -12,10 +12,11 @@ from typing import TypeVar, cast
 import numpy as np
 
 from probe.comparison.combined import Piece, canonical_shape, read
-from probe.comparison.events import Event, Node, StepHalf, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.result import Divergence
 from probe.comparison.rows import Key
 from probe.comparison.side import PARAMETER_ROLES, Metrics, kind_of, squeezed
+from probe.comparison.step_half import Event, Node, StepHalf
 from probe.records import OptimizerGroup, Phase, Role
 from probe.statistics import as_real, unit_roundoff
 

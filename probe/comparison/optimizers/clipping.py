@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probe.comparison.events import Event, StepHalf, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.side import Side
+from probe.comparison.step_half import Event, StepHalf
 from probe.records import Phase, Role
 
 _SAME = 2e-3

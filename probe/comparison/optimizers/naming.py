@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probe.comparison.events import Event, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.optimizers.adam import Form, form_of
 from probe.comparison.optimizers.linear import solved
 from probe.comparison.optimizers.rules import rule_of
 from probe.comparison.optimizers.traces import Trace, Traces
+from probe.comparison.step_half import Event
 
 _SAME = 2e-3
 """relative difference up to which two numbers that were solved for are one"""

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probe.comparison.events import Event, StepHalf, StepPairs
+from probe.comparison.events import StepPairs
 from probe.comparison.rows import Rows
 from probe.comparison.side import Side
+from probe.comparison.step_half import Event, StepHalf
 from probe.records import Phase, Role
 from probe.statistics import as_real, unit_roundoff
 
