@@ -14,7 +14,7 @@ from probe.comparison.changes import OF_ORDER, changed_calls
 from probe.comparison.events import StepPairs
 from probe.comparison.flip import flip_of
 from probe.comparison.flow import passes
-from probe.comparison.given import GivenTally, differing_batches
+from probe.comparison.given import GivenTally, differing_batches, inverted_masks
 from probe.comparison.guards import Guards
 from probe.comparison.guesses import MIN_CONFIDENCE, Guesses, with_guesses
 from probe.comparison.hints import with_hints
@@ -300,7 +300,7 @@ class _Run:
         self.findings += map(self.misled.weighed, map(self.guesses.weighed, map(self.known.named, found)))
         self.unshown = self.unshown or walk.unshown
         self.warnings += walk.warnings
-        self.warnings += notes(pairs, walk.events)
+        self.warnings += [*notes(pairs, walk.events), *inverted_masks(walk.events)]
         self.modes |= walk.modes
         for text in walk.doubts:
             self._doubt(text)

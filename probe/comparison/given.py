@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from probe.comparison.events import StepPairs
 from probe.comparison.ledger import Judged
+from probe.comparison.masks import INVERTED
 from probe.comparison.metrics import Status, kind_of
 from probe.comparison.result import Inputs
 from probe.comparison.step_half import Event, Node
@@ -113,10 +114,17 @@ def _level(judged: Judged) -> int:
     metrics = judged.event.metrics
     if metrics is None or not metrics.is_known:
         return _UNKNOWN
-    if metrics.status is Status.EQUAL:
+    if metrics.status is Status.EQUAL or (metrics.of_integers and not metrics.rel_l2):
         return _EQUAL
     is_left = judged.verdict == "not judged" and metrics.of_integers
     return _DIFFERENT if is_left or judged.verdict in ("introduced", "inherited") else _CLOSE
+
+
+def inverted_masks(judged: Iterable[Judged]) -> list[str]:
+    """Say, of a step that was judged, which masks are True on one side where they are False on the other."""
+    events = [each.event for each in judged if each.event.metrics is not None and each.event.metrics.reason == INVERTED]
+    names = {f"argument {event.slot_a}" if event.slot_a[:1].isdigit() else event.slot_a: None for event in events}
+    return [f"{', '.join(names)}: {INVERTED}"] if names else []
 
 
 def differing_batches(pairs: StepPairs) -> str:

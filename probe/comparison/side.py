@@ -84,6 +84,8 @@ class Taken:
     """what A's are multiplied by"""
     as_masks: bool = False
     """as 0 and 1: 1 where they are not 0"""
+    inverted: bool = False
+    """B's masks: 1 where they are 0"""
 
 
 PLAIN = Taken()

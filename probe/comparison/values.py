@@ -65,7 +65,7 @@ def aligned_values(
 
 def _read(a: Side, i: int, b: Side, j: int, free_axes: bool, turned: tuple[int, ...] | None, taken: Taken) -> Metrics:
     shape_a, shape_b = a.shapes[i], b.shapes[j]
-    integer = kind_of(a.dtypes[i]) == "integer"
+    integer = kind_of(a.dtypes[i]) == "integer" or taken.as_masks
     best: _Sums | None = None
     for order in [turned] if turned is not None else _orders(shape_a, shape_b, free_axes):
         sums = _summed(a, i, b, j, order, integer, taken)
@@ -116,11 +116,12 @@ def _summed(a: Side, i: int, b: Side, j: int, order: tuple[int, ...] | None, int
     """Take in all pairs of elements, B's axes in an order."""
     sums = _Sums()
     for x, y in _aligned_chunks(a, i, b, j, order):
-        if integer:
+        if taken.as_masks:
+            sums.differing += int(np.count_nonzero((x != 0) != ((y == 0) if taken.inverted else (y != 0))))
+            sums.count += x.size
+        elif integer:
             sums.differing += int(np.count_nonzero(x != y))
             sums.count += x.size
-        elif taken.as_masks:
-            sums.add(x != 0, y != 0)
         elif taken.factor != 1:
             sums.add(as_real(x).astype(np.float64) * taken.factor, as_real(y))
         else:

@@ -1,4 +1,4 @@
-"""How far two tensors are apart whose shapes, axes or scales are different, and additive masks."""
+"""How far two tensors are apart whose shapes, axes or scales are different."""
 
 from __future__ import annotations
 
@@ -200,36 +200,3 @@ def test_a_factor_is_taken_out_before_tensors_are_compared(tmp_path: Path, value
         found = measure_pair(side, 0, side, 1, factor=factor)
     assert found.rel_l2 == pytest.approx(relative(factor * a, b), rel=1e-9 if values else 0.4)
     assert found.norm_ratio == pytest.approx(1, abs=1e-2)
-
-
-# Masks that are added to scores
-
-
-def _mask(dtype: str, lowest: float, shift: int = 0) -> Tensor:
-    masked = np.triu(np.ones((12, 12)), 1 + shift)
-    return Tensor(np.where(masked > 0, lowest, 0.0).astype(dtype))
-
-
-LOWEST = {"float32": float(np.finfo(np.float32).min), "float16": -65504.0, "bfloat16": -3.3895313892515355e38,
-          "float64": float(np.finfo(np.float64).min)}  # fmt: skip
-MASKS = [*LOWEST.items(), ("float32", -math.inf), ("float32", -1e4)]
-
-
-@pytest.mark.parametrize("a", MASKS, ids=str)
-@pytest.mark.parametrize("b", MASKS, ids=str)
-def test_masks_are_compared_by_where_they_mask(
-    measured: Measure, values: bool, a: tuple[str, float], b: tuple[str, float]
-) -> None:
-    found = measured([_mask(*a), _mask(*b)], values=values)
-    assert found.status in (Status.EQUAL, Status.COMPARED) and found.rel_l2 < 1e-6
-    if a[1] != b[1]:
-        assert found.status is Status.COMPARED and found.reason.startswith("two masks, ")
-        other = measured([_mask(*a), _mask(*b, shift=1)], values=values)
-        assert other.status is Status.COMPARED and other.rel_l2 > 0.05
-
-
-def test_what_is_no_mask_is_not_compared_as_one(measured: Measure, values: bool) -> None:
-    bias = _mask("float32", -2000.0).array + np.float32(0.5)
-    low = _mask("float32", -2000.0).array * np.linspace(1, 2, 12, dtype=np.float32)
-    for a, b in ((bias, bias * 2), (low, low * 2)):
-        assert measured([Tensor(a), Tensor(b)], values=values).rel_l2 == pytest.approx(0.5, abs=1e-3)
