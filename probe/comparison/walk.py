@@ -115,7 +115,7 @@ class StepWalk(BackwardWalk):
             beside = self._errors_beside.get(self._beside_key(event), 0.0) / (scale or 1.0)
             rounding = max(rounding, tolerance.SIBLING_GAIN * beside)
         rule = tolerance.GRADIENT
-        if self._arrived and not self.findings:
+        if self._has_arrived(pairs) and not self.findings:
             rule = tolerance.backward_rule(metrics, math.prod(self.pairs.a.shapes[event.row_a]), rule)
         held = self.noise.held(event, error, rule, u, given)
         held = held.widened(max(rounding, self.underflow_limit(event)))
@@ -238,10 +238,14 @@ class StepWalk(BackwardWalk):
             sources.merge(self._arrived.get(pair, Level()))
             sources.merge(self._inside.get(pair, Level()))
             sources.merge(self._forward_of_pairs.get(pair, Level()))
-        if not any(pair in self._arrived for pair in pairs):
+        if not self._has_arrived(pairs):
             for level in self._backward.values():
                 sources.merge(level)
         return sources
+
+    def _has_arrived(self, pairs: list[int]) -> bool:
+        """Tell whether gradients of a module's outputs were compared: not of one that is not called, whose weights others use."""
+        return any(pair in self._arrived for pair in pairs)
 
     @functools.cached_property
     def _forward_of_pairs(self) -> dict[int, Level]:
@@ -330,9 +334,10 @@ class StepWalk(BackwardWalk):
             if is_odd:
                 self.findings[-1] = replace(self.findings[-1], confidence=_NO_PLACE * self.findings[-1].confidence)
             return
-        text = "the gradient of this parameter differs, the gradients at its module's output agree"
         for event in found:
             assert event.metrics is not None
+            arrived = self._has_arrived(self.owners.get((event.pair, event.slot_a), [event.pair]))
+            text = f"the gradient of this parameter differs, {_ARRIVED if arrived else _UNCALLED}"
             frozen = without_gradient(self.pairs, event)
             kind = Kind.MISSING if frozen else kind_of_finding(event.metrics)
             told = causes.born(self.pairs, None, event)
@@ -391,6 +396,8 @@ class StepWalk(BackwardWalk):
 
 _WRITTEN = "this weight is written to before a call uses it, not by an optimizer that was seen, and differs then"
 _WRITING = "look at what writes to weights between two forwards: averaging (EMA, momentum encoders), perturbing (SAM), clipping"
+_ARRIVED = "the gradients at its module's output agree"
+_UNCALLED = "what leads to it was not compared: its module is not called, its caller uses the weight"
 _CANCELLED = 0.1
 """share of the gradients of a module's output up to which their sum has cancelled out"""
 _OF_ROWS = 2

@@ -79,3 +79,28 @@ def test_what_has_a_direction(error: float, ratio: float, coherence: float, size
     assert of_loss == replace(
         rule, scale=tolerance.LOSS_SCALE if size >= 32 else None, plain=plain if rule.plain else None
     )
+
+
+def _with_weight(factor: float) -> Callable[[MLP, Tensor], Tensor]:
+    """An MLP that uses a weight of a module that it does not call."""
+
+    def forward(mlp: MLP, x: Tensor) -> Tensor:
+        return mlp.down(mlp.act(x @ scaled_gradient(mlp.up.weight, factor).swapaxes(0, 1) + mlp.up.bias))
+
+    return forward
+
+
+def test_a_gradient_whose_way_was_not_compared_may_be_off_in_one_direction(tmp_path: Path) -> None:
+    """What leads to the weight of a module that is not called is larger than anything else that was compared may show."""
+
+    def run(name: str, model: nn.Module, factor: float) -> Path:
+        replaced(model, "layers.1.mlp", forward=_with_weight(factor))
+        return record(tmp_path / f"{name}.h5", model)
+
+    a = run("a", gpt(), 1.0)
+    small = probe.compare(a, run("small", rounding_otherwise(gpt()), 1 + 8e-6))
+    assert small.verdict is Verdict.ALIGNED, small.first_divergence
+    first = probe.compare(a, run("large", rounding_otherwise(gpt()), 1 + 1e-3)).first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.GRADIENT, UP)
+    text = "the gradient of this parameter differs, what leads to it was not compared: its module is not called, its caller uses the weight"
+    assert first.evidence[0] == text
