@@ -342,7 +342,7 @@ class _Run:
             text = f"only {coverage.paired} of {coverage.total} module calls of {coverage.smaller} have a counterpart: is it the same model?"
             self.findings[0] = replace(first, confidence=first.confidence / 2, evidence=(*first.evidence, text))
         if not known and not self.findings:
-            self._doubt("nothing was compared: no pair of tensors with numbers on both sides")
+            self._doubt(vacuous.nothing_compared([reader.info.config.get("task") for reader in (self.a, self.b)]))
         if coverage.share < min_coverage and coverage.total:
             self._doubt(
                 f"only {coverage.paired} of {coverage.total} module calls of {coverage.smaller} have a counterpart "

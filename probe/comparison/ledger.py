@@ -41,6 +41,7 @@ class State:
     """running variances of both sides after the step, where the frameworks divide by different numbers"""
     variance_was_told: bool = False
     padding_was_told: bool = False
+    loss_was_doubted: bool = False
     compensated: set[tuple[int, str]] = field(default_factory=set)
     """outputs, by pair and slot, of which it was said that a factor stands elsewhere"""
     unpaired: dict[int, tuple[dict[str, None], dict[str, None]]] = field(default_factory=dict)

@@ -45,10 +45,12 @@ class LossWalk(ForwardWalk):
         if not self._last_outputs_known(nodes) and self.findings:
             return
         if not self._last_outputs_known(nodes):
-            self.doubts.append(
-                f"step {self.pairs.step}: the loss differs ({x:.9g} against {y:.9g}), and the outputs that it is computed "
-                "from were not compared: record the phase forward of all modules"
-            )
+            if not self.state.loss_was_doubted:
+                self.doubts.append(
+                    f"step {self.pairs.step}: the loss differs ({x:.9g} against {y:.9g}), and the outputs that it is computed "
+                    "from were not compared: record the phase forward of all modules"
+                )
+            self.state.loss_was_doubted = True
             return
         if self.charge_padded():
             return

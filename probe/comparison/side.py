@@ -255,7 +255,12 @@ class Side:
         info = self.reader.modules[module]
         wanted = self._config.wants_phase(phase) and self._config.wants_module(info.path, info.class_name)
         has_updates = self._task != Task.STRUCTURE or phase is not Phase.UPDATE
-        return wanted and has_updates and not self._is_aborted
+        return wanted and has_updates and not self._is_aborted and not self._has_norms_alone
+
+    @functools.cached_property
+    def _has_norms_alone(self) -> bool:
+        """Tell whether the step was recorded for its norms: of a run of such steps, those that stood out are recorded in full."""
+        return self._task == Task.NORMS and not np.any(self.columns["hash_kind"])
 
     def has_values(self, row: int) -> bool:
         """Tell whether the values of a record are stored."""

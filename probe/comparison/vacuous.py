@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from probe.comparison.result import Coverage, SlotResult
 from probe.comparison.side import kind_of
-from probe.records import OptimizerGroup, Phase, Role
+from probe.records import OptimizerGroup, Phase, Role, Task
 
 
 def doubts(slots: Sequence[SlotResult], roots: set[str], groups: Iterable[OptimizerGroup]) -> Iterator[str]:
@@ -40,6 +40,19 @@ def doubts(slots: Sequence[SlotResult], roots: set[str], groups: Iterable[Optimi
     gradients = [slot for slot in slots if slot.phase is Phase.GRADIENT]
     if gradients and _are_zero(gradients):
         yield "the gradients of all parameters are 0 on both sides: that tells nothing of the loss, nor of backward"
+
+
+def nothing_compared(tasks: Sequence[object]) -> str:
+    """Say why no tensors were compared, of two recordings that were made with these tasks."""
+    text = "nothing was compared: no pair of tensors with numbers on both sides"
+    for task, what in (
+        (Task.NORMS, "holds losses and norms over steps (task='norms'): compare two such recordings with probe curves"),
+        (Task.STRUCTURE, "holds no numbers (task='structure'): record with task='statistics'"),
+    ):
+        names = [name for name, each in zip("AB", tasks, strict=True) if each == task]
+        if names:
+            return f"{text}; {' and '.join(names)} {what if len(names) == 1 else what.replace('holds', 'hold', 1)}"
+    return text
 
 
 def _is_given(slot: SlotResult, roots: set[str]) -> bool:

@@ -8,7 +8,7 @@ import probe
 from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor
 from probe.comparison.result import Verdict
-from tests.toys import batch, gpt, record
+from tests.toys import batch, gpt, plain_step, record
 
 
 def test_a_mapping_that_leaves_out_everything(tmp_path: Path) -> None:
@@ -27,3 +27,19 @@ def test_a_mapping_that_leaves_out_everything(tmp_path: Path) -> None:
     assert found.verdict is Verdict.UNDECIDED
     text = "nothing but what the model is given was compared: see what the mapping leaves out, and what was recorded"
     assert text in found.doubts
+
+
+def test_recordings_of_whole_runs_are_compared_as_curves(tmp_path: Path) -> None:
+    def step(model: nn.Module, optimizer: nn.Optimizer, number: int) -> Tensor:
+        return plain_step(model, optimizer, number + 1)
+
+    a = record(tmp_path / "a.h5", steps=3, task="norms")
+    b = record(tmp_path / "b.h5", steps=3, task="norms", step=step)
+    text = "nothing was compared: no pair of tensors with numbers on both sides; "
+    holds = "losses and norms over steps (task='norms'): compare two such recordings with probe curves"
+    found = probe.compare(a, b)
+    assert found.verdict is Verdict.UNDECIDED
+    assert found.doubts[1:] == (f"{text}A and B hold {holds}",)
+    assert found.doubts[0].startswith("step 0: the loss differs (")
+    full = record(tmp_path / "full.h5", steps=3)
+    assert probe.compare(full, b).doubts[-1] == f"{text}B holds {holds}"
