@@ -91,6 +91,8 @@ UNSEEN_KINK = 2
 """how much more may be off behind a kink in a module's own code: what it passes on to whom was not recorded"""
 BLIND_GAIN = 4
 """times √u: what 16-bit gradients of another batch split may differ by, where nothing on the way was compared"""
+BLIND_GROWTH = 2
+"""times the largest error, of 16-bit gradients of modules behind it, that one may be off by where nothing on the way was compared"""
 MOMENT = 0.1
 """share of a gradient that a first moment takes in: the rounding of it stays where the moment itself cancels out"""
 UPDATE_ERROR_LIMIT = 0.1

@@ -1,4 +1,4 @@
-"""How large an error would not have been seen: said of 16-bit runs that the built-in model finds aligned."""
+"""How large an error would not have been seen: said of what the built-in model finds aligned in 16 bits, or by sums of gradients alone."""
 
 from __future__ import annotations
 
@@ -12,17 +12,27 @@ from probe.comparison.tolerance import SIXTEEN_BIT
 from probe.records import Phase, Role
 from probe.statistics import unit_roundoff
 
+_LARGE = 0.01
+"""limit of a typical gradient from which on it is said"""
+
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
     """What an answer does not rule out."""
 
     error: float
-    """the limit of a typical tensor that modules return in 16 bits, as a share of the tensor"""
+    """the limit of a typical tensor that modules return in 16 bits, or of a typical gradient, as a share of the tensor"""
+    of_gradients: bool = False
+    """nothing but sums of gradients was compared"""
 
     @property
     def text(self) -> str:
         """The same in a sentence."""
+        if self.of_gradients:
+            return (
+                f"judged by gradients alone, with the {BUILT_IN}: errors below about {percent(self.error)} of a weight's gradient "
+                "are not told from noise; recordings of forward and backward with the same split of the batch show smaller ones"
+            )
         return (
             f"16-bit values, judged by the {BUILT_IN}: errors below about {percent(self.error)} of what a module returns "
             "are not told from noise; --noise a2.h5 or --reference fp32.h5 sees smaller ones"
@@ -42,11 +52,23 @@ def unseen_of(verdict: Verdict, noise: str, slots: Iterable[SlotResult]) -> Unse
     """Return what a verdict does not rule out; None where 16 bits hide nothing, or a better rung than the lowest judged."""
     if verdict is not Verdict.ALIGNED or BUILT_IN not in noise:
         return None
-    returned = [slot for slot in slots if _is_judged(slot)]
-    if all(slot.verdict == "equal" for slot in returned):
+    slots = tuple(slots)
+    if any((slot.phase, slot.role) == (Phase.FORWARD, Role.OUTPUT) and slot.metrics.is_known for slot in slots):
+        returned = [slot for slot in slots if _is_judged(slot)]
+        return None if _are_equal(returned) else Unseen(_median(returned))
+    gradients = [slot for slot in slots if slot.phase is Phase.GRADIENT and math.isfinite(slot.limit)]
+    if _are_equal(gradients) or not _median(gradients) >= _LARGE:
         return None
-    limits = sorted(slot.limit for slot in returned)
-    return Unseen(limits[len(limits) // 2])
+    return Unseen(_median(gradients), of_gradients=True)
+
+
+def _are_equal(slots: list[SlotResult]) -> bool:
+    return all(slot.verdict == "equal" for slot in slots)
+
+
+def _median(slots: list[SlotResult]) -> float:
+    limits = sorted(slot.limit for slot in slots)
+    return limits[len(limits) // 2]
 
 
 def _is_judged(slot: SlotResult) -> bool:

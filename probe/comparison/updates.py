@@ -162,7 +162,7 @@ class UpdateJudge(ScaledGradients):
         """Return the fault, if there is one, and the bound of the relative error."""
         metrics = event.metrics
         assert metrics is not None
-        error = max(self.state.gradients.get((event.pair, event.slot_a), 0.0), self._error_before(event))
+        error = self._error_of_sources(event)
         parameter = self._norm_of_parameter(event)
         if not metrics.is_known:
             return self._fault_of_length(event, metrics, error), math.nan
@@ -313,7 +313,7 @@ class UpdateJudge(ScaledGradients):
             given = Level()
             given.add(error, 0.0)
             held = self.walk.noise.held(event, metrics.rel_l2, tolerance.STATE, self.walk.u(event), given)
-            held = held.widened(held.limit * self._cancelled(event, parameter) + self._rounding)
+            held = held.widened(held.limit * self._cancelled(event) + self._rounding)
             limit = held.limit
             wrong = metrics.is_known and error <= tolerance.UPDATE_ERROR_LIMIT and held.is_wrong
             self.state.optimizer[event.pair, event.slot_a] = metrics.rel_l2 if metrics.is_known else 1.0
@@ -325,16 +325,6 @@ class UpdateJudge(ScaledGradients):
                 hint = "look at the betas and at what the state began with"
                 faults.append(Fault(event, limit, text, hint, sources=error))
         return faults
-
-    def _cancelled(self, event: Event, parameter: str) -> float:
-        """Return how much larger than a first moment the gradients are that cancelled out in it: their rounding stays."""
-        metrics, module = event.metrics, self.pairs.matching.pairs[event.pair].a
-        assert metrics is not None
-        rows = self.pairs.rows_a.get((0, module, 0), Role.PARAM_GRAD).get(f"{Phase.UPDATE.label}:{parameter}")
-        norm = max(metrics.norm_a, metrics.norm_b)
-        if rows is None or not norm or self.pairs.a.columns["min"][event.row_a] >= 0:  # never negative: a second moment
-            return 1.0
-        return max(1.0, tolerance.MOMENT * self.pairs.a.columns["norm"][rows[-1]] / norm)
 
     def _remember_parameters(self) -> None:
         """Keep the errors of the updated parameters: the next step begins with them."""

@@ -53,10 +53,28 @@ class UpdatesTogether(UpdateFindings):
     def _two_sided(self, role: Role) -> list[Event]:
         return [e for e in self.pairs.parameter_events(Phase.UPDATE, role) if not e.is_one_sided]
 
-    def _error_before(self, event: Event) -> float:
-        """Return the error of the states that an update began with: of a sum that nearly cancelled out it may be large."""
+    def _error_of_sources(self, event: Event) -> float:
+        """Return the error of what an update was made from: the gradient, and the states that it began with.
+
+        Of a sum that nearly cancelled out, the error is larger.
+        """
         moments = self._moments.get((event.pair, event.slot_a), ())
-        return max((self.state.optimizer.get((each.pair, each.slot_a), 0.0) for each in moments), default=0.0)
+        before = max((self.state.optimizer.get((each.pair, each.slot_a), 0.0) for each in moments), default=0.0)
+        error = max(self.state.gradients.get((event.pair, event.slot_a), 0.0), before)
+        return error * max(map(self._cancelled, moments), default=1.0)
+
+    def _cancelled(self, moment: Event) -> float:
+        """Return how much larger than a first moment the gradients are that cancelled out in it: their rounding stays."""
+        metrics, a, parameter = moment.metrics, self.pairs.a, moment.slot_a.partition(".")[0]
+        assert metrics is not None
+        gradients = self.pairs.rows_a.get((0, self.pairs.matching.pairs[moment.pair].a, 0), Role.PARAM_GRAD)
+        rows = gradients.get(f"{Phase.UPDATE.label}:{parameter}")
+        norm = max(metrics.norm_a, metrics.norm_b)
+        is_adaptive = self._is_adaptive(moment)
+        if rows is None or not norm or (is_adaptive and a.columns["min"][moment.row_a] >= 0):  # a second moment
+            return 1.0
+        share = tolerance.MOMENT if is_adaptive else 1.0
+        return max(1.0, share * a.columns["norm"][rows[-1]] / norm)
 
     @functools.cached_property
     def _moments(self) -> dict[tuple[int, str], list[Event]]:
@@ -85,10 +103,10 @@ class UpdatesTogether(UpdateFindings):
         return Fault(event, limit, text, hint or "look at the optimizer's settings for this parameter", weak, error)
 
     def _is_adaptive(self, event: Event) -> bool:
-        """Tell whether the optimizer divides by a gradient's own size, as Adam does: it keeps a second moment."""
-        module = self.pairs.matching.pairs[event.pair].a
+        """Tell whether the optimizer divides a parameter's gradient by its own size, as Adam does: it keeps a second moment."""
+        module, parameter = self.pairs.matching.pairs[event.pair].a, event.slot_a.partition(".")[0]
         states = self.pairs.rows_a.get((0, module, 0), Role.STATE)
-        return sum(slot.startswith(f"update:{event.slot_a}.") for slot in states) > 1
+        return sum(slot.startswith(f"update:{parameter}.") for slot in states) > 1
 
     @staticmethod
     def _row_before(half: StepHalf, event: Event) -> int | None:
@@ -155,7 +173,7 @@ class UpdatesTogether(UpdateFindings):
         found: list[tuple[Event, float, float]] = []
         for event in self._judged(Role.DELTA):
             metrics = event.metrics
-            error = max(self.state.gradients.get((event.pair, event.slot_a), 0.0), self._error_before(event))
+            error = self._error_of_sources(event)
             if metrics is None or not metrics.is_known or error > tolerance.UPDATE_ERROR_LIMIT:
                 continue
             if len(self._dtypes_of(event)) > 1:  # each rounds in its own way: a small update up to a unit, or away
@@ -182,7 +200,7 @@ class UpdatesTogether(UpdateFindings):
         if metrics is None or not metrics.is_known or metrics.is_lower_bound or not parameter:
             return None
         size, norm = math.prod(self.pairs.a.shapes[event.row_a]), max(metrics.norm_a, metrics.norm_b)
-        gradient = max(self.state.gradients.get((event.pair, event.slot_a), 0.0), self._error_before(event))
+        gradient = self._error_of_sources(event)
         is_sure = gradient <= tolerance.NOISY_GRADIENT and metrics.cosine >= tolerance.SCATTERED
         if not norm or size < _LARGE or not is_sure or not self._is_adaptive(event):
             return None

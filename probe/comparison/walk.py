@@ -57,7 +57,9 @@ class StepWalk(BackwardWalk):
         owners, is_later = self.owners, bool(self.state.gradients)
         self._errors_beside = {} if self._arrived else self._largest_beside(both)
         self._norms_beside = self._largest_norms(both) if self._arrived else {}
-        found = [event for event in both if self._judge_parameter_gradient(event, owners)]
+        self._largest_behind = 0.0
+        backwards = [event for event in reversed(both) if self._judge_parameter_gradient(event, owners)]
+        found = backwards[::-1]
         if not self._cut:
             self._charge_missing_gradients([event for event in events if event.is_one_sided])
         if found and is_later and not self._arrived and not self.pairs.same_micros:
@@ -113,7 +115,7 @@ class StepWalk(BackwardWalk):
             given.add(self._blind_sources(u), 0.0)
             rounding = tolerance.BLIND_GAIN * math.sqrt(u) if u > tolerance.SIXTEEN_BIT else 0.0
             beside = self._errors_beside.get(self._beside_key(event), 0.0) / (scale or 1.0)
-            rounding = max(rounding, tolerance.SIBLING_GAIN * beside)
+            rounding = max(rounding, tolerance.SIBLING_GAIN * beside, tolerance.BLIND_GROWTH * self._largest_behind)
         rule = tolerance.GRADIENT
         if self._has_arrived(pairs) and not self.findings:
             rule = tolerance.backward_rule(metrics, math.prod(self.pairs.a.shapes[event.row_a]), rule)
@@ -122,6 +124,8 @@ class StepWalk(BackwardWalk):
         if held.is_wrong and self._arrived:
             held = held.widened(rule.gain * given.error * self._cancelled_in(event, pairs))
         wrong = held.is_wrong and not sources.tainted
+        if not self._arrived and not wrong and u > tolerance.SIXTEEN_BIT:
+            self._largest_behind = max(self._largest_behind, error)
         return self.settle(event, held.limit, wrong, sources.error, error=held.error, held=held)
 
     def _cancelled_in(self, event: Event, pairs: list[int]) -> float:

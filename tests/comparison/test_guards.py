@@ -345,7 +345,10 @@ TRAPS: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         {"optimizer": _adamw(lr=3e-5)}, {"optimizer": _adamw(lr=3.09e-5)}, "diverged",
         "by the numbers: lr 3e-05 against 3.09e-05",
     ),
-    "statistics of one side only": ({"task": "structure"}, {}, "undecided", "nothing was compared: no pair of tensors with numbers on both sides"),
+    "statistics of one side only": (
+        {"task": "structure"}, {}, "undecided",
+        "nothing was compared: no pair of tensors with numbers on both sides; A holds no numbers (task='structure'): record with task='statistics'",
+    ),
     "evaluation against training": ({}, {"step": evaluate}, "undecided", "step 0: A ran 1 micro-batches, B 0"),
     "NaN on both sides": (
         {"change": MODEL_FAULTS["NaN"][0]}, {"change": MODEL_FAULTS["NaN"][0]}, "undecided",

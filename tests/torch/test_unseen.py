@@ -111,6 +111,28 @@ def test_a_further_run_that_makes_no_limit_smaller_is_told(tmp_path: Path) -> No
     assert not [text for text in enough.warnings if "limits of what modules return" in text]
 
 
+def test_sums_of_gradients_alone_say_what_they_hide(tmp_path: Path) -> None:
+    def run(name: str, micros: int) -> Path:
+        model = Half(torch.nn.Linear)
+        x = torch.randn(8, 64, generator=torch.Generator().manual_seed(1))
+        with probe.capture(model, tmp_path / f"{name}.h5"):
+            for part in x.chunk(micros):
+                with torch.autocast("cpu", torch.bfloat16):
+                    loss = model(part).float().square().mean() / micros
+                loss.backward()
+            probe.step()
+        return tmp_path / f"{name}.h5"
+
+    found = probe.compare(run("a", 1), run("b", 4))
+    assert found.verdict is Verdict.ALIGNED and found.unseen is not None
+    said = (
+        "judged by gradients alone, with the built-in model: errors below about 20 % of a weight's gradient are not told from "
+        "noise; recordings of forward and backward with the same split of the batch show smaller ones"
+    )
+    assert found.unseen.text == said
+    assert f"{said}." in render(found).plain
+
+
 def test_nothing_is_said_where_nothing_is_hidden(pair: tuple[Path, Path], tmp_path: Path) -> None:
     """Not of 32 bits, of equal bits, or of another rung."""
     single = [
