@@ -10,10 +10,10 @@ from probe.comparison.charge_loose import LooseCharger
 from probe.comparison.given import ran_before
 from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.metrics import squeezed
-from probe.comparison.one_sided import has_counterpart, is_named_as_labels, named, size_of, ways_to
+from probe.comparison.one_sided import effect, has_counterpart, is_named_as_labels, named, size_of, ways_to
 from probe.comparison.parts import unseen_order, unseen_order_of_weights
 from probe.comparison.result import Divergence, Kind
-from probe.comparison.step_half import Event, Loose, Node
+from probe.comparison.step_half import Event, Loose, Node, StepHalf
 from probe.comparison.tolerance import Level, Rule
 from probe.comparison.uncalled import to_look_at
 from probe.matching import Reason
@@ -354,15 +354,21 @@ class Charger(LooseCharger):
         theirs = [each for each, its in self._lacking[id(top)] if its == other.name]
         if place is not top and has_counterpart(self.pairs, half, top, theirs, given):
             return False
+        none = effect(half, top, slot)
+        if none:
+            self._say_of_lacking(half, top, slot, none)
+            return False
         before = [self._handed_before(way, side, place) for way in ways]
         if None in before:
             return True
-        if not self.findings:
-            self.warnings.append(
-                f"the model is given {named(half, top, slot)} on {side} only: what is wrong first is not its work, since "
-                f"{self._path_a(before[0].pair)} was handed the same, and what it returns agrees"
-            )
+        path = self._path_a(before[0].pair)
+        why = f"what is wrong first is not its work, since {path} was handed the same, and what it returns agrees"
+        self._say_of_lacking(half, top, slot, why)
         return False
+
+    def _say_of_lacking(self, half: StepHalf, top: Node, slot: str, why: str) -> None:
+        if not self.findings:
+            self.warnings.append(f"the model is given {named(half, top, slot)} on {half.name} only: {why}")
 
     def _handed_before(self, way: object, side: str, place: Node) -> Node | None:
         """Return a call like another one that one side alone handed a tensor before, and that returned what agrees.

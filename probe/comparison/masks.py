@@ -39,6 +39,30 @@ def compare_masks(
     return None
 
 
+def without_effect(side: Side, row: int) -> str:
+    """Say why attention does without a mask what it does with this one; nothing if a tensor is no such mask, or does more.
+
+    Without values the number of elements that are masked tells whether they may be those that lie ahead.
+    """
+    size, zeros = math.prod(side.shapes[row]), side.columns["zeros"][row]
+    is_added = kind_of(side.dtypes[row]) == "float"
+    if len(side.shapes[row]) < 2 or not (is_added or _is_truth(side, row)):
+        return ""
+    if zeros == size or (zeros == 0 and not is_added):
+        return "it masks nothing"
+    length, width = side.shapes[row][-2:]
+    ahead = size // length * (length - 1) // 2
+    counts = {size - ahead} if is_added else {size - ahead, ahead}
+    if length != width or zeros not in counts or (is_added and _mask_value(side, row) is None):
+        return ""
+    if side.has_values(row):
+        masks = np.asarray(side.values(row)).reshape(-1, length, width) != 0
+        above = np.triu(np.ones((length, width), bool), 1)
+        if not (np.all(masks == above) or (not is_added and np.all(masks != above))):
+            return ""
+    return "it masks what lies ahead alone, as causal attention does without it: see that the other side's is"
+
+
 def _mask_value(side: Side, row: int) -> float | None:
     """Return what a mask puts where nothing may be looked at; None when a tensor is no mask that is added to scores.
 

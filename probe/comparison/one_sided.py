@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from probe.comparison.events import StepPairs
+from probe.comparison.masks import without_effect
 from probe.comparison.step_half import Call, Event, Node, StepHalf
 from probe.records import Role
 
@@ -35,6 +36,13 @@ def size_of(half: StepHalf, node: Node, slot: str) -> int:
 
 def _row(half: StepHalf, node: Node, slot: str) -> int:
     return half.rows.get(half.key(node), Role.INPUT)[slot][0]
+
+
+def effect(half: StepHalf, node: Node, slot: str) -> str:
+    """Say why an input that is a mask has no effect of its own; nothing of others. Integers are one if they are called so."""
+    row = _row(half, node, slot)
+    is_mask = half.side.dtypes[row] == "bool" or half.side.roundoffs[row] > 0 or "mask" in slot.casefold()
+    return without_effect(half.side, row) if is_mask else ""
 
 
 def ways_to(half: StepHalf, top: Node, slot: str, place: Node, alone: Iterable[str], before: int) -> set[object]:

@@ -17,7 +17,7 @@ from tests.comparison.planted import Recorder, said
 from tests.toys import GPT, batch, gpt, module, replaced
 
 LABELS = np.arange(12).reshape(2, 6)
-ONES = np.ones((2, 6), bool)
+ONES = np.ones((2, 6), np.float32)  # truth values would be a mask that masks nothing
 KEPT = np.array([[1, 1, 1, 1, 0, 0]] * 2)
 COUNT = np.array(12)
 
@@ -153,9 +153,9 @@ def test_it_is_behind_the_first_layer_that_gets_it(run: Recorder) -> None:
     first = found.first_divergence
     assert first is not None and place(found) == (Kind.INPUTS, "") and first.b[0].slot == "1"
     assert first.evidence[:2] == (
-        "the model is given argument 1 (bool [2, 6]) on B only", "the input 0 of layers.0.norm2 differs first"
+        "the model is given argument 1 (float32 [2, 6]) on B only", "the input 0 of layers.0.norm2 differs first"
     )  # fmt: skip
-    assert first.hint == "give A argument 1 (bool [2, 6]) too, or look at its default there"
+    assert first.hint == "give A argument 1 (float32 [2, 6]) too, or look at its default there"
     assert not said(found, "what is wrong first is not its work")
 
 
@@ -196,7 +196,7 @@ def test_code_between_layers_that_agree_is_wrong_itself(run: Recorder) -> None:
 
 
 def test_what_each_side_has_under_a_name_of_its_own_is_on_both(run: Recorder) -> None:
-    found = compared(run, {"lengths": np.array([6, 6])}, ((ONES,), {}), share("layers.0"), (Making, Plain))
+    found = compared(run, {"lengths": np.array([4, 4])}, ((KEPT == 1,), {}), share("layers.0"), (Making, Plain))
     assert found.inputs.only_a == ("lengths",) and found.inputs.only_b == ("1",)
     assert place(found) == (Kind.INTRODUCED, "layers.0")
 

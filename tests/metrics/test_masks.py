@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from probe.comparison.metrics import Status
+from probe.comparison.masks import without_effect
+from probe.comparison.metrics import Side, Status
 from probe.records import Phase, Role
-from tests.files import Tensor
+from probe.store.reader import Reader
+from tests.files import Tensor, write_tensors
 from tests.metrics.comparing import Measure
 
 # Masks that are added to scores
@@ -132,3 +135,44 @@ def test_a_mask_that_is_added_and_masks_less(measured: Measure, values: bool, tu
 def test_numbers_are_not_held_against_truth_values(measured: Measure, values: bool) -> None:
     found = measured([_given(np.ones((3, 4), "float32")), _given(np.ones((3, 4), bool))], values=values)
     assert (found.status, found.reason) == (Status.NOT_COMPARABLE, "float32 against bool")
+
+
+# Masks without effect
+
+CAUSAL = np.tril(np.ones((2, 1, 8, 8), bool))
+AHEAD = "it masks what lies ahead alone, as causal attention does without it: see that the other side's is"
+OTHER = CAUSAL.copy()
+OTHER[0, 0, 0, :2] = False, True  # as many are masked
+
+
+@pytest.mark.parametrize(
+    ("mask", "said"),
+    [
+        (CAUSAL, AHEAD),
+        (~CAUSAL, AHEAD),
+        (np.where(CAUSAL, 0.0, -math.inf), AHEAD),
+        (np.where(CAUSAL, 0.0, LOWEST["float32"]).astype("float32"), AHEAD),
+        (np.where(CAUSAL, -math.inf, 0.0), ""),
+        (CAUSAL[..., :6], ""),
+        (np.ones((2, 8), bool), "it masks nothing"),
+        (np.zeros((2, 8), bool), "it masks nothing"),
+        (np.ones((2, 8), "int64"), "it masks nothing"),
+        (np.zeros((2, 1, 8, 8), "float32"), "it masks nothing"),
+        (np.ones((2, 1, 8, 8), "float32"), ""),
+        (np.tril(np.ones((8, 8))), ""),  # numbers that are no mask
+        (np.arange(16).reshape(2, 8), ""),
+        (np.ones(8, bool), ""),
+    ],
+    ids=str,
+)
+def test_masks_without_effect(tmp_path: Path, values: bool, mask: np.ndarray, said: str) -> None:
+    assert _effect(tmp_path, mask, values) == said
+
+
+def test_values_tell_a_causal_mask_from_one_of_as_many(tmp_path: Path, values: bool) -> None:
+    assert _effect(tmp_path, OTHER, values) == ("" if values else AHEAD)
+
+
+def _effect(folder: Path, mask: np.ndarray, values: bool) -> str:
+    with Reader(write_tensors(folder / "mask.h5", [_given(mask)], values=values)) as reader:
+        return without_effect(Side(reader, 0), 0)
