@@ -407,12 +407,18 @@ class ForwardWalk(InitialWalk):
         rms, low, high = (self.pairs.a.columns[name][event.row_a] for name in ("rms", "min", "max"))
         peaks = tolerance.peaks_of(size, rms, max(-low, high))
         alike = self._begins_alike and not self.findings
-        of_value = tolerance.forward_rule(error, event.metrics.norm_ratio, size, peaks, alike=alike)
+        of_value = tolerance.forward_rule(error, event.metrics.norm_ratio, self._shift(event, size), size, peaks, alike=alike)
         rule = tolerance.LOSS if is_loss else of_value
         held = self.noise.held(event, error, rule, u, sources)
         if held.measure == SCALE_MEASURE:  # updates have a common direction, and so has what they make of a norm
             held = held.widened((self.parameters_of(node) or Level()).error)
         return held
+
+    def _shift(self, event: Event, size: int) -> float:
+        """Return the part of an error that is a constant, as a share of A's norm."""
+        mean_a, mean_b = (half.side.columns["mean"][half.row(event)] for half in self.pairs.halves)
+        norm = event.metrics.norm_a if event.metrics is not None and event.factor == 1 else 0.0
+        return abs(mean_b - mean_a) * math.sqrt(size) / norm if norm else 0.0
 
     def _weights_agree(self) -> bool:
         """Tell whether a step's calls are known to use the same weights, up to rounding: updates would have a direction."""

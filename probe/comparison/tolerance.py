@@ -113,11 +113,11 @@ RATIO_LIMIT = 0.02
 """norms of updates may differ by this much"""
 
 
-def forward_rule(error: float, norm_ratio: float, size: int, peaks: float, *, alike: bool) -> Rule:
+def forward_rule(error: float, norm_ratio: float, shift: float, size: int, peaks: float, *, alike: bool) -> Rule:
     """Return the thresholds for a value of the forward pass.
 
-    A module that makes its output larger or smaller as a whole (eps, a scale, a factor) does so in one direction, and the
-    norm tells exactly by how much. Rounding is up as often as down, and what a module makes larger of an inherited error
+    A module that makes its output larger or smaller as a whole (eps, a scale, a factor), or adds a constant, does so in one
+    direction, and the norm, or the mean, tells exactly by how much. Rounding is up as often as down, and what a module makes larger of an inherited error
     (cancellation, outlier channels, a softmax) has no common direction either: in all values of 400 right pairs none that
     had one, beyond 1.5 unit roundoffs, was 1.2 times as large as its sources. Nor is a norm of many elements off by more than
     3.2 unit roundoffs in float32 and 0.45 in 16 bits, or by more than the tensor that it was made from, where weights agree.
@@ -126,6 +126,8 @@ def forward_rule(error: float, norm_ratio: float, size: int, peaks: float, *, al
     ----------
     norm_ratio
         ‖B‖ / ‖A‖
+    shift
+        how far the means are apart, √n times, in ‖A‖: the error is no smaller, and no larger if a constant was added
     size
         number of elements
     peaks
@@ -136,7 +138,7 @@ def forward_rule(error: float, norm_ratio: float, size: int, peaks: float, *, al
     share = abs(norm_ratio - 1)
     if size < _MANY or not peaks >= _PEAKS:
         return FORWARD
-    rule = COHERENT if share > _ONE_DIRECTION * error else FORWARD
+    rule = COHERENT if max(share, shift) > _ONE_DIRECTION * error else FORWARD
     return replace(rule, scale=SCALE) if alike and share > _BY_CHANCE * error / math.sqrt(peaks) else rule
 
 

@@ -49,6 +49,7 @@ class UpdatesTogether(UpdateFindings):
         super().__init__(walk, pairs)
         self.state = state
         self._rounding = decay_rounding(pairs)
+        self._source_errors: dict[tuple[int, str], float] = {}
 
     def _two_sided(self, role: Role) -> list[Event]:
         return [e for e in self.pairs.parameter_events(Phase.UPDATE, role) if not e.is_one_sided]
@@ -58,10 +59,14 @@ class UpdatesTogether(UpdateFindings):
 
         Of a sum that nearly cancelled out, the error is larger.
         """
-        moments = self._moments.get((event.pair, event.slot_a), ())
-        before = max((self.state.optimizer.get((each.pair, each.slot_a), 0.0) for each in moments), default=0.0)
-        error = max(self.state.gradients.get((event.pair, event.slot_a), 0.0), before)
-        return error * max(map(self._cancelled, moments), default=1.0)
+        key = event.pair, event.slot_a
+        found = self._source_errors.get(key)
+        if found is None:
+            moments = self._moments.get(key, ())
+            before = max((self.state.optimizer.get((each.pair, each.slot_a), 0.0) for each in moments), default=0.0)
+            error = max(self.state.gradients.get(key, 0.0), before)
+            found = self._source_errors[key] = error * max(map(self._cancelled, moments), default=1.0)
+        return found
 
     def _cancelled(self, moment: Event) -> float:
         """Return how much larger than a first moment the gradients are that cancelled out in it: their rounding stays."""

@@ -1,4 +1,4 @@
-"""What makes a value larger or smaller as a whole, by less than its elements are off: its norm tells."""
+"""What makes a value larger or smaller as a whole, by less than its elements are off: its norm tells, or its mean."""
 
 from __future__ import annotations
 
@@ -43,6 +43,24 @@ def test_a_small_factor_of_a_module_is_named(tmp_path: Path, task: str) -> None:
     assert (
         f"its norm is off by {first.error:.1e}, which rounding makes no larger than {first.limit:.1e}" in first.evidence
     )
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_a_small_constant_is_named(tmp_path: Path, task: str, is_constant: bool) -> None:
+    """14 unit roundoffs, where elements may be off by 22; up and down they are noise."""
+    faulty = rounding_otherwise(gpt())
+    forward = type(module(faulty, UP)).forward
+
+    def shifted(self: nn.Module, x: Tensor) -> Tensor:
+        y = forward(self, x)
+        by = 14 * 2.0**-24 * np.sqrt(np.mean(y.data**2)) * np.ones_like(y.data)
+        return y + (by if is_constant else by * (-1.0) ** np.arange(y.data.shape[-1])).astype(np.float32)
+
+    replaced(faulty, UP, forward=shifted)
+    a, b = record(tmp_path / "a.h5", gpt(), task=task), record(tmp_path / "b.h5", faulty, task=task)
+    first = probe.compare(a, b).first_divergence
+    assert (first and first.path) == (UP if is_constant else None)
 
 
 def test_behind_a_fault_norms_are_consequences(tmp_path: Path) -> None:

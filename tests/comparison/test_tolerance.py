@@ -39,20 +39,21 @@ def test_a_loss_that_is_not_finite_is_no_narrow_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "ratio", "size", "rule"),
+    ("error", "ratio", "shift", "size", "rule"),
     [
-        (1e-2, 1 - 0.98e-2, 256, tolerance.COHERENT),  # all of it makes the value smaller
-        (1e-2, 1 + 0.98e-2, 256, tolerance.COHERENT),
-        (1e-2, 1 - 0.5e-2, 256, tolerance.FORWARD),  # half of it does
-        (1e-2, 1 - 0.98e-2, 255, tolerance.FORWARD),  # few elements have a direction by chance
-        (0.0, 1.0, 256, tolerance.FORWARD),
-        (1.0, float("nan"), 256, tolerance.FORWARD),  # A is zero
+        (1e-2, 1 - 0.98e-2, 0.0, 256, tolerance.COHERENT),  # all of it makes the value smaller
+        (1e-2, 1 + 0.98e-2, 0.0, 256, tolerance.COHERENT),
+        (1e-2, 1.0, 0.98e-2, 256, tolerance.COHERENT),  # a constant was added
+        (1e-2, 1 - 0.5e-2, 0.5e-2, 256, tolerance.FORWARD),  # half of it does
+        (1e-2, 1 - 0.98e-2, 0.0, 255, tolerance.FORWARD),  # few elements have a direction by chance
+        (0.0, 1.0, 0.0, 256, tolerance.FORWARD),
+        (1.0, float("nan"), float("nan"), 256, tolerance.FORWARD),  # A is zero
     ],
 )
 def test_an_error_in_one_direction_is_held_against_less(
-    error: float, ratio: float, size: int, rule: tolerance.Rule
+    error: float, ratio: float, shift: float, size: int, rule: tolerance.Rule
 ) -> None:
-    assert tolerance.forward_rule(error, ratio, size, 64, alike=False) is rule
+    assert tolerance.forward_rule(error, ratio, shift, size, 64, alike=False) is rule
     assert tolerance.COHERENT.limit(2.0**-24, 1e-6) < tolerance.FORWARD.limit(2.0**-24, 1e-6)
 
 
@@ -69,13 +70,13 @@ def test_an_error_in_one_direction_is_held_against_less(
     ],
 )
 def test_whose_norm_says_something(ratio: float, size: int, peaks: float, alike: bool, has_scale: bool) -> None:
-    rule = tolerance.forward_rule(1e-2, ratio, size, peaks, alike=alike)
+    rule = tolerance.forward_rule(1e-2, ratio, 0.0, size, peaks, alike=alike)
     assert rule == replace(tolerance.FORWARD, scale=tolerance.SCALE if has_scale else None)
 
 
 def test_an_element_that_is_most_of_a_norm_is_seen_in_it() -> None:
     """A Mamba's state after some steps: rounding of 2 elements made 0.8 of all errors an error of the norm."""
-    assert tolerance.forward_rule(1e-2, 1 + 0.98e-2, 4096, 2.2, alike=True) == tolerance.FORWARD
+    assert tolerance.forward_rule(1e-2, 1 + 0.98e-2, 0.0, 4096, 2.2, alike=True) == tolerance.FORWARD
     assert tolerance.peaks_of(4096, 1.0, 43.0) == pytest.approx(2.2, rel=0.01)
     assert tolerance.peaks_of(4096, 0.0, 0.0) == 0.0
 
