@@ -95,4 +95,4 @@ def _pick(page: Page, *names: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main(*(Path(each).resolve() for each in sys.argv[1:]))

@@ -122,7 +122,7 @@ def test_the_row_that_is_named_is_marked(charged: Path, opened: Show) -> None:
     assert "First divergence: scaled" in page.locator(".verdict").inner_text()
     row = page.locator(".row.selected")
     cell = row.locator(".cell.introduced")
-    assert row.locator(".own").first.inner_text() == "scaled" and cell.inner_text().startswith("◆ ")
+    assert row.locator(".own").first.inner_text() == "scaled" and cell.inner_text().startswith("◆")
     title = cell.get_attribute("title")
     assert title.startswith("forward: introduced; it shows in the input of scaled.project. The error begins here")
     panel = page.locator(".panel")

@@ -11,7 +11,7 @@ const BEYOND = 6;
 const ON_PAPER = 200; // rows at most
 const RECYCLED = 256; // rows that scroll away lend their elements to those that come
 const SHORT = { init: "init", forward: "fwd", backward: "bwd", gradient: "grad", update: "upd" };
-const SIGN = { introduced: "◆ ", inherited: "" };
+const SIGN = { introduced: "◆\u2009", inherited: "" };
 const ABSENT = { part: "↑ in one with the above", unmatched: "(no counterpart)", "needs no partner": "(none needed)", ignored: "(left out by the mapping)", "passed over": "(looked through)" };
 const dashed = (text) => text.replace(/ /g, "-");
 
