@@ -166,7 +166,7 @@ def _norms(half: Half) -> list[tuple[float, float]]:
     columns, slots = half.side.columns, half.side.slots
     found: dict[tuple[int, str], dict[int, float]] = {}
     for row, (phase, role, module) in enumerate(zip(columns["phase"], columns["role"], columns["module"], strict=True)):
-        if role == Role.PARAM_GRAD and phase in (Phase.GRADIENT, Phase.UPDATE):
+        if role == Role.PARAM_GRAD and phase in (Phase.GRADIENT, Phase.UPDATE) and row not in half.side.combined:
             found.setdefault((module, slots[row]), {})[phase] = columns["norm"][row]
     both = [each for each in found.values() if len(each) == 2]
     return [(each[Phase.GRADIENT], each[Phase.UPDATE]) for each in both]

@@ -20,6 +20,10 @@ _EXACT = 1e-3
 _POWER = 1e-4
 """relative difference up to which a factor is a power of two: dividing by one is exact, and a norm that clipping gave may be near one"""
 _FEW = 2
+SUMMED_IN = 2.0**-24
+"""unit roundoff of float32, in which norms of gradients are taken"""
+_MOST_APART = 1e-2
+"""what two norms may be apart at most, however many elements were summed: more is a sum that is wrong by itself"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,33 @@ def treatments(pairs: StepPairs, events: Iterable[Event]) -> list[str]:
     if None in texts or texts[0] == texts[1]:
         return []
     return [f"A {texts[0]}, B {texts[1]}"]
+
+
+def apart_by_summing(pairs: StepPairs, events: Iterable[Event]) -> float:
+    """Return by how much B's used gradients are longer or shorter, all of them, where rounding of the norm explains it; else 0.
+
+    Clipping divides by a norm. Summed one after another in float32, n squares have a relative error of up to n unit roundoffs,
+    the root of the sum half of that: what is added is lost where the sum is much larger. A kernel that sums in pairs errs less.
+
+    Parameters
+    ----------
+    pairs
+        the step
+    events
+        gradients as the optimizers used them, of both sides
+    """
+    used = list(events)
+    ratios = [e.metrics.norm_ratio for e in used if e.metrics is not None and 0 < e.metrics.norm_ratio < math.inf]
+    for half in pairs.halves:
+        found = _used(half, used)
+        factors = [each.factor for each in found]
+        if min(len(ratios), len(found)) < _FEW or any(each.rest >= _EXACT for each in found) or not _alike(factors):
+            return 0.0
+        if not 0 < factors[0] < 1 - _SAME:
+            return 0.0
+    largest = max(math.prod(pairs.a.shapes[event.row_a]) for event in used)
+    apart = abs(float(np.median(ratios)) - 1)
+    return apart if apart <= min(largest * SUMMED_IN / 2, _MOST_APART) else 0.0
 
 
 def _total(side: Side) -> float:
