@@ -136,7 +136,7 @@ def _is_embedding(side: Side, module: int, given: set[int]) -> bool:
 def _weights(side: Side) -> dict[int, dict[str, tuple[int, ...]]]:
     """Return the shapes of parameters in the canonical layout, by module and canonical name."""
     found: dict[int, dict[str, tuple[int, ...]]] = {}
-    for each in side.reader.parameters:
+    for each in side.parameters:
         if not each.is_buffer:
             name = side.canonical(each.module, each.slot)
             found.setdefault(each.module, {})[name] = side.names.shape_of((each.module, each.slot))

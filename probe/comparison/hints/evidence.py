@@ -158,7 +158,7 @@ class Half:
         slot = self.side.slots[self.row].partition(".")[0]
         for group in self.side.reader.groups_of(self.side.step):
             for number in group.parameters:
-                parameter = self.side.reader.parameters[number]
+                parameter = self.side.parameters[number]
                 if (parameter.module, parameter.slot) == (self.module, slot):
                     return group
         return None

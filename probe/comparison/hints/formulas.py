@@ -341,7 +341,7 @@ def _is_unchanged(half: Half) -> bool:
 
 
 def _own_parameters(half: Half) -> list[str]:
-    found = half.side.reader.parameters
+    found = half.side.parameters
     return [each.slot for each in found if each.module == half.module and not each.is_buffer]
 
 
