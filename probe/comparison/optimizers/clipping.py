@@ -84,6 +84,13 @@ def apart_by_summing(pairs: StepPairs, events: Iterable[Event]) -> float:
     return apart if apart <= min(largest * SUMMED_IN / 2, _MOST_APART) else 0.0
 
 
+def multiples(half: StepHalf, events: list[Event]) -> tuple[int, int]:
+    """Return of how many used gradients of a side it is known that they are a multiple of what backward left, and that they are none."""
+    found = _used(half, events)
+    exact = sum(each.rest < _EXACT for each in found)
+    return exact, len(found) - exact
+
+
 def _total(side: Side) -> float:
     """Return the norm of all gradients as backward left them: each parameter's own, whatever it was paired or joined with."""
     columns = side.columns

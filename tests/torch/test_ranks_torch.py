@@ -1,0 +1,123 @@
+"""What ranks add up: gradients within backward or behind it, gradients of some weights alone, what a sharded layer returns and passes back.
+
+One process stands for the first of two ranks. What the other one would send is computed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+distributed = pytest.importorskip("torch.distributed")
+if not distributed.is_available():
+    pytest.skip("this torch has no distributed", allow_module_level=True)
+from facts import one_thread_one_seed  # noqa: F401, E402
+from torch import Tensor, nn  # noqa: E402
+
+import probe  # noqa: E402
+from probe.comparison.divergence import Comparison  # noqa: E402
+from probe.comparison.result import Verdict  # noqa: E402
+
+WIDTH = 96
+Reduce = Callable[[nn.Module, Tensor], None]
+
+
+@pytest.fixture(autouse=True)
+def two_ranks() -> Iterator[None]:
+    """Two ranks, of which this is the first; what they send each other is nothing."""
+    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    distributed.init_process_group("fake", rank=0, world_size=2, store=fake.FakeStore())
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(torch.tanh(self.up(self.norm(x))))
+
+
+def batches(step: int) -> tuple[Tensor, Tensor]:
+    given = probe.make_inputs({"x": f"float32[16,{WIDTH}]"}, seed=step, to="torch")["x"]
+    return given[:8], given[8:]
+
+
+def of_the_other_rank(net: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """Return the gradients that the other rank would send."""
+    twin = Net()
+    twin.load_state_dict(net.state_dict())
+    twin(x).square().mean().backward()
+    return {name: parameter.grad for name, parameter in twin.named_parameters()}
+
+
+def behind_backward(net: nn.Module, theirs: dict[str, Tensor]) -> None:
+    for name, parameter in net.named_parameters():
+        parameter.grad.add_(theirs[name]).div_(2)
+
+
+def _adds(theirs: dict[str, Tensor], name: str) -> Callable[[Tensor], None]:
+    def hook(parameter: Tensor) -> None:
+        parameter.grad.add_(theirs[name]).div_(2)
+
+    return hook
+
+
+def record(
+    path: Path, after: Callable[[nn.Module, dict[str, Tensor]], None], within: bool = False, task: str = "statistics"
+) -> Path:
+    torch.manual_seed(0)
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    theirs: dict[str, Tensor] = {}
+    if within:
+        for name, parameter in net.named_parameters():
+            parameter.register_post_accumulate_grad_hook(_adds(theirs, name))
+    with probe.capture(net, path, task=task):
+        for step in range(2):
+            mine, others = batches(step)
+            theirs.update(of_the_other_rank(net, others))
+            loss = net(mine).square().mean()
+            loss.backward()
+            after(net, theirs)
+            optimizer.step()
+            optimizer.zero_grad()
+            probe.step(loss=loss)
+    return next(path.parent.glob(f"{path.stem}*"))
+
+
+def nothing(net: nn.Module, theirs: dict[str, Tensor]) -> None:
+    pass
+
+
+def clip(net: nn.Module, to: float = 0.01) -> None:
+    torch.nn.utils.clip_grad_norm_(net.parameters(), to)
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_gradients_added_up_within_backward_or_behind_it(tmp_path: Path, task: str, swapped: bool) -> None:
+    files = record(tmp_path / "a.h5", behind_backward, task=task), record(tmp_path / "b.h5", nothing, True, task)
+    result = probe.compare(*(files[::-1] if swapped else files))
+    assert result.verdict is Verdict.ALIGNED, result.divergences
+    side = "A" if swapped else "B"
+    assert (
+        f"{side} adds its gradients up over ranks within backward, the other side behind it: as backward left them they are not "
+        "judged, as the optimizer used them they agree"
+    ) in result.warnings
+
+
+def test_gradients_that_are_then_not_used_alike_are_wrong(tmp_path: Path) -> None:
+    def half(net: nn.Module, theirs: dict[str, Tensor]) -> None:
+        net.up.weight.grad.mul_(0.5)
+
+    result = probe.compare(record(tmp_path / "a.h5", behind_backward), record(tmp_path / "b.h5", half, True))
+    assert result.verdict is Verdict.DIVERGED
+    assert result.divergences[0].evidence[0] == "6 of 6 gradients differ"
