@@ -108,6 +108,18 @@ def test_one_gradient_that_is_off_by_itself_is_no_norm(tmp_path: Path) -> None:
     assert result.divergences[0].a[0].path == "inner"
 
 
+def test_groups_that_are_clipped_by_themselves_are_said(tmp_path: Path) -> None:
+    """So PaddlePaddle's optimizers clip where they are given several groups."""
+
+    def each_group(net: Net) -> None:
+        scale(p for p in net.parameters() if p.ndim > 1)
+        scale(p for p in net.parameters() if p.ndim == 1)
+
+    hint = str(compared(tmp_path, each_group).divergences[0].hint)
+    assert hint.startswith("by the numbers: A clips all its gradients together to a norm of 0.001 (from")
+    assert hint.endswith("B clips the gradients of each of its 2 groups by itself, to a norm of 0.001")
+
+
 class Apart(nn.Module):
     """Two layers that `Joined` has in one."""
 

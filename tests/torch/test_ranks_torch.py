@@ -18,7 +18,6 @@ from facts import one_thread_one_seed  # noqa: F401, E402
 from torch import Tensor, nn  # noqa: E402
 
 import probe  # noqa: E402
-from probe.comparison.divergence import Comparison  # noqa: E402
 from probe.comparison.result import Verdict  # noqa: E402
 
 WIDTH = 96
@@ -121,3 +120,45 @@ def test_gradients_that_are_then_not_used_alike_are_wrong(tmp_path: Path) -> Non
     result = probe.compare(record(tmp_path / "a.h5", behind_backward), record(tmp_path / "b.h5", half, True))
     assert result.verdict is Verdict.DIVERGED
     assert result.divergences[0].evidence[0] == "6 of 6 gradients differ"
+
+
+def some_behind(net: nn.Module, theirs: dict[str, Tensor]) -> None:
+    """Forget the norm's."""
+    for name, parameter in net.named_parameters():
+        if not name.startswith("norm."):
+            parameter.grad.add_(theirs[name]).div_(2)
+
+
+def hint_of(folder: Path, b: Callable[[nn.Module, dict[str, Tensor]], None]) -> str:
+    def clipped(
+        reduce: Callable[[nn.Module, dict[str, Tensor]], None],
+    ) -> Callable[[nn.Module, dict[str, Tensor]], None]:
+        def after(net: nn.Module, theirs: dict[str, Tensor]) -> None:
+            reduce(net, theirs)
+            clip(net)
+
+        return after
+
+    result = probe.compare(record(folder / "a.h5", clipped(behind_backward)), record(folder / "b.h5", clipped(b)))
+    assert result.verdict is Verdict.DIVERGED
+    return str(result.divergences[0].hint)
+
+
+def test_weights_whose_gradients_one_side_forgets_to_add_up_are_named(tmp_path: Path) -> None:
+    """Clipping scales all others, too: that is not what is wrong."""
+    hint = hint_of(tmp_path, some_behind)
+    assert hint.startswith(
+        "by the numbers: A adds to each of its gradients what backward did not leave there, as a reduction over ranks does, B adds"
+    )
+    assert (
+        "B adds to up.weight, up.bias, down.weight, down.bias what backward did not leave there, as a reduction over ranks does, and multiplies by"
+        in hint
+    )
+    assert hint.endswith("the other 2")
+
+
+def test_gradients_that_one_side_does_not_add_up_are_told_from_a_factor(tmp_path: Path) -> None:
+    hint = hint_of(tmp_path, nothing)
+    assert hint.startswith(
+        "by the numbers: A adds to each of its gradients what backward did not leave there, as a reduction over ranks does, B clips"
+    )
