@@ -162,3 +162,56 @@ def test_gradients_that_one_side_does_not_add_up_are_told_from_a_factor(tmp_path
     assert hint.startswith(
         "by the numbers: A adds to each of its gradients what backward did not leave there, as a reduction over ranks does, B clips"
     )
+
+
+class Added(torch.autograd.Function):
+    """Adds what the other rank sends, forward or back."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor, theirs: Tensor, back: bool) -> Tensor:
+        ctx.back = back
+        ctx.save_for_backward(theirs)
+        return x.clone() if back else x + theirs
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return gradient + ctx.saved_tensors[0] if ctx.back else gradient, None, None
+
+
+class Part(nn.Linear):
+    """A rank's part of a layer; ``adds`` says where what the ranks compute is added up."""
+
+    def __init__(self, adds: str) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self.adds = adds
+
+    def forward(self, x: Tensor) -> Tensor:
+        theirs = torch.linspace(-1, 1, WIDTH).expand_as(x).sin()
+        x = Added.apply(x, theirs, True) if self.adds == "back" else x
+        y = nn.functional.linear(x, self.weight)
+        return (Added.apply(y, theirs, False) if self.adds == "forward" else y) + self.bias
+
+
+def part(path: Path, adds: str) -> Path:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(WIDTH, WIDTH), Part(adds), nn.Linear(WIDTH, WIDTH))
+    with probe.capture(net, path, task="tensor"):
+        net(batches(0)[0]).square().mean().backward()
+        probe.step()
+    return next(path.parent.glob(f"{path.stem}*"))
+
+
+@pytest.mark.parametrize(
+    ("adds", "said"),
+    [
+        ("forward", "B returns x · Wᵀ + bias of what this rank holds, A does not: as where what all ranks compute is added up on A only "
+                    "(verified from the recorded input and weight): look at the reduction over ranks (all-reduce, reduce-scatter) at "
+                    "the end of this layer"),
+        ("back", "B passes back what this rank's own weight and output's gradient give, A does not: as where what all ranks pass back "
+                 "is added up on A only (verified from the recorded weight and gradient): look at the reduction over ranks "
+                 "(all-reduce, reduce-scatter) in this layer's backward"),
+    ],
+)  # fmt: skip
+def test_a_layer_that_does_not_add_up_what_the_ranks_compute(tmp_path: Path, adds: str, said: str) -> None:
+    first = probe.compare(part(tmp_path / "a.h5", adds), part(tmp_path / "b.h5", "")).divergences[0]
+    assert (first.path, first.hint) == ("1", said)

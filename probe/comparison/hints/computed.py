@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from probe.comparison.hints import attention, formulas, losses, norms, patterns, sizes, training
+from probe.comparison.hints import attention, formulas, losses, norms, patterns, ranks, sizes, training
 from probe.comparison.hints.hint import ACTIVATIONS, GRADIENTS, LOSSES, Hint
 from probe.records import Role
 
@@ -110,6 +110,18 @@ COMPUTED = (
         "x · Wᵀ of the recorded numbers gives one side as they are, and the other one rounded to fewer bits",
         "autocast, TensorFloat-32 (allow_tf32) and casts around this layer",
         formulas.linear_precision,
+    ),
+    Hint(
+        "output of one rank", (Role.OUTPUT,),
+        "under several ranks, x · Wᵀ + b of what this rank holds gives one side, and not the other",
+        "the reduction over ranks (all-reduce, reduce-scatter) at the end of this layer",
+        ranks.output_of_one_rank,
+    ),
+    Hint(
+        "gradient of one rank", (Role.GRAD_INPUT,),
+        "under several ranks, what this rank's weight and gradient of the output give is passed back by one side, and not by the other",
+        "the reduction over ranks (all-reduce, reduce-scatter) in this layer's backward",
+        ranks.gradient_of_one_rank,
     ),
     Hint(
         "linear", (Role.OUTPUT,),

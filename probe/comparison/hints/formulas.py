@@ -389,19 +389,20 @@ def softmax(evidence: Evidence) -> Found | None:
     return _sentence(_told(evidence, _softmax_formulas))
 
 
-def _told_linear(evidence: Evidence) -> tuple[str | None, str | None]:
+def told_linear(evidence: Evidence) -> tuple[str | None, str | None]:
+    """Return which product of the recorded input and weight each side is, None for one that is none."""
     return _told(evidence, _linear_formulas, sample=_sampled_product, share=_OF_ROUNDING)
 
 
 def linear(evidence: Evidence) -> Found | None:
     """Two products of the recorded input and weight, in the same number of bits."""
-    names = evidence.once(_told_linear)
+    names = evidence.once(told_linear)
     return None if _is_rounded(names) else _sentence(names)
 
 
 def linear_precision(evidence: Evidence) -> Found | None:
     """One side rounds what it multiplies to fewer bits."""
-    names = evidence.once(_told_linear)
+    names = evidence.once(told_linear)
     return _sentence(names) if _is_rounded(names) else None
 
 
