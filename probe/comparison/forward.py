@@ -302,7 +302,9 @@ class ForwardWalk(HeldValues):
         place = node.parent if is_input else node
         is_permuted = event.metrics.status is Status.PERMUTED
         same_code = place is not None and self._same_code(node) and self._same_code(place)
-        is_wrong = same_code and not self._other_batch and not self._same_size(event)
+        is_wrong = (
+            same_code and not self._other_batch and not self._same_size(event) and not self._side_with_part(event)
+        )
         if (is_permuted or is_wrong) and not context.tainted and self._pass_over(node, event):
             return
         self.settle(event, math.nan, False, context.error)

@@ -146,6 +146,8 @@ class Ledger:
         """outputs that are a multiple of A's for which the code outside makes up, by call and slot: what B's are times A's"""
         self._with_mask: set[tuple[Node, str]] = set()
         """what calls are given that holds a mask on one side alone, by slot: there it was made for this call, and has a gradient of its own"""
+        self._in_parts: list[Event] = []
+        """weights of which a rank of one side holds a part, and the other side more"""
         self._loss_agrees = False
         """the numbers that the program gave as loss were compared, and agree"""
         self._digests_aside: set[tuple[object, object]] = set()

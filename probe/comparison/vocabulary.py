@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from probe.comparison.combined import Piece, canonical_shape, joint_digest, read
+from probe.comparison.sharded import side_with_parts
 from probe.comparison.side import PARAMETER_ROLES, Digest, Side, kind_of, squeezed
 from probe.matching import Matching
 from probe.records import Role
@@ -67,7 +68,10 @@ class Vocabulary:
             if _is_embedding(self.a, pair.a, given[0]) and _is_embedding(self.b, pair.b, given[1])
             for name, shape in weights[0].get(pair.a, {}).items()
             for other in [weights[1].get(pair.b, {}).get(name, ())]
-            if len(shape) == len(other) == 2 and shape[0] != other[0] and shape[1] == other[1]
+            if len(shape) == len(other) == 2
+            and shape[0] != other[0]
+            and shape[1] == other[1]
+            and not side_with_parts(self.a.reader, self.b.reader, shape[0], other[0])
         }
 
     def is_padded(self, a: Side, i: int, b: Side, j: int) -> bool:

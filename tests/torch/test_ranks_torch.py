@@ -18,6 +18,7 @@ from facts import one_thread_one_seed  # noqa: F401, E402
 from torch import Tensor, nn  # noqa: E402
 
 import probe  # noqa: E402
+from probe.comparison.divergence import Comparison  # noqa: E402
 from probe.comparison.result import Verdict  # noqa: E402
 
 WIDTH = 96
@@ -215,3 +216,101 @@ def part(path: Path, adds: str) -> Path:
 def test_a_layer_that_does_not_add_up_what_the_ranks_compute(tmp_path: Path, adds: str, said: str) -> None:
     first = probe.compare(part(tmp_path / "a.h5", adds), part(tmp_path / "b.h5", "")).divergences[0]
     assert (first.path, first.hint) == ("1", said)
+
+
+class Column(nn.Module):
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight.clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight.T
+
+
+class Row(nn.Module):
+    """Adds the bias, and what the other rank sends."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.weight, self.bias, self.sent = nn.Parameter(weight.clone()), nn.Parameter(bias.clone()), None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x @ self.weight.T
+        return (y if self.sent is None else y + self.sent) + self.bias
+
+
+class Pair(nn.Module):
+    """A layer that is split by its outputs and one that is split by its inputs, as Megatron has them, between two norms."""
+
+    def __init__(self, parts: int, fault: str = "") -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        up, down, bias = torch.randn(2 * WIDTH, WIDTH) / 10, torch.randn(WIDTH, 2 * WIDTH) / 10, torch.randn(WIDTH)
+        kept, self.others = slice(0, 2 * WIDTH // parts), slice(2 * WIDTH // parts, None)
+        self.first, self.last = nn.LayerNorm(WIDTH, eps=1e-3 if fault == "eps" else 1e-5), nn.LayerNorm(WIDTH)
+        self.up, self.down, self.fault = Column(up[kept]), Row(down[:, kept], bias), fault
+        self._up, self._down = up[self.others], down[:, self.others]
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        if len(self._up) and self.fault != "forgotten":
+            self.down.sent = torch.tanh(x.detach() @ self._up.T) @ self._down.T
+        return self.last(self.down(torch.tanh(self.up(x))))
+
+
+def run(path: Path, parts: int, fault: str = "") -> Path:
+    model = Pair(parts, fault)
+    with probe.capture(model, path, task="tensor", phases=["init", "forward"]):
+        model(batches(0)[0])
+        probe.step()
+    return next(path.parent.glob(f"{path.stem}*"))
+
+
+def against_one_process(folder: Path, fault: str = "") -> Comparison:
+    b = run(folder / "b.h5", 2, fault)
+    distributed.destroy_process_group()
+    try:
+        a = run(folder / "a.h5", 1)
+    finally:
+        fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+        distributed.init_process_group("fake", rank=0, world_size=2, store=fake.FakeStore())
+    return probe.compare(a, b)
+
+
+def test_a_rank_of_a_split_model_against_one_process_is_undecided_and_why(tmp_path: Path) -> None:
+    result = against_one_process(tmp_path)
+    assert result.verdict is Verdict.UNDECIDED, result.divergences
+    assert (
+        "A is rank 0 of 1, B rank 0 of 2: 2 weights are held in parts on one side, first weight of up (shape [192, 96] against [96, 96]); "
+        "what a rank holds is compared with a run that is split alike"
+    ) in result.doubts
+
+
+def test_faults_of_what_is_whole_on_both_sides_are_found_all_the_same(tmp_path: Path) -> None:
+    first = against_one_process(tmp_path, "eps").divergences[0]
+    assert first.path == "first"
+    assert str(first.hint).startswith("A used eps 1.0e-05, B 1.0e-03 (verified")
+
+
+def test_a_split_layer_that_returns_something_else_is_found(tmp_path: Path) -> None:
+    first = against_one_process(tmp_path, "forgotten").divergences[0]
+    assert first.path == "down"
+    assert first.evidence == (
+        "its inputs were not compared, its output differs",
+        "not known to agree: 0 (on one side only, or of another kind)",
+        "not compared: its weight, of which a rank of one side holds a part",
+    )
+    assert str(first.hint).startswith(
+        "look at how this layer is split over ranks: which part each rank holds, what is added up"
+    )
+
+
+def test_other_sizes_without_ranks_are_a_fault(tmp_path: Path) -> None:
+    distributed.destroy_process_group()
+    try:
+        files = run(tmp_path / "a.h5", 1), run(tmp_path / "b.h5", 2)
+    finally:
+        fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+        distributed.init_process_group("fake", rank=0, world_size=2, store=fake.FakeStore())
+    first = probe.compare(*files).divergences[0]
+    assert first.hint == "the two models are not built with the same sizes"
