@@ -213,3 +213,42 @@ def test_a_table_that_is_wrong_where_nothing_is_masked_is_found_in_its_values(tm
     first = compared(tmp_path, "tensor", "table").divergences[0]
     assert first.a[0].path == "decoder.1"
     assert first.evidence == ("the input 2 of decoder.1.own differs, what was there before it agrees",)
+
+
+class Scored(nn.Module):
+    """Looks its table up behind its projection, or before it; neither needs the other."""
+
+    def __init__(self, before: bool, fault: bool = False) -> None:
+        super().__init__()
+        self.before, self.fault = before, fault
+        self.project, self.table = nn.Linear(HIDDEN, HIDDEN), nn.Embedding(2 * LENGTH, HIDDEN)
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = torch.arange(LENGTH) + 3 * self.fault
+        if self.before:
+            looked_up = self.table(places)
+            return self.project(x) * looked_up
+        return self.project(x) * self.table(places)
+
+
+class Whole(nn.Module):
+    def __init__(self, before: bool, fault: bool = False) -> None:
+        super().__init__()
+        self.first, self.scored = nn.Linear(HIDDEN, HIDDEN), Scored(before, fault)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scored(self.first(x))
+
+
+def test_calls_in_an_order_that_does_not_matter_are_not_swapped(tmp_path: Path) -> None:
+    files = []
+    for name, before, fault in (("a", False, False), ("b", True, True)):
+        torch.manual_seed(0)
+        model = Whole(before, fault)
+        with probe.capture(model, tmp_path / f"{name}.h5"):
+            model(probe.make_inputs({"x": f"float32[3,{LENGTH},{HIDDEN}]"}, seed=0, to="torch")["x"]).sum().backward()
+            probe.step()
+        files.append(tmp_path / f"{name}.h5")
+    first = probe.compare(*files).divergences[0]
+    assert first.evidence[0] == "the input 0 of scored.table differs, what was there before it agrees"
+    assert [ref.path for ref in first.a] == ["scored"]
