@@ -148,6 +148,7 @@ class LooseCharger(OrderCharger):
             event.metrics, limit,
             (*facts, f"what comes next, A's {self._path_a(event.pair)}, {verb} another {event.role.label} {event.slot_a}",
              *unseen_order(self.pairs, caller), *guess), hints[0], is_independent=self._is_apart(event, rule),
+            event=None if kind is Kind.MISSING else event,
         ), event)  # fmt: skip
         return True
 

@@ -23,7 +23,7 @@ _MOST_FINDINGS = 8
 """findings of a step, the first ones, whose tensors are read once more"""
 _MOST_HINTS = 3
 _KINDS = (Kind.INPUTS, Kind.INTRODUCED, Kind.INIT, Kind.UPDATE, Kind.DTYPE)
-_GENERAL = ("look at ", "B has the same numbers in another order")
+_GENERAL = ("look at ", "what B computes in the place of ", "B has the same numbers in another order")
 """how the walk's own hints begin that a better one takes the place of"""
 _OF_LOSS = "look at the loss scale"
 """how the hint begins of a factor that all gradients have"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from probe.comparison.hints import attention, formulas, losses, norms, patterns, ranks, sizes, training
+from probe.comparison.hints import attention, formulas, gates, losses, norms, patterns, ranks, sizes, training
 from probe.comparison.hints.hint import ACTIVATIONS, GRADIENTS, LOSSES, Hint
 from probe.records import Role
 
@@ -71,6 +71,18 @@ COMPUTED = (
         "one side returns its input bit for bit, and the other does not",
         "whether this module is left out on that side, or replaced by an Identity",
         formulas.returns_input,
+    ),
+    Hint(
+        "gate and up", ACTIVATIONS,
+        "f(x) · y of two recorded tensors gives A, f(y) · x gives B",
+        "the order of gate and up in one weight, and which of the two goes through the activation",
+        gates.exchanged_gate,
+    ),
+    Hint(
+        "order of queries, keys and values", ACTIVATIONS,
+        "attention over the recorded queries, keys and values gives A, and B where some are taken for others",
+        "the order in which q, k and v are cut out of one tensor",
+        partial(attention.attention, part="parts"),
     ),
     Hint(
         "causal mask", ACTIVATIONS,
