@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from probe.adapters import numpy_nn as nn
+from probe.map_commands import suggest_command
 from probe.mapping import LayerMapping, parse_mapping
 from probe.matching import Known, Matching, Reason, match
 from probe.matching.automatic import complete, outline, outline_of, without_guesses
@@ -254,6 +256,15 @@ def test_an_inserted_layer_is_the_one_that_is_left(tmp_path: Path, task: str) ->
         assert not [
             tree.path(i) for i in left if not tree.path(i).startswith(("decoder.layers.1", "embedding", "decoder"))
         ]
+
+
+def test_a_draft_counts_what_is_left_and_not_what_was_paired_inside(tmp_path: Path) -> None:
+    a = record(tmp_path / "a.h5", with_layers(0, 1, 2))
+    b = record(tmp_path / "b.h5", other_names(with_layers(0, 9, 1, 2)))
+    text = CliRunner().invoke(suggest_command, [str(a), str(b)], catch_exceptions=False).output
+    assert "#   embedding\n" in text
+    assert "#   decoder and 15 modules inside\n" in text, "it holds 54"
+    assert "#   decoder.layers.1 and 12 modules inside\n" in text
 
 
 def test_swapped_layers_are_told_by_their_weights(tmp_path: Path) -> None:

@@ -235,7 +235,8 @@ def test_missing_extra_and_misshapen_tensors_are_named_together() -> None:
         "norm.bias: the paddle model has it, the source does not (--allow-missing NAME leaves out what is meant to be)\n"
         "more.weight: in the source, but the paddle model has no place for it (--allow-extra NAME leaves out what is meant "
         "to be)\n"
-        "conv.weight is to be [4, 4], the source has conv.weight [3, 4]"
+        "conv.weight is to be [4, 4], the source has conv.weight [3, 4]\n"
+        "where these are the same under other names, a layer mapping says so (-lm, mapping=); probe map suggest drafts one"
     )
 
 

@@ -56,6 +56,24 @@ def test_a_folder_is_converted_with_its_configuration(tmp_path: Path) -> None:
     assert all(values(back)[name].tobytes() == x.tobytes() for name, x in state.items() if "tracked" not in name)
 
 
+def test_a_folder_becomes_one_file_where_the_target_is_called_like_one(tmp_path: Path) -> None:
+    state = state_of(TORCH)
+    target, _ = convert_checkpoint(
+        written(tmp_path / "net", state, 1), tmp_path / "net.pdparams", to="paddle", model=TORCH
+    )
+    assert target.is_file() and equal(values(target), as_paddle(state))
+    with pytest.raises(
+        ConversionError, match="two has its weights in 2 files, and .*two.pdparams is the name of one: give a folder's"
+    ):
+        convert_checkpoint(written(tmp_path / "two", state), tmp_path / "two.pdparams", to="paddle", model=TORCH)
+
+
+def test_a_plan_says_in_a_line_what_it_does(tmp_path: Path) -> None:
+    _, plan = convert_checkpoint(written(tmp_path / "net", state_of(TORCH), 1), to="paddle", model=TORCH)
+    turned = sum(move.action == "transpose" for move in plan.moves)
+    assert repr(plan).startswith(f"<Plan of {len(plan.moves)} tensors: {turned} transpose, ")
+
+
 def test_a_chosen_dtype_stands_in_the_configuration(tmp_path: Path) -> None:
     source = written(tmp_path / "net", state_of(TORCH), 1)
     (source / "config.json").write_text('{"torch_dtype": "float32"}')

@@ -41,12 +41,13 @@ class BackwardWalk(LossWalk):
         events = [(n, e) for n, e in self.pairs.node_events(micro, backward=True) if e.metrics is not None]
         events.sort(key=lambda pair: self._flow.order(*pair))
         self._look_for_scaling(events)
+        self._other_totals = {(Role.GRAD_TOTAL, *place) for place in self._with_mask}
         for node, event in events:
             factor = self._compensated.get((node, event.slot_a), 1.0) if event.role is Role.GRAD_OUTPUT else 1.0
             if factor != 1:
                 event.metrics = self.pairs.measured(event, event.factor / factor)
         for node, event in events:
-            if self._is_inside_rearranged(node):
+            if self._is_inside_rearranged(node) or (event.role, node, event.slot_a) in self._other_totals:
                 self.settle(event, math.nan, False, verdict="not judged")
             else:
                 self._judge_backward_event(node, event)

@@ -13,6 +13,7 @@ from probe.comparison.metrics import squeezed
 from probe.comparison.one_sided import effect, has_counterpart, is_named_as_labels, named, size_of, ways_to
 from probe.comparison.parts import unseen_order, unseen_order_of_weights
 from probe.comparison.result import Divergence, Kind
+from probe.comparison.sharded import side_with_parts
 from probe.comparison.step_half import Event, Loose, Node, StepHalf
 from probe.comparison.tolerance import Level, Rule
 from probe.comparison.uncalled import to_look_at
@@ -21,6 +22,8 @@ from probe.records import Phase, Role
 from probe.statistics import unit_roundoff
 
 SAME_BATCH = "feed both sides the same batch before looking at anything else"
+_SAME_PART = "give the other side's process the batch of this rank alone, or compare with a run of as many ranks"
+_OF_PARTS = "look at how this layer is split over ranks: which part each rank holds, what is added up, and what runs in parts before it"
 _SETTINGS = {
     "*Dropout*": "dropout draws other numbers on each side: switch it off on both",
     "*Norm": "look at what this module computes and with which settings, eps first",
@@ -77,7 +80,13 @@ class Charger(LooseCharger):
         assert event.metrics is not None
         if node.parent is None:
             what = event.metrics.reason or "the model is given different inputs"
-            self._add(Phase.FORWARD, Kind.INPUTS, event, node.pair, rule, (what,), node=node, hint=SAME_BATCH)
+            side = self._side_with_part(event)
+            half = self.pairs.half(side or "A")
+            facts = (
+                (f"{side} is rank {half.side.reader.info.rank} of {half.side.reader.info.world_size}",) if side else ()
+            )
+            hint = _SAME_PART if side else SAME_BATCH
+            self._add(Phase.FORWARD, Kind.INPUTS, event, node.pair, rule, (what, *facts), node=node, hint=hint)
             return
         if self._charge_model_input(node, event, rule):
             return
@@ -132,6 +141,11 @@ class Charger(LooseCharger):
         short = f" (1/{whole})" if is_whole and ratio < 1 else ""
         fact = f"it is {ratio:.6g}{short} times A's, in one direction: a factor behind {source}"
         return (fact,), f"look for a factor that one side alone applies to what {source} returns, or that differs"
+
+    def _side_with_part(self, event: Event) -> str:
+        """Return the side of which a rank may have a part of what the other side has; empty if none may."""
+        sizes = [math.prod(half.side.shapes[half.row(event)]) for half in self.pairs.halves]
+        return side_with_parts(self.pairs.a.reader, self.pairs.b.reader, sizes[0], sizes[1])
 
     def _charge_change(self, node: Node, event: Event, rule: Rule) -> bool:
         """Charge a wrong input to layers in another order, or to what one side alone has before it."""
@@ -297,7 +311,10 @@ class Charger(LooseCharger):
         if unknown:
             facts.append(f"not known to agree: {', '.join(unknown)} (on one side only, or of another kind)")
         classes = self._classes(node.pair)
-        hint = scale_hint(event.metrics)
+        in_parts = [each.slot_a for each in self._in_parts if each.pair == node.pair]
+        if in_parts:
+            facts.append(f"not compared: its {', '.join(in_parts)}, of which a rank of one side holds a part")
+        hint = _OF_PARTS if in_parts else scale_hint(event.metrics)
         inside = self._between(node, node.end)
         if inside:
             facts.append(f"not compared inside: {self._names(inside)}")
@@ -404,7 +421,9 @@ class Charger(LooseCharger):
 
     def _agreement(self, node: Node) -> str:
         """Say what the output of a call was made from."""
-        parameters = self.parameters_of(node)
+        parameters = None if any(each.pair == node.pair for each in self._in_parts) else self.parameters_of(node)
+        if self._unknown.get(id(node)) and node not in self._with_inputs:
+            return "its inputs were not compared, its output differs"
         weights = "" if parameters is None else "parameters equal" if not parameters.error else "parameters agree"
         error = self._context(node).error
         return ", ".join(part for part in (f"inputs agree (rel {error:.1e})", weights, "output differs") if part)

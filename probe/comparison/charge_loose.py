@@ -124,7 +124,7 @@ class LooseCharger(OrderCharger):
             if self._computes_alone(half, only) and not self._began_right(half, only):
                 self._charge_around(caller, event, half, only, rule)
                 return True
-        refs, facts, hints, kind = [], [], [], Kind.MISSING
+        refs, facts, hints, kind, computed = [], [], [], Kind.MISSING, False
         for half, calls in zip(self.pairs.halves, (mine, theirs), strict=True):
             paths = [half.path(loose.module) for loose in calls]
             change = change_at(self.pairs.changes, OF_NUMBER, half.name, paths) if paths else None
@@ -135,8 +135,8 @@ class LooseCharger(OrderCharger):
                 text, hint = self._about_loose(half, calls[0], change)
                 facts.append(text)
                 hints.append(hint)
-                alone = self._computes_alone(half, calls[0]) or self._is_compared_by_weights(half, calls[0])
-                if change is None and alone:
+                computed = change is None and self._computes_alone(half, calls[0])
+                if computed or (change is None and self._is_compared_by_weights(half, calls[0])):
                     kind = kind_of_finding(event.metrics)
         if not facts:
             return False
@@ -148,6 +148,7 @@ class LooseCharger(OrderCharger):
             event.metrics, limit,
             (*facts, f"what comes next, A's {self._path_a(event.pair)}, {verb} another {event.role.label} {event.slot_a}",
              *unseen_order(self.pairs, caller), *guess), hints[0], is_independent=self._is_apart(event, rule),
+            event=event if computed else None,
         ), event)  # fmt: skip
         return True
 

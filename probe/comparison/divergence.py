@@ -367,8 +367,9 @@ class _Run:
         self.warnings += self.noise.warnings()
         for text in self.noise.doubts(tally.slots):
             self._doubt(text)
-        if self.unshown is not None and not self.findings:
-            self.findings = [self.unshown]
+        is_told = bool(known) and not (coverage.total and coverage.share < min_coverage)
+        if self.unshown is not None and not self.findings and is_told:
+            self.findings = [self.unshown]  # of another model, other settings say nothing
         elif self.unshown is not None:
             self.warnings += self.unshown.evidence
         verdict = Verdict.DIVERGED if self.findings else Verdict.UNDECIDED if self.doubts else Verdict.ALIGNED

@@ -222,7 +222,7 @@ class StepPairs:
         if Phase.INIT in side.columns["phase"]:
             prefix, rows = f"{Phase.INIT.label}:", half.rows.get((0, module, 0), Role.PARAM)
             return {side.canonical(module, slot[len(prefix) :]) for slot in rows if slot.startswith(prefix)}
-        return {side.canonical(module, each.slot) for each in side.reader.parameters if each.module == module}
+        return {side.canonical(module, each.slot) for each in side.parameters if each.module == module}
 
     def _event(
         self, micro: int, phase: Phase, role: Role, pair: int, call: int, slot_a: str, slot_b: str, i: int, j: int,
@@ -272,7 +272,7 @@ def _names(side: Side) -> dict[Place, list[Place]]:
     """Return, for every place of a tied parameter, all of its places, that of its records first."""
     by_path = {module.path: index for index, module in enumerate(side.reader.modules)}
     found = {}
-    for parameter in side.reader.parameters:
+    for parameter in side.parameters:
         if len(parameter.names) > 1:
             parts = [name.rpartition(".") for name in parameter.names]
             owners = [(by_path[owner], slot) for owner, _, slot in parts if owner in by_path]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 
 from probe.comparison import choices, tolerance
 from probe.comparison.arrangement import Arrangement
@@ -12,10 +11,10 @@ from probe.comparison.charge import SAME_BATCH, mode_name
 from probe.comparison.compensated import Compensation
 from probe.comparison.given import given_otherwise, is_given, logged_apart
 from probe.comparison.given_aside import Aside, is_handed_on
-from probe.comparison.initial import InitialWalk
+from probe.comparison.held_values import HeldValues
 from probe.comparison.metrics import Status, are_merged, squeezed
-from probe.comparison.noise import SCALE_MEASURE, Held
-from probe.comparison.padded import Padded, Padding
+from probe.comparison.noise import Held
+from probe.comparison.padded import Padding
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.step_half import Event, Node
 from probe.comparison.tolerance import Level
@@ -26,7 +25,7 @@ _FILL, _FILL_TO_REST = 1e3, 300
 """how far below 0, and how many times the largest element, what a mask puts in is at least"""
 
 
-class ForwardWalk(InitialWalk):
+class ForwardWalk(HeldValues):
     """Judges what the modules were given and returned."""
 
     def judge_forward(self, micro: int) -> None:
@@ -129,6 +128,8 @@ class ForwardWalk(InitialWalk):
         """Note the first tensor that learns on one side only, though all that it was made from learns alike."""
         if not node.grad_enabled or event.role is Role.VALUE or self.u(event) == 0.0:
             return
+        if not self._same_size(event) and not self._same_code(node):
+            return  # what another class is given at that place, or returns, may be something else: a mask, a table of positions
         learns = self._learns(event)
         if learns[0] == learns[1]:
             return
@@ -173,6 +174,10 @@ class ForwardWalk(InitialWalk):
         if held.is_wrong and not context.tainted and not held.is_fixed:
             held = self._without_padding(node, event, u, sources, held)
             held = self._without_factor(node, event, u, sources, held) if held.is_wrong else held
+            held = self._without_mask(node, event, u, sources, held) if held.is_wrong else held
+            if held.verdict:
+                self.settle(event, math.nan, False, verdict=held.verdict)
+                return
         if is_input and node.parent is None and self._has_other_axes(node, event):
             self._charge_other_axes(node, event)
             return
@@ -224,68 +229,6 @@ class ForwardWalk(InitialWalk):
         self.settle(event, math.nan, False, verdict="not judged")
         self._take_in(node, event, context, False)
         return True
-
-    def _without_padding(self, node: Node, event: Event, u: float, sources: Level, held: Held) -> Held:
-        """Leave out an error that is in padding alone, and what later tensors have of it; values are needed for that."""
-        kept, whole = self._padding.without(event), event.metrics
-        if kept is None or whole is None:
-            return held
-        event.metrics = kept
-        found = self._held(node, event, u, sources)
-        if found.is_wrong and not self._padded:
-            event.metrics = whole
-            return held
-        if not found.is_wrong:
-            self._padded.append(Padded(node, event, whole, self._padding))
-        return found
-
-    def _without_factor(self, node: Node, event: Event, u: float, sources: Level, held: Held) -> Held:
-        """Leave out a factor between what a module returns on the two sides which the code outside makes up for."""
-        whole = event.metrics
-        assert whole is not None
-        factor = self._compensation.factor(node, event, held.limit)
-        if factor == 1:
-            return held
-        event.metrics = self.pairs.measured(event, factor)
-        found = self._held(node, event, u, sources)
-        if found.is_wrong or event.metrics.is_lower_bound:
-            event.metrics, event.factor = whole, 1.0
-            return held
-        self._compensated[node, event.slot_a] = factor
-        if (event.pair, event.slot_a) not in self.state.compensated:
-            self.state.compensated.add((event.pair, event.slot_a))
-            self.warnings.append(
-                f"output {event.slot_a} of {self._path_a(event.pair)} is {factor:.6g} times A's in B, and what is made of it agrees: the "
-                "factor stands elsewhere, and is left out here"
-            )
-        return found
-
-    def charge_padded(self) -> bool:
-        """Charge the first error in padding that A's loss may be computed from after all; tell whether there is one."""
-        matters = [padded.matters for padded in self._padded]
-        if self.findings or not matters or (False in matters and True not in matters):
-            return False
-        first = next(padded for padded, does in zip(self._padded, matters, strict=True) if does is not False)
-        first.event.metrics = first.whole
-        self._padded.clear()
-        judged = self._judged[id(first.event)]
-        judged.verdict, judged.error = "introduced", first.whole.rel_l2
-        if first.event.role is Role.INPUT:
-            self._charge_input(first.node, first.event, tolerance.FORWARD)
-        else:
-            self._charge_output(first.node, first.event)
-        return True
-
-    def warn_of_padding(self) -> None:
-        """Say once what differs in padding alone."""
-        if self._padded and not self.state.padding_was_told:
-            self.state.padding_was_told = True
-            first, count = self._padded[0], len(self._padded)
-            place = f"{first.event.role.label} {first.event.slot_a} of {self._path_a(first.event.pair)}"
-            self.warnings.append(
-                f"{count} {'tensor differs' if count == 1 else 'tensors differ'} only where {first.padding.name} is 0, in padding "
-                f"(verified), first the {place} (rel {first.whole.rel_l2:.1e}): the other positions are compared"
-            )
 
     def _sets_aside(self, node: Node, event: Event) -> bool:
         """Set integers aside that the model is given otherwise and hands to no module: whether they matter is told later."""
@@ -359,7 +302,9 @@ class ForwardWalk(InitialWalk):
         place = node.parent if is_input else node
         is_permuted = event.metrics.status is Status.PERMUTED
         same_code = place is not None and self._same_code(node) and self._same_code(place)
-        is_wrong = same_code and not self._other_batch and not self._same_size(event)
+        is_wrong = (
+            same_code and not self._other_batch and not self._same_size(event) and not self._side_with_part(event)
+        )
         if (is_permuted or is_wrong) and not context.tainted and self._pass_over(node, event):
             return
         self.settle(event, math.nan, False, context.error)
@@ -397,50 +342,3 @@ class ForwardWalk(InitialWalk):
             f"{event.metrics.rel_l2:.2%} of {event.slot_a} of {self._path_a(node.pair)} differ, as noise can make them (routing): "
             "what is inside is not judged"
         )
-
-    def _held(self, node: Node, event: Event, u: float, sources: Level) -> Held:
-        assert event.metrics is not None
-        size, error = math.prod(self.pairs.a.shapes[event.row_a]), event.metrics.rel_l2
-        if self.u(event) == 0.0:
-            return self.noise.exact(event, tolerance.integer_limit(sources.error, size))
-        is_loss = self._is_loss(event)
-        rms, low, high = (self.pairs.a.columns[name][event.row_a] for name in ("rms", "min", "max"))
-        peaks = tolerance.peaks_of(size, rms, max(-low, high))
-        alike = self._begins_alike and not self.findings
-        of_value = tolerance.forward_rule(error, event.metrics.norm_ratio, self._shift(event, size), size, peaks, alike=alike)
-        rule = tolerance.LOSS if is_loss else of_value
-        held = self.noise.held(event, error, rule, u, sources)
-        if held.measure == SCALE_MEASURE:  # updates have a common direction, and so has what they make of a norm
-            held = held.widened((self.parameters_of(node) or Level()).error)
-        return held
-
-    def _shift(self, event: Event, size: int) -> float:
-        """Return the part of an error that is a constant, as a share of A's norm."""
-        mean_a, mean_b = (half.side.columns["mean"][half.row(event)] for half in self.pairs.halves)
-        norm = event.metrics.norm_a if event.metrics is not None and event.factor == 1 else 0.0
-        return abs(mean_b - mean_a) * math.sqrt(size) / norm if norm else 0.0
-
-    def _weights_agree(self) -> bool:
-        """Tell whether a step's calls are known to use the same weights, up to rounding: updates would have a direction."""
-        worst = self.state.worst
-        is_known = all(half.rows.has(Phase.INIT, Role.PARAM) for half in self.pairs.halves)
-        return is_known and not self._written.are_there and worst.error <= tolerance.INIT.limit(worst.u, 0.0)
-
-    def _with_cancelled(self, node: Node, event: Event, sources: Level, u: float) -> Level:
-        """Return the sources' errors as what a matrix product has left of them: where terms cancel out, their errors stay.
-
-        Sums of n terms without a common direction have the norm ‖W‖·‖x‖/√n; what is smaller has cancelled out.
-        """
-        norm, made = self.pairs.a.columns["norm"], event.row_a
-        shapes, module = self.pairs.a.shapes, self._module_a(node)
-        given = [rows[0] for rows in self.pairs.rows_a.get((node.micro, module, node.call), Role.INPUT).values()]
-        if len(given) != 1 or not shapes[given[0]] or not shapes[made] or not norm[made]:
-            return sources
-        sizes = shapes[given[0]][-1], shapes[made][-1]
-        weights = self.pairs.rows_a.get((0, module, 0), Role.PARAM).values()
-        matrices = [rows[0] for rows in weights if sorted(shapes[rows[0]]) == sorted(sizes)]
-        factor = norm[matrices[0]] * norm[given[0]] / (math.sqrt(sizes[0]) * norm[made]) if matrices else 1.0
-        if not 1 < factor < math.inf:
-            return sources
-        error = factor * max(sources.error, u)
-        return replace(sources, error=error)

@@ -13,6 +13,7 @@ from probe.comparison.ledger import scale_hint
 from probe.comparison.metrics import Status, kind_of
 from probe.comparison.parts import other_order
 from probe.comparison.result import Kind
+from probe.comparison.sharded import side_with_parts
 from probe.comparison.step_half import Event
 from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
@@ -50,6 +51,7 @@ class InitialWalk(BufferWalk):
                 for owner in self.owners.get((event.pair, event.slot_a), [event.pair]):
                     pooled.setdefault(owner, []).append((metrics.rel_l2 * norm, norm, u))
         self.pool(pooled)
+        self._doubt_parts()
         if not self.pairs.step:
             self._judge_running_statistics()
         if self.pairs.step and not self._have_parted(pooled):
@@ -171,11 +173,28 @@ class InitialWalk(BufferWalk):
             self.state.parameters[pair] = level = Level()
             level.add(gain * error, max(u for *_, u in parts))
 
+    def _doubt_parts(self) -> None:
+        """Doubt a step of which one side holds weights in parts, as under tensor parallelism: what is whole on both sides is compared."""
+        if not self._in_parts:
+            return
+        first, count = self._in_parts[0], len(self._in_parts)
+        places = [
+            f"rank {half.side.reader.info.rank} of {half.side.reader.info.world_size}" for half in self.pairs.halves
+        ]
+        weights = "1 weight is" if count == 1 else f"{count} weights are"
+        self.doubts.append(
+            f"A is {places[0]}, B {places[1]}: {weights} held in parts on one side, first {first.slot_a} of {self._path_a(first.pair)} "
+            f"({first.metrics.reason if first.metrics else ''}); what a rank holds is compared with a run that is split alike"
+        )
+
     def _form_mismatch(self, event: Event) -> None:
         """A parameter has another shape, or integers where the other side has floats."""
         a, b = self.pairs.a, self.pairs.b
         sizes = [math.prod(side.shapes[row]) for side, row in ((a, event.row_a), (b, event.row_b))]
         kinds = [kind_of(side.dtypes[row]) for side, row in ((a, event.row_a), (b, event.row_b))]
+        if side_with_parts(a.reader, b.reader, sizes[0], sizes[1]):
+            self._in_parts.append(event)
+            return
         if not self._are_alike(event.pair) or event.metrics is None:
             return
         if kinds[0] != kinds[1]:

@@ -145,6 +145,10 @@ class Ledger:
         """tensors that differ in padding alone"""
         self._compensated: dict[tuple[Node, str], float] = {}
         """outputs that are a multiple of A's for which the code outside makes up, by call and slot: what B's are times A's"""
+        self._with_mask: set[tuple[Node, str]] = set()
+        """what calls are given that holds a mask on one side alone, by slot: there it was made for this call, and has a gradient of its own"""
+        self._in_parts: list[Event] = []
+        """weights of which a rank of one side holds a part, and the other side more"""
         self._loss_agrees = False
         """the numbers that the program gave as loss were compared, and agree"""
         self._digests_aside: set[tuple[object, object]] = set()
@@ -356,7 +360,7 @@ class Ledger:
         """For the parameters of A, by pair and slot: the pairs of all modules that hold them, as tied ones have several."""
         found = {}
         by_path = {module.path: i for i, module in enumerate(self.pairs.a.reader.modules)}
-        for parameter in self.pairs.a.reader.parameters:
+        for parameter in self.pairs.a.parameters:
             holders = [by_path.get(name.rpartition(".")[0], -1) for name in parameter.names]
             pairs = [self.pairs.pair_of_a[holder] for holder in holders if holder in self.pairs.pair_of_a]
             first = self.pairs.pair_of_a.get(parameter.module)

@@ -12,7 +12,7 @@ from probe.comparison.side import Metrics, Side, Status, Taken, kind_of, squeeze
 from probe.comparison.values import compare_values
 from probe.records import Role
 
-_MASKING = -1e3
+MASKING = -1e3
 """what an additive mask puts on a score is at most this"""
 INVERTED = "two masks, True in one where the other is False: compared by where they mask"
 
@@ -76,7 +76,7 @@ def _mask_value(side: Side, row: int) -> float | None:
     if infinite and (math.isnan(highest) or lowest == highest == 0):
         return -math.inf
     finite = math.prod(side.shapes[row]) - columns["zeros"][row] - infinite
-    if infinite or not finite or not lowest <= _MASKING or highest not in (0.0, lowest):
+    if infinite or not finite or not lowest <= MASKING or highest not in (0.0, lowest):
         return None
     norm = columns["norm"][row]
     return lowest if math.isinf(norm) or math.isclose(norm, -lowest * math.sqrt(finite), rel_tol=1e-6) else None

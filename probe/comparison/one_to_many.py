@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from probe.comparison.side import Names
+from probe.comparison.parameter_names import Names
 from probe.errors import MappingError
 from probe.fused import Fusion, problem_of
 from probe.layouts import unpacked
@@ -35,7 +35,7 @@ class _Completion:
         self.readers = {"A": a, "B": b}
         self.trees = {"A": Tree(a.modules), "B": Tree(b.modules)}
         self.matching = with_places(matching, self.trees["A"], self.trees["B"])
-        self.names = {"A": Names(a, matching.views_a), "B": Names(b, matching.views_b)}
+        self.names = {"A": Names(a, a.parameters, matching.views_a), "B": Names(b, b.parameters, matching.views_b)}
         self.slots = {side: _by_canonical(self.names[side], reader) for side, reader in self.readers.items()}
         self.buffers = {
             side: {(each.module, each.slot) for each in reader.parameters if each.is_buffer}

@@ -8,12 +8,16 @@ import math
 from probe.comparison import tolerance
 from probe.comparison.changes import OF_ORDER, change_at, exchanged, is_exchanged
 from probe.comparison.ledger import Ledger
+from probe.comparison.metrics import measure_pair
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.side import Side
 from probe.comparison.step_half import Event, Node
 from probe.matching import Reason
 from probe.matching.changes import Change
 from probe.records import Phase, Role
+
+_AS_GIVEN = 1e-2
+"""relative error up to which two calls were given the same"""
 
 
 class OrderCharger(Ledger):
@@ -56,6 +60,8 @@ class OrderCharger(Ledger):
         if pair is None:
             return False
         mine, theirs = pair
+        if not self._may_stand_for(mine, theirs):
+            return False
         if (mine, theirs) in self._charged:
             return True
         self._charged.add((mine, theirs))
@@ -78,6 +84,16 @@ class OrderCharger(Ledger):
             "look at the order in which the code calls them",
         ), event)  # fmt: skip
         return True
+
+    def _may_stand_for(self, mine: Node, theirs: Node) -> bool:
+        """Tell whether B gives the call that it makes first what A gives the one that it makes first: else their order does not matter."""
+        a, b = self.pairs.halves
+        given = [
+            [found[0] for found in half.rows.get(half.key(node), Role.INPUT).values()]
+            for half, node in ((a, mine), (b, theirs))
+        ]
+        found = [measure_pair(a.side, i, b.side, j) for i in given[0] for j in given[1]]
+        return not all(given) or any(each.is_known and each.rel_l2 <= _AS_GIVEN for each in found)
 
     @staticmethod
     def _ref(side: Side, micro: int, module: int, call: int = 0) -> NodeRef:

@@ -10,6 +10,7 @@ from pathlib import Path
 from probe.comparison.bundles import join_parts
 from probe.comparison.combined import LACKING, Fused
 from probe.comparison.events import StepPairs
+from probe.comparison.homes import homes_of
 from probe.comparison.metrics import Metrics, Side, Status, kind_of, measure_pair
 from probe.comparison.rows import Rows
 from probe.comparison.side import clipped
@@ -75,7 +76,8 @@ class OtherRun:
             self.missing_steps.append(step)
             return None
         views = {(self._index[m], slot): view for (m, slot), view in matching.views_a.items() if m in self._index}
-        found = Side(self.reader, step, views)
+        homes = homes_of(self.reader, {self._index.get(pair.a, -1) for pair in matching.pairs})
+        found = Side(self.reader, step, views, homes=homes)
         if self._index == {index: index for index in range(len(self._index))}:
             join_parts(found, "A", matching)
         return found

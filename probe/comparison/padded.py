@@ -86,7 +86,7 @@ class Padding:
         if values is None:
             return None
         kept = [_kept(each, self._mask[1]) for each in values]
-        return None if kept[0] is None or kept[1] is None else _measured(kept[0], kept[1], event.metrics)
+        return None if kept[0] is None or kept[1] is None else measured_values(kept[0], kept[1], event.metrics)
 
     def is_used(self, node: Node, event: Event) -> bool | None:
         """Tell whether A's gradient of a tensor is other than 0 anywhere in padding; None where it has no recorded values."""
@@ -109,7 +109,8 @@ def _kept(values: np.ndarray, mask: np.ndarray) -> np.ndarray | None:
     return values[mask.reshape(-1)] if values.ndim > 1 and values.shape[0] == mask.size else None
 
 
-def _measured(a: np.ndarray, b: np.ndarray, whole: Metrics) -> Metrics | None:
+def measured_values(a: np.ndarray, b: np.ndarray, whole: Metrics) -> Metrics | None:
+    """Compare some of the elements of two tensors, of which all of them are known; None where they are not finite."""
     x, y = (np.asarray(each, np.float64).reshape(-1) for each in (a, b))
     gap = y - x
     norm_a, norm_b, distance = (float(np.linalg.norm(each)) for each in (x, y, gap))

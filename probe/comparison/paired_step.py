@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from probe.comparison.bundles import join_parts
 from probe.comparison.derived_updates import derive_updates
 from probe.comparison.events import StepPairs
+from probe.comparison.homes import homes_of
 from probe.comparison.inside import give_their_inputs
 from probe.comparison.side import Side, begins
 from probe.comparison.summed_passes import sum_passes
@@ -20,8 +21,10 @@ def paired_step(
 ) -> StepPairs:
     """Return a step's calls and records in pairs; rows have the same numbers however often it is read."""
     begins_a, begins_b = begins(a, step_a), begins(b, step_b)
-    side_a = Side(a, step_a, matching.views_a, continues=begins_b and not begins_a)
-    side_b = Side(b, step_b, matching.views_b, continues=begins_a and not begins_b)
+    homes_a = homes_of(a, {pair.a for pair in matching.pairs})
+    homes_b = homes_of(b, {pair.b for pair in matching.pairs})
+    side_a = Side(a, step_a, matching.views_a, homes=homes_a, continues=begins_b and not begins_a)
+    side_b = Side(b, step_b, matching.views_b, homes=homes_b, continues=begins_a and not begins_b)
     for side, name in ((side_a, "A"), (side_b, "B")):
         derive_updates(side)
         give_their_inputs(side, name, matching)

@@ -159,7 +159,7 @@ def _settings(half: StepHalf) -> dict[ParameterKey, list[Setting]]:
     found: dict[ParameterKey, list[Setting]] = {}
     for group in side.reader.groups_of(side.step):
         for number in group.parameters:
-            parameter = side.reader.parameters[number]
+            parameter = side.parameters[number]
             own = parameter.module, parameter.slot
             module, slot = stands.get(own, own)
             if module in index:

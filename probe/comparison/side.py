@@ -11,8 +11,10 @@ from typing import Protocol
 
 import numpy as np
 
+from probe.comparison.homes import Homes, at_home
+from probe.comparison.parameter_names import Names
 from probe.config import RecordConfig
-from probe.layouts import layout_of, state_name
+from probe.layouts import state_name
 from probe.matching import Place, View
 from probe.records import HashKind, Phase, Role, StepState, Task
 from probe.statistics import dtype_of, is_float, unit_roundoff
@@ -120,14 +122,18 @@ class Side:
         the step
     views
         of parameters of which a mapping says how they lie
+    homes
+        of tied weights, where to look for their records
     continues
         what the steps before left is also what this one began with: it was not recorded again
     """
 
     def __init__(
-        self, reader: Reader, step: int, views: Mapping[Place, View] | None = None, *, continues: bool = False
-    ) -> None:
-        self.reader, self.step = reader, step
+        self, reader: Reader, step: int, views: Mapping[Place, View] | None = None, *, homes: Homes | None = None,
+        continues: bool = False,
+    ) -> None:  # fmt: skip
+        self.reader, self.step, self.homes = reader, step, homes or {}
+        self.parameters = [at_home(each, self.homes) for each in reader.parameters]
         rows, sketches = reader.of_step("records", step), reader.of_step("sketches", step)
         if continues:
             left = what_was_left(reader, step)
@@ -141,12 +147,13 @@ class Side:
         self.roundoffs = [unit_roundoff(name) for name in self.dtypes]
         self.shapes = [reader.shapes[i] for i in self.columns["shape"]]
         self.slots = [reader.slots[i] for i in self.columns["slot"]]
+        self._bring_home()
         self._sketches = sketches
         self._config = RecordConfig.from_recording(reader.info.config)
         self._task = reader.info.config.get("task")
         self._is_aborted = any(row["state"] == StepState.ABORTED for row in reader.steps if row["step"] == step)
         self._views = views
-        self.names = Names(reader, views or {})
+        self.names = Names(reader, self.parameters, views or {})
         self._canonical: dict[tuple[int, str], str] = {}
         self.hidden: set[int] = set()
         """rows of parts: one of `combined` stands for them"""
@@ -169,6 +176,16 @@ class Side:
         if inner:
             self.columns["module"] = [inner.get(module, module) for module in self.columns["module"]]
             self.calls["module"] = [inner.get(module, module) for module in self.calls["module"].tolist()]
+
+    def _bring_home(self) -> None:
+        """Let records of tied weights stand where the comparison looks for them."""
+        if self.homes:
+            modules = self.columns["module"]
+            for row, (module, role) in enumerate(zip(modules, self.columns["role"], strict=True)):
+                parameter, dot, rest = self.slots[row].partition(".")
+                if role in PARAMETER_ROLES and (module, parameter) in self.homes:
+                    modules[row], slot = self.homes[module, parameter]
+                    self.slots[row] = f"{slot}{dot}{rest}"
 
     def digest(self, row: int) -> Digest | None:
         """Return the hash of a record with its kind, or None when there is none."""
@@ -227,7 +244,7 @@ class Side:
     @functools.cached_property
     def _optimizers(self) -> dict[tuple[int, str], str]:
         """The class of the optimizer of each parameter, by module and slot."""
-        parameters = self.reader.parameters
+        parameters = self.parameters
         return {
             (parameters[number].module, parameters[number].slot): group.class_name
             for group in self.reader.groups_of(self.step)
@@ -238,7 +255,9 @@ class Side:
     def earlier(self) -> Side | None:
         """The step before, where it was recorded."""
         before = self.step - 1
-        return Side(self.reader, before, self._views) if before in recorded_steps(self.reader) else None
+        return (
+            Side(self.reader, before, self._views, homes=self.homes) if before in recorded_steps(self.reader) else None
+        )
 
     @property
     def first_call(self) -> int:
@@ -326,51 +345,6 @@ class Side:
         self.roundoffs.append(self.roundoffs[row])
         self.combined[new] = combined
         return new
-
-
-class Names:
-    """What the parameters of a recording are called in the canonical layout, and how they lie.
-
-    Parameters
-    ----------
-    reader
-        the recording
-    views
-        of parameters of which a mapping says it
-    """
-
-    def __init__(self, reader: Reader, views: Mapping[Place, View]) -> None:
-        self._reader = reader
-        self.axes = {(p.module, p.slot): p.axes for p in reader.parameters if p.axes}
-        self.slots = {(p.module, p.slot): p.canonical_slot for p in reader.parameters}
-        plain = {place: tuple(range(len(view.axes))) for place, view in views.items()}
-        self.turned = {
-            place for place, view in views.items() if view.axes and view.axes != self.axes.get(place, plain[place])
-        }
-        """parameters whose records were made before it was known how they lie"""
-        self.axes.update({place: view.axes for place, view in views.items() if view.axes})
-        self.slots.update({place: view.name for place, view in views.items()})
-
-    def shape_of(self, place: Place) -> tuple[int, ...]:
-        """Return the shape of a parameter in the canonical layout; of a bias that is not there, what it would have."""
-        shape = self._shapes.get(place)
-        if shape is None:
-            weights = [other for other, name in self.slots.items() if other[0] == place[0] and name == "weight"]
-            return self.shape_of(weights[0])[:1] if weights else ()
-        axes = self.axes.get(place, ())
-        return tuple(shape[axis] for axis in axes) if len(axes) == len(shape) else shape
-
-    @functools.cached_property
-    def _shapes(self) -> dict[Place, tuple[int, ...]]:
-        return {(p.module, p.slot): p.shape for p in self._reader.parameters}
-
-    def of(self, module: int, slot: str) -> str:
-        """Return what a parameter is called."""
-        name = self.slots.get((module, slot))
-        if name is None:  # another name of a tied one: all that is known of it is the class
-            names = (self._reader.modules[module].class_name,)
-            name = layout_of(self._reader.info.framework, names, slot).name
-        return name
 
 
 def begins(reader: Reader, step: int) -> bool:

@@ -58,5 +58,5 @@ def _place(side: Side, row: int) -> str:
 def _tied_to(side: Side, row: int) -> str:
     """Return another name of a parameter, empty where it has none."""
     own = _place(side, row)
-    names = next((parameter.names for parameter in side.reader.parameters if own in parameter.names), ())
+    names = next((parameter.names for parameter in side.parameters if own in parameter.names), ())
     return next((name for name in names if name != own), "")

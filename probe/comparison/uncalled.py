@@ -102,7 +102,7 @@ def _names_by_use(pairs: StepPairs, calls: Iterable[Loose]) -> tuple[list[str], 
     found: tuple[list[str], list[str]] = ([], [])
     for call in calls:
         info = pairs.a.reader.modules[call.module]
-        own = [(p.module, p.slot) for p in pairs.a.reader.parameters if p.module == call.module]
+        own = [(p.module, p.slot) for p in pairs.a.parameters if p.module == call.module]
         is_compared = call.module in pairs.pair_of_a or (own and apart.issuperset(own))
         found[not is_compared].append(info.path)
     return found

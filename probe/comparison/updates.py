@@ -13,6 +13,7 @@ import numpy as np
 from probe.comparison import tolerance
 from probe.comparison.drift import drifted, share_of_update
 from probe.comparison.metrics import Metrics, Status
+from probe.comparison.optimizers.clipping import SUMMED_IN, apart_by_summing
 from probe.comparison.scaled_gradients import USED, ScaledGradients
 from probe.comparison.settings import decays
 from probe.comparison.step_half import Event, StepHalf
@@ -65,7 +66,7 @@ class UpdateJudge(ScaledGradients):
     def _used_gradients(self) -> list[Fault]:
         faults = []
         unjudged: list[tuple[float, float, float]] = []
-        together = self._error_together()
+        together, apart = self._error_together(), apart_by_summing(self.pairs, self._two_sided(Role.PARAM_GRAD))
         for event in self._two_sided(Role.PARAM_GRAD):
             metrics = event.metrics
             assert metrics is not None
@@ -75,6 +76,7 @@ class UpdateJudge(ScaledGradients):
             given = Level()
             given.add(max(raw, together) if raw is not None else 1.0, 0.0)
             held = self.walk.noise.held(event, metrics.rel_l2, tolerance.USED, u, given)
+            held = held.widened(held.limit + apart)
             limit = held.limit
             wrong = metrics.is_known and raw is not None and raw <= 0.1 and held.is_wrong
             if self.walk.settle(event, limit, wrong, raw or 0.0, error=held.error, held=held):
@@ -88,6 +90,11 @@ class UpdateJudge(ScaledGradients):
                 unjudged.append((metrics.rel_l2 * norm, norm, u))
             least = (raw or 0.0) if metrics.is_lower_bound else 0.0
             self.state.gradients[key] = max(metrics.rel_l2, least) if metrics.is_known else 1.0
+        if apart > tolerance.USED.limit(SUMMED_IN, 0.0) and not faults:
+            self.walk.warnings.append(
+                f"all gradients that the optimizer used are longer or shorter in B by {apart:.1e}: the norm that both are clipped by is a "
+                "sum of many squares in float32, whose rounding can do that"
+            )
         self._doubt_unjudged(unjudged)
         return faults
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from probe.comparison.combined import Piece, canonical_shape, joint_digest, read
+from probe.comparison.sharded import side_with_parts
 from probe.comparison.side import PARAMETER_ROLES, Digest, Side, kind_of, squeezed
 from probe.matching import Matching
 from probe.records import Role
@@ -67,7 +68,10 @@ class Vocabulary:
             if _is_embedding(self.a, pair.a, given[0]) and _is_embedding(self.b, pair.b, given[1])
             for name, shape in weights[0].get(pair.a, {}).items()
             for other in [weights[1].get(pair.b, {}).get(name, ())]
-            if len(shape) == len(other) == 2 and shape[0] != other[0] and shape[1] == other[1]
+            if len(shape) == len(other) == 2
+            and shape[0] != other[0]
+            and shape[1] == other[1]
+            and not side_with_parts(self.a.reader, self.b.reader, shape[0], other[0])
         }
 
     def is_padded(self, a: Side, i: int, b: Side, j: int) -> bool:
@@ -136,7 +140,7 @@ def _is_embedding(side: Side, module: int, given: set[int]) -> bool:
 def _weights(side: Side) -> dict[int, dict[str, tuple[int, ...]]]:
     """Return the shapes of parameters in the canonical layout, by module and canonical name."""
     found: dict[int, dict[str, tuple[int, ...]]] = {}
-    for each in side.reader.parameters:
+    for each in side.parameters:
         if not each.is_buffer:
             name = side.canonical(each.module, each.slot)
             found.setdefault(each.module, {})[name] = side.names.shape_of((each.module, each.slot))

@@ -17,6 +17,7 @@ from probe.comparison import causes, tolerance
 from probe.comparison.backward import BackwardWalk
 from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.parts import without_gradient
+from probe.comparison.reduced import reduced_within_backward
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.scaling import common_factor, factor_of
 from probe.comparison.side import kind_of
@@ -59,13 +60,30 @@ class StepWalk(BackwardWalk):
         self._norms_beside = self._largest_norms(both) if self._arrived else {}
         self._largest_behind = 0.0
         backwards = [event for event in reversed(both) if self._judge_parameter_gradient(event, owners)]
-        found = backwards[::-1]
+        found = self._reduced_alike(backwards[::-1])
         if not self._cut:
             self._charge_missing_gradients([event for event in events if event.is_one_sided])
         if found and is_later and not self._arrived and not self.pairs.same_micros:
             self._doubt_gradients(found, len(both))
         elif len(set(self._factors)) <= 1:  # else sums of gradients with several factors cannot agree
             self._add_gradients(found, len(both))
+
+    def _reduced_alike(self, found: list[Event]) -> list[Event]:
+        """Leave aside gradients that one side adds up over ranks within backward, the other behind it, and that are used alike."""
+        side = reduced_within_backward(
+            self.pairs, found, lambda event: tolerance.USED.limit(self.u(event), self.state.worst.error)
+        )
+        if not side or self.findings:
+            return found
+        self.warnings.append(
+            f"{side} adds its gradients up over ranks within backward, the other side behind it: as backward left them they are not "
+            "judged, as the optimizer used them they agree"
+        )
+        for event in found:
+            judged = self._judged[id(event)]
+            judged.verdict, judged.limit = "not judged", math.nan
+            self.state.gradients[event.pair, event.slot_a] = 0.0
+        return []
 
     def _doubt_gradients(self, found: list[Event], judged: int) -> None:
         """Leave open what is wrong with gradients of another split, once the weights differ: between the two nothing was compared."""

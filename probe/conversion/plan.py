@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -106,6 +107,13 @@ class Plan:
     """of the source, allowed to be in no target"""
     tied: tuple[tuple[Part, Part], ...] = ()
     """of the source, one tensor in one of the models: they must hold the same values"""
+
+    def __repr__(self) -> str:
+        changed = [
+            f"{count} {action}" for action, count in Counter(move.action for move in self.moves).items() if action
+        ]
+        left = [f"{len(self.left_out)} left out"] if self.left_out else []
+        return f"<Plan of {len(self.moves)} tensors: {', '.join([*changed, *left]) or 'all as they are'}>"
 
 
 def planned(
@@ -415,6 +423,10 @@ def complain(missing: list[str], extra: list[str], misshapen: list[str], to: str
         )
     if misshapen:
         texts.append(_some(misshapen))
+    if missing and extra:
+        texts.append(
+            "where these are the same under other names, a layer mapping says so (-lm, mapping=); probe map suggest drafts one"
+        )
     if texts:
         raise ConversionError("\n".join(texts))
 

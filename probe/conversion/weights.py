@@ -113,7 +113,8 @@ def convert_checkpoint(
     source
         a file, an index, or a folder; of a folder, configuration and tokenizer are copied
     target
-        a file when the source is one, else a folder; ``<source>-<to>`` when None
+        a file when the source is one, or a folder that holds its weights in one and this is called as a file of weights is; else a
+        folder; ``<source>-<to>`` when None
     to, options
         as for `convert_weights`; ``source`` is called ``model`` here
     """
@@ -122,8 +123,8 @@ def convert_checkpoint(
     plan = plan_for(checkpoint.tensors, mapping, to=to, **options)
     check_tied(plan, checkpoint.read)
     whole = _keeping_last(checkpoint.read, {part.stored.name for move in plan.moves for part in move.parts if part.cut})
-    is_folder = len(checkpoint.files) > 1 or Path(source).is_dir()
     goal = Path(target) if target is not None else _default_target(Path(source), checkpoint, to)
+    is_folder = _becomes_folder(Path(source), goal, checkpoint)
     suffix = _suffix(goal, checkpoint, to, is_folder)
     moves = {move.target.name: move for move in plan.moves}
     done = 0
@@ -231,6 +232,16 @@ def _default_target(source: Path, checkpoint: Checkpoint, to: str) -> Path:
         return folder.with_name(f"{folder.name}-{to}")
     suffix = source.suffix if source.suffix == ".safetensors" else SUFFIXES[to]
     return source.with_name(f"{source.stem}-{to}{suffix}")
+
+
+def _becomes_folder(source: Path, goal: Path, checkpoint: Checkpoint) -> bool:
+    """Tell whether a folder is written: for shards, and for a folder, unless the target is called as a file of weights is."""
+    is_file = goal.suffix in SUFFIXES.values()
+    if len(checkpoint.files) > 1 and is_file:
+        raise ConversionError(
+            f"{source} has its weights in {len(checkpoint.files)} files, and {goal} is the name of one: give a folder's"
+        )
+    return len(checkpoint.files) > 1 or (source.is_dir() and not is_file)
 
 
 def _suffix(goal: Path, checkpoint: Checkpoint, to: str, is_folder: bool) -> str:

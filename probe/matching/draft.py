@@ -296,14 +296,17 @@ class _Draft:
             known = set(left)
             outermost = [index for index in left if tree.modules[index].parent not in known]
             counts = Counter(_starred(tree.path(index)) for index in outermost)
-            inside = Counter(_starred(tree.path(index)) for index in outermost for _ in tree.subtree(index))
+            inside = Counter(
+                _starred(tree.path(index)) for index in outermost for each in tree.subtree(index) if each in known
+            )
             paths = {_starred(tree.path(index)): tree.path(index) for index in outermost}
             if paths:
                 yield f"# Without a counterpart in {name}:"
             for starred, path in list(paths.items())[:_MOST_LEFT]:
                 count, more = counts[starred], inside[starred] - counts[starred]
                 shown = f"{starred} ×{count}" if count > 1 else path or "the whole model"
-                yield f"#   {shown}{f' and {more} modules inside' if more else ''}"
+                modules = "1 module" if more == 1 else f"{more} modules"
+                yield f"#   {shown} and {modules} inside" if more else f"#   {shown}"
             if len(paths) > _MOST_LEFT:
                 yield f"#   and {len(paths) - _MOST_LEFT} more"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import glob
 import io
 import json
 import time
@@ -391,11 +392,22 @@ def _text(value: bytes | str) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
+def _of_ranks(path: Path) -> str:
+    """Say so where there are files of that name which several ranks wrote."""
+    found = sorted(
+        each.name for each in path.parent.glob(f"{glob.escape(path.stem)}.rank[0-9]*{glob.escape(path.suffix)}")
+    )
+    if not found:
+        return ""
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f", but {found[0]}{more}: each rank writes a file of its own, and they are compared one by one"
+
+
 def _opened(path: Path) -> h5py.File:
     if path.is_dir():
         raise StoreError(f"{path} is a folder; give the recording in it, a file that probe.start wrote (.h5)")
     if not path.is_file():
-        raise StoreError(f"there is no file {path}")
+        raise StoreError(f"there is no file {path}{_of_ranks(path)}")
     for attempt in range(_ATTEMPTS):  # a writer may be changing it
         time.sleep(0.01 * attempt)
         try:

@@ -84,6 +84,15 @@ def test_files_that_cannot_be_read(folder: Path, plain_run: Path, kind: str, com
     assert re.fullmatch(f"Error: {message}\n", result.stderr), result.stderr
 
 
+def test_the_files_of_several_ranks_are_named_where_theirs_is_none(folder: Path, plain_run: Path) -> None:
+    for rank in range(2):
+        shutil.copy(plain_run, f"tp.rank{rank:05d}.h5")
+    result = runner_with().invoke(compare_command, ["tp.h5", "tp.rank00000.h5"])
+    assert result.stderr == (
+        "Error: there is no file tp.h5, but tp.rank00000.h5 and 1 more: each rank writes a file of its own, and they are compared one by one\n"
+    )
+
+
 def test_errors_of_probe_compare_are_a_line_too(folder: Path) -> None:
     result = runner_with().invoke(compare_command, ["none.h5", "none.h5"])
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", "Error: there is no file none.h5\n")

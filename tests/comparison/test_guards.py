@@ -180,6 +180,30 @@ def test_low_coverage(run: Recorder) -> None:
     assert first.evidence[-1] == text and text not in trusted.evidence
 
 
+class Head(nn.Linear):
+    """Stands at the name of another model's last layer."""
+
+
+class Other(nn.Module):
+    """Another model."""
+
+    def __init__(self) -> None:
+        super().__init__(tokens=nn.Embedding(VOCABULARY, 7), head=Head(7, VOCABULARY, bias=False))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.tokens(ids))
+
+
+def test_settings_of_another_model_are_no_finding(run: Recorder) -> None:
+    """Little could be compared: what stands under a name that both have."""
+    a, b = gpt(), Other()
+    files = [run(each, optimizer=nn.AdamW(each.parameters(), eps=eps), phases=["init", "update"])
+             for each, eps in ((a, 1e-8), (b, 1e-10))]  # fmt: skip
+    found = probe.compare(*files, min_confidence=1)
+    assert found.verdict is Verdict.UNDECIDED, found.divergences
+    assert said(found, "the optimizers are set differently for 1 parameters: eps 1e-08 against 1e-10 (group 0)")
+
+
 def test_training_against_evaluation(clean: Clean, run: Recorder) -> None:
     found = probe.compare(clean("statistics"), run(step=evaluate))
     assert (found.verdict, found.first_divergence) == (Verdict.UNDECIDED, None)

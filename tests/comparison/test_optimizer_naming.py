@@ -130,6 +130,35 @@ def test_momentum_is_read_from_its_numbers(run: Recorder, name: str, task: str) 
     assert text in told(pair(run, OwnMomentum, task, steps, **rule))
 
 
+class WithZeros(OwnMomentum):
+    """Keeps zeros that nothing uses, as MindSpore's SGD does."""
+
+    def update(self, p: np.ndarray, g: np.ndarray, group: dict[str, Any], state: dict[str, Any]) -> None:
+        super().update(p, g, group, state)
+        state.setdefault("stat", Tensor(np.zeros_like(p)))
+
+
+def test_zeros_beside_the_momentum_are_no_second_moment(run: Recorder) -> None:
+    a, b = gpt(), gpt()
+    found = probe.compare(
+        run(a, optimizer=OwnMomentum(a.parameters()), steps=1),
+        run(b, optimizer=WithZeros(b.parameters(), l2=0.1), steps=1),
+    )
+    assert told(found) == ["weight_decay 0.01 against 0.1"]
+
+
+def test_of_weights_that_began_with_zeros_the_old_momentum_is_no_decay(run: Recorder) -> None:
+    """After one step they are a multiple of it."""
+    runs = []
+    for dampening in (0.0, 0.1):
+        model = gpt()
+        for parameter in model.parameters():
+            if parameter.data.ndim == 1 and parameter.data.mean() < 0.5:  # a bias; norms multiply by about 1
+                parameter.data[...] = 0
+        runs.append(run(model, optimizer=OwnMomentum(model.parameters(), l2=0.0, dampening=dampening), steps=2))
+    assert told(probe.compare(*runs)) == ["dampening 0 against 0.1"]
+
+
 def test_two_settings_at_once(run: Recorder) -> None:
     found = told(pair(run, Own, "statistics", 1, rate=1.1e-3, b1=0.8))
     assert {*found} >= {"B's lr is 1.1 times A's", "beta1 0.9 against 0.8"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,6 +32,7 @@ _WIDEST = 4.0
 class Way:
     """How attention is computed, in words; they stand in the order in which a difference is told."""
 
+    parts: str
     rotary: str
     mask: str
     scale: str
@@ -50,6 +51,17 @@ class Recorded:
     """cosines and sines, [samples, 1, positions, size]"""
     mask: np.ndarray | None
     """what the module was given as one, to be added"""
+    parts: str = "queries, keys and values as they were recorded"
+
+    def exchanged(self) -> Iterator[Recorded]:
+        """Yield the same with queries, keys and values of one shape taken for each other."""
+        tensors = {"queries": self.q, "keys": self.k, "values": self.v}
+        for order in list(itertools.permutations(tensors))[1:]:
+            taken = dict(zip(tensors, order, strict=True))
+            if all(tensors[name].shape == tensors[other].shape for name, other in taken.items()):
+                q, k, v = (tensors[other] for other in order)
+                said = ", ".join(f"{name} for {other}" for other, name in taken.items() if other != name)
+                yield replace(self, q=q, k=k, v=v, parts=f"{said} (their order in one tensor)")
 
     def rotations(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Return queries and keys, rotated in each way."""
@@ -60,9 +72,13 @@ class Recorded:
         halves = tuple(x * cos + _swapped(x) * sin for x in (self.q, self.k))
         back = tuple(x * cos - _swapped(x) * sin for x in (self.q, self.k))
         pairs = tuple(x * _spread(cos) + _swapped_pairs(x) * _spread(sin) for x in (self.q, self.k))
-        return {"rotary embeddings of halves": (halves[0], halves[1]), **plain, 
+        mixed = tuple(x * cos + _swapped_pairs(x) * sin for x in (self.q, self.k))
+        return {"rotary embeddings of halves": (halves[0], halves[1]), **plain,
                 "rotary embeddings turned backwards": (back[0], back[1]),
-                "rotary embeddings of pairs": (pairs[0], pairs[1])}  # fmt: skip
+                "rotary embeddings of pairs": (pairs[0], pairs[1]),
+                "rotary embeddings of pairs with the angles of halves": (mixed[0], mixed[1]),
+                "rotary embeddings of queries alone": (halves[0], self.k),
+                "rotary embeddings of keys alone": (self.q, halves[1])}  # fmt: skip
 
     def masks(self) -> dict[str, np.ndarray | float]:
         """Return what is added to the scores."""
@@ -137,6 +153,15 @@ def _recorded(half: Half, evidence: Evidence) -> Iterator[Recorded]:
         )
 
 
+def _recorded_of_either(half: Half, evidence: Evidence) -> Iterator[Recorded]:
+    """Yield what a side's tensor may be the attention of; where its q, k and v lie in one, of those of the other side.
+
+    They agree: it is the attention that differs first.
+    """
+    own = list(_recorded(half, evidence))
+    yield from own or _recorded(evidence.b if half is evidence.a else evidence.a, evidence)
+
+
 def _splits(half: Half, evidence: Evidence, q: np.ndarray, k: np.ndarray) -> Iterator[tuple[int, int]]:
     """Yield numbers of query heads and of key and value heads."""
     groups = half.config(*_KV_HEADS)
@@ -174,14 +199,23 @@ def _fitted(half: Half, evidence: Evidence) -> tuple[Recorded, Way] | None:
         return None
     limit = _limit(half, evidence)
     best: tuple[float, Recorded, Way] | None = None
-    for recorded in _recorded(half, evidence):
-        ways = itertools.product(recorded.rotations(), recorded.masks(), recorded.scales(), recorded.orders())
-        for rotary, mask, scale, groups in ways:
-            value = recorded.computed(rotary, mask, recorded.scales()[scale], groups)
+    recorded = list(_recorded_of_either(half, evidence))
+    for each, ways in itertools.chain(
+        ((own, (own.scales(), own.orders())) for own in recorded),
+        ((other, (_first(other.scales()), _first(other.orders()))) for own in recorded for other in own.exchanged()),
+    ):
+        if best is not None and each.parts != recorded[0].parts:
+            break  # what was recorded gives it as it is
+        for rotary, mask, scale, groups in itertools.product(each.rotations(), each.masks(), *ways):
+            value = each.computed(rotary, mask, each.scales()[scale], groups)
             rest = distance(value.reshape(found.shape), found) if value.size == found.size else math.inf
             if rest <= limit and (best is None or rest < 0.9 * best[0]):
-                best = rest, recorded, Way(rotary, mask, scale, groups)
+                best = rest, each, Way(each.parts, rotary, mask, scale, groups)
     return None if best is None else best[1:]
+
+
+def _first(names: Iterable[str]) -> list[str]:
+    return list(itertools.islice(names, 1))
 
 
 def _limit(half: Half, evidence: Evidence) -> float:
@@ -207,7 +241,7 @@ def _told(evidence: Evidence) -> tuple[Way, Way] | None:
 def _with_solved_scale(half: Half, evidence: Evidence, way: Way) -> Way | None:
     """Return a way like another one but for the scale of the scores, where there is one that gives the recorded tensor."""
     found = half.read(half.row)
-    for recorded in _recorded(half, evidence):
+    for recorded in _recorded_of_either(half, evidence):
         known = recorded.scales()[way.scale]
         if (
             found is None

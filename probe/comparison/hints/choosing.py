@@ -23,6 +23,8 @@ _MOST_FINDINGS = 8
 """findings of a step, the first ones, whose tensors are read once more"""
 _MOST_HINTS = 3
 _KINDS = (Kind.INPUTS, Kind.INTRODUCED, Kind.INIT, Kind.UPDATE, Kind.DTYPE)
+_IN_ITS_PLACE = ("what A computes in the place of ", "what B computes in the place of ")
+"""how they begin that only what is verified says more than"""
 _GENERAL = ("look at ", "B has the same numbers in another order")
 """how the walk's own hints begin that a better one takes the place of"""
 _OF_LOSS = "look at the loss scale"
@@ -84,6 +86,7 @@ def _text(finding: Divergence, best: Given) -> str:
     """Return the text of a finding's hint: the walk's own where that says more than what is tried here."""
     own = finding.hint
     is_general = not own or own.startswith(_GENERAL) or _ANY_SCALE in own
+    is_general |= own.startswith(_IN_ITS_PLACE) and best.found.grade is Grade.VERIFIED
     says_less = best.hint.name == "gradient scale" and own.startswith(_OF_LOSS)
     if finding.kind is Kind.INPUTS and best.found.grade is Grade.VERIFIED:
         return f"{own}; {best.found.text} (verified)" if best.hint.name == "permuted" else f"{own}; {best.text}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from probe.comparison.hints import attention, formulas, losses, norms, patterns, sizes, training
+from probe.comparison.hints import attention, formulas, gates, losses, norms, patterns, ranks, sizes, training
 from probe.comparison.hints.hint import ACTIVATIONS, GRADIENTS, LOSSES, Hint
 from probe.records import Role
 
@@ -73,6 +73,18 @@ COMPUTED = (
         formulas.returns_input,
     ),
     Hint(
+        "gate and up", ACTIVATIONS,
+        "f(x) · y of two recorded tensors gives A, f(y) · x gives B",
+        "the order of gate and up in one weight, and which of the two goes through the activation",
+        gates.exchanged_gate,
+    ),
+    Hint(
+        "order of queries, keys and values", ACTIVATIONS,
+        "attention over the recorded queries, keys and values gives A, and B where some are taken for others",
+        "the order in which q, k and v are cut out of one tensor",
+        partial(attention.attention, part="parts"),
+    ),
+    Hint(
         "causal mask", ACTIVATIONS,
         "attention over the recorded queries, keys and values gives A with a causal mask and B without, or "
         "the other way round",
@@ -110,6 +122,18 @@ COMPUTED = (
         "x · Wᵀ of the recorded numbers gives one side as they are, and the other one rounded to fewer bits",
         "autocast, TensorFloat-32 (allow_tf32) and casts around this layer",
         formulas.linear_precision,
+    ),
+    Hint(
+        "output of one rank", (Role.OUTPUT,),
+        "under several ranks, x · Wᵀ + b of what this rank holds gives one side, and not the other",
+        "the reduction over ranks (all-reduce, reduce-scatter) at the end of this layer",
+        ranks.output_of_one_rank,
+    ),
+    Hint(
+        "gradient of one rank", (Role.GRAD_INPUT,),
+        "under several ranks, what this rank's weight and gradient of the output give is passed back by one side, and not by the other",
+        "the reduction over ranks (all-reduce, reduce-scatter) in this layer's backward",
+        ranks.gradient_of_one_rank,
     ),
     Hint(
         "linear", (Role.OUTPUT,),

@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 
 import numpy as np
 
-from probe.comparison.combined import Piece, canonical_shape, read
+from probe.comparison.combined import Fused, Piece, canonical_shape, read
 from probe.comparison.events import StepPairs
 from probe.comparison.result import Divergence
 from probe.comparison.rows import Key
@@ -126,13 +126,20 @@ class Half:
         return None if row < 0 or math.prod(self.side.shapes[row]) > MOST else self.read(row)
 
     def sources(self, before: bool) -> list[tuple[str, np.ndarray]]:
-        """Return what the tensor may be made from: (name, values).
+        """Return what the tensor may be made from: (name, values); of what several modules returned as one, each.
 
         Parameters
         ----------
         before
             the tensor is an input: what its caller was given, and what that has called before it, the last first
         """
+        return [each for several in self._sources(before) for each in several]
+
+    def joined_sources(self, before: bool) -> list[list[np.ndarray]]:
+        """Return what several modules returned that are one on the other side."""
+        return [[values for _, values in several] for several in self._sources(before) if len(several) > 1]
+
+    def _sources(self, before: bool) -> list[list[tuple[str, np.ndarray]]]:
         own = next((c for c in self._calls if (c.micro, c.module, c.number) == self.key), None)
         if own is None:
             return []
@@ -140,17 +147,27 @@ class Half:
         if around is None:
             return []
         inside = [c for c in self._calls if c.caller == around.row and (not before or c.end < own.begin)]
-        modules = self.side.reader.modules
         found = []
         for call in [*reversed(inside[-_MOST_SOURCES:]), around]:
             role = Role.INPUT if call is around else Role.OUTPUT
-            parts = modules[call.module].path.split(".")
-            name = "its input" if call is around else ".".join(parts[-2:] if parts[-1].isdigit() else parts[-1:])
-            for slot, row in self.slots(role, (call.micro, call.module, call.number)).items():
-                values = self.read(row) if kind_of(self.side.dtypes[row]) == "float" else None
-                if values is not None and values.size > 1:
-                    found.append((f"{name} {slot}" if slot != "0" else name, values))
+            for slot, whole in self.slots(role, (call.micro, call.module, call.number)).items():
+                several = []
+                for row in self._parts(whole):
+                    name = "its input" if call is around else self._name_of(row)
+                    values = self.read(row) if kind_of(self.side.dtypes[row]) == "float" else None
+                    if values is not None and values.size > 1:
+                        several.append((f"{name} {slot}" if slot != "0" else name, values))
+                found.append(several)
         return found
+
+    def _parts(self, row: int) -> tuple[int, ...]:
+        """Return the records of which one consists that stands for several, as that of q, k and v does; else itself."""
+        fused = self.side.combined.get(row)
+        return fused.parts if isinstance(fused, Fused) else (row,)
+
+    def _name_of(self, row: int) -> str:
+        parts = self.side.reader.modules[self.side.columns["module"][row]].path.split(".")
+        return ".".join(parts[-2:] if parts[-1].isdigit() else parts[-1:])
 
     @property
     def group(self) -> OptimizerGroup | None:
@@ -158,7 +175,7 @@ class Half:
         slot = self.side.slots[self.row].partition(".")[0]
         for group in self.side.reader.groups_of(self.side.step):
             for number in group.parameters:
-                parameter = self.side.reader.parameters[number]
+                parameter = self.side.parameters[number]
                 if (parameter.module, parameter.slot) == (self.module, slot):
                     return group
         return None

@@ -91,7 +91,7 @@ def _activation_formulas(half: Half, evidence: Evidence) -> Iterator[Formula]:
     found = half.read(half.row)
     if found is None:
         return
-    sources = evidence.once(_common_sources)[half is evidence.b]
+    sources = evidence.once(common_sources)[half is evidence.b]
     step = max(1, found.size // _SAMPLE)
     cut = [x.reshape(-1)[::step] for x in sources if x.size == found.size]
     sample = found.reshape(-1)[::step]
@@ -104,13 +104,30 @@ def _activation_formulas(half: Half, evidence: Evidence) -> Iterator[Formula]:
                 yield name, value * y
 
 
-def _common_sources(evidence: Evidence) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def common_sources(evidence: Evidence) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return what the tensor may be made from on both sides: what one side alone has says nothing of how the two differ."""
-    a, b = ([x for _, x in half.sources(evidence.role is Role.INPUT)] for half in evidence.halves)
+    before = evidence.role is Role.INPUT
+    a, b = ([x for _, x in half.sources(before)] for half in evidence.halves)
+    joined = [
+        part
+        for half, others in ((evidence.a, b), (evidence.b, a))
+        for parts in half.joined_sources(before) if any(_lie_in(parts, other, evidence.tolerance) for other in others)
+        for part in parts
+    ]  # fmt: skip
     return (
-        [x for x in a if any(_is_same(x, y, evidence.tolerance) for y in b)],
-        [y for y in b if any(_is_same(x, y, evidence.tolerance) for x in a)],
+        joined + [x for x in a if any(_is_same(x, y, evidence.tolerance) for y in b)],
+        joined + [y for y in b if any(_is_same(x, y, evidence.tolerance) for x in a)],
     )  # fmt: skip
+
+
+def _lie_in(parts: list[np.ndarray], whole: np.ndarray, tolerance: float) -> bool:
+    """Tell whether several tensors are one of the other side: by sizes, norms and ends."""
+    if sum(part.size for part in parts) != whole.size:
+        return False
+    norms = math.hypot(*(float(np.linalg.norm(part)) for part in parts)), float(np.linalg.norm(whole))
+    lowest, highest = (min(float(part.min()) for part in parts), max(float(part.max()) for part in parts))
+    both = [np.array([norms[0], lowest, highest]), np.array([norms[1], whole.min(), whole.max()])]
+    return bool(np.allclose(*both, rtol=tolerance, atol=0.0))
 
 
 def _is_same(x: np.ndarray, y: np.ndarray, tolerance: float) -> bool:
@@ -341,7 +358,7 @@ def _is_unchanged(half: Half) -> bool:
 
 
 def _own_parameters(half: Half) -> list[str]:
-    found = half.side.reader.parameters
+    found = half.side.parameters
     return [each.slot for each in found if each.module == half.module and not each.is_buffer]
 
 
@@ -389,19 +406,20 @@ def softmax(evidence: Evidence) -> Found | None:
     return _sentence(_told(evidence, _softmax_formulas))
 
 
-def _told_linear(evidence: Evidence) -> tuple[str | None, str | None]:
+def told_linear(evidence: Evidence) -> tuple[str | None, str | None]:
+    """Return which product of the recorded input and weight each side is, None for one that is none."""
     return _told(evidence, _linear_formulas, sample=_sampled_product, share=_OF_ROUNDING)
 
 
 def linear(evidence: Evidence) -> Found | None:
     """Two products of the recorded input and weight, in the same number of bits."""
-    names = evidence.once(_told_linear)
+    names = evidence.once(told_linear)
     return None if _is_rounded(names) else _sentence(names)
 
 
 def linear_precision(evidence: Evidence) -> Found | None:
     """One side rounds what it multiplies to fewer bits."""
-    names = evidence.once(_told_linear)
+    names = evidence.once(told_linear)
     return _sentence(names) if _is_rounded(names) else None
 
 

@@ -60,7 +60,13 @@ LOOKS = (
         "gradient scale", GRADIENTS,
         "B is A times one number",
         "a factor in backward, the loss scale, and how the loss is reduced",
-        patterns.uniform_scale,
+        patterns.scale_of_gradient,
+    ),
+    Hint(
+        "scale of a used gradient", (Role.PARAM_GRAD,),
+        "a gradient is B's times one number as the optimizer used it, and not as backward left it",
+        "clipping (which gradients are clipped together, and by which norm), unscaling and the reduction over ranks",
+        patterns.scale_of_used_gradient,
     ),
     # Additions
     Hint(

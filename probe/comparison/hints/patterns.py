@@ -13,7 +13,7 @@ from probe.comparison.hints.places import treats_each_alone, zero_rows
 from probe.comparison.metrics import Status
 from probe.comparison.result import Kind
 from probe.comparison.side import PARAMETER_ROLES
-from probe.records import Role
+from probe.records import Phase, Role
 
 _FACTOR = 1e-3
 """a factor is a known number if it is one up to this, or up to the noise"""
@@ -122,6 +122,20 @@ def uniform_scale(evidence: Evidence) -> Found | None:
         return None
     factor = math.copysign(metrics.norm_ratio, metrics.cosine)
     return strong(f"B is {factor:.7g} times A, a uniform scale of the value", factor=factor)
+
+
+def scale_of_gradient(evidence: Evidence) -> Found | None:
+    """Any factor, of a gradient as backward made it."""
+    return None if _is_used_gradient(evidence) else uniform_scale(evidence)
+
+
+def scale_of_used_gradient(evidence: Evidence) -> Found | None:
+    """Any factor between backward and the optimizer."""
+    return uniform_scale(evidence) if _is_used_gradient(evidence) else None
+
+
+def _is_used_gradient(evidence: Evidence) -> bool:
+    return evidence.event.phase is Phase.UPDATE and evidence.role is Role.PARAM_GRAD
 
 
 def scale_of_input(evidence: Evidence) -> Found | None:

@@ -67,23 +67,34 @@ def one_module(evidence: Evidence) -> Found | None:
 
 def linear_gradient(evidence: Evidence) -> Found | None:
     """Of a linear layer: the side whose gradient is not what its recorded input, weight and output's gradient give."""
-    fits, factors = [], []
-    for half in evidence.halves:
-        own = half.read(half.row)
-        expected = next((e for e in _expected(half, evidence) if own is not None and e.shape == own.shape), None)
-        if own is None or expected is None or evidence.event.is_one_sided:
-            return None
-        fits.append(distance(expected, own) <= max(min(evidence.limit, 1e-4), 1e-3 * evidence.error))
-        squares = float(np.vdot(expected, expected))
-        factor = float(np.vdot(expected, own)) / squares if squares else 0.0
-        factors.append(factor if evidence.explains(factor * expected, own) else None)
-    if fits[0] == fits[1]:
+    factors = fits_linear_gradient(evidence)
+    if factors is None or (factors[0] == 1) == (factors[1] == 1):
         return None
-    right, wrong = ("A", "B") if fits[0] else ("B", "A")
-    factor = factors[1 if fits[0] else 0]
+    right, wrong = ("A", "B") if factors[0] == 1 else ("B", "A")
+    factor = factors["AB".index(wrong)]
     but = "is not" if factor is None else f"is {factor:.6g} times that"
     return verified(f"{right}'s gradient is what its own input, weight and output's gradient give, {wrong}'s {but}",
                     wrong=wrong, factor=factor)  # fmt: skip
+
+
+def fits_linear_gradient(evidence: Evidence) -> tuple[float | None, float | None] | None:
+    """Return what each side's gradient is times the one that a linear layer's recorded input, weight and output's gradient give.
+
+    It is 1 where it is that one up to noise, None for a side of which it is no multiple. None where that is not known of both.
+    """
+    if evidence.event.is_one_sided:
+        return None
+    factors: list[float | None] = []
+    for half in evidence.halves:
+        own = half.read(half.row)
+        expected = next((e for e in _expected(half, evidence) if own is not None and e.shape == own.shape), None)
+        if own is None or expected is None:
+            return None
+        squares = float(np.vdot(expected, expected))
+        factor = float(np.vdot(expected, own)) / squares if squares else 0.0
+        is_own = distance(expected, own) <= max(min(evidence.limit, 1e-4), 1e-3 * evidence.error)
+        factors.append(1.0 if is_own else factor if evidence.explains(factor * expected, own) else None)
+    return factors[0], factors[1]
 
 
 def _expected(half: Half, evidence: Evidence) -> Iterator[np.ndarray]:
@@ -166,7 +177,7 @@ def _norms(half: Half) -> list[tuple[float, float]]:
     columns, slots = half.side.columns, half.side.slots
     found: dict[tuple[int, str], dict[int, float]] = {}
     for row, (phase, role, module) in enumerate(zip(columns["phase"], columns["role"], columns["module"], strict=True)):
-        if role == Role.PARAM_GRAD and phase in (Phase.GRADIENT, Phase.UPDATE):
+        if role == Role.PARAM_GRAD and phase in (Phase.GRADIENT, Phase.UPDATE) and row not in half.side.combined:
             found.setdefault((module, slots[row]), {})[phase] = columns["norm"][row]
     both = [each for each in found.values() if len(each) == 2]
     return [(each[Phase.GRADIENT], each[Phase.UPDATE]) for each in both]

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.comparison.events import StepPairs
+from probe.comparison.settings import groups_of
 from probe.comparison.side import Side
 from probe.comparison.step_half import Event, StepHalf
+from probe.comparison.uncalled import listed
 from probe.records import Phase, Role
 
 _SAME = 2e-3
@@ -19,13 +21,20 @@ _EXACT = 1e-3
 """share of a gradient that may stay unexplained where it is said to be a multiple"""
 _POWER = 1e-4
 """relative difference up to which a factor is a power of two: dividing by one is exact, and a norm that clipping gave may be near one"""
+_ADDED = 8
+"""unit roundoffs of a gradient's dtype that are left over where more than rounding was added to it"""
 _FEW = 2
+SUMMED_IN = 2.0**-24
+"""unit roundoff of float32, in which norms of gradients are taken"""
+_MOST_APART = 1e-2
+"""what two norms may be apart at most, however many elements were summed: more is a sum that is wrong by itself"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Used:
     """One parameter's gradient as backward left it, and as it was used."""
 
+    event: Event
     factor: float
     rest: float
     """share of the used one that is no multiple of the other"""
@@ -34,6 +43,8 @@ class _Used:
     bound: float
     """largest element of the used one"""
     was_bound: float
+    u: float
+    """unit roundoff of the coarser of the two"""
 
 
 def treatments(pairs: StepPairs, events: Iterable[Event]) -> list[str]:
@@ -47,10 +58,44 @@ def treatments(pairs: StepPairs, events: Iterable[Event]) -> list[str]:
         gradients as the optimizers used them, of both sides
     """
     used = list(events)
-    texts = [_treated(_used(half, used), _total(half.side)) for half in pairs.halves]
+    texts = [_treated(_Treatment(pairs, half, used)) for half in pairs.halves]
     if None in texts or texts[0] == texts[1]:
         return []
     return [f"A {texts[0]}, B {texts[1]}"]
+
+
+def apart_by_summing(pairs: StepPairs, events: Iterable[Event]) -> float:
+    """Return by how much B's used gradients are longer or shorter, all of them, where rounding of the norm explains it; else 0.
+
+    Clipping divides by a norm. Summed one after another in float32, n squares have a relative error of up to n unit roundoffs,
+    the root of the sum half of that: what is added is lost where the sum is much larger. A kernel that sums in pairs errs less.
+
+    Parameters
+    ----------
+    pairs
+        the step
+    events
+        gradients as the optimizers used them, of both sides
+    """
+    used = list(events)
+    ratios = [e.metrics.norm_ratio for e in used if e.metrics is not None and 0 < e.metrics.norm_ratio < math.inf]
+    for half in pairs.halves:
+        found = _used(half, used)
+        factors = [each.factor for each in found]
+        if min(len(ratios), len(found)) < _FEW or any(each.rest >= _EXACT for each in found) or not _alike(factors):
+            return 0.0
+        if not 0 < factors[0] < 1 - _SAME:
+            return 0.0
+    largest = max(math.prod(pairs.a.shapes[event.row_a]) for event in used)
+    apart = abs(float(np.median(ratios)) - 1)
+    return apart if apart <= min(largest * SUMMED_IN / 2, _MOST_APART) else 0.0
+
+
+def multiples(half: StepHalf, events: list[Event]) -> tuple[int, int]:
+    """Return of how many used gradients of a side it is known that they are a multiple of what backward left, and that they are none."""
+    found = _used(half, events)
+    exact = sum(each.rest < _EXACT for each in found)
+    return exact, len(found) - exact
 
 
 def _total(side: Side) -> float:
@@ -79,12 +124,66 @@ def _used(half: StepHalf, events: list[Event]) -> list[_Used]:
         rest = float(np.linalg.norm(after - factor * before)) / (float(np.linalg.norm(after)) or 1.0)
         columns = side.columns
         bounds = [max(abs(columns["min"][each]), abs(columns["max"][each])) for each in (row, left[-1])]
-        found.append(_Used(factor, rest, columns["norm"][left[-1]], *bounds))
+        u = max(side.roundoffs[each] for each in (row, left[-1]))
+        found.append(_Used(event, factor, rest, columns["norm"][left[-1]], *bounds, u))
     return found
 
 
-def _treated(found: list[_Used], total: float) -> str | None:
-    """Say what was done to the gradients of one side, of that norm together; None where it cannot be told."""
+class _Treatment:
+    """What one side made of its gradients."""
+
+    def __init__(self, pairs: StepPairs, half: StepHalf, events: list[Event]) -> None:
+        self.pairs, self.half = pairs, half
+        self.found, self.total = _used(half, events), _total(half.side)
+        self.is_whole = len(self.found) == len(events)
+
+    def by_group(self) -> str | None:
+        """Say so when the gradients of each parameter group were clipped by themselves."""
+        groups, by_group = groups_of(self.pairs, self.half.name), dict[tuple[int, int], list[_Used]]()
+        for each in self.found:
+            place = groups.get((each.event.pair, self.pairs.canonical(each.event)))
+            by_group.setdefault(place or (-1, -1), []).append(each)
+        if (
+            len(by_group) < _FEW
+            or not self.is_whole
+            or not all(_alike([e.factor for e in of]) for of in by_group.values())
+        ):
+            return None
+        norms = {number: of[0].factor * math.hypot(*(each.norm for each in of)) for number, of in by_group.items()}
+        clipped = [norms[number] for number, of in by_group.items() if 0 < of[0].factor < 1 - _SAME]
+        shorter = [number for number, of in by_group.items() if math.isclose(of[0].factor, 1, abs_tol=_SAME)]
+        if not clipped or len(clipped) + len(shorter) < len(by_group) or not _alike(clipped):
+            return None
+        if any(norms[number] > clipped[0] * (1 + _SAME) for number in shorter):
+            return None
+        numbers = ", ".join(str(group) for _, group in shorter)
+        less = f" (group{'s' * (len(shorter) > 1)} {numbers} had less)" if shorter else ""
+        return f"clips the gradients of each of its {len(by_group)} groups by itself, to a norm of {_number(clipped[0])}{less}"
+
+    def added_to(self) -> str | None:
+        """Say to which gradients something was added that backward did not leave there, and what was done to the others."""
+        exact = [each for each in self.found if each.rest < _EXACT]
+        added = [each for each in self.found if each.rest >= _EXACT]
+        if any(each.rest < _ADDED * each.u for each in added):
+            return None  # rounding may do that
+        ranks = ", as a reduction over ranks does" if self.half.side.reader.info.world_size > 1 else ""
+        if not exact:
+            return f"adds to each of its gradients what backward did not leave there{ranks}"
+        factors = [each.factor for each in exact]
+        if not _alike(factors):
+            return None
+        names = listed([self._name(each) for each in added])
+        rest = "leaves" if math.isclose(factors[0], 1, abs_tol=_SAME) else f"multiplies by {_number(factors[0])}"
+        return f"adds to {names} what backward did not leave there{ranks}, and {rest} the other {len(exact)}"
+
+    def _name(self, used: _Used) -> str:
+        path = self.half.path(self.half.modules[used.event.pair])
+        return f"{path}.{self.half.slot(used.event)}".lstrip(".")
+
+
+def _treated(side: _Treatment) -> str | None:
+    """Say what was done to the gradients of one side; None where it cannot be told."""
+    found, total = side.found, side.total
     if len(found) < _FEW:
         return None
     if all(each.rest < _EXACT for each in found):
@@ -95,11 +194,11 @@ def _treated(found: list[_Used], total: float) -> str | None:
         others = all(math.isclose(each.factor, 1, abs_tol=_SAME) for each in found if each.factor >= 1 - _SAME)
         if len(clipped) >= _FEW and others and _alike(clipped):
             return f"clips each gradient by itself to a norm of {_number(clipped[0])}"
-        return None
+        return side.by_group()
     cut = [each.bound for each in found if each.rest >= _EXACT and each.bound < each.was_bound]
     if len(cut) >= _FEW and _alike(cut) and max(each.bound for each in found) <= max(cut) * (1 + _SAME):
         return f"cuts each element of its gradients off at {_number(max(cut))}"
-    return None
+    return side.added_to()
 
 
 def _scaled(factor: float, total: float) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.comparison.optimizers.linear import Solution, simplest
-from probe.comparison.optimizers.traces import Trace
+from probe.comparison.optimizers.traces import Found, Trace
 
 _EXACT = 2e-4
 """share of a state, or of an update, that rounding may leave unexplained"""
@@ -71,10 +71,15 @@ def _moments(trace: Trace) -> tuple[str, dict[str, float | bool | None], str | N
     """
     made = {name: _first_moment(trace, name) for name in trace.states if "max" not in name}
     linear = [name for name, found in made.items() if "gain" in found]
-    squares = [name for name in made if name not in linear and trace.states[name].number("min") >= 0]
+    squares = [name for name in made if name not in linear and _may_be_squares(trace.states[name])]
     open_ = [name for name in made if name not in linear and name not in squares]
     first = linear[0] if len(linear) == 1 else open_[0] if len(open_) == 1 and not linear else ""
     return first, made.get(first, {}), squares[0] if len(squares) == 1 else None
+
+
+def _may_be_squares(state: Found) -> bool:
+    """Tell whether no element is negative, and not all are zero: MindSpore's SGD keeps such zeros beside its momentum."""
+    return state.number("min") >= 0 and state.number("norm") > 0
 
 
 def _first_moment(trace: Trace, name: str) -> dict[str, float | bool | None]:
@@ -87,8 +92,10 @@ def _first_moment(trace: Trace, name: str) -> dict[str, float | bool | None]:
     if target is None or g is None:
         return {}
     choices = [[g]]
+    choices += (
+        [[g, before]] if before is not None and np.any(before) else []
+    )  # of a weight that began with zeros both fit
     choices += [[g, parameter]] if parameter is not None else []
-    choices += [[g, before]] if before is not None else []
     choices += [[g, before, parameter]] if before is not None and parameter is not None else []
     rounding = state.u * state.number("norm")
     found = simplest(target, choices, rounding, _EXACT)

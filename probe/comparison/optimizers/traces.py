@@ -126,7 +126,7 @@ class Trace:
         """The hyper-parameters that were recorded for it."""
         for group in self.side.reader.groups_of(self.side.step):
             for number in group.parameters:
-                parameter = self.side.reader.parameters[number]
+                parameter = self.side.parameters[number]
                 if (parameter.module, parameter.slot) == (self.module, self.slot):
                     return group.hyper
         return {}

@@ -1,0 +1,43 @@
+"""What is added to scores with the mask in it on one side, and without it on the other, whose code adds the mask by itself."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from probe.comparison.events import StepPairs
+from probe.comparison.masks import MASKING
+from probe.comparison.metrics import Metrics, kind_of, squeezed, values_of_pair
+from probe.comparison.padded import measured_values
+from probe.comparison.side import Side
+from probe.comparison.step_half import Event
+
+_LARGEST = 16 << 20
+"""elements of a tensor that is read for it"""
+
+
+def side_with_mask(pairs: StepPairs, event: Event) -> str:
+    """Return the side, ``A`` or ``B``, that alone has numbers as masks put them in beside others; empty where none has."""
+    masked = [_holds_mask(pairs.a, event.row_a), _holds_mask(pairs.b, event.row_b)]
+    return "" if masked[0] == masked[1] else "A" if masked[0] else "B"
+
+
+def where_not_masked(pairs: StepPairs, event: Event) -> Metrics | None:
+    """Compare two tensors where neither masks; None where values are missing, or nothing is left."""
+    a, b = pairs.a, pairs.b
+    if event.metrics is None or event.factor != 1 or math.prod(a.shapes[event.row_a]) > _LARGEST:
+        return None
+    free = squeezed(a.shapes[event.row_a]) != squeezed(b.shapes[event.row_b])  # the mask would tell the order of axes
+    values = values_of_pair(a, event.row_a, b, event.row_b, free_axes=free)
+    if values is None:
+        return None
+    kept = (values[0] > MASKING) & (values[1] > MASKING)
+    return measured_values(values[0][kept], values[1][kept], event.metrics) if np.any(kept) else None
+
+
+def _holds_mask(side: Side, row: int) -> bool:
+    if kind_of(side.dtypes[row]) != "float":
+        return False
+    lowest = -math.inf if side.columns["neginf"][row] else side.columns["min"][row]
+    return bool(lowest <= MASKING and math.prod(side.shapes[row]) > side.columns["neginf"][row])

@@ -1,0 +1,42 @@
+"""Gradients that one side adds up over ranks within backward, as DDP does, and the other side behind it, before the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from probe.comparison.events import StepPairs
+from probe.comparison.optimizers.clipping import multiples
+from probe.comparison.step_half import Event
+from probe.records import Phase, Role
+
+
+def reduced_within_backward(pairs: StepPairs, differing: Sequence[Event], limit: Callable[[Event], float]) -> str:
+    """Return the side whose gradients, as backward left them, are those of all ranks already; empty where that is not so.
+
+    There they are a multiple of those that the optimizer used; on the other side something was added to them first, and then
+    they agree.
+
+    Parameters
+    ----------
+    pairs
+        the step
+    differing
+        gradients, as backward left them, that differ
+    limit
+        the largest error of one that would be noise
+    """
+    if any(half.side.reader.info.world_size < 2 for half in pairs.halves):
+        return ""
+    used = {
+        (event.pair, event.slot_a): event
+        for event in pairs.parameter_events(Phase.UPDATE, Role.PARAM_GRAD)
+        if not event.is_one_sided
+    }
+    of_differing = [used.get((event.pair, event.slot_a)) for event in differing]
+    for event in of_differing:
+        if event is None or event.metrics is None or not event.metrics.is_known or event.metrics.rel_l2 > limit(event):
+            return ""
+    known = [event for event in of_differing if event is not None]
+    are = [multiples(half, known) for half in pairs.halves]
+    sides = [half.name for half, (exact, others) in zip(pairs.halves, are, strict=True) if exact and not others]
+    return sides[0] if len(sides) == 1 else ""
