@@ -55,3 +55,23 @@ def test_every_step_is_skipped(tmp_path: Path) -> None:
     found = probe.compare(*files)
     assert found.verdict is Verdict.UNDECIDED
     assert any(text.endswith("NaN on both sides: what is computed from it cannot be judged") for text in found.doubts)
+
+
+def test_gradients_that_nothing_was_seen_to_skip(tmp_path: Path) -> None:
+    """Without an optimizer no weight is updated in any step: that says nothing of loss scaling."""
+
+    def record(name: str) -> Path:
+        torch.manual_seed(0)
+        model = nn.Linear(8, 8)
+        with probe.capture(model, tmp_path / name):
+            for factor in (float("nan"), 1.0):
+                model.zero_grad()
+                y = model(torch.randn(4, 8))
+                y.register_hook(lambda gradient, factor=factor: gradient * factor)
+                y.square().mean().backward()
+                probe.step()
+        return tmp_path / name
+
+    found = probe.compare(record("a.h5"), record("b.h5"))
+    assert found.verdict is Verdict.UNDECIDED
+    assert any(text.endswith("NaN on both sides: what is computed from it cannot be judged") for text in found.doubts)
