@@ -74,6 +74,29 @@ def test_a_wrong_row_that_both_have_is_found(clean: Clean, run: Recorder, task: 
     assert first is not None and (first.phase, first.path) == (Phase.INIT, "embed")
 
 
+def swapped_rows() -> nn.Module:
+    model = padded()
+    weight = module(model, "head").weight
+    weight.data = weight.data[[1, 0, *range(2, len(weight.data))]]
+    return model
+
+
+def test_rows_in_another_order_are_named_by_values_and_what_statistics_tell_is_said(
+    clean: Clean, run: Recorder
+) -> None:
+    found = probe.compare(clean("statistics"), record_padded(run, swapped_rows(), "statistics"))
+    first = found.first_divergence
+    assert first is not None and first.phase is Phase.LOSS
+    assert first.evidence[2].startswith("of outputs with a padded vocabulary norm, mean and extremes are compared: ")
+    assert said(
+        found, "by norm, mean and extremes alone: rows that stand in another order are not seen (task='tensor' "
+    )
+    found = probe.compare(clean("tensor"), record_padded(run, swapped_rows(), "tensor"))
+    first = found.first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.INIT, "head")
+    assert not said(found, "rows that stand in another order")
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_a_loss_over_the_padding_is_found(clean: Clean, run: Recorder, task: str) -> None:
     found = probe.compare(clean(task), record_padded(run, padded(), task, VOCABULARY + EXTRA))
