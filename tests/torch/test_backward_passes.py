@@ -36,6 +36,15 @@ def apart(first: Tensor, second: Tensor) -> None:
     second.backward()
 
 
+def the_other_way_round(first: Tensor, second: Tensor) -> None:
+    apart(second, first)
+
+
+def one_scaled(first: Tensor, second: Tensor) -> None:
+    second.backward(retain_graph=True)
+    (1.1 * first).backward()
+
+
 def at_once(first: Tensor, second: Tensor) -> None:
     (first + second).backward()
 
@@ -68,6 +77,16 @@ def test_passes_are_added_up(tmp_path: Path, task: str, a: Backward, b: Backward
     assert found.warnings == (
         "gradients came in another number of backward passes on each side: their sums are compared",
     )
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_passes_in_another_order(tmp_path: Path, task: str) -> None:
+    a = train(tmp_path / "a.h5", apart, task)
+    found = probe.compare(a, train(tmp_path / "b.h5", the_other_way_round, task))
+    assert found.verdict is Verdict.ALIGNED, found
+    first = probe.compare(a, train(tmp_path / "c.h5", one_scaled, task)).first_divergence
+    assert first is not None and (first.step, first.phase, first.path) == (0, Phase.LOSS, "")
+    assert first.evidence[1] == "the gradient that comes back to them differs"
 
 
 @pytest.mark.parametrize("task", TASKS)
