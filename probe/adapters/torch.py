@@ -146,8 +146,10 @@ class TorchAdapter(Adapter):
         return not (torch.distributed.is_available() and torch.distributed.is_initialized())
 
     def version_of(self, tensor: torch.Tensor) -> int | None:
-        tensor = held(tensor)
-        return None if tensor.is_inference() else tensor._version
+        try:
+            return held(tensor)._version
+        except RuntimeError:  # an inference tensor has none
+            return None
 
     def measure(self, tensor: torch.Tensor, axes: Sequence[int]) -> TensorStats:
         tensor = held(tensor)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 
@@ -10,4 +12,10 @@ def held(tensor: torch.Tensor) -> torch.Tensor:
 
     Operations on the whole communicate: every rank would have to record, and what cannot be redistributed could not be measured.
     """
-    return tensor._local_tensor if hasattr(type(tensor), "to_local") else tensor
+    return tensor._local_tensor if _is_sharded(type(tensor)) else tensor
+
+
+@functools.cache
+def _is_sharded(kind: type) -> bool:
+    """Asked for every parameter at every call: a lookup that fails takes longer than all the rest."""
+    return hasattr(kind, "to_local")

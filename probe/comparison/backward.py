@@ -68,7 +68,10 @@ class BackwardWalk(LossWalk):
             limit = tolerance.BACKWARD.limit(max(self.u(event) for _, event in tops), error)
             find = loss_scale_of if self.findings and is_behind else factor_of
             factor = find(self.pairs, [event for _, event in tops], limit)
-            self.factors[node.micro] = factor
+            if factor != 1 or all(event.metrics is not None and event.metrics.rel_l2 <= limit for _, event in tops):
+                self.factors[node.micro] = factor
+            elif self.scaling is not None:  # this loss is wrong beside its scale, which is no other one
+                factor = self.scaling[0]
         self._factors.append(factor)
         if factor == 1:
             return

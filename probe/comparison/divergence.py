@@ -49,7 +49,7 @@ from probe.matching.automatic import outline_of
 from probe.matching.changes import changes_of
 from probe.matching.initial_weights import fingerprints
 from probe.matching.unneeded import needing_no_partner
-from probe.records import NEVER_STEPPED, Phase
+from probe.records import NEVER_STEPPED, Phase, Role
 from probe.store.reader import Reader
 from probe.tree import Tree
 
@@ -352,9 +352,10 @@ class _Run:
             self._doubt(
                 f"{coverage.not_comparable} of {len(tally.slots)} pairs of tensors could not be compared, first: {_first(tally.slots)}"
             )
-        nan = tally.nan or (
-            next(iter(tally.overflowed.values()), "") if len(tally.overflowed) == len(self.steps) else ""
+        are_trained = any(
+            slot.role is Role.DELTA and max(slot.metrics.norm_a, slot.metrics.norm_b) > 0 for slot in known
         )
+        nan = tally.nan or ("" if are_trained else next(iter(tally.overflowed.values()), ""))
         if nan and not self.findings:
             self._doubt(f"{nan} NaN on both sides: what is computed from it cannot be judged")
         self.warnings += [*tally.uncompared_weights(), *vacuous.notes(known)]

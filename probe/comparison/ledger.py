@@ -20,7 +20,7 @@ from probe.comparison.parts import facts
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.step_half import Event, Node
 from probe.comparison.tolerance import Level, Rule
-from probe.comparison.written_weights import WrittenWeights
+from probe.comparison.written_weights import Place, Sketches, WrittenWeights
 from probe.layouts import counterpart, unpacked
 from probe.records import Phase
 from probe.statistics import smallest_rounding
@@ -33,6 +33,8 @@ class State:
 
     parameters: dict[int, Level] = field(default_factory=dict)
     """relative errors of the parameters a pair of modules owns, pooled"""
+    weights: dict[Place, Sketches] = field(default_factory=dict)
+    """as they were recorded last, on both sides"""
     gradients: dict[tuple[int, str], float] = field(default_factory=dict)
     """relative errors of parameter gradients"""
     buffers: dict[tuple[int, str], float] = field(default_factory=dict)
@@ -98,7 +100,7 @@ class Ledger:
     def __init__(self, pairs: StepPairs, state: State, tree_a: Tree, noise: StepNoise) -> None:
         self.pairs, self.state, self.noise = pairs, state, noise
         self._tree_a = tree_a
-        self._written = WrittenWeights(pairs)
+        self._written = WrittenWeights(pairs, state.weights, state.gradients, state.parameters)
         self._own_parameters: dict[Node, Level | None] = {}
         self.findings: list[Divergence] = []
         self.events: list[Judged] = []
@@ -210,10 +212,11 @@ class Ledger:
     def parameters_of(self, node: Node) -> Level | None:
         """Return the errors of the parameters that a call uses, as it finds them; None where it has none that were compared."""
         if node not in self._own_parameters:
-            arrived = [level.error for level in self._arrived.values()]
-            gradients = max((*self.state.gradients.values(), *arrived), default=0.0)
-            written = self._written.level(node, self.owners, gradients, self.state.worst.error)
-            self._own_parameters[node] = written or self.state.parameters.get(node.pair)
+            level = self._written.level(node, self.owners)
+            before = self.state.parameters.get(node.pair)
+            if level is not None and before is not None:  # of its weights, some may be as they were
+                level.merge(before)
+            self._own_parameters[node] = level or before
         return self._own_parameters[node]
 
     def _note_missing(self, event: Event) -> None:

@@ -59,6 +59,7 @@ class LossWalk(ForwardWalk):
         facts = (
             f"the loss differs: {x:.9g} against {y:.9g}{times}",
             f"what it is computed from agrees (rel {outputs.error:.1e})",
+            *([_IN_PART] if self._are_padded_outputs() else []),
             *self._unseen_before_loss(nodes[-1]),
         )
         hint = self._loss_hint(nodes[-1])
@@ -70,6 +71,13 @@ class LossWalk(ForwardWalk):
             *self.refs(nodes[0].pair, nodes[0], "loss", "loss"), metrics, held.limit, facts,
             hint, is_independent=outputs.error <= tolerance.LOSS.limit(outputs.u, 0.0), measure=held.measure,
         ))  # fmt: skip
+
+    def _are_padded_outputs(self) -> bool:
+        """Tell whether outputs with a padded vocabulary were compared in part."""
+        return any(
+            j.event.role is Role.OUTPUT and j.event.metrics is not None and j.event.metrics.is_lower_bound
+            and self.pairs.is_padded(j.event) for j in self.events
+        )  # fmt: skip
 
     def judge_inputs(self) -> None:
         """Judge the integers that the model was given otherwise and handed to no module, by all that was found in the step.
@@ -215,6 +223,10 @@ class LossWalk(ForwardWalk):
         )  # fmt: skip
 
 
+_IN_PART = (
+    "of outputs with a padded vocabulary norm, mean and extremes are compared: whether their weight's rows stand in another order "
+    "is not seen (task='tensor' compares them)"
+)
 _NOT_USED = "what is wrong first was not made of it"
 _SAME_LABELS = "the gradient of the loss is made of the same labels"
 _SHIFTED_LABELS = "that is right if the loss of the other side shifts them as far itself"

@@ -10,6 +10,9 @@ from probe.comparison.step_half import Event
 from probe.records import Role
 
 _MOST_NAMED = 4
+_IN_PART = (
+    ", by norm, mean and extremes alone: rows that stand in another order are not seen (task='tensor' compares them)"
+)
 
 
 def notes(pairs: StepPairs, judged: Iterable[Judged]) -> Iterator[str]:
@@ -23,17 +26,18 @@ def notes(pairs: StepPairs, judged: Iterable[Judged]) -> Iterator[str]:
             sizes = next(iter(found.values()))
             more = abs(sizes[0] - sizes[1])
             listed = ", ".join([*found][:_MOST_NAMED]) + (" …" if len(found) > _MOST_NAMED else "")
+            by = _IN_PART if any(event.metrics.is_lower_bound for event in weights) else ""
             yield (
                 f"{listed}: {name} has {more} {'row' if more == 1 else 'rows'} more ({sizes[0]} in A, {sizes[1]} in B), as padding of a "
-                "vocabulary makes them: the rows that both have are compared"
+                f"vocabulary makes them: the rows that both have are compared{by}"
             )
     left = [event for event in padded if not event.metrics.is_known]
     if left:
         first, count = left[0], "1 tensor" if len(left) == 1 else f"{len(left)} tensors"
         sizes = _sizes(pairs, first)
         yield (
-            f"the vocabulary has {sizes[0]} entries in A and {sizes[1]} in B: {count} that have padding which is not zeros, or whose values "
-            f"lack, are not compared, first {first.role.label} {_named(pairs, first)} (task='tensor' records values)"
+            f"the vocabulary has {sizes[0]} entries in A and {sizes[1]} in B: {count} with padding which is not zeros, and without values, "
+            f"{'is' if len(left) == 1 else 'are'} not compared, first {first.role.label} {_named(pairs, first)} (task='tensor' records values)"
         )
 
 

@@ -20,6 +20,7 @@ from probe.comparison.parts import without_gradient
 from probe.comparison.reduced import reduced_within_backward
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.scaling import common_factor, factor_of
+from probe.comparison.settings import different_settings, settings_text
 from probe.comparison.side import kind_of
 from probe.comparison.step_half import Event, Node, StepHalf
 from probe.comparison.tied import untied
@@ -280,14 +281,29 @@ class StepWalk(BackwardWalk):
 
     def judge_written(self) -> None:
         """Judge the weights that were written to in the middle of the step and not by an optimizer, if nothing else is wrong."""
-        found = None if self.findings else next(self._written.otherwise(), None)
-        if found is not None:
-            written, text = found
-            refs = self.refs(written.pair, None, written.slot_a, written.slot_b)
+        written = next((each for each in self._written.seen.values() if each.told), None)
+        if written is not None and not self.findings:
+            pair, slot = written.place
+            differing = different_settings(self.pairs).get(
+                (pair, self.pairs.a.canonical(self.pairs.matching.pairs[pair].a, slot))
+            )
+            hint = f"the settings differ: {settings_text([differing])}" if differing else _WRITING
             self.findings.append(Divergence(
-                Phase.UPDATE, Role.PARAM, Kind.UPDATE, 0.9, *refs, written.metrics, written.limit, (_WRITTEN, text), _WRITING,
-                written.metrics.rel_l2,
+                Phase.UPDATE, Role.PARAM, Kind.UPDATE, 0.9, *self.refs(pair, None, slot, written.slot_b), written.metrics,
+                evidence=(_WRITTEN, written.told), hint=hint,
             ))  # fmt: skip
+        self._remember_written()
+
+    def _remember_written(self) -> None:
+        """Keep the errors of weights that were written to and that the step does not end with a record of."""
+        self.state.weights |= self._written.known()
+        pooled: dict[int, list[tuple[float, float, float]]] = {}
+        for written in self._written.not_left():
+            norm = max(written.metrics.norm_a, written.metrics.norm_b)
+            if written.metrics.is_known and math.isfinite(norm):
+                for owner in self.owners.get(written.place, written.place[:1]):
+                    pooled.setdefault(owner, []).append((written.metrics.rel_l2 * norm, norm, written.u))
+        self.pool(pooled, tolerance.UPDATED_GAIN)
 
     def _charge_missing_gradients(self, events: list[Event]) -> None:
         """Charge parameters that learn on one side only to the call behind them that passes nothing back there, or each to itself."""
@@ -416,7 +432,7 @@ class StepWalk(BackwardWalk):
         return f"{rows} more {'row is' if rows == 1 else 'rows are'} zero on {side}: look at padding_idx"
 
 
-_WRITTEN = "this weight is written to before a call uses it, not by an optimizer that was seen, and differs then"
+_WRITTEN = "this weight is written to before a call uses it, otherwise than by an optimizer's update, and differs then"
 _WRITING = "look at what writes to weights between two forwards: averaging (EMA, momentum encoders), perturbing (SAM), clipping"
 _ARRIVED = "the gradients at its module's output agree"
 _UNCALLED = "what leads to it was not compared: its module is not called, its caller uses the weight"

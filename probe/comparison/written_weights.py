@@ -1,13 +1,14 @@
 """Weights that are written to in the middle of a step, as the calls behind it find them.
 
 An optimizer that steps between two forwards (a GAN's, one with a closure), averages (EMA) and perturbations (SAM) do so.
-What such a call returns has the weights' errors, and those are the optimizer's, or of the code that wrote.
+What such a call returns has the weights' errors, and those are the optimizer's, or of the code that wrote: what a weight is
+changed by tells, however small a part of it that is. Sketches are linear: an optimizer's updates are taken out of it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,26 +20,47 @@ from probe.comparison.side import Side
 from probe.comparison.step_half import Node, StepHalf
 from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
+from probe.sketch import WIDTH
 
-_USED, _BEGUN, _LEFT = (f"{phase.label}:" for phase in (Phase.FORWARD, Phase.INIT, Phase.UPDATE))
+_USED, _BEGUN, _LEFT, _SUM = (f"{phase.label}:" for phase in (Phase.FORWARD, Phase.INIT, Phase.UPDATE, Phase.GRADIENT))
+_ROUNDING = 128 * 2.0**-24
+"""share of a weight that is off where two of its sketches are subtracted"""
 
-Found = tuple[Side, int]
-"""a record: the step of a recording, and the row"""
+Place = tuple[int, str]
+"""a pair of modules, and A's slot"""
+Sketches = tuple[np.ndarray | None, np.ndarray | None]
+"""of A and of B"""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Written:
     """A weight that a call finds written to, on both sides."""
 
-    pair: int
-    slot_a: str
+    place: Place
     slot_b: str
     metrics: Metrics
     u: float
-    limit: float
-    """what else than an optimizer may have made of its error, as far as that follows from what it was written from"""
-    changes: tuple[np.ndarray, np.ndarray] | None
-    """sketches of what it was changed by since it was known last, in A and in B; None where that is not known"""
+    told: str
+    """how something else than an optimizer changed it otherwise in B, by more than noise; "" where nothing did, or where that is
+    not known"""
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """What one side's records say of a weight until a call ends."""
+
+    side: Side
+    row: int
+    """its last record"""
+    seq: int
+    """when it was found written to; before all else where it was not"""
+    change: np.ndarray | None
+    """the sketch of what it was changed by since it was known last, without an optimizer's updates, which are judged as such"""
+
+    @property
+    def is_written(self) -> bool:
+        """Whether it was written to in this step."""
+        return self.seq >= 0
 
 
 @dataclass
@@ -46,11 +68,19 @@ class WrittenWeights:
     """The weights of a step that are written to before a call, by the places that they have in A."""
 
     pairs: StepPairs
-    seen: dict[tuple[int, str, int, int], Written] = field(default_factory=dict)
-    """by pair, slot, and the rows of both sides"""
+    before: Mapping[Place, Sketches]
+    """the weights as they were known last before the step"""
+    gradients: Mapping[Place, float]
+    """the relative errors of the parameters' gradients in the step before"""
+    weights: Mapping[int, Level]
+    """the relative errors of the modules' weights so far"""
+    seen: dict[tuple[Place, int, int], Written] = field(default_factory=dict)
+    """by place, and the rows of both sides"""
 
     def __post_init__(self) -> None:
-        self._places = list(self._written_places())
+        self._slots = dict(self._paired())
+        self._places = [place for place in self._slots if any(self._rows(at, place, _USED) for at in (0, 1))]
+        self._gradient_errors: dict[tuple[int, ...] | Place, float] = {}
         self._children: dict[int, list[int]] = {}
         for index, pair in enumerate(self.pairs.matching.pairs):
             self._children.setdefault(self.pairs.a.reader.modules[pair.a].parent, []).append(index)
@@ -60,130 +90,151 @@ class WrittenWeights:
         """Tell whether any weight was written to within the step."""
         return bool(self._places)
 
-    def level(
-        self, node: Node, owners: dict[tuple[int, str], list[int]], gradients: float, weights: float
-    ) -> Level | None:
+    def not_left(self) -> list[Written]:
+        """Return the weights, as calls found them last, that the step does not end with a record of."""
+        last = {written.place: written for written in self.seen.values()}
+        return [written for place, written in last.items() if not self._rows(0, place, _LEFT)]
+
+    def level(self, node: Node, owners: Mapping[Place, list[int]]) -> Level | None:
         """Return the error of a call's own weights, and of its children's, as it finds them; None where none was written to.
 
         Parameters
         ----------
         owners
-            the pairs of all modules that hold a parameter of A, by pair and slot
-        gradients, weights
-            the largest relative errors of gradients and weights so far: what is written inherits them
+            the pairs of all modules that hold a parameter of A
         """
         if not self._places:
             return None
         module = self.pairs.matching.pairs[node.pair].a
-        mine, found = {node.pair, *self._children.get(module, ())}, []
-        for pair, slot_a, slot_b in self._places:
-            if mine.intersection(owners.get((pair, slot_a), [pair])):
-                written = self._as_found(pair, slot_a, slot_b, node, gradients, weights)
-                if written is not None:
-                    found.append(written)
-        known = [each.metrics for each in found if each.metrics.is_known and math.isfinite(each.metrics.rel_l2)]
+        mine = {node.pair, *self._children.get(module, ())}
+        own = [place for place in self._places if mine.intersection(owners.get(place, place[:1]))]
+        found = [written for place in own if (written := self._as_found(place, node)) is not None]
+        known = [each for each in found if each.metrics.is_known and math.isfinite(each.metrics.rel_l2)]
         if not known:
             return None
-        norms = [max(metrics.norm_a, metrics.norm_b) for metrics in known]
-        total = math.hypot(*norms)
-        error = math.hypot(*(metrics.rel_l2 * norm for metrics, norm in zip(known, norms, strict=True)))
+        norms = [max(each.metrics.norm_a, each.metrics.norm_b) for each in known]
+        error = math.hypot(*(each.metrics.rel_l2 * norm for each, norm in zip(known, norms, strict=True)))
         level = Level()
-        level.add(tolerance.UPDATED_GAIN * error / total if total else 0.0, max(each.u for each in found))
+        level.add(tolerance.UPDATED_GAIN * error / (math.hypot(*norms) or 1.0), max(each.u for each in known))
         return level
 
-    def otherwise(self) -> Iterator[tuple[Written, str]]:
-        """Yield the weights that something else than an optimizer writes to, and otherwise on one side; and how."""
-        for written in self.seen.values():
-            if written.changes is not None and written.metrics.rel_l2 > written.limit and not self._is_updated(written):
-                a, b = (float(np.linalg.norm(change)) for change in written.changes)
-                if a and b:
-                    yield written, f"what it is changed by is {b / a:.3g} times as long in B as in A"
-                elif a or b:
-                    yield written, f"{'B' if a else 'A'} does not change it"
+    def known(self) -> dict[Place, Sketches]:
+        """Return the weights as the step tells them last, where it does on both sides."""
+        found: dict[Place, Sketches] = {}
+        for place in self._slots:
+            last = [max(self._rows(at, place), key=half.side.columns["seq"].__getitem__)
+                    for at, half in enumerate(self.pairs.halves)]  # fmt: skip
+            a, b = (half.side.sketch(row) for half, row in zip(self.pairs.halves, last, strict=True))
+            found[place] = None if a is None else a.copy(), None if b is None else b.copy()
+        return found
 
-    def _is_updated(self, written: Written) -> bool:
-        """Tell whether an optimizer was seen to update a weight in this step: then that is judged."""
-        return any(
-            _LEFT + slot in half.rows.get((0, half.modules[written.pair], 0), Role.DELTA)
-            for half, slot in zip(self.pairs.halves, (written.slot_a, written.slot_b), strict=True)
-        )
-
-    def _written_places(self) -> Iterator[tuple[int, str, str]]:
-        """Yield pair and slots of the parameters that a side found written to."""
+    def _paired(self) -> Iterator[tuple[Place, str]]:
+        """Yield the places of A that both sides have records of, with B's slots."""
+        a, b = self.pairs.halves
         for index, pair in enumerate(self.pairs.matching.pairs):
-            rows_a, rows_b = (
-                half.rows.get((0, module, 0), Role.PARAM)
-                for half, module in zip(self.pairs.halves, (pair.a, pair.b), strict=True)
+            slots_a, slots_b = (
+                dict.fromkeys(label.partition(":")[2] for label in half.rows.get((0, module, 0), Role.PARAM))
+                for half, module in ((a, pair.a), (b, pair.b))
             )
-            names_b = {
-                self.pairs.b.canonical(pair.b, label.partition(":")[2]): label.partition(":")[2] for label in rows_b
-            }
-            for slot in dict.fromkeys(label.partition(":")[2] for label in rows_a):
-                other = names_b.get(self.pairs.a.canonical(pair.a, slot))
-                if other is not None and (_USED + slot in rows_a or _USED + other in rows_b):
-                    yield index, slot, other
+            names = {b.side.canonical(pair.b, slot): slot for slot in slots_b}
+            for slot in slots_a:
+                other = names.get(a.side.canonical(pair.a, slot))
+                if other is not None:
+                    yield (index, slot), other
 
-    def _as_found(
-        self, pair: int, slot_a: str, slot_b: str, node: Node, gradients: float, weights: float
-    ) -> Written | None:
+    def _rows(self, at: int, place: Place, *prefixes: str, role: Role = Role.PARAM) -> list[int]:
+        """Return the records of a weight on the first or the second side, of all phases or of some."""
+        half, slot = self.pairs.halves[at], (place[1], self._slots[place])[at]
+        rows = half.rows.get((0, half.modules[place[0]], 0), role)
+        return [row for prefix in prefixes or (_BEGUN, _USED, _LEFT) for row in rows.get(prefix + slot, ())]
+
+    def _as_found(self, place: Place, node: Node) -> Written | None:
         """Compare a weight as a call found it; None where it has not been written to yet, or is not known on one side."""
-        ends, histories = (node.end, node.end_b), []
-        for half, slot, end in zip(self.pairs.halves, (slot_a, slot_b), ends, strict=True):
-            histories.append(_history(half, half.modules[pair], slot, end))
-        if not any(is_written for _, is_written in histories):
-            return None
-        (known_a, written_a), (known_b, written_b) = histories
+        a, b = (self._history(at, place, end) for at, end in enumerate((node.end, node.end_b)))
         frameworks = {half.side.reader.info.framework for half in self.pairs.halves}
-        if not known_a or not known_b or (written_a is not written_b and len(frameworks) > 1):
+        if a is None or b is None or not (a.is_written or b.is_written):
+            return None
+        if a.is_written is not b.is_written and len(frameworks) > 1:
             return None  # not every framework tells that a tensor was written to
-        key = pair, slot_a, known_a[-1][1], known_b[-1][1]
+        key = place, a.row, b.row
         if key not in self.seen:
-            metrics = measure_pair(*known_a[-1], *known_b[-1], free_axes=False)
-            u = max(side.roundoffs[row] for side, row in (known_a[-1], known_b[-1]))
-            changes = [_change(known, is_written) for known, is_written in histories]
-            both = None if changes[0] is None or changes[1] is None else (changes[0], changes[1])
-            side, row = known_a[-1]
-            limit = max(
-                tolerance.INIT.limit(u, 0.0),
-                weights,
-                _inherited(metrics, both, u, gradients, math.prod(side.shapes[row])),
-            )
-            self.seen[key] = Written(pair, slot_a, slot_b, metrics, u, limit, both)
+            metrics = measure_pair(a.side, a.row, b.side, b.row, free_axes=False)
+            u = max(a.side.roundoffs[a.row], b.side.roundoffs[b.row])
+            self.seen[key] = Written(place, self._slots[place], metrics, u, self._told(place, metrics, u, a, b))
         return self.seen[key]
 
+    def _told(self, place: Place, metrics: Metrics, u: float, a: _History, b: _History) -> str:
+        """Say how a weight was changed otherwise in B; see `Written`."""
+        if not metrics.is_known or a.change is None or b.change is None:
+            return ""
+        lengths = [float(np.linalg.norm(each.change)) for each in (a, b)]
+        error = float(np.linalg.norm(b.change - a.change))
+        if metrics.is_lower_bound:  # sketches are not to be held against each other
+            error = abs(lengths[1] - lengths[0])
+        if not max(lengths) or not error > self._limit(place, metrics, u, max(lengths), (a.seq, b.seq)):
+            return ""
+        if min(lengths) <= (4 * u + _ROUNDING) * max(metrics.norm_a, metrics.norm_b):
+            return f"{'B' if lengths[0] > lengths[1] else 'A'} does not change it"
+        return f"what it is changed by is {lengths[1] / lengths[0]:.3g} times as long in B as in A"
 
-def _history(half: StepHalf, module: int, slot: str, end: int) -> tuple[list[Found], bool]:
-    """Return the records of a weight that a call, which ends then, may rest on; and whether the last is of its being written to."""
-    rows, seq = half.rows.get((0, module, 0), Role.PARAM), half.side.columns["seq"]
-    used = [row for row in rows.get(_USED + slot, ()) if seq[row] < end]
-    known = [(half.side, row) for row in (*rows.get(_BEGUN + slot, ()), *used)]
-    earlier = half.side.earlier if len(known) < 2 else None
-    if earlier is not None:
-        columns = earlier.columns
-        before = [
-            row for row, (role, owner) in enumerate(zip(columns["role"], columns["module"], strict=True))
-            if role == Role.PARAM and owner == module and earlier.slots[row] == slot
-        ]  # fmt: skip
-        known = [*((earlier, row) for row in sorted(before, key=lambda row: columns["seq"][row])[-1:]), *known]
-    return known, bool(used)
+    def _limit(self, place: Place, metrics: Metrics, u: float, length: float, seqs: tuple[int, int]) -> float:
+        """Return by how much changes of a length may be apart.
+
+        A weight that has a gradient may be moved along it. One that has none, an average, may be made of any of its shape.
+        """
+        a, norm = self.pairs.a, max(metrics.norm_a, metrics.norm_b)
+        shape = a.shapes[self._rows(0, place)[0]]
+        gradient = self._gradient_error(place, seqs)
+        alike = [place]
+        if gradient is None:
+            alike = [each for each in self._slots if a.shapes[self._rows(0, each)[0]] == shape]
+            if shape not in self._gradient_errors:
+                self._gradient_errors[shape] = max(self._gradient_error(each, seqs) or 0.0 for each in alike)
+            gradient = self._gradient_errors[shape]
+        weight = max((self.weights[pair].error for pair, _ in alike if pair in self.weights), default=0.0)
+        bound = tolerance.update_bound(gradient, u, norm / length, math.prod(shape))
+        return bound * length + (weight + _ROUNDING) * norm
+
+    def _gradient_error(self, place: Place, seqs: tuple[int, int]) -> float | None:
+        """Return the relative error of a parameter's gradient as it was known last by then; None where it has none."""
+        last = []
+        for at, (half, seq) in enumerate(zip(self.pairs.halves, seqs, strict=True)):
+            rows = self._rows(at, place, _SUM, role=Role.PARAM_GRAD)
+            last.append(max((row for row in rows if half.side.columns["seq"][row] < seq), default=-1))
+        if min(last) < 0:
+            return self.gradients.get(place)
+        metrics = measure_pair(self.pairs.a, last[0], self.pairs.b, last[1], free_axes=False)
+        return metrics.rel_l2 if metrics.is_known else 1.0
+
+    def _history(self, at: int, place: Place, end: int) -> _History | None:
+        """Return what a side's records say of a weight until a call ends."""
+        half = self.pairs.halves[at]
+        seq = half.side.columns["seq"]
+        begun, used = self._rows(at, place, _BEGUN), [row for row in self._rows(at, place, _USED) if seq[row] < end]
+        found = [(half.side, row) for row in (*begun, *used)] or _left_before(half, place, self._slots[place])
+        if not found:
+            return None
+        side, row = found[-1]
+        if not used:
+            return _History(side, row, -1, np.zeros(WIDTH))
+        first = found[-2][1] if len(found) > 1 else -1
+        sketches = [side.sketch(row), side.sketch(first) if first >= 0 else self.before.get(place, (None, None))[at]]
+        since = seq[first] if first >= 0 else -1
+        updates = [each for each in self._rows(at, place, _LEFT, role=Role.DELTA) if since < seq[each] < seq[row]]
+        sketches += [side.sketch(update) for update in updates]
+        known = [sketch for sketch in sketches if sketch is not None]
+        change = known[0] - np.sum(known[1:], axis=0) if len(known) == len(sketches) else None
+        return _History(side, row, seq[row], change)
 
 
-def _change(known: list[Found], is_written: bool) -> np.ndarray | None:
-    """Return the sketch of what a weight was changed by last; zeros where it was not written to."""
-    sketches = [side.sketch(row) for side, row in known[-2:]]
-    if any(sketch is None for sketch in sketches):
-        return None
-    if not is_written:
-        return np.zeros_like(sketches[-1])
-    return sketches[1] - sketches[0] if len(sketches) == 2 else None
-
-
-def _inherited(
-    metrics: Metrics, changes: tuple[np.ndarray, np.ndarray] | None, u: float, gradients: float, size: int
-) -> float:
-    """Return the relative error of a weight that what it was changed by may have from gradients."""
-    length = max(float(np.linalg.norm(change)) for change in changes) if changes is not None else 0.0
-    norm = max(metrics.norm_a, metrics.norm_b)
-    if not length or not norm:
-        return 0.0
-    return min(1.0, tolerance.update_bound(gradients, u, norm / length, size)) * length / norm
+def _left_before(half: StepHalf, place: Place, slot_b: str) -> list[tuple[Side, int]]:
+    """Return the last record of a weight that a step made of which this one has none."""
+    earlier, module = half.side.earlier, half.modules[place[0]]
+    if earlier is None:
+        return []
+    slot, columns = place[1] if half.name == "A" else slot_b, earlier.columns
+    rows = [
+        row for row, (role, owner) in enumerate(zip(columns["role"], columns["module"], strict=True))
+        if role == Role.PARAM and owner == module and earlier.slots[row] == slot
+    ]  # fmt: skip
+    return [(earlier, row) for row in sorted(rows, key=lambda row: columns["seq"][row])[-1:]]

@@ -208,6 +208,36 @@ def test_another_factor_in_each_micro_batch_is_a_loss_that_is_averaged_over_each
     assert not any("the optimizer used them" in text for text in found.warnings)
 
 
+def _masked(factor: float, kept: int) -> Callable[..., float]:
+    """Two micro-batches with a loss scale, which is taken out; the loss of the second is that of some rows."""
+
+    def step(model: Model, optimizer: nn.Optimizer, number: int) -> float:
+        total = 0.0
+        for ids, rows in ((batch(number), None), (batch(number + 50), kept)):
+            loss = loss_of(model(ids)[:rows], Tensor(ids.data[:rows]))
+            (loss * factor).backward()
+            total += float(loss.data)
+        for parameter in model.parameters():
+            parameter.grad.data /= np.float32(factor)
+        optimizer.step()
+        optimizer.zero_grad()
+        return total
+
+    return step
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_wrong_loss_of_one_micro_batch_has_no_other_factor(run: Recorder, task: str) -> None:
+    found = probe.compare(run(step=_masked(1.0, 2), task=task), run(step=_masked(1024.0, 1), task=task))
+    first = found.first_divergence
+    assert first is not None and first.phase is Phase.LOSS and first.hint != AVERAGED
+    assert not any("in each micro-batch" in text for text in first.evidence)
+    assert max(slot.metrics.norm_ratio for slot in found.slots if slot.phase is Phase.BACKWARD) < 10
+    assert (
+        "B's gradients are 1024 times A's, the optimizer used them without that factor: loss scaling" in found.warnings
+    )
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_a_loss_scale_behind_another_fault_is_taken_out(run: Recorder, task: str) -> None:
     faulty = changed(MODEL_FAULTS["eps"][0])

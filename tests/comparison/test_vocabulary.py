@@ -74,6 +74,29 @@ def test_a_wrong_row_that_both_have_is_found(clean: Clean, run: Recorder, task: 
     assert first is not None and (first.phase, first.path) == (Phase.INIT, "embed")
 
 
+def swapped_rows() -> nn.Module:
+    model = padded()
+    weight = module(model, "head").weight
+    weight.data = weight.data[[1, 0, *range(2, len(weight.data))]]
+    return model
+
+
+def test_rows_in_another_order_are_named_by_values_and_what_statistics_tell_is_said(
+    clean: Clean, run: Recorder
+) -> None:
+    found = probe.compare(clean("statistics"), record_padded(run, swapped_rows(), "statistics"))
+    first = found.first_divergence
+    assert first is not None and first.phase is Phase.LOSS
+    assert first.evidence[2].startswith("of outputs with a padded vocabulary norm, mean and extremes are compared: ")
+    assert said(
+        found, "by norm, mean and extremes alone: rows that stand in another order are not seen (task='tensor' "
+    )
+    found = probe.compare(clean("tensor"), record_padded(run, swapped_rows(), "tensor"))
+    first = found.first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.INIT, "head")
+    assert not said(found, "rows that stand in another order")
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_a_loss_over_the_padding_is_found(clean: Clean, run: Recorder, task: str) -> None:
     found = probe.compare(clean(task), record_padded(run, padded(), task, VOCABULARY + EXTRA))
@@ -111,3 +134,28 @@ def test_a_rule_silences_a_size(run: Recorder) -> None:
     assert first is not None and (first.kind, first.path) == (Kind.SHAPE, "embed")
     rules = [{"path": "embed", "phase": "init", "ignore": True}]
     assert probe.compare(a, b, rules=rules).verdict is not Verdict.DIVERGED
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_what_is_given_integers_is_an_embedding_whatever_its_class_is_called(run: Recorder, task: str) -> None:
+    def looked_up(model: nn.Module) -> nn.Module:
+        model.embed.__class__ = type("Lookup", (nn.Embedding,), {})
+        return model
+
+    a, b = (
+        run(looked_up(gpt()), task=task, steps=2, step=step_over(VOCABULARY)),
+        record_padded(run, looked_up(padded()), task),
+    )
+    assert probe.compare(a, b).verdict is Verdict.ALIGNED
+
+
+def test_tolerances_are_for_what_both_have(clean: Clean, run: Recorder) -> None:
+    tolerances = {"atol": 1e-5, "rtol": 1e-5}
+    assert (
+        probe.compare(clean("tensor"), record_padded(run, padded(0.5), "tensor"), **tolerances).verdict
+        is Verdict.ALIGNED
+    )
+    model = padded(0.5)
+    module(model, "head").weight.data[3, 0] += 1e-2
+    first = probe.compare(clean("tensor"), record_padded(run, model, "tensor"), **tolerances).first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.INIT, "head")

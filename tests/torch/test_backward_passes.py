@@ -36,6 +36,15 @@ def apart(first: Tensor, second: Tensor) -> None:
     second.backward()
 
 
+def the_other_way_round(first: Tensor, second: Tensor) -> None:
+    apart(second, first)
+
+
+def one_scaled(first: Tensor, second: Tensor) -> None:
+    second.backward(retain_graph=True)
+    (1.1 * first).backward()
+
+
 def at_once(first: Tensor, second: Tensor) -> None:
     (first + second).backward()
 
@@ -71,23 +80,35 @@ def test_passes_are_added_up(tmp_path: Path, task: str, a: Backward, b: Backward
 
 
 @pytest.mark.parametrize("task", TASKS)
+def test_passes_in_another_order(tmp_path: Path, task: str) -> None:
+    a = train(tmp_path / "a.h5", apart, task)
+    found = probe.compare(a, train(tmp_path / "b.h5", the_other_way_round, task))
+    assert found.verdict is Verdict.ALIGNED, found
+    first = probe.compare(a, train(tmp_path / "c.h5", one_scaled, task)).first_divergence
+    assert first is not None and (first.step, first.phase, first.path) == (0, Phase.LOSS, "")
+    assert first.evidence[1] == "the gradient that comes back to them differs"
+
+
+@pytest.mark.parametrize("task", TASKS)
 def test_a_pass_too_many(tmp_path: Path, task: str) -> None:
     found = probe.compare(train(tmp_path / "a.h5", at_once, task), train(tmp_path / "b.h5", one_twice, task))
     first = found.first_divergence
     assert first is not None and (first.step, first.phase, first.path) == (0, Phase.LOSS, ""), found
 
 
-def penalised(path: Path, task: str, lr: float = 0.1) -> Path:
+def penalised(path: Path, task: str, lr: float = 0.1, penalties: int = 2) -> Path:
     """A penalty on the gradient at the input, by double backward."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.Tanh(), nn.Linear(32, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     with probe.capture(model, path, task=task):
-        for _ in range(2):
+        for number in range(2):
             x = torch.randn(8, 16, requires_grad=True)
             y = model(x)
-            (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-            loss = y.square().mean() + (gradient.norm(dim=1) - 1).square().mean()
+            loss = y.square().mean()
+            if number < penalties:
+                (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+                loss = loss + (gradient.norm(dim=1) - 1).square().mean()
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -112,6 +133,9 @@ def test_a_penalty_on_gradients(tmp_path: Path, task: str, monkeypatch: pytest.M
 
 
 def test_what_a_call_contributes_is_recorded_of_the_first_pass_alone(tmp_path: Path) -> None:
-    run = probe.open(penalised(tmp_path / "a.h5", "statistics"))
-    found = {role: sum(each.step == 0 for each in run["1"].of(role)) for role in (Role.GRAD_INPUT, Role.GRAD_OUTPUT)}
-    assert found == {Role.GRAD_INPUT: 1, Role.GRAD_OUTPUT: 2}
+    run = probe.open(penalised(tmp_path / "a.h5", "statistics", penalties=1))
+    found = [
+        {role: sum(each.step == step for each in run["1"].of(role)) for role in (Role.GRAD_INPUT, Role.GRAD_OUTPUT)}
+        for step in (0, 1)
+    ]
+    assert found == [{Role.GRAD_INPUT: 1, Role.GRAD_OUTPUT: 2}, {Role.GRAD_INPUT: 1, Role.GRAD_OUTPUT: 1}]

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import probe  # noqa: E402
+from probe.comparison.answer import Comparison  # noqa: E402
 from probe.comparison.result import Verdict  # noqa: E402
 from probe.records import Phase  # noqa: E402
 
@@ -53,5 +54,38 @@ def test_a_fault_behind_it(tmp_path: Path, task: str) -> None:
 def test_every_step_is_skipped(tmp_path: Path) -> None:
     files = [train(tmp_path / name, "statistics", backoff=0.5) for name in ("a.h5", "b.h5")]
     found = probe.compare(*files)
+    assert found.verdict is Verdict.UNDECIDED
+    assert any(text.endswith("NaN on both sides: what is computed from it cannot be judged") for text in found.doubts)
+
+
+def overflowing(path: Path, *, is_updated: bool = True, loss: float = 1.0, forward: float = 1.0) -> Path:
+    """Gradients that are NaN in the first of two steps, which updates nothing; or the loss, or what the model returns, too."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with probe.capture(model, path):
+        for number in range(2):
+            model.zero_grad()
+            y = model(torch.randn(4, 8) * (1.0 if number else forward))
+            y.register_hook(lambda gradient, number=number: gradient * (1.0 if number else float("nan")))
+            y.square().mean().backward()
+            if number and is_updated:
+                optimizer.step()
+            probe.step(loss=1.0 if number else loss)
+    return path
+
+
+def test_only_gradients_overflow_by_their_scale(tmp_path: Path) -> None:
+    def compared(**options: float) -> Comparison:
+        return probe.compare(*(overflowing(tmp_path / f"{name}{options}.h5", **options) for name in "ab"))
+
+    assert compared().verdict is Verdict.ALIGNED
+    assert compared(loss=float("nan")).verdict is Verdict.UNDECIDED
+    assert compared(forward=float("nan")).verdict is Verdict.UNDECIDED
+
+
+def test_gradients_that_nothing_was_seen_to_skip(tmp_path: Path) -> None:
+    """Without an optimizer no weight is updated in any step: that says nothing of loss scaling."""
+    found = probe.compare(*(overflowing(tmp_path / name, is_updated=False) for name in ("a.h5", "b.h5")))
     assert found.verdict is Verdict.UNDECIDED
     assert any(text.endswith("NaN on both sides: what is computed from it cannot be judged") for text in found.doubts)

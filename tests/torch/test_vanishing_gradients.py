@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,25 +52,29 @@ def test_what_is_left_is_rounding(tmp_path: Path) -> None:
     assert found.verdict is Verdict.ALIGNED, found.first_divergence
 
 
-class Rounded(torch.autograd.Function):
-    """Passes a gradient back that is one unit of its dtype at 0 larger, in every second element."""
+def passing_back(module: Any, change: Callable[[Any], Any]) -> None:
+    """Let a module pass back to its input what is made of the gradient that it would."""
 
-    @staticmethod
-    def forward(ctx: Any, x: Any, units: float) -> Any:
-        ctx.units = units
-        return x.view_as(x)
+    class Changed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x.view_as(x)
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            return change(gradient)
+
+    module.register_forward_pre_hook(lambda _, inputs: (Changed.apply(inputs[0]),))
+
+
+def units_larger(units: float) -> Callable[[Any], Any]:
+    """Return what makes every second element larger by units of float16 at 0."""
+
+    def change(gradient: Any) -> Any:
         second = torch.arange(gradient.numel()).reshape(gradient.shape) % 2
-        return gradient + (ctx.units * 2.0**-24 * second).to(gradient.dtype), None
+        return gradient + (units * 2.0**-24 * second).to(gradient.dtype)
 
-
-class Last(torch.nn.Linear):
-    units = 0.0
-
-    def forward(self, x: Any) -> Any:
-        return super().forward(Rounded.apply(x, self.units))
+    return change
 
 
 @pytest.mark.parametrize(("units", "size", "verdict"), [(1, 3e-7, Verdict.ALIGNED), (1000, 3e-4, Verdict.DIVERGED)])
@@ -78,8 +83,8 @@ def test_below_float16_s_range_a_unit_is_a_large_part(
 ) -> None:
     def run(path: Path, units: float) -> Path:
         torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(16, 16), Last(16, 16)).half()
-        model[1].units = units
+        model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)).half()
+        passing_back(model[1], units_larger(units))
         with probe.capture(model, path):
             y = model(torch.randn(64, 16).half())
             y.backward(torch.full_like(y, size))
@@ -96,26 +101,15 @@ def test_a_factor_is_named_all_the_same(tmp_path: Path) -> None:
     assert first is not None and (first.phase.label, first.path) == ("gradient", "0.key")
 
 
-class Shifted(torch.autograd.Function):
-    """Passes back a gradient of which every row is off by the same, as where the mean of all rows is taken away."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, share: float) -> Any:
-        ctx.share = share
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        return gradient + ctx.share * gradient.square().mean().sqrt(), None
-
-
 def record_bias(path: Path, share: float, offset: float = 0.0) -> Path:
-    """A bias before a batch norm: its gradient is a sum over 4096 rows that is 0."""
+    """A bias before a batch norm: its gradient is a sum over 4096 rows that is 0.
+
+    Every row is off by the same share of the gradient, as where the mean of all rows is taken away.
+    """
     torch.manual_seed(0)
     linear, norm = torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8)
     model = torch.nn.Sequential(linear, norm)
-    if share:
-        norm.register_forward_pre_hook(lambda module, inputs: (Shifted.apply(inputs[0], share),))
+    passing_back(norm, lambda gradient: gradient + share * gradient.square().mean().sqrt())
     linear.bias.register_hook(lambda gradient: gradient + offset)
     x, target = torch.randn(4096, 8), torch.randn(4096, 8)
     with probe.capture(model, path):

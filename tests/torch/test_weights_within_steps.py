@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -60,29 +61,120 @@ def gan(lr: float = 1e-3, lr_of_generator: float = 1e-3, fused: bool = False) ->
     return [generator, critic], step
 
 
+class Attention(nn.Module):
+    """The gradient of its keys' bias is rounding alone, and 1.0 of it differs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(16, 16) for _ in range(3))
+        nn.init.zeros_(self.key.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.softmax(self.query(x) @ self.key(x).T / 4, -1) @ self.value(x)
+
+
 class Momentum(nn.Module):
     """An encoder of keys that follows the one of queries, inside the forward pass."""
 
-    def __init__(self, momentum: float) -> None:
+    def __init__(self, momentum: float, encoder: Callable[[], nn.Module], every: int) -> None:
         super().__init__()
-        self.queries, self.momentum = mlp(), momentum
+        self.queries, self.momentum, self.every, self.calls = encoder(), momentum, every, 0
         self.keys = copy.deepcopy(self.queries).requires_grad_(False)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         with torch.no_grad():
-            for mine, theirs in zip(self.keys.parameters(), self.queries.parameters(), strict=True):
-                mine.lerp_(theirs, 1 - self.momentum)
+            if self.calls % self.every == 0:
+                for mine, theirs in zip(self.keys.parameters(), self.queries.parameters(), strict=True):
+                    mine.lerp_(theirs, 1 - self.momentum)
             keys = self.keys(y)
+        self.calls += 1
         return functional.cross_entropy(self.queries(x) @ keys.T, torch.arange(len(x)))
 
 
-def momentum(value: float = 0.9) -> Training:
-    model = Momentum(value)
-    optimizer = torch.optim.AdamW(model.queries.parameters(), lr=1e-3)
+def momentum(
+    value: float = 0.9,
+    encoder: Callable[[], nn.Module] = mlp,
+    every: int = 1,
+    rule: Any = torch.optim.AdamW,
+    lr: float = 1e-3,
+) -> Training:
+    model = Momentum(value, encoder, every)
+    optimizer = rule(model.queries.parameters(), lr=lr)
 
     def step(number: int) -> Tensor:
         optimizer.zero_grad()
         loss = model(batch(number, 16, 16), batch(number + 50, 16, 16))
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return model, step
+
+
+def perturbed(rho: float = 0.05, encoder: Callable[[], nn.Module] = Attention) -> Training:
+    """Sharpness-aware: the gradient is that of weights which were moved along it, and moved back."""
+    model = encoder()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def step(number: int) -> Tensor:
+        x = batch(number, 16, 16)
+        loss = model(x).square().mean()
+        loss.backward()
+        moves = [parameter.grad * rho for parameter in model.parameters()]
+        with torch.no_grad():
+            for parameter, move in zip(model.parameters(), moves, strict=True):
+                parameter.add_(move)
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        with torch.no_grad():
+            for parameter, move in zip(model.parameters(), moves, strict=True):
+                parameter.sub_(move)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return model, step
+
+
+def swapped(decay: float = 0.9, are_used: bool = True) -> Training:
+    """Behind its step the optimizer's weights make room for their averages, for an evaluation."""
+    model = mlp(64, 16)
+    averages = [parameter.detach().clone() for parameter in model.parameters()]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def step(number: int) -> Tensor:
+        loss = model(batch(number, 16, 16)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            kept = [parameter.detach().clone() for parameter in model.parameters()]
+            for parameter, average in zip(model.parameters(), averages, strict=True):
+                average.lerp_(parameter, 1 - decay)
+                parameter.copy_(average if are_used else parameter)
+            model(batch(7, 4, 16))
+            for parameter, value in zip(model.parameters(), kept, strict=True):
+                parameter.copy_(value)
+        return loss
+
+    return model, step
+
+
+attentive = functools.partial(momentum, encoder=Attention)
+seldom = functools.partial(attentive, every=2)
+
+
+def clamped() -> Training:
+    """Of each module the weight alone is written to before its call."""
+    model = Attention()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def step(number: int) -> Tensor:
+        with torch.no_grad():
+            for weight in (parameter for parameter in model.parameters() if parameter.ndim > 1):
+                weight.clamp_(-0.2, 0.2)
+        optimizer.zero_grad()
+        loss = model(batch(number, 16, 16)).square().mean()
         loss.backward()
         optimizer.step()
         return loss
@@ -130,7 +222,7 @@ def record(path: Path, training: Callable[..., Training], task: str = "statistic
     torch.manual_seed(0)
     models, step = training(**options)
     with probe.capture(models, path, task=task):
-        for number in range(3):
+        for number in range(4):
             probe.step(loss=step(number))
     return path
 
@@ -144,7 +236,9 @@ def compared(
 
 
 @pytest.mark.filterwarnings("ignore::probe.errors.ProbeWarning")  # a closure's gradients
-@pytest.mark.parametrize("training", [gan, momentum, averages, closures])
+@pytest.mark.parametrize(
+    "training", [gan, momentum, attentive, seldom, averages, clamped, closures, perturbed, swapped]
+)
 def test_rounding_is_no_divergence(
     tmp_path: Path, in_float64: Callable[[], None], training: Callable[..., Training]
 ) -> None:
@@ -175,10 +269,52 @@ def test_another_momentum(tmp_path: Path, in_float64: Callable[[], None]) -> Non
     )
     assert (
         first.evidence[0]
-        == "this weight is written to before a call uses it, not by an optimizer that was seen, and differs then"
+        == "this weight is written to before a call uses it, otherwise than by an optimizer's update, and differs then"
     )
     assert first.evidence[1] == "what it is changed by is 0.5 times as long in B as in A"
     assert "momentum encoders" in first.hint
+
+
+@pytest.mark.parametrize("value", [0.0, 0.99])
+@pytest.mark.parametrize(("rule", "lr"), [(torch.optim.AdamW, 1e-3), (torch.optim.SGD, 0.1)])
+def test_another_momentum_beside_a_gradient_that_is_rounding(
+    tmp_path: Path, in_float64: Callable[[], None], value: float, rule: Any, lr: float
+) -> None:
+    training = functools.partial(attentive, rule=rule, lr=lr)
+    first = compared(tmp_path, training, in_float64, value=value).first_divergence
+    assert first is not None and (first.step, first.phase, first.path) == (1, Phase.UPDATE, "keys.query")
+
+
+def test_another_momentum_of_weights_that_were_not_written_to_in_the_step_before(
+    tmp_path: Path, in_float64: Callable[[], None]
+) -> None:
+    first = compared(tmp_path, seldom, in_float64, value=0.95).first_divergence
+    assert first is not None and (first.step, first.phase, first.path) == (2, Phase.UPDATE, "keys.query")
+    assert first.evidence[1] == "what it is changed by is 0.5 times as long in B as in A"
+
+
+@pytest.mark.parametrize(("rho", "text"), [
+    (0.02, "what it is changed by is 0.4 times as long in B as in A"), (0.0, "B does not change it"),
+])  # fmt: skip
+def test_other_perturbations_of_weights_that_an_optimizer_updates_too(
+    tmp_path: Path, in_float64: Callable[[], None], rho: float, text: str
+) -> None:
+    training = functools.partial(perturbed, encoder=mlp)
+    first = compared(tmp_path, training, in_float64, rho=rho).first_divergence
+    assert first is not None and (first.step, first.phase, first.role, first.path) == (0, Phase.UPDATE, Role.PARAM, "0")
+    assert first.evidence[1] == text
+
+
+@pytest.mark.parametrize(("options", "text"), [
+    ({"decay": 0.5}, "what it is changed by is 0.556 times as long in B as in A"), ({"are_used": False}, "B does not change it"),
+])  # fmt: skip
+def test_other_averages_behind_an_update(
+    tmp_path: Path, in_float64: Callable[[], None], options: dict[str, Any], text: str
+) -> None:
+    """Of what the weights are changed by, the optimizer's update is no part."""
+    first = compared(tmp_path, swapped, in_float64, **options).first_divergence
+    assert first is not None and (first.step, first.phase, first.role, first.path) == (0, Phase.UPDATE, Role.PARAM, "0")
+    assert first.evidence[1] == text
 
 
 def test_averages_that_one_side_does_not_update(tmp_path: Path, in_float64: Callable[[], None]) -> None:
