@@ -1,0 +1,81 @@
+"""Opening a recording, and what to say of a file that is none."""
+
+from __future__ import annotations
+
+import glob
+import time
+from pathlib import Path
+
+import h5py
+
+from probe.errors import FormatError, StoreError
+from probe.store import journal, schema
+
+ATTEMPTS = 5
+"""how often a file is read that a writer may be changing"""
+
+
+def opened(path: Path) -> h5py.File:
+    """Open a recording; raise `StoreError` where that cannot be done, `FormatError` where it is none."""
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder; give the recording in it, a file that probe.start wrote (.h5)")
+    if not path.is_file():
+        raise StoreError(f"there is no file {path}{_of_ranks(path)}")
+    for attempt in range(ATTEMPTS):  # a writer may be changing it
+        time.sleep(0.01 * attempt)
+        try:
+            file = h5py.File(journal.readable(path), "r", locking=False)
+        except PermissionError as error:
+            raise StoreError(f"{path} may not be read: {error.strerror}") from error
+        except OSError as error:
+            failure = error
+            continue
+        try:
+            _check_format(path, file.attrs.get("format"), file.attrs.get("version"))
+            return file
+        except FormatError:
+            file.close()
+            raise
+        except (KeyError, OSError) as error:
+            file.close()
+            failure = error
+    raise FormatError(_why_not_hdf5(path, failure)) from failure
+
+
+def _of_ranks(path: Path) -> str:
+    """Say so where there are files of that name which several ranks wrote."""
+    found = sorted(
+        each.name for each in path.parent.glob(f"{glob.escape(path.stem)}.rank[0-9]*{glob.escape(path.suffix)}")
+    )
+    if not found:
+        return ""
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f", but {found[0]}{more}: each rank writes a file of its own, and they are compared one by one"
+
+
+def _why_not_hdf5(path: Path, failure: OSError | KeyError) -> str:
+    """Say that a file is one of weights, where it begins as one, or that it is no HDF5 file."""
+    with path.open("rb") as file:
+        head = file.read(16)
+    size = int.from_bytes(head[:8], "little")
+    kinds = {
+        "a zip archive, as torch.save writes": head.startswith(b"PK\x03\x04"),
+        "a pickle": head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"),
+        "safetensors": head[8:9] == b"{" and 0 < size < path.stat().st_size,
+    }
+    kind = next((name for name, fits in kinds.items() if fits), "")
+    if kind:
+        return (
+            f"{path} looks like a checkpoint ({kind}), not a recording: probe compares what probe.start records while a model "
+            "runs; record both sides and give these files"
+        )
+    return f"{path} is not an HDF5 file, or is truncated ({failure})"
+
+
+def _check_format(path: Path, name: object, version: object) -> None:
+    if name != schema.FORMAT or version is None:
+        raise FormatError(f"{path} is an HDF5 file, but not a recording of probe")
+    if int(version) > schema.VERSION:
+        raise FormatError(
+            f"{path} has format {version}, this probe reads up to format {schema.VERSION}: upgrade probe-align"
+        )
