@@ -153,7 +153,7 @@ def test_frameworks_are_imported_by_their_adapters_alone(name: str) -> None:
 def test_the_rules_see_what_they_should() -> None:
     """The tests above would pass on an empty list."""
     assert {"store.writer", "recorder", "comparison.divergence", "adapters.torch", ""} <= set(NAMES)
-    assert "store.writer" in ours("recorder.recorder") and "store.schema" in ours("store.reader")
+    assert "store.writer" in ours("recorder.recorder") and "store.opening" in ours("store.reader")
     assert "torch" in {full.partition(".")[0] for full in imports(NAMES["adapters.torch"])}
     assert place("adapters.base") < place("adapters.torch") < place("recorder") < place("session")
 

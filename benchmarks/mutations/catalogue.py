@@ -279,7 +279,7 @@ MUTATIONS = (
              '        if digest.intdigest() != self._hash_of(tensor, digest.intdigest()):\n',
              '        if False:\n',
              "tests/test_damaged_files.py::test_a_flipped_bit_in_the_values_is_noticed[0-5000]"),
-    Mutation('a newer format is read', FILE, "probe/store/reader.py",
+    Mutation('a newer format is read', FILE, "probe/store/opening.py",
              '    if int(version) > schema.VERSION:\n',
              '    if False:\n',
              'tests/test_store.py::test_files_that_cannot_be_read[newer-FormatError-{path} has format 2, this probe reads up to format 1: upgrade probe-align]'),
