@@ -175,6 +175,8 @@ class Ledger:
         self._cut: list[Divergence] = []
         self._learns_otherwise: set[Node | None] = set()
         """calls that got, or of which a call inside returned, a tensor that needs a gradient on one side only"""
+        self._asked_for: set[str] = set()
+        """sides that alone differentiate by what the model is given, integers too, as MindSpore does"""
         self._drifted: list[Event] = []
         """parameters that differ before the step, which is not the first, and of which that alone says nothing"""
         self._factors: list[float] = []
