@@ -360,7 +360,7 @@ class _Run:
             self._doubt(f"{nan} NaN on both sides: what is computed from it cannot be judged")
         self.warnings += [*tally.uncompared_weights(), *vacuous.notes(known)]
         if not self.findings:
-            for text in vacuous.doubts(known, tally.roots, tally.groups):
+            for text in vacuous.doubts(known, tally.roots, tally.groups, has_others=bool(tally.weights_left)):
                 self._doubt(text)
         infinite = [s for s in known if s.metrics.status is Status.NONFINITE and s.step not in tally.overflowed]
         if infinite and not self.findings:

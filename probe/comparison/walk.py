@@ -41,7 +41,9 @@ class StepWalk(GradientSources):
         if both:
             self.findings = self._cut + self.findings  # other gradients behind a cut follow from it
         if events and not both:
-            self.warnings.append("parameter gradients were recorded on one side only: they are not compared")
+            have = all(half.rows.by_module(Role.PARAM_GRAD) for half in self.pairs.halves)
+            which = "of weights that have no counterpart" if have else "recorded on one side only"
+            self.warnings.append(f"parameter gradients are {which}: they are not compared")
             return
         if not self._arrived and self._coarsest > tolerance.SIXTEEN_BIT and self._are_routed_otherwise():
             self.warnings.append(
