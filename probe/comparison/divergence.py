@@ -279,6 +279,12 @@ class _Run:
         if not pairs.micros_a or not pairs.micros_b:
             self._doubt(f"step {pairs.step}: {text}")
             return
+        if pairs.share:
+            self._doubt(
+                f"{pairs.share}: forward and backward are not compared, gradients of the whole batch are; give both the same part, or "
+                "compare with a run of as many ranks"
+            )
+            return
         differing = differing_batches(pairs)
         if differing:
             walk.charge_batches(f"{text}, and {differing}")

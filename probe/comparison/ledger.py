@@ -48,6 +48,8 @@ class State:
     """outputs, by pair and slot, of which it was said that a factor stands elsewhere"""
     unpaired: dict[int, tuple[dict[str, None], dict[str, None]]] = field(default_factory=dict)
     """parameters, of A and of B, that have no counterpart, by the pair of modules"""
+    in_parts: set[tuple[int, str]] = field(default_factory=set)
+    """weights, by module of A and slot, of which a rank of one side holds a part"""
     drifted: dict[int, Level] = field(default_factory=dict)
     """how large the errors may be of parameters that were not compared, by the module of A"""
     optimizer: dict[tuple[int, str], float] = field(default_factory=dict)

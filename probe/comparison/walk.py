@@ -258,7 +258,7 @@ class StepWalk(GradientSources):
     def _why_blind(self) -> str:
         """Say why it is not known where gradients become wrong."""
         counts = {"A": len(self.pairs.micros_a), "B": len(self.pairs.micros_b)}
-        if self.pairs.same_micros:
+        if self.pairs.same_micros or self.pairs.share:
             return _BLIND
         none = next((name for name, count in counts.items() if not count), "")
         if none:
