@@ -13,6 +13,7 @@ from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.loss import LossWalk
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.scaling import factor_of, loss_scale_of, meaning_of, scaling_text
+from probe.comparison.sharded import side_with_parts
 from probe.comparison.step_half import Event, Node
 from probe.comparison.tolerance import Level
 from probe.records import Phase, Role
@@ -109,6 +110,9 @@ class BackwardWalk(LossWalk):
         if not metrics.is_known:
             self.settle(event, math.nan, False)
             return
+        if self._is_sum_of_parts(node, event):
+            self.settle(event, math.nan, False, verdict="not judged")
+            return
         sources = Level()
         for place in (node, *node.ancestors(), None):
             sources.merge(self._backward.get(place, Level()))
@@ -150,6 +154,21 @@ class BackwardWalk(LossWalk):
         if event.role is Role.GRAD_OUTPUT:
             self._backward.setdefault(node, Level()).merge(own)
             self._arrived.setdefault(node.pair, Level()).merge(own)
+
+    def _is_sum_of_parts(self, node: Node, event: Event) -> bool:
+        """Tell whether a call passes back what a rank's part of its output gives, where the other side has the whole of it.
+
+        What all ranks pass back may be added up behind the module, as DTensor does; what is then used is judged there.
+        """
+        if event.role is not Role.GRAD_INPUT:
+            return False
+        halves, reader = self.pairs.halves, (self.pairs.a.reader, self.pairs.b.reader)
+        rows = [half.rows.get(half.key(node), Role.OUTPUT) for half in halves]
+        for slot in rows[0].keys() & rows[1].keys():
+            shapes = [half.side.shapes[each[slot][0]] for half, each in zip(halves, rows, strict=True)]
+            if side_with_parts(*reader, *shapes):
+                return True
+        return False
 
     def _is_from_loss(self, node: Node, event: Event, use: Use | None, digest: object) -> bool:
         """Tell whether a gradient comes from the loss alone: no other call used what the model returned."""
@@ -230,7 +249,8 @@ class BackwardWalk(LossWalk):
         born = (text,) if text else ()
         if event.role is Role.GRAD_INPUT:
             facts = (
-                "the gradient of its output agrees", f"what it passes back to its input {event.slot_a} differs", *born,
+                "the gradient of its output agrees" if node.pair in self._arrived else "the gradient of its output was not compared",
+                f"what it passes back to its input {event.slot_a} differs", *born,
             )  # fmt: skip
             self._add(Phase.BACKWARD, kind, event, node.pair, tolerance.BACKWARD, facts, node=node,
                       hint=hint or "look at this module's backward, and at custom autograd functions in it")  # fmt: skip

@@ -144,8 +144,8 @@ class Charger(LooseCharger):
 
     def _side_with_part(self, event: Event) -> str:
         """Return the side of which a rank may have a part of what the other side has; empty if none may."""
-        sizes = [math.prod(half.side.shapes[half.row(event)]) for half in self.pairs.halves]
-        return side_with_parts(self.pairs.a.reader, self.pairs.b.reader, sizes[0], sizes[1])
+        shapes = [half.side.shapes[half.row(event)] for half in self.pairs.halves]
+        return side_with_parts(self.pairs.a.reader, self.pairs.b.reader, *shapes)
 
     def _charge_change(self, node: Node, event: Event, rule: Rule) -> bool:
         """Charge a wrong input to layers in another order, or to what one side alone has before it."""

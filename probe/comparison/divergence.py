@@ -279,6 +279,12 @@ class _Run:
         if not pairs.micros_a or not pairs.micros_b:
             self._doubt(f"step {pairs.step}: {text}")
             return
+        if pairs.share:
+            self._doubt(
+                f"{pairs.share}: forward and backward are not compared, gradients of the whole batch are; give both the same part, or "
+                "compare with a run of as many ranks"
+            )
+            return
         differing = differing_batches(pairs)
         if differing:
             walk.charge_batches(f"{text}, and {differing}")
@@ -360,7 +366,7 @@ class _Run:
             self._doubt(f"{nan} NaN on both sides: what is computed from it cannot be judged")
         self.warnings += [*tally.uncompared_weights(), *vacuous.notes(known)]
         if not self.findings:
-            for text in vacuous.doubts(known, tally.roots, tally.groups):
+            for text in vacuous.doubts(known, tally.roots, tally.groups, has_others=bool(tally.weights_left)):
                 self._doubt(text)
         infinite = [s for s in known if s.metrics.status is Status.NONFINITE and s.step not in tally.overflowed]
         if infinite and not self.findings:

@@ -40,7 +40,8 @@ def drifted(pairs: StepPairs, state: State) -> dict[int, Level]:
         of_a, of_b = state.unpaired.get(pair, ({}, {})) if pair is not None else ({}, {})
         parameters, states = (pairs.rows_a.get((0, module, 0), role) for role in (Role.PARAM, Role.STATE))
         for slot, row in rows.items():
-            if pair is not None and not (slot in of_a and of_b):
+            is_compared = pair is not None and not (slot in of_a and of_b) and (module, slot) not in state.in_parts
+            if is_compared:
                 continue
             after = parameters.get(f"{prefix}{slot}")
             if after is None:

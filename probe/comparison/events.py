@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
 
 from probe.comparison.alignment import Alignment, Made
 from probe.comparison.metrics import Metrics, Side, measure_pair, worst_share
 from probe.comparison.rows import Key, Rows
+from probe.comparison.sharded import share_of_batch
 from probe.comparison.side import PARAMETER_ROLES
 from probe.comparison.slot_pairs import pair_slots
 from probe.comparison.step_half import ONE_SIDED, Call, Event, Loose, Node, StepHalf
@@ -49,8 +51,13 @@ class StepPairs:
 
     @property
     def same_micros(self) -> bool:
-        """Tell whether both sides ran the same number of micro-batches."""
-        return self.micros_a == self.micros_b
+        """Tell whether both sides ran the same number of micro-batches, each on the same share of the batch."""
+        return self.micros_a == self.micros_b and not self.share
+
+    @functools.cached_property
+    def share(self) -> str:
+        """Return what says that a rank of one side was given a part of the batch which the other side has whole; or nothing."""
+        return share_of_batch(self.halves)
 
     def _pair_calls(self) -> None:
         theirs = self._partners()

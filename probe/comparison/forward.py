@@ -124,10 +124,19 @@ class ForwardWalk(HeldValues):
                 f"{mode_name(first.training[0])} in A, {mode_name(first.training[1])} in B (dropout, BatchNorm)"
             )
 
+    def _learn_alone(self, event: Event) -> set[str]:
+        """Return the side, if there is one, on which alone a tensor needs a gradient."""
+        learns = self._learns(event)
+        return set() if learns[0] == learns[1] else {"A" if learns[0] else "B"}
+
     def _look_for_cut(self, node: Node, event: Event) -> None:
         """Note the first tensor that learns on one side only, though all that it was made from learns alike."""
-        if not node.grad_enabled or event.role is Role.VALUE or self.u(event) == 0.0:
+        if not node.grad_enabled or event.role is Role.VALUE:
             return
+        if node.parent is None and event.role is Role.INPUT:
+            self._asked_for |= self._learn_alone(event)
+        if self.u(event) == 0.0 or self._asked_for & self._learn_alone(event):
+            return  # what is made of the batch alone (a mask) learns where the batch does; another cut shows in the gradients
         if not self._same_size(event) and not self._same_code(node):
             return  # what another class is given at that place, or returns, may be something else: a mask, a table of positions
         learns = self._learns(event)

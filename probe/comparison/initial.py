@@ -7,6 +7,7 @@ import math
 
 from probe.comparison import tolerance
 from probe.comparison.buffers import BufferWalk
+from probe.comparison.combined import canonical_shape
 from probe.comparison.elsewhere import Elsewhere
 from probe.comparison.known_differences import EXACT
 from probe.comparison.ledger import scale_hint
@@ -190,10 +191,12 @@ class InitialWalk(BufferWalk):
     def _form_mismatch(self, event: Event) -> None:
         """A parameter has another shape, or integers where the other side has floats."""
         a, b = self.pairs.a, self.pairs.b
-        sizes = [math.prod(side.shapes[row]) for side, row in ((a, event.row_a), (b, event.row_b))]
+        shapes = canonical_shape(a, event.row_a), canonical_shape(b, event.row_b)
+        sizes = [math.prod(shape) for shape in shapes]
         kinds = [kind_of(side.dtypes[row]) for side, row in ((a, event.row_a), (b, event.row_b))]
-        if side_with_parts(a.reader, b.reader, sizes[0], sizes[1]):
+        if side_with_parts(a.reader, b.reader, *shapes, of_weight=True):
             self._in_parts.append(event)
+            self.state.in_parts.add((self.pairs.matching.pairs[event.pair].a, event.slot_a))
             return
         if not self._are_alike(event.pair) or event.metrics is None:
             return

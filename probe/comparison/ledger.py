@@ -48,6 +48,8 @@ class State:
     """outputs, by pair and slot, of which it was said that a factor stands elsewhere"""
     unpaired: dict[int, tuple[dict[str, None], dict[str, None]]] = field(default_factory=dict)
     """parameters, of A and of B, that have no counterpart, by the pair of modules"""
+    in_parts: set[tuple[int, str]] = field(default_factory=set)
+    """weights, by module of A and slot, of which a rank of one side holds a part"""
     drifted: dict[int, Level] = field(default_factory=dict)
     """how large the errors may be of parameters that were not compared, by the module of A"""
     optimizer: dict[tuple[int, str], float] = field(default_factory=dict)
@@ -175,6 +177,8 @@ class Ledger:
         self._cut: list[Divergence] = []
         self._learns_otherwise: set[Node | None] = set()
         """calls that got, or of which a call inside returned, a tensor that needs a gradient on one side only"""
+        self._asked_for: set[str] = set()
+        """sides that alone differentiate by what the model is given, integers too, as MindSpore does"""
         self._drifted: list[Event] = []
         """parameters that differ before the step, which is not the first, and of which that alone says nothing"""
         self._factors: list[float] = []

@@ -10,7 +10,9 @@ from probe.comparison.side import kind_of
 from probe.records import OptimizerGroup, Phase, Role, Task
 
 
-def doubts(slots: Sequence[SlotResult], roots: set[str], groups: Iterable[OptimizerGroup]) -> Iterator[str]:
+def doubts(
+    slots: Sequence[SlotResult], roots: set[str], groups: Iterable[OptimizerGroup], *, has_others: bool = False
+) -> Iterator[str]:
     """Yield why runs cannot be called aligned though nothing that was compared differs.
 
     Parameters
@@ -21,6 +23,8 @@ def doubts(slots: Sequence[SlotResult], roots: set[str], groups: Iterable[Optimi
         paths, in A, of the modules that no other one calls
     groups
         of the optimizers of both sides, over all steps that were compared
+    has_others
+        whether there are weights that were not compared
     """
     if slots and all(_is_given(slot, roots) for slot in slots):
         yield "nothing but what the model is given was compared: see what the mapping leaves out, and what was recorded"
@@ -29,7 +33,10 @@ def doubts(slots: Sequence[SlotResult], roots: set[str], groups: Iterable[Optimi
         rates = {group.hyper.get("lr") for group in groups}
         why = "the learning rate is 0" if rates == {0} else "the learning rate may be 0, or the gradients"
         yield (
-            f"no parameter is changed in any step, in A or in B ({why}): what the optimizers do was not compared; record a "
+            "none of the parameters that were compared is changed in any step, in A or in B; those that are, if any, have no "
+            "counterpart: what the optimizers do was not compared; give a layer mapping that pairs them (params)"
+            if has_others and rates != {0}
+            else f"no parameter is changed in any step, in A or in B ({why}): what the optimizers do was not compared; record a "
             "step that changes them"
         )
     returned = [

@@ -71,7 +71,7 @@ class Vocabulary:
             if len(shape) == len(other) == 2
             and shape[0] != other[0]
             and shape[1] == other[1]
-            and not side_with_parts(self.a.reader, self.b.reader, shape[0], other[0])
+            and not side_with_parts(self.a.reader, self.b.reader, shape, other, of_weight=True)
         }
 
     def is_padded(self, a: Side, i: int, b: Side, j: int) -> bool:

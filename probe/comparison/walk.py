@@ -41,7 +41,9 @@ class StepWalk(GradientSources):
         if both:
             self.findings = self._cut + self.findings  # other gradients behind a cut follow from it
         if events and not both:
-            self.warnings.append("parameter gradients were recorded on one side only: they are not compared")
+            have = all(half.rows.by_module(Role.PARAM_GRAD) for half in self.pairs.halves)
+            which = "of weights that have no counterpart" if have else "recorded on one side only"
+            self.warnings.append(f"parameter gradients are {which}: they are not compared")
             return
         if not self._arrived and self._coarsest > tolerance.SIXTEEN_BIT and self._are_routed_otherwise():
             self.warnings.append(
@@ -256,7 +258,7 @@ class StepWalk(GradientSources):
     def _why_blind(self) -> str:
         """Say why it is not known where gradients become wrong."""
         counts = {"A": len(self.pairs.micros_a), "B": len(self.pairs.micros_b)}
-        if self.pairs.same_micros:
+        if self.pairs.same_micros or self.pairs.share:
             return _BLIND
         none = next((name for name, count in counts.items() if not count), "")
         if none:
