@@ -56,7 +56,8 @@ class Arrangement:
             for node, found in own.items()
         }
         self._turned_before: dict[Node, list[Event]] = {}
-        turned = [(node, event) for node, event in events if event.metrics is not None and self._is_turned_layout(event)]
+        measured = [(node, event) for node, event in events if event.metrics is not None]
+        turned = [(node, event) for node, event in measured if self._is_turned_layout(event)]
         for node, event in sorted(turned, key=lambda pair: self._order(pair[1])):
             for caller in node.ancestors():
                 self._turned_before.setdefault(caller, []).append(event)
@@ -78,8 +79,8 @@ class Arrangement:
 
         The call that makes one axis of two is no pair then, so what it was given is known by what was made before it.
         """
-        caller = node.parent
-        before = [given for given in self._turned_before.get(caller, ()) if self._order(given) < self._order(event)] if caller else []
+        turned = self._turned_before.get(node.parent, ()) if node.parent is not None else ()
+        before = [given for given in turned if self._order(given) < self._order(event)]
         return bool(before) and self._is_flattened(event, before[-1])
 
     def _is_flattened(self, event: Event, given: Event) -> bool:
@@ -89,8 +90,8 @@ class Arrangement:
         """
         if not self._is_turned_layout(given):
             return False
-        shapes = [half.side.shapes[half.row(event)] for half in self._pairs.halves]
-        flat = [_merged(shape, half.side.shapes[half.row(given)]) for shape, half in zip(shapes, self._pairs.halves, strict=True)]
+        shapes, whole = ([half.side.shapes[half.row(each)] for half in self._pairs.halves] for each in (event, given))
+        flat = [_merged(*both) for both in zip(shapes, whole, strict=True)]
         axes = self._pairs.a.shapes[given.row_a][:2]
         is_one = len(flat[0]) > 1 and flat[0] == flat[1] and axes[0] * axes[1] == flat[0][0] and flat[0] in shapes
         return is_one and self._is_turned(event, axes, given)

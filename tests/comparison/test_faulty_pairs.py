@@ -280,7 +280,8 @@ def test_a_weight_that_learns_on_one_side_only_under_another_split(run: Recorder
         return in_micro_batches(2)(model, optimizer, number)
 
     first = probe.compare(run(step=in_micro_batches(4)), run(step=cut)).first_divergence
-    assert first is not None and (first.phase, first.kind, first.path) == (Phase.GRADIENT, Kind.MISSING, "layers.1.norm2")
+    assert first is not None
+    assert (first.phase, first.kind, first.path) == (Phase.GRADIENT, Kind.MISSING, "layers.1.norm2")
     assert first.evidence[0] == "weight gets a gradient on A only"
 
 

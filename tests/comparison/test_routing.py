@@ -163,7 +163,8 @@ def test_what_is_handed_on_for_a_token_that_is_routed_otherwise_is_no_fault(run:
 
 
 def test_what_is_handed_on_for_many_tokens_is_a_fault(run: Recorder) -> None:
-    first = compared(run, "tensor", flat(tells=True, dtype=np.float16), flat(tokens=5, dtype=np.float16)).first_divergence
+    a, b = flat(tells=True, dtype=np.float16), flat(tokens=5, dtype=np.float16)
+    first = compared(run, "tensor", a, b).first_divergence
     assert first is not None and "the input 0 of last differs, what was there before it agrees" in first.evidence
 
 
