@@ -10,7 +10,7 @@ from probe.matching.automatic import complete, match_parameters, outline
 from probe.matching.automatic.layouts import agree_on_groups
 from probe.matching.automatic.outline import Numbers, Outline, Weight
 from probe.matching.automatic.state import Found
-from probe.matching.result import View
+from probe.matching.result import View, WeightBundle
 from probe.records import ModuleInfo, ParameterInfo
 from probe.tree import Tree
 
@@ -106,6 +106,15 @@ def test_values_decide_whether_it_is_a_pair() -> None:
     assert match_parameters(certain(a, b), a, b, 0.6).views_b == {(3, "kernel"): View("weight", (), 0.98)}
     other = measured("Dense", "kernel", [1.0, 2.0, 7.0])
     assert match_parameters(certain(a, other), a, other, 0.6).views_b == {}
+
+
+def test_modules_whose_weights_are_stacked_are_left_out_on_their_own_side_only() -> None:
+    """The norm has the number in A that the expert has in B, and in B that of the stacked experts in A."""
+    a = outlined({"": ("A", {}), "norm": ("RMSNorm", {"weight": (H,)}), "experts": ("Experts", {"stacked": (1, F, H)})})
+    b = outlined({"": ("B", {}), "expert": ("Linear", {"weight": (F, H)}), "norm": ("Norm", {"g": (H,)})})
+    bundle = WeightBundle("B", (2, "stacked"), (((1, "weight"),),))
+    found = match_parameters(replace(certain(a, b), weight_bundles=(bundle,)), a, b, 0.6)
+    assert found.views_b == {(2, "g"): View("weight", (), 0.85)}
 
 
 # Layouts

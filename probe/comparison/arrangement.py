@@ -2,7 +2,8 @@
 
 One implementation sorts tokens by expert, another one does not; one runs a batch in parts. What such a call returns
 agrees, and inside there is nothing to compare element by element. Neither is there where a call is given [b, s, h] on one
-side and [s, b, h] on the other and makes one axis of the first two, whatever it returns.
+side and [s, b, h] on the other and makes one axis of the first two, whatever it returns; or where no call is known that does,
+but what was made just before, under the same caller, has these two axes changed.
 """
 
 from __future__ import annotations
@@ -54,6 +55,12 @@ class Arrangement:
             node: [event for event in found if event.role is Role.INPUT and event.metrics is not None]
             for node, found in own.items()
         }
+        self._turned_before: dict[Node, list[Event]] = {}
+        measured = [(node, event) for node, event in events if event.metrics is not None]
+        turned = [(node, event) for node, event in measured if self._is_turned_layout(event)]
+        for node, event in sorted(turned, key=lambda pair: self._order(pair[1])):
+            for caller in node.ancestors():
+                self._turned_before.setdefault(caller, []).append(event)
         callers = {node.parent for node in own if node.parent is not None}
         self._sound = {node for node in callers if self._is_sound(node, own.get(node, []))}
 
@@ -64,16 +71,38 @@ class Arrangement:
 
     def flattened(self, node: Node, event: Event) -> Node | None:
         """Return the call inside which an event's tokens stand in another order because they did when it was given them."""
-        shapes = [half.side.shapes[half.row(event)] for half in self._pairs.halves]
-        if len(shapes[0]) < 2 or shapes[0] != shapes[1]:
-            return None
-        for caller in node.ancestors():
-            for given in self._given.get(caller, ()):
-                a, b = (half.side.shapes[half.row(given)] for half in self._pairs.halves)
-                is_turned = len(a) > 2 and a == (b[1], b[0], *b[2:]) and a[0] != a[1]
-                if is_turned and a[0] * a[1] == shapes[0][0] and self._is_turned(event, a[:2], given):
-                    return caller
-        return None
+        return next((caller for caller in node.ancestors() for given in self._given.get(caller, ())
+                     if self._is_flattened(event, given)), None)  # fmt: skip
+
+    def flattened_after(self, node: Node, event: Event) -> bool:
+        """Tell whether an event's tokens stand in another order because those of the last tensor before them with two more axes do.
+
+        The call that makes one axis of two is no pair then, so what it was given is known by what was made before it.
+        """
+        turned = self._turned_before.get(node.parent, ()) if node.parent is not None else ()
+        before = [given for given in turned if self._order(given) < self._order(event)]
+        return bool(before) and self._is_flattened(event, before[-1])
+
+    def _is_flattened(self, event: Event, given: Event) -> bool:
+        """Tell whether a tensor's first axis is made of the first two of another one, which change places in B.
+
+        On one side it may still have both axes: the module itself makes one of them there.
+        """
+        if not self._is_turned_layout(given):
+            return False
+        shapes, whole = ([half.side.shapes[half.row(each)] for half in self._pairs.halves] for each in (event, given))
+        flat = [_merged(*both) for both in zip(shapes, whole, strict=True)]
+        axes = self._pairs.a.shapes[given.row_a][:2]
+        is_one = len(flat[0]) > 1 and flat[0] == flat[1] and axes[0] * axes[1] == flat[0][0] and flat[0] in shapes
+        return is_one and self._is_turned(event, axes, given)
+
+    def _is_turned_layout(self, event: Event) -> bool:
+        """Tell whether B has the first two axes of a tensor in the other order."""
+        a, b = (half.side.shapes[half.row(event)] for half in self._pairs.halves)
+        return len(a) > 2 and a == (b[1], b[0], *b[2:]) and a[0] != a[1]
+
+    def _order(self, event: Event) -> int:
+        return self._pairs.a.columns["order"][event.row_a]
 
     def _is_turned(self, event: Event, axes: tuple[int, ...], given: Event) -> bool:
         """Tell whether a tensor agrees once two axes that are one in it change places; from statistics, whether it may."""
@@ -87,7 +116,7 @@ class Arrangement:
             away = limit * a.columns["rms"][event.row_a]
             return self._is_arranged_otherwise(event, limit) and math.isclose(*means, rel_tol=0.0, abs_tol=away)
         x, y = (np.asarray(as_real(side.values(row)), np.float64) for side, row in ((a, event.row_a), (b, event.row_b)))
-        y = np.moveaxis(y.reshape(axes[1], axes[0], -1), 0, 1).reshape(x.shape)
+        x, y = x.reshape(*axes, -1), np.moveaxis(y.reshape(axes[1], axes[0], -1), 0, 1)
         return bool(np.linalg.norm(x - y) <= limit * max(np.linalg.norm(x), np.linalg.norm(y)))
 
     def _is_sound(self, node: Node, events: list[Event]) -> bool:
@@ -117,3 +146,8 @@ class Arrangement:
         within, rms_within = max(1e-5, 2 * u, rounding), max(1e-5, u / 4, rounding)
         rows = self._pairs.a, event.row_a, self._pairs.b, event.row_b
         return metrics.rel_l2 > _OTHER and same_content(*rows, within=within, rms_within=rms_within)
+
+
+def _merged(shape: tuple[int, ...], given: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape with the two axes in one with which another one begins."""
+    return (math.prod(shape[:2]), *shape[2:]) if len(shape) > 2 and shape[:2] == given[:2] else shape

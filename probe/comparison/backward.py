@@ -38,7 +38,7 @@ class BackwardWalk(LossWalk):
         for node, level in self._forward.items():
             if node is None or (node.micro == micro and node.parent is None):
                 self._backward[None].merge(level)
-        self._flow = Flow(self.pairs, micro)
+        self._flow, self._has_flow = Flow(self.pairs, micro), True
         events = [(n, e) for n, e in self.pairs.node_events(micro, backward=True) if e.metrics is not None]
         events.sort(key=lambda pair: self._flow.order(*pair))
         self._look_for_scaling(events)

@@ -21,9 +21,13 @@ _LARGEST = 1 << 24
 """elements of a tensor up to which it is looked at token by token"""
 
 
-def choosing(pairs: StepPairs, events: Iterable[tuple[Node, Event]]) -> set[Node]:
-    """Return the calls of which a module inside makes integers of floats, as chosen experts are, not known to be the same."""
-    chosen, given = set(), defaultdict(set)
+def choosing(pairs: StepPairs, events: Iterable[tuple[Node, Event]]) -> dict[Node, int]:
+    """Return the calls of which a module inside makes integers of floats, as chosen experts are, not known to be the same.
+
+    With each goes the place in A's order of the first such integers: what stands behind them may be made of the chosen.
+    """
+    chosen: dict[Node, int] = {}
+    given: defaultdict[Node, set[str]] = defaultdict(set)
     for node, event in events:
         side, row = (pairs.a, event.row_a) if event.row_a >= 0 else (pairs.b, event.row_b)
         kind = kind_of(side.dtypes[row])
@@ -31,8 +35,12 @@ def choosing(pairs: StepPairs, events: Iterable[tuple[Node, Event]]) -> set[Node
             given[node].add(kind)
         elif event.role is Role.OUTPUT and kind == "integer" and math.prod(side.shapes[row]) > 1:
             if event.metrics is None or event.metrics.rel_l2 != 0:
-                chosen.add(node)
-    return {node.parent for node in chosen if node.parent is not None and given[node] == {"float"}}
+                chosen[node] = node.end
+    first: dict[Node, int] = {}
+    for node, end in chosen.items():
+        if node.parent is not None and given[node] == {"float"}:
+            first[node.parent] = min(end, first.get(node.parent, end))
+    return first
 
 
 def explain(pairs: StepPairs, event: Event, error: float, limit: float) -> tuple[str, bool]:

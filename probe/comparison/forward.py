@@ -84,6 +84,13 @@ class ForwardWalk(HeldValues):
                 f"inside {first}{more} the tokens stand in another order, as they are given to it, with two axes changed: what it "
                 "returns is judged, what is inside is not"
             )
+        if self._flattened_after:
+            first, *others = self._flattened_after
+            more = f" and {len(others)} more" if others else ""
+            self.warnings.append(
+                f"at {first}{more} the tokens stand in another order, as two axes are changed in what was made before: what is made of "
+                "them is judged, they are not"
+            )
 
     def _is_inside_rearranged(self, node: Node) -> bool:
         return bool(self._rearranged) and any(call in self._rearranged for call in (node, *node.ancestors()))
@@ -91,6 +98,8 @@ class ForwardWalk(HeldValues):
     def _pass_over(self, node: Node, event: Event) -> bool:
         """Pass over what differs because it stands in another order inside a call that returns the same, or was given it so."""
         around, told = self._arrangement.flattened(node, event), self._flattened
+        if around is None and self._arrangement.flattened_after(node, event):
+            around, told = node, self._flattened_after
         if around is None:
             around, told = self._arrangement.around(node, event), self._around
         if around is None:
@@ -194,7 +203,7 @@ class ForwardWalk(HeldValues):
         if wrong and (
             self._pass_over(node, event)
             or self._is_chosen_otherwise(node, event)
-            or self._may_be_chosen_otherwise(node, event, held, context)
+            or self._may_be_chosen_otherwise(node, event, held, context, u)
         ):
             return
         self.settle(event, held.limit, wrong, sources.error, error=held.error, held=held)
@@ -221,14 +230,16 @@ class ForwardWalk(HeldValues):
         self._take_in(node, event, self._context(node), False)
         return True
 
-    def _may_be_chosen_otherwise(self, node: Node, event: Event, held: Held, context: Level) -> bool:
-        """Pass over what a call returns for a few tokens, where it chooses and 16 bits may have made it choose otherwise."""
-        if node not in self._choosing or event.role is not Role.OUTPUT or self.u(event) <= tolerance.SIXTEEN_BIT:
+    def _may_be_chosen_otherwise(self, node: Node, event: Event, held: Held, context: Level, u: float) -> bool:
+        """Pass over a few tokens of what a call returns, or hands on, where it chooses and 16 bits may have made it choose otherwise."""
+        is_input = event.role is Role.INPUT
+        begun = self._choosing.get(node.parent if is_input else node)
+        if begun is None or is_input and node.begin < begun or u <= tolerance.SIXTEEN_BIT:
             return False
-        text, is_seen = choices.explain(self.pairs, event, max(context.error, self.u(event)), held.limit)
+        text, is_seen = choices.explain(self.pairs, event, max(context.error, u), held.limit)
         if not text:
             return False
-        what = f"the output {event.slot_a} of {self._path_a(node.pair)} differs (rel {held.error:.1e})"
+        what = f"the {event.role.label} {event.slot_a} of {self._path_a(node.pair)} differs (rel {held.error:.1e})"
         if not self.findings and is_seen:
             self.warnings.append(f"{what} {text}, as rounding can route them otherwise: it is not judged")
         elif not self.findings:
@@ -236,7 +247,7 @@ class ForwardWalk(HeldValues):
                 f"{what}, {text} that rounding routes otherwise: record with task='tensor' to see how many they are"
             )
         self.settle(event, math.nan, False, verdict="not judged")
-        self._take_in(node, event, context, False)
+        self._take_in(node, event, context, is_input)  # what the caller goes on with has these tokens, too
         return True
 
     def _sets_aside(self, node: Node, event: Event) -> bool:

@@ -160,7 +160,9 @@ class Ledger:
         """paths of those callers"""
         self._flattened: dict[str, None] = {}
         """paths of calls that were given tokens in another order, and make one axis of two"""
-        self._choosing: set[Node] = set()
+        self._flattened_after: dict[str, None] = {}
+        """calls that are given tokens in another order, since what was made before them has two axes changed"""
+        self._choosing: dict[Node, int] = {}
         """calls inside which one side alone returns integers"""
         self._begins_alike = False
         """the step is known to begin with the same weights, up to rounding"""
@@ -188,6 +190,8 @@ class Ledger:
         self.scaling: tuple[float, Divergence] | None = None
         """that factor, and the finding, which is none if the optimizer used them without it"""
         self._flow: Flow
+        self._has_flow = False
+        """a backward pass is compared call by call: not where the batch is split otherwise"""
 
     def settle(
         self, event: Event, limit: float, wrong: bool, sources: float = 0.0, *, error: float | None = None,

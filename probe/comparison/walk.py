@@ -194,7 +194,7 @@ class StepWalk(GradientSources):
 
     def _swallower(self, name: str) -> Node | None:
         """Return the last call that got a gradient on both sides and passed nothing back to its inputs on one."""
-        if not self._flow.tells_what_is_passed_back(name):
+        if not self._has_flow or not self._flow.tells_what_is_passed_back(name):
             return None
         found = [node for node in self.pairs.nodes.values() if self._flow.swallowing_side(node) == name]
         return max(found, key=lambda node: node.begin, default=None)

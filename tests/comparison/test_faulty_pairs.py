@@ -272,6 +272,19 @@ def test_another_split_into_micro_batches(run: Recorder) -> None:
     assert wrong.hint == "accumulation is divided on A only: B does not divide the loss by its 2 micro-batches"
 
 
+def test_a_weight_that_learns_on_one_side_only_under_another_split(run: Recorder) -> None:
+    """No backward pass is compared call by call then: which call passes nothing back is not known."""
+
+    def cut(model: Model, optimizer: nn.Optimizer, number: int) -> float:
+        module(model, "layers.1.norm2").weight.requires_grad = False
+        return in_micro_batches(2)(model, optimizer, number)
+
+    first = probe.compare(run(step=in_micro_batches(4)), run(step=cut)).first_divergence
+    assert first is not None
+    assert (first.phase, first.kind, first.path) == (Phase.GRADIENT, Kind.MISSING, "layers.1.norm2")
+    assert first.evidence[0] == "weight gets a gradient on A only"
+
+
 @pytest.mark.parametrize("begins", [0, 1])
 def test_a_fault_under_another_split_is_named_in_the_first_step_and_left_open_in_later_ones(
     run: Recorder, begins: int

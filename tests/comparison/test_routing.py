@@ -104,6 +104,70 @@ def test_where_both_are_given_the_same_layout_order_matters(run: Recorder, task:
     assert f"the input 0 of {GATE} differs, what was there before it agrees" in first.evidence
 
 
+# Tokens in another order where the call that flattens them has no counterpart
+
+
+AFTER = "at gate the tokens stand in another order, as two axes are changed in what was made before"
+
+
+class Flat(nn.Module):
+    """The same without a module for the block: what flattens the tokens is the model's own code."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        x = self.norm(x.swapaxes(0, 1) if self.is_turned else x)
+        rows = x.reshape(-1, WIDTH)
+        rows = rows[::-1] if self.is_reversed else rows
+        scores = self.gate(rows.reshape(*x.shape) if self.is_deep else rows)
+        scores = (scores[0] if isinstance(scores, tuple) else scores).data.reshape(-1, 4)
+        factors = np.ones((len(scores), 1), np.float32)
+        factors[: self.tokens] = 0.5
+        made = (x.data.reshape(-1, WIDTH) * scores.sum(-1, keepdims=True) * factors).astype(self.dtype)
+        y = self.last(Tensor(made).reshape(*x.shape))
+        return self.head(y.swapaxes(0, 1) if self.is_turned else y) * self.scale
+
+
+def flat(*, turned: bool = False, tells: bool = False, tokens: int = 0, dtype: Any = np.float32, scale: float = 1.0,
+         is_reversed: bool = False, deep: bool = False) -> Model:  # fmt: skip
+    nn.manual_seed(3)
+    gate = Gate(weight=nn.Parameter(np.random.default_rng(1).random((WIDTH, 4), np.float32)), tells=tells)
+    return Flat(embed=nn.Embedding(VOCABULARY, WIDTH), norm=nn.RMSNorm(WIDTH), gate=gate, last=nn.RMSNorm(WIDTH),
+                head=nn.Linear(WIDTH, VOCABULARY), is_turned=turned, tokens=tokens, dtype=dtype, scale=np.float32(scale),
+                is_reversed=is_reversed, is_deep=deep)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("task", "deep"), [("statistics", False), ("tensor", False), ("tensor", True)],
+    ids=["statistics", "tensor", "flattened by the gate on one side"],
+)  # fmt: skip
+def test_tokens_that_the_code_between_two_modules_flattens(run: Recorder, task: str, deep: bool) -> None:
+    """What the model returns is no help: a wrong factor stands at its end."""
+    found = compared(run, task, flat(deep=deep), flat(turned=True, scale=1.01))
+    first = found.first_divergence
+    assert first is not None and (first.path, first.a[0].slot, len(found.divergences)) == ("", "0", 1)
+    assert said(found, f"{AFTER}: what is made of them is judged, they are not")
+
+
+def test_tokens_that_are_flattened_in_a_third_order_are_a_fault(run: Recorder) -> None:
+    first = compared(run, "tensor", flat(), flat(turned=True, is_reversed=True, scale=1.01)).first_divergence
+    assert first is not None and first.path == ""
+    assert "the input 0 of gate differs, what was there before it agrees" in first.evidence
+
+
+def test_what_is_handed_on_for_a_token_that_is_routed_otherwise_is_no_fault(run: Recorder) -> None:
+    found = compared(run, "tensor", flat(tells=True, dtype=np.float16), flat(tokens=1, dtype=np.float16))
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
+    (text,) = (text for text in found.warnings if "tokens alone" in text)
+    assert text.startswith("the input 0 of last differs (rel ")
+    assert text.endswith(" in 1 of 12 tokens alone (verified), as rounding can route them otherwise: it is not judged")
+
+
+def test_what_is_handed_on_for_many_tokens_is_a_fault(run: Recorder) -> None:
+    a, b = flat(tells=True, dtype=np.float16), flat(tokens=5, dtype=np.float16)
+    first = compared(run, "tensor", a, b).first_divergence
+    assert first is not None and "the input 0 of last differs, what was there before it agrees" in first.evidence
+
+
 # Choices
 
 

@@ -89,12 +89,11 @@ def _keep(each: _Named, sure: float, views_a: dict[Place, View], views_b: dict[P
 
 def _candidates(matching: Matching, a: Outline, b: Outline) -> Iterator[_Named]:
     bundles = {(bundle.side, bundle.parts[0]): bundle for bundle in matching.bundles}
-    packed = {*(each.whole[0] for each in matching.weight_bundles),
-              *(module for each in matching.weight_bundles for row in each.parts for module, _ in row)}  # fmt: skip
+    packed_a, packed_b = _packed(matching, "A"), _packed(matching, "B")
     for pair in matching.pairs:
         if pair.reason is Reason.MAPPED or _forms(a, pair.a) == _forms(b, pair.b):
             continue
-        if pair.a in packed or pair.b in packed:
+        if pair.a in packed_a or pair.b in packed_b:
             continue
         parts_a, parts_b = (bundles.get((side, index)) for side, index in (("A", pair.a), ("B", pair.b)))
         is_part = parts_a is not None or parts_b is not None
@@ -103,6 +102,13 @@ def _candidates(matching: Matching, a: Outline, b: Outline) -> Iterator[_Named]:
                 for each in _of_modules(a, i, b, j, is_part):
                     if not each.is_told:
                         yield each
+
+
+def _packed(matching: Matching, side: str) -> set[int]:
+    """Return a side's modules of which weights are compared as parts of one, or as one of parts."""
+    bundles = matching.weight_bundles
+    parts = {module for each in bundles if each.side == side for row in each.parts for module, _ in row}
+    return parts | {each.whole[0] for each in bundles if each.side != side}
 
 
 def _forms(side: Outline, index: int) -> tuple[str, set[tuple[str, tuple[int, ...], bool]]]:
