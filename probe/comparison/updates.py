@@ -30,6 +30,8 @@ _ROUNDINGS = 8
 """unit roundoffs of a parameter that updates which differ along it must be apart to tell weight decay"""
 _BOTH_ROUND = 2
 """the same where the settings differ: each side rounds the new parameter once, and by one unit at most"""
+_SINGLE = 8
+"""elements below which both sides may have rounded all of a parameter as far as they can"""
 _FLOAT16_LEAST = 2.0**-24
 
 
@@ -193,6 +195,8 @@ class UpdateJudge(ScaledGradients):
         if decay is not None:
             return self._fault(event, math.nan, *decay), bound
         noise = math.sqrt(error) + u * parameter / larger
+        if size < _SINGLE:  # no sum in which roundings are small by chance
+            noise += _BOTH_ROUND * u * parameter / (min(metrics.norm_a, metrics.norm_b) or larger)
         # what is really wrong with one parameter's rate keeps the direction; rounding that is divided by itself does not
         noisy = error > tolerance.NOISY_GRADIENT or not metrics.cosine >= tolerance.SCATTERED
         weak = self._is_adaptive(event) and noisy
