@@ -70,27 +70,17 @@ class ForwardWalk(HeldValues):
 
     def warn_of_order(self) -> None:
         """Say where elements stood in another order."""
-        if self._around:
-            first, *others = self._around
-            more = f" and {len(others)} more" if others else ""
-            self.warnings.append(
-                f"inside {first}{more} the elements stand in another order, or are split otherwise: what is returned agrees, "
-                "what is inside is not judged"
-            )
-        if self._flattened:
-            first, *others = self._flattened
-            more = f" and {len(others)} more" if others else ""
-            self.warnings.append(
-                f"inside {first}{more} the tokens stand in another order, as they are given to it, with two axes changed: what it "
-                "returns is judged, what is inside is not"
-            )
-        if self._flattened_after:
-            first, *others = self._flattened_after
-            more = f" and {len(others)} more" if others else ""
-            self.warnings.append(
-                f"at {first}{more} the tokens stand in another order, as two axes are changed in what was made before: what is made of "
-                "them is judged, they are not"
-            )
+        for where, places, what in (
+            ("inside", self._around, "the elements stand in another order, or are split otherwise: what is returned agrees, what is "
+             "inside is not judged"),
+            ("inside", self._flattened, "the tokens stand in another order, as they are given to it, with two axes changed: what it "
+             "returns is judged, what is inside is not"),
+            ("at", self._flattened_after, "the tokens stand in another order, as two axes are changed in what was made before: what is "
+             "made of them is judged, they are not"),
+        ):  # fmt: skip
+            if places:
+                first, *others = places
+                self.warnings.append(f"{where} {first}{f' and {len(others)} more' if others else ''} {what}")
 
     def _is_inside_rearranged(self, node: Node) -> bool:
         return bool(self._rearranged) and any(call in self._rearranged for call in (node, *node.ancestors()))

@@ -209,7 +209,5 @@ def _is_nonfinite(event: Event) -> bool:
 
 
 def _unshown_text(settings: Mapping[ParameterKey, Difference]) -> str:
-    return (
-        f"the optimizers are set differently for {len(settings)} parameters: {settings_text(settings.values())}; that does "
-        "not show in the numbers yet"
-    )
+    count = f"{len(settings)} {'parameter' if len(settings) == 1 else 'parameters'}"
+    return f"the optimizers are set differently for {count}: {settings_text(settings.values())}; that does not show in the numbers yet"

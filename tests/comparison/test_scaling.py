@@ -21,15 +21,19 @@ from tests.comparison.planted import MODEL_FAULTS, TASKS, UP, Clean, Model, Reco
 from tests.toys import batch, loss_of
 
 
+def _update(model: Model, optimizer: nn.Optimizer, factor: float) -> None:
+    """Take a factor out of the gradients and use them."""
+    for parameter in model.parameters():
+        parameter.grad.data /= np.float32(factor)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
 def _scaled(factor: float, *, undone: bool) -> Callable[..., Tensor]:
     def step(model: Model, optimizer: nn.Optimizer, number: int) -> Tensor:
         loss = loss_of(model(batch(number)), batch(number))
         (loss * factor).backward()
-        if undone:
-            for parameter in model.parameters():
-                parameter.grad.data /= np.float32(factor)
-        optimizer.step()
-        optimizer.zero_grad()
+        _update(model, optimizer, factor if undone else 1.0)
         return loss
 
     return step
@@ -217,10 +221,7 @@ def _masked(factor: float, kept: int) -> Callable[..., float]:
             loss = loss_of(model(ids)[:rows], Tensor(ids.data[:rows]))
             (loss * factor).backward()
             total += float(loss.data)
-        for parameter in model.parameters():
-            parameter.grad.data /= np.float32(factor)
-        optimizer.step()
-        optimizer.zero_grad()
+        _update(model, optimizer, factor)
         return total
 
     return step

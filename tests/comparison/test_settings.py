@@ -41,7 +41,8 @@ def test_settings_that_differ_and_do_not_show_are_a_fact_between_equal_optimizer
     (first,) = found.divergences
     assert (found.verdict, first.phase, first.kind, first.step) == (Verdict.DIVERGED, Phase.UPDATE, Kind.UPDATE, 0)
     assert (first.path, first.confidence) == (path, 0.6)
-    assert first.evidence == (f"the optimizers are set differently for {count} parameters: {EPS}",)
+    counted = "1 parameter" if count == 1 else f"{count} parameters"
+    assert first.evidence == (f"the optimizers are set differently for {counted}: {EPS}",)
 
 
 def test_another_class_that_does_not_show_is_a_doubt(clean: Clean, run: Recorder) -> None:
