@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from probe.comparison import causes, tolerance
+from probe.comparison import causes, conditioning, tolerance
 from probe.comparison.flow import Flow, Use
 from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.loss import LossWalk
@@ -130,12 +130,16 @@ class BackwardWalk(LossWalk):
         rule = self._rule_of_loss(node, event) if from_loss else tolerance.BACKWARD
         if not self.findings and (not from_loss or self._is_most_of_loss(node, event)):
             has_scale = from_loss and self._begins_alike
-            rule = tolerance.backward_rule(metrics, math.prod(self.pairs.a.shapes[event.row_a]), rule, has_scale)
+            size = math.prod(self.pairs.a.shapes[event.row_a])
+            rule = tolerance.backward_rule(metrics, size, self.peaks(event), rule, has_scale)
         else:
             rule = replace(rule, scale=None)
         held = self.noise.held(event, metrics.rel_l2, rule, u, sources)
         held = held.widened(max(self._limit_at_a_kink(node, event, use), self.underflow_limit(event)))
         held = held.widened(self._limit_beside(node, event, use, held.limit))
+        if held.is_wrong and event.role is Role.GRAD_OUTPUT:
+            scores = conditioning.score_size(self.pairs, node.parent)
+            held = held.widened(held.limit * scores / tolerance.SCORES)
         held = held.widened(_OF_CANCELLED * self._cancelled_by_norm(node, event) * max(u, sources.error))
         is_behind = from_loss and any(finding.phase is Phase.BACKWARD for finding in self.findings)
         wrong = held.is_wrong and not sources.tainted and not is_behind  # what is returned may be used inside, too

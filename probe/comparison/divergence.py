@@ -11,6 +11,7 @@ from probe.comparison import vacuous
 from probe.comparison.answer import Comparison
 from probe.comparison.between_steps import StepWeights, changed_otherwise
 from probe.comparison.changes import OF_ORDER, changed_calls
+from probe.comparison.conspicuous import Conspicuous, sticking_out
 from probe.comparison.events import StepPairs
 from probe.comparison.flip import flip_of
 from probe.comparison.flow import passes
@@ -23,7 +24,7 @@ from probe.comparison.ladder import NoiseOptions, ladder
 from probe.comparison.ledger import State
 from probe.comparison.metrics import Metrics, Status
 from probe.comparison.misled import Misled
-from probe.comparison.noise import Noise
+from probe.comparison.noise import BUILT_IN, Noise
 from probe.comparison.one_to_many import completed
 from probe.comparison.paired_step import paired_step
 from probe.comparison.result import (
@@ -155,6 +156,8 @@ class _Run:
         self.modes: dict[int, tuple[bool, bool]] = {}
         self.findings: list[Divergence] = []
         self.unshown: Divergence | None = None
+        self.conspicuous: Conspicuous | None = None
+        """the first that sticks out though it is noise by all that is known"""
         """what differs in the optimizers' settings alone, in the first step in which it does"""
         self.doubts: list[str] = []
         self.tally = Tally(a, b, self.tree_a, self.tree_b)
@@ -312,6 +315,8 @@ class _Run:
             self._doubt(text)
         self.given.add(pairs, walk.events, walk.lacking_inputs())
         self.warnings += self.tally.add(pairs, walk.events)
+        if not self.findings and self.conspicuous is None:
+            self.conspicuous = sticking_out(pairs, walk.events)
         if pairs.same_micros:
             self.changes += tuple(changed_calls(pairs, self.tree_a, self.tree_b))
             self._doubt_order(walk)
@@ -382,6 +387,8 @@ class _Run:
         verdict = Verdict.DIVERGED if self.findings else Verdict.UNDECIDED if self.doubts else Verdict.ALIGNED
         if self.a.info.run_id == self.b.info.run_id:
             verdict = Verdict.UNDECIDED
+        if verdict is Verdict.ALIGNED and self.conspicuous is not None and self.noise.name == BUILT_IN:
+            self.warnings.append(self.conspicuous.text)
         changes = tuple(dict.fromkeys(self.changes))
         found = {text for finding in self.findings for text in finding.evidence}
         self.warnings[:0] = [change.text for change in changes if change.text not in found]

@@ -33,6 +33,7 @@ class ForwardWalk(HeldValues):
         self._forward[None] = Level()
         self._last_good, self._last_good_b = {}, {}
         self._with_inputs = set()
+        self._largest = 0.0
         self._padding = Padding(self.pairs, micro)
         events = [*self.pairs.node_events(micro, backward=False), *given_otherwise(self.pairs, micro),
                   *logged_apart(self.pairs, micro)]  # fmt: skip
@@ -176,8 +177,9 @@ class ForwardWalk(HeldValues):
         if is_input and node.parent is None:  # what an earlier call returned may be handed in again
             is_known = self._digests(event) in self.state.carried | self.state.returned
             sources = Level(metrics.rel_l2, u, excess=metrics.rel_l2) if is_known else Level(u=u)
-        elif not is_input and metrics.rel_l2 > tolerance.FORWARD.limit(u, sources.error):
-            sources = self._with_cancelled(node, event, sources, u)
+        elif metrics.rel_l2 > tolerance.FORWARD.limit(u, sources.error):
+            sources = sources if is_input else self._with_cancelled(node, event, sources, u)
+            sources = self._with_hidden(node, event, sources, u)
         held = self._held(node, event, u, sources)
         if held.is_wrong and not context.tainted and not held.is_fixed:
             held = self._without_padding(node, event, u, sources, held)
@@ -204,6 +206,8 @@ class ForwardWalk(HeldValues):
                 self._charge_output(node, event)
         elif event.role is Role.OUTPUT and not context.tainted:
             self._charge_dtype(node, event, sources.error)
+        if not wrong and not self.findings and event.role is Role.OUTPUT and self.u(event):
+            self._largest = max(self._largest, metrics.rel_l2)
         if held.verdict != "not judged" or self.u(event):
             self._take_in(node, event, context, wrong)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from probe.comparison import tolerance
+from probe.comparison import conditioning, tolerance
 from probe.comparison.added_masks import side_with_mask, where_not_masked
 from probe.comparison.initial import InitialWalk
 from probe.comparison.noise import SCALE_MEASURE, Held
@@ -24,8 +24,7 @@ class HeldValues(InitialWalk):
         if self.u(event) == 0.0:
             return self.noise.exact(event, tolerance.integer_limit(sources.error, size))
         is_loss = self._is_loss(event)
-        rms, low, high = (self.pairs.a.columns[name][event.row_a] for name in ("rms", "min", "max"))
-        peaks = tolerance.peaks_of(size, rms, max(-low, high))
+        peaks = self.peaks(event)
         alike = self._begins_alike and not self.findings
         shift = self._shift(event, size)
         of_value = tolerance.forward_rule(error, event.metrics.norm_ratio, shift, size, peaks, alike=alike)
@@ -68,6 +67,19 @@ class HeldValues(InitialWalk):
             return sources
         error = factor * max(sources.error, u)
         return replace(sources, error=error)
+
+    def _with_hidden(self, node: Node, event: Event, sources: Level, u: float) -> Level:
+        """Return the sources' errors as attention's scores make them, and with those that large elements hide.
+
+        An error that a tensor had is still in what it was added to, though a few elements there are so large that it is
+        no part of the whole; a normalisation of single tokens, or weights for single channels, bring it back.
+        """
+        error = sources.error
+        place = node.parent if event.role is Role.INPUT else node
+        if event.role is Role.OUTPUT and conditioning.is_given_uneven(self.pairs, node):
+            error = max(error, self._largest)
+        scores = conditioning.score_size(self.pairs, place) / tolerance.SCORES
+        return replace(sources, error=scores * max(error, u) if scores > 1 else error)
 
     def _without_padding(self, node: Node, event: Event, u: float, sources: Level, held: Held) -> Held:
         """Leave out an error that is in padding alone, and what later tensors have of it; values are needed for that."""

@@ -162,6 +162,8 @@ class Ledger:
         """paths of calls that were given tokens in another order, and make one axis of two"""
         self._flattened_after: dict[str, None] = {}
         """calls that are given tokens in another order, since what was made before them has two axes changed"""
+        self._largest = 0.0
+        """the largest error, of what calls of a micro-batch have returned so far, that is noise"""
         self._choosing: dict[Node, int] = {}
         """calls inside which one side alone returns integers"""
         self._begins_alike = False
@@ -344,6 +346,11 @@ class Ledger:
         a = self.pairs.a.roundoffs[event.row_a] if event.row_a >= 0 else 0.0
         b = self.pairs.b.roundoffs[event.row_b] if event.row_b >= 0 else 0.0
         return max(a, b)
+
+    def peaks(self, event: Event) -> float:
+        """Return how many elements as large as the largest would have the norm of A's tensor."""
+        rms, low, high = (self.pairs.a.columns[name][event.row_a] for name in ("rms", "min", "max"))
+        return tolerance.peaks_of(math.prod(self.pairs.a.shapes[event.row_a]), rms, max(-low, high))
 
     def underflow_limit(self, event: Event) -> float:
         """Return the error that is noise where numbers are so small that their dtype has few of them: float16's gradients."""

@@ -69,10 +69,14 @@ _MANY = 256
 """elements from which on rounding, up and down, leaves the norm as it is"""
 _PEAKS = 16
 """how many elements as large as the largest would have a norm that is one of many"""
+_FEW = 4
+"""the same for a gradient, up to which its error has the direction of those few elements by chance"""
 _BY_CHANCE = 2
 """standard deviations of what errors up and down leave of a norm"""
 _INHERITED_SCALE = 3
 """how much larger the error of a norm may be than those of the norms that it was made from"""
+SCORES = 8
+"""size of attention's scores up to which it makes errors no larger than other code does (right pairs: by a third of their size)"""
 SIBLING_GAIN = 2
 """how much larger an absolute error may be than those of gradients that the same code passes back beside it"""
 DRIFT = 64
@@ -150,12 +154,13 @@ def peaks_of(size: int, rms: float, largest: float) -> float:
     return size * (rms / largest) ** 2 if largest else 0.0
 
 
-def backward_rule(metrics: Metrics, size: int, rule: Rule, has_scale: bool = False) -> Rule:
+def backward_rule(metrics: Metrics, size: int, peaks: float, rule: Rule, has_scale: bool = False) -> Rule:
     """Return the thresholds for a gradient: those of the forward pass where nearly all of its error is a multiple of it.
 
     A factor that is lost or added in backward scales every element; what rounding does is no multiple of the value, and a
     multiple that is inherited stays as large. In all gradients of 627 right pairs that had 32 elements and more, none
-    whose error was such a multiple was 2.4 times as large as its sources.
+    whose error was such a multiple was 2.4 times as large as its sources. Where very few elements are most of it, the error
+    of those is such a multiple by chance.
 
     Parameters
     ----------
@@ -163,6 +168,8 @@ def backward_rule(metrics: Metrics, size: int, rule: Rule, has_scale: bool = Fal
         B's gradient against A's
     size
         number of elements
+    peaks
+        how many elements as large as the largest would have A's norm (`peaks_of`)
     rule
         the thresholds for an error without a direction
     has_scale
@@ -170,7 +177,7 @@ def backward_rule(metrics: Metrics, size: int, rule: Rule, has_scale: bool = Fal
         of logits changes that (in all of 112 right pairs by at most 1.6 unit roundoffs and a fifth of the logits' error)
     """
     share = min(abs(metrics.norm_ratio - 1), abs(metrics.coherence) * metrics.rel_l2)
-    has_direction = size >= _SEVERAL and share > _ONE_DIRECTION_BACK * metrics.rel_l2
+    has_direction = size >= _SEVERAL and peaks >= _FEW and share > _ONE_DIRECTION_BACK * metrics.rel_l2
     scale = rule.scale if has_scale and size >= _SEVERAL else None
     return replace(COHERENT, plain=rule, scale=scale) if has_direction else replace(rule, scale=scale)
 

@@ -59,22 +59,27 @@ def test_a_factor_of_fifty_roundings_is_named(
 
 
 @pytest.mark.parametrize(
-    ("error", "ratio", "coherence", "size", "has_direction"),
+    ("error", "ratio", "coherence", "size", "peaks", "has_direction"),
     [
-        (1e-2, 1 + 0.97e-2, 0.97, 32, True),
-        (1e-2, 1 - 0.97e-2, -0.97, 32, True),
-        (1e-2, 1 + 0.97e-2, 0.97, 31, False),  # few elements have a direction by chance
-        (1e-2, 1 + 0.85e-2, 0.85, 4096, False),  # a router's logits in 16 bits
-        (0.7, 1.72, 0.2, 4096, False),  # another length, and another direction
-        (0.0, 1.0, 0.0, 4096, False),
-        (1.0, float("nan"), float("nan"), 4096, False),  # A is zero
+        (1e-2, 1 + 0.97e-2, 0.97, 32, 4, True),
+        (1e-2, 1 - 0.97e-2, -0.97, 32, 4, True),
+        (1e-2, 1 + 0.97e-2, 0.97, 31, 4, False),  # few elements have a direction by chance
+        (1e-2, 1 + 0.97e-2, 0.97, 4096, 3.9, False),  # and so has what few elements are most of
+        (1e-2, 1 + 0.85e-2, 0.85, 4096, 99, False),  # a router's logits in 16 bits
+        (0.7, 1.72, 0.2, 4096, 99, False),  # another length, and another direction
+        (0.0, 1.0, 0.0, 4096, 99, False),
+        (1.0, float("nan"), float("nan"), 4096, 99, False),  # A is zero
     ],
 )
-def test_what_has_a_direction(error: float, ratio: float, coherence: float, size: int, has_direction: bool) -> None:
+def test_what_has_a_direction(
+    error: float, ratio: float, coherence: float, size: int, peaks: float, has_direction: bool
+) -> None:
     metrics = Metrics(Status.COMPARED, error, coherence=coherence, norm_a=1.0, norm_b=ratio)
-    rule = tolerance.backward_rule(metrics, size, BACKWARD)
+    rule = tolerance.backward_rule(metrics, size, peaks, BACKWARD)
     assert rule == (Rule(COHERENT.k, COHERENT.k16, COHERENT.gain, plain=BACKWARD) if has_direction else BACKWARD)
-    of_loss = tolerance.backward_rule(metrics, size, replace(BACKWARD, scale=tolerance.LOSS_SCALE), has_scale=True)
+    of_loss = tolerance.backward_rule(
+        metrics, size, peaks, replace(BACKWARD, scale=tolerance.LOSS_SCALE), has_scale=True
+    )
     plain = replace(BACKWARD, scale=tolerance.LOSS_SCALE) if has_direction else BACKWARD
     assert of_loss == replace(
         rule, scale=tolerance.LOSS_SCALE if size >= 32 else None, plain=plain if rule.plain else None

@@ -1,0 +1,96 @@
+"""What trained models have and fresh ones lack: elements that are most of a tensor, and scores that are large."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import probe
+from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy_tensor import Tensor
+from probe.comparison.answer import Comparison
+from probe.comparison.result import Verdict
+from tests.toys import MLP, VOCABULARY, WIDTH, module, record, replaced
+
+TASKS = pytest.mark.parametrize("task", ["statistics", "tensor"])
+NOISE, GROWN, FAULT = 8e-7, 5e-6, 1e-3
+"""relative errors: of rounding, of what has grown out of it, and of a fault"""
+
+
+class Large(nn.Module):
+    """Makes one element so large that all others are nothing beside it, as the first token of trained models has some."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        large = np.zeros(x.data.shape, np.float32)
+        large[0, 0, 0] = 1e4
+        return x + Tensor(large)
+
+
+class Stream(nn.Module):
+    """What a layer adds to a stream, an element that becomes large there, and a norm."""
+
+    def __init__(self) -> None:
+        super().__init__(embed=nn.Embedding(VOCABULARY, 2 * WIDTH), mlp=MLP(2 * WIDTH), large=Large(),
+                         norm=nn.RMSNorm(2 * WIDTH), head=nn.Linear(2 * WIDTH, VOCABULARY))  # fmt: skip
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        return self.head(self.norm(self.large(x + self.mlp(x))))
+
+
+class Attending(nn.Module):
+    """A norm, and attention whose queries and keys are large, and so are its scores."""
+
+    def __init__(self) -> None:
+        super().__init__(embed=nn.Embedding(VOCABULARY, WIDTH), norm=nn.RMSNorm(WIDTH), attn=nn.Attention(WIDTH, 2),
+                         head=nn.Linear(WIDTH, VOCABULARY))  # fmt: skip
+        for name in ("attn.q", "attn.k"):  # as the biases of some have it
+            replaced(self, name, forward=lambda layer, x: nn.Linear.forward(layer, x) + Tensor(np.float32(16)))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.attn(self.norm(self.embed(ids))))
+
+
+def _noisy(x: Tensor, error: float) -> Tensor:
+    noise = np.random.default_rng(0).normal(size=x.data.shape).astype(np.float32)
+    return x * Tensor(1 + np.float32(error) * noise)
+
+
+def _recorded(path: Path, kind: type[nn.Module], task: str, **errors: float) -> Path:
+    """Record a model, of which some modules return something with an error."""
+    nn.manual_seed(3)
+    model = kind()
+    for name, error in errors.items():
+        found = module(model, name.replace("_", "."))
+        forward = type(found).forward
+        replaced(model, name.replace("_", "."), forward=lambda m, x, f=forward, e=error: _noisy(f(m, x), e))
+    return record(path, model, task=task)
+
+
+@TASKS
+def test_an_error_is_still_there_though_a_large_element_hides_it(tmp_path: Path, task: str) -> None:
+    a = _recorded(tmp_path / "a.h5", Stream, task)
+    right = probe.compare(a, _recorded(tmp_path / "noisy.h5", Stream, task, mlp_up=NOISE, mlp_down=GROWN))
+    assert right.verdict is Verdict.ALIGNED
+    assert _error(right, "large") < 1e-7 and _error(right, "norm") > 1e-6  # the norm brings back what was hidden
+    b = _recorded(tmp_path / "b.h5", Stream, task, mlp_up=NOISE, mlp_down=GROWN, norm=FAULT)
+    wrong = probe.compare(a, b).first_divergence
+    assert wrong is not None and wrong.path == "norm"
+
+
+@TASKS
+def test_large_scores_make_errors_larger(tmp_path: Path, task: str) -> None:
+    a = _recorded(tmp_path / "a.h5", Attending, task)
+    right = probe.compare(a, _recorded(tmp_path / "noisy.h5", Attending, task, attn_q=NOISE, attn_k=NOISE))
+    assert right.verdict is Verdict.ALIGNED
+    assert _error(right, "attn.o") > 8 * max(_error(right, "attn.q"), _error(right, "attn.k"))
+    b = _recorded(tmp_path / "b.h5", Attending, task, attn_q=NOISE, attn_k=NOISE, attn_v=NOISE, attn_o=FAULT)
+    wrong = probe.compare(a, b).first_divergence
+    assert wrong is not None and wrong.path == "attn.o"
+
+
+def _error(found: Comparison, path: str) -> float:
+    """Return the error of what a module returned."""
+    return next(slot.error for slot in found[path] if slot.role.label == "output")
