@@ -1,0 +1,42 @@
+"""Models with what trained ones have are aligned with themselves under other kernels, and faults in them are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import probe
+from benchmarks.trained.__main__ import FAULTED, FAULTS, _batches
+from benchmarks.trained.models import LOOKS, made, record
+from probe.comparison.result import Verdict
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "autocast"])
+@pytest.mark.parametrize(
+    ("name", "look"), [("qwen2", "biases"), ("gpt2", "biases, massive"), ("qwen2", "norms, massive")]
+)
+def test_other_kernels_are_noise(tmp_path: Path, name: str, look: str, dtype: str) -> None:
+    batches = _batches(1)
+    a = record(tmp_path / "a.h5", made(name, "sdpa", look, 1), dtype, batches)
+    b = record(tmp_path / "b.h5", made(name, "eager", look, 1), dtype, batches, threads=2)
+    assert probe.compare(a, b).verdict is Verdict.ALIGNED
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_fault_is_named_in_any_look(tmp_path: Path, look: str, fault: str) -> None:
+    batches = _batches(2)[:1]
+    a = record(tmp_path / "a.h5", made("qwen2", "sdpa", look, 2), "fp32", batches)
+    net = made("qwen2", "eager", look, 2)
+    place = FAULTS[fault](net)
+    first = probe.compare(a, record(tmp_path / "b.h5", net, "fp32", batches)).first_divergence
+    assert first is not None and first.path == f"model.layers.{FAULTED}.{place}"
