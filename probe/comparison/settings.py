@@ -47,9 +47,10 @@ Difference = tuple[str, ...]
 def different_settings(pairs: StepPairs) -> dict[ParameterKey, Difference]:
     """Return what differs, by parameter."""
     mine, theirs = (_settings(half) for half in pairs.halves)
+    differences = _Differences()
     found = {}
     for key in mine.keys() & theirs.keys():
-        parts = [(a.label or b.label, _differences(a, b)) for a in mine[key] for b in theirs[key]]
+        parts = [(a.label or b.label, differences.of(a, b)) for a in mine[key] for b in theirs[key]]
         texts = list(dict.fromkeys(text for _, differing in parts for text in differing))
         if any(differing != parts[0][1] for _, differing in parts):
             texts = [f"{text} for {_of_parts(text, parts)}" for text in texts]
@@ -137,6 +138,20 @@ def of_group(
     )
     what = f"{len(names)} of the {total} parameters of A's group {differing[0]} that are set so"
     return [f"the updates of {what} differ: {which}"]
+
+
+class _Differences:
+    """What differs between two settings, in words: found once for all parameters of the same two groups, which share their hyper-parameters."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], list[str]] = {}
+
+    def of(self, a: Setting, b: Setting) -> list[str]:
+        """Return what differs."""
+        groups = id(a.hyper), id(b.hyper)
+        if groups not in self._known:
+            self._known[groups] = _differences(a, b)
+        return self._known[groups]
 
 
 def _differences(a: Setting, b: Setting) -> list[str]:
