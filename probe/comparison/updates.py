@@ -283,7 +283,7 @@ class UpdateJudge(ScaledGradients):
 
     def _decay(self, event: Event, metrics: Metrics, rounding: float) -> tuple[str, str] | None:
         """Tell whether the difference of the updates is parallel to the parameter: weight decay."""
-        before_a, before_b = (self._row_before(half, event) for half in self.pairs.halves)
+        before_a, before_b = self._trained(event).rows
         if before_a is None or before_b is None:
             return None
         sketches = [self.pairs.b.sketch(event.row_b), self.pairs.a.sketch(event.row_a), self.pairs.a.sketch(before_a)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from probe.comparison.walk import StepWalk
 from probe.records import MASTER, Phase, Role
 from probe.statistics import unit_roundoff
 
+_INIT, _UPDATE = (f"{phase.label}:" for phase in (Phase.INIT, Phase.UPDATE))
 _LARGE = 256
 """elements of an update that counts with others"""
 _SEVERAL = 4
@@ -42,6 +44,15 @@ class _Part(NamedTuple):
     norm: float
 
 
+class _Trained(NamedTuple):
+    """What an update changes."""
+
+    rows: tuple[int | None, int | None]
+    """of the parameter before the update, in A and in B"""
+    dtypes: set[str]
+    """of what is trained on both sides: the parameter, or its copy"""
+
+
 class UpdatesTogether(UpdateFindings):
     """What is known of the updates of one step, and what is wrong with most of them."""
 
@@ -50,6 +61,7 @@ class UpdatesTogether(UpdateFindings):
         self.state = state
         self._rounding = decay_rounding(pairs)
         self._source_errors: dict[tuple[int, str], float] = {}
+        self._known_trained: dict[tuple[int, str, str], _Trained] = {}
 
     def _two_sided(self, role: Role) -> list[Event]:
         return [e for e in self.pairs.parameter_events(Phase.UPDATE, role) if not e.is_one_sided]
@@ -73,7 +85,7 @@ class UpdatesTogether(UpdateFindings):
         metrics, a, parameter = moment.metrics, self.pairs.a, moment.slot_a.partition(".")[0]
         assert metrics is not None
         gradients = self.pairs.rows_a.get((0, self.pairs.matching.pairs[moment.pair].a, 0), Role.PARAM_GRAD)
-        rows = gradients.get(f"{Phase.UPDATE.label}:{parameter}")
+        rows = gradients.get(f"{_UPDATE}{parameter}")
         norm = max(metrics.norm_a, metrics.norm_b)
         is_adaptive = self._is_adaptive(moment)
         if rows is None or not norm or (is_adaptive and a.columns["min"][moment.row_a] >= 0):  # a second moment
@@ -91,9 +103,8 @@ class UpdatesTogether(UpdateFindings):
 
     def _differs(self, event: Event) -> str:
         """Say that an update differs, and of which gradient it is known that it agrees: the one used, if that was seen."""
-        slot = f"{Phase.UPDATE.label}:"
         are_seen = all(
-            f"{slot}{half.slot(event)}" in half.rows.get((0, half.modules[event.pair], 0), Role.PARAM_GRAD)
+            f"{_UPDATE}{half.slot(event)}" in half.rows.get((0, half.modules[event.pair], 0), Role.PARAM_GRAD)
             for half in self.pairs.halves
         )
         which = (
@@ -109,19 +120,39 @@ class UpdatesTogether(UpdateFindings):
 
     def _is_adaptive(self, event: Event) -> bool:
         """Tell whether the optimizer divides a parameter's gradient by its own size, as Adam does: it keeps a second moment."""
-        module, parameter = self.pairs.matching.pairs[event.pair].a, event.slot_a.partition(".")[0]
-        states = self.pairs.rows_a.get((0, module, 0), Role.STATE)
-        return sum(slot.startswith(f"update:{parameter}.") for slot in states) > 1
+        return self._states_kept[self.pairs.matching.pairs[event.pair].a, event.slot_a.partition(".")[0]] > 1
+
+    @functools.cached_property
+    def _states_kept(self) -> Counter[tuple[int, str]]:
+        """How many states A's optimizer keeps, by module and parameter."""
+        return Counter(
+            (module, label.removeprefix(_UPDATE).partition(".")[0])
+            for ((_, module, _), role), by_label in self.pairs.rows_a.by_key.items()
+            if role is Role.STATE
+            for label in by_label
+            if label.startswith(_UPDATE) and "." in label
+        )
+
+    def _trained(self, event: Event) -> _Trained:
+        """Return what the update of a parameter changes, on both sides."""
+        key = event.pair, event.slot_a, event.slot_b
+        if key not in self._known_trained:
+            before = [self._row_before(half, event) for half in self.pairs.halves]
+            copies = [self._row_of_copy(half, event) for half in self.pairs.halves]
+            rows = [row if copy is None else copy for row, copy in zip(before, copies, strict=True)]
+            dtypes = {half.side.dtypes[row] for half, row in zip(self.pairs.halves, rows, strict=True) if row is not None}
+            self._known_trained[key] = _Trained((before[0], before[1]), dtypes)
+        return self._known_trained[key]
 
     @staticmethod
     def _row_before(half: StepHalf, event: Event) -> int | None:
         """Return the row of a parameter as it was before the update."""
         found, slot = half.rows.get((0, half.modules[event.pair], 0), Role.PARAM), half.slot(event)
-        row = found.get(f"init:{slot}") or found.get(f"update:{slot}")
+        row = found.get(f"{_INIT}{slot}") or found.get(f"{_UPDATE}{slot}")
         return row[0] if row else None
 
     def _norm_of_parameter(self, event: Event) -> float | None:
-        row = self._row_before(self.pairs.half("A"), event)
+        row = self._trained(event).rows[0]
         return None if row is None else self.pairs.a.columns["norm"][row]
 
     def _parameter_u(self, event: Event) -> float:
@@ -132,18 +163,12 @@ class UpdatesTogether(UpdateFindings):
     def _row_of_copy(half: StepHalf, event: Event) -> int | None:
         """Return the row of the copy that is trained in a parameter's stead."""
         states = half.rows.get((0, half.modules[event.pair], 0), Role.STATE)
-        rows = states.get(f"{Phase.UPDATE.label}:{half.slot(event)}{MASTER}")
+        rows = states.get(f"{_UPDATE}{half.slot(event)}{MASTER}")
         return rows[-1] if rows else None
 
     def _dtypes_of(self, event: Event) -> set[str]:
         """Return the dtypes of what is trained on both sides."""
-        found = set()
-        for half in self.pairs.halves:
-            copy = self._row_of_copy(half, event)
-            row = self._row_before(half, event) if copy is None else copy
-            if row is not None:
-                found.add(half.side.dtypes[row])
-        return found
+        return self._trained(event).dtypes
 
     def _of_all_updates(self, updates: list[Fault]) -> list[Fault]:
         """Report what is wrong with the updates of all parameters where few or none show it alone."""
