@@ -276,8 +276,7 @@ class UpdateJudge(ScaledGradients):
 
     def _without_weak(self, faults: list[Fault]) -> list[Fault]:
         """Leave out weak evidence, unless many parameters show it or their settings differ."""
-        judged = sum((j.event.phase, j.event.role) == (Phase.UPDATE, Role.DELTA) for j in self.walk.events)
-        if len(faults) > max(2, tolerance.SYSTEMATIC * judged):
+        if len(faults) > 2 and len(faults) > tolerance.SYSTEMATIC * len(self._judged(Role.DELTA)):
             return faults
         return [fault for fault in faults if not fault.is_weak or self._parameter(fault.event) in self.settings]
 
@@ -315,7 +314,7 @@ class UpdateJudge(ScaledGradients):
 
     def _states(self) -> list[Fault]:
         faults = []
-        for event in (each for moments in self._moments.values() for each in moments):
+        for event, cancelled in (moment for moments in self._moments.values() for moment in moments):
             metrics = event.metrics
             assert metrics is not None
             parameter = event.slot_a.partition(".")[0]
@@ -324,7 +323,7 @@ class UpdateJudge(ScaledGradients):
             given = Level()
             given.add(error, 0.0)
             held = self.walk.noise.held(event, metrics.rel_l2, tolerance.STATE, self.walk.u(event), given)
-            held = held.widened(held.limit * self._cancelled(event) + self._rounding)
+            held = held.widened(held.limit * cancelled + self._rounding)
             limit = held.limit
             wrong = metrics.is_known and error <= tolerance.UPDATE_ERROR_LIMIT and held.is_wrong
             self.state.optimizer[event.pair, event.slot_a] = metrics.rel_l2 if metrics.is_known else 1.0

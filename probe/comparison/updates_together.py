@@ -44,6 +44,14 @@ class _Part(NamedTuple):
     norm: float
 
 
+class _Moment(NamedTuple):
+    """A state of a parameter."""
+
+    event: Event
+    cancelled: float
+    """how much larger the gradients are that cancelled out in it"""
+
+
 class _Trained(NamedTuple):
     """What an update changes."""
 
@@ -75,30 +83,33 @@ class UpdatesTogether(UpdateFindings):
         found = self._source_errors.get(key)
         if found is None:
             moments = self._moments.get(key, ())
-            before = max((self.state.optimizer.get((each.pair, each.slot_a), 0.0) for each in moments), default=0.0)
+            before = max((self.state.optimizer.get((each.pair, each.slot_a), 0.0) for each, _ in moments), default=0.0)
             error = max(self.state.gradients.get(key, 0.0), before)
-            found = self._source_errors[key] = error * max(map(self._cancelled, moments), default=1.0)
+            found = self._source_errors[key] = error * max((cancelled for _, cancelled in moments), default=1.0)
         return found
 
     def _cancelled(self, moment: Event) -> float:
         """Return how much larger than a first moment the gradients are that cancelled out in it: their rounding stays."""
-        metrics, a, parameter = moment.metrics, self.pairs.a, moment.slot_a.partition(".")[0]
+        metrics, a = moment.metrics, self.pairs.a
         assert metrics is not None
-        gradients = self.pairs.rows_a.get((0, self.pairs.matching.pairs[moment.pair].a, 0), Role.PARAM_GRAD)
-        rows = gradients.get(f"{_UPDATE}{parameter}")
-        norm = max(metrics.norm_a, metrics.norm_b)
         is_adaptive = self._is_adaptive(moment)
-        if rows is None or not norm or (is_adaptive and a.columns["min"][moment.row_a] >= 0):  # a second moment
+        norm = max(metrics.norm_a, metrics.norm_b)
+        if not norm or (is_adaptive and a.columns["min"][moment.row_a] >= 0):  # a second moment
+            return 1.0
+        gradients = self.pairs.rows_a.get((0, self.pairs.matching.pairs[moment.pair].a, 0), Role.PARAM_GRAD)
+        rows = gradients.get(f"{_UPDATE}{moment.slot_a.partition('.')[0]}")
+        if rows is None:
             return 1.0
         share = tolerance.MOMENT if is_adaptive else 1.0
         return max(1.0, share * a.columns["norm"][rows[-1]] / norm)
 
     @functools.cached_property
-    def _moments(self) -> dict[tuple[int, str], list[Event]]:
+    def _moments(self) -> dict[tuple[int, str], list[_Moment]]:
         """The states of each parameter."""
-        found: dict[tuple[int, str], list[Event]] = {}
+        found: dict[tuple[int, str], list[_Moment]] = {}
         for event in self._two_sided(Role.STATE):
-            found.setdefault((event.pair, event.slot_a.partition(".")[0]), []).append(event)
+            moment = _Moment(event, self._cancelled(event))
+            found.setdefault((event.pair, event.slot_a.partition(".")[0]), []).append(moment)
         return found
 
     def _differs(self, event: Event) -> str:
@@ -173,16 +184,17 @@ class UpdatesTogether(UpdateFindings):
     def _of_all_updates(self, updates: list[Fault]) -> list[Fault]:
         """Report what is wrong with the updates of all parameters where few or none show it alone."""
         are_longer = all(fault.text.endswith(TIMES) or fault.text.startswith(DIFFERS) for fault in updates)
-        if not are_longer or len(updates) > tolerance.MOST * len(self._judged(Role.DELTA)):
+        judged = self._judged(Role.DELTA)
+        if not are_longer or len(updates) > tolerance.MOST * len(judged):
             return []
-        return ([] if updates else self._updates_together()) or self._updates_of_another_length()
+        return ([] if updates else self._updates_together(judged)) or self._updates_of_another_length(judged)
 
-    def _updates_together(self) -> list[Fault]:
+    def _updates_together(self, judged: list[Event]) -> list[Fault]:
         """Report all updates that divide by a gradient's size where, as one vector, they differ by more than chance flips.
 
         Each alone may differ by a few signs; all of them together rarely do.
         """
-        parts = [part for part in map(self._sure_part, self._judged(Role.DELTA)) if part is not None]
+        parts = [part for part in map(self._sure_part, judged) if part is not None]
         if len(parts) < _SEVERAL:
             return []
         sizes = sum(part.size for part in parts)
@@ -198,10 +210,10 @@ class UpdatesTogether(UpdateFindings):
         self._report_all(faults, said)
         return faults
 
-    def _updates_of_another_length(self) -> list[Fault]:
+    def _updates_of_another_length(self, judged: list[Event]) -> list[Fault]:
         """Report all updates where nearly all are longer, or shorter, in B: rounding makes as many longer as shorter."""
         found: list[tuple[Event, float, float]] = []
-        for event in self._judged(Role.DELTA):
+        for event in judged:
             metrics = event.metrics
             error = self._error_of_sources(event)
             if metrics is None or not metrics.is_known or error > tolerance.UPDATE_ERROR_LIMIT:
