@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from probe.comparison import causes, tolerance
@@ -132,7 +131,7 @@ class BackwardWalk(LossWalk):
             has_scale = from_loss and self._begins_alike
             rule = tolerance.backward_rule(metrics, math.prod(self.pairs.a.shapes[event.row_a]), rule, has_scale)
         else:
-            rule = replace(rule, scale=None)
+            rule = rule.with_scale(None)
         held = self.noise.held(event, metrics.rel_l2, rule, u, sources)
         held = held.widened(max(self._limit_at_a_kink(node, event, use), self.underflow_limit(event)))
         held = held.widened(self._limit_beside(node, event, use, held.limit))

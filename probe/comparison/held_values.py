@@ -110,7 +110,7 @@ class HeldValues(InitialWalk):
         if not side or self._same_code(node):
             return held
         whole, event.metrics = event.metrics, where_not_masked(self.pairs, event)
-        found = replace(held, verdict="not judged") if event.metrics is None else self._held(node, event, u, sources)
+        found = held._replace(verdict="not judged") if event.metrics is None else self._held(node, event, u, sources)
         if found.is_wrong or event.metrics is None:
             event.metrics = whole
         if not found.is_wrong:

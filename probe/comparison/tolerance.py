@@ -41,6 +41,10 @@ class Rule:
             return max(self.k16 * u, self.gain * (sources - self.own16 * u))
         return max(self.k * u, self.gain * sources)
 
+    def with_scale(self, scale: Rule | None) -> Rule:
+        """Return the same thresholds with others for the norm, or none."""
+        return self if scale is self.scale else replace(self, scale=scale)
+
 
 INIT = Rule(k=4, k16=1, gain=0)
 FORWARD = Rule(k=16, k16=8, gain=8, own16=0.5)
@@ -139,7 +143,7 @@ def forward_rule(error: float, norm_ratio: float, shift: float, size: int, peaks
     if size < _MANY or not peaks >= _PEAKS:
         return FORWARD
     rule = COHERENT if max(share, shift) > _ONE_DIRECTION * error else FORWARD
-    return replace(rule, scale=SCALE) if alike and share > _BY_CHANCE * error / math.sqrt(peaks) else rule
+    return rule.with_scale(SCALE) if alike and share > _BY_CHANCE * error / math.sqrt(peaks) else rule
 
 
 def peaks_of(size: int, rms: float, largest: float) -> float:
@@ -172,7 +176,7 @@ def backward_rule(metrics: Metrics, size: int, rule: Rule, has_scale: bool = Fal
     share = min(abs(metrics.norm_ratio - 1), abs(metrics.coherence) * metrics.rel_l2)
     has_direction = size >= _SEVERAL and share > _ONE_DIRECTION_BACK * metrics.rel_l2
     scale = rule.scale if has_scale and size >= _SEVERAL else None
-    return replace(COHERENT, plain=rule, scale=scale) if has_direction else replace(rule, scale=scale)
+    return replace(COHERENT, plain=rule, scale=scale) if has_direction else rule.with_scale(scale)
 
 
 def loss_gradient_rule(rms: float, share: float, left: float, rounding: float) -> Rule:
