@@ -112,18 +112,16 @@ class BackwardWalk(LossWalk):
         if self._is_sum_of_parts(node, event):
             self.settle(event, math.nan, False, verdict="not judged")
             return
-        sources = Level()
-        for place in (node, *node.ancestors(), None):
-            sources.merge(self._backward.get(place, Level()))
-        sources.merge(self._forward.get(node, Level()))
-        if node.parent is not None:
-            sources.merge(self._forward.get(node.parent, Level()))
         use = self._flow.use_of(node, event)
-        for consumer in {consumer for consumer, _ in use.consumers} if use is not None else ():
-            sources.merge(self._backward.get(consumer, Level()))  # it may be far from here: cross attention
+        consumers = (
+            [] if use is None else [consumer for consumer, _ in use.consumers]
+        )  # far from here in cross attention
+        sources = Level()
+        sources.merge_known(self._backward, (node, *node.ancestors(), None, *consumers))
+        sources.merge_known(self._forward, (node,) if node.parent is None else (node, node.parent))
         digest = self._flow.digest_of(node, event) if node.parent is None else None
         if digest is not None and event.role is Role.GRAD_OUTPUT:
-            sources.merge(self._passed_back.get(digest, Level()))
+            sources.merge_known(self._passed_back, (digest,))
         u = max(self.u(event), sources.u)
         from_loss = self._is_from_loss(node, event, use, digest)
         rule = self._rule_of_loss(node, event) if from_loss else tolerance.BACKWARD
@@ -162,6 +160,8 @@ class BackwardWalk(LossWalk):
         if event.role is not Role.GRAD_INPUT:
             return False
         halves, reader = self.pairs.halves, (self.pairs.a.reader, self.pairs.b.reader)
+        if reader[0].info.world_size == reader[1].info.world_size:
+            return False
         rows = [half.rows.get(half.key(node), Role.OUTPUT) for half in halves]
         for slot in rows[0].keys() & rows[1].keys():
             shapes = [half.side.shapes[each[slot][0]] for half, each in zip(halves, rows, strict=True)]

@@ -126,10 +126,8 @@ class GradientSources(BackwardWalk):
     def _sources_of_gradient(self, pairs: list[int]) -> Level:
         """Return the errors of what the gradient of a parameter of these pairs of modules was computed from."""
         sources = Level()
-        for pair in pairs:
-            sources.merge(self._arrived.get(pair, Level()))
-            sources.merge(self._inside.get(pair, Level()))
-            sources.merge(self._forward_of_pairs.get(pair, Level()))
+        for levels in (self._arrived, self._inside, self._forward_of_pairs):
+            sources.merge_known(levels, pairs)
         if not self._has_arrived(pairs):
             for level in self._backward.values():
                 sources.merge(level)

@@ -343,7 +343,7 @@ class Ledger:
         """Return the unit roundoff of the less precise of both dtypes; 0 for integers."""
         a = self.pairs.a.roundoffs[event.row_a] if event.row_a >= 0 else 0.0
         b = self.pairs.b.roundoffs[event.row_b] if event.row_b >= 0 else 0.0
-        return max(a, b)
+        return a if a > b else b
 
     def underflow_limit(self, event: Event) -> float:
         """Return the error that is noise where numbers are so small that their dtype has few of them: float16's gradients."""

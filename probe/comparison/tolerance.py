@@ -8,12 +8,14 @@ see ``docs/architecture.md``.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from probe.comparison.metrics import Metrics
 
+Place = TypeVar("Place")
 SIXTEEN_BIT = 2.0**-20
 """unit roundoffs above this are those of 16-bit (or narrower) dtypes"""
 
@@ -309,3 +311,10 @@ class Level:
         if other.scale > self.scale:
             self.scale = other.scale
         self.tainted = self.tainted or other.tainted
+
+    def merge_known(self, levels: Mapping[Place, Level], places: Iterable[Place]) -> None:
+        """Take in the levels of those places that have one."""
+        for place in places:
+            level = levels.get(place)
+            if level is not None:
+                self.merge(level)

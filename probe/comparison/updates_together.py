@@ -151,7 +151,9 @@ class UpdatesTogether(UpdateFindings):
             before = [self._row_before(half, event) for half in self.pairs.halves]
             copies = [self._row_of_copy(half, event) for half in self.pairs.halves]
             rows = [row if copy is None else copy for row, copy in zip(before, copies, strict=True)]
-            dtypes = {half.side.dtypes[row] for half, row in zip(self.pairs.halves, rows, strict=True) if row is not None}
+            dtypes = {
+                half.side.dtypes[row] for half, row in zip(self.pairs.halves, rows, strict=True) if row is not None
+            }
             self._known_trained[key] = _Trained((before[0], before[1]), dtypes)
         return self._known_trained[key]
 
