@@ -6,7 +6,6 @@ Sketches are linear: of what a step leaves, what it began with and the update it
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +33,7 @@ _MANY = 32
 """elements from which on they are not all at the end of what is rounded to one number"""
 _OF_CHANGE = "look at what runs behind optimizer.step(): averaging (EMA), rounding, clipping or tying of weights"
 _OF_STAYING = "look at what sets them back behind optimizer.step(), and at how copies (masters) are copied into them: not at all, or before it"
+_BEGUN, _LEFT = Phase.INIT.label, Phase.UPDATE.label
 _ROLES = (Role.PARAM, Role.DELTA, Role.STATE)
 
 Key = tuple[int, str]
@@ -57,21 +57,30 @@ class Weights:
     @classmethod
     def of(cls, half: StepHalf) -> Weights:
         """Look through a step's records of paired modules, once."""
-        found: dict[tuple[str, Role], dict[Key, list[int]]] = defaultdict(dict)
+        begun: dict[Key, list[int]] = {}
+        left: dict[Key, list[int]] = {}
+        updates: dict[Key, list[int]] = {}
+        copied: list[Key] = []
         for ((_, module, _), role), by_slot in half.rows.by_key.items():
-            if role not in _ROLES or module not in half.pair_of:
+            pair = half.pair_of.get(module) if role in _ROLES else None
+            if pair is None:
                 continue
             for label, taken in by_slot.items():
                 phase, _, slot = label.partition(":")
-                found[phase, role][half.pair_of[module], half.side.canonical(module, slot)] = taken
-        begun, left = (
-            {key: taken[-1:] for key, taken in found[phase.label, Role.PARAM].items()} for phase in (Phase.INIT, Phase.UPDATE)
-        )  # fmt: skip
-        states = found[Phase.UPDATE.label, Role.STATE]
+                name = half.side.canonical(module, slot)
+                if role is Role.PARAM and phase == _BEGUN:
+                    begun[pair, name] = taken[-1:]
+                elif phase != _LEFT:
+                    continue
+                elif role is Role.PARAM:
+                    left[pair, name] = taken[-1:]
+                elif role is Role.DELTA:
+                    updates[pair, name] = taken
+                elif name.endswith(MASTER):
+                    copied.append((pair, name.removesuffix(MASTER)))
         return cls(
-            _sketches(half, begun), _sketches(half, left), _sketches(half, found[Phase.UPDATE.label, Role.DELTA]),
-            {key: taken[-1] for key, taken in left.items()},
-            frozenset((pair, slot.removesuffix(MASTER)) for pair, slot in states if slot.endswith(MASTER)),
+            _sketches(half, begun), _sketches(half, left), _sketches(half, updates),
+            {key: taken[-1] for key, taken in left.items()}, frozenset(copied),
         )  # fmt: skip
 
 
@@ -177,8 +186,9 @@ def _sketches(half: StepHalf, rows: dict[Key, list[int]]) -> Sketches:
     """Return the sketches of what is finite, of several rows their sum, where there are any."""
     found = {}
     for key, taken in rows.items():
-        sketches = [half.side.sketch(row) for row in taken if is_finite(half.side, row)]
-        known = [sketch for sketch in sketches if sketch is not None]
+        known = [
+            sketch for row in taken if is_finite(half.side, row) and (sketch := half.side.sketch(row)) is not None
+        ]
         if len(known) == len(taken):
             found[key] = known[0] if len(known) == 1 else np.sum(known, axis=0)
     return found
