@@ -186,9 +186,7 @@ def _sketches(half: StepHalf, rows: dict[Key, list[int]]) -> Sketches:
     """Return the sketches of what is finite, of several rows their sum, where there are any."""
     found = {}
     for key, taken in rows.items():
-        known = [
-            sketch for row in taken if is_finite(half.side, row) and (sketch := half.side.sketch(row)) is not None
-        ]
+        known = [sketch for row in taken if is_finite(half.side, row) and (sketch := half.side.sketch(row)) is not None]
         if len(known) == len(taken):
             found[key] = known[0] if len(known) == 1 else np.sum(known, axis=0)
     return found

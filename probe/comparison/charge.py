@@ -276,10 +276,9 @@ class Charger(LooseCharger):
 
     def _charge_dtype(self, node: Node, event: Event, sources: float) -> None:
         """Charge a call that returns another dtype of the same, where that is more than the finer dtype would round."""
-        dtypes = {half.side.dtypes[half.row(event)] for half in self.pairs.halves}
-        fine = min(map(unit_roundoff, dtypes))
+        a, b = self.pairs.a.dtypes[event.row_a], self.pairs.b.dtypes[event.row_b]
         assert event.metrics is not None
-        if len(dtypes) == 1 or event.metrics.rel_l2 <= tolerance.FORWARD.limit(fine, sources):
+        if a == b or event.metrics.rel_l2 <= tolerance.FORWARD.limit(min(unit_roundoff(a), unit_roundoff(b)), sources):
             return
         text = causes.changed_dtype(self.pairs, node, event)
         if text:

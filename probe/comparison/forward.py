@@ -243,9 +243,9 @@ class ForwardWalk(HeldValues):
     def _sets_aside(self, node: Node, event: Event) -> bool:
         """Set integers aside that the model is given otherwise and hands to no module: whether they matter is told later."""
         assert event.metrics is not None
-        digests = self._digests(event)
         if self.u(event) or not event.metrics.rel_l2:
             return False
+        digests = self._digests(event)
         if node.parent is not None:
             if digests not in self._digests_aside:
                 return False

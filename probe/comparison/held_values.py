@@ -24,8 +24,8 @@ class HeldValues(InitialWalk):
         if self.u(event) == 0.0:
             return self.noise.exact(event, tolerance.integer_limit(sources.error, size))
         is_loss = self._is_loss(event)
-        rms, low, high = (self.pairs.a.columns[name][event.row_a] for name in ("rms", "min", "max"))
-        peaks = tolerance.peaks_of(size, rms, max(-low, high))
+        row, columns = event.row_a, self.pairs.a.columns
+        peaks = tolerance.peaks_of(size, columns["rms"][row], max(-columns["min"][row], columns["max"][row]))
         alike = self._begins_alike and not self.findings
         shift = self._shift(event, size)
         of_value = tolerance.forward_rule(error, event.metrics.norm_ratio, shift, size, peaks, alike=alike)

@@ -347,9 +347,12 @@ class Ledger:
 
     def underflow_limit(self, event: Event) -> float:
         """Return the error that is noise where numbers are so small that their dtype has few of them: float16's gradients."""
-        rows = ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))
-        sizes = [(smallest_rounding(side.dtypes[row]), side.columns["rms"][row]) for side, row in rows if row >= 0]
-        return tolerance.UNDERFLOW * max((least / rms for least, rms in sizes if rms > 0), default=0.0)
+        share = 0.0
+        for side, row in ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b)):
+            rms = side.columns["rms"][row] if row >= 0 else 0.0
+            if rms > 0:
+                share = max(share, smallest_rounding(side.dtypes[row]) / rms)
+        return tolerance.UNDERFLOW * share
 
     def _learns(self, event: Event) -> tuple[bool, bool]:
         """Return requires_grad of both sides."""

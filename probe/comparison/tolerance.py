@@ -54,6 +54,7 @@ COHERENT = Rule(k=8, k16=4, gain=3, plain=FORWARD)
 """for values of the forward pass with an error in one direction, up or down"""
 SCALE = Rule(k=6, k16=1, gain=1)
 """for the norms of values of the forward pass"""
+_FORWARD_WITH_SCALE, _COHERENT_WITH_SCALE = FORWARD.with_scale(SCALE), COHERENT.with_scale(SCALE)
 LOSS_SCALE = Rule(k=4, k16=1, gain=1)
 """for the norm of what the loss passes back, where much is left of what it is computed from"""
 LOSS = Rule(k=16, k16=16, gain=1)
@@ -144,8 +145,10 @@ def forward_rule(error: float, norm_ratio: float, shift: float, size: int, peaks
     share = abs(norm_ratio - 1)
     if size < _MANY or not peaks >= _PEAKS:
         return FORWARD
-    rule = COHERENT if max(share, shift) > _ONE_DIRECTION * error else FORWARD
-    return rule.with_scale(SCALE) if alike and share > _BY_CHANCE * error / math.sqrt(peaks) else rule
+    has_scale = alike and share > _BY_CHANCE * error / math.sqrt(peaks)
+    if max(share, shift) > _ONE_DIRECTION * error:
+        return _COHERENT_WITH_SCALE if has_scale else COHERENT
+    return _FORWARD_WITH_SCALE if has_scale else FORWARD
 
 
 def peaks_of(size: int, rms: float, largest: float) -> float:

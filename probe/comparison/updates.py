@@ -290,8 +290,11 @@ class UpdateJudge(ScaledGradients):
         if after_b is None or after_a is None or parameter is None:
             return None
         difference = after_b - after_a
-        length, weight = (float(np.linalg.norm(difference)), float(np.linalg.norm(parameter)))
-        if not weight or length < rounding or math.prod(self.pairs.a.shapes[event.row_a]) < WIDTH // 4:
+        length = float(np.linalg.norm(difference))
+        if length < rounding or math.prod(self.pairs.a.shapes[event.row_a]) < WIDTH // 4:
+            return None
+        weight = float(np.linalg.norm(parameter))
+        if not weight:
             return None
         along = float(difference @ parameter) / weight**2
         if abs(along) * weight < _PARALLEL * length:

@@ -136,25 +136,26 @@ class UpdatesTogether(UpdateFindings):
     @functools.cached_property
     def _states_kept(self) -> Counter[tuple[int, str]]:
         """How many states A's optimizer keeps, by module and parameter."""
-        return Counter(
-            (module, label.removeprefix(_UPDATE).partition(".")[0])
-            for ((_, module, _), role), by_label in self.pairs.rows_a.by_key.items()
-            if role is Role.STATE
-            for label in by_label
-            if label.startswith(_UPDATE) and "." in label
-        )
+        found: Counter[tuple[int, str]] = Counter()
+        for ((_, module, _), role), by_label in self.pairs.rows_a.by_key.items():
+            for label in by_label if role is Role.STATE else ():
+                parameter, dot, _ = label.partition(".")
+                if dot and parameter.startswith(_UPDATE):
+                    found[module, parameter.removeprefix(_UPDATE)] += 1
+        return found
 
     def _trained(self, event: Event) -> _Trained:
         """Return what the update of a parameter changes, on both sides."""
         key = event.pair, event.slot_a, event.slot_b
         if key not in self._known_trained:
-            before = [self._row_before(half, event) for half in self.pairs.halves]
-            copies = [self._row_of_copy(half, event) for half in self.pairs.halves]
-            rows = [row if copy is None else copy for row, copy in zip(before, copies, strict=True)]
-            dtypes = {
-                half.side.dtypes[row] for half, row in zip(self.pairs.halves, rows, strict=True) if row is not None
-            }
-            self._known_trained[key] = _Trained((before[0], before[1]), dtypes)
+            a, b = self.pairs.halves
+            rows, copies = ((find(a, event), find(b, event)) for find in (self._row_before, self._row_of_copy))
+            dtypes = set()
+            for half, row, copy in zip(self.pairs.halves, rows, copies, strict=True):
+                trained = row if copy is None else copy
+                if trained is not None:
+                    dtypes.add(half.side.dtypes[trained])
+            self._known_trained[key] = _Trained(rows, dtypes)
         return self._known_trained[key]
 
     @staticmethod
