@@ -229,7 +229,7 @@ class BackwardWalk(LossWalk):
         many times larger as it makes its input.
         """
         assert event.metrics is not None
-        if event.role is not Role.GRAD_INPUT or not fnmatchcase(self._classes(event.pair)[0], _NORMS):
+        if event.role is not Role.GRAD_INPUT or not _is_norm(self._classes(event.pair)[0]):
             return 0.0
         key = node.micro, self._module_a(node), node.call
         roles = Role.INPUT, Role.OUTPUT, Role.GRAD_OUTPUT
@@ -284,3 +284,8 @@ class BackwardWalk(LossWalk):
 @functools.cache
 def _is_kink(class_name: str) -> bool:
     return any(fnmatchcase(class_name, pattern) for pattern in _KINKS)
+
+
+@functools.cache
+def _is_norm(class_name: str) -> bool:
+    return fnmatchcase(class_name, _NORMS)

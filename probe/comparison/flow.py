@@ -53,7 +53,9 @@ class Flow:
             for role in (Role.INPUT, Role.OUTPUT):
                 for slot, rows in pairs.rows_a.get((at, module, call), role).items():
                     digest = pairs.a.digest(rows[0])
-                    use = self._uses.setdefault(digest, Use(seqs[rows[0]]))
+                    use = self._uses.get(digest)
+                    if use is None:
+                        use = self._uses[digest] = Use(seqs[rows[0]])
                     use.first = min(use.first, seqs[rows[0]])
                     if digest is not None:
                         self._use_at[node, role, slot] = use

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from probe.comparison.events import StepPairs
 from probe.comparison.step_half import Event, StepHalf
@@ -173,15 +173,19 @@ def _settings(half: StepHalf) -> dict[ParameterKey, list[Setting]]:
     stands = {part: home for home, parts in side.parts.items() if home[1] for part in parts}
     found: dict[ParameterKey, list[Setting]] = {}
     for group in side.reader.groups_of(side.step):
+        of_all = Setting(group.class_name, group.group, group.hyper, optimizer=group.optimizer)
         for number in group.parameters:
             parameter = side.parameters[number]
             own = parameter.module, parameter.slot
             module, slot = stands.get(own, own)
-            if module in index:
-                label = parameter.names[0].rpartition(".")[0].rpartition(".")[2] if own in stands else ""
-                setting = Setting(group.class_name, group.group, group.hyper, label, group.optimizer)
-                key = index[module], side.names.of(module, slot)
-                found[key] = [*found.get(key, ()), setting] if own in stands else [setting]
+            if module not in index:
+                continue
+            key = index[module], side.names.of(module, slot)
+            if own in stands:
+                label = parameter.names[0].rpartition(".")[0].rpartition(".")[2]
+                found[key] = [*found.get(key, ()), replace(of_all, label=label)]
+            else:
+                found[key] = [of_all]
     return found
 
 

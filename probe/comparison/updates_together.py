@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
 from collections import Counter
 from typing import NamedTuple
-
-import numpy as np
 
 from probe.comparison import tolerance
 from probe.comparison.events import StepPairs
@@ -205,7 +204,7 @@ class UpdatesTogether(UpdateFindings):
         rounding = sum(part.size * part.rounding for part in parts) / sizes
         limit = tolerance.TOGETHER * tolerance.update_bound(gradient, rounding, 1.0, sizes)
         error = math.hypot(*(part.error for part in parts)) / math.hypot(*(part.norm for part in parts))
-        typical = float(np.median([part.error / part.norm for part in parts]))
+        typical = statistics.median([part.error / part.norm for part in parts])
         if min(error, typical) <= limit:  # that of a few could be gradients that vanish
             return []
         faults = [self._fault(part.event, limit, self._differs(part.event)) for part in parts]
@@ -227,7 +226,7 @@ class UpdatesTogether(UpdateFindings):
                 found.append((event, math.log(metrics.norm_ratio), error))
         if len(found) < _SEVERAL:
             return []
-        typical, error = (float(np.median(each)) for each in ([r for _, r, _ in found], [e for *_, e in found]))
+        typical, error = (statistics.median(each) for each in ([r for _, r, _ in found], [e for *_, e in found]))
         alike = sum(ratio * typical > 0 for _, ratio, _ in found) / len(found)
         if abs(typical) <= max(tolerance.LENGTH_TOGETHER, error) or alike < tolerance.NEARLY_ALL:
             return []
