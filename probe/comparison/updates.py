@@ -359,11 +359,10 @@ class UpdateJudge(ScaledGradients):
 
     def _unseen_error(self, event: Event) -> float:
         """Return how large the error of an updated parameter may be where statistics alone bound it from below."""
-        rows = self.pairs.rows_a.get((0, self.pairs.matching.pairs[event.pair].a, 0), Role.DELTA)
-        row = rows.get(f"{Phase.UPDATE.label}:{event.slot_a}")
-        if row is None or event.metrics is None or not event.metrics.is_lower_bound:
+        row = self._row_of_update(event) if event.metrics is not None and event.metrics.is_lower_bound else None
+        if row is None:
             return 0.0
-        update, u = self.pairs.a.columns["norm"][row[-1]], self.walk.u(event)
+        update, u = self.pairs.a.columns["norm"][row], self.walk.u(event)
         gradient = self.state.gradients.get((event.pair, event.slot_a), 0.0)
         return update * share_of_update(
             gradient, u, self.pairs.a.shapes[event.row_a], is_adaptive=self._is_adaptive(event)

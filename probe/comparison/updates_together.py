@@ -147,22 +147,21 @@ class UpdatesTogether(UpdateFindings):
         """Return what the update of a parameter changes, on both sides."""
         key = event.pair, event.slot_a, event.slot_b
         if key not in self._known_trained:
-            a, b = self.pairs.halves
-            rows, copies = ((find(a, event), find(b, event)) for find in (self._row_before, self._row_of_copy))
-            dtypes = set()
-            for half, row, copy in zip(self.pairs.halves, rows, copies, strict=True):
-                trained = row if copy is None else copy
-                if trained is not None:
-                    dtypes.add(half.side.dtypes[trained])
-            self._known_trained[key] = _Trained(rows, dtypes)
+            (row_a, dtype_a), (row_b, dtype_b) = (self._trained_on(half, event) for half in self.pairs.halves)
+            dtypes = {dtype for dtype in (dtype_a, dtype_b) if dtype is not None}
+            self._known_trained[key] = _Trained((row_a, row_b), dtypes)
         return self._known_trained[key]
 
     @staticmethod
-    def _row_before(half: StepHalf, event: Event) -> int | None:
-        """Return the row of a parameter as it was before the update."""
-        found, slot = half.rows.get((0, half.modules[event.pair], 0), Role.PARAM), half.slot(event)
-        row = found.get(f"{_INIT}{slot}") or found.get(f"{_UPDATE}{slot}")
-        return row[0] if row else None
+    def _trained_on(half: StepHalf, event: Event) -> tuple[int | None, str | None]:
+        """Return the row of a parameter as it was before the update, and the dtype of what is trained: of its copy if it has one."""
+        module, slot = (0, half.modules[event.pair], 0), half.slot(event)
+        found = half.rows.get(module, Role.PARAM)
+        rows = found.get(_INIT + slot) or found.get(_UPDATE + slot)
+        before = rows[0] if rows else None
+        copies = half.rows.get(module, Role.STATE).get(_UPDATE + slot + MASTER)
+        trained = copies[-1] if copies else before
+        return before, None if trained is None else half.side.dtypes[trained]
 
     def _norm_of_parameter(self, event: Event) -> float | None:
         row = self._trained(event).rows[0]
@@ -171,13 +170,6 @@ class UpdatesTogether(UpdateFindings):
     def _parameter_u(self, event: Event) -> float:
         """Return the coarsest unit roundoff of what is trained: of a parameter, or of its copy."""
         return max(map(unit_roundoff, self._dtypes_of(event)))
-
-    @staticmethod
-    def _row_of_copy(half: StepHalf, event: Event) -> int | None:
-        """Return the row of the copy that is trained in a parameter's stead."""
-        states = half.rows.get((0, half.modules[event.pair], 0), Role.STATE)
-        rows = states.get(f"{_UPDATE}{half.slot(event)}{MASTER}")
-        return rows[-1] if rows else None
 
     def _dtypes_of(self, event: Event) -> set[str]:
         """Return the dtypes of what is trained on both sides."""
