@@ -6,6 +6,7 @@ Sketches are linear: of what a step leaves, what it began with and the update it
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,8 +34,6 @@ _MANY = 32
 """elements from which on they are not all at the end of what is rounded to one number"""
 _OF_CHANGE = "look at what runs behind optimizer.step(): averaging (EMA), rounding, clipping or tying of weights"
 _OF_STAYING = "look at what sets them back behind optimizer.step(), and at how copies (masters) are copied into them: not at all, or before it"
-_BEGUN, _LEFT = Phase.INIT.label, Phase.UPDATE.label
-_ROLES = (Role.PARAM, Role.DELTA, Role.STATE)
 
 Key = tuple[int, str]
 """a pair of modules, and the canonical name of a weight"""
@@ -57,30 +56,16 @@ class Weights:
     @classmethod
     def of(cls, half: StepHalf) -> Weights:
         """Look through a step's records of paired modules, once."""
-        begun: dict[Key, list[int]] = {}
-        left: dict[Key, list[int]] = {}
-        updates: dict[Key, list[int]] = {}
-        copied: list[Key] = []
-        for ((_, module, _), role), by_slot in half.rows.by_key.items():
-            pair = half.pair_of.get(module) if role in _ROLES else None
-            if pair is None:
-                continue
-            for label, taken in by_slot.items():
-                phase, _, slot = label.partition(":")
-                name = half.side.canonical(module, slot)
-                if role is Role.PARAM and phase == _BEGUN:
-                    begun[pair, name] = taken[-1:]
-                elif phase != _LEFT:
-                    continue
-                elif role is Role.PARAM:
-                    left[pair, name] = taken[-1:]
-                elif role is Role.DELTA:
-                    updates[pair, name] = taken
-                elif name.endswith(MASTER):
-                    copied.append((pair, name.removesuffix(MASTER)))
+        begun, left = (
+            {key: taken[-1:] for key, taken in _of_phase(half, Role.PARAM, phase)}
+            for phase in (Phase.INIT, Phase.UPDATE)
+        )
+        updates = dict(_of_phase(half, Role.DELTA, Phase.UPDATE))
+        states = (key for key, _ in _of_phase(half, Role.STATE, Phase.UPDATE))
         return cls(
             _sketches(half, begun), _sketches(half, left), _sketches(half, updates),
-            {key: taken[-1] for key, taken in left.items()}, frozenset(copied),
+            {key: taken[-1] for key, taken in left.items()},
+            frozenset((pair, slot.removesuffix(MASTER)) for pair, slot in states if slot.endswith(MASTER)),
         )  # fmt: skip
 
 
@@ -180,6 +165,16 @@ def _alone(mine: dict[Key, float], theirs: dict[Key, float]) -> dict[Key, float]
         for key, share in mine.items()
         if share and (theirs[key] < _OTHER_SIDE * share if key in theirs else not changed)
     }
+
+
+def _of_phase(half: StepHalf, role: Role, phase: Phase) -> Iterator[tuple[Key, list[int]]]:
+    """Yield the rows of paired modules' weights, or of what belongs to them, that were recorded in a phase."""
+    prefix = f"{phase.label}:"
+    for (_, module, _), by_label in half.rows.by_role[role].items():
+        pair = half.pair_of.get(module)
+        for label, taken in by_label.items() if pair is not None else ():
+            if label.startswith(prefix):
+                yield (pair, half.side.canonical(module, label.removeprefix(prefix))), taken
 
 
 def _sketches(half: StepHalf, rows: dict[Key, list[int]]) -> Sketches:

@@ -136,8 +136,8 @@ class UpdatesTogether(UpdateFindings):
     def _states_kept(self) -> Counter[tuple[int, str]]:
         """How many states A's optimizer keeps, by module and parameter."""
         found: Counter[tuple[int, str]] = Counter()
-        for ((_, module, _), role), by_label in self.pairs.rows_a.by_key.items():
-            for label in by_label if role is Role.STATE else ():
+        for (_, module, _), by_label in self.pairs.rows_a.by_role[Role.STATE].items():
+            for label in by_label:
                 parameter, dot, _ = label.partition(".")
                 if dot and parameter.startswith(_UPDATE):
                     found[module, parameter.removeprefix(_UPDATE)] += 1
