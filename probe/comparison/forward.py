@@ -286,7 +286,8 @@ class ForwardWalk(HeldValues):
                 max(excess, context.excess),
             )  # no less than its own sources explain
         size = math.prod(self.pairs.a.shapes[event.row_a])
-        for level in (self._context(node), *([] if event.role is Role.INPUT else [self._context(node.parent)])):
+        places = (node,) if event.role is Role.INPUT else (node, node.parent)
+        for level in map(self._context, places):
             level.add(error, own_u, excess)
             level.add_scale(event.metrics.norm_ratio, size)
         if event.role is Role.INPUT:
@@ -302,7 +303,8 @@ class ForwardWalk(HeldValues):
 
     def _is_filled(self, event: Event) -> bool:
         """Tell whether large negative numbers, as masks put them in for softmax, are nearly all of a tensor's norm."""
-        low, high = (self.pairs.a.columns[name][event.row_a] for name in ("min", "max"))
+        columns = self.pairs.a.columns
+        low, high = columns["min"][event.row_a], columns["max"][event.row_a]
         return bool(low <= -_FILL and -low >= _FILL_TO_REST * abs(high))
 
     def _leave_open(self, node: Node, event: Event, context: Level) -> None:

@@ -101,7 +101,7 @@ class Ledger:
 
     def __init__(self, pairs: StepPairs, state: State, tree_a: Tree, noise: StepNoise) -> None:
         self.pairs, self.state, self.noise = pairs, state, noise
-        self._tree_a = tree_a
+        self._tree_a, self._roundoffs = tree_a, (pairs.a.roundoffs, pairs.b.roundoffs)
         self._written = WrittenWeights(pairs, state.weights, state.gradients, state.parameters)
         self._own_parameters: dict[Node, Level | None] = {}
         self.findings: list[Divergence] = []
@@ -341,8 +341,8 @@ class Ledger:
 
     def u(self, event: Event) -> float:
         """Return the unit roundoff of the less precise of both dtypes; 0 for integers."""
-        a = self.pairs.a.roundoffs[event.row_a] if event.row_a >= 0 else 0.0
-        b = self.pairs.b.roundoffs[event.row_b] if event.row_b >= 0 else 0.0
+        a = self._roundoffs[0][event.row_a] if event.row_a >= 0 else 0.0
+        b = self._roundoffs[1][event.row_b] if event.row_b >= 0 else 0.0
         return a if a > b else b
 
     def underflow_limit(self, event: Event) -> float:
