@@ -285,11 +285,11 @@ class ForwardWalk(HeldValues):
                 max(error, context.error),
                 max(excess, context.excess),
             )  # no less than its own sources explain
-        size = math.prod(self.pairs.a.shapes[event.row_a])
+        size, ratio = math.prod(self.pairs.a.shapes[event.row_a]), event.metrics.norm_ratio
         places = (node,) if event.role is Role.INPUT else (node, node.parent)
         for level in map(self._context, places):
             level.add(error, own_u, excess)
-            level.add_scale(event.metrics.norm_ratio, size)
+            level.add_scale(ratio, size)
         if event.role is Role.INPUT:
             self._with_inputs.add(node)
             if error and not own_u and not self.findings and not self._context(node).tainted:

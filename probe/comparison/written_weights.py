@@ -79,7 +79,9 @@ class WrittenWeights:
 
     def __post_init__(self) -> None:
         self._slots = dict(self._paired())
-        self._places = [place for place in self._slots if any(self._rows(at, place, _USED) for at in (0, 1))]
+        is_any_written = any(half.rows.has(Phase.FORWARD, Role.PARAM) for half in self.pairs.halves)
+        written = self._slots if is_any_written else ()
+        self._places = [place for place in written if any(self._rows(at, place, _USED) for at in (0, 1))]
         self._gradient_errors: dict[tuple[int, ...] | Place, float] = {}
         self._children: dict[int, list[int]] = {}
         for index, pair in enumerate(self.pairs.matching.pairs):

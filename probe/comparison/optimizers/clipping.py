@@ -78,11 +78,12 @@ def apart_by_summing(pairs: StepPairs, events: Iterable[Event]) -> float:
         gradients as the optimizers used them, of both sides
     """
     used = list(events)
-    ratios = [e.metrics.norm_ratio for e in used if e.metrics is not None and 0 < e.metrics.norm_ratio < math.inf]
     for half in pairs.halves:
         first = next(_used(half, used), None)
         if first is None or not 0 < first.factor < 1 - _SAME:  # nothing is clipped: that is seen at one gradient
             return 0.0
+    ratios = [e.metrics.norm_ratio for e in used if e.metrics is not None and 0 < e.metrics.norm_ratio < math.inf]
+    for half in pairs.halves:
         found = list(_used(half, used))
         factors = [each.factor for each in found]
         if min(len(ratios), len(found)) < _FEW or any(each.rest >= _EXACT for each in found) or not _alike(factors):
