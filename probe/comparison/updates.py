@@ -190,7 +190,8 @@ class UpdateJudge(ScaledGradients):
         if min(metrics.norm_a, metrics.norm_b) == 0.0 and larger > 4 * u * parameter:
             side = "B" if metrics.norm_b == 0.0 else "A"
             return self._fault(event, math.nan, f"{side} does not change this parameter at all"), bound
-        roundings = _BOTH_ROUND if self._parameter(event) in self.settings else _ROUNDINGS
+        are_set_otherwise = bool(self.settings) and self._parameter(event) in self.settings
+        roundings = _BOTH_ROUND if are_set_otherwise else _ROUNDINGS
         decay = self._decay(event, metrics, roundings * u * parameter + self._rounding * larger)
         if decay is not None:
             return self._fault(event, math.nan, *decay), bound
@@ -199,7 +200,7 @@ class UpdateJudge(ScaledGradients):
             noise += _BOTH_ROUND * u * parameter / (min(metrics.norm_a, metrics.norm_b) or larger)
         # what is really wrong with one parameter's rate keeps the direction; rounding that is divided by itself does not
         noisy = error > tolerance.NOISY_GRADIENT or not metrics.cosine >= tolerance.SCATTERED
-        weak = self._is_adaptive(event) and noisy
+        weak = noisy and self._is_adaptive(event)
         if abs(metrics.norm_ratio - 1) > max(tolerance.RATIO_LIMIT, noise):
             text = f"B's update is {metrics.norm_ratio:.4g} {TIMES}"
             weak = weak and 0.5 < metrics.norm_ratio < 2

@@ -134,10 +134,10 @@ class WrittenWeights:
         """Yield the places of A that both sides have records of, with B's slots."""
         a, b = self.pairs.halves
         for index, pair in enumerate(self.pairs.matching.pairs):
-            slots_a, slots_b = (
-                dict.fromkeys(label.partition(":")[2] for label in half.rows.get((0, module, 0), Role.PARAM))
-                for half, module in ((a, pair.a), (b, pair.b))
-            )
+            labels = a.rows.get((0, pair.a, 0), Role.PARAM), b.rows.get((0, pair.b, 0), Role.PARAM)
+            if not all(labels):
+                continue
+            slots_a, slots_b = (dict.fromkeys(label.partition(":")[2] for label in each) for each in labels)
             names = {b.side.canonical(pair.b, slot): slot for slot in slots_b}
             for slot in slots_a:
                 other = names.get(a.side.canonical(pair.a, slot))
