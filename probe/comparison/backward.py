@@ -185,7 +185,7 @@ class BackwardWalk(LossWalk):
         if event.role is Role.GRAD_OUTPUT:
             is_kink = use is not None and not use.consumers and self._is_cut_off(event)
         else:
-            is_kink = _is_kink(self._classes(event.pair)[0])
+            is_kink = _is_kink(self._class_a(self._module_a(node)))
         forward = self._forward.get(node, Level()).error
         if not is_kink or not forward or not abs(event.metrics.coherence) < _PARALLEL:
             return 0.0
@@ -229,7 +229,7 @@ class BackwardWalk(LossWalk):
         many times larger as it makes its input.
         """
         assert event.metrics is not None
-        if event.role is not Role.GRAD_INPUT or not _is_norm(self._classes(event.pair)[0]):
+        if event.role is not Role.GRAD_INPUT or not _is_norm(self._class_a(self._module_a(node))):
             return 0.0
         key = node.micro, self._module_a(node), node.call
         roles = Role.INPUT, Role.OUTPUT, Role.GRAD_OUTPUT

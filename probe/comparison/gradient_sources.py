@@ -135,7 +135,7 @@ class GradientSources(BackwardWalk):
 
     def _has_arrived(self, pairs: list[int]) -> bool:
         """Tell whether gradients of a module's outputs were compared: not of one that is not called, whose weights others use."""
-        return any(pair in self._arrived for pair in pairs)
+        return not self._arrived.keys().isdisjoint(pairs)
 
     @functools.cached_property
     def _forward_of_pairs(self) -> dict[int, Level]:

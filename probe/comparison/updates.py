@@ -291,7 +291,7 @@ class UpdateJudge(ScaledGradients):
         if after_b is None or after_a is None or parameter is None:
             return None
         difference = after_b - after_a
-        length = float(np.linalg.norm(difference))
+        length = math.sqrt(difference.dot(difference))
         if length < rounding or math.prod(self.pairs.a.shapes[event.row_a]) < WIDTH // 4:
             return None
         weight = float(np.linalg.norm(parameter))
