@@ -113,10 +113,9 @@ class BackwardWalk(LossWalk):
             self.settle(event, math.nan, False, verdict="not judged")
             return
         use = self._flow.use_of(node, event)
-        consumers = (
-            [] if use is None else [consumer for consumer, _ in use.consumers]
-        )  # far from here in cross attention
+        consumers = [] if use is None else [consumer for consumer, _ in use.consumers]
         sources = Level()
+        # what was given the tensor may be far from here: cross attention
         sources.merge_known(self._backward, (node, *node.ancestors(), None, *consumers))
         sources.merge_known(self._forward, (node,) if node.parent is None else (node, node.parent))
         digest = self._flow.digest_of(node, event) if node.parent is None else None
