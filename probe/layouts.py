@@ -269,6 +269,7 @@ _STATES: dict[str, tuple[tuple[tuple[str, ...], dict[str, str]], ...]] = {
 _COUNT = re.compile(r"_\d+$")
 
 
+@functools.cache
 def state_name(framework: str, optimizer_class: str, state: str) -> str:
     """Return what torch calls a state of an optimizer, or its own name where torch has nothing that means the same.
 

@@ -157,8 +157,9 @@ def trained(name: str, steps: int, data: Tensor) -> dict[str, Tensor]:
 
 
 def record(path: Path, net: nn.Module, dtype: str, batches: list[Tensor], *, split: int = 1, threads: int = 1) -> Path:
-    """Record some training steps."""
+    """Record some training steps, in the place of what was recorded there."""
     torch.set_num_threads(threads)
+    path.unlink(missing_ok=True)
     net = net.bfloat16() if dtype == "bf16" else net
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
     with probe.capture(net, path, task="statistics"):

@@ -8,6 +8,7 @@ but what was made just before, under the same caller, has these two axes changed
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 
@@ -48,21 +49,30 @@ class Arrangement:
         roundoff: Callable[[Event], float],
     ) -> None:  # fmt: skip
         self._pairs, self._roundoff, self._parameters = pairs, roundoff, parameters
-        own: dict[Node, list[Event]] = {}
+        self._own: dict[Node, list[Event]] = {}
         for node, event in events:
-            own.setdefault(node, []).append(event)
-        self._given = {
-            node: [event for event in found if event.role is Role.INPUT and event.metrics is not None]
-            for node, found in own.items()
+            self._own.setdefault(node, []).append(event)
+        callers = {node.parent for node in self._own if node.parent is not None}
+        self._sound = {node for node in callers if self._is_sound(node, self._own.get(node, []))}
+
+    @functools.cached_property
+    def _given(self) -> dict[Node, list[Event]]:
+        """What each call was given on both sides."""
+        return {
+            node: [event for event in found if event.role is Role.INPUT and not event.is_one_sided]
+            for node, found in self._own.items()
         }
-        self._turned_before: dict[Node, list[Event]] = {}
-        measured = [(node, event) for node, event in events if event.metrics is not None]
-        turned = [(node, event) for node, event in measured if self._is_turned_layout(event)]
+
+    @functools.cached_property
+    def _turned_before(self) -> dict[Node, list[Event]]:
+        """The tensors inside each call of which B has the first two axes in the other order, as they come."""
+        found: dict[Node, list[Event]] = {}
+        both = [(node, event) for node, own in self._own.items() for event in own if not event.is_one_sided]
+        turned = [(node, event) for node, event in both if self._is_turned_layout(event)]
         for node, event in sorted(turned, key=lambda pair: self._order(pair[1])):
             for caller in node.ancestors():
-                self._turned_before.setdefault(caller, []).append(event)
-        callers = {node.parent for node in own if node.parent is not None}
-        self._sound = {node for node in callers if self._is_sound(node, own.get(node, []))}
+                found.setdefault(caller, []).append(event)
+        return found
 
     def around(self, node: Node, event: Event) -> Node | None:
         """Return the call inside which an event's tensor stands in another order, and which returns the same anyway."""

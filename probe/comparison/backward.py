@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from probe.comparison import causes, conditioning, tolerance
@@ -113,27 +112,24 @@ class BackwardWalk(LossWalk):
         if self._is_sum_of_parts(node, event):
             self.settle(event, math.nan, False, verdict="not judged")
             return
-        sources = Level()
-        for place in (node, *node.ancestors(), None):
-            sources.merge(self._backward.get(place, Level()))
-        sources.merge(self._forward.get(node, Level()))
-        if node.parent is not None:
-            sources.merge(self._forward.get(node.parent, Level()))
         use = self._flow.use_of(node, event)
-        for consumer in {consumer for consumer, _ in use.consumers} if use is not None else ():
-            sources.merge(self._backward.get(consumer, Level()))  # it may be far from here: cross attention
+        consumers = [] if use is None else [consumer for consumer, _ in use.consumers]
+        sources = Level()
+        # what was given the tensor may be far from here: cross attention
+        sources.merge_known(self._backward, (node, *node.ancestors(), None, *consumers))
+        sources.merge_known(self._forward, (node,) if node.parent is None else (node, node.parent))
         digest = self._flow.digest_of(node, event) if node.parent is None else None
         if digest is not None and event.role is Role.GRAD_OUTPUT:
-            sources.merge(self._passed_back.get(digest, Level()))
+            sources.merge_known(self._passed_back, (digest,))
         u = max(self.u(event), sources.u)
         from_loss = self._is_from_loss(node, event, use, digest)
         rule = self._rule_of_loss(node, event) if from_loss else tolerance.BACKWARD
         if not self.findings and (not from_loss or self._is_most_of_loss(node, event)):
             has_scale = from_loss and self._begins_alike
             size = math.prod(self.pairs.a.shapes[event.row_a])
-            rule = tolerance.backward_rule(metrics, size, self.peaks(event), rule, has_scale)
+            rule = tolerance.backward_rule(metrics, size, lambda: self.peaks(event), rule, has_scale)
         else:
-            rule = replace(rule, scale=None)
+            rule = rule.with_scale(None)
         held = self.noise.held(event, metrics.rel_l2, rule, u, sources)
         held = held.widened(max(self._limit_at_a_kink(node, event, use), self.underflow_limit(event)))
         held = held.widened(self._limit_beside(node, event, use, held.limit))
@@ -167,6 +163,8 @@ class BackwardWalk(LossWalk):
         if event.role is not Role.GRAD_INPUT:
             return False
         halves, reader = self.pairs.halves, (self.pairs.a.reader, self.pairs.b.reader)
+        if reader[0].info.world_size == reader[1].info.world_size:
+            return False
         rows = [half.rows.get(half.key(node), Role.OUTPUT) for half in halves]
         for slot in rows[0].keys() & rows[1].keys():
             shapes = [half.side.shapes[each[slot][0]] for half, each in zip(halves, rows, strict=True)]
@@ -190,7 +188,7 @@ class BackwardWalk(LossWalk):
         if event.role is Role.GRAD_OUTPUT:
             is_kink = use is not None and not use.consumers and self._is_cut_off(event)
         else:
-            is_kink = _is_kink(self._classes(event.pair)[0])
+            is_kink = _is_kink(self._class_a(self._module_a(node)))
         forward = self._forward.get(node, Level()).error
         if not is_kink or not forward or not abs(event.metrics.coherence) < _PARALLEL:
             return 0.0
@@ -234,7 +232,7 @@ class BackwardWalk(LossWalk):
         many times larger as it makes its input.
         """
         assert event.metrics is not None
-        if event.role is not Role.GRAD_INPUT or not fnmatchcase(self._classes(event.pair)[0], _NORMS):
+        if event.role is not Role.GRAD_INPUT or not _is_norm(self._class_a(self._module_a(node))):
             return 0.0
         key = node.micro, self._module_a(node), node.call
         roles = Role.INPUT, Role.OUTPUT, Role.GRAD_OUTPUT
@@ -289,3 +287,8 @@ class BackwardWalk(LossWalk):
 @functools.cache
 def _is_kink(class_name: str) -> bool:
     return any(fnmatchcase(class_name, pattern) for pattern in _KINKS)
+
+
+@functools.cache
+def _is_norm(class_name: str) -> bool:
+    return fnmatchcase(class_name, _NORMS)

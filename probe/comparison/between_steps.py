@@ -6,7 +6,7 @@ Sketches are linear: of what a step leaves, what it began with and the update it
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +34,6 @@ _MANY = 32
 """elements from which on they are not all at the end of what is rounded to one number"""
 _OF_CHANGE = "look at what runs behind optimizer.step(): averaging (EMA), rounding, clipping or tying of weights"
 _OF_STAYING = "look at what sets them back behind optimizer.step(), and at how copies (masters) are copied into them: not at all, or before it"
-_ROLES = (Role.PARAM, Role.DELTA, Role.STATE)
 
 Key = tuple[int, str]
 """a pair of modules, and the canonical name of a weight"""
@@ -57,19 +56,14 @@ class Weights:
     @classmethod
     def of(cls, half: StepHalf) -> Weights:
         """Look through a step's records of paired modules, once."""
-        found: dict[tuple[str, Role], dict[Key, list[int]]] = defaultdict(dict)
-        for ((_, module, _), role), by_slot in half.rows.by_key.items():
-            if role not in _ROLES or module not in half.pair_of:
-                continue
-            for label, taken in by_slot.items():
-                phase, _, slot = label.partition(":")
-                found[phase, role][half.pair_of[module], half.side.canonical(module, slot)] = taken
         begun, left = (
-            {key: taken[-1:] for key, taken in found[phase.label, Role.PARAM].items()} for phase in (Phase.INIT, Phase.UPDATE)
-        )  # fmt: skip
-        states = found[Phase.UPDATE.label, Role.STATE]
+            {key: taken[-1:] for key, taken in _of_phase(half, Role.PARAM, phase)}
+            for phase in (Phase.INIT, Phase.UPDATE)
+        )
+        updates = dict(_of_phase(half, Role.DELTA, Phase.UPDATE))
+        states = (key for key, _ in _of_phase(half, Role.STATE, Phase.UPDATE))
         return cls(
-            _sketches(half, begun), _sketches(half, left), _sketches(half, found[Phase.UPDATE.label, Role.DELTA]),
+            _sketches(half, begun), _sketches(half, left), _sketches(half, updates),
             {key: taken[-1] for key, taken in left.items()},
             frozenset((pair, slot.removesuffix(MASTER)) for pair, slot in states if slot.endswith(MASTER)),
         )  # fmt: skip
@@ -173,12 +167,21 @@ def _alone(mine: dict[Key, float], theirs: dict[Key, float]) -> dict[Key, float]
     }
 
 
+def _of_phase(half: StepHalf, role: Role, phase: Phase) -> Iterator[tuple[Key, list[int]]]:
+    """Yield the rows of paired modules' weights, or of what belongs to them, that were recorded in a phase."""
+    prefix = f"{phase.label}:"
+    for (_, module, _), by_label in half.rows.by_role[role].items():
+        pair = half.pair_of.get(module)
+        for label, taken in by_label.items() if pair is not None else ():
+            if label.startswith(prefix):
+                yield (pair, half.side.canonical(module, label.removeprefix(prefix))), taken
+
+
 def _sketches(half: StepHalf, rows: dict[Key, list[int]]) -> Sketches:
     """Return the sketches of what is finite, of several rows their sum, where there are any."""
     found = {}
     for key, taken in rows.items():
-        sketches = [half.side.sketch(row) for row in taken if is_finite(half.side, row)]
-        known = [sketch for sketch in sketches if sketch is not None]
+        known = [sketch for row in taken if is_finite(half.side, row) and (sketch := half.side.sketch(row)) is not None]
         if len(known) == len(taken):
             found[key] = known[0] if len(known) == 1 else np.sum(known, axis=0)
     return found

@@ -103,8 +103,10 @@ def _recomputed(pairs: StepPairs, tree_a: Tree, tree_b: Tree) -> Iterator[Change
 
 def _outermost_again(side: Side, tree: Tree) -> list[int]:
     """Return the modules that were run again by nothing that was run again itself; where all in a module were, that one."""
-    first = side.first_call
     again = side.calls["recomputed"] == 1
+    if not again.any():
+        return []
+    first = side.first_call
     rows = {first + row for row in again.nonzero()[0].tolist()}
     found = side.calls[again]
     callers = zip(found["module"].tolist(), found["caller"].tolist(), strict=True)

@@ -58,16 +58,17 @@ class Charger(LooseCharger):
 
     def _merge_drift(self, level: Level, module: int, *, is_own: bool) -> None:
         """Add what parameters that were not compared may have of error: a module's own, or all below one without a partner."""
-        for index in (module,) if is_own or not self.state.drifted else self._tree_a.subtree(module):
-            level.merge(self.state.drifted.get(index, Level()))
+        level.merge_known(
+            self.state.drifted, (module,) if is_own or not self.state.drifted else self._tree_a.subtree(module)
+        )
 
     def _has_parameters(self, loose: Loose) -> bool:
         return self.pairs.a.reader.modules[loose.module].n_params > 0
 
     def _is_loss(self, event: Event) -> bool:
-        row = event.row_a
-        node_path = self.pairs.a.reader.modules[self.pairs.matching.pairs[event.pair].a].path
-        return event.role is Role.OUTPUT and not squeezed(self.pairs.a.shapes[row]) and node_path == self._root_path()
+        if event.role is not Role.OUTPUT or squeezed(self.pairs.a.shapes[event.row_a]):
+            return False
+        return self.pairs.a.reader.modules[self.pairs.matching.pairs[event.pair].a].path == self._root_path()
 
     def _root_path(self) -> str:
         tops = [self.pairs.matching.pairs[n.pair].a for n in self.pairs.nodes.values() if n.parent is None]
@@ -275,10 +276,9 @@ class Charger(LooseCharger):
 
     def _charge_dtype(self, node: Node, event: Event, sources: float) -> None:
         """Charge a call that returns another dtype of the same, where that is more than the finer dtype would round."""
-        dtypes = {half.side.dtypes[half.row(event)] for half in self.pairs.halves}
-        fine = min(map(unit_roundoff, dtypes))
+        a, b = self.pairs.a.dtypes[event.row_a], self.pairs.b.dtypes[event.row_b]
         assert event.metrics is not None
-        if len(dtypes) == 1 or event.metrics.rel_l2 <= tolerance.FORWARD.limit(fine, sources):
+        if a == b or event.metrics.rel_l2 <= tolerance.FORWARD.limit(min(unit_roundoff(a), unit_roundoff(b)), sources):
             return
         text = causes.changed_dtype(self.pairs, node, event)
         if text:

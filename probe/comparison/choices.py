@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,26 +21,31 @@ _LARGEST = 1 << 24
 """elements of a tensor up to which it is looked at token by token"""
 
 
-def choosing(pairs: StepPairs, events: Iterable[tuple[Node, Event]]) -> dict[Node, int]:
+def choosing(pairs: StepPairs, events: Sequence[tuple[Node, Event]]) -> dict[Node, int]:
     """Return the calls of which a module inside makes integers of floats, as chosen experts are, not known to be the same.
 
     With each goes the place in A's order of the first such integers: what stands behind them may be made of the chosen.
     """
     chosen: dict[Node, int] = {}
-    given: defaultdict[Node, set[str]] = defaultdict(set)
     for node, event in events:
-        side, row = (pairs.a, event.row_a) if event.row_a >= 0 else (pairs.b, event.row_b)
-        kind = kind_of(side.dtypes[row])
+        if event.role is not Role.OUTPUT or (event.metrics is not None and event.metrics.rel_l2 == 0):
+            continue
+        shape = pairs.a.shapes[event.row_a] if event.row_a >= 0 else pairs.b.shapes[event.row_b]
+        if kind_of(_dtype(pairs, event)) == "integer" and math.prod(shape) > 1:
+            chosen[node] = node.end
+    given: defaultdict[Node, set[str]] = defaultdict(set)
+    for node, event in events if chosen else ():
         if event.role is Role.INPUT:
-            given[node].add(kind)
-        elif event.role is Role.OUTPUT and kind == "integer" and math.prod(side.shapes[row]) > 1:
-            if event.metrics is None or event.metrics.rel_l2 != 0:
-                chosen[node] = node.end
+            given[node].add(kind_of(_dtype(pairs, event)))
     first: dict[Node, int] = {}
     for node, end in chosen.items():
         if node.parent is not None and given[node] == {"float"}:
             first[node.parent] = min(end, first.get(node.parent, end))
     return first
+
+
+def _dtype(pairs: StepPairs, event: Event) -> str:
+    return pairs.a.dtypes[event.row_a] if event.row_a >= 0 else pairs.b.dtypes[event.row_b]
 
 
 def explain(pairs: StepPairs, event: Event, error: float, limit: float) -> tuple[str, bool]:

@@ -123,7 +123,8 @@ def add_sum(side: Side, rows: Sequence[int], module: int, **changed: object) -> 
 
 def is_finite(side: Side, row: int) -> bool:
     """Tell whether every element of a record is finite."""
-    return not any(side.columns[name][row] for name in ("nan", "posinf", "neginf"))
+    columns = side.columns
+    return not (columns["nan"][row] or columns["posinf"][row] or columns["neginf"][row])
 
 
 def _tensor(side: Side, rows: Sequence[int], how: tuple[int, ...]) -> int:

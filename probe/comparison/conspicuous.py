@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from probe.comparison.events import StepPairs
 from probe.comparison.ledger import Judged
 from probe.records import Role
-from probe.statistics import unit_roundoff
 
 _NUMBER = re.compile(r"\d+")
 _ROLES = (Role.OUTPUT, Role.GRAD_INPUT, Role.PARAM_GRAD)
@@ -42,45 +40,54 @@ class Conspicuous:
     def text(self) -> str:
         """Say what it is, and that it need not be a fault."""
         return (
-            f"nothing exceeds noise, but the {self.event} sticks out: it is off by {self.error:.1e}, {self.growth:.1f} times what it is "
-            f"made from, and the same in {self.others} other layers by at most {self.usual:.1f} times: if the runs part, look there first"
+            f"nothing exceeds noise, but the {self.event} sticks out: it is off by {self.error:.1e}, {self.growth:.1f} times as much as what "
+            f"it is made from; in {self.others} other layers at most {self.usual:.1f} times: if the runs part, look there first"
         )
 
 
 def sticking_out(pairs: StepPairs, events: Iterable[Judged]) -> Conspicuous | None:
     """Return what sticks out most of the tensors of a step, None if nothing does."""
-    kinds: defaultdict[tuple[object, ...], dict[tuple[int, int, int], tuple[float, Judged]]] = defaultdict(dict)
-    names: dict[int, str] = {}
-    for judged in events:
-        event = judged.event
-        if event.role not in _ROLES or judged.verdict not in ("noise", "equal") or not math.isfinite(judged.sources):
-            continue
-        shape, u = pairs.a.shapes[event.row_a], unit_roundoff(pairs.a.dtypes[event.row_a])
-        if math.prod(shape) < _LEAST or not u:
-            continue
-        if event.pair not in names:
-            names[event.pair] = _NUMBER.sub("*", pairs.half("A").path(pairs.matching.pairs[event.pair].a))
-        error = event.metrics.rel_l2 if event.metrics is not None else 0.0
-        growth = error / max(judged.sources, u) if error > _ROUNDED * u else 0.0
-        kind = (event.role, names[event.pair], event.slot_a, shape)
-        kinds[kind].setdefault((event.pair, event.micro, event.call), (growth, judged))
-    found = [each for of_kind in kinds.values() for each in _most(pairs, of_kind)]
+    events = [judged for judged in events if judged.event.role in _ROLES and judged.verdict in ("noise", "equal")]
+    kinds = {_kind(pairs, judged) for judged in events if _is_large(pairs, judged)}
+    found = []
+    for kind in kinds:
+        of_kind: dict[tuple[int, int, int], Judged] = {}
+        for judged in events:
+            if _kind(pairs, judged) == kind:  # a gradient is judged again, as the optimizer finds it
+                of_kind.setdefault((judged.event.pair, judged.event.micro, judged.event.call), judged)
+        found += _most(pairs, list(of_kind.values()))
     return max(found, key=lambda each: each.growth / max(1.0, each.usual), default=None)
 
 
-def _most(pairs: StepPairs, of_kind: dict[tuple[int, int, int], tuple[float, Judged]]) -> Iterable[Conspicuous]:
-    """Yield the tensor of a kind that has grown most, if it sticks out."""
-    growth, judged = max(of_kind.values(), key=lambda each: each[0])
+def _kind(pairs: StepPairs, judged: Judged) -> tuple[object, ...]:
+    """Return what a tensor has in common with those of other layers: the path but for its numbers, slot, role and shape."""
     event = judged.event
-    others = [each for (pair, _, _), (each, _) in of_kind.items() if pair != event.pair]
-    layers = len({pair for pair, _, _ in of_kind}) - 1
-    if layers >= _OTHERS and growth > _OUT * max(1.0, *others):
+    path = pairs.half("A").path(pairs.matching.pairs[event.pair].a)
+    return event.role, _NUMBER.sub("*", path), event.slot_a, pairs.a.shapes[event.row_a]
+
+
+def _is_large(pairs: StepPairs, judged: Judged) -> bool:
+    """Tell whether a tensor's error is so large that it could stick out."""
+    size = math.prod(pairs.a.shapes[judged.event.row_a])
+    return judged.error > _OUT * judged.sources and _growth(pairs, judged) > _OUT and size >= _LEAST
+
+
+def _growth(pairs: StepPairs, judged: Judged) -> float:
+    """Return an error as a multiple of what it was computed from is off by, or of the unit roundoff; 0.0 for one of that size."""
+    metrics, u = judged.event.metrics, pairs.a.roundoffs[judged.event.row_a]
+    if metrics is None or not u or not metrics.rel_l2 > _ROUNDED * u or not math.isfinite(judged.sources):
+        return 0.0
+    return metrics.rel_l2 / max(judged.sources, u)
+
+
+def _most(pairs: StepPairs, of_kind: list[Judged]) -> Iterator[Conspicuous]:
+    """Yield the tensor of a kind that has grown most, if it sticks out."""
+    growth = [_growth(pairs, judged) for judged in of_kind]
+    most = max(range(len(of_kind)), key=growth.__getitem__)
+    event = of_kind[most].event
+    others = [size for size, judged in zip(growth, of_kind, strict=True) if judged.event.pair != event.pair]
+    layers = len({judged.event.pair for judged in of_kind}) - 1
+    if layers >= _OTHERS and growth[most] > _OUT * max(1.0, *others) and event.metrics is not None:
         path = pairs.half("A").path(pairs.matching.pairs[event.pair].a) or "the root"
-        assert event.metrics is not None
-        yield Conspicuous(
-            f"{event.phase.label} {event.role.label} {event.slot_a} of {path}",
-            event.metrics.rel_l2,
-            growth,
-            max(others),
-            layers,
-        )
+        place = f"{event.phase.label} {event.role.label} {event.slot_a} of {path}"
+        yield Conspicuous(place, event.metrics.rel_l2, growth[most], max(others), layers)

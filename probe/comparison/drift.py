@@ -63,8 +63,7 @@ def _by_module(pairs: StepPairs, role: Role) -> dict[int, dict[str, int]]:
     """Return the rows of a role of A in the update, by module and parameter."""
     found: dict[int, dict[str, int]] = {}
     prefix = f"{Phase.UPDATE.label}:"
-    for ((_, module, _), kind), slots in pairs.rows_a.by_key.items():
-        if kind is role:
-            named = {slot[len(prefix) :]: rows[-1] for slot, rows in slots.items() if slot.startswith(prefix)}
-            found.setdefault(module, {}).update(named)
+    for (_, module, _), slots in pairs.rows_a.by_role[role].items():
+        named = {slot[len(prefix) :]: rows[-1] for slot, rows in slots.items() if slot.startswith(prefix)}
+        found.setdefault(module, {}).update(named)
     return found

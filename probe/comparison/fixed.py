@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from probe.comparison import tolerance as built_in
@@ -166,7 +166,7 @@ class _FixedStep(StepNoise):
             return held
         found = self._held(event, chosen)
         if found.is_wrong and inherits:
-            return replace(found, facts=(), inherits=True, verdict="inherited")
+            return found._replace(facts=(), inherits=True, verdict="inherited")
         return found
 
     def exact(self, event: Event, limit: float) -> Held:

@@ -39,18 +39,26 @@ class Flow:
     def __init__(self, pairs: StepPairs, micro: int) -> None:
         self._pairs = pairs
         self._uses: dict[object, Use] = {}
+        self._use_at: dict[tuple[Node, Role, str], Use] = {}
+        self._depths: dict[Node, int] = {}
         self._inner: dict[Node, list[Node]] = {}
         seqs = pairs.a.columns["order"]
         for (at, module, call), node in pairs.nodes.items():
             if at != micro:
                 continue
-            for around in node.ancestors():
+            callers = list(node.ancestors())
+            self._depths[node] = len(callers)
+            for around in callers:
                 self._inner.setdefault(around, []).append(node)
             for role in (Role.INPUT, Role.OUTPUT):
                 for slot, rows in pairs.rows_a.get((at, module, call), role).items():
                     digest = pairs.a.digest(rows[0])
-                    use = self._uses.setdefault(digest, Use(seqs[rows[0]]))
+                    use = self._uses.get(digest)
+                    if use is None:
+                        use = self._uses[digest] = Use(seqs[rows[0]])
                     use.first = min(use.first, seqs[rows[0]])
+                    if digest is not None:
+                        self._use_at[node, role, slot] = use
                     if role is Role.OUTPUT:
                         use.producers.append(node)
                     else:
@@ -92,8 +100,8 @@ class Flow:
 
     def use_of(self, node: Node, event: Event) -> Use | None:
         """Return the tensor that a gradient belongs to, where its values were recorded."""
-        digest = self.digest_of(node, event)
-        return None if digest is None else self._uses.get(digest)
+        role = Role.OUTPUT if event.role is Role.GRAD_OUTPUT else Role.INPUT
+        return self._use_at.get((node, role, event.slot_a))
 
     def culprit(self, node: Node, event: Event) -> Node | None:
         """Return who answers for a tensor's gradient when all known parts of it agree; None for the loss.
@@ -253,7 +261,7 @@ class Flow:
         return any(other.parent == module for other in self._pairs.a.reader.modules)
 
     def _depth(self, node: Node) -> int:
-        return sum(1 for _ in node.ancestors())
+        return self._depths[node]
 
 
 def passes(pairs: StepPairs) -> Iterator[tuple[int, bool]]:

@@ -124,35 +124,35 @@ class ForwardWalk(HeldValues):
                 f"{mode_name(first.training[0])} in A, {mode_name(first.training[1])} in B (dropout, BatchNorm)"
             )
 
-    def _learn_alone(self, event: Event) -> set[str]:
+    def _learn_alone(self, event: Event) -> str | None:
         """Return the side, if there is one, on which alone a tensor needs a gradient."""
         learns = self._learns(event)
-        return set() if learns[0] == learns[1] else {"A" if learns[0] else "B"}
+        return None if learns[0] == learns[1] else "A" if learns[0] else "B"
 
     def _look_for_cut(self, node: Node, event: Event) -> None:
         """Note the first tensor that learns on one side only, though all that it was made from learns alike."""
         if not node.grad_enabled or event.role is Role.VALUE:
             return
+        alone = self._learn_alone(event)
+        if alone is None:
+            return
         if node.parent is None and event.role is Role.INPUT:
-            self._asked_for |= self._learn_alone(event)
-        if self.u(event) == 0.0 or self._asked_for & self._learn_alone(event):
+            self._asked_for.add(alone)
+        if self.u(event) == 0.0 or alone in self._asked_for:
             return  # what is made of the batch alone (a mask) learns where the batch does; another cut shows in the gradients
         if not self._same_size(event) and not self._same_code(node):
             return  # what another class is given at that place, or returns, may be something else: a mask, a table of positions
-        learns = self._learns(event)
-        if learns[0] == learns[1]:
-            return
         place = node.parent if event.role is Role.INPUT else node
         inherits = place in self._learns_otherwise
         self._learns_otherwise |= {node, node.parent}
         if self._cut or inherits or place is None or self._frozen & set(self._tree_a.subtree(self._module_a(place))):
             return
-        side = "B" if learns[0] else "A"
+        side = "B" if alone == "A" else "A"
         what = f"{event.role.label} {event.slot_a} of {self._path_a(node.pair)}"
         slots = (event.slot_a, event.slot_b) if place is node else ("", "")
         self._cut.append(Divergence(
             Phase.BACKWARD, event.role, Kind.MISSING, 0.95, *self.refs(place.pair, place, *slots),
-            None, math.nan, (f"the {what} needs a gradient on {'A' if side == 'B' else 'B'} only",),
+            None, math.nan, (f"the {what} needs a gradient on {alone} only",),
             f"{side} cuts the graph here: look for detach(), no_grad() or .data",
         ))  # fmt: skip
 
@@ -247,9 +247,9 @@ class ForwardWalk(HeldValues):
     def _sets_aside(self, node: Node, event: Event) -> bool:
         """Set integers aside that the model is given otherwise and hands to no module: whether they matter is told later."""
         assert event.metrics is not None
-        digests = self._digests(event)
         if self.u(event) or not event.metrics.rel_l2:
             return False
+        digests = self._digests(event)
         if node.parent is not None:
             if digests not in self._digests_aside:
                 return False
@@ -289,10 +289,11 @@ class ForwardWalk(HeldValues):
                 max(error, context.error),
                 max(excess, context.excess),
             )  # no less than its own sources explain
-        size = math.prod(self.pairs.a.shapes[event.row_a])
-        for level in (self._context(node), *([] if event.role is Role.INPUT else [self._context(node.parent)])):
+        size, ratio = math.prod(self.pairs.a.shapes[event.row_a]), event.metrics.norm_ratio
+        places = (node,) if event.role is Role.INPUT else (node, node.parent)
+        for level in map(self._context, places):
             level.add(error, own_u, excess)
-            level.add_scale(event.metrics.norm_ratio, size)
+            level.add_scale(ratio, size)
         if event.role is Role.INPUT:
             self._with_inputs.add(node)
             if error and not own_u and not self.findings and not self._context(node).tainted:
@@ -306,7 +307,8 @@ class ForwardWalk(HeldValues):
 
     def _is_filled(self, event: Event) -> bool:
         """Tell whether large negative numbers, as masks put them in for softmax, are nearly all of a tensor's norm."""
-        low, high = (self.pairs.a.columns[name][event.row_a] for name in ("min", "max"))
+        columns = self.pairs.a.columns
+        low, high = columns["min"][event.row_a], columns["max"][event.row_a]
         return bool(low <= -_FILL and -low >= _FILL_TO_REST * abs(high))
 
     def _leave_open(self, node: Node, event: Event, context: Level) -> None:

@@ -91,10 +91,12 @@ class GivenTally:
         """Take in a step: its verdicts, and (slot, side) of the model's inputs that one side alone has."""
         for each in judged:
             event = each.event
-            node = pairs.nodes.get((event.micro, pairs.matching.pairs[event.pair].a, event.call))
-            if event.role not in (Role.INPUT, Role.VALUE) or node is None or node.parent is not None:
+            if event.phase is not Phase.FORWARD or event.role not in (Role.INPUT, Role.VALUE):
                 continue
-            if event.phase is Phase.FORWARD and (event.role is Role.INPUT or is_given(pairs, node, event)):
+            node = pairs.nodes.get((event.micro, pairs.matching.pairs[event.pair].a, event.call))
+            if node is None or node.parent is not None:
+                continue
+            if event.role is Role.INPUT or is_given(pairs, node, event):
                 same = event.slot_a == event.slot_b
                 name = event.slot_a if same else f"{event.slot_a} (in B {event.slot_b})"
                 self._found[name] = max(self._found.get(name, _EQUAL), _level(each))

@@ -126,10 +126,8 @@ class GradientSources(BackwardWalk):
     def _sources_of_gradient(self, pairs: list[int]) -> Level:
         """Return the errors of what the gradient of a parameter of these pairs of modules was computed from."""
         sources = Level()
-        for pair in pairs:
-            sources.merge(self._arrived.get(pair, Level()))
-            sources.merge(self._inside.get(pair, Level()))
-            sources.merge(self._forward_of_pairs.get(pair, Level()))
+        for levels in (self._arrived, self._inside, self._forward_of_pairs):
+            sources.merge_known(levels, pairs)
         if not self._has_arrived(pairs):
             for level in self._backward.values():
                 sources.merge(level)
@@ -137,7 +135,7 @@ class GradientSources(BackwardWalk):
 
     def _has_arrived(self, pairs: list[int]) -> bool:
         """Tell whether gradients of a module's outputs were compared: not of one that is not called, whose weights others use."""
-        return any(pair in self._arrived for pair in pairs)
+        return not self._arrived.keys().isdisjoint(pairs)
 
     @functools.cached_property
     def _forward_of_pairs(self) -> dict[int, Level]:

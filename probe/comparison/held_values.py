@@ -37,11 +37,11 @@ class HeldValues(InitialWalk):
     def _shift(self, event: Event, size: int) -> float:
         """Return the part of an error that is a constant, as a share of A's norm; 0 where a part of the tensor was compared."""
         assert event.metrics is not None
-        (mean_a, norm), (mean_b, _) = (
-            tuple(half.side.columns[name][half.row(event)] for name in ("mean", "norm")) for half in self.pairs.halves
-        )
+        a, b = self.pairs.a.columns, self.pairs.b.columns
+        norm = a["norm"][event.row_a]
         is_whole = event.factor == 1 and norm and math.isclose(event.metrics.norm_a, norm, rel_tol=1e-6)
-        return abs(mean_b - mean_a) * math.sqrt(size) / norm if is_whole else 0.0
+        away = abs(b["mean"][event.row_b] - a["mean"][event.row_a])
+        return away * math.sqrt(size) / norm if is_whole else 0.0
 
     def _weights_agree(self) -> bool:
         """Tell whether a step's calls are known to use the same weights, up to rounding: updates would have a direction."""
@@ -122,7 +122,7 @@ class HeldValues(InitialWalk):
         if not side or self._same_code(node):
             return held
         whole, event.metrics = event.metrics, where_not_masked(self.pairs, event)
-        found = replace(held, verdict="not judged") if event.metrics is None else self._held(node, event, u, sources)
+        found = held._replace(verdict="not judged") if event.metrics is None else self._held(node, event, u, sources)
         if found.is_wrong or event.metrics is None:
             event.metrics = whole
         if not found.is_wrong:

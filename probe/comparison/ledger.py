@@ -101,7 +101,7 @@ class Ledger:
 
     def __init__(self, pairs: StepPairs, state: State, tree_a: Tree, noise: StepNoise) -> None:
         self.pairs, self.state, self.noise = pairs, state, noise
-        self._tree_a = tree_a
+        self._tree_a, self._roundoffs = tree_a, (pairs.a.roundoffs, pairs.b.roundoffs)
         self._written = WrittenWeights(pairs, state.weights, state.gradients, state.parameters)
         self._own_parameters: dict[Node, Level | None] = {}
         self.findings: list[Divergence] = []
@@ -343,20 +343,24 @@ class Ledger:
 
     def u(self, event: Event) -> float:
         """Return the unit roundoff of the less precise of both dtypes; 0 for integers."""
-        a = self.pairs.a.roundoffs[event.row_a] if event.row_a >= 0 else 0.0
-        b = self.pairs.b.roundoffs[event.row_b] if event.row_b >= 0 else 0.0
-        return max(a, b)
+        a = self._roundoffs[0][event.row_a] if event.row_a >= 0 else 0.0
+        b = self._roundoffs[1][event.row_b] if event.row_b >= 0 else 0.0
+        return a if a > b else b
 
     def peaks(self, event: Event) -> float:
         """Return how many elements as large as the largest would have the norm of A's tensor."""
-        rms, low, high = (self.pairs.a.columns[name][event.row_a] for name in ("rms", "min", "max"))
-        return tolerance.peaks_of(math.prod(self.pairs.a.shapes[event.row_a]), rms, max(-low, high))
+        row, columns = event.row_a, self.pairs.a.columns
+        largest = max(-columns["min"][row], columns["max"][row])
+        return tolerance.peaks_of(math.prod(self.pairs.a.shapes[row]), columns["rms"][row], largest)
 
     def underflow_limit(self, event: Event) -> float:
         """Return the error that is noise where numbers are so small that their dtype has few of them: float16's gradients."""
-        rows = ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b))
-        sizes = [(smallest_rounding(side.dtypes[row]), side.columns["rms"][row]) for side, row in rows if row >= 0]
-        return tolerance.UNDERFLOW * max((least / rms for least, rms in sizes if rms > 0), default=0.0)
+        share = 0.0
+        for side, row in ((self.pairs.a, event.row_a), (self.pairs.b, event.row_b)):
+            rms = side.columns["rms"][row] if row >= 0 else 0.0
+            if rms > 0:
+                share = max(share, smallest_rounding(side.dtypes[row]) / rms)
+        return tolerance.UNDERFLOW * share
 
     def _learns(self, event: Event) -> tuple[bool, bool]:
         """Return requires_grad of both sides."""

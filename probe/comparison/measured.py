@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import PureWindowsPath
 
 from probe.comparison.events import StepPairs
@@ -149,7 +149,7 @@ class _MeasuredStep(StepNoise):
         if not chosen.is_wrong:
             return chosen
         self._loudest = max(self._loudest, chosen.error)
-        return chosen.explained() if is_scale else replace(chosen, facts=self.facts(seen, floor))
+        return chosen.explained() if is_scale else chosen._replace(facts=self.facts(seen, floor))
 
     def _held_scale(self, event: Event, seen: Floor, floor: Floor, u: float) -> Held | None:
         """Hold the scale of what modules are given and return against what other tensors of the kind show."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from probe.comparison import tolerance
 from probe.comparison.events import StepPairs
@@ -21,8 +21,7 @@ BUILT_IN = "built-in model"
 SCALE_MEASURE = "of the norm"
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """What of an event is held against what."""
 
     error: float
@@ -42,12 +41,12 @@ class Held:
 
     def widened(self, limit: float) -> Held:
         """Return the same with a limit that is at least another one, unless it is fixed."""
-        return replace(self, limit=limit) if limit > self.limit and not self.is_fixed else self
+        return self._replace(limit=limit) if limit > self.limit and not self.is_fixed else self
 
     def explained(self) -> Held:
         """Return the same, that of a norm, with what a finding says about it."""
         text = f"its norm is off by {self.error:.1e}, which rounding makes no larger than {self.limit:.1e}"
-        return replace(self, facts=(text,))
+        return self._replace(facts=(text,))
 
     @property
     def is_wrong(self) -> bool:

@@ -85,7 +85,7 @@ class OtherRun:
     def rows(self, pairs: StepPairs, side: Side) -> dict[int, int]:
         """Return, by A's rows, the rows of the same tensors in a step."""
         theirs, found = Rows.of(side), {}
-        for ((micro, module, call), role), slots in pairs.rows_a.by_key.items():
+        for (micro, module, call), role, slots in pairs.rows_a.in_order():
             there = theirs.get((micro, self._index.get(module, -1), call), role)
             for slot, rows in slots.items():
                 found.update(zip(rows, there.get(slot, ()), strict=False))
@@ -103,7 +103,7 @@ class OtherRun:
             return
         self._was_checked = True
         self._check_precision(pairs, side, rows)
-        for ((_, module, _), role), slots in pairs.rows_a.by_key.items():
+        for (_, module, _), role, slots in pairs.rows_a.in_order():
             for slot, found in slots.items():
                 for row in found:
                     if row in rows and self._is_given(pairs, role, row):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from probe.comparison.events import StepPairs
 from probe.comparison.step_half import Event, StepHalf
@@ -47,9 +47,10 @@ Difference = tuple[str, ...]
 def different_settings(pairs: StepPairs) -> dict[ParameterKey, Difference]:
     """Return what differs, by parameter."""
     mine, theirs = (_settings(half) for half in pairs.halves)
+    differences = _Differences()
     found = {}
     for key in mine.keys() & theirs.keys():
-        parts = [(a.label or b.label, _differences(a, b)) for a in mine[key] for b in theirs[key]]
+        parts = [(a.label or b.label, differences.of(a, b)) for a in mine[key] for b in theirs[key]]
         texts = list(dict.fromkeys(text for _, differing in parts for text in differing))
         if any(differing != parts[0][1] for _, differing in parts):
             texts = [f"{text} for {_of_parts(text, parts)}" for text in texts]
@@ -139,6 +140,20 @@ def of_group(
     return [f"the updates of {what} differ: {which}"]
 
 
+class _Differences:
+    """What differs between two settings, in words: found once for all parameters of the same two groups, which share their hyper-parameters."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], list[str]] = {}
+
+    def of(self, a: Setting, b: Setting) -> list[str]:
+        """Return what differs."""
+        groups = id(a.hyper), id(b.hyper)
+        if groups not in self._known:
+            self._known[groups] = _differences(a, b)
+        return self._known[groups]
+
+
 def _differences(a: Setting, b: Setting) -> list[str]:
     texts = []
     names = a.class_name.casefold(), b.class_name.casefold()
@@ -158,15 +173,19 @@ def _settings(half: StepHalf) -> dict[ParameterKey, list[Setting]]:
     stands = {part: home for home, parts in side.parts.items() if home[1] for part in parts}
     found: dict[ParameterKey, list[Setting]] = {}
     for group in side.reader.groups_of(side.step):
+        of_all = Setting(group.class_name, group.group, group.hyper, optimizer=group.optimizer)
         for number in group.parameters:
             parameter = side.parameters[number]
             own = parameter.module, parameter.slot
             module, slot = stands.get(own, own)
-            if module in index:
-                label = parameter.names[0].rpartition(".")[0].rpartition(".")[2] if own in stands else ""
-                setting = Setting(group.class_name, group.group, group.hyper, label, group.optimizer)
-                key = index[module], side.names.of(module, slot)
-                found[key] = [*found.get(key, ()), setting] if own in stands else [setting]
+            if module not in index:
+                continue
+            key = index[module], side.names.of(module, slot)
+            if own in stands:
+                label = parameter.names[0].rpartition(".")[0].rpartition(".")[2]
+                found[key] = [*found.get(key, ()), replace(of_all, label=label)]
+            else:
+                found[key] = [of_all]
     return found
 
 

@@ -42,6 +42,9 @@ class Status(enum.StrEnum):
     """shapes or kinds differ, or nothing was measured"""
 
 
+_KNOWN = Status.EQUAL, Status.COMPARED, Status.NONFINITE
+
+
 @dataclass(frozen=True, slots=True)
 class Metrics:
     """The error of B against A for one pair of tensors."""
@@ -75,7 +78,7 @@ class Metrics:
     @property
     def is_known(self) -> bool:
         """Tell whether the error is a number."""
-        return self.status in (Status.EQUAL, Status.COMPARED, Status.NONFINITE)
+        return self.status in _KNOWN
 
 
 @dataclass(frozen=True, slots=True)

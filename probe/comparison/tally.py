@@ -156,10 +156,9 @@ class Tally:
         for half, tree, recorded, ignored in zip(
             pairs.halves, (self.tree_a, self.tree_b), weights, self._ignored, strict=True
         ):
-            for (key, role), slots in half.rows.by_key.items():
-                if role is Role.PARAM:
-                    into = ignored if key[1] in half.ignored else recorded
-                    into.update((tree.path(key[1]), slot.partition(":")[2]) for slot in slots)
+            for (_, module, _), slots in half.rows.by_role[Role.PARAM].items():
+                into = ignored if module in half.ignored else recorded
+                into.update((tree.path(module), slot.partition(":")[2]) for slot in slots)
 
     def _slot(self, pairs: StepPairs, judged: Judged) -> SlotResult:
         event = judged.event

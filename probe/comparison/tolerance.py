@@ -8,12 +8,14 @@ see ``docs/architecture.md``.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from probe.comparison.metrics import Metrics
 
+Place = TypeVar("Place")
 SIXTEEN_BIT = 2.0**-20
 """unit roundoffs above this are those of 16-bit (or narrower) dtypes"""
 
@@ -41,6 +43,10 @@ class Rule:
             return max(self.k16 * u, self.gain * (sources - self.own16 * u))
         return max(self.k * u, self.gain * sources)
 
+    def with_scale(self, scale: Rule | None) -> Rule:
+        """Return the same thresholds with others for the norm, or none."""
+        return self if scale is self.scale else replace(self, scale=scale)
+
 
 INIT = Rule(k=4, k16=1, gain=0)
 FORWARD = Rule(k=16, k16=8, gain=8, own16=0.5)
@@ -48,6 +54,7 @@ COHERENT = Rule(k=8, k16=4, gain=3, plain=FORWARD)
 """for values of the forward pass with an error in one direction, up or down"""
 SCALE = Rule(k=6, k16=1, gain=1)
 """for the norms of values of the forward pass"""
+_FORWARD_WITH_SCALE, _COHERENT_WITH_SCALE = FORWARD.with_scale(SCALE), COHERENT.with_scale(SCALE)
 LOSS_SCALE = Rule(k=4, k16=1, gain=1)
 """for the norm of what the loss passes back, where much is left of what it is computed from"""
 LOSS = Rule(k=16, k16=16, gain=1)
@@ -142,8 +149,10 @@ def forward_rule(error: float, norm_ratio: float, shift: float, size: int, peaks
     share = abs(norm_ratio - 1)
     if size < _MANY or not peaks >= _PEAKS:
         return FORWARD
-    rule = COHERENT if max(share, shift) > _ONE_DIRECTION * error else FORWARD
-    return replace(rule, scale=SCALE) if alike and share > _BY_CHANCE * error / math.sqrt(peaks) else rule
+    has_scale = alike and share > _BY_CHANCE * error / math.sqrt(peaks)
+    if max(share, shift) > _ONE_DIRECTION * error:
+        return _COHERENT_WITH_SCALE if has_scale else COHERENT
+    return _FORWARD_WITH_SCALE if has_scale else FORWARD
 
 
 def peaks_of(size: int, rms: float, largest: float) -> float:
@@ -154,7 +163,7 @@ def peaks_of(size: int, rms: float, largest: float) -> float:
     return size * (rms / largest) ** 2 if largest else 0.0
 
 
-def backward_rule(metrics: Metrics, size: int, peaks: float, rule: Rule, has_scale: bool = False) -> Rule:
+def backward_rule(metrics: Metrics, size: int, peaks: Callable[[], float], rule: Rule, has_scale: bool = False) -> Rule:
     """Return the thresholds for a gradient: those of the forward pass where nearly all of its error is a multiple of it.
 
     A factor that is lost or added in backward scales every element; what rounding does is no multiple of the value, and a
@@ -169,7 +178,7 @@ def backward_rule(metrics: Metrics, size: int, peaks: float, rule: Rule, has_sca
     size
         number of elements
     peaks
-        how many elements as large as the largest would have A's norm (`peaks_of`)
+        returns how many elements as large as the largest would have A's norm (`peaks_of`)
     rule
         the thresholds for an error without a direction
     has_scale
@@ -177,9 +186,9 @@ def backward_rule(metrics: Metrics, size: int, peaks: float, rule: Rule, has_sca
         of logits changes that (in all of 112 right pairs by at most 1.6 unit roundoffs and a fifth of the logits' error)
     """
     share = min(abs(metrics.norm_ratio - 1), abs(metrics.coherence) * metrics.rel_l2)
-    has_direction = size >= _SEVERAL and peaks >= _FEW and share > _ONE_DIRECTION_BACK * metrics.rel_l2
+    has_direction = size >= _SEVERAL and share > _ONE_DIRECTION_BACK * metrics.rel_l2 and peaks() >= _FEW
     scale = rule.scale if has_scale and size >= _SEVERAL else None
-    return replace(COHERENT, plain=rule, scale=scale) if has_direction else replace(rule, scale=scale)
+    return replace(COHERENT, plain=rule, scale=scale) if has_direction else rule.with_scale(scale)
 
 
 def loss_gradient_rule(rms: float, share: float, left: float, rounding: float) -> Rule:
@@ -312,3 +321,10 @@ class Level:
         if other.scale > self.scale:
             self.scale = other.scale
         self.tainted = self.tainted or other.tainted
+
+    def merge_known(self, levels: Mapping[Place, Level], places: Iterable[Place]) -> None:
+        """Take in the levels of those places that have one."""
+        for place in places:
+            level = levels.get(place)
+            if level is not None:
+                self.merge(level)

@@ -129,7 +129,7 @@ class UpdateFindings:
 
     def _judged(self, role: Role) -> list[Event]:
         """Return what both sides have of the optimizer's work in a role."""
-        return [j.event for j in self.walk.events if (j.event.phase, j.event.role) == (Phase.UPDATE, role)]
+        return [j.event for j in self.walk.events if j.event.role is role and j.event.phase is Phase.UPDATE]
 
     def _report_behind(self) -> None:
         """Name another setting of the optimizers behind another finding: it needs no gradients that agree."""

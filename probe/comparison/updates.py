@@ -190,7 +190,8 @@ class UpdateJudge(ScaledGradients):
         if min(metrics.norm_a, metrics.norm_b) == 0.0 and larger > 4 * u * parameter:
             side = "B" if metrics.norm_b == 0.0 else "A"
             return self._fault(event, math.nan, f"{side} does not change this parameter at all"), bound
-        roundings = _BOTH_ROUND if self._parameter(event) in self.settings else _ROUNDINGS
+        are_set_otherwise = bool(self.settings) and self._parameter(event) in self.settings
+        roundings = _BOTH_ROUND if are_set_otherwise else _ROUNDINGS
         decay = self._decay(event, metrics, roundings * u * parameter + self._rounding * larger)
         if decay is not None:
             return self._fault(event, math.nan, *decay), bound
@@ -199,7 +200,7 @@ class UpdateJudge(ScaledGradients):
             noise += _BOTH_ROUND * u * parameter / (min(metrics.norm_a, metrics.norm_b) or larger)
         # what is really wrong with one parameter's rate keeps the direction; rounding that is divided by itself does not
         noisy = error > tolerance.NOISY_GRADIENT or not metrics.cosine >= tolerance.SCATTERED
-        weak = self._is_adaptive(event) and noisy
+        weak = noisy and self._is_adaptive(event)
         if abs(metrics.norm_ratio - 1) > max(tolerance.RATIO_LIMIT, noise):
             text = f"B's update is {metrics.norm_ratio:.4g} {TIMES}"
             weak = weak and 0.5 < metrics.norm_ratio < 2
@@ -276,14 +277,13 @@ class UpdateJudge(ScaledGradients):
 
     def _without_weak(self, faults: list[Fault]) -> list[Fault]:
         """Leave out weak evidence, unless many parameters show it or their settings differ."""
-        judged = sum((j.event.phase, j.event.role) == (Phase.UPDATE, Role.DELTA) for j in self.walk.events)
-        if len(faults) > max(2, tolerance.SYSTEMATIC * judged):
+        if len(faults) > 2 and len(faults) > tolerance.SYSTEMATIC * len(self._judged(Role.DELTA)):
             return faults
         return [fault for fault in faults if not fault.is_weak or self._parameter(fault.event) in self.settings]
 
     def _decay(self, event: Event, metrics: Metrics, rounding: float) -> tuple[str, str] | None:
         """Tell whether the difference of the updates is parallel to the parameter: weight decay."""
-        before_a, before_b = (self._row_before(half, event) for half in self.pairs.halves)
+        before_a, before_b = self._trained(event).rows
         if before_a is None or before_b is None:
             return None
         sketches = [self.pairs.b.sketch(event.row_b), self.pairs.a.sketch(event.row_a), self.pairs.a.sketch(before_a)]
@@ -291,8 +291,11 @@ class UpdateJudge(ScaledGradients):
         if after_b is None or after_a is None or parameter is None:
             return None
         difference = after_b - after_a
-        length, weight = (float(np.linalg.norm(difference)), float(np.linalg.norm(parameter)))
-        if not weight or length < rounding or math.prod(self.pairs.a.shapes[event.row_a]) < WIDTH // 4:
+        length = math.sqrt(difference.dot(difference))
+        if length < rounding or math.prod(self.pairs.a.shapes[event.row_a]) < WIDTH // 4:
+            return None
+        weight = float(np.linalg.norm(parameter))
+        if not weight:
             return None
         along = float(difference @ parameter) / weight**2
         if abs(along) * weight < _PARALLEL * length:
@@ -315,7 +318,7 @@ class UpdateJudge(ScaledGradients):
 
     def _states(self) -> list[Fault]:
         faults = []
-        for event in (each for moments in self._moments.values() for each in moments):
+        for event, cancelled in (moment for moments in self._moments.values() for moment in moments):
             metrics = event.metrics
             assert metrics is not None
             parameter = event.slot_a.partition(".")[0]
@@ -324,7 +327,7 @@ class UpdateJudge(ScaledGradients):
             given = Level()
             given.add(error, 0.0)
             held = self.walk.noise.held(event, metrics.rel_l2, tolerance.STATE, self.walk.u(event), given)
-            held = held.widened(held.limit * self._cancelled(event) + self._rounding)
+            held = held.widened(held.limit * cancelled + self._rounding)
             limit = held.limit
             wrong = metrics.is_known and error <= tolerance.UPDATE_ERROR_LIMIT and held.is_wrong
             self.state.optimizer[event.pair, event.slot_a] = metrics.rel_l2 if metrics.is_known else 1.0
@@ -357,11 +360,10 @@ class UpdateJudge(ScaledGradients):
 
     def _unseen_error(self, event: Event) -> float:
         """Return how large the error of an updated parameter may be where statistics alone bound it from below."""
-        rows = self.pairs.rows_a.get((0, self.pairs.matching.pairs[event.pair].a, 0), Role.DELTA)
-        row = rows.get(f"{Phase.UPDATE.label}:{event.slot_a}")
-        if row is None or event.metrics is None or not event.metrics.is_lower_bound:
+        row = self._row_of_update(event) if event.metrics is not None and event.metrics.is_lower_bound else None
+        if row is None:
             return 0.0
-        update, u = self.pairs.a.columns["norm"][row[-1]], self.walk.u(event)
+        update, u = self.pairs.a.columns["norm"][row], self.walk.u(event)
         gradient = self.state.gradients.get((event.pair, event.slot_a), 0.0)
         return update * share_of_update(
             gradient, u, self.pairs.a.shapes[event.row_a], is_adaptive=self._is_adaptive(event)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
+from collections import Counter
 from typing import NamedTuple
-
-import numpy as np
 
 from probe.comparison import tolerance
 from probe.comparison.events import StepPairs
@@ -18,6 +18,7 @@ from probe.comparison.walk import StepWalk
 from probe.records import MASTER, Phase, Role
 from probe.statistics import unit_roundoff
 
+_INIT, _UPDATE = (f"{phase.label}:" for phase in (Phase.INIT, Phase.UPDATE))
 _LARGE = 256
 """elements of an update that counts with others"""
 _SEVERAL = 4
@@ -42,6 +43,23 @@ class _Part(NamedTuple):
     norm: float
 
 
+class _Moment(NamedTuple):
+    """A state of a parameter."""
+
+    event: Event
+    cancelled: float
+    """how much larger the gradients are that cancelled out in it"""
+
+
+class _Trained(NamedTuple):
+    """What an update changes."""
+
+    rows: tuple[int | None, int | None]
+    """of the parameter before the update, in A and in B"""
+    dtypes: set[str]
+    """of what is trained on both sides: the parameter, or its copy"""
+
+
 class UpdatesTogether(UpdateFindings):
     """What is known of the updates of one step, and what is wrong with most of them."""
 
@@ -50,6 +68,7 @@ class UpdatesTogether(UpdateFindings):
         self.state = state
         self._rounding = decay_rounding(pairs)
         self._source_errors: dict[tuple[int, str], float] = {}
+        self._known_trained: dict[tuple[int, str, str], _Trained] = {}
 
     def _two_sided(self, role: Role) -> list[Event]:
         return [e for e in self.pairs.parameter_events(Phase.UPDATE, role) if not e.is_one_sided]
@@ -63,37 +82,39 @@ class UpdatesTogether(UpdateFindings):
         found = self._source_errors.get(key)
         if found is None:
             moments = self._moments.get(key, ())
-            before = max((self.state.optimizer.get((each.pair, each.slot_a), 0.0) for each in moments), default=0.0)
+            before = max((self.state.optimizer.get((each.pair, each.slot_a), 0.0) for each, _ in moments), default=0.0)
             error = max(self.state.gradients.get(key, 0.0), before)
-            found = self._source_errors[key] = error * max(map(self._cancelled, moments), default=1.0)
+            found = self._source_errors[key] = error * max((cancelled for _, cancelled in moments), default=1.0)
         return found
 
     def _cancelled(self, moment: Event) -> float:
         """Return how much larger than a first moment the gradients are that cancelled out in it: their rounding stays."""
-        metrics, a, parameter = moment.metrics, self.pairs.a, moment.slot_a.partition(".")[0]
+        metrics, a = moment.metrics, self.pairs.a
         assert metrics is not None
-        gradients = self.pairs.rows_a.get((0, self.pairs.matching.pairs[moment.pair].a, 0), Role.PARAM_GRAD)
-        rows = gradients.get(f"{Phase.UPDATE.label}:{parameter}")
-        norm = max(metrics.norm_a, metrics.norm_b)
         is_adaptive = self._is_adaptive(moment)
-        if rows is None or not norm or (is_adaptive and a.columns["min"][moment.row_a] >= 0):  # a second moment
+        norm = max(metrics.norm_a, metrics.norm_b)
+        if not norm or (is_adaptive and a.columns["min"][moment.row_a] >= 0):  # a second moment
+            return 1.0
+        gradients = self.pairs.rows_a.get((0, self.pairs.matching.pairs[moment.pair].a, 0), Role.PARAM_GRAD)
+        rows = gradients.get(f"{_UPDATE}{moment.slot_a.partition('.')[0]}")
+        if rows is None:
             return 1.0
         share = tolerance.MOMENT if is_adaptive else 1.0
         return max(1.0, share * a.columns["norm"][rows[-1]] / norm)
 
     @functools.cached_property
-    def _moments(self) -> dict[tuple[int, str], list[Event]]:
+    def _moments(self) -> dict[tuple[int, str], list[_Moment]]:
         """The states of each parameter."""
-        found: dict[tuple[int, str], list[Event]] = {}
+        found: dict[tuple[int, str], list[_Moment]] = {}
         for event in self._two_sided(Role.STATE):
-            found.setdefault((event.pair, event.slot_a.partition(".")[0]), []).append(event)
+            moment = _Moment(event, self._cancelled(event))
+            found.setdefault((event.pair, event.slot_a.partition(".")[0]), []).append(moment)
         return found
 
     def _differs(self, event: Event) -> str:
         """Say that an update differs, and of which gradient it is known that it agrees: the one used, if that was seen."""
-        slot = f"{Phase.UPDATE.label}:"
         are_seen = all(
-            f"{slot}{half.slot(event)}" in half.rows.get((0, half.modules[event.pair], 0), Role.PARAM_GRAD)
+            f"{_UPDATE}{half.slot(event)}" in half.rows.get((0, half.modules[event.pair], 0), Role.PARAM_GRAD)
             for half in self.pairs.halves
         )
         which = (
@@ -109,55 +130,65 @@ class UpdatesTogether(UpdateFindings):
 
     def _is_adaptive(self, event: Event) -> bool:
         """Tell whether the optimizer divides a parameter's gradient by its own size, as Adam does: it keeps a second moment."""
-        module, parameter = self.pairs.matching.pairs[event.pair].a, event.slot_a.partition(".")[0]
-        states = self.pairs.rows_a.get((0, module, 0), Role.STATE)
-        return sum(slot.startswith(f"update:{parameter}.") for slot in states) > 1
+        return self._states_kept[self.pairs.matching.pairs[event.pair].a, event.slot_a.partition(".")[0]] > 1
+
+    @functools.cached_property
+    def _states_kept(self) -> Counter[tuple[int, str]]:
+        """How many states A's optimizer keeps, by module and parameter."""
+        found: Counter[tuple[int, str]] = Counter()
+        for (_, module, _), by_label in self.pairs.rows_a.by_role[Role.STATE].items():
+            for label in by_label:
+                parameter, dot, _ = label.partition(".")
+                if dot and parameter.startswith(_UPDATE):
+                    found[module, parameter.removeprefix(_UPDATE)] += 1
+        return found
+
+    def _trained(self, event: Event) -> _Trained:
+        """Return what the update of a parameter changes, on both sides."""
+        key = event.pair, event.slot_a, event.slot_b
+        if key not in self._known_trained:
+            (row_a, dtype_a), (row_b, dtype_b) = (self._trained_on(half, event) for half in self.pairs.halves)
+            dtypes = {dtype for dtype in (dtype_a, dtype_b) if dtype is not None}
+            self._known_trained[key] = _Trained((row_a, row_b), dtypes)
+        return self._known_trained[key]
 
     @staticmethod
-    def _row_before(half: StepHalf, event: Event) -> int | None:
-        """Return the row of a parameter as it was before the update."""
-        found, slot = half.rows.get((0, half.modules[event.pair], 0), Role.PARAM), half.slot(event)
-        row = found.get(f"init:{slot}") or found.get(f"update:{slot}")
-        return row[0] if row else None
+    def _trained_on(half: StepHalf, event: Event) -> tuple[int | None, str | None]:
+        """Return the row of a parameter as it was before the update, and the dtype of what is trained: of its copy if it has one."""
+        module, slot = (0, half.modules[event.pair], 0), half.slot(event)
+        found = half.rows.get(module, Role.PARAM)
+        rows = found.get(_INIT + slot) or found.get(_UPDATE + slot)
+        before = rows[0] if rows else None
+        copies = half.rows.get(module, Role.STATE).get(_UPDATE + slot + MASTER)
+        trained = copies[-1] if copies else before
+        return before, None if trained is None else half.side.dtypes[trained]
 
     def _norm_of_parameter(self, event: Event) -> float | None:
-        row = self._row_before(self.pairs.half("A"), event)
+        row = self._trained(event).rows[0]
         return None if row is None else self.pairs.a.columns["norm"][row]
 
     def _parameter_u(self, event: Event) -> float:
         """Return the coarsest unit roundoff of what is trained: of a parameter, or of its copy."""
         return max(map(unit_roundoff, self._dtypes_of(event)))
 
-    @staticmethod
-    def _row_of_copy(half: StepHalf, event: Event) -> int | None:
-        """Return the row of the copy that is trained in a parameter's stead."""
-        states = half.rows.get((0, half.modules[event.pair], 0), Role.STATE)
-        rows = states.get(f"{Phase.UPDATE.label}:{half.slot(event)}{MASTER}")
-        return rows[-1] if rows else None
-
     def _dtypes_of(self, event: Event) -> set[str]:
         """Return the dtypes of what is trained on both sides."""
-        found = set()
-        for half in self.pairs.halves:
-            copy = self._row_of_copy(half, event)
-            row = self._row_before(half, event) if copy is None else copy
-            if row is not None:
-                found.add(half.side.dtypes[row])
-        return found
+        return self._trained(event).dtypes
 
     def _of_all_updates(self, updates: list[Fault]) -> list[Fault]:
         """Report what is wrong with the updates of all parameters where few or none show it alone."""
         are_longer = all(fault.text.endswith(TIMES) or fault.text.startswith(DIFFERS) for fault in updates)
-        if not are_longer or len(updates) > tolerance.MOST * len(self._judged(Role.DELTA)):
+        judged = self._judged(Role.DELTA)
+        if not are_longer or len(updates) > tolerance.MOST * len(judged):
             return []
-        return ([] if updates else self._updates_together()) or self._updates_of_another_length()
+        return ([] if updates else self._updates_together(judged)) or self._updates_of_another_length(judged)
 
-    def _updates_together(self) -> list[Fault]:
+    def _updates_together(self, judged: list[Event]) -> list[Fault]:
         """Report all updates that divide by a gradient's size where, as one vector, they differ by more than chance flips.
 
         Each alone may differ by a few signs; all of them together rarely do.
         """
-        parts = [part for part in map(self._sure_part, self._judged(Role.DELTA)) if part is not None]
+        parts = [part for part in map(self._sure_part, judged) if part is not None]
         if len(parts) < _SEVERAL:
             return []
         sizes = sum(part.size for part in parts)
@@ -165,7 +196,7 @@ class UpdatesTogether(UpdateFindings):
         rounding = sum(part.size * part.rounding for part in parts) / sizes
         limit = tolerance.TOGETHER * tolerance.update_bound(gradient, rounding, 1.0, sizes)
         error = math.hypot(*(part.error for part in parts)) / math.hypot(*(part.norm for part in parts))
-        typical = float(np.median([part.error / part.norm for part in parts]))
+        typical = statistics.median([part.error / part.norm for part in parts])
         if min(error, typical) <= limit:  # that of a few could be gradients that vanish
             return []
         faults = [self._fault(part.event, limit, self._differs(part.event)) for part in parts]
@@ -173,10 +204,10 @@ class UpdatesTogether(UpdateFindings):
         self._report_all(faults, said)
         return faults
 
-    def _updates_of_another_length(self) -> list[Fault]:
+    def _updates_of_another_length(self, judged: list[Event]) -> list[Fault]:
         """Report all updates where nearly all are longer, or shorter, in B: rounding makes as many longer as shorter."""
         found: list[tuple[Event, float, float]] = []
-        for event in self._judged(Role.DELTA):
+        for event in judged:
             metrics = event.metrics
             error = self._error_of_sources(event)
             if metrics is None or not metrics.is_known or error > tolerance.UPDATE_ERROR_LIMIT:
@@ -187,7 +218,7 @@ class UpdatesTogether(UpdateFindings):
                 found.append((event, math.log(metrics.norm_ratio), error))
         if len(found) < _SEVERAL:
             return []
-        typical, error = (float(np.median(each)) for each in ([r for _, r, _ in found], [e for *_, e in found]))
+        typical, error = (statistics.median(each) for each in ([r for _, r, _ in found], [e for *_, e in found]))
         alike = sum(ratio * typical > 0 for _, ratio, _ in found) / len(found)
         if abs(typical) <= max(tolerance.LENGTH_TOGETHER, error) or alike < tolerance.NEARLY_ALL:
             return []

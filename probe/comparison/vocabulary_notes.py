@@ -17,6 +17,8 @@ _IN_PART = (
 
 def notes(pairs: StepPairs, judged: Iterable[Judged]) -> Iterator[str]:
     """Yield, of a step that was judged, which weights were compared without their padding, and what was not compared."""
+    if not pairs.vocabulary.sizes:
+        return
     padded = [each.event for each in judged if each.event.metrics is not None and pairs.is_padded(each.event)]
     weights = [event for event in padded if event.role is Role.PARAM and event.metrics.is_known]
     for name, larger in (("A", 0), ("B", 1)):

@@ -137,9 +137,8 @@ class StepWalk(GradientSources):
             rounding = max(rounding, tolerance.SIBLING_GAIN * beside, tolerance.BLIND_GROWTH * self._largest_behind)
         rule = tolerance.GRADIENT
         if self._has_arrived(pairs) and not self.findings:
-            rule = tolerance.backward_rule(
-                metrics, math.prod(self.pairs.a.shapes[event.row_a]), self.peaks(event), rule
-            )
+            size = math.prod(self.pairs.a.shapes[event.row_a])
+            rule = tolerance.backward_rule(metrics, size, lambda: self.peaks(event), rule)
         held = self.noise.held(event, error, rule, u, given)
         held = held.widened(max(rounding, self.underflow_limit(event)))
         if held.is_wrong and self._arrived:

@@ -79,7 +79,9 @@ class WrittenWeights:
 
     def __post_init__(self) -> None:
         self._slots = dict(self._paired())
-        self._places = [place for place in self._slots if any(self._rows(at, place, _USED) for at in (0, 1))]
+        is_any_written = any(half.rows.has(Phase.FORWARD, Role.PARAM) for half in self.pairs.halves)
+        written = self._slots if is_any_written else ()
+        self._places = [place for place in written if any(self._rows(at, place, _USED) for at in (0, 1))]
         self._gradient_errors: dict[tuple[int, ...] | Place, float] = {}
         self._children: dict[int, list[int]] = {}
         for index, pair in enumerate(self.pairs.matching.pairs):
@@ -132,10 +134,10 @@ class WrittenWeights:
         """Yield the places of A that both sides have records of, with B's slots."""
         a, b = self.pairs.halves
         for index, pair in enumerate(self.pairs.matching.pairs):
-            slots_a, slots_b = (
-                dict.fromkeys(label.partition(":")[2] for label in half.rows.get((0, module, 0), Role.PARAM))
-                for half, module in ((a, pair.a), (b, pair.b))
-            )
+            labels = a.rows.get((0, pair.a, 0), Role.PARAM), b.rows.get((0, pair.b, 0), Role.PARAM)
+            if not all(labels):
+                continue
+            slots_a, slots_b = (dict.fromkeys(label.partition(":")[2] for label in each) for each in labels)
             names = {b.side.canonical(pair.b, slot): slot for slot in slots_b}
             for slot in slots_a:
                 other = names.get(a.side.canonical(pair.a, slot))

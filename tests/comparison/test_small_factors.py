@@ -75,10 +75,10 @@ def test_what_has_a_direction(
     error: float, ratio: float, coherence: float, size: int, peaks: float, has_direction: bool
 ) -> None:
     metrics = Metrics(Status.COMPARED, error, coherence=coherence, norm_a=1.0, norm_b=ratio)
-    rule = tolerance.backward_rule(metrics, size, peaks, BACKWARD)
+    rule = tolerance.backward_rule(metrics, size, lambda: peaks, BACKWARD)
     assert rule == (Rule(COHERENT.k, COHERENT.k16, COHERENT.gain, plain=BACKWARD) if has_direction else BACKWARD)
     of_loss = tolerance.backward_rule(
-        metrics, size, peaks, replace(BACKWARD, scale=tolerance.LOSS_SCALE), has_scale=True
+        metrics, size, lambda: peaks, replace(BACKWARD, scale=tolerance.LOSS_SCALE), has_scale=True
     )
     plain = replace(BACKWARD, scale=tolerance.LOSS_SCALE) if has_direction else BACKWARD
     assert of_loss == replace(

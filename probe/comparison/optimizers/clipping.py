@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,13 +78,15 @@ def apart_by_summing(pairs: StepPairs, events: Iterable[Event]) -> float:
         gradients as the optimizers used them, of both sides
     """
     used = list(events)
+    for half in pairs.halves:
+        first = next(_used(half, used), None)
+        if first is None or not 0 < first.factor < 1 - _SAME:  # nothing is clipped: that is seen at one gradient
+            return 0.0
     ratios = [e.metrics.norm_ratio for e in used if e.metrics is not None and 0 < e.metrics.norm_ratio < math.inf]
     for half in pairs.halves:
-        found = _used(half, used)
+        found = list(_used(half, used))
         factors = [each.factor for each in found]
         if min(len(ratios), len(found)) < _FEW or any(each.rest >= _EXACT for each in found) or not _alike(factors):
-            return 0.0
-        if not 0 < factors[0] < 1 - _SAME:
             return 0.0
     largest = max(math.prod(pairs.a.shapes[event.row_a]) for event in used)
     apart = abs(float(np.median(ratios)) - 1)
@@ -93,7 +95,7 @@ def apart_by_summing(pairs: StepPairs, events: Iterable[Event]) -> float:
 
 def multiples(half: StepHalf, events: list[Event]) -> tuple[int, int]:
     """Return of how many used gradients of a side it is known that they are a multiple of what backward left, and that they are none."""
-    found = _used(half, events)
+    found = list(_used(half, events))
     exact = sum(each.rest < _EXACT for each in found)
     return exact, len(found) - exact
 
@@ -109,8 +111,8 @@ def _total(side: Side) -> float:
     return math.hypot(*last.values())
 
 
-def _used(half: StepHalf, events: list[Event]) -> list[_Used]:
-    side, found = half.side, []
+def _used(half: StepHalf, events: list[Event]) -> Iterator[_Used]:
+    side = half.side
     for event in events:
         module, slot, row = half.modules[event.pair], half.slot(event), half.row(event)
         left = half.rows.get((0, module, 0), Role.PARAM_GRAD).get(f"{Phase.GRADIENT.label}:{slot}")
@@ -125,8 +127,7 @@ def _used(half: StepHalf, events: list[Event]) -> list[_Used]:
         columns = side.columns
         bounds = [max(abs(columns["min"][each]), abs(columns["max"][each])) for each in (row, left[-1])]
         u = max(side.roundoffs[each] for each in (row, left[-1]))
-        found.append(_Used(event, factor, rest, columns["norm"][left[-1]], *bounds, u))
-    return found
+        yield _Used(event, factor, rest, columns["norm"][left[-1]], *bounds, u)
 
 
 class _Treatment:
@@ -134,7 +135,7 @@ class _Treatment:
 
     def __init__(self, pairs: StepPairs, half: StepHalf, events: list[Event]) -> None:
         self.pairs, self.half = pairs, half
-        self.found, self.total = _used(half, events), _total(half.side)
+        self.found, self.total = list(_used(half, events)), _total(half.side)
         self.is_whole = len(self.found) == len(events)
 
     def by_group(self) -> str | None:
