@@ -72,11 +72,14 @@ class HeldValues(InitialWalk):
         """Return the sources' errors as attention's scores make them, and with those that large elements hide.
 
         An error that a tensor had is still in what it was added to, though a few elements there are so large that it is
-        no part of the whole; a normalisation of single tokens, or weights for single channels, bring it back.
+        no part of the whole; a normalisation of single tokens, or weights for single channels, bring it back. It has no
+        direction there.
         """
+        assert event.metrics is not None
         error = sources.error
         place = node.parent if event.role is Role.INPUT else node
-        if event.role is Role.OUTPUT and conditioning.is_given_uneven(self.pairs, node):
+        is_scaled = tolerance.is_scaled(event.metrics.rel_l2, event.metrics.norm_ratio)
+        if event.role is Role.OUTPUT and not is_scaled and conditioning.is_given_uneven(self.pairs, node):
             error = max(error, self._largest)
         scores = conditioning.score_size(self.pairs, place) / tolerance.SCORES
         return replace(sources, error=scores * max(error, u) if scores > 1 else error)

@@ -155,6 +155,11 @@ def forward_rule(error: float, norm_ratio: float, shift: float, size: int, peaks
     return _FORWARD_WITH_SCALE if has_scale else FORWARD
 
 
+def is_scaled(error: float, norm_ratio: float) -> bool:
+    """Tell whether most of an error is one of the norm."""
+    return abs(norm_ratio - 1) > _ONE_DIRECTION * error
+
+
 def peaks_of(size: int, rms: float, largest: float) -> float:
     """Return how many elements as large as the largest would have the norm of a tensor: few where some are most of it.
 

@@ -58,10 +58,14 @@ def _noisy(x: Tensor, error: float) -> Tensor:
     return x * Tensor(1 + np.float32(error) * noise)
 
 
-def _recorded(path: Path, kind: type[nn.Module], task: str, **errors: float) -> Path:
-    """Record a model, of which some modules return something with an error."""
+def _recorded(
+    path: Path, kind: type[nn.Module], task: str, scaled: tuple[str, float] | None = None, **errors: float
+) -> Path:
+    """Record a model, of which some modules return something with an error, and one a multiple of it."""
     nn.manual_seed(3)
     model = kind()
+    if scaled is not None:
+        replaced(model, scaled[0], forward=lambda m, x: nn.RMSNorm.forward(m, x) * Tensor(np.float32(scaled[1])))
     for name, error in errors.items():
         found = module(model, name.replace("_", "."))
         forward = type(found).forward
@@ -78,6 +82,14 @@ def test_an_error_is_still_there_though_a_large_element_hides_it(tmp_path: Path,
     b = _recorded(tmp_path / "b.h5", Stream, task, mlp_up=NOISE, mlp_down=GROWN, norm=FAULT)
     wrong = probe.compare(a, b).first_divergence
     assert wrong is not None and wrong.path == "norm"
+
+
+@TASKS
+def test_a_scale_is_nothing_that_a_large_element_has_hidden(tmp_path: Path, task: str) -> None:
+    a = _recorded(tmp_path / "a.h5", Stream, task)
+    b = _recorded(tmp_path / "b.h5", Stream, task, mlp_up=NOISE, mlp_down=GROWN, scaled=("norm", 1 + 3 * GROWN))
+    first = probe.compare(a, b).first_divergence
+    assert first is not None and first.path == "norm"
 
 
 @TASKS
