@@ -18,7 +18,7 @@ from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.parts import without_gradient
 from probe.comparison.reduced import reduced_within_backward
 from probe.comparison.result import Divergence, Kind
-from probe.comparison.scaling import common_factor, factor_of
+from probe.comparison.scaling import common_factor, factor_of, factor_of_all
 from probe.comparison.settings import different_settings, settings_text
 from probe.comparison.side import kind_of
 from probe.comparison.step_half import Event, Node, StepHalf
@@ -105,11 +105,21 @@ class StepWalk(GradientSources):
         limit = tolerance.GRADIENT.limit(max(map(self.u, events)), 0.0)
         factor = factor_of(self.pairs, events, limit)
         if factor == 1:
+            factor = factor_of_all(self.pairs, events, self._limit_of_blind(max(map(self.u, events))))
+        if factor == 1:
+            for event in events:
+                event.factor = 1.0
             return
         facts = (f"{len(events)} of {len(events)} gradients differ", *common_factor(events), _BLIND)
         self._note_scaling(factor, Phase.GRADIENT, events[0], facts)
         for event in events:
             event.metrics = self.pairs.measured(event, factor)
+
+    def _limit_of_blind(self, u: float) -> float:
+        """Return what gradients may be off by, all of them together, where nothing on the way to them was compared."""
+        u = max(u, self._coarsest)
+        limit = tolerance.GRADIENT.limit(u, self._blind_sources(u))
+        return max(limit, tolerance.BLIND_GAIN * math.sqrt(u)) if u > tolerance.SIXTEEN_BIT else limit
 
     def _judge_parameter_gradient(self, event: Event, owners: dict[tuple[int, str], list[int]]) -> bool:
         metrics = event.metrics
