@@ -76,10 +76,13 @@ class StepWalk(GradientSources):
         )
         if not side or self.findings:
             return found
-        self.warnings.append(
-            f"{side} adds its gradients up over ranks within backward, the other side behind it: as backward left them they are not "
-            "judged, as the optimizer used them they agree"
+        is_alone = self.pairs.half(side).side.reader.info.world_size < 2
+        how = (
+            f"{side} is one process, the other side adds gradients up over ranks behind backward"
+            if is_alone
+            else f"{side} adds its gradients up over ranks within backward, the other side behind it"
         )
+        self.warnings.append(f"{how}: as backward left them they are not judged, as the optimizer used them they agree")
         for event in found:
             judged = self._judged[id(event)]
             judged.verdict, judged.limit = "not judged", math.nan
