@@ -11,6 +11,7 @@ from probe.comparison.charge import SAME_BATCH, mode_name
 from probe.comparison.compensated import Compensation
 from probe.comparison.given import given_otherwise, is_given, logged_apart
 from probe.comparison.given_aside import Aside, is_handed_on
+from probe.comparison.guessed_inputs import without_wrong_guesses
 from probe.comparison.held_values import HeldValues
 from probe.comparison.metrics import Status, are_merged, squeezed
 from probe.comparison.noise import Held
@@ -36,6 +37,7 @@ class ForwardWalk(HeldValues):
         self._padding = Padding(self.pairs, micro)
         events = [*self.pairs.node_events(micro, backward=False), *given_otherwise(self.pairs, micro),
                   *logged_apart(self.pairs, micro)]  # fmt: skip
+        events = list(without_wrong_guesses(self.pairs, events))
         for node, event in events:
             if event.is_one_sided and event.role is Role.INPUT:
                 slot, side = (event.slot_a, "A") if event.row_a >= 0 else (event.slot_b, "B")
