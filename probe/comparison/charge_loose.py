@@ -121,7 +121,7 @@ class LooseCharger(OrderCharger):
             mine, theirs = (self._finished_layers(caller, end, half) for half, end in ends)
         if len(mine) + len(theirs) == 1:
             half, (only,) = self.pairs.half("A" if mine else "B"), mine or theirs
-            if self._computes_alone(half, only) and not self._began_right(half, only):
+            if self._is_only_on_the_way(half, only, event):
                 self._charge_around(caller, event, half, only, rule)
                 return True
         refs, facts, hints, kind, computed = [], [], [], Kind.MISSING, False
@@ -170,6 +170,17 @@ class LooseCharger(OrderCharger):
         )  # fmt: skip
         right = {digest for row in compared for digest in side.digests(row)}
         return bool(wanted) and wanted <= right
+
+    def _is_only_on_the_way(self, half: StepHalf, loose: Loose, event: Event) -> bool:
+        """Tell whether a call that the other side computes in code of its own may be right, and what lies around it wrong.
+
+        One without weights if it is not known to have begun right; one whose weights alone are compared if what comes next gets
+        something that was made of what it returned.
+        """
+        if self._computes_alone(half, loose):
+            return not self._began_right(half, loose)
+        made = set(half.hashes(loose.key, Role.OUTPUT))
+        return self._is_compared_by_weights(half, loose) and half.side.digest(half.row(event)) not in made
 
     def _charge_around(self, caller: Node, event: Event, half: StepHalf, loose: Loose, rule: Rule) -> None:
         """Charge a wrong value to the code around a call without a partner, of which it is not known whether it began right."""
