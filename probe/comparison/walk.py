@@ -41,7 +41,7 @@ class StepWalk(GradientSources):
         if both:
             self.findings = self._cut + self.findings  # other gradients behind a cut follow from it
         if events and not both:
-            have = all(half.rows.by_module(Role.PARAM_GRAD) for half in self.pairs.halves)
+            have = all(half.rows.has(Phase.GRADIENT, Role.PARAM_GRAD) for half in self.pairs.halves)
             which = "of weights that have no counterpart" if have else "recorded on one side only"
             self.warnings.append(f"parameter gradients are {which}: they are not compared")
             return
