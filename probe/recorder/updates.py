@@ -50,15 +50,15 @@ class Updates:
         self._versions: dict[int, int | None] = {}
         """of parameters, when they were recorded last"""
         self._samples: dict[int, bytes | None] = {}
-        """some elements of parameters that no optimizer has changed, when they were recorded last"""
+        """some elements of parameters that no optimizer has changed and no gradient came to, when they were recorded last"""
         self._used: dict[int, list[int]] = {}
         """by module: the parameters that a call of it may read, its own and its children's"""
 
     def begin_step(self) -> None:
         """Begin a step."""
         for index in self._updated:  # recorded as the last step left it, or missing there
-            self._note_version(index)
             self._samples.pop(index, None)
+            self._note_version(index)
         self.groups = []
         self.init_bytes = 0
         self._initialised = False
@@ -139,6 +139,7 @@ class Updates:
         """Record what the step leaves: buffers, and parameters that an optimizer was seen to change, or that had a gradient."""
         self._look_for_changes()
         for index in sorted(self._updated | self._gradients.found):
+            self._samples.pop(index, None)
             self._measuring.observe_parameter(Phase.UPDATE, Role.PARAM, index, self.run.tensors[index].tensor)
             self._note_version(index)
         if self._initialised:
