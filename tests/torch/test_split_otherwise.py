@@ -182,6 +182,31 @@ def test_gradients_that_ranks_do_not_add_up_are_wrong(tmp_path: Path) -> None:
     assert (first.phase, first.path) == (Phase.GRADIENT, "norm")
 
 
+class Sliced(nn.Module):
+    """Hands its layer the first rows, as under context parallelism; what other ranks make of the rest is added here."""
+
+    def __init__(self, rows: int, scale: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.norm, self.rows, self.scale = nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), rows, scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        others = functional.linear(x[self.rows :], self.layer.weight, self.layer.bias)
+        return self.norm(torch.cat([self.layer(x[: self.rows]), others]) * self.scale)
+
+
+def test_what_modules_are_handed_in_parts_leaves_it_open(tmp_path: Path) -> None:
+    files = train(tmp_path / "a.h5", Sliced(8), 1), train(tmp_path / "b.h5", Sliced(4), 2)
+    result = probe.compare(*files)
+    assert result.verdict is Verdict.UNDECIDED, result.divergences
+    assert result.doubts == (
+        "A is rank 0 of 1, B rank 0 of 2: the input 0 of layer is held in parts on one side (shape [8, 32] against [4, 32]); what a rank "
+        "holds is compared with a run that is split alike",
+    )
+    first = probe.compare(files[0], train(tmp_path / "c.h5", Sliced(4, 1.01), 2)).divergences[0]
+    assert first.path == ""
+
+
 class Wrapped(nn.Module):
     """Low-rank weights in modules of their own."""
 
