@@ -310,6 +310,11 @@ def _number(name: str, value: Any) -> float:
     try:
         return float(item() if callable(item) else value)
     except (TypeError, ValueError, RuntimeError) as error:
+        if isinstance(value, Mapping):
+            raise ConfigError(
+                f"{name}: expected a number or a tensor with one element, got {type(value).__name__}; give each by its name: "
+                f"probe.step(**{name})"
+            ) from error
         raise ConfigError(
             f"{name}: expected a number or a tensor with one element, got {type(value).__name__} ({error}); "
             "tensors are recorded by probe.log(name, tensor)"

@@ -129,6 +129,19 @@ def test_layers_that_are_one_on_the_other_side() -> None:
     assert [hf.path(i) for i in matching.only_a] == ["model"], "parts of bundles are not left over"
 
 
+def test_keys_and_values_are_one_layer_beside_queries() -> None:
+    a: Shapes = {"": ("T5", {}), "attention": ("T5Attention", {})}
+    b: Shapes = {"": ("Own", {}), "att": ("Att", {}), "att.q": ("Linear", {"weight": (H, H)})}
+    for name in "qkvo":
+        a[f"attention.{name}"] = ("Linear", {"weight": (H, H)})
+    b |= {"att.kv": ("Linear", {"weight": (2 * H, H)}), "att.o": ("Linear", {"weight": (H, H)})}
+    matching, tree_a, tree_b = found(a, b)
+    (bundle,) = matching.bundles
+    assert tree_b.path(bundle.whole) == "att.kv"
+    assert [tree_a.path(part) for part in bundle.parts] == ["attention.k", "attention.v"]
+    assert {tree_a.path(pair.a) for pair in matching.pairs} >= {"attention.q", "attention.o"}
+
+
 def test_both_directions_find_the_same() -> None:
     for a, b in ((HF, META), (HF, MEGATRON), (META, MEGATRON)):
         assert {(y, x) for x, y in names(a, b).items()} == set(names(b, a).items())

@@ -148,6 +148,14 @@ def test_what_is_no_number(value: Any, kind: str) -> None:
     assert str(caught.value).endswith("); tensors are recorded by probe.log(name, tensor)")
 
 
+def test_losses_in_a_dict_are_given_by_name() -> None:
+    with probe.capture(model(), "a.h5"), pytest.raises(ConfigError) as caught:
+        probe.step(loss={"first": 1.0, "second": 2.0})
+    assert str(caught.value) == (
+        "loss: expected a number or a tensor with one element, got dict; give each by its name: probe.step(**loss)"
+    )
+
+
 # ---- names of files ------------------------------------------------------------------------------------
 
 DEFAULT = re.compile(r"probe-\d{8}-\d{6}\.h5")

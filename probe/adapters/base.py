@@ -170,6 +170,10 @@ class Adapter(abc.ABC):
     def version_of(self, tensor: Tensor) -> int | None:
         """Return a number that changes with every in-place write, or None where there is none."""
 
+    def sample_of(self, tensor: Tensor) -> bytes | None:
+        """Return some elements of a tensor as they are, by which writes that no version counts are seen; None where it has no such."""
+        return None
+
     @abc.abstractmethod
     def measure(self, tensor: Tensor, axes: Sequence[int]) -> TensorStats:
         """Return the statistics of a tensor; the same numbers as `probe.statistics.measure`, to 1e-12.

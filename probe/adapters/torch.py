@@ -30,6 +30,8 @@ from probe.layouts import class_names, layout_of
 from probe.records import HashKind, TensorStats
 
 _RAW = {1: torch.uint8, 2: torch.int16}
+_SAMPLED = 64
+"""elements by which writes to a tensor are seen"""
 _NUMERIC_ENVIRONMENT = (
     "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE",
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONHASHSEED", "PYTORCH_CUDA_ALLOC_CONF",
@@ -150,6 +152,14 @@ class TorchAdapter(Adapter):
             return held(tensor)._version
         except RuntimeError:  # an inference tensor has none
             return None
+
+    def sample_of(self, tensor: torch.Tensor) -> bytes | None:
+        plain = held(tensor)
+        if not plain.numel() or not plain.is_contiguous():
+            return None
+        with Quiet():  # what is written through .data has a version of its own
+            some = plain.detach().view(-1)[:: max(1, plain.numel() // _SAMPLED)]
+            return some.contiguous().view(torch.uint8).cpu().numpy().tobytes()
 
     def measure(self, tensor: torch.Tensor, axes: Sequence[int]) -> TensorStats:
         tensor = held(tensor)

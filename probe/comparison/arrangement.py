@@ -109,7 +109,7 @@ class Arrangement:
     def _is_turned_layout(self, event: Event) -> bool:
         """Tell whether B has the first two axes of a tensor in the other order."""
         a, b = (half.side.shapes[half.row(event)] for half in self._pairs.halves)
-        return len(a) > 2 and a == (b[1], b[0], *b[2:]) and a[0] != a[1]
+        return len(a) == len(b) > 2 and a == (b[1], b[0], *b[2:]) and a[0] != a[1]
 
     def _order(self, event: Event) -> int:
         return self._pairs.a.columns["order"][event.row_a]

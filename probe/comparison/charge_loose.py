@@ -54,14 +54,24 @@ class LooseCharger(OrderCharger):
         """Tell whether a wrong input may be made of what a call without a partner returned.
 
         Not if that has no weights, and all that it returned is handed as it is, by other arguments, to what gets the wrong one.
+        Nor if another module makes the same on the other side, as where one embedding is two modules there.
         """
         side = half.side
+        if self._is_made_by_another(half, loose):
+            return False
         node = self.pairs.nodes.get((event.micro, self.pairs.matching.pairs[event.pair].a, event.call))
         if node is None or event.role is not Role.INPUT or side.reader.modules[loose.module].n_params:
             return True
         made, given = set(half.hashes(loose.key, Role.OUTPUT)), half.rows.get(half.key(node), Role.INPUT)
         others = {side.digest(found[0]) for slot, found in given.items() if slot != half.slot(event)}
         return not made or not made <= others
+
+    def _is_made_by_another(self, half: StepHalf, loose: Loose) -> bool:
+        """Tell whether calls of the other side that have no partner either returned, bit for bit, all that a call did."""
+        there, made = self.pairs.half(half.other), set(half.hashes(loose.key, Role.OUTPUT))
+        paired = {there.key(node) for node in self.pairs.nodes.values()}
+        others = (call.key for call in there.calls if call.micro == loose.micro and call.key not in paired)
+        return bool(made) and made <= {digest for key in others for digest in there.hashes(key, Role.OUTPUT)}
 
     def _names(self, calls: list[Loose]) -> str:
         return listed([self.pairs.a.reader.modules[loose.module].path for loose in calls])
@@ -121,7 +131,7 @@ class LooseCharger(OrderCharger):
             mine, theirs = (self._finished_layers(caller, end, half) for half, end in ends)
         if len(mine) + len(theirs) == 1:
             half, (only,) = self.pairs.half("A" if mine else "B"), mine or theirs
-            if self._computes_alone(half, only) and not self._began_right(half, only):
+            if self._is_only_on_the_way(half, only, event):
                 self._charge_around(caller, event, half, only, rule)
                 return True
         refs, facts, hints, kind, computed = [], [], [], Kind.MISSING, False
@@ -170,6 +180,17 @@ class LooseCharger(OrderCharger):
         )  # fmt: skip
         right = {digest for row in compared for digest in side.digests(row)}
         return bool(wanted) and wanted <= right
+
+    def _is_only_on_the_way(self, half: StepHalf, loose: Loose, event: Event) -> bool:
+        """Tell whether a call that the other side computes in code of its own may be right, and what lies around it wrong.
+
+        One without weights if it is not known to have begun right; one whose weights alone are compared if what comes next gets
+        something that was made of what it returned.
+        """
+        if self._computes_alone(half, loose):
+            return not self._began_right(half, loose)
+        made = set(half.hashes(loose.key, Role.OUTPUT))
+        return self._is_compared_by_weights(half, loose) and half.side.digest(half.row(event)) not in made
 
     def _charge_around(self, caller: Node, event: Event, half: StepHalf, loose: Loose, rule: Rule) -> None:
         """Charge a wrong value to the code around a call without a partner, of which it is not known whether it began right."""

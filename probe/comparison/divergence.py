@@ -373,7 +373,10 @@ class _Run:
         if not self.findings:
             for text in vacuous.doubts(known, tally.roots, tally.groups, has_others=bool(tally.weights_left)):
                 self._doubt(text)
-        infinite = [s for s in known if s.metrics.status is Status.NONFINITE and s.step not in tally.overflowed]
+        infinite = [
+            slot for slot in known
+            if slot.metrics.status is Status.NONFINITE and slot.step not in tally.overflowed and slot.verdict != "not judged"
+        ]  # fmt: skip
         if infinite and not self.findings:
             self._doubt(f"{infinite[0].path_a} has NaN or Inf on both sides, in other places")
         self.warnings += self.noise.warnings()

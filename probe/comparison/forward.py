@@ -11,6 +11,7 @@ from probe.comparison.charge import SAME_BATCH, mode_name
 from probe.comparison.compensated import Compensation
 from probe.comparison.given import given_otherwise, is_given, logged_apart
 from probe.comparison.given_aside import Aside, is_handed_on
+from probe.comparison.guessed_inputs import without_wrong_guesses
 from probe.comparison.held_values import HeldValues
 from probe.comparison.metrics import Status, are_merged, squeezed
 from probe.comparison.noise import Held
@@ -37,6 +38,7 @@ class ForwardWalk(HeldValues):
         self._padding = Padding(self.pairs, micro)
         events = [*self.pairs.node_events(micro, backward=False), *given_otherwise(self.pairs, micro),
                   *logged_apart(self.pairs, micro)]  # fmt: skip
+        events = list(without_wrong_guesses(self.pairs, events))
         for node, event in events:
             if event.is_one_sided and event.role is Role.INPUT:
                 slot, side = (event.slot_a, "A") if event.row_a >= 0 else (event.slot_b, "B")
@@ -318,15 +320,16 @@ class ForwardWalk(HeldValues):
         place = node.parent if is_input else node
         is_permuted = event.metrics.status is Status.PERMUTED
         same_code = place is not None and self._same_code(node) and self._same_code(place)
-        is_wrong = (
-            same_code and not self._other_batch and not self._same_size(event) and not self._side_with_part(event)
-        )
+        is_part = bool(same_code and not self._same_size(event) and self._side_with_part(event))
+        is_wrong = same_code and not self._other_batch and not self._same_size(event) and not is_part
         if (is_permuted or is_wrong) and not context.tainted and self._pass_over(node, event):
             return
         self.settle(event, math.nan, False, context.error)
         if is_input:
             self._unknown.setdefault(id(node), set()).add(event.slot_a)
         what = f"the {event.role.label} {event.slot_a} of {self._path_a(node.pair)}"
+        if is_part and not self._other_batch:
+            self._doubt_part(what, event)
         if is_permuted and not context.tainted:
             self.doubts.append(
                 f"step {event.step}: {what} differs, but only as it would if its axes or elements were in another "
@@ -344,6 +347,17 @@ class ForwardWalk(HeldValues):
             return
         for level in (self._context(node), context if is_input else self._context(node.parent)):
             level.tainted = True
+
+    def _doubt_part(self, what: str, event: Event) -> None:
+        """Doubt a run of which one side's modules are handed parts, as of a sequence, of what the other side's are; once."""
+        if self.state.in_parts or self.state.parts_were_told or event.metrics is None:
+            return
+        self.state.parts_were_told = True
+        a, b = (half.side.reader.info for half in self.pairs.halves)
+        self.doubts.append(
+            f"A is rank {a.rank} of {a.world_size}, B rank {b.rank} of {b.world_size}: {what} is held in parts on one side "
+            f"({event.metrics.reason}); what a rank holds is compared with a run that is split alike"
+        )
 
     def _same_code(self, node: Node) -> bool:
         """Tell whether both sides run the same class, so that their tensors correspond slot by slot."""

@@ -44,6 +44,7 @@ class State:
     variance_was_told: bool = False
     padding_was_told: bool = False
     loss_was_doubted: bool = False
+    parts_were_told: bool = False
     compensated: set[tuple[int, str]] = field(default_factory=set)
     """outputs, by pair and slot, of which it was said that a factor stands elsewhere"""
     unpaired: dict[int, tuple[dict[str, None], dict[str, None]]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Gradients that one side adds up over ranks within backward, as DDP does, and the other side behind it, before the optimizer."""
+"""Gradients that one side has whole when backward ends, as DDP and one process do, and the other adds up over ranks behind it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def reduced_within_backward(pairs: StepPairs, differing: Sequence[Event], limit:
     """Return the side whose gradients, as backward left them, are those of all ranks already; empty where that is not so.
 
     There they are a multiple of those that the optimizer used; on the other side something was added to them first, and then
-    they agree.
+    they agree. With sequence parallelism that is what ranks do with gradients of weights that each of them holds whole.
 
     Parameters
     ----------
@@ -25,7 +25,8 @@ def reduced_within_backward(pairs: StepPairs, differing: Sequence[Event], limit:
     limit
         the largest error of one that would be noise
     """
-    if any(half.side.reader.info.world_size < 2 for half in pairs.halves):
+    ranks = {half.name: half.side.reader.info.world_size for half in pairs.halves}
+    if max(ranks.values()) < 2:
         return ""
     used = {
         (event.pair, event.slot_a): event
@@ -39,4 +40,5 @@ def reduced_within_backward(pairs: StepPairs, differing: Sequence[Event], limit:
     known = [event for event in of_differing if event is not None]
     are = [multiples(half, known) for half in pairs.halves]
     sides = [half.name for half, (exact, others) in zip(pairs.halves, are, strict=True) if exact and not others]
-    return sides[0] if len(sides) == 1 else ""
+    alone = len(sides) == 1 and ranks["B" if sides[0] == "A" else "A"] > 1  # one process has nobody to add up with
+    return sides[0] if alone else ""

@@ -44,12 +44,35 @@ def loss_scale_of(pairs: StepPairs, events: Iterable[Event], limit: float) -> fl
     ratio = max(
         (event.metrics for event in known if event.metrics is not None), key=lambda each: each.norm_a
     ).norm_ratio
-    power = math.log2(ratio) if math.isfinite(ratio) and ratio > 0 else 0.0
-    if abs(power) < math.log2(_LEAST_SCALE) - _OFF or abs(power - round(power)) > _OFF:
+    factor = _loss_scale(ratio)
+    if factor == 1:
         return 1.0
-    factor = 2.0 ** round(power)
     fits = (pairs.measured(event, factor).rel_l2 <= min(limit, _MOST_LEFT) for event in known)
     return factor if all(fits) else 1.0
+
+
+def factor_of_all(pairs: StepPairs, events: Iterable[Event], limit: float) -> float:
+    """Return the number that A's gradients are to be multiplied by to be B's up to an error of all as one vector; 1 if there is none.
+
+    Of each alone noise may be as large as itself, as of a key's bias. A number that is nearly a loss scale is one.
+    """
+    known = [(event, event.metrics) for event in events if event.metrics is not None and event.metrics.is_known]
+    norm_a, norm_b = (math.hypot(*each) for each in ([m.norm_a for _, m in known], [m.norm_b for _, m in known]))
+    ratio = norm_b / norm_a if norm_a else 1.0
+    if not 0 < ratio < math.inf or abs(ratio - 1) <= limit or abs(1 / ratio - 1) <= limit:
+        return 1.0
+    scale = _loss_scale(ratio)
+    factor = scale if scale != 1 else _rounded(ratio, limit)
+    apart = [metrics.rel_l2 * max(metrics.norm_a, metrics.norm_b)
+             for metrics in (pairs.measured(event, factor) for event, _ in known)]  # fmt: skip
+    return factor if math.hypot(*apart) <= min(limit, _MOST_LEFT) * norm_b else 1.0
+
+
+def _loss_scale(ratio: float) -> float:
+    """Return the power of two that a ratio of norms is nearly, if it is one that loss scales have; else 1."""
+    power = math.log2(ratio) if math.isfinite(ratio) and ratio > 0 else 0.0
+    is_none = abs(power) < math.log2(_LEAST_SCALE) - _OFF or abs(power - round(power)) > _OFF
+    return 1.0 if is_none else 2.0 ** round(power)
 
 
 def _rounded(factor: float, limit: float) -> float:

@@ -114,6 +114,12 @@ TOGETHER = 0.5
 """times that bound: what all updates together may differ by (clean pairs: 0.12)"""
 LENGTH_TOGETHER = 0.02
 """what the norms of most updates may be longer by, all of them (clean pairs: 0.0055)"""
+SAME_LENGTH = 1e-3
+"""the same where no weight has 16 bits and all are longer by one factor: bias corrections in float32 make it up to 6e-5"""
+OF_SPREAD = 16
+"""times what the lengths of updates scatter by, from where on they have one factor"""
+OF_GRADIENTS = 4
+"""times the gradients' error that updates may then be longer by"""
 ESTIMATED_LENGTH = 1.7
 """factor between the lengths of two updates of which one is that of a sketch, off by 9 % (standard deviation)"""
 UPDATES_APART = 3

@@ -7,6 +7,7 @@ parameter differences that are larger than those of real faults.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from probe.comparison.update_findings import Fault
 from probe.comparison.updates_together import TIMES
 from probe.records import Phase, Role
 from probe.sketch import WIDTH
+from probe.statistics import unit_roundoff
 
 _FEW = 16
 """updates that a weight is long at most which they alone have made"""
@@ -33,6 +35,8 @@ _BOTH_ROUND = 2
 _SINGLE = 8
 """elements below which both sides may have rounded all of a parameter as far as they can"""
 _FLOAT16_LEAST = 2.0**-24
+_SAME = 0.01
+"""share of an update up to which rounding may take it away from the state that it is a multiple of"""
 
 
 class UpdateJudge(ScaledGradients):
@@ -328,10 +332,13 @@ class UpdateJudge(ScaledGradients):
             given.add(error, 0.0)
             held = self.walk.noise.held(event, metrics.rel_l2, tolerance.STATE, self.walk.u(event), given)
             held = held.widened(held.limit * cancelled + self._rounding)
-            limit = held.limit
-            wrong = metrics.is_known and error <= tolerance.UPDATE_ERROR_LIMIT and held.is_wrong
+            limit, is_wrong = held.limit, held.is_wrong
+            if metrics.is_known and self._is_divided(event):
+                limit, held = math.nan, None
+                is_wrong = abs(metrics.norm_ratio - 1) > max(tolerance.RATIO_LIMIT, math.sqrt(error))
+            wrong = metrics.is_known and error <= tolerance.UPDATE_ERROR_LIMIT and is_wrong
             self.state.optimizer[event.pair, event.slot_a] = metrics.rel_l2 if metrics.is_known else 1.0
-            if self.walk.settle(event, limit, wrong, error, error=held.error, held=held):
+            if self.walk.settle(event, limit, wrong, error, error=held.error if held is not None else None, held=held):
                 name = event.slot_a.partition(".")[2]
                 text = (
                     f"the optimizer's {name} differs (B is {metrics.norm_ratio:.4g} times A), gradient and update agree"
@@ -339,6 +346,28 @@ class UpdateJudge(ScaledGradients):
                 hint = "look at the betas and at what the state began with"
                 faults.append(Fault(event, limit, text, hint, sources=error))
         return faults
+
+    def _is_divided(self, event: Event) -> bool:
+        """Tell whether a state sums up gradients that were divided by their own size, as RMSprop's momentum: the update is a multiple of it.
+
+        Rounding of vanishing gradients is as large in it as in the update, which was judged. Its length shows what is wrong with it alone.
+        """
+        return self._is_adaptive(event) and all(self._is_multiple_of_update(half, event) for half in self.pairs.halves)
+
+    def _is_multiple_of_update(self, half: StepHalf, event: Event) -> bool:
+        """Tell whether a parameter's update is a multiple of one of its states, up to the rounding of the new parameter."""
+        name = half.slot(event).partition(".")[0]
+        rows = half.rows.get((0, half.modules[event.pair], 0), Role.DELTA).get(f"{Phase.UPDATE.label}:{name}")
+        before = self._row_before(half, replace(event, slot_a=name, slot_b=name))
+        if not rows or before is None:
+            return False
+        update, state = half.side.sketch(rows[-1]), half.side.sketch(half.row(event))
+        length = half.side.norm(rows[-1])
+        if update is None or state is None or not length or not state.any():
+            return False
+        rest = update - state * (float(update @ state) / float(state @ state))
+        rounding = _ROUNDINGS * unit_roundoff(half.side.dtypes[before]) * half.side.norm(before) / length
+        return float(np.linalg.norm(rest)) <= min(rounding, _SAME) * float(np.linalg.norm(update))
 
     def _remember_parameters(self) -> None:
         """Keep the errors of the updated parameters: the next step begins with them."""

@@ -220,7 +220,12 @@ class UpdatesTogether(UpdateFindings):
             return []
         typical, error = (statistics.median(each) for each in ([r for _, r, _ in found], [e for *_, e in found]))
         alike = sum(ratio * typical > 0 for _, ratio, _ in found) / len(found)
-        if abs(typical) <= max(tolerance.LENGTH_TOGETHER, error) or alike < tolerance.NEARLY_ALL:
+        limit = max(tolerance.LENGTH_TOGETHER, error)
+        if not any(self._parameter_u(event) > tolerance.SIXTEEN_BIT for event, *_ in found):
+            spread = statistics.median(abs(ratio - typical) for _, ratio, _ in found)
+            one_factor = max(tolerance.SAME_LENGTH, tolerance.OF_SPREAD * spread, tolerance.OF_GRADIENTS * error)
+            limit = min(limit, one_factor)
+        if abs(typical) <= limit or alike < tolerance.NEARLY_ALL:
             return []
         if all(self.walk.noise.explains_update(event) for event, *_ in found):
             return []

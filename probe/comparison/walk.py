@@ -18,7 +18,7 @@ from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.parts import without_gradient
 from probe.comparison.reduced import reduced_within_backward
 from probe.comparison.result import Divergence, Kind
-from probe.comparison.scaling import common_factor, factor_of
+from probe.comparison.scaling import common_factor, factor_of, factor_of_all
 from probe.comparison.settings import different_settings, settings_text
 from probe.comparison.side import kind_of
 from probe.comparison.step_half import Event, Node, StepHalf
@@ -41,7 +41,7 @@ class StepWalk(GradientSources):
         if both:
             self.findings = self._cut + self.findings  # other gradients behind a cut follow from it
         if events and not both:
-            have = all(half.rows.by_module(Role.PARAM_GRAD) for half in self.pairs.halves)
+            have = all(half.rows.has(Phase.GRADIENT, Role.PARAM_GRAD) for half in self.pairs.halves)
             which = "of weights that have no counterpart" if have else "recorded on one side only"
             self.warnings.append(f"parameter gradients are {which}: they are not compared")
             return
@@ -76,10 +76,13 @@ class StepWalk(GradientSources):
         )
         if not side or self.findings:
             return found
-        self.warnings.append(
-            f"{side} adds its gradients up over ranks within backward, the other side behind it: as backward left them they are not "
-            "judged, as the optimizer used them they agree"
+        is_alone = self.pairs.half(side).side.reader.info.world_size < 2
+        how = (
+            f"{side} is one process, the other side adds gradients up over ranks behind backward"
+            if is_alone
+            else f"{side} adds its gradients up over ranks within backward, the other side behind it"
         )
+        self.warnings.append(f"{how}: as backward left them they are not judged, as the optimizer used them they agree")
         for event in found:
             judged = self._judged[id(event)]
             judged.verdict, judged.limit = "not judged", math.nan
@@ -105,11 +108,21 @@ class StepWalk(GradientSources):
         limit = tolerance.GRADIENT.limit(max(map(self.u, events)), 0.0)
         factor = factor_of(self.pairs, events, limit)
         if factor == 1:
+            factor = factor_of_all(self.pairs, events, self._limit_of_blind(max(map(self.u, events))))
+        if factor == 1:
+            for event in events:
+                event.factor = 1.0
             return
         facts = (f"{len(events)} of {len(events)} gradients differ", *common_factor(events), _BLIND)
         self._note_scaling(factor, Phase.GRADIENT, events[0], facts)
         for event in events:
             event.metrics = self.pairs.measured(event, factor)
+
+    def _limit_of_blind(self, u: float) -> float:
+        """Return what gradients may be off by, all of them together, where nothing on the way to them was compared."""
+        u = max(u, self._coarsest)
+        limit = tolerance.GRADIENT.limit(u, self._blind_sources(u))
+        return max(limit, tolerance.BLIND_GAIN * math.sqrt(u)) if u > tolerance.SIXTEEN_BIT else limit
 
     def _judge_parameter_gradient(self, event: Event, owners: dict[tuple[int, str], list[int]]) -> bool:
         metrics = event.metrics

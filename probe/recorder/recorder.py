@@ -37,6 +37,13 @@ _SCALARS = 500_000
 """numbers logged in one step that are recorded"""
 
 
+_UNSEEN = (
+    "gradients came, and no module was seen to run: was the model compiled behind probe.start(), or are its weights used without "
+    "calling it? A compiled model is recorded from outside if it is compiled first"
+)
+"""what is said of a step without calls"""
+
+
 class Recorder:
     """Hooks on one or several models, and the file that they fill.
 
@@ -262,6 +269,9 @@ class Recorder:
         inside = {index for index, info in enumerate(run.modules) if info.parent >= 0} - run.roots
         if run.adapter.silent and inside and inside.isdisjoint(call.module for call in self._calls.all):
             run.note(f"no module inside the model was seen to run: {run.adapter.silent}", -1)
+        is_complete = run.wants[Phase.FORWARD] and not run.norms and all(run.keep)
+        if is_complete and not run.adapter.silent and self._gradients.found and not self._calls.all:
+            run.note(_UNSEEN, -1)
 
     def _shortage(self) -> str:
         """Say, when the first step has been recorded, if those to come will not fit on the disk."""

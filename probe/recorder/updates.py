@@ -49,12 +49,15 @@ class Updates:
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._versions: dict[int, int | None] = {}
         """of parameters, when they were recorded last"""
+        self._samples: dict[int, bytes | None] = {}
+        """some elements of parameters that no optimizer has changed and no gradient came to, when they were recorded last"""
         self._used: dict[int, list[int]] = {}
         """by module: the parameters that a call of it may read, its own and its children's"""
 
     def begin_step(self) -> None:
         """Begin a step."""
         for index in self._updated:  # recorded as the last step left it, or missing there
+            self._samples.pop(index, None)
             self._note_version(index)
         self.groups = []
         self.init_bytes = 0
@@ -83,6 +86,8 @@ class Updates:
                 role = Role.BUFFER if named.is_buffer else Role.PARAM
                 self._measuring.observe_parameter(Phase.INIT, role, index, named.tensor)
                 self._note_version(index)
+                if not named.is_buffer:
+                    self._note_sample(index)
             self.init_bytes = run.nbytes
 
     @guarded
@@ -94,10 +99,24 @@ class Updates:
         if not self._used:
             self._used = self._parameters_by_module()
         for index in self._used.get(module, ()):
-            tensor = run.tensors[index].tensor
-            if index in self._versions and run.adapter.version_of(tensor) != self._versions[index]:
-                self._measuring.observe_parameter(Phase.FORWARD, Role.PARAM, index, tensor, micro)
+            if index in self._versions and self._is_written(index):
+                self._measuring.observe_parameter(Phase.FORWARD, Role.PARAM, index, run.tensors[index].tensor, micro)
                 self._note_version(index)
+                if index in self._samples:
+                    self._note_sample(index)
+
+    def _is_written(self, index: int) -> bool:
+        """Tell whether a parameter was written to since it was recorded last, though no version may count that."""
+        named, adapter = self.run.tensors[index], self.run.adapter
+        if adapter.version_of(named.tensor) != self._versions[index]:
+            return True
+        return index in self._samples and adapter.sample_of(named.tensor) != self._samples[index]
+
+    @guarded
+    def _note_sample(self, index: int) -> None:
+        tensor = self.run.tensors[index].tensor
+        if self.run.adapter.is_tensor(tensor):
+            self._samples[index] = self.run.adapter.sample_of(tensor)
 
     def _parameters_by_module(self) -> dict[int, list[int]]:
         """Return, for every module, its parameters and those of its children, which its own code may read."""
@@ -120,6 +139,7 @@ class Updates:
         """Record what the step leaves: buffers, and parameters that an optimizer was seen to change, or that had a gradient."""
         self._look_for_changes()
         for index in sorted(self._updated | self._gradients.found):
+            self._samples.pop(index, None)
             self._measuring.observe_parameter(Phase.UPDATE, Role.PARAM, index, self.run.tensors[index].tensor)
             self._note_version(index)
         if self._initialised:

@@ -145,3 +145,57 @@ def test_a_layer_less_inside_a_container_without_a_partner(run: Recorder) -> Non
     first = probe.compare(run(changed(held)), run(changed(shorter))).first_divergence
     assert first is not None and first.kind is Kind.MISSING
     assert first.evidence[0].startswith("B has one layer less")
+
+
+class Tail(nn.Module):
+    """Embeds the words once more, by a module of its own, and holds the layers behind that."""
+
+    def forward(self, ids: Tensor, x: Tensor) -> Tensor:
+        x = x + self.again(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Nested(GPT):
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.first(self.embed(ids))
+        return self.head(self.norm(self.tail(Tensor(ids.data[:, ::-1].copy()), x)))
+
+
+class Flat(GPT):
+    """Uses one embedding twice."""
+
+    times = 1.0
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.first(self.embed(ids))
+        x = (x + self.embed(Tensor(ids.data[:, ::-1].copy()))) * self.times
+        for layer in self.behind:
+            x = layer(x)
+        return self.head(self.norm(x))
+
+
+def _flat(model: Model, times: float = 1.0) -> None:
+    first, *behind = (getattr(model.layers, number) for number in "012")
+    del model.layers
+    model.__class__ = Flat
+    model.first, model.behind = first, nn.ModuleList(*behind)
+    vars(model)["times"] = times
+
+
+def _nested(model: Model) -> None:
+    _flat(model)
+    layers, again = model.behind, nn.Embedding(*model.embed.weight.shape)
+    del model.behind
+    again.weight = model.embed.weight
+    model.__class__ = Nested
+    model.tail = Tail(again=again, layers=layers)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_call_that_another_module_makes_on_the_other_side_is_not_blamed(run: Recorder, swapped: bool) -> None:
+    files = run(changed(_nested)), run(changed(lambda m: _flat(m, 1.01)))
+    first = probe.compare(*files[:: -1 if swapped else 1]).first_divergence
+    assert first is not None and (first.kind, first.path) == (Kind.INTRODUCED, "")
+    assert first.evidence[0].endswith("differs, what was there before it agrees")

@@ -139,3 +139,26 @@ def test_what_a_call_contributes_is_recorded_of_the_first_pass_alone(tmp_path: P
         for step in (0, 1)
     ]
     assert found == [{Role.GRAD_INPUT: 1, Role.GRAD_OUTPUT: 2}, {Role.GRAD_INPUT: 1, Role.GRAD_OUTPUT: 1}]
+
+
+def test_gradients_that_no_hook_sees_are_said_to_be_on_one_side_only(tmp_path: Path) -> None:
+    def put(first: Tensor, second: Tensor) -> None:
+        parameters = list(model.parameters())
+        gradients = torch.autograd.grad(first + second, parameters)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+
+    files = []
+    for name, backward in (("a", at_once), ("b", put)):
+        torch.manual_seed(0)
+        model = TwoHeads()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with probe.capture(model, tmp_path / f"{name}.h5"):
+            first, second = (head.square().mean() for head in model(torch.ones(4, 16)))
+            backward(first, second)
+            optimizer.step()
+            probe.step()
+        files.append(tmp_path / f"{name}.h5")
+    found = probe.compare(*files)
+    assert found.verdict is Verdict.ALIGNED, found
+    assert "parameter gradients are recorded on one side only: they are not compared" in found.warnings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import probe  # noqa: E402
+from probe.errors import ProbeWarning  # noqa: E402
 from probe.records import Phase, Role  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::probe.errors.ProbeWarning")  # modules inside are not recorded
@@ -80,3 +82,19 @@ def test_an_exception_passes_through(tmp_path: Path) -> None:
         model(torch.ones(3, 4))
         probe.step()
     assert len(probe.open(tmp_path / "a.h5")[""].output) == 1
+
+
+def test_a_model_that_is_compiled_behind_the_start_is_said_not_to_be_seen(tmp_path: Path) -> None:
+    model = model_of("")
+    said = "gradients came, and no module was seen to run: was the model compiled behind probe.start()"
+    with pytest.warns(ProbeWarning, match=re.escape(said)), probe.capture(model, tmp_path / "a.h5"):
+        torch.compile(model, backend="eager")(torch.ones(3, 4)).square().mean().backward()
+        probe.step()
+
+
+def test_what_is_recorded_as_asked_is_not_said_to_be_unseen(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    model = model_of("")
+    with probe.capture(model, tmp_path / "a.h5", phases=["gradient"]):
+        torch.compile(model, backend="eager")(torch.ones(3, 4)).square().mean().backward()
+        probe.step()
+    assert not any("no module was seen to run" in str(each.message) for each in recwarn)

@@ -178,6 +178,16 @@ def test_two_hands_of_one_model_are_aligned(tmp_path: Path, task: str) -> None:
     assert f"the input 2 of decoder.0.own holds a mask in B only, and {known}" in result.warnings
 
 
+def test_a_mask_of_minus_infinity_in_a_table_that_is_not_judged_is_no_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "HIDING", -float("inf"))
+    result = compared(tmp_path, "statistics")
+    assert result.verdict is Verdict.ALIGNED, result.doubts
+    said = "the input 2 of decoder.0.own holds a mask in B only, and is not judged: its values were not recorded"
+    assert said in result.warnings
+
+
 def test_a_tied_weight_is_compared_though_the_module_that_owns_it_has_no_counterpart(tmp_path: Path) -> None:
     result = compared(tmp_path, "statistics")
     of_words = {

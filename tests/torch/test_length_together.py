@@ -38,10 +38,10 @@ class Linear(nn.Linear):
         return x[..., 16:] @ self.weight[:, 16:].T + x[..., :16] @ self.weight[:, :16].T + self.bias
 
 
-def run(path: Path, dtype: Any, times: float = 1.0, kind: Any = nn.Linear) -> Path:
+def run(path: Path, dtype: Any, times: float = 1.0, kind: Any = nn.Linear, rule: Any = Secret) -> Path:
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Sequential(kind(32, 32), nn.LayerNorm(32), nn.GELU()) for _ in range(LAYERS)])
-    optimizer = Secret(model.to(dtype).parameters(), lr=1e-3, weight_decay=0.0)
+    optimizer = rule(model.to(dtype).parameters(), lr=1e-3, weight_decay=0.0)
     optimizer.times = times
     x, y = torch.randn(64, 32).to(dtype), torch.randn(64, 32)
     with probe.capture(model, path):
@@ -69,3 +69,35 @@ def test_nearly_all_are_longer_or_shorter(tmp_path: Path, times: float, how: str
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_the_same_is_aligned(tmp_path: Path, dtype: Any) -> None:
     assert compared(tmp_path, 1.0, dtype).verdict is Verdict.ALIGNED
+
+
+@pytest.mark.parametrize(
+    ("times", "said"), [(1.003, "longer in B, typically by 0.003"), (0.99, "shorter in B, typically by 0.01")]
+)
+def test_one_factor_of_all_is_told_in_32_bits(tmp_path: Path, times: float, said: str) -> None:
+    first = compared(tmp_path, times, torch.float32).first_divergence
+    assert first is not None and (first.step, first.phase, first.path) == (0, Phase.UPDATE, "")
+    assert first.evidence[0] == f"the updates of 100% of 16 parameters are {said} of A's"
+
+
+def test_one_factor_that_bias_corrections_in_float32_can_make_is_none(tmp_path: Path) -> None:
+    assert compared(tmp_path, 1.0005, torch.float32).verdict is Verdict.ALIGNED
+
+
+def test_lengths_that_scatter_have_no_one_factor(tmp_path: Path) -> None:
+    """Each weight's update is longer by another part: nothing that is common to all of them is wrong."""
+
+    class Scattered(torch.optim.AdamW):
+        def __init__(self, parameters: Any, **options: Any) -> None:
+            super().__init__([{"params": [parameter]} for parameter in parameters], **options)
+
+        def step(self, closure: Any = None) -> Any:
+            for place, group in enumerate(self.param_groups):
+                group["lr"] = 1e-3 * (1.001 + 0.001 * (place % 6))
+            super().step(closure)
+            for group in self.param_groups:
+                group["lr"] = 1e-3
+
+    a = run(tmp_path / "a.h5", torch.float32)
+    found = probe.compare(a, run(tmp_path / "b.h5", torch.float32, 1.0, Linear, Scattered))
+    assert not any("typically" in text for each in found.divergences for text in each.evidence)

@@ -22,6 +22,7 @@ from torch.nn import functional  # noqa: E402
 import probe  # noqa: E402
 from probe.comparison.divergence import Comparison  # noqa: E402
 from probe.comparison.result import Verdict  # noqa: E402
+from probe.records import Phase  # noqa: E402
 
 WIDTH, ROWS = 32, 65
 """of the rows, two ranks hold 33 and 32"""
@@ -141,6 +142,69 @@ def test_a_weight_that_one_side_shards_is_no_weight_of_another_size(tmp_path: Pa
         f"A is rank 0 of {world}, B rank 0 of 2: 1 weight is held in parts on one side, first weight of up (shape [65, 32] against [33, 32]); "
         "what a rank holds is compared with a run that is split alike"
     ) in result.doubts
+
+
+def in_sequence(path: Path, *, adds_up: bool = True) -> Path:
+    """Record a step of a rank that holds parts of the layers; backward leaves its share of the norm's gradients, the rest is added later."""
+    net, whole = Net(33), {}
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+
+    def keep_share(parameter: Tensor) -> None:
+        whole[parameter] = parameter.grad.clone()
+        parameter.grad.mul_(torch.linspace(0, 1, WIDTH))
+
+    for parameter in net.norm.parameters():
+        parameter.register_post_accumulate_grad_hook(keep_share)
+    with ranks(2), probe.capture(net, path, task="tensor"):
+        loss = net(probe.make_inputs({"x": f"float32[8,{WIDTH}]"}, seed=0, to="torch")["x"]).square().mean()
+        loss.backward()
+        for parameter in whole if adds_up else ():
+            parameter.grad.copy_(whole[parameter])
+        optimizer.step()
+        probe.step(loss=loss)
+    return next(path.parent.glob(f"{path.stem}*"))
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_gradients_that_ranks_add_up_behind_backward_are_judged_as_they_are_used(tmp_path: Path, swapped: bool) -> None:
+    files = train(tmp_path / "a.h5", Net(), 1), in_sequence(tmp_path / "b.h5")
+    result = probe.compare(*(files[::-1] if swapped else files))
+    assert result.verdict is Verdict.UNDECIDED, result.divergences
+    assert (
+        f"{'B' if swapped else 'A'} is one process, the other side adds gradients up over ranks behind backward: as backward left them "
+        "they are not judged, as the optimizer used them they agree"
+    ) in result.warnings
+
+
+def test_gradients_that_ranks_do_not_add_up_are_wrong(tmp_path: Path) -> None:
+    result = probe.compare(train(tmp_path / "a.h5", Net(), 1), in_sequence(tmp_path / "b.h5", adds_up=False))
+    first = result.divergences[0]
+    assert (first.phase, first.path) == (Phase.GRADIENT, "norm")
+
+
+class Sliced(nn.Module):
+    """Hands its layer the first rows, as under context parallelism; what other ranks make of the rest is added here."""
+
+    def __init__(self, rows: int, scale: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.norm, self.rows, self.scale = nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), rows, scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        others = functional.linear(x[self.rows :], self.layer.weight, self.layer.bias)
+        return self.norm(torch.cat([self.layer(x[: self.rows]), others]) * self.scale)
+
+
+def test_what_modules_are_handed_in_parts_leaves_it_open(tmp_path: Path) -> None:
+    files = train(tmp_path / "a.h5", Sliced(8), 1), train(tmp_path / "b.h5", Sliced(4), 2)
+    result = probe.compare(*files)
+    assert result.verdict is Verdict.UNDECIDED, result.divergences
+    assert result.doubts == (
+        "A is rank 0 of 1, B rank 0 of 2: the input 0 of layer is held in parts on one side (shape [8, 32] against [4, 32]); what a rank "
+        "holds is compared with a run that is split alike",
+    )
+    first = probe.compare(files[0], train(tmp_path / "c.h5", Sliced(4, 1.01), 2)).divergences[0]
+    assert first.path == ""
 
 
 class Wrapped(nn.Module):

@@ -73,11 +73,22 @@ class Attention(nn.Module):
         return functional.softmax(self.query(x) @ self.key(x).T / 4, -1) @ self.value(x)
 
 
+def blend(mine: Tensor, theirs: Tensor, share: float, way: str) -> None:
+    """Move a weight towards another one, which is seen or not."""
+    if way == "in place":
+        mine.lerp_(theirs, share)
+    elif way == "data in place":
+        mine.data.mul_(1 - share).add_(theirs.data, alpha=share)
+    else:
+        mine.data = mine.data * (1 - share) + theirs.data * share
+
+
 class Momentum(nn.Module):
     """An encoder of keys that follows the one of queries, inside the forward pass."""
 
-    def __init__(self, momentum: float, encoder: Callable[[], nn.Module], every: int) -> None:
+    def __init__(self, momentum: float, encoder: Callable[[], nn.Module], every: int, way: str) -> None:
         super().__init__()
+        self.way = way
         self.queries, self.momentum, self.every, self.calls = encoder(), momentum, every, 0
         self.keys = copy.deepcopy(self.queries).requires_grad_(False)
 
@@ -85,7 +96,7 @@ class Momentum(nn.Module):
         with torch.no_grad():
             if self.calls % self.every == 0:
                 for mine, theirs in zip(self.keys.parameters(), self.queries.parameters(), strict=True):
-                    mine.lerp_(theirs, 1 - self.momentum)
+                    blend(mine, theirs, 1 - self.momentum, self.way)
             keys = self.keys(y)
         self.calls += 1
         return functional.cross_entropy(self.queries(x) @ keys.T, torch.arange(len(x)))
@@ -97,8 +108,9 @@ def momentum(
     every: int = 1,
     rule: Any = torch.optim.AdamW,
     lr: float = 1e-3,
+    way: str = "in place",
 ) -> Training:
-    model = Momentum(value, encoder, every)
+    model = Momentum(value, encoder, every, way)
     optimizer = rule(model.queries.parameters(), lr=lr)
 
     def step(number: int) -> Tensor:
@@ -182,7 +194,7 @@ def clamped() -> Training:
     return model, step
 
 
-def averages(decay: float = 0.9) -> Training:
+def averages(decay: float = 0.9, way: str = "in place") -> Training:
     """The average of the weights is a model of its own, updated and evaluated between the steps."""
     model = mlp()
     average = copy.deepcopy(model).requires_grad_(False)
@@ -195,7 +207,7 @@ def averages(decay: float = 0.9) -> Training:
         optimizer.step()
         with torch.no_grad():
             for mine, theirs in zip(average.parameters(), model.parameters(), strict=True):
-                mine.lerp_(theirs, 1 - decay)
+                blend(mine, theirs, 1 - decay, way)
             average(batch(7, 4, 16))
         return loss
 
@@ -259,8 +271,21 @@ def test_the_second_of_two_optimizers(tmp_path: Path, in_float64: Callable[[], N
     assert first.path.startswith("0")
 
 
-def test_another_momentum(tmp_path: Path, in_float64: Callable[[], None]) -> None:
-    first = compared(tmp_path, momentum, in_float64, value=0.95).first_divergence
+WAYS = ["in place", "data in place", "data"]
+
+
+@pytest.mark.parametrize("way", WAYS[1:])
+@pytest.mark.parametrize("training", [momentum, averages])
+def test_rounding_of_weights_that_are_written_through_data(
+    tmp_path: Path, in_float64: Callable[[], None], training: Callable[..., Training], way: str
+) -> None:
+    assert compared(tmp_path, functools.partial(training, way=way), in_float64).verdict is Verdict.ALIGNED
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_another_momentum(tmp_path: Path, in_float64: Callable[[], None], way: str) -> None:
+    training = functools.partial(momentum, way=way)
+    first = compared(tmp_path, training, in_float64, value=0.95).first_divergence
     assert first is not None and (first.step, first.phase, first.role, first.path) == (
         1,
         Phase.UPDATE,
@@ -317,8 +342,9 @@ def test_other_averages_behind_an_update(
     assert first.evidence[1] == text
 
 
-def test_averages_that_one_side_does_not_update(tmp_path: Path, in_float64: Callable[[], None]) -> None:
-    first = compared(tmp_path, averages, in_float64, decay=1.0).first_divergence
+@pytest.mark.parametrize("way", WAYS)
+def test_averages_that_one_side_does_not_update(tmp_path: Path, in_float64: Callable[[], None], way: str) -> None:
+    first = compared(tmp_path, functools.partial(averages, way=way), in_float64, decay=1.0).first_divergence
     assert first is not None and (first.step, first.phase, first.path) == (0, Phase.UPDATE, "1.0")
     assert first.evidence[1] == "B does not change it"
 

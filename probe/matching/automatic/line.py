@@ -17,6 +17,7 @@ from probe.matching.result import Reason
 _PROVEN, _LIKE, _LESS, _ACROSS, _NEARBY, _BY_DEFINITION, _CONTRADICTED = 0.98, 0.92, 0.8, 0.7, 0.85, 0.5, 0.4
 _LONGEST = 4
 """layers that are one on the other side"""
+_FUSED_ROLES = (["q", "k", "v"], ["k", "v"], ["gate", "up"])
 _CELLS = 40_000
 _THRESHOLD = 0.8
 _ALONE = "rotary"
@@ -180,7 +181,7 @@ class Line:
         if total is None or any(piece is None for piece in pieces):
             return -math.inf
         roles = [likeness.role_of(mine.tree.name(i)) for i in parts]
-        if any(roles) and roles not in (["q", "k", "v"], ["gate", "up"]):
+        if any(roles) and roles not in _FUSED_ROLES:
             return -math.inf
         proven = values.add_up([piece for piece in pieces if piece is not None], total)
         if proven is False and self.found.same_weights:
