@@ -333,9 +333,9 @@ class UpdateJudge(ScaledGradients):
             held = self.walk.noise.held(event, metrics.rel_l2, tolerance.STATE, self.walk.u(event), given)
             held = held.widened(held.limit * cancelled + self._rounding)
             limit, is_wrong = held.limit, held.is_wrong
-            if metrics.is_known and self._is_divided(event):
-                limit, held = math.nan, None
-                is_wrong = abs(metrics.norm_ratio - 1) > max(tolerance.RATIO_LIMIT, math.sqrt(error))
+            is_longer = abs(metrics.norm_ratio - 1) > max(tolerance.RATIO_LIMIT, math.sqrt(error))
+            if metrics.is_known and (is_wrong or is_longer) and self._is_divided(event):
+                limit, held, is_wrong = math.nan, None, is_longer
             wrong = metrics.is_known and error <= tolerance.UPDATE_ERROR_LIMIT and is_wrong
             self.state.optimizer[event.pair, event.slot_a] = metrics.rel_l2 if metrics.is_known else 1.0
             if self.walk.settle(event, limit, wrong, error, error=held.error if held is not None else None, held=held):
@@ -358,7 +358,7 @@ class UpdateJudge(ScaledGradients):
         """Tell whether a parameter's update is a multiple of one of its states, up to the rounding of the new parameter."""
         name = half.slot(event).partition(".")[0]
         rows = half.rows.get((0, half.modules[event.pair], 0), Role.DELTA).get(f"{Phase.UPDATE.label}:{name}")
-        before = self._row_before(half, replace(event, slot_a=name, slot_b=name))
+        before, _ = self._trained_on(half, replace(event, slot_a=name, slot_b=name))
         if not rows or before is None:
             return False
         update, state = half.side.sketch(rows[-1]), half.side.sketch(half.row(event))
