@@ -10,7 +10,8 @@ from probe.comparison.step_half import Node
 from probe.records import Role
 from probe.statistics import unit_roundoff
 
-_ATTENTION = re.compile(r"att(entio)?n", re.IGNORECASE)
+_ATTENTION = re.compile(r"att(entio)?n(?!.*(norm|output|proj|dropout))", re.IGNORECASE)
+"""names of classes, and last names of paths; not post_attention_layernorm"""
 _UNEVEN = 16
 """largest element, in root mean squares, from which on a few may be most of a tensor (normal ones: 6 in a hundred million)"""
 
@@ -26,7 +27,9 @@ def score_size(pairs: StepPairs, node: Node | None) -> float:
         return 0.0
     made = [row for inner in _projections(pairs, node) for row in _floats(pairs, inner, Role.OUTPUT)]
     sizes = sorted(pairs.a.columns["rms"][row] for row in made or _floats(pairs, node, Role.INPUT))
-    return math.prod(sizes[-2:]) if len(sizes) > 1 else sum(sizes) ** 2
+    if len(sizes) > 1:
+        return math.prod(sizes[-2:])
+    return sizes[0] ** 2 if made else 0.0
 
 
 def is_given_uneven(pairs: StepPairs, node: Node) -> bool:

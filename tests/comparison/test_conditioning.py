@@ -10,6 +10,7 @@ import pytest
 import probe
 from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor
+from probe.comparison import conditioning
 from probe.comparison.answer import Comparison
 from probe.comparison.result import Verdict
 from tests.toys import MLP, VOCABULARY, WIDTH, module, record, replaced
@@ -106,3 +107,22 @@ def test_large_scores_make_errors_larger(tmp_path: Path, task: str) -> None:
 def _error(found: Comparison, path: str) -> float:
     """Return the error of what a module returned."""
     return next(slot.error for slot in found[path] if slot.role.label == "output")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("self_attn", True),
+        ("attention", True),
+        ("LlamaSdpaAttention", True),
+        ("core_attention", True),
+        ("post_attention_layernorm", False),
+        ("self_attn_layer_norm", False),
+        ("attn_dropout", False),
+        ("attention_output", False),
+        ("LayerNorm", False),
+        ("mlp", False),
+    ],
+)
+def test_what_is_called_attention(name: str, is_one: bool) -> None:
+    assert bool(conditioning._ATTENTION.search(name)) is is_one
