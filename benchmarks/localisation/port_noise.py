@@ -56,7 +56,7 @@ def of_port(pair: Pair, traces: list[Traced], wide: list[Traced]) -> Three:
     names = list(right.gradients)
     changes = converted(port, {name: a.end[name] - a.start[name] for name in a.gradients})
     changes |= {f"{name}:{key}": x for key in _kept(a) for name, x in converted(port, _states(a, key)).items()}
-    names += [name for name in right.states if name in changes]
+    names += [name for name in right.states if name in changes and name in faulty.states]
     return [changes[name] for name in names], _changes(right, names), _changes(faulty, names)
 
 

@@ -88,11 +88,13 @@ SEVENTH_MAPPINGS: dict[str, Mapping[str, Any]] = {
         "PackedAttention": {"qkv_proj": _QKV},
         "Experts": {"router": "gate"},
         "StackedExperts": {
-            "params": {"gate_up_proj": {"from": ["w1", "w3"], "split": {"axis": "out"}}, "w2": "down_proj"},
+            # along the second axis, behind that of the experts
+            "params": {"gate_up_proj": {"from": ["w1", "w3"], "split": {"axis": "in"}}, "w2": "down_proj"},
         },
     },
     "own-gemma2": {
         "OwnGemma2": {
+            "rope": "model.rotary_emb",
             "layers": "model.layers",
             "norm": "model.norm",
             "params": {"embedder.weight": "model.embed_tokens.weight"},  # transformers' module scales what it returns

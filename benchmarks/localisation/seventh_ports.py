@@ -151,6 +151,7 @@ DECODERS: dict[str, dict[str, Source]] = {
     },
     "own-gemma2": {
         "embedder": "model.embed_tokens",
+        "rope": "model.rotary_emb",
         "layers.{i}": _LAYER,
         "layers.{i}.self_attn": f"{_LAYER}.self_attn",
         "layers.{i}.self_attn.qkv_proj": (stacked, _QKV),
