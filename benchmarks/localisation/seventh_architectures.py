@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from benchmarks.localisation import seventh_further_networks as further
+from benchmarks.localisation import seventh_later_networks as later
 from benchmarks.localisation import seventh_networks as networks
 from benchmarks.localisation.construction import (
     PADDING,
@@ -19,7 +20,9 @@ from benchmarks.localisation.construction import (
     images,
     next_tokens,
     padded_tokens,
+    speech,
     transformer,
+    translation,
 )
 from benchmarks.localisation.seventh_blocks import Sizes, sizes_of
 from benchmarks.localisation.seventh_ports import converted
@@ -53,10 +56,11 @@ def _port(
     baseline: str,
     batch: Callable[[torch.Generator], Batch],
     shifted: bool,
+    layers: int = 3,
     **more: Any,
 ) -> Architecture:
     weights = partial(converted, name)
-    return Architecture(lambda setup: build(sizes_of(setup)), batch, {}, shifted, weights, baseline, **more)
+    return Architecture(lambda setup: build(sizes_of(setup, layers)), batch, {}, shifted, weights, baseline, **more)
 
 
 _BASELINES: dict[str, Architecture] = {
@@ -76,6 +80,30 @@ _BASELINES: dict[str, Architecture] = {
     ),
     "hf-bert": Architecture(transformer("BertForMaskedLM", **_BERT), padded_tokens, _EAGER),
     "hf-vit": Architecture(transformer("ViTForImageClassification", **_VIT), images("pixel_values"), _EAGER),
+    "hf-t5": Architecture(
+        transformer(
+            "T5ForConditionalGeneration", vocab_size=VOCABULARY, d_model=48, d_kv=8, d_ff=80, num_layers=2, num_decoder_layers=2,
+            num_heads=6, dropout_rate=0.0,
+        ), translation, _EAGER,
+    ),
+    "hf-whisper": Architecture(
+        transformer(
+            "WhisperForConditionalGeneration", vocab_size=VOCABULARY, num_mel_bins=16, d_model=48, encoder_layers=2,
+            decoder_layers=2, encoder_attention_heads=6, decoder_attention_heads=6, encoder_ffn_dim=80, decoder_ffn_dim=80,
+            max_source_positions=16, max_target_positions=24, dropout=0.0, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+            decoder_start_token_id=1, suppress_tokens=None, begin_suppress_tokens=None,
+        ), speech, _EAGER,
+    ),
+    "hf-mamba": Architecture(
+        transformer("MambaForCausalLM", vocab_size=VOCABULARY, hidden_size=48, num_hidden_layers=3, state_size=8),
+        next_tokens, {}, True,
+    ),
+    "hf-convnext": Architecture(
+        transformer(
+            "ConvNextForImageClassification", num_channels=3, patch_size=2, num_stages=2, hidden_sizes=[16, 32], depths=[2, 2],
+            image_size=16, num_labels=10, layer_scale_init_value=1.0,
+        ), images("pixel_values"), {},
+    ),
 }  # fmt: skip
 _PORTS: dict[str, Architecture] = {
     "megatron-qwen2": _port("megatron-qwen2", networks.GPTModel, "hf-qwen2", next_tokens, True),
@@ -89,6 +117,16 @@ _PORTS: dict[str, Architecture] = {
     ),
     "flat-bert": _port("flat-bert", further.FlatBert, "hf-bert", padded_tokens, False),
     "own-vit": _port("own-vit", further.OwnViT, "hf-vit", _renamed(images("pixel_values"), pixel_values="pixels"), False),
-}
+    "own-t5": _port("own-t5", later.OwnT5, "hf-t5", translation, False, layers=2),
+    "own-whisper": _port(
+        "own-whisper", later.OwnWhisper, "hf-whisper", _renamed(speech, input_features="mel", decoder_input_ids="tokens"),
+        False, layers=2,
+    ),
+    "own-mamba": _port("own-mamba", later.OwnMamba, "hf-mamba", next_tokens, True),
+    "own-convnext": _port(
+        "own-convnext", lambda sizes: later.OwnConvNext(), "hf-convnext", _renamed(images("pixel_values"), pixel_values="images"),
+        False,
+    ),
+}  # fmt: skip
 
 SEVENTH_ARCHITECTURES: dict[str, Architecture] = {**_BASELINES, **_PORTS}

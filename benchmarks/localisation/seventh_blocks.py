@@ -31,8 +31,9 @@ class Sizes:
         return self.width // self.heads
 
 
-def sizes_of(setup: Setup) -> Sizes:
-    return Sizes(48 * setup.width, 80 * setup.width, setup.layers or 3)
+def sizes_of(setup: Setup, layers: int) -> Sizes:
+    """Return the sizes of a setup, with so many layers where it does not say how many."""
+    return Sizes(48 * setup.width, 80 * setup.width, setup.layers or layers)
 
 
 class Rotary(nn.Module):

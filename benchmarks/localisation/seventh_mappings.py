@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 _QKV, _GATE_UP = ["q_proj", "k_proj", "v_proj"], ["gate_proj", "up_proj"]
+_PATCHES = {"reshape": True, "permute": [0, 2, 3, 1]}
+"""a Linear on patches whose channels come last, for a convolution"""
 
 SEVENTH_MAPPINGS: dict[str, Mapping[str, Any]] = {
     "megatron-qwen2": {
@@ -129,7 +131,10 @@ SEVENTH_MAPPINGS: dict[str, Mapping[str, Any]] = {
             "head": "classifier",
             "params": {"cls_token": "vit.embeddings.cls_token", "pos_embed": "vit.embeddings.position_embeddings"},
         },
-        "PatchLinear": {"proj": "projection"},
+        "PatchLinear": {
+            "proj": "projection",
+            "params": {"proj.weight": {"to": "projection.weight", **_PATCHES}},
+        },
         "VitBlock": {
             "norm1": "layernorm_before",
             "attn": "attention",
@@ -139,5 +144,97 @@ SEVENTH_MAPPINGS: dict[str, Mapping[str, Any]] = {
             "fc2": "mlp.fc2",
         },
         "VitAttention": {"qkv": ["q_proj", "k_proj", "v_proj"], "proj": "o_proj"},
+    },
+    "own-t5": {
+        # the two stacks' layers are of one class, and the perceptron of a decoder's is the third of its parts, not the second
+        "OwnT5": {
+            "table": "shared",
+            "enc": "encoder.block",
+            "dec": "decoder.block",
+            "enc_norm": "encoder.final_layer_norm",
+            "dec_norm": "decoder.final_layer_norm",
+            # transformers reads its tables inside the first layers
+            "enc_positions.table": "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+            "dec_positions.table": "decoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+        },
+        "enc.*/T5Part": {
+            "norm1": "layer.0.layer_norm",
+            "attn": "layer.0.SelfAttention",
+            "norm3": "layer.1.layer_norm",
+            "wi": "layer.1.DenseReluDense.wi",
+            "relu": "layer.1.DenseReluDense.act",
+            "wo": "layer.1.DenseReluDense.wo",
+        },
+        "dec.*/T5Part": {
+            "norm1": "layer.0.layer_norm",
+            "attn": "layer.0.SelfAttention",
+            "norm2": "layer.1.layer_norm",
+            "cross": "layer.1.EncDecAttention",
+            "norm3": "layer.2.layer_norm",
+            "wi": "layer.2.DenseReluDense.wi",
+            "relu": "layer.2.DenseReluDense.act",
+            "wo": "layer.2.DenseReluDense.wo",
+        },
+        "PlainAttention": {"qkv": ["q", "k", "v"], "out": "o"},
+        "CrossAttention": {"kv": ["k", "v"], "out": "o"},
+    },
+    "own-whisper": {
+        "OwnWhisper": {
+            "encoder": "model.encoder",
+            # the decoder itself returns the logits, that of transformers ends before them
+            "decoder.token_embedding": "model.decoder.embed_tokens",
+            "decoder.blocks": "model.decoder.layers",
+            "decoder.ln": "model.decoder.layer_norm",
+            "params": {"decoder.positional_embedding": "model.decoder.embed_positions.weight"},
+        },
+        "AudioEncoder": {
+            "blocks": "layers",
+            "ln_post": "layer_norm",
+            "params": {"positional_embedding": "embed_positions.weight"},
+        },
+        "ResidualAttentionBlock": {
+            "attn": "self_attn",
+            "attn_ln": "self_attn_layer_norm",
+            "cross_attn": "encoder_attn",
+            "cross_attn_ln": "encoder_attn_layer_norm",
+            "mlp_ln": "final_layer_norm",
+            "mlp.0": "fc1",
+            "mlp.1": "activation_fn",
+            "mlp.2": "fc2",
+        },
+        "MultiHeadAttention": {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"},
+    },
+    "own-mamba": {
+        "OwnMamba": {
+            "embed": "backbone.embeddings",
+            "stack": "backbone.layers",
+            "ln_f": "backbone.norm_f",
+            "head": "lm_head",
+        },
+        "MambaLayer": {"ln": "norm", "ssm": "mixer"},
+        "Selective": {
+            "in_proj": {"from": ["in_x", "in_z"]},
+            "conv": "conv1d",
+            "to_steps": "x_proj",
+            "steps": "dt_proj",
+            "out": "out_proj",
+            "params": {"log_decay": "A_log", "skip": "D"},
+        },
+    },
+    "own-convnext": {
+        "OwnConvNext": {
+            "stem_norm": "convnext.embeddings.layernorm",
+            "down_norm": "convnext.encoder.stages.1.downsampling_layer.0",
+            "stage1.{i}": "convnext.encoder.stages.0.layers.{i}",
+            "stage2.{i}": "convnext.encoder.stages.1.layers.{i}",
+            "norm": "convnext.layernorm",
+            "stem": "convnext.embeddings.patch_embeddings",
+            "down": "convnext.encoder.stages.1.downsampling_layer.1",
+            "params": {
+                "stem.weight": {"to": "convnext.embeddings.patch_embeddings.weight", **_PATCHES},
+                "down.weight": {"to": "convnext.encoder.stages.1.downsampling_layer.1.weight", **_PATCHES},
+            },
+        },
+        "NextBlock": {"norm": "layernorm", "params": {"gamma": "layer_scale_parameter"}},
     },
 }

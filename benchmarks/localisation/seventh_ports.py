@@ -20,10 +20,6 @@ def stacked(parts: list[Tensor]) -> Tensor:
     return torch.cat(parts)
 
 
-def stacked_columns(parts: list[Tensor]) -> Tensor:
-    return torch.cat(parts, 1)
-
-
 def transposed(parts: list[Tensor]) -> Tensor:
     """Turn a Conv1D's weight; its bias stays."""
     return parts[0].t()
@@ -42,6 +38,10 @@ def as_neighbours(heads: int) -> Combine:
 def half(number: int) -> Combine:
     """Return what takes one half of the rows of every expert."""
     return lambda parts: parts[0].chunk(2, 1)[number]
+
+
+def half_of_rows(number: int) -> Combine:
+    return lambda parts: parts[0].chunk(2)[number]
 
 
 def channels_last_patches(parts: list[Tensor]) -> Tensor:
@@ -202,7 +202,100 @@ ENCODERS: dict[str, dict[str, Source]] = {
         "head": "classifier",
     },
 }
-COUNTERPARTS: dict[str, dict[str, Source]] = {**DECODERS, **ENCODERS}
+_ENC, _DEC = "encoder.block.{i}.layer", "decoder.block.{i}.layer"
+
+
+def _t5(stack: str, old: str, last: int) -> dict[str, Source]:
+    """Return a layer of a stack, the perceptron of which is the last of its parts."""
+    return {
+        f"{stack}.{{i}}": old.rpartition(".")[0],
+        f"{stack}.{{i}}.norm1": f"{old}.0.layer_norm",
+        f"{stack}.{{i}}.attn": f"{old}.0.SelfAttention",
+        f"{stack}.{{i}}.attn.qkv": (stacked, tuple(f"{old}.0.SelfAttention.{part}" for part in "qkv")),
+        f"{stack}.{{i}}.attn.out": f"{old}.0.SelfAttention.o",
+        f"{stack}.{{i}}.norm3": f"{old}.{last}.layer_norm",
+        f"{stack}.{{i}}.wi": f"{old}.{last}.DenseReluDense.wi",
+        f"{stack}.{{i}}.relu": f"{old}.{last}.DenseReluDense.act",
+        f"{stack}.{{i}}.wo": f"{old}.{last}.DenseReluDense.wo",
+    }
+
+
+def _whisper(half: str) -> dict[str, Source]:
+    new, old = f"{half}.blocks.{{i}}", f"model.{half}.layers.{{i}}"
+    names = {"attn": "self_attn", "cross_attn": "encoder_attn"}
+    parts = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
+    return {
+        f"{half}.blocks.{{i}}": old,
+        **{f"{new}.{name}": f"{old}.{other}" for name, other in names.items()},
+        **{f"{new}.{name}_ln": f"{old}.{other}_layer_norm" for name, other in names.items()},
+        **{f"{new}.{name}.{a}": f"{old}.{other}.{b}" for name, other in names.items() for a, b in parts.items()},
+        f"{new}.mlp_ln": f"{old}.final_layer_norm",
+        f"{new}.mlp.0": f"{old}.fc1",
+        f"{new}.mlp.1": f"{old}.activation_fn",
+        f"{new}.mlp.2": f"{old}.fc2",
+    }
+
+
+_NEXT = ("dwconv", "pwconv1", "pwconv2", "act")
+OTHERS: dict[str, dict[str, Source]] = {
+    "own-t5": {
+        "table": "shared",
+        "enc_positions.table": "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+        "dec_positions.table": "decoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+        **_t5("enc", _ENC, 1),
+        **_t5("dec", _DEC, 2),
+        "dec.{i}.norm2": f"{_DEC}.1.layer_norm",
+        "dec.{i}.cross": f"{_DEC}.1.EncDecAttention",
+        "dec.{i}.cross.q": f"{_DEC}.1.EncDecAttention.q",
+        "dec.{i}.cross.kv": (stacked, tuple(f"{_DEC}.1.EncDecAttention.{part}" for part in "kv")),
+        "dec.{i}.cross.out": f"{_DEC}.1.EncDecAttention.o",
+        "enc_norm": "encoder.final_layer_norm",
+        "dec_norm": "decoder.final_layer_norm",
+    },
+    "own-whisper": {
+        "encoder": "model.encoder",
+        "encoder.conv1": "model.encoder.conv1",
+        "encoder.conv2": "model.encoder.conv2",
+        "encoder.positional_embedding": "model.encoder.embed_positions.weight",
+        **_whisper("encoder"),
+        "encoder.ln_post": "model.encoder.layer_norm",
+        "decoder.token_embedding": "model.decoder.embed_tokens",
+        "decoder.positional_embedding": "model.decoder.embed_positions.weight",
+        **_whisper("decoder"),
+        "decoder.ln": "model.decoder.layer_norm",
+    },
+    "own-mamba": {
+        "embed": "backbone.embeddings",
+        "stack.{i}": "backbone.layers.{i}",
+        "stack.{i}.ln": "backbone.layers.{i}.norm",
+        "stack.{i}.ssm": "backbone.layers.{i}.mixer",
+        "stack.{i}.ssm.in_x": (half_of_rows(0), "backbone.layers.{i}.mixer.in_proj"),
+        "stack.{i}.ssm.in_z": (half_of_rows(1), "backbone.layers.{i}.mixer.in_proj"),
+        "stack.{i}.ssm.conv": "backbone.layers.{i}.mixer.conv1d",
+        "stack.{i}.ssm.to_steps": "backbone.layers.{i}.mixer.x_proj",
+        "stack.{i}.ssm.steps": "backbone.layers.{i}.mixer.dt_proj",
+        "stack.{i}.ssm.log_decay": "backbone.layers.{i}.mixer.A_log",
+        "stack.{i}.ssm.skip": "backbone.layers.{i}.mixer.D",
+        "stack.{i}.ssm.out": "backbone.layers.{i}.mixer.out_proj",
+        "ln_f": "backbone.norm_f",
+        "head": "lm_head",
+    },
+    "own-convnext": {
+        "stem": (channels_last_patches, "convnext.embeddings.patch_embeddings"),
+        "stem_norm": "convnext.embeddings.layernorm",
+        "down_norm": "convnext.encoder.stages.1.downsampling_layer.0",
+        "down": (channels_last_patches, "convnext.encoder.stages.1.downsampling_layer.1"),
+        **{
+            f"stage{number + 1}.{{i}}{new}": f"convnext.encoder.stages.{number}.layers.{{i}}{old}"
+            for number in range(2)
+            for new, old in [("", ""), (".norm", ".layernorm"), (".gamma", ".layer_scale_parameter")]
+            + [(f".{name}", f".{name}") for name in _NEXT]
+        },
+        "norm": "convnext.layernorm",
+        "classifier": "classifier",
+    },
+}
+COUNTERPARTS: dict[str, dict[str, Source]] = {**DECODERS, **ENCODERS, **OTHERS}
 
 
 def converted(port: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
