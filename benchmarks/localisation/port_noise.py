@@ -42,6 +42,8 @@ def of_port(pair: Pair, traces: list[Traced], wide: list[Traced]) -> Three:
         return [right.given[path]], [right.given[path]], [faulty.given[path]]
     if phase == "forward":
         place = nearest(port, path)
+        while any(old not in a.outputs for old in counterparts(port, place)):  # a weight that no module's call uses
+            place = nearest(port, place.rpartition(".")[0])
         olds = counterparts(port, place)
         orders = [_flat(wide[0], olds).argsort(), _flat(wide[1], (place,)).argsort()]
         found = _flat(a, olds)[orders[0]], _flat(right, (place,))[orders[1]], _flat(faulty, (place,))[orders[1]]

@@ -14,6 +14,9 @@ from benchmarks.localisation.seventh_clean import SEVENTH_CLEAN
 from benchmarks.localisation.seventh_later import SEVENTH_LATER
 from benchmarks.localisation.seventh_making import AC, BF, HALF, ported
 
+_BIASED = "encoder.block.0.layer.0.SelfAttention"
+"""reads the table of relative positions for its whole stack"""
+
 _WEIGHTS_AND_INPUTS: tuple[Pair, ...] = (
     # init weights
     ported("megatron-qwen2", "ungrouped", "decoder.layers.1.self_attention.linear_qkv"),
@@ -34,6 +37,14 @@ _WEIGHTS_AND_INPUTS: tuple[Pair, ...] = (
     ported("flat-bert", "value_first", "layers.0.qkv"),
     ported("flat-bert", "saved_narrow", "layers.1.ff2"),
     ported("own-vit", "patch_columns", "patch.proj"),
+    ported("own-t5", "halves", "dec.1.cross.kv"),
+    ported("own-t5", "row_lost", "enc_positions.table", **BF),
+    ported("own-whisper", "kernel_flipped", "encoder.conv1"),
+    ported("own-whisper", "next_layer", "encoder.blocks.0.mlp.0", **HALF),
+    ported("own-mamba", "kernel_flipped", "stack.1.ssm.conv", **AC),
+    ported("own-mamba", "bias_shift", "stack.0.ssm.steps", size=1e-5),
+    ported("own-convnext", "patch_columns", "stem", **BF),
+    ported("own-convnext", "element", "stage2.0.pwconv1", size=1e-4),
     ported("own-vit", "element", "blocks.1.attn.proj", size=1e-4),
     # inputs
     ported("megatron-qwen2", "token", "input_ids"),
@@ -42,6 +53,10 @@ _WEIGHTS_AND_INPUTS: tuple[Pair, ...] = (
     ported("flat-bert", "padding_side", "attention_mask", **BF),
     ported("own-vit", "other_statistics", "pixels", size=1e-5),
     ported("own-vit", "bgr", "pixels", **HALF),
+    ported("own-t5", "padding_mask", "attention_mask", **AC),
+    ported("own-whisper", "unshifted", "tokens", **BF),
+    ported("own-whisper", "narrow_input", "mel"),
+    ported("own-convnext", "sides", "images", **BF),
 )  # fmt: skip
 
 _FORWARD: tuple[Pair, ...] = (
@@ -62,6 +77,12 @@ _FORWARD: tuple[Pair, ...] = (
     ported("flat-bert", "sdpa_unmasked", "layers.1"),
     ported("flat-bert", "sdpa_scale", "layers.2", size=0.5, **BF),
     ported("own-vit", "softmax_narrow", "blocks.1.attn"),
+    ported("own-t5", "core_scale", "enc.1.attn", size=-0.65),
+    ported("own-t5", "sdpa_unmasked", "dec.0.cross", **BF),
+    ported("own-t5", "softmax_narrow", "dec.1.attn"),
+    ported("own-whisper", "causality", "encoder.blocks.1.attn"),
+    ported("own-whisper", "causality", "decoder.blocks.0.attn", **AC),
+    ported("own-whisper", "core_scale", "decoder.blocks.1.cross_attn", size=1e-5),
     # positions
     ported("megatron-qwen2", "turns_neighbours", "decoder.layers.0.self_attention"),
     ported("vllm-llama", "base", "model.layers.2.self_attn.rotary_emb"),
@@ -72,6 +93,19 @@ _FORWARD: tuple[Pair, ...] = (
     ported("own-mixtral", "turns_back", "layers.1.attention"),
     ported("own-gemma2", "turns_narrow", "layers.2.self_attn"),
     ported("nano-gpt2", "first_position", answer="transformer", also=("", "transformer.wpe")),
+    ported(
+        "own-t5", "far", "enc_positions", answer=_BIASED, also=(f"{_BIASED}.relative_attention_bias", ""),
+    ),
+    ported(
+        "own-t5", "one_way_bias", "enc_positions", answer=_BIASED, also=(f"{_BIASED}.relative_attention_bias", ""), **HALF
+    ),
+    ported("own-whisper", "first_position", "decoder", answer="model.decoder", also=("", "model.decoder.embed_positions")),
+    # recurrence
+    ported("own-mamba", "scan_anew", "stack.1.ssm.scan"),
+    ported("own-mamba", "scan_decay", "stack.2.ssm.scan", size=1e-4),
+    ported("own-mamba", "scan_decay", "stack.0.ssm.scan", size=1.5, **BF),
+    ported("own-mamba", "softplus_as_relu", "stack.0.ssm", **HALF),
+    ported("own-mamba", "conv_ahead", "stack.1.ssm.conv", also=("backbone.layers.1.mixer",)),
     # norms, residuals, activations
     ported("megatron-qwen2", "eps", "decoder.layers.2.pre_mlp_layernorm", size=1e-5),
     ported("vllm-llama", "eps", "model.layers.1.post_attention_layernorm", size=3e-6),
@@ -89,13 +123,23 @@ _FORWARD: tuple[Pair, ...] = (
     ported("own-gemma2", "tanh_as_gelu", "layers.0.mlp"),
     ported("own-vit", "quick_gelu", "blocks.2.act", **AC),
     ported("nano-gpt2", "gelu", "transformer.h.0.mlp.gelu"),
+    ported("own-t5", "eps", "dec.1.norm2", size=1e-5),
+    ported("own-t5", "gelu", "enc.0.relu", **BF),
+    ported("own-whisper", "gelu_tanh", "encoder.blocks.0.mlp.1"),
+    ported("own-mamba", "eps", "stack.2.ln", size=2e-5),
+    ported("own-mamba", "silu_as_gelu", "stack.1.ssm", **AC),
+    ported("own-convnext", "eps", "stage2.1.norm", size=1e-5),
+    ported("own-convnext", "gelu_tanh", "stage1.0.act"),
+    ported("own-convnext", "circular", "stage1.1.dwconv", **AC),
+    ported("own-convnext", "layer_skipped", "stage2.0", also=("convnext.encoder.stages.1.layers.0.*",), **HALF),
     # experts, factors, sums
-    ported("own-mixtral", "unnormalised", "layers.0.moe"),
-    ported("own-mixtral", "sigmoid_scores", "layers.2.moe", **BF),
-    ported("own-mixtral", "one_expert", "layers.1.moe", **AC),
-    ported("own-mixtral", "next_expert", "layers.0.moe", **HALF),
+    ported("own-mixtral", "unnormalised", "layers.0.moe", also=("model.layers.0.mlp.gate",)),
+    ported("own-mixtral", "sigmoid_scores", "layers.2.moe", also=("model.layers.2.mlp.gate",), **BF),
+    ported("own-mixtral", "one_expert", "layers.1.moe", also=("model.layers.1.mlp.gate",), **AC),
+    ported("own-mixtral", "next_expert", "layers.0.moe", also=("model.layers.0.mlp.gate",), **HALF),
     ported("own-gemma2", "factor", also=("model.embed_tokens",), size=-0.8),
     ported("own-gemma2", "logit_cap"),
+    ported("own-t5", "factor", size=6.0),
     ported("megatron-qwen2", "no_bias", "decoder.layers.0.self_attention.linear_qkv", **AC),
     ported("nano-gpt2", "bias_twice", "transformer.h.1.mlp.c_proj"),
     ported("megatron-qwen2", "first_part", "decoder.layers.1.mlp.linear_fc2"),
@@ -103,6 +147,9 @@ _FORWARD: tuple[Pair, ...] = (
     ported("own-qwen3", "scaled", "blocks.1.down", size=2e-6),
     ported("vllm-llama", "scaled", "model.layers.2.self_attn.o_proj", size=3e-6),
     ported("meta-llama", "scaled", "layers.0.feed_forward.w2", size=0.03, **BF),
+    ported("own-whisper", "scaled", "decoder.blocks.0.cross_attn.out", size=3e-6),
+    ported("own-convnext", "scaled", "stage1.0.pwconv2", size=0.02, **BF),
+    ported("own-mamba", "shifted", "stack.1.ssm.out", size=1e-5),
 )  # fmt: skip
 
 SEVENTH: tuple[Pair, ...] = tuple(

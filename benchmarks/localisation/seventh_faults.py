@@ -70,7 +70,7 @@ def _scaled(size: float, query: Tensor, *rest: Tensor, **options: Any) -> Tensor
 
 
 def _unmasked(size: float, *args: Tensor, **options: Any) -> Tensor:
-    return _attend(*args, enable_gqa=options.get("enable_gqa", False))
+    return _attend(*args, **{**options, "attn_mask": None, "is_causal": False})
 
 
 def _ahead(size: float, query: Tensor, *rest: Tensor, **options: Any) -> Tensor:
@@ -133,6 +133,23 @@ def _complex(wrong: Callable[[Tensor], Tensor]) -> Plant:
     return at(plant)
 
 
+# A recurrence
+
+
+def _anew(module: nn.Module, size: float) -> None:
+    """Let a scan begin again in the middle of the sequence."""
+
+    def forward(original: surgery.Forward, x: Tensor, step: Tensor, decay: Tensor, *ways: Tensor) -> Tensor:
+        parts = zip(*(each.tensor_split(2, 1) for each in (x, step, *ways)), strict=True)
+        return torch.cat([original(first, second, decay, *rest) for first, second, *rest in parts], 1)
+
+    surgery.around(module, forward)
+
+
+def _slower(module: nn.Module, size: float) -> None:
+    surgery.around(module, lambda forward, x, step, decay, *ways: forward(x, step, decay * (1 + size), *ways))
+
+
 # A tied weight
 
 
@@ -177,6 +194,14 @@ SEVENTH_FAULTS: dict[str, Fault] = {
     "complex_late": Fault("rope's positions end one earlier: the last token has the first one's", _FORWARD, _complex(lambda turns: turns.roll(-1, 0))),
     "base": Fault("rope's theta set to size", _FORWARD, at(attribute("theta", lambda old, s: s), 1e4)),
     "first_position": Fault("positions that begin at one", _FORWARD, at(attribute("first", lambda old, s: 1))),
+    "far": Fault("relative positions that end at a distance of size", _FORWARD, at(attribute("most", lambda old, s: int(s)), 12)),
+    "one_way_bias": Fault("relative positions that do not tell before from behind", _FORWARD, at(attribute("both_ways", lambda old, s: False))),
+    "causality": Fault("attention that is causal where it should not be, or the other way", _FORWARD, at(attribute("causal", lambda old, s: not old))),
+    # recurrence
+    "scan_anew": Fault("a scan that begins again in the middle of the sequence", _FORWARD, at(_anew)),
+    "scan_decay": Fault("a scan's decay × (1 + size)", _FORWARD, at(_slower, 0.01)),
+    "softplus_as_relu": Fault("ReLU for softplus in a module's own code", _FORWARD, _calls("softplus", F.relu)),
+    "conv_ahead": Fault("a causal convolution that is cut one place late", _FORWARD, at(lambda m, s: surgery.on_output(m, lambda x: x.roll(-1, -1)))),
     # norms, experts, factors
     "offset_zero": Fault("a norm's weight without the one that is added to it", _FORWARD, at(attribute("offset", lambda old, s: 0.0))),
     "unnormalised": Fault("experts' weights that do not sum to one", _FORWARD, at(attribute("sums_to_one", lambda old, s: False))),

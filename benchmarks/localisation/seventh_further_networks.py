@@ -323,7 +323,11 @@ class VitBlock(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = (nn.LayerNorm(sizes.width, eps=1e-12) for _ in range(2))
         self.attn = VitAttention(sizes)
-        self.fc1, self.act, self.fc2 = nn.Linear(sizes.width, sizes.inner), nn.GELU(), nn.Linear(sizes.inner, sizes.width)
+        self.fc1, self.act, self.fc2 = (
+            nn.Linear(sizes.width, sizes.inner),
+            nn.GELU(),
+            nn.Linear(sizes.inner, sizes.width),
+        )
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         x = hidden_states + self.attn(self.norm1(hidden_states))

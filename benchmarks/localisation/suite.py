@@ -27,7 +27,9 @@ from benchmarks.localisation.sixth import SIXTH
 from benchmarks.localisation.third import THIRD
 from benchmarks.localisation.tuned import TUNED
 
-PAIRS: dict[str, Pair] = {pair.name: pair for pair in (*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD, *FOURTH, *FIFTH, *SIXTH, *SEVENTH)}
+PAIRS: dict[str, Pair] = {
+    pair.name: pair for pair in (*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD, *FOURTH, *FIFTH, *SIXTH, *SEVENTH)
+}
 PARTS: dict[str, tuple[Pair, ...]] = {
     "all": tuple(PAIRS.values()),
     "tuned": (*TUNED, *PORTS, *FURTHER_PAIRS),
