@@ -40,6 +40,8 @@ from benchmarks.localisation.construction import (
 from benchmarks.localisation.fifth_architectures import FIFTH_ARCHITECTURES, FIFTH_MAPPINGS
 from benchmarks.localisation.fourth_architectures import FOURTH_ARCHITECTURES, FOURTH_MAPPINGS
 from benchmarks.localisation.pairs import Setup
+from benchmarks.localisation.seventh_architectures import SEVENTH_ARCHITECTURES
+from benchmarks.localisation.seventh_mappings import SEVENTH_MAPPINGS
 from benchmarks.localisation.sixth_architectures import SIXTH_ARCHITECTURES, SIXTH_MAPPINGS
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "autocast": torch.float32}
@@ -53,7 +55,7 @@ def build(setup: Setup) -> nn.Module:
     torch.manual_seed(setup.seed)
     model = architecture.build(setup).train()
     if architecture.weights_of is not None:
-        other = build(Setup(architecture.baseline, seed=setup.seed))
+        other = build(Setup(architecture.baseline, seed=setup.seed, width=setup.width, layers=setup.layers))
         model.load_state_dict(architecture.weights_of(other.state_dict()))
     else:
         _draw_weights(model, setup.seed)
@@ -146,6 +148,7 @@ MAPPINGS: dict[str, Mapping[str, Any]] = {
     **FOURTH_MAPPINGS,
     **FIFTH_MAPPINGS,
     **SIXTH_MAPPINGS,
+    **SEVENTH_MAPPINGS,
 }
 """for each architecture that is another structure of another one"""
 _EAGER, _SPLIT, _LAST = {"attention": "eager"}, {"split": 2}, {"channels_last": True}
@@ -243,6 +246,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     **FOURTH_ARCHITECTURES,
     **FIFTH_ARCHITECTURES,
     **SIXTH_ARCHITECTURES,
+    **SEVENTH_ARCHITECTURES,
 }  # fmt: skip
 FURTHER = ("qwen3", "gemma2", "opt", "neox", "bart", "distilbert", "convnext", "gru", "mixer")
 """those of the held-out third"""

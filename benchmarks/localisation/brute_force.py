@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -25,7 +25,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from benchmarks.localisation.architectures import DTYPES
-from benchmarks.localisation.pairs import Pair
+from benchmarks.localisation.pairs import Pair, Setup
+from benchmarks.localisation.port_noise import of_port
+from benchmarks.localisation.rungs import reference
+from benchmarks.localisation.seventh_ports import COUNTERPARTS, counterparts
 from benchmarks.localisation.suite import PARTS, chosen, expected
 from benchmarks.localisation.training import Run, run_of
 
@@ -269,6 +272,9 @@ def holds(pair: Pair, step: int, found: list[Place]) -> bool:
         return False
     phase = found[0][1]
     paths = {path for path, each in found if each == phase}
+    port = pair.b.architecture
+    if port in COUNTERPARTS:
+        return phase in truth.phases and all(truth.names(each) for path in paths for each in counterparts(port, path))
     wanted = _on_side_b(truth.path, pair.mapping) if pair.mapping else truth.path
     names = {path for path in paths if path == wanted or any(fnmatchcase(path, glob) for glob in truth.also)}
     return phase in truth.phases and names == paths
@@ -291,19 +297,33 @@ def _renamed(path: str, section: Mapping[str, str]) -> str:
 
 
 def times_noise(pair: Pair) -> float:
-    """Return how many times larger than the pair's own noise the fault is where it is; NaN for another structure.
+    """Return how many times larger than the pair's own noise the fault is where it is.
+
+    NaN for another structure, unless it is one whose counterparts are known element by element (`port_noise`).
 
     That is the relative error of B with the fault to B without, over that of A to B without; the largest quotient of
     the tensors at the place (of all parameters, from backward on).
     """
-    if pair.truth is None or pair.mapping is not None:
+    is_port = pair.b.architecture in COUNTERPARTS
+    if pair.truth is None or (pair.mapping is not None and not is_port):
         return math.nan
-    runs = run_of(pair.a), run_of(replace(pair.b, planted=())), run_of(pair.b)
-    for index in range(pair.truth.step + 1):
-        a, right, faulty = (trace(run, index) for run in runs)
-    places = [_at(traced, pair) for traced in (a, right, faulty)]
+    sides = pair.a, replace(pair.b, planted=()), pair.b
+    traces = _traces(sides, pair.truth.step)
+    if is_port:
+        wide = _traces([reference(replace(pair, a=side)) or side for side in sides[:2]], pair.truth.step)
+        places = list(of_port(pair, traces, wide))
+    else:
+        places = [_at(traced, pair) for traced in traces]
     least = torch.finfo(DTYPES[pair.a.dtype]).eps / 2
     return max((_error(y, z) / max(_error(y, x), least) for x, y, z in zip(*places, strict=False)), default=math.nan)
+
+
+def _traces(sides: Sequence[Setup], step: int) -> list[Traced]:
+    """Return what each side does in a step, once it has been trained up to there."""
+    runs = [run_of(side) for side in sides]
+    for index in range(step + 1):
+        traces = [trace(run, index) for run in runs]
+    return traces
 
 
 def _at(traced: Traced, pair: Pair) -> list[Tensor]:

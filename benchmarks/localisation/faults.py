@@ -25,6 +25,7 @@ from benchmarks.localisation.planting import (
     knob,
 )
 from benchmarks.localisation.porting_faults import PORTING_FAULTS
+from benchmarks.localisation.seventh_faults import SEVENTH_FAULTS
 from benchmarks.localisation.sixth_faults import SIXTH_FAULTS
 from benchmarks.localisation.training import Run
 
@@ -295,4 +296,5 @@ FAULTS: dict[str, Fault] = {
     **PORTING_FAULTS,
     **FURTHER_FAULTS,
     **SIXTH_FAULTS,
+    **SEVENTH_FAULTS,
 }  # fmt: skip

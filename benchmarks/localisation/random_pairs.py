@@ -11,13 +11,14 @@ from benchmarks.localisation.fifth_architectures import FIFTH_ARCHITECTURES
 from benchmarks.localisation.fourth_architectures import FOURTH_ARCHITECTURES
 from benchmarks.localisation.making import clean
 from benchmarks.localisation.pairs import Pair
+from benchmarks.localisation.seventh_architectures import SEVENTH_ARCHITECTURES
 from benchmarks.localisation.sixth_architectures import SIXTH_ARCHITECTURES
 
 CONVOLUTIONS = ("cnn", "resnet", "unet", "gan")
 NORMALISED = ("cnn", "resnet", "gan")
 """those whose batch normalisation makes a split of the batch another model"""
 ATTENTION = ("qwen2", "llama", "mixtral", "gpt2", "bert", "vit", "t5", "whisper")
-LATER = (*FOURTH_ARCHITECTURES, *FIFTH_ARCHITECTURES, *SIXTH_ARCHITECTURES)
+LATER = (*FOURTH_ARCHITECTURES, *FIFTH_ARCHITECTURES, *SIXTH_ARCHITECTURES, *SEVENTH_ARCHITECTURES)
 NOT_DRAWN = ("llama-fused", "cnn-sequence", *FURTHER, *LATER)
 """other structures of drawn ones, and what was added later: a number stays the same pair"""
 

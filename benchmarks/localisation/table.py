@@ -14,6 +14,7 @@ HELD_OUT = {
     "second held-out set": frozenset(pair.name for pair in PARTS["held-out-2"]),
     "third held-out set": frozenset(pair.name for pair in PARTS["held-out-3"]),
     "fourth held-out set": frozenset(pair.name for pair in PARTS["held-out-4"]),
+    "fifth held-out set": frozenset(pair.name for pair in PARTS["held-out-5"]),
 }
 """the names of the pairs of which nobody had seen an answer when they were scored"""
 

@@ -28,6 +28,9 @@ from benchmarks.localisation.porting_faults import PORTING_FAULTS  # noqa: E402
 from benchmarks.localisation.ports.pairs import PORTS  # noqa: E402
 from benchmarks.localisation.random_pairs import random_pair  # noqa: E402
 from benchmarks.localisation.rungs import further_runs, reference  # noqa: E402
+from benchmarks.localisation.seventh import SEVENTH  # noqa: E402
+from benchmarks.localisation.seventh_architectures import SEVENTH_ARCHITECTURES  # noqa: E402
+from benchmarks.localisation.seventh_faults import SEVENTH_FAULTS  # noqa: E402
 from benchmarks.localisation.sixth import SIXTH  # noqa: E402
 from benchmarks.localisation.sixth_architectures import SIXTH_ARCHITECTURES  # noqa: E402
 from benchmarks.localisation.sixth_faults import SIXTH_FAULTS  # noqa: E402
@@ -96,25 +99,28 @@ CHECKED = (
 
 
 def test_the_tables_are_whole():
-    pairs = [*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD, *FOURTH, *FIFTH, *SIXTH]
+    pairs = [*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD, *FOURTH, *FIFTH, *SIXTH, *SEVENTH]
     assert len({pair.name for pair in pairs}) == len(pairs)
     assert sum(pair.truth is not None for pair in pairs) >= 120 and sum(pair.truth is None for pair in pairs) >= 40
     assert len({pair.a.architecture for pair in pairs}) >= 12
     assert {planted.fault for pair in pairs for planted in pair.b.planted} <= set(FAULTS)
-    for part in (TUNED, FURTHER_PAIRS, THIRD, FOURTH, FIFTH, SIXTH):
+    for part in (TUNED, FURTHER_PAIRS, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH):
         assert {pair.phase for pair in part} == {*PHASES, "clean"}
         assert {pair.a.dtype for pair in part} == {"fp32", "bf16", "fp16", "autocast"}
     assert {pair.a.architecture for pair in THIRD} == set(FURTHER)
     assert {side.architecture for pair in FOURTH for side in (pair.a, pair.b)} == set(FOURTH_ARCHITECTURES)
     assert {side.architecture for pair in FIFTH for side in (pair.a, pair.b)} == set(FIFTH_ARCHITECTURES)
     assert {side.architecture for pair in SIXTH for side in (pair.a, pair.b)} == set(SIXTH_ARCHITECTURES)
+    assert {side.architecture for pair in SEVENTH for side in (pair.a, pair.b)} == set(SEVENTH_ARCHITECTURES)
     earlier = {side.architecture for pair in (*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD) for side in (pair.a, pair.b)}
     assert not earlier & set(FOURTH_ARCHITECTURES)
     assert not (earlier | set(FOURTH_ARCHITECTURES)) & set(FIFTH_ARCHITECTURES)
     assert not (earlier | set(FOURTH_ARCHITECTURES) | set(FIFTH_ARCHITECTURES)) & set(SIXTH_ARCHITECTURES)
+    older = earlier | set(FOURTH_ARCHITECTURES) | set(FIFTH_ARCHITECTURES) | set(SIXTH_ARCHITECTURES)
+    assert not older & set(SEVENTH_ARCHITECTURES)
     assert {planted.fault for pair in FOURTH for planted in pair.b.planted} >= set(PORTING_FAULTS)
     assert sum(pair.truth is not None for pair in FOURTH) >= 150 and sum(pair.truth is None for pair in FOURTH) >= 60
-    older = set(FAULTS) - set(SIXTH_FAULTS)
+    older = set(FAULTS) - set(SIXTH_FAULTS) - set(SEVENTH_FAULTS)
     assert {planted.fault for pair in FIFTH for planted in pair.b.planted} == older > set(FURTHER_FAULTS)
     assert sum(pair.truth is not None for pair in FIFTH) >= 340 and sum(pair.truth is None for pair in FIFTH) >= 70
     planted = [planted.fault for pair in SIXTH for planted in pair.b.planted]
@@ -122,7 +128,10 @@ def test_the_tables_are_whole():
         set(planted) > set(SIXTH_FAULTS) and 0.4 < sum(fault in SIXTH_FAULTS for fault in planted) / len(planted) < 0.6
     )
     assert sum(pair.truth is not None for pair in SIXTH) >= 160 and sum(pair.truth is None for pair in SIXTH) >= 50
-    assert all(pair.held_out for pair in (*THIRD, *FOURTH, *FIFTH, *SIXTH))
+    assert {planted.fault for pair in SEVENTH for planted in pair.b.planted} > set(SEVENTH_FAULTS)
+    assert sum(pair.truth is not None for pair in SEVENTH) >= 110 and sum(pair.truth is None for pair in SEVENTH) >= 40
+    assert all(pair.mapping is not None for pair in SEVENTH)
+    assert all(pair.held_out for pair in (*THIRD, *FOURTH, *FIFTH, *SIXTH, *SEVENTH))
     for framework in ("paddle", "mindspore"):
         ports = [pair for pair in PORTS if pair.b.framework == framework]
         assert sum(pair.truth is not None for pair in ports) >= 16 and sum(pair.truth is None for pair in ports) >= 6
@@ -140,7 +149,7 @@ def test_brute_force_finds_the_truth_and_refuses_another(name):
     assert not holds(pair, step + 1, found)
 
 
-@pytest.mark.parametrize("part", ["held-out-2", "held-out-3", "held-out-4"])
+@pytest.mark.parametrize("part", ["held-out-2", "held-out-3", "held-out-4", "held-out-5"])
 def test_every_fault_of_a_held_out_set_can_be_planted(part):
     for pair in suite.PARTS[part]:
         run = run_of(pair.b)
@@ -148,7 +157,7 @@ def test_every_fault_of_a_held_out_set_can_be_planted(part):
             run.begin(planted.step)
 
 
-LATER = {**FOURTH_ARCHITECTURES, **FIFTH_ARCHITECTURES, **SIXTH_ARCHITECTURES}
+LATER = {**FOURTH_ARCHITECTURES, **FIFTH_ARCHITECTURES, **SIXTH_ARCHITECTURES, **SEVENTH_ARCHITECTURES}
 
 
 @pytest.mark.parametrize("name", [name for name, each in LATER.items() if each.weights_of is not None])
@@ -181,12 +190,13 @@ def test_a_share_is_the_same_each_time_and_grows():
     tenth, fifth = suite.chosen(0.1, "all"), suite.chosen(0.2, "all")
     assert tenth == suite.chosen(0.1, "all") and set(tenth) < set(fifth)
     assert 0 < len(tenth) < len(suite.PAIRS) / 5
-    assert suite.chosen(1.0, "all") == [*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD, *FOURTH, *FIFTH, *SIXTH]
+    assert suite.chosen(1.0, "all") == [*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD, *FOURTH, *FIFTH, *SIXTH, *SEVENTH]
     assert suite.chosen(1.0, "tuned") == [*TUNED, *PORTS, *FURTHER_PAIRS] and suite.chosen(1.0, "held-out") == list(
         THIRD
     )
     assert suite.chosen(1.0, "ports") == list(PORTS) and suite.chosen(1.0, "held-out-2") == list(FOURTH)
     assert suite.chosen(1.0, "held-out-3") == list(FIFTH) and suite.chosen(1.0, "held-out-4") == list(SIXTH)
+    assert suite.chosen(1.0, "held-out-5") == list(SEVENTH)
 
 
 def test_random_pairs_are_clean_and_differ():
@@ -241,11 +251,13 @@ def test_the_table_counts_every_answer_once_and_lists_the_misses():
     assert lines["third held-out set, faults"][0] == lines["fourth held-out set, faults"][0] == "0"
     unseen = [suite.Answer(pair.name, "tensor", "exact", "", "") for pair in (THIRD[0], *FOURTH[:2], *FIFTH[:3])]
     unseen += [suite.Answer(pair.name, "tensor", "exact", "", "") for pair in SIXTH[:4]]
+    unseen += [suite.Answer(pair.name, "tensor", "exact", "", "") for pair in SEVENTH[:5]]
     unseen += [suite.Answer(FOURTH[-1].name, "tensor", "aligned", "", "")]
     lines = {line[0].strip(): line[1:3] for line in table.rows(unseen, "tensor")}
     assert lines["held-out third, faults"] == ["1", "1"] and lines["second held-out set, faults"] == ["2", "2"]
     assert lines["third held-out set, faults"] == ["3", "3"] and lines["third held-out set, clean"][0] == "0"
     assert lines["fourth held-out set, faults"] == ["4", "4"] and lines["fourth held-out set, clean"][0] == "0"
+    assert lines["fifth held-out set, faults"] == ["5", "5"] and lines["fifth held-out set, clean"][0] == "0"
     assert lines["held-out third, clean"][0] == "0" and lines["second held-out set, clean"][0] == "1"
     assert [line[0] for line in table.misses(answers)] == [names[1], names[2], clean]
     assert table.summary(answers, "tensor") == (
@@ -336,7 +348,7 @@ def test_what_was_no_noise_on_a_higher_rung_once(name, rung, tmp_path):
 
 
 def test_further_runs_are_neither_side_and_a_reference_begins_with_the_same_numbers():
-    for pair in (*TUNED, *FURTHER_PAIRS, *THIRD, *FOURTH, *FIFTH, *SIXTH):
+    for pair in (*TUNED, *FURTHER_PAIRS, *THIRD, *FOURTH, *FIFTH, *SIXTH, *SEVENTH):
         runs = further_runs(pair)
         assert len(runs) == 2 and pair.a not in runs and replace(pair.b, planted=()) not in runs
         assert all(not run.planted and run.seed == pair.a.seed for run in runs)
