@@ -149,16 +149,18 @@ class _Matched:
         self._ignoring = Ignoring(mapping, source.tree, target.tree)
         places = self.walk.places()
         here, there = self.ignored = self._ignoring.ignored(places)
-        places = {
+        left_out = {
             i: each
             for i, each in places.items()
-            if here.isdisjoint(each.members or (i,)) and there.isdisjoint(each.parts)
+            if not (here.isdisjoint(each.members or (i,)) and there.isdisjoint(each.parts))
         }
+        places = {i: each for i, each in places.items() if i not in left_out}
         chosen = settled(self.walk, places)
         for index in chosen:
             if source.tree.wrapped(index) is None:
                 place = places[index]
                 self.bundles.add(index, place.parts, place.rule, place.members)
+        self.bundles.add_weights_of({i: each for i, each in left_out.items() if source.tree.wrapped(i) is None})
         self.pairs = [Pair(index, places[index].parts[0], places[index].reason) for index in chosen]
         self.lines = {
             index: where(places[index].rule, mapping) for index in chosen if _is_taken_at_its_word(places[index])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from probe.errors import MappingError
@@ -13,6 +13,7 @@ from probe.mapping.rules import Rotary, written
 from probe.mapping.sections import SectionIndex
 from probe.matching.known import Known, canonical_shape
 from probe.matching.result import Bundle, Place, View, WeightBundle
+from probe.matching.walk import Place as WalkPlace
 from probe.records import ParameterInfo
 
 _Found = tuple[Place, ParameterInfo | None]
@@ -59,6 +60,20 @@ class Bundles:
                 self._turn_all(parts[0] if members else index, rule)
         for each in params.values():
             self._parameter(index, parts[0], each)
+
+    def add_weights_of(self, ignored: Mapping[int, WalkPlace]) -> None:
+        """Take up the lines of parameters that are for modules only which the mapping leaves out: their weights alone are meant.
+
+        A line that is for other modules too says nothing of these.
+        """
+        elsewhere = {*self.used, *self.missing}
+        for index, place in ignored.items():
+            rules = self.sections.rules(index)
+            params = dict(rules.params) if rules else {}
+            params.update({each.source: each for each in (place.rule.params if place.rule else ())})
+            for each in params.values():
+                if each not in elsewhere:
+                    self._parameter(index, place.parts[0], each, is_alone=True)
 
     def _bundle(self, index: int, parts: tuple[int, ...], rule: Rule) -> None:
         groups = self._groups(rule)
@@ -117,12 +132,15 @@ class Bundles:
                 place = parameter.module, parameter.slot
                 views[place] = View(parameter.canonical_slot, self._axes(rule, whole, (place, parameter)))
 
-    def _parameter(self, index: int, there: int, rule: ParameterRule) -> None:
-        """Take up one line of ``params``; the whole is the source's, or with ``from`` the target's."""
+    def _parameter(self, index: int, there: int, rule: ParameterRule, is_alone: bool = False) -> None:
+        """Take up one line of ``params``; the whole is the source's, or with ``from`` the target's.
+
+        ``is_alone``: both modules are no pair.
+        """
         whole, others, side, views = self._sides(rule)
         ends = (there, index) if rule.is_reversed else (index, there)
         found = whole.parameter(ends[0], rule.source)
-        rows, lacking = self._rows(others, ends[1], rule)
+        rows, lacking = self.rows(others, ends[1], rule)
         if others.parameters is None and rule.is_stacked and "{" in rule.targets[0][-1]:
             self.used[rule] = None  # how many there are, parameters would tell
             return
@@ -139,7 +157,7 @@ class Bundles:
         if rule.reshape:
             self._reshape(rule, found, rows[0][0])
             return
-        if len(rule.source) == len(rule.targets) == len(rule.targets[0]) == 1:
+        if not is_alone and len(rule.source) == len(rule.targets) == len(rule.targets[0]) == 1:
             partner = rows[0][0][1]
             views[place] = View(partner.canonical_slot if partner else rule.targets[0][0], axes)
             return
@@ -166,7 +184,7 @@ class Bundles:
             self.views_there[place] = View(partner.canonical_slot, axes)
         self.weights.append(WeightBundle("AB"[self.side == "A"], place, ((mine,),), shape=shape))
 
-    def _rows(self, known: Known, module: int, rule: ParameterRule) -> tuple[list[list[_Found]], Names | None]:
+    def rows(self, known: Known, module: int, rule: ParameterRule) -> tuple[list[list[_Found]], Names | None]:
         """Return the parts, a row for each member of a list, in the order in which they lie; and what is not there."""
         numbers = _numbers(known, module, rule.targets[0]) if rule.is_stacked else [{}]
         rows = []
