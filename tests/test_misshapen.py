@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from probe.adapters import numpy_nn as nn
-from probe.matching import Direction
+from probe.errors import MappingError
+from probe.matching import Direction, WeightBundle
 from probe.matching.misshapen import misshapen, reshaped
 from probe.tree import Tree
 from tests.mapped import matched, with_parameters
@@ -126,6 +128,87 @@ def test_what_is_read_in_another_shape_is_listed_with_its_direction() -> None:
 def test_every_pair_that_the_library_makes_fits(name: str) -> None:
     a, b, _ = sides(name)
     assert misshapen(found_by(name, a, b), a, b) == []
+
+
+# Several stacked weights for one, and weights in another shape: errors that say which axis, and whose
+
+STACKED = tree({"": "Own", "experts": "Experts"})
+
+
+def stacked(whole: tuple[int, ...], part: tuple[int, ...], split: str) -> list[WeightBundle]:
+    a = with_parameters(STACKED, {"experts.w1": part, "experts.w3": part})
+    b = with_parameters(STACKED, {"experts.gate_up_proj": whole})
+    return list(matched(a, b, f"Experts: {{params: {{gate_up_proj: {{from: [w1, w3]{split}}}}}}}").weight_bundles)
+
+
+@pytest.mark.parametrize(
+    ("whole", "part", "axis"), [((4, 10, 3), (4, 5, 3), 1), ((4, 3, 10), (4, 3, 5), 2), ((8, 5, 3), (4, 5, 3), 0)]
+)
+def test_stacked_experts_are_joined_along_the_axis_that_is_said(
+    whole: tuple[int, ...], part: tuple[int, ...], axis: int
+) -> None:
+    expected = [WeightBundle("A", (1, "gate_up_proj"), (((1, "w1"), (1, "w3")),), axis)]
+    assert stacked(whole, part, f", split: {{axis: {axis}}}") == expected
+    if axis:
+        with pytest.raises(
+            MappingError,
+            match=re.escape(
+                f"gate_up_proj: the sizes do not fit: experts.gate_up_proj has {list(whole)}, its parts are experts.w1 "
+                f"{list(part)} + experts.w3 {list(part)}; along axis {axis} they add up: write split: {{axis: {axis}}}"
+            ) + "$",
+        ):  # fmt: skip
+            stacked(whole, part, "")
+    assert stacked((4, 10, 3), (4, 5, 3), ", split: {axis: in}")[0].axis == 1
+
+
+@pytest.mark.parametrize(
+    ("whole", "part", "split", "message"),
+    [
+        ((3, 10), (3, 5), "", "the sizes do not fit: experts.gate_up_proj has [3, 10], its parts are experts.w1 [3, 5] + "
+         "experts.w3 [3, 5]; along in they add up: write split: {axis: in}"),
+        ((4, 11, 3), (4, 5, 3), "", "the sizes do not fit: experts.gate_up_proj has [4, 11, 3], its parts are experts.w1 "
+         "[4, 5, 3] + experts.w3 [4, 5, 3]"),
+        ((4, 11, 3), (4, 5, 3), ", split: {axis: 1}", "the sizes do not add up: experts.gate_up_proj has 11 along axis 1, its "
+         "parts have 10: experts.w1 [4, 5, 3] + experts.w3 [4, 5, 3]"),
+        ((4, 10), (4, 5), ", split: {axis: 2}", "the sizes do not fit: experts.gate_up_proj has [4, 10], its parts are "
+         "experts.w1 [4, 5] + experts.w3 [4, 5]; along in they add up: write split: {axis: in}"),
+    ],
+)  # fmt: skip
+def test_stacked_experts_that_do_not_fit(
+    whole: tuple[int, ...], part: tuple[int, ...], split: str, message: str
+) -> None:
+    with pytest.raises(MappingError, match=re.escape(message) + "$"):
+        stacked(whole, part, split)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("reshape: true", "reshape: true"), ("reshape: true, transpose: true", "reshape: true, transpose: true"),
+        ("reshape: true, permute: [0, 2, 3, 1]", "reshape: true, permute: [0, 2, 3, 1]"),
+    ],
+)  # fmt: skip
+def test_reshape_of_a_module_says_where_it_belongs(more: str, says: str) -> None:
+    line = f"{{to: proj, params: {{weight: {{to: weight, {says}}}}}}}"
+    with pytest.raises(
+        MappingError,
+        match=f"^m, line 1: Own: stem: {re.escape(f'reshape is said of a parameter; expected stem: {line}')}$",
+    ):
+        said(PATCHES, (48, 48), (48, 3, 4, 4), f"Own: {{stem: {{to: proj, {more}}}}}")
+    theirs = (48, 48) if "transpose" in says else (48, 3, 4, 4)
+    assert not said(PATCHES, (48, 48), theirs, f"Own: {{stem: {line}}}")
+
+
+def test_with_reshape_the_axes_are_those_of_the_other_side() -> None:
+    text = "Own: {stem: {to: proj, params: {weight: {to: weight, reshape: true, permute: [1, 0]}}}}"
+    with pytest.raises(
+        MappingError,
+        match=re.escape(
+            "weight: permute names 2 axes, proj.weight has the shape [48, 3, 4, 4]; with reshape the axes are those of the other "
+            "side's parameter"
+        ) + "$",
+    ):  # fmt: skip
+        said(PATCHES, (48, 48), (48, 3, 4, 4), text)
 
 
 def test_map_check_ends_with_1(tmp_path: Path) -> None:

@@ -205,7 +205,9 @@ class Bundles:
         axes = _order(rule, count)
         if parameter is not None and len(axes) != count:
             what = f"permute names {len(rule.permute)} axes" if rule.permute else "transpose needs two axes"
-            self._fail(rule, f"{what}, {self._path(known, place)} has the shape {list(parameter.shape)}")
+            is_other = isinstance(rule, ParameterRule) and rule.reshape
+            why = "; with reshape the axes are those of the other side's parameter" if is_other else ""
+            self._fail(rule, f"{what}, {self._path(known, place)} has the shape {list(parameter.shape)}{why}")
         return axes
 
     # Sizes
@@ -236,11 +238,12 @@ class Bundles:
             if any(
                 len(s) != len(shape) or len(s) <= axis or _without(s, axis) != _without(shape, axis) for s in shapes
             ):
-                self._fail(rule, f"the sizes do not fit: {name} has {list(shape)}, its parts are {parts}")
+                hint = _other_axis(shape, shapes) if isinstance(rule, ParameterRule) else ""
+                self._fail(rule, f"the sizes do not fit: {name} has {list(shape)}, its parts are {parts}{hint}")
             sizes = [s[axis] for s in shapes]
             if sum(sizes) != shape[axis]:
                 self._fail(
-                    rule, f"the sizes do not add up: {name} has {shape[axis]} along {_AXES[axis]}, its parts have "
+                    rule, f"the sizes do not add up: {name} has {shape[axis]} along {_axis_name(axis, shape)}, its parts have "
                     f"{sum(sizes)}: {parts}"
                 )  # fmt: skip
             if groups and any(size % groups for size in sizes):
@@ -270,6 +273,24 @@ def _order(rule: Rule | ParameterRule, count: int) -> tuple[int, ...]:
     if rule.permute:
         return rule.permute
     return (*range(count - 2), count - 1, count - 2) if count > 1 else ()
+
+
+def _axis_name(axis: int, shape: Sequence[int]) -> str:
+    return _AXES[axis] if len(shape) < 3 and axis < len(_AXES) else f"axis {axis}"
+
+
+def _other_axis(shape: tuple[int, ...], parts: Sequence[tuple[int, ...]]) -> str:
+    """Return along which axis parts add up, and what says so, if there is one."""
+    for axis in range(len(shape)):
+        rest = {_without(each, axis) for each in (shape, *parts) if len(each) == len(shape)}
+        if (
+            len(rest) == 1
+            and all(len(each) == len(shape) for each in parts)
+            and sum(p[axis] for p in parts) == shape[axis]
+        ):
+            name = _AXES[axis] if len(shape) < 3 else str(axis)
+            return f"; along {_axis_name(axis, shape)} they add up: write split: {{axis: {name}}}"
+    return ""
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
