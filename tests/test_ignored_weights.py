@@ -47,6 +47,13 @@ def test_the_long_form_of_a_line_for_what_is_ignored() -> None:
     assert matched(*SIDES, text).weight_bundles == (WeightBundle("B", (1, "table"), (((3, "weight"),),)),)
 
 
+def test_a_mapping_that_says_the_same_from_both_sides_needs_no_direction() -> None:
+    known = with_parameters(OWN, {"decoder.table": (8, 3), "decoder.other": (8, 3)})
+    assert matched(known, known, "Dec: {params: {table: table}}\nignore: [/decoder]").warnings == ()
+    (warning,) = matched(known, known, "Dec: {params: {table: other}}\nignore: [/decoder]").warnings
+    assert warning.startswith("the mapping fits both sides equally well; it is read as written from A")
+
+
 def test_what_is_said_of_other_modules_too_is_not_said_of_those_that_are_ignored() -> None:
     a = tree({"": "Own", "x": "Dec", "y": "Dec"})
     known = with_parameters(a, {"x.table": (8, 3), "y.table": (8, 3)})

@@ -199,11 +199,17 @@ def test_modules_that_are_called_elsewhere() -> None:
 
 
 def test_a_module_that_returns_something_else_under_the_same_name() -> None:
-    parts = ("input_layernorm", "self_attn", "self_attn.o_proj", "post_attention_layernorm", "mlp", "other")
-    tree = net("L", "layers.0 LlamaDecoderLayer", *(f"layers.0.{part}" for part in parts))
-    found, pairs = paired("other_output", tree, tree)
-    assert set(pairs) == {"layers", *(f"layers.0.{part}" for part in parts[:-1])}
-    assert [tree.path(i) for i in sorted(found.ignored_a)] == ["layers.0", "layers.0.other"]
+    norms = ("input_layernorm", "post_attention_layernorm")
+    parts = (*norms, "self_attn", "self_attn.o_proj", "mlp", "other")
+    layer = [f"model.layers.0.{part}" for part in parts]
+    tree = net("L", "model LlamaModel", "model.layers.0 LlamaDecoderLayer", *layer, "model.norm")
+    weights = {f"model.layers.0.{name}.weight": (4,) for name in norms} | {"model.norm.weight": (4,)}
+    known = with_parameters(tree, weights)
+    found = of("other_output", known, known)
+    assert {tree.path(pair.a) for pair in found.pairs} == {"", "model", "model.layers", *layer[2:5]}
+    ignored = ["model.layers.0", *layer[:2], "model.layers.0.other", "model.norm"]
+    assert [tree.path(i) for i in sorted(found.ignored_a)] == ignored
+    assert sorted(f"{tree.path(each.whole[0])}.weight" for each in found.weight_bundles) == sorted(weights)
 
 
 def test_rows_in_another_order() -> None:
