@@ -54,6 +54,8 @@ def test_a_linear_on_patches_for_a_convolution() -> None:
          "that B's have"),
         ((6, 5), (2, 15), "if they are the same elements in another shape, write {to: …, params: {weight: {to: weight, reshape: "
          "true}}} in that line, with permute where the axes of B's are to be put in another order first"),
+        ((48, 3, 4, 4), (48, 48), "if they are the same elements in the same order, write {to: …, params: {weight: {to: weight, "
+         "reshape: true}}} in that line; if not, the mapping is to be written from the other side, so that permute is of the axes of A's"),
         ((6, 5), (18, 5), "they hold not as many elements; where several of one side lie in one of the other, list them all, "
          "with to or from; else pair other modules, or leave them out with ignore"),
         ((6, 5), (7, 4), "they hold not as many elements; pair other modules, or leave them out with ignore"),

@@ -148,6 +148,11 @@ def _advice(each: _Both, here: str, there: str) -> str:
             f": for a Linear on patches write {_of_slot(each, f'reshape: true, permute: {list(_PATCHES)}')} where their channels "
             f"come last, no permute where they come first; permute is of the axes of {there}'s"
         )
+    if len(x) > len(y):
+        return (
+            f": if they are the same elements in the same order, write {_of_slot(each, 'reshape: true')}; if not, the mapping is to be "
+            f"written from the other side, so that permute is of the axes of {here}'s"
+        )
     return (
         f": if they are the same elements in another shape, write {_of_slot(each, 'reshape: true')}, with permute where the axes "
         f"of {there}'s are to be put in another order first"
