@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from probe.comparison.sharded import side_with_parts
 from probe.errors import MappingError
 from probe.layouts import FRAMEWORKS
 from probe.mapping import LayerMapping, library, load_mapping
@@ -22,6 +23,7 @@ from probe.matching.coverage import KINDS, Coverage, Left, coverage
 from probe.matching.draft import draft
 from probe.matching.initial_weights import fingerprints
 from probe.matching.loose import loose_weights, numbered, of_modules_not_left
+from probe.matching.misshapen import misshapen, reshaped
 from probe.matching.unneeded import listed, needing_no_partner
 from probe.printed import model_config_of, record_printed
 from probe.report.names import LONGEST_LIST, harmless, plain
@@ -96,7 +98,8 @@ def check_command(mapping: str, a: str, b: str, map_direction: str | None, stric
 
     \b
     Exit status: 0 every module is paired, ignored, compared by its weights alone or needs no partner, 1 some are left,
-                 a weight of the others has no partner or a line does nothing, 2 the mapping cannot be used.
+                 a weight of the others has no partner, or not its shape, or a line does nothing, 2 the mapping cannot
+                 be used.
     Example:     probe map check map.yaml a.h5 b.h5
     """
     parsed = load_mapping(mapping)
@@ -115,9 +118,12 @@ def check_command(mapping: str, a: str, b: str, map_direction: str | None, stric
             of_modules_not_left(names, known, left)
             for names, known, left in zip(lonely, sides, (found.only_a, found.only_b), strict=True)
         ]
+        odd = misshapen(found, *sides, lambda x, y: bool(side_with_parts(first, second, x, y, of_weight=True)))
     for line in _lines(found, covered, changes, loose, (a, b), (known_a.tree, known_b.tree)):
         click.echo(plain(line, LONGEST_LIST))
-    sys.exit(1 if covered.only_a or covered.only_b or any(loose) or found.warnings else 0)
+    for line in _of_shapes(odd, reshaped(found, *sides)):
+        click.echo(plain(line, LONGEST_LIST))
+    sys.exit(1 if covered.only_a or covered.only_b or any(loose) or odd or found.warnings else 0)
 
 
 @map_group.command("suggest")
@@ -222,6 +228,14 @@ def _lines(
             f"In {name}, weights without a partner, of modules that are not left", numbered(names)[:KINDS]
         )
     yield from _titled("Warnings", found.warnings)
+
+
+def _of_shapes(odd: Sequence[str], turned: Sequence[str]) -> Iterator[str]:
+    """Yield what is said of weights of other shapes: those that do not fit, and those that are read in another one."""
+    yield from _titled("Weights of which the shapes do not fit", odd[:KINDS])
+    yield from _titled(
+        "Weights that are read in another shape: shapes alone do not tell whether the order is right", turned
+    )
 
 
 def _titled(title: str, texts: Iterable[str]) -> Iterator[str]:

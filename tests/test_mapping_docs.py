@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -14,7 +15,9 @@ from probe.errors import MappingError
 from probe.mapping import library, library_folder, load_mapping, parse_mapping
 from probe.mapping.judging import Tolerance
 from probe.matching import Known, Matching, match
+from probe.matching.misshapen import misshapen
 from probe.tree import Tree
+from tests.mapped import matched, with_parameters
 from tests.trees import DATA, tree
 
 PAGE = (Path(__file__).parent.parent / "docs" / "mapping.md").read_text(encoding="utf-8")
@@ -137,6 +140,78 @@ def test_parameters_from_this_side() -> None:
     ]  # fmt: skip
 
 
+def with_shapes(tree: Tree, **shapes: tuple[int, ...]) -> Known:
+    return with_parameters(tree, {name.replace("__", "."): shape for name, shape in shapes.items()})
+
+
+def of(name: str, a: Known, b: Known) -> Matching:
+    """Apply an example of the page to sides of which the shapes are known."""
+    found, other = matched(a, b, BLOCKS[name]), matched(b, a, BLOCKS[name])
+    assert found.warnings == other.warnings == ()
+    assert misshapen(found, a, b) == misshapen(other, b, a) == []
+    return found
+
+
+def test_stacked_weights_along_another_axis() -> None:
+    tree = net("L", "experts StackedExperts")
+    a = with_shapes(tree, experts__w1=(4, 5, 3), experts__w3=(4, 5, 3))
+    found = of("stacked", a, with_shapes(net("L", "experts"), experts__gate_up_proj=(4, 10, 3)))
+    assert [(each.axis, len(each.parts[0]), each.stacked) for each in found.weight_bundles] == [(1, 2, False)]
+
+
+def test_the_same_elements_in_another_shape() -> None:
+    a = net("L", "experts GroupedMLP", "patch PatchLinear", "patch.proj")
+    b = net("L", "experts", "patch", "patch.projection")
+    known = with_shapes(a, experts__weight2=(4 * 6, 5), patch__proj__weight=(48, 48))
+    other = with_shapes(b, experts__down_proj=(4, 5, 6), patch__projection__weight=(48, 3, 4, 4))
+    found = of("reshape", known, other)
+    assert [each.shape for each in found.weight_bundles] == [(4, 6, 5), (48, 4, 4, 3)]
+    picture = np.arange(48.0).reshape(3, 4, 4)  # patches whose channels come last
+    kernel = np.random.default_rng(0).random((48, 3, 4, 4))
+    linear = kernel.transpose(0, 2, 3, 1).reshape(48, 48)
+    assert np.allclose(linear @ picture.transpose(1, 2, 0).ravel(), np.tensordot(kernel, picture, 3))
+
+
+def test_axes_of_this_side_in_the_order_that_the_other_side_has() -> None:
+    tree = net("L", "x X")
+    known = with_shapes(tree, x__w=(4, 5, 3)), with_shapes(net("L", "x"), x__w=(3, 4, 5))
+    text = "X: {params: {w: {to: w, permute: [2, 0, 1]}}}"
+    assert "`permute: [2, 0, 1]` is for [h, w, c] here, [c, h, w] there" in PAGE
+    assert misshapen(matched(*known, text), *known) == []
+
+
+def test_a_weight_of_which_the_module_returns_something_else() -> None:
+    a, b = net("OwnGemma2", "embedder", "norm"), net("G", "model.embed_tokens", "norm")
+    found = of(
+        "weights_alone", with_shapes(a, embedder__weight=(9, 4)), with_shapes(b, model__embed_tokens__weight=(9, 4))
+    )
+    assert {a.path(pair.a): b.path(pair.b) for pair in found.pairs} == {"": "", "norm": "norm"}
+    assert [(a.path(each.whole[0]), b.path(each.parts[0][0][0])) for each in found.weight_bundles] == [
+        ("embedder", "model.embed_tokens")
+    ]
+
+
+def test_modules_that_are_called_elsewhere() -> None:
+    inside = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias"
+    b = net("T5", "shared", "encoder.embed_tokens", inside, "decoder.embed_tokens")
+    pairs = paired("called_otherwise", net("OwnT5", "table", "positions.table"), b)[1]
+    assert pairs == {"table": "shared", "positions.table": inside}
+
+
+def test_a_module_that_returns_something_else_under_the_same_name() -> None:
+    norms = ("input_layernorm", "post_attention_layernorm")
+    parts = (*norms, "self_attn", "self_attn.o_proj", "mlp", "other")
+    layer = [f"model.layers.0.{part}" for part in parts]
+    tree = net("L", "model LlamaModel", "model.layers.0 LlamaDecoderLayer", *layer, "model.norm")
+    weights = {f"model.layers.0.{name}.weight": (4,) for name in norms} | {"model.norm.weight": (4,)}
+    known = with_parameters(tree, weights)
+    found = of("other_output", known, known)
+    assert {tree.path(pair.a) for pair in found.pairs} == {"", "model", "model.layers", *layer[2:5]}
+    ignored = ["model.layers.0", *layer[:2], "model.layers.0.other", "model.norm"]
+    assert [tree.path(i) for i in sorted(found.ignored_a)] == ignored
+    assert sorted(f"{tree.path(each.whole[0])}.weight" for each in found.weight_bundles) == sorted(weights)
+
+
 def test_rows_in_another_order() -> None:
     a, b = net("L", "attn Attention", "attn.wq", "attn.wk"), net("L", "attn.q_proj", "attn.k_proj")
     found, _ = paired("rotary", a, b, {"n_heads": 4, "n_kv_heads": 2})
@@ -174,6 +249,10 @@ def test_every_example_is_tried_and_allowed_by_the_schema() -> None:
         "parameters",
         "from",
         "reshape",
+        "stacked",
+        "weights_alone",
+        "called_otherwise",
+        "other_output",
         "rotary",
         "optional",
         "ignore",

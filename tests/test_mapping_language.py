@@ -177,7 +177,7 @@ def test_a_question_mark_behind_a_name() -> None:
          "every path, or none"),
         ("fc: {to: fc, params: {w: {to: a, split: {axis: out}}}}", "line 2: A: fc: params: w: split says how several lie in "
          "one; here is only a"),
-        ("fc: {to: fc, params: {w: {to: [a, b], split: {axis: up}}}}", "line 2: A: fc: params: w: axis: expected out or in, "
+        ("fc: {to: fc, params: {w: {to: [a, b], split: {axis: up}}}}", "line 2: A: fc: params: w: axis: expected out, in or a number (the first is 0), "
          "got 'up'"),
         ("fc: {to: fc, params: {w: {to: a, from: b}}}", "line 2: A: fc: params: w: expected to or from, got both"),
         ("fc: {to: fc, from: b}", "line 2: A: fc: expected to or from, got both"),

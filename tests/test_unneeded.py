@@ -8,6 +8,7 @@ import pytest
 
 from probe.mapping import load_mapping
 from probe.matching import Known, match
+from probe.matching.automatic.likeness import kind_of
 from probe.matching.automatic.outline import Numbers, Outline, Seen, outline
 from probe.matching.changes import changes_of
 from probe.matching.coverage import coverage
@@ -39,6 +40,9 @@ CASES: dict[str, tuple[Classes, tuple[str, ...], Classes, tuple[str, ...], set[s
     "a function there": ({"act": "GELU"}, (), {}, (), {"act"}),
     "one of the kind is left there": ({"act": "GELU"}, (), {"nonlinearity": "GELUActivation"}, (), set()),
     "rotary embeddings are never alike": ({"rope": "RotaryEmbedding"}, (), {"rotary": "RotaryEmbedding"}, (), {"rope"}),
+    "a model's name that holds the word of a kind": (
+        {"model": "Gemma2Model", "model.rope": "Gemma2RotaryEmbedding"}, (), {"rotary": "Rotary"}, (), {"model", "model.rope"},
+    ),
     "identity": ({"same": "IdentityOp"}, (), {"other": "Identity"}, (), {"same"}),
     "an empty list": ({"more": "ModuleList"}, (), {}, (), {"more"}),
     "holds what has a partner": ({"in": "Part"}, (), {}, (), {"in"}),
@@ -84,3 +88,16 @@ def test_how_it_is_listed_and_counted() -> None:
     covered = coverage(found, a[0], b[0], none)
     assert [len(each) for each in covered.unneeded] == [3, 0]
     assert [each.path for each in covered.only_a] == ["proj"]
+
+
+@pytest.mark.parametrize(
+    ("class_name", "kind"),
+    [
+        ("Gemma2RMSNorm", "norm"), ("Gemma2MLP", ""), ("Gemma3TextScaledWordEmbedding", "embedding"), ("GroupedGemm", "linear"),
+        ("ConvNextLayerNorm", "norm"), ("ConvNextLayer", ""), ("ConvBertSelfAttention", ""), ("SolarOpenMLP", ""),
+        ("SolarOpenRotaryEmbedding", "rotary"), ("PoolFormerPooling", "pool"), ("KimiLinearMLP", ""), ("Conv2d", "conv"),
+        ("HunYuanDenseV1MLP", ""), ("BertPooler", "pool"),
+    ],
+)  # fmt: skip
+def test_the_name_of_a_model_tells_no_kind(class_name: str, kind: str) -> None:
+    assert kind_of(class_name) == kind

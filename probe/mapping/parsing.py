@@ -192,6 +192,8 @@ class _Parser:
             return {"to": value}
         long: dict[str, yaml.Node] = {}
         for name, node in self.source.entries(value, f"{', '.join(known)}"):
+            if name.value == RESHAPE and RESHAPE not in known:
+                self.source.fail(name, f"{where}: {_reshaped(key, value)}")
             if name.value not in known:
                 hint = did_you_mean(name.value, known)
                 self.source.fail(
@@ -243,9 +245,10 @@ class _Parser:
         return Split(groups, axis, self._order(said["order"], where, targets) if "order" in said else ())
 
     def _axis(self, node: yaml.Node, where: str) -> int:
-        if not isinstance(node, yaml.ScalarNode) or node.value not in _AXES:
-            self.source.fail(node, f"{where}: axis: expected out or in, got {kind(node)}")
-        return _AXES[node.value]
+        number = _number(node.value) if isinstance(node, yaml.ScalarNode) else None
+        if number is None and not (isinstance(node, yaml.ScalarNode) and node.value in _AXES):
+            self.source.fail(node, f"{where}: axis: expected out, in or a number (the first is 0), got {kind(node)}")
+        return _AXES[node.value] if number is None else number
 
     def _count_of(self, what: str, node: yaml.Node, where: str) -> int | str:
         expected = f"{where}: {what}: expected a number, or a key of the recorded model_config"
@@ -317,6 +320,15 @@ def _optional(node: yaml.Node) -> tuple[yaml.Node, bool]:
     if not isinstance(node, yaml.ScalarNode) or len(node.value) < 2 or not node.value.endswith("?"):
         return node, False
     return yaml.ScalarNode(node.tag, node.value[:-1], node.start_mark, node.end_mark, node.style), True
+
+
+def _reshaped(key: yaml.Node, value: yaml.MappingNode) -> str:
+    """Return how a line of a module would say that its weight has another shape."""
+    said = {name.value: node for name, node in value.value}
+    to = said["to"].value if isinstance(said.get("to"), yaml.ScalarNode) else "…"
+    axes = [item.value for item in _items(said["permute"])] if "permute" in said else []
+    turned = f", permute: [{', '.join(map(str, axes))}]" if axes else ", transpose: true" if "transpose" in said else ""
+    return f"reshape is said of a parameter; expected {key.value}: {{to: {to}, params: {{weight: {{to: weight, reshape: true{turned}}}}}}}"
 
 
 def _number(text: str) -> int | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.errors import MappingError
+from probe.fused import Fusion
 from probe.mapping import LayerMapping
 from probe.mapping.patterns import places as places_of
 from probe.mapping.sections import SectionIndex
@@ -132,8 +133,17 @@ def _tie_broken(
     if len(found) < 2 or len({len(each.warnings) for each in found.values()}) > 1:
         return best, False
     pairs = [{(pair.a, pair.b) for pair in each.pairs} for each in found.values()]
-    is_same = pairs[0] == pairs[1] and not any(each.bundles or each.weight_bundles for each in found.values())
-    return best, not is_same
+    weights = [_one_for_one(each) for each in found.values()]
+    is_same = pairs[0] == pairs[1] and weights[0] == weights[1] is not None
+    return best, not (is_same and not any(each.bundles for each in found.values()))
+
+
+def _one_for_one(matching: Matching) -> set[tuple[Place, Place]] | None:
+    """Return the weights of A and of B that are compared as one is the other; None where others are several, or lie otherwise."""
+    if any(each.fusion != Fusion() or len(each.parts[0]) > 1 for each in matching.weight_bundles):
+        return None
+    ends = ((each.parts[0][0], each.whole) for each in matching.weight_bundles)
+    return {pair if each.side == "A" else pair[::-1] for pair, each in zip(ends, matching.weight_bundles, strict=True)}
 
 
 class _Matched:
@@ -149,16 +159,18 @@ class _Matched:
         self._ignoring = Ignoring(mapping, source.tree, target.tree)
         places = self.walk.places()
         here, there = self.ignored = self._ignoring.ignored(places)
-        places = {
+        left_out = {
             i: each
             for i, each in places.items()
-            if here.isdisjoint(each.members or (i,)) and there.isdisjoint(each.parts)
+            if not (here.isdisjoint(each.members or (i,)) and there.isdisjoint(each.parts))
         }
+        places = {i: each for i, each in places.items() if i not in left_out}
         chosen = settled(self.walk, places)
         for index in chosen:
             if source.tree.wrapped(index) is None:
                 place = places[index]
                 self.bundles.add(index, place.parts, place.rule, place.members)
+        self.bundles.add_weights_of({i: each for i, each in left_out.items() if source.tree.wrapped(i) is None})
         self.pairs = [Pair(index, places[index].parts[0], places[index].reason) for index in chosen]
         self.lines = {
             index: where(places[index].rule, mapping) for index in chosen if _is_taken_at_its_word(places[index])

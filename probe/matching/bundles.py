@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from probe.errors import MappingError
@@ -13,6 +13,7 @@ from probe.mapping.rules import Rotary, written
 from probe.mapping.sections import SectionIndex
 from probe.matching.known import Known, canonical_shape
 from probe.matching.result import Bundle, Place, View, WeightBundle
+from probe.matching.walk import Place as WalkPlace
 from probe.records import ParameterInfo
 
 _Found = tuple[Place, ParameterInfo | None]
@@ -59,6 +60,20 @@ class Bundles:
                 self._turn_all(parts[0] if members else index, rule)
         for each in params.values():
             self._parameter(index, parts[0], each)
+
+    def add_weights_of(self, ignored: Mapping[int, WalkPlace]) -> None:
+        """Take up the lines of parameters that are for modules only which the mapping leaves out: their weights alone are meant.
+
+        A line that is for other modules too says nothing of these.
+        """
+        elsewhere = {*self.used, *self.missing}
+        for index, place in ignored.items():
+            rules = self.sections.rules(index)
+            params = dict(rules.params) if rules else {}
+            params.update({each.source: each for each in (place.rule.params if place.rule else ())})
+            for each in params.values():
+                if each not in elsewhere:
+                    self._parameter(index, place.parts[0], each, is_alone=True)
 
     def _bundle(self, index: int, parts: tuple[int, ...], rule: Rule) -> None:
         groups = self._groups(rule)
@@ -117,12 +132,15 @@ class Bundles:
                 place = parameter.module, parameter.slot
                 views[place] = View(parameter.canonical_slot, self._axes(rule, whole, (place, parameter)))
 
-    def _parameter(self, index: int, there: int, rule: ParameterRule) -> None:
-        """Take up one line of ``params``; the whole is the source's, or with ``from`` the target's."""
+    def _parameter(self, index: int, there: int, rule: ParameterRule, is_alone: bool = False) -> None:
+        """Take up one line of ``params``; the whole is the source's, or with ``from`` the target's.
+
+        ``is_alone``: both modules are no pair.
+        """
         whole, others, side, views = self._sides(rule)
         ends = (there, index) if rule.is_reversed else (index, there)
         found = whole.parameter(ends[0], rule.source)
-        rows, lacking = self._rows(others, ends[1], rule)
+        rows, lacking = self.rows(others, ends[1], rule)
         if others.parameters is None and rule.is_stacked and "{" in rule.targets[0][-1]:
             self.used[rule] = None  # how many there are, parameters would tell
             return
@@ -139,7 +157,7 @@ class Bundles:
         if rule.reshape:
             self._reshape(rule, found, rows[0][0])
             return
-        if len(rule.source) == len(rule.targets) == len(rule.targets[0]) == 1:
+        if not is_alone and len(rule.source) == len(rule.targets) == len(rule.targets[0]) == 1:
             partner = rows[0][0][1]
             views[place] = View(partner.canonical_slot if partner else rule.targets[0][0], axes)
             return
@@ -166,7 +184,7 @@ class Bundles:
             self.views_there[place] = View(partner.canonical_slot, axes)
         self.weights.append(WeightBundle("AB"[self.side == "A"], place, ((mine,),), shape=shape))
 
-    def _rows(self, known: Known, module: int, rule: ParameterRule) -> tuple[list[list[_Found]], Names | None]:
+    def rows(self, known: Known, module: int, rule: ParameterRule) -> tuple[list[list[_Found]], Names | None]:
         """Return the parts, a row for each member of a list, in the order in which they lie; and what is not there."""
         numbers = _numbers(known, module, rule.targets[0]) if rule.is_stacked else [{}]
         rows = []
@@ -187,7 +205,9 @@ class Bundles:
         axes = _order(rule, count)
         if parameter is not None and len(axes) != count:
             what = f"permute names {len(rule.permute)} axes" if rule.permute else "transpose needs two axes"
-            self._fail(rule, f"{what}, {self._path(known, place)} has the shape {list(parameter.shape)}")
+            is_other = isinstance(rule, ParameterRule) and rule.reshape
+            why = "; with reshape the axes are those of the other side's parameter" if is_other else ""
+            self._fail(rule, f"{what}, {self._path(known, place)} has the shape {list(parameter.shape)}{why}")
         return axes
 
     # Sizes
@@ -218,11 +238,12 @@ class Bundles:
             if any(
                 len(s) != len(shape) or len(s) <= axis or _without(s, axis) != _without(shape, axis) for s in shapes
             ):
-                self._fail(rule, f"the sizes do not fit: {name} has {list(shape)}, its parts are {parts}")
+                hint = _other_axis(shape, shapes) if isinstance(rule, ParameterRule) else ""
+                self._fail(rule, f"the sizes do not fit: {name} has {list(shape)}, its parts are {parts}{hint}")
             sizes = [s[axis] for s in shapes]
             if sum(sizes) != shape[axis]:
                 self._fail(
-                    rule, f"the sizes do not add up: {name} has {shape[axis]} along {_AXES[axis]}, its parts have "
+                    rule, f"the sizes do not add up: {name} has {shape[axis]} along {_axis_name(axis, shape)}, its parts have "
                     f"{sum(sizes)}: {parts}"
                 )  # fmt: skip
             if groups and any(size % groups for size in sizes):
@@ -252,6 +273,24 @@ def _order(rule: Rule | ParameterRule, count: int) -> tuple[int, ...]:
     if rule.permute:
         return rule.permute
     return (*range(count - 2), count - 1, count - 2) if count > 1 else ()
+
+
+def _axis_name(axis: int, shape: Sequence[int]) -> str:
+    return _AXES[axis] if len(shape) < 3 and axis < len(_AXES) else f"axis {axis}"
+
+
+def _other_axis(shape: tuple[int, ...], parts: Sequence[tuple[int, ...]]) -> str:
+    """Return along which axis parts add up, and what says so, if there is one."""
+    for axis in range(len(shape)):
+        rest = {_without(each, axis) for each in (shape, *parts) if len(each) == len(shape)}
+        if (
+            len(rest) == 1
+            and all(len(each) == len(shape) for each in parts)
+            and sum(p[axis] for p in parts) == shape[axis]
+        ):
+            name = _AXES[axis] if len(shape) < 3 else str(axis)
+            return f"; along {_axis_name(axis, shape)} they add up: write split: {{axis: {name}}}"
+    return ""
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:

@@ -70,9 +70,18 @@ class _Complaints:
                 yield f"the mapping's {rule} is not used for {place}: there is no {written(lacking[1])}{near}"
             elif rule not in self.walk.resolved and rule not in self.walk.missed:
                 yield f"the mapping's {rule} {self._unused(rule)}"
-        for param in [*section.params, *(param for rule in section.rules for param in rule.params)]:
+        members = self.members[section.name]
+        lines = [(param, members) for param in section.params]
+        for rule in section.rules:
+            lines += [(param, self._named_by(rule)) for param in rule.params]
+        for param, modules in lines:
             if not (param.is_optional or param in self.bundles.used or param in self.bundles.missing):
-                yield f"the mapping's {param} {self._unused_parameter(section, param)}"
+                yield f"the mapping's {param} {self._unused_parameter(modules, param)}"
+
+    def _named_by(self, rule: Rule) -> list[int]:
+        """Return the modules of the source that a line is about."""
+        members = self.members[rule.section]
+        return [each for index in members for key in rule.keys for each, _ in places(self.walk.source, index, key)]
 
     def _no_such_module(self, section: Section) -> str:
         source, target = self.walk.source, self.walk.target
@@ -116,11 +125,27 @@ class _Complaints:
             f"{' or '.join(lines)} in section {source.class_name(parent) if parent else TOP} would say where it is"
         )
 
-    def _unused_parameter(self, section: Section, rule: ParameterRule) -> str:
-        slots = {
-            slot for index in self.members[section.name][:_SOME] for slot in self.bundles.source.slots.get(index, {})
-        }
+    def _unused_parameter(self, modules: list[int], rule: ParameterRule) -> str:
+        source = self.bundles.source
+        have = [index for index in modules if self._has(index, rule)]
+        if have:
+            return self._no_way(Miss(have[0], -1, ended=self.walk.ended(have[0]))) + self._alone(have, rule)
+        slots = {slot for index in modules[:_SOME] for slot in source.slots.get(source.tree.unwrapped(index), {})}
         return f"names no parameter that is there{did_you_mean(written(rule.source), sorted(slots))}"
+
+    def _has(self, index: int, rule: ParameterRule) -> bool:
+        """Tell whether what a line names of this side is there."""
+        if rule.is_reversed:
+            found, lacking = self.bundles.rows(self.bundles.source, index, rule)
+            return bool(found) and lacking is None
+        return self.bundles.source.parameter(index, rule.source) is not None
+
+    def _alone(self, modules: list[int], rule: ParameterRule) -> str:
+        """Return what to write where a weight alone is to be compared, without its module."""
+        path = self.walk.source.path(modules[0])
+        if len(modules) > 1 or rule.is_reversed or not path:
+            return ""
+        return f"; {path}.{written(rule.source)}: …, below params in {TOP}, would compare the weight alone"
 
     def of_missing(self, rule: Rule) -> str:
         """Say which target is not there, and what is near."""

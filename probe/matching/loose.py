@@ -89,5 +89,10 @@ def numbered(names: Iterable[str]) -> list[str]:
     """Return names; those that differ in numbers only as one, with ``{i}`` and how many there are."""
     groups: dict[str, list[str]] = {}
     for name in names:
-        groups.setdefault(_NUMBER.sub("{i}", name), []).append(name)
+        groups.setdefault(numbers_left_out(name), []).append(name)
     return [f"{name} ×{len(each)}" if len(each) > 1 else each[0] for name, each in groups.items()]
+
+
+def numbers_left_out(name: str) -> str:
+    """Return a name with ``{i}`` in the place of each number."""
+    return _NUMBER.sub("{i}", name)

@@ -175,6 +175,11 @@ class Walk:
         """Return where a rule did not lead to a module, but for members of lists that it cannot mean: a norm behind layers."""
         return [miss for miss in self.missed.get(rule, ()) if not self._is_other(miss, rule)]
 
+    def ended(self, index: int) -> int:
+        """Return the first module on the way to one that has no place, the module itself where all have one."""
+        ended = self._steps[index].ended
+        return index if ended < 0 else ended
+
     def _by_name(self, index: int, parent: int) -> _Step:
         before, name = self._steps[parent], self.source.name(index)
         if before.there is None:

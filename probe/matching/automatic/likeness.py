@@ -49,6 +49,10 @@ _KINDS = (
     ("upsample", ("upsample", "interpolate")),
     ("recurrent", ("lstm", "gru", "rnn")),
 )
+_MODELS = re.compile(
+    "embeddinggemma|gemma|convbert|convnext|hunyuandense|jinaembeddings|kimilinear|poolformer|robertaprelayernorm|solaropen"
+)
+"""models whose names, with which those of all their classes begin, hold a word of a kind: Gemma is no gemm, SolarOpen no rope"""
 
 
 @functools.lru_cache(maxsize=65536)
@@ -83,7 +87,7 @@ def ranks_of(names: Sequence[str], class_names: Sequence[str]) -> list[int]:
 @functools.lru_cache(maxsize=65536)
 def kind_of(class_name: str) -> str:
     """Return what sort of thing a class is, or ``""`` when its name does not tell."""
-    plain = class_name.lower()
+    plain = _MODELS.sub("", class_name.lower())
     return next((kind for kind, parts in _KINDS if any(part in plain for part in parts)), "")
 
 
