@@ -41,7 +41,8 @@ class BackwardWalk(LossWalk):
         events = [(n, e) for n, e in self.pairs.node_events(micro, backward=True) if e.metrics is not None]
         events.sort(key=lambda pair: self._flow.order(*pair))
         self._look_for_scaling(events)
-        self._other_totals = {(Role.GRAD_TOTAL, *place) for place in self._with_mask}
+        self._other_totals = {(Role.GRAD_TOTAL, *place) for place in self._with_mask | self._with_addend}
+        self._other_totals |= {(Role.GRAD_INPUT, *place) for place in self._with_addend}
         for node, event in events:
             factor = self._compensated.get((node, event.slot_a), 1.0) if event.role is Role.GRAD_OUTPUT else 1.0
             if factor != 1:

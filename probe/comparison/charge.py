@@ -238,6 +238,8 @@ class Charger(LooseCharger):
         what = f"the output {event.slot_a} of {self._path_a(node.pair)} differs first"
         if node.parent is not None and self._charge_lacking_input(node, event, what, (node.end, node.end_b)):
             return
+        if self._charge_maker_of_inputs(node, event):
+            return
         if self._charge_loose(node, event, node.end, node.end_b, tolerance.FORWARD):
             return
         if self._charge_uncalled(node, event, node.end, node.end_b, tolerance.FORWARD, since_its_begin=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from probe.comparison import causes
+from probe.comparison import causes, tolerance
 from probe.comparison.changes import OF_NUMBER, change_at, more_calls
 from probe.comparison.ledger import kind_of_finding
 from probe.comparison.loose import is_noop, lies
@@ -146,7 +146,8 @@ class LooseCharger(OrderCharger):
                 facts.append(text)
                 hints.append(hint)
                 computed = change is None and self._computes_alone(half, calls[0])
-                if computed or (change is None and self._is_compared_by_weights(half, calls[0])):
+                by_hand = self._is_compared_by_weights(half, calls[0]) or _is_tied(half, calls[0])
+                if computed or (change is None and by_hand):
                     kind = kind_of_finding(event.metrics)
         if not facts:
             return False
@@ -184,13 +185,14 @@ class LooseCharger(OrderCharger):
     def _is_only_on_the_way(self, half: StepHalf, loose: Loose, event: Event) -> bool:
         """Tell whether a call that the other side computes in code of its own may be right, and what lies around it wrong.
 
-        One without weights if it is not known to have begun right; one whose weights alone are compared if what comes next gets
-        something that was made of what it returned.
+        One without weights if it is not known to have begun right; one whose weights alone are compared, or are those of another
+        module (a tied head), if what comes next gets something that was made of what it returned.
         """
         if self._computes_alone(half, loose):
             return not self._began_right(half, loose)
         made = set(half.hashes(loose.key, Role.OUTPUT))
-        return self._is_compared_by_weights(half, loose) and half.side.digest(half.row(event)) not in made
+        is_by_hand = self._is_compared_by_weights(half, loose) or _is_tied(half, loose)
+        return is_by_hand and half.side.digest(half.row(event)) not in made
 
     def _charge_around(self, caller: Node, event: Event, half: StepHalf, loose: Loose, rule: Rule) -> None:
         """Charge a wrong value to the code around a call without a partner, of which it is not known whether it began right."""
@@ -211,6 +213,38 @@ class LooseCharger(OrderCharger):
         )
         found = self.findings[-1]
         self.findings[-1] = replace(found, confidence=_UNCOMPARED * found.confidence)
+
+    def _charge_maker_of_inputs(self, node: Node, event: Event) -> bool:
+        """Charge the caller where its own code makes inputs of a call that are in another form on the other side, as routing is.
+
+        They could not be compared: either may be wrong, and both are inside the caller.
+        """
+        caller, unknown = node.parent, self._unknown.get(id(node), set())
+        alone = self._lacking.get(id(node), [])
+        sides = {side for _, side in alone} | ({"A", "B"} if unknown.difference(slot for slot, _ in alone) else set())
+        if caller is None or len(sides) < 2 or not any(self._made(half, caller, node) for half in self.pairs.halves):
+            return False
+        path, names = self._path_a(node.pair), listed(sorted(unknown))
+        facts = (
+            f"the output {event.slot_a} of {path} differs, what was there before it agrees",
+            f"not compared: its inputs {names}, which are in another form on the other side; {self._path_a(caller.pair)} makes them",
+        )
+        hint = f"look at what makes the inputs {names} of {path}, and at {path} itself"
+        self._add(Phase.FORWARD, kind_of_finding(event.metrics), event, caller.pair, tolerance.FORWARD, facts,
+                  node=caller, hint=hint)  # fmt: skip
+        return True
+
+    def _made(self, half: StepHalf, caller: Node, node: Node) -> bool:
+        """Tell whether a side's caller makes of what it is given, in its own code, an input of a call that was not compared.
+
+        Such inputs learn, which masks and tables of positions do not, and no call returned them.
+        """
+        given = half.rows.get(half.key(node), Role.INPUT)
+        rows = [given[slot][0] for slot in self._unknown.get(id(node), set()) if slot in given]
+        digests = {half.side.digest(row) for row in rows if half.side.columns["requires_grad"][row]}
+        known = set(half.hashes(half.key(caller), Role.INPUT))
+        inner = [call.key for call in half.calls if call.micro == caller.micro]
+        return bool(digests - known - {digest for key in inner for digest in half.hashes(key, Role.OUTPUT)})
 
     def _last_module(self, caller: Node, half: StepHalf) -> int | None:
         """Return the module of a side that returned last of what is known to be right in a call."""
@@ -263,6 +297,11 @@ class LooseCharger(OrderCharger):
                 text,
                 f"what {missing} computes in the place of this {kind} is not the same: look at it, and at its settings",
             )
+        if _is_tied(half, loose):
+            return (
+                f"{path} is called on {half.name}, its weights are another module's; {missing} may use those in code of its own",
+                f"look at what {missing} computes in the place of {path}, before and behind the product with its weights",
+            )
         return f"{path} is called on {half.name} and has no counterpart on {missing}", lacks
 
     def _is_compared_by_weights(self, half: StepHalf, loose: Loose) -> bool:
@@ -283,3 +322,10 @@ class LooseCharger(OrderCharger):
         kind = modules[loose.module].class_name
         alike = [index for index, module in enumerate(modules) if module.class_name == kind]
         return len(alike) > 1 and not any(index in half.pair_of for index in alike)
+
+
+def _is_tied(half: StepHalf, loose: Loose) -> bool:
+    """Tell whether all weights of a call's module are those of other modules, too."""
+    path = half.path(loose.module)
+    own = [each for each in half.side.reader.parameters if any(name.rpartition(".")[0] == path for name in each.names)]
+    return bool(own) and all(len(each.names) > 1 for each in own)

@@ -15,6 +15,8 @@ PERMUTED = "axes of the same size may be swapped; record with task='tensor' to d
 SKETCH_ALONE = "of a sum or difference of tensors nothing is known but a sketch, and these two do not correspond"
 _NEAR = 0.5
 """share of a tensor beside another one up to which their norms tell the share along it better than sketches do"""
+_OF_SUMS = 1e-14
+"""what means of the same elements may differ by: float64 adds them up in another order"""
 _PARALLEL = 1e-2
 """share of the difference of two sketches up to which it is no other direction than theirs"""
 
@@ -124,8 +126,10 @@ def _from_statistics(a: Side, i: int, b: Side, j: int, factor: float) -> Metrics
     norm_a, norm_b = abs(factor) * a.columns["norm"][i], b.columns["norm"][j]
     if not size or math.isnan(size):
         return Metrics(Status.EQUAL, 0.0, norm_a=norm_a, norm_b=norm_b, estimated=True)
-    gaps = [abs(x - y) / size for x, y in zip(mine, theirs, strict=True)]
-    return Metrics(Status.COMPARED, max(gaps), norm_a=norm_a, norm_b=norm_b, estimated=True, is_lower_bound=True)
+    gap = max(abs(x - y) / size for x, y in zip(mine, theirs, strict=True))
+    if gap < _OF_SUMS:
+        gap = 0.0
+    return Metrics(Status.COMPARED, gap, norm_a=norm_a, norm_b=norm_b, estimated=True, is_lower_bound=True)
 
 
 def _same_statistics(a: Side, i: int, b: Side, j: int) -> bool:

@@ -187,6 +187,7 @@ class ForwardWalk(HeldValues):
             held = self._without_padding(node, event, u, sources, held)
             held = self._without_factor(node, event, u, sources, held) if held.is_wrong else held
             held = self._without_mask(node, event, u, sources, held) if held.is_wrong else held
+            held = self._without_addend(node, event, u, sources, held) if held.is_wrong else held
             if held.verdict:
                 self.settle(event, math.nan, False, verdict=held.verdict)
                 return

@@ -6,7 +6,9 @@ import math
 from dataclasses import replace
 
 from probe.comparison import conditioning, tolerance
+from probe.comparison.added_inputs import addend
 from probe.comparison.added_masks import side_with_mask, where_not_masked
+from probe.comparison.combined import add_sum
 from probe.comparison.initial import InitialWalk
 from probe.comparison.noise import SCALE_MEASURE, Held
 from probe.comparison.padded import Padded
@@ -134,6 +136,27 @@ class HeldValues(InitialWalk):
             but = "is not judged: its values were not recorded" if found.verdict else "agrees where that masks nothing"
             self.warnings.append(f"{place} holds a mask in {side} only, and {but}")
         return found
+
+    def _without_addend(self, node: Node, event: Event, u: float, sources: Level, held: Held) -> Held:
+        """Take an input for the sum of two, where one side's module adds them itself: the residual, in a norm that is fused with it."""
+        whole, rows = event.metrics, (event.row_a, event.row_b)
+        found = held
+        for half in self.pairs.halves if event.role is Role.INPUT and node.parent is not None else ():
+            row = addend(half, node, event, self._lacking.get(id(node), ()))
+            if row is None:
+                continue
+            total = add_sum(half.side, (half.row(event), row), half.modules[node.pair])
+            event.row_a, event.row_b = (total, rows[1]) if half.name == "A" else (rows[0], total)
+            event.metrics = self.pairs.measured(event, event.factor)
+            found = (
+                self._held(node, event, u, sources) if event.metrics.is_known else held._replace(verdict="not judged")
+            )
+            event.row_a, event.row_b = rows
+            if not found.is_wrong:
+                self._with_addend.add((node, event.slot_a))
+                return found
+        event.metrics = whole
+        return held
 
     def charge_padded(self) -> bool:
         """Charge the first error in padding that A's loss may be computed from after all; tell whether there is one."""
