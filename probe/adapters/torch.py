@@ -155,7 +155,9 @@ class TorchAdapter(Adapter):
 
     def sample_of(self, tensor: torch.Tensor) -> bytes | None:
         plain = held(tensor)
-        if not plain.numel() or not plain.is_contiguous():
+        if (
+            not plain.numel() or not plain.is_contiguous() or not plain.untyped_storage().nbytes()
+        ):  # freed, as FSDP does
             return None
         with Quiet():  # what is written through .data has a version of its own
             some = plain.detach().view(-1)[:: max(1, plain.numel() // _SAMPLED)]

@@ -222,7 +222,9 @@ class LooseCharger(OrderCharger):
         caller, unknown = node.parent, self._unknown.get(id(node), set())
         alone = self._lacking.get(id(node), [])
         sides = {side for _, side in alone} | ({"A", "B"} if unknown.difference(slot for slot, _ in alone) else set())
-        if caller is None or len(sides) < 2 or not any(self._made(half, caller, node) for half in self.pairs.halves):
+        if self._other_number_of_ranks() or caller is None or len(sides) < 2:  # they are handed parts
+            return False
+        if not any(self._made(half, caller, node) for half in self.pairs.halves):
             return False
         path, names = self._path_a(node.pair), listed(sorted(unknown))
         facts = (
@@ -233,6 +235,9 @@ class LooseCharger(OrderCharger):
         self._add(Phase.FORWARD, kind_of_finding(event.metrics), event, caller.pair, tolerance.FORWARD, facts,
                   node=caller, hint=hint)  # fmt: skip
         return True
+
+    def _other_number_of_ranks(self) -> bool:
+        return len({half.side.reader.info.world_size for half in self.pairs.halves}) > 1
 
     def _made(self, half: StepHalf, caller: Node, node: Node) -> bool:
         """Tell whether a side's caller makes of what it is given, in its own code, an input of a call that was not compared.
