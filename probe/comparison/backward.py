@@ -134,7 +134,7 @@ class BackwardWalk(LossWalk):
         held = self.noise.held(event, metrics.rel_l2, rule, u, sources)
         held = held.widened(max(self._limit_at_a_kink(node, event, use), self.underflow_limit(event)))
         held = held.widened(self._limit_beside(node, event, use, held.limit))
-        if held.is_wrong and event.role is Role.GRAD_OUTPUT:
+        if held.is_wrong and event.role is Role.GRAD_OUTPUT:  # where all queries are alike, so are all errors
             scores = conditioning.score_size(self.pairs, node.parent)
             held = held.widened(held.limit * scores / tolerance.SCORES)
         held = held.widened(_OF_CANCELLED * self._cancelled_by_norm(node, event) * max(u, sources.error))

@@ -234,6 +234,7 @@ class LooseCharger(OrderCharger):
         hint = f"look at what makes the inputs {names} of {path}, and at {path} itself"
         self._add(Phase.FORWARD, kind_of_finding(event.metrics), event, caller.pair, tolerance.FORWARD, facts,
                   node=caller, hint=hint)  # fmt: skip
+        self.findings[-1] = replace(self.findings[-1], confidence=_UNCOMPARED * self.findings[-1].confidence)
         return True
 
     def _other_number_of_ranks(self) -> bool:
@@ -246,7 +247,7 @@ class LooseCharger(OrderCharger):
         """
         given = half.rows.get(half.key(node), Role.INPUT)
         rows = [given[slot][0] for slot in self._unknown.get(id(node), set()) if slot in given]
-        digests = {half.side.digest(row) for row in rows if half.side.columns["requires_grad"][row]}
+        digests = {half.side.digest(row) for row in rows if half.side.columns["requires_grad"][row]} - {None}
         known = set(half.hashes(half.key(caller), Role.INPUT))
         inner = [call.key for call in half.calls if call.micro == caller.micro]
         return bool(digests - known - {digest for key in inner for digest in half.hashes(key, Role.OUTPUT)})

@@ -6,56 +6,82 @@ import math
 import re
 
 from probe.comparison.events import StepPairs
-from probe.comparison.step_half import Node
-from probe.records import Role
+from probe.comparison.masks import MASKING
+from probe.comparison.step_half import Node, StepHalf
+from probe.records import ModuleInfo, Role
 from probe.statistics import unit_roundoff
 
 _ATTENTION = re.compile(r"att(entio)?n(?!.*(norm|output|proj|dropout))", re.IGNORECASE)
 """names of classes, and last names of paths; not post_attention_layernorm"""
+_FILLED = -1e30
+"""below this is what masks are filled with, whatever has been added to them"""
 _UNEVEN = 16
 """largest element, in root mean squares, from which on a few may be most of a tensor (normal ones: 6 in a hundred million)"""
 
 
 def score_size(pairs: StepPairs, node: Node | None) -> float:
-    """Return how large the scores are by which an attention weighs, 0.0 where a call is none.
+    """Return how large the scores are by which an attention weighs, on the side where they are smaller; 0.0 where a call is none.
 
     Of queries and keys without a common direction, divided by the root of their size, they are as large as both root mean
     squares together. Softmax makes an error of the weights out of that of the scores, which is their size times what
     queries and keys are off by, relatively.
     """
-    if node is None or not any(_ATTENTION.search(text) for text in _names(pairs, node)):
+    if node is None or node.parent is None or not _is_attention(pairs, node):
         return 0.0
-    made = [row for inner in _projections(pairs, node) for row in _floats(pairs, inner, Role.OUTPUT)]
-    sizes = sorted(pairs.a.columns["rms"][row] for row in made or _floats(pairs, node, Role.INPUT))
-    if len(sizes) > 1:
-        return math.prod(sizes[-2:])
-    return sizes[0] ** 2 if made else 0.0
+    inner = sorted((each for each in pairs.nodes.values() if each.parent is node), key=lambda each: each.begin)
+    if any(_ATTENTION.search(info.class_name) for each in inner for info in _infos(pairs, each)):
+        return 0.0  # what is around an attention, and adds to it; a projection may be called c_attn
+    return min((size for half in pairs.halves if (size := _size_on(half, node, inner))), default=0.0)
 
 
 def is_given_uneven(pairs: StepPairs, node: Node) -> bool:
-    """Tell whether a few elements may be most of what a call is given: one channel, or the first token."""
-    columns = pairs.a.columns
-    return any(
-        max(-columns["min"][row], columns["max"][row]) > _UNEVEN * columns["rms"][row]
-        for row in _floats(pairs, node, Role.INPUT)
+    """Tell whether a few elements may be most of what a call is given on both sides: one channel, or the first token."""
+    return all(
+        any(_largest(half, row) > _UNEVEN * half.side.columns["rms"][row] for row in _floats(half, node, Role.INPUT))
+        for half in pairs.halves
     )
 
 
-def _projections(pairs: StepPairs, node: Node) -> list[Node]:
-    """Return the calls inside an attention that make queries, keys and values: all before the last one that has weights."""
-    inner = sorted((each for each in pairs.nodes.values() if each.parent is node), key=lambda each: each.begin)
-    modules = [pairs.matching.pairs[each.pair].a for each in inner]
-    weighted = [k for k, module in enumerate(modules) if pairs.rows_a.get((0, module, 0), Role.PARAM)]
-    return inner[: weighted[-1]] if len(weighted) > 1 else inner
+def _is_attention(pairs: StepPairs, node: Node) -> bool:
+    return any(
+        _ATTENTION.search(text)
+        for info in _infos(pairs, node)
+        for text in (info.class_name, info.path.rpartition(".")[2])
+    )
 
 
-def _names(pairs: StepPairs, node: Node) -> list[str]:
-    pair = pairs.matching.pairs[node.pair]
-    infos = pairs.a.reader.modules[pair.a], pairs.b.reader.modules[pair.b]
-    return [text for info in infos for text in (info.class_name, info.path.rpartition(".")[2])]
+def _infos(pairs: StepPairs, node: Node) -> list[ModuleInfo]:
+    return [half.side.reader.modules[half.modules[node.pair]] for half in pairs.halves]
 
 
-def _floats(pairs: StepPairs, node: Node, role: Role) -> list[int]:
-    """Return A's records of a call in a role, those of floating-point numbers."""
-    rows = pairs.rows_a.get((node.micro, pairs.matching.pairs[node.pair].a, node.call), role)
-    return [found[0] for found in rows.values() if unit_roundoff(pairs.a.dtypes[found[0]])]
+def _size_on(half: StepHalf, node: Node, inner: list[Node]) -> float:
+    """Return the size of the scores on one side, 0.0 where neither queries and keys nor what holds both is known."""
+    weighted = [each for each in inner if half.rows.get((0, half.modules[each.pair], 0), Role.PARAM)]
+    projections = weighted[:-1] if len(weighted) > 1 else weighted  # the last one projects the result
+    rows = {half.side.digest(row): row for each in projections for row in _floats(half, each, Role.OUTPUT)}
+    sizes = [half.side.columns["rms"][row] for row in rows.values()]
+    if not inner:
+        given = _floats(half, node, Role.INPUT)
+        sizes = [
+            half.side.columns["rms"][row]
+            for row in given
+            if half.side.shapes[row][-1:] == half.side.shapes[given[0]][-1:]
+        ]
+        sizes = sizes if len(sizes) > 1 else []
+    largest = sorted(sizes)[-2:]
+    return math.prod(largest) if len(largest) > 1 else sum(largest) ** 2
+
+
+def _largest(half: StepHalf, row: int) -> float:
+    return max(-half.side.columns["min"][row], half.side.columns["max"][row])
+
+
+def _floats(half: StepHalf, node: Node, role: Role) -> list[int]:
+    """Return a side's records of a call in a role: those of floating-point numbers, without masks."""
+    found = [rows[0] for rows in half.rows.get(half.key(node), role).values()]
+    return [row for row in found if unit_roundoff(half.side.dtypes[row]) and not _is_mask(half, row)]
+
+
+def _is_mask(half: StepHalf, row: int) -> bool:
+    low, high = (half.side.columns[name][row] for name in ("min", "max"))
+    return bool(low <= MASKING and (high <= 0 or low <= _FILLED))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -48,14 +49,12 @@ class Conspicuous:
 def sticking_out(pairs: StepPairs, events: Iterable[Judged]) -> Conspicuous | None:
     """Return what sticks out most of the tensors of a step, None if nothing does."""
     events = [judged for judged in events if judged.event.role in _ROLES and judged.verdict in ("noise", "equal")]
-    kinds = {_kind(pairs, judged) for judged in events if _is_large(pairs, judged)}
-    found = []
-    for kind in kinds:
-        of_kind: dict[tuple[int, int, int], Judged] = {}
-        for judged in events:
-            if _kind(pairs, judged) == kind:  # a gradient is judged again, as the optimizer finds it
-                of_kind.setdefault((judged.event.pair, judged.event.micro, judged.event.call), judged)
-        found += _most(pairs, list(of_kind.values()))
+    if not any(_growth(pairs, judged) > _OUT for judged in events):
+        return None
+    kinds: defaultdict[tuple[object, ...], dict[tuple[int, int, int], Judged]] = defaultdict(dict)
+    for judged in events:  # a gradient is judged again, as the optimizer finds it
+        kinds[_kind(pairs, judged)].setdefault((judged.event.pair, judged.event.micro, judged.event.call), judged)
+    found = [each for of_kind in kinds.values() for each in _most(pairs, list(of_kind.values()))]
     return max(found, key=lambda each: each.growth / max(1.0, each.usual), default=None)
 
 
@@ -66,16 +65,12 @@ def _kind(pairs: StepPairs, judged: Judged) -> tuple[object, ...]:
     return event.role, _NUMBER.sub("*", path), event.slot_a, pairs.a.shapes[event.row_a]
 
 
-def _is_large(pairs: StepPairs, judged: Judged) -> bool:
-    """Tell whether a tensor's error is so large that it could stick out."""
-    size = math.prod(pairs.a.shapes[judged.event.row_a])
-    return judged.error > _OUT * judged.sources and _growth(pairs, judged) > _OUT and size >= _LEAST
-
-
 def _growth(pairs: StepPairs, judged: Judged) -> float:
-    """Return an error as a multiple of what it was computed from is off by, or of the unit roundoff; 0.0 for one of that size."""
+    """Return an error as a multiple of what it was computed from is off by, or of the unit roundoff; 0.0 where it says nothing."""
     metrics, u = judged.event.metrics, pairs.a.roundoffs[judged.event.row_a]
     if metrics is None or not u or not metrics.rel_l2 > _ROUNDED * u or not math.isfinite(judged.sources):
+        return 0.0
+    if math.prod(pairs.a.shapes[judged.event.row_a]) < _LEAST:
         return 0.0
     return metrics.rel_l2 / max(judged.sources, u)
 

@@ -156,9 +156,9 @@ class _Run:
         self.modes: dict[int, tuple[bool, bool]] = {}
         self.findings: list[Divergence] = []
         self.unshown: Divergence | None = None
+        """what differs in the optimizers' settings alone, in the first step in which it does"""
         self.conspicuous: Conspicuous | None = None
         """the first that sticks out though it is noise by all that is known"""
-        """what differs in the optimizers' settings alone, in the first step in which it does"""
         self.doubts: list[str] = []
         self.tally = Tally(a, b, self.tree_a, self.tree_b)
         self.ends = False

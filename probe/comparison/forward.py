@@ -78,6 +78,7 @@ class ForwardWalk(HeldValues):
              "inside is not judged"),
             ("inside", self._flattened, "the tokens stand in another order, as they are given to it, with two axes changed: what it "
              "returns is judged, what is inside is not"),
+            ("at", self._unseen_sums, "a residual is added inside on one side, and the sum could not be compared: what is returned is judged"),
             ("at", self._flattened_after, "the tokens stand in another order, as two axes are changed in what was made before: what is "
              "made of them is judged, they are not"),
         ):  # fmt: skip
@@ -209,7 +210,8 @@ class ForwardWalk(HeldValues):
                 self._charge_output(node, event)
         elif event.role is Role.OUTPUT and not context.tainted:
             self._charge_dtype(node, event, sources.error)
-        if not wrong and not self.findings and event.role is Role.OUTPUT and self.u(event):
+        is_noise = not held.is_wrong and not context.tainted and not self.findings
+        if is_noise and event.role is Role.OUTPUT and self.u(event):
             self._largest = max(self._largest, metrics.rel_l2)
         if held.verdict != "not judged" or self.u(event):
             self._take_in(node, event, context, wrong)

@@ -74,14 +74,15 @@ class HeldValues(InitialWalk):
         """Return the sources' errors as attention's scores make them, and with those that large elements hide.
 
         An error that a tensor had is still in what it was added to, though a few elements there are so large that it is
-        no part of the whole; a normalisation of single tokens, or weights for single channels, bring it back. It has no
-        direction there.
+        no part of the whole; a normalisation of single tokens, or weights for single channels, bring it back. Neither makes a
+        multiple of the value.
         """
         assert event.metrics is not None
+        if tolerance.is_scaled(event.metrics.rel_l2, event.metrics.norm_ratio):
+            return sources
         error = sources.error
         place = node.parent if event.role is Role.INPUT else node
-        is_scaled = tolerance.is_scaled(event.metrics.rel_l2, event.metrics.norm_ratio)
-        if event.role is Role.OUTPUT and not is_scaled and conditioning.is_given_uneven(self.pairs, node):
+        if event.role is Role.OUTPUT and conditioning.is_given_uneven(self.pairs, node):
             error = max(error, self._largest)
         scores = conditioning.score_size(self.pairs, place) / tolerance.SCORES
         return replace(sources, error=scores * max(error, u) if scores > 1 else error)
@@ -154,6 +155,8 @@ class HeldValues(InitialWalk):
             event.row_a, event.row_b = rows
             if not found.is_wrong:
                 self._with_addend.add((node, event.slot_a))
+                if found.verdict:
+                    self._unseen_sums[self._path_a(node.pair)] = None
                 return found
         event.metrics = whole
         return held

@@ -152,6 +152,8 @@ class Ledger:
         """outputs that are a multiple of A's for which the code outside makes up, by call and slot: what B's are times A's"""
         self._with_addend: set[tuple[Node, str]] = set()
         """inputs of calls that are sums, of which one side's module is given the terms"""
+        self._unseen_sums: dict[str, None] = {}
+        """paths of those whose sum could not be compared"""
         self._with_mask: set[tuple[Node, str]] = set()
         """what calls are given that holds a mask on one side alone, by slot: there it was made for this call, and has a gradient of its own"""
         self._in_parts: list[Event] = []

@@ -99,18 +99,20 @@ class Updates:
         if not self._used:
             self._used = self._parameters_by_module()
         for index in self._used.get(module, ()):
-            if index in self._versions and self._is_written(index):
+            if index in self._versions and self._is_written(index, module):
                 self._measuring.observe_parameter(Phase.FORWARD, Role.PARAM, index, run.tensors[index].tensor, micro)
                 self._note_version(index)
                 if index in self._samples:
                     self._note_sample(index)
 
-    def _is_written(self, index: int) -> bool:
-        """Tell whether a parameter was written to since it was recorded last, though no version may count that."""
-        named, adapter = self.run.tensors[index], self.run.adapter
-        if adapter.version_of(named.tensor) != self._versions[index]:
+    def _is_written(self, index: int, module: int) -> bool:
+        """Tell whether a parameter was written to since it was recorded last, which no version may count: its own module then looks."""
+        tensor, adapter = self.run.tensors[index].tensor, self.run.adapter
+        if adapter.version_of(tensor) != self._versions[index]:
             return True
-        return index in self._samples and adapter.sample_of(named.tensor) != self._samples[index]
+        if index not in self._samples or self.run.parameters[index].module != module or not adapter.is_tensor(tensor):
+            return False
+        return adapter.sample_of(tensor) != self._samples[index]
 
     @guarded
     def _note_sample(self, index: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import probe
 from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy_tensor import Tensor, softmax
 from probe.comparison import conditioning
 from probe.comparison.answer import Comparison
 from probe.comparison.result import Verdict
@@ -107,6 +107,37 @@ def test_large_scores_make_errors_larger(tmp_path: Path, task: str) -> None:
 def _error(found: Comparison, path: str) -> float:
     """Return the error of what a module returned."""
     return next(slot.error for slot in found[path] if slot.role.label == "output")
+
+
+class CoreAttention(nn.Module):
+    """What is given queries, keys, values and a mask."""
+
+    scale = 1.0
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return softmax(x @ x.swapaxes(-1, -2) * np.float32(self.scale) + mask) @ x
+
+
+class Masked(nn.Module):
+    """Attention whose mask is filled with the smallest number there is."""
+
+    def __init__(self) -> None:
+        super().__init__(embed=nn.Embedding(VOCABULARY, WIDTH), attn=CoreAttention(), head=nn.Linear(WIDTH, VOCABULARY))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        length = ids.shape[-1]
+        mask = np.triu(np.full((length, length), np.finfo(np.float32).min, np.float32), 1)
+        return self.head(self.attn(self.embed(ids), Tensor(mask)))
+
+
+@TASKS
+def test_a_mask_is_no_score(tmp_path: Path, task: str) -> None:
+    a = _recorded(tmp_path / "a.h5", Masked, task)
+    nn.manual_seed(3)
+    model = Masked()
+    replaced(model, "attn", scale=np.float32(1.5))
+    first = probe.compare(a, record(tmp_path / "b.h5", model, task=task)).first_divergence
+    assert first is not None and first.path == "attn"
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ def test_a_factor_of_fifty_roundings_is_named(
         (1e-2, 1 - 0.97e-2, -0.97, 32, 4, True),
         (1e-2, 1 + 0.97e-2, 0.97, 31, 4, False),  # few elements have a direction by chance
         (1e-2, 1 + 0.97e-2, 0.97, 4096, 3.9, False),  # and so has what few elements are most of
+        (1e-2, 1 + 0.97e-2, 0.97, 4096, float("nan"), True),  # of a sum that is not known
         (1e-2, 1 + 0.85e-2, 0.85, 4096, 99, False),  # a router's logits in 16 bits
         (0.7, 1.72, 0.2, 4096, 99, False),  # another length, and another direction
         (0.0, 1.0, 0.0, 4096, 99, False),
