@@ -79,8 +79,10 @@ def test_what_was_written_is_read(kind: str, tmp_path: Path, rows: dict) -> None
         assert found.steps.tolist() == steps
         np.testing.assert_allclose(found.values, expected, rtol=relative, atol=absolute)
         assert (
-            found.resolution(found.values) >= np.abs(found.values - expected) - 1e-12 * expected
-        ).all() or relative == 1e-7
+            (found.resolution(found.values) >= np.abs(found.values - expected) - 1e-12 * expected).all()
+            or relative == 1e-7
+            or len(set(found.values)) == 1
+        )  # of one number it is not known how it was rounded
 
 
 @pytest.mark.parametrize("style", ["simple", "content", "float_val"])
