@@ -15,6 +15,7 @@ LAYERS = [
     ["_version", "errors", "records"],
     ["sketch", "slots", "config", "tree", "triggers", "growth", "layouts", "origins", "fused"],
     ["statistics", "kernel", "buffers", "blocks", "printed_weights"],
+    ["axis_sums"],
     ["store", "adapters.base", "mapping", "checkpoints"],
     ["adapters.contributions", "adapters.hooking", "adapters.memory", "adapters.model_configs"],
     ["adapters"],

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from probe.axis_sums import axis_sums
 from probe.errors import RecordingError
 from probe.records import HashKind, TensorStats
 
@@ -189,6 +190,11 @@ class Adapter(abc.ABC):
     def summarize(self, tensor: Tensor) -> TensorStats:
         """Return the same as `measure`, without a hash, and with or without a sketch."""
         return self.measure(tensor, ())._replace(hash_lo=0, hash_hi=0, hash_kind=HashKind.NONE)
+
+    def axis_sums(self, tensor: Tensor, axes: Sequence[int]) -> tuple[np.ndarray, ...]:
+        """Return `probe.axis_sums.axis_sums` of a tensor's values, to 1e-5 of its norm."""
+        with self.quiet():
+            return axis_sums(self.values(tensor), axes)
 
     @abc.abstractmethod
     def values(self, tensor: Tensor) -> np.ndarray:

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from probe import buffers, kernel
-from probe.adapters import torch_device, torch_statistics
+from probe.adapters import torch_device, torch_operations, torch_statistics
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts, plain_option
 from probe.adapters.hooking import CallHook, Removal, all_or_none
 from probe.adapters.model_configs import config_of
@@ -186,6 +186,10 @@ class TorchAdapter(Adapter):
     def measure_update(self, after: torch.Tensor, before: torch.Tensor, axes: Sequence[int]) -> tuple[str, TensorStats]:
         with Quiet():
             return torch_statistics.measure_update(held(after), before, axes)
+
+    def axis_sums(self, tensor: torch.Tensor, axes: Sequence[int]) -> tuple[np.ndarray, ...]:
+        with Quiet():
+            return torch_operations.axis_sums(held(tensor).detach(), axes)
 
     def values(self, tensor: torch.Tensor) -> np.ndarray:
         plain = held(tensor).detach().resolve_conj().resolve_neg()

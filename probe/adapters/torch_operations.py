@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 
+from probe.axis_sums import squeezed, sums_of
 from probe.sketch import CHUNK, VALUE_SEED, WIDTH, Axis
 
 INTEGERS = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
@@ -128,3 +129,18 @@ def weighted_sums(tensor: torch.Tensor) -> torch.Tensor:
         place = torch.arange(start, start + bits.numel(), dtype=torch.int64, device=flat.device) * 2
         sums += torch.stack([(bits * (_mix(place + family) | 1)).sum() for family in (0, 1)])
     return sums
+
+
+def axis_sums(tensor: torch.Tensor, order: Sequence[int]) -> tuple[np.ndarray, ...]:
+    """Do what `probe.axis_sums.axis_sums` does where a tensor lives; its sums are brought to the CPU."""
+    if not tensor.is_floating_point():
+        return ()
+    turned = tensor.permute([*order, *range(len(order), tensor.ndim)])
+    wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
+    return sums_of(
+        turned.reshape(squeezed(turned.shape)),
+        widen=lambda block: block.to(wide),
+        signs_as=lambda signs: torch.tensor(signs, dtype=wide, device=tensor.device),
+        turn=torch.permute,
+        result=lambda sums: np.array(sums.cpu().numpy(), np.float32),
+    )

@@ -5,10 +5,12 @@ From sketches ‖A−B‖ and the cosine are estimated (``docs/file-format.md``)
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 
+from probe.comparison import packed
 from probe.comparison.side import OVERFLOW, PLAIN, Metrics, Side, Status, Taken, clipped, kind_of, squeezed
 
 PERMUTED = "axes of the same size may be swapped; record with task='tensor' to decide"
@@ -35,7 +37,8 @@ def compare_sketches(
         if any(row in side.combined and math.isnan(side.columns["norm"][row]) for side, row in ((a, i), (b, j))):
             norm_a, norm_b = abs(taken.factor) * a.norm(i), b.norm(j)
             return Metrics(Status.NOT_COMPARABLE, norm_a=norm_a, norm_b=norm_b, estimated=True, reason=SKETCH_ALONE)
-        return _from_statistics(a, i, b, j, taken.factor)
+        found = packed.vectors(a, i, b, j)
+        return _from_statistics(a, i, b, j, taken.factor) if found is None else _from_sums(a, i, b, j, found, taken.factor)
     if kind_of(a.dtypes[i]) == "integer":
         share = _share_of_integers(a, i, b, j, turned, float(np.linalg.norm(sketch_a - sketch_b)))
         metrics = Metrics(Status.COMPARED, share, norm_a=norm_a, norm_b=norm_b, estimated=True, of_integers=True)
@@ -130,6 +133,16 @@ def _from_statistics(a: Side, i: int, b: Side, j: int, factor: float) -> Metrics
     if gap < _OF_SUMS:
         gap = 0.0
     return Metrics(Status.COMPARED, gap, norm_a=norm_a, norm_b=norm_b, estimated=True, is_lower_bound=True)
+
+
+def _from_sums(
+    a: Side, i: int, b: Side, j: int, sums: tuple[np.ndarray, np.ndarray], factor: float
+) -> Metrics:  # fmt: skip
+    """Compare weights of which sums along their axes are known; what the sums' own rounding hides, statistics may show."""
+    metrics = geometry(factor * sums[0], sums[1], abs(factor) * a.columns["norm"][i], b.columns["norm"][j])
+    if metrics.rel_l2 > packed.ROUNDING:
+        return metrics
+    return dataclasses.replace(_from_statistics(a, i, b, j, factor), is_lower_bound=False)
 
 
 def _same_statistics(a: Side, i: int, b: Side, j: int) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe import fused
+from probe.comparison import packed
 from probe.comparison.combined import LACKING, Fused, Piece, read
 from probe.comparison.events import StepPairs
 from probe.comparison.side import PARAMETER_ROLES, Side, squeezed
@@ -113,14 +114,14 @@ def without_gradient(pairs: StepPairs, event: Event) -> str:
 
 def part_errors(pairs: StepPairs, found: Joint) -> list[float] | None:
     """Return the relative error of every part, None where values are lacking."""
-    values = _values(pairs, found)
+    values = _values(pairs, found) or (_sums(found) if len(found.pieces) == 1 else None)  # sums of a stack are of all its members
     if values is None:
         return None
-    whole, parts = values
+    whole, parts, fusion = values
     shapes = [[part.shape for part in row] for row in parts]
     best: list[float] | None = None
-    for turned in _turned(whole, fused.whole_shape(shapes, found.fusion), found.event.role):
-        pieces = fused.split(turned, shapes, found.fusion)
+    for turned in _turned(whole, fused.whole_shape(shapes, fusion), found.event.role):
+        pieces = fused.split(turned, shapes, fusion)
         errors = [_error(x, y) for row, mine in zip(pieces, parts, strict=True) for x, y in zip(row, mine, strict=True)]
         if best is None or sum(errors) < sum(best):
             best = errors
@@ -145,7 +146,7 @@ def unseen_order_of_weights(pairs: StepPairs, node: Node) -> Iterator[str]:
 def _unseen(pairs: StepPairs, node: Node, is_meant: Callable[[str], bool]) -> Iterator[str]:
     for half, other in (pairs.halves, pairs.halves[::-1]):
         side, module, path = half.side, half.modules[node.pair], other.path(other.modules[node.pair])
-        if side.has_stored_values and other.side.has_stored_values:
+        if (side.has_stored_values and other.side.has_stored_values) or _has_seen_weights(pairs, node):
             continue
         for (owner, slot), places in side.parts.items():
             if owner == module and is_meant(slot) and len(places) > 1:
@@ -155,18 +156,32 @@ def _unseen(pairs: StepPairs, node: Node, is_meant: Callable[[str], bool]) -> It
                 yield f"in which order the rows of each head lie in {other.name}'s {path} was not compared: record with task='tensor'"
 
 
+def _has_seen_weights(pairs: StepPairs, node: Node) -> bool:
+    """Tell whether weights that a module begins the step with were compared place by place."""
+    known = [
+        event.metrics
+        for event in pairs.parameter_events(Phase.INIT, Role.PARAM)
+        if event.pair == node.pair and joint(pairs, event) is not None
+    ]
+    return bool(known) and all(each is not None and each.is_known and not each.is_lower_bound for each in known)
+
+
 def other_order(pairs: StepPairs, event: Event, limit: float) -> str:
     """Say how the parts of a weight lie where they do not lie as they should; ``""`` when no other order fits either."""
     found = joint(pairs, event)
-    if found is None or event.is_one_sided or found.fusion.axis != 0:
+    if found is None or event.is_one_sided:
         return ""
     values = _values(pairs, found)
-    if values is None or values[0].shape != found.parts.shapes[found.row]:
+    if values is not None and (found.fusion.axis != 0 or values[0].shape != found.parts.shapes[found.row]):
         return ""
-    whole, parts = values
-    if found.fusion.rotary:
+    if values is None:
+        values, limit = _sums(found), max(limit, packed.ROUNDING)
+    if values is None:
+        return ""
+    whole, parts, fusion = values
+    if fusion.rotary:
         return _unturned(found, whole, parts[0][0], limit)
-    order, groups = next(_fitting(whole, parts, found.fusion, limit), ((), 0))
+    order, groups = next(_fitting(whole, parts, fusion, limit), ((), 0))
     if not order:
         return ""
     names = found.labels[: len(order)]
@@ -236,18 +251,24 @@ def _divisors(number: int) -> list[int]:
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
-def _values(pairs: StepPairs, found: Joint) -> tuple[np.ndarray, list[list[np.ndarray]]] | None:
-    """Return the values of the whole and of the parts in the canonical layout."""
+def _sums(found: Joint) -> tuple[np.ndarray, list[list[np.ndarray]], Fusion] | None:
+    """Return what stands for the values where they are not stored: sums along the axis on which the parts follow one another."""
+    sums = packed.along(found.parts, found.row, found.whole, found.whole_row)
+    return None if sums is None else (sums.whole, [sums.parts], sums.fusion)
+
+
+def _values(pairs: StepPairs, found: Joint) -> tuple[np.ndarray, list[list[np.ndarray]], Fusion] | None:
+    """Return the values of the whole and of the parts in the canonical layout, and how these lie in it."""
     flat = [piece.row for row in found.pieces for piece in row if piece.row != LACKING]
     if found.event.role is Role.DELTA:
         return _updates(pairs, found)
     if not found.whole.has_values(found.whole_row) or not all(found.parts.has_values(row) for row in flat):
         return None
     whole = read(found.whole, _piece(found.whole, found.whole_row))
-    return whole, [[read(found.parts, piece) for piece in row] for row in found.pieces]
+    return whole, [[read(found.parts, piece) for piece in row] for row in found.pieces], found.fusion
 
 
-def _updates(pairs: StepPairs, found: Joint) -> tuple[np.ndarray, list[list[np.ndarray]]] | None:
+def _updates(pairs: StepPairs, found: Joint) -> tuple[np.ndarray, list[list[np.ndarray]], Fusion] | None:
     """Return the differences of the values before and after the step, where both are stored."""
     changes = []
     for half in pairs.halves if found.letter == "A" else pairs.halves[::-1]:
@@ -259,7 +280,7 @@ def _updates(pairs: StepPairs, found: Joint) -> tuple[np.ndarray, list[list[np.n
         before, after = (read(side, _piece(side, row)).astype(np.float64) for row in ends)
         changes.append(after - before)
     shapes = [[piece.shape for piece in row] for row in found.pieces]
-    return changes[1], fused.split(changes[0], shapes, found.fusion)
+    return changes[1], fused.split(changes[0], shapes, found.fusion), found.fusion
 
 
 def _piece(side: Side, row: int) -> Piece:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from probe.axis_sums import axis_sums, reordered
 from probe.comparison.homes import Homes, at_home
 from probe.comparison.parameter_names import Names
 from probe.config import RecordConfig
@@ -138,6 +139,8 @@ class Side:
         self.reader, self.step, self.homes = reader, step, homes or {}
         self.parameters = [at_home(each, self.homes) for each in reader.parameters]
         rows, sketches = reader.of_step("records", step), reader.of_step("sketches", step)
+        self._n_own = len(rows)
+        """rows of this step; behind them are those that the step before left"""
         if continues:
             left = what_was_left(reader, step)
             rows, sketches = np.concatenate([rows, left[0]]), np.concatenate([sketches, left[1]])
@@ -229,6 +232,20 @@ class Side:
         is_turned = place in self.names.turned and self.columns["role"][row] in PARAMETER_ROLES
         sizes = squeezed(self.shapes[row])
         return None if is_turned and len(set(sizes)) < len(sizes) else self._sketches[row]
+
+    def axis_sums(self, row: int) -> tuple[np.ndarray, ...]:
+        """Return the sums along the axes of a weight that the step begins with, in the canonical layout; nothing where they are not known."""
+        is_weight = self.columns["role"][row] == Role.PARAM and self.columns["phase"][row] == Phase.INIT
+        if row in self.combined or not is_weight:
+            return ()
+        axes = self.axes(row)
+        if self.has_values(row):
+            return axis_sums(self.values(row), axes)
+        index = self.columns["order"][row]
+        sums = self.reader.axis_sums(self.step, index) if row < self._n_own else ()
+        recorded = self.reader.parameters[index].axes if sums else axes
+        recorded = (*recorded, *range(len(recorded), len(axes)))
+        return sums if axes == recorded else reordered(sums, [recorded.index(axis) for axis in axes])
 
     def canonical(self, module: int, slot: str) -> str:
         """Return the slot of a parameter, or of what belongs to it, in the canonical layout.

@@ -67,6 +67,21 @@ class Measuring:
             return
         self._record(phase, role, info.module, 0, slot or info.slot, tensor, micro, index, info.axes, fresh=True)
 
+    def observe_axis_sums(self, index: int, tensor: Any) -> None:
+        """Record the sums along the axes of a parameter, by which it is seen in which order parts lie in it: where values are not."""
+        run, info = self.run, self.run.parameters[index]
+        is_wanted = run.config.task is Task.STATISTICS and run.keep[info.module] and run.wants[Phase.INIT]
+        if index in run.gone or not is_wanted or not run.adapter.is_tensor(tensor):
+            return
+        try:
+            with run.lock:
+                sums = run.adapter.axis_sums(tensor, info.axes)
+                if sums:
+                    run.writer.add_axis_sums(run.step, index, sums)
+                    run.nbytes += sum(each.nbytes for each in sums)
+        except Exception as error:  # noqa: BLE001  the others must not be lost
+            run.note(f"the sums along the axes of {info.names[0]} are not recorded: {error!r}", info.module)
+
     def observe_update(self, index: int, after: Any, before: Any) -> None:
         """Record an update itself: its statistics, never its values."""
         run, info = self.run, self.run.parameters[index]

@@ -88,6 +88,8 @@ class Updates:
                 self._note_version(index)
                 if not named.is_buffer:
                     self._note_sample(index)
+                    if self._last_recorded is None:
+                        self._measuring.observe_axis_sums(index, named.tensor)
             self.init_bytes = run.nbytes
 
     @guarded

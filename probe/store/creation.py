@@ -110,6 +110,7 @@ def _lay_out(file: h5py.File, info: RunInfo) -> None:
     for table, dtype in {**schema.TABLES, **texts}.items():
         _create_table(file, table, (), dtype)
     _create_table(file, "sketches", (WIDTH,), np.dtype("f8"))
+    _create_table(file, "sums", (), np.dtype("f4"))
     file.create_dataset("tensors/blob", shape=(0,), maxshape=(None,), dtype="u1", chunks=(_CHUNK,))
     file.create_group("environment")
 

@@ -156,6 +156,22 @@ class Reader:
             for r, canonical, is_persistent in zip(rows, *columns, strict=True)
         ]  # fmt: skip
 
+    def axis_sums(self, step: int, parameter: int) -> tuple[np.ndarray, ...]:
+        """Return the sums along each axis of a parameter as a step began with it (`probe.axis_sums`); nothing where there are none."""
+        return tuple(self._sums[start : start + count] for start, count in self._axis_sums.get((step, parameter), ()))
+
+    @functools.cached_property
+    def _axis_sums(self) -> dict[tuple[int, int], list[tuple[int, int]]]:
+        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        rows = self._table("axis_sums") if "axis_sums" in self._file else ()  # older files have none
+        for step, parameter, _, start, count in rows:
+            found.setdefault((int(step), int(parameter)), []).append((int(start), int(count)))
+        return found
+
+    @functools.cached_property
+    def _sums(self) -> np.ndarray:
+        return self._table("sums")
+
     @functools.cached_property
     def slots(self) -> list[str]:
         """Names of slots, by index."""

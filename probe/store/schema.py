@@ -121,6 +121,7 @@ STEPS = np.dtype(
         ("state", STATE),
     ]
 )
+AXIS_SUMS = np.dtype([("step", "i4"), ("parameter", "i4"), ("axis", "i4"), ("start", "i8"), ("count", "i8")])
 TENSOR_INDEX = np.dtype([("id", "i8"), ("dtype", DTYPE), ("shape", "i4"), ("offset", "i8"), ("nbytes", "i8")])
 
 TABLES = {
@@ -133,5 +134,6 @@ TABLES = {
     "notes": NOTES,
     "steps": STEPS,
     "tensor_index": TENSOR_INDEX,
+    "axis_sums": AXIS_SUMS,
 }
 """datasets of one row each per fact; all are extended, none is ever rewritten"""

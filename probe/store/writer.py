@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ class Writer:
         self._slots, self._shapes = _Names("slots", storable_text), _Names("shapes", json.dumps)
         self._known: dict[tuple[object, ...], int] = {}
         self._known_before: dict[tuple[object, ...], int] = {}
-        self._n_tensors = 0
+        self._n_tensors = self._n_sums = 0
         self._new_tensors: list[tuple[int, np.ndarray, str, int]] = []
         self._records: list[tuple[bytes, np.ndarray | None]] = []
         self._counts = dict.fromkeys(("records", "calls", "scalars", "notes", "optimizer"), 0)
@@ -110,7 +110,7 @@ class Writer:
         self._disk, self._file = create(path, info)
         _LIVE.add(self)
         try:
-            self._tables = {name: Table(self._file, name) for name in (*schema.TABLES, "slots", "shapes", "sketches")}
+            self._tables = {name: Table(self._file, name) for name in (*schema.TABLES, "slots", "shapes", "sketches", "sums")}
             self._values = Values(self._file, self._disk)
         except BaseException:
             self.abandon()
@@ -180,6 +180,17 @@ class Writer:
             self._take_records()
             self._hand_over()
             self._queue.wait_for_room()
+
+    def add_axis_sums(self, step: int, parameter: int, sums: Sequence[np.ndarray]) -> None:
+        """Append the sums along each axis of a parameter (float32, one axis each), as it was when a step began."""
+        rows = []
+        for axis, each in enumerate(sums):
+            rows.append((step, parameter, axis, self._n_sums, len(each)))
+            self._n_sums += len(each)
+        values = np.concatenate(sums)
+        self._jobs.append(lambda: self._tables["sums"].append(values))
+        self._jobs.append(lambda: self._tables["axis_sums"].append_rows(rows))
+        self._jobs_bytes += values.nbytes
 
     def end_step(
         self,

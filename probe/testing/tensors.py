@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from probe.axis_sums import axis_sums
 from probe.sketch import CHUNK
 from probe.statistics import dtype_of, measure, measure_update
 from probe.testing.arrays import arrays, assert_stats_agree, sample
@@ -52,6 +53,16 @@ class TensorContract(AdapterKit):
             actual = self.adapter.measure(tensor, ())
             assert_stats_agree(actual, measure(array, (), actual.hash_kind))
             assert np.array_equal(self.adapter.values(tensor), array)
+
+    @pytest.mark.parametrize("shape", [(5,), (4, 6), (3, 1, 5, 2), (3, 5, 5), (900, 700), (4, 3, 2, 2)])
+    def test_sums_along_axes_are_those_of_the_reference(self, shape: tuple[int, ...]) -> None:
+        for name in set(self.dtypes) - {"bool"}:
+            array = (sample(shape) * 10).astype(dtype_of(name))
+            order = tuple(range(len(shape)))[::-1]
+            actual, expected = self.adapter.axis_sums(self.tensor(array), order), axis_sums(array, order)
+            size = np.linalg.norm(array.astype(np.complex128 if array.dtype.kind == "c" else np.float64))
+            for mine, theirs in zip(actual, expected, strict=True):
+                assert np.linalg.norm(mine - theirs) <= 4e-6 * size, name
 
     def test_facts(self) -> None:
         for name in self.dtypes:

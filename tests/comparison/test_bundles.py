@@ -132,10 +132,7 @@ def shift_v(attn: Any) -> None:
 ])  # fmt: skip
 def test_weights_of_one_part_that_are_wrong(pair: Pair, fault: Any, slot: str, part: str, rest: str) -> None:
     evidence = pair.assert_found(pair.compared(changed(fault)), "init", slot)
-    if pair.task == "tensor":
-        assert f"of its parts {part} (rel " in evidence and rest in evidence
-    else:
-        assert "which of q, k and v it is, their values would tell: record with task='tensor'" in evidence
+    assert f"of its parts {part} (rel " in evidence and rest in evidence  # from statistics, by the sums of rows
 
 
 def test_one_part_computes_something_else(pair: Pair) -> None:
@@ -210,8 +207,9 @@ def swapped(model: Any) -> Any:
     return model
 
 
-def test_parts_in_another_order(run: Recorder) -> None:
-    found = Pair(run, "tensor", True).compared(whole=together(model=swapped(apart())))
+@pytest.mark.parametrize("task", TASKS)
+def test_parts_in_another_order(run: Recorder, task: str) -> None:
+    found = Pair(run, task, True).compared(whole=together(model=swapped(apart())))
     first = found.first_divergence
     assert first is not None and (first.phase, first.a[0].slot) == (Phase.INIT, "weight")
     assert first.hint.startswith(
@@ -231,22 +229,14 @@ def test_a_plain_weight_where_groups_are_expected(pair: Pair) -> None:
     found = pair.compared(whole=whole)
     first = found.first_divergence
     assert first is not None and found.verdict is Verdict.DIVERGED
-    if pair.task == "tensor":
-        assert (first.phase, first.a[0].slot) == (Phase.INIT, "weight")
-        plainly = "q, k, v one after the other, where q, k, v in 2 groups was expected (verified"
-        if pair.is_apart_first:
-            assert first.hint.startswith(f"B's layers.0.attn.qkv.weight holds {plainly}")
-        else:  # A is trusted: B is blamed
-            taken = "B's q, k and v were taken out of A's layers.0.attn.qkv.weight as if it held"
-            assert first.hint.startswith(f"{taken} {plainly}")
-            assert "look at how B's weights are loaded or converted" in first.hint
-    else:
-        assert first.phase is Phase.FORWARD and first.path in ("layers.0.attn", "layers.0.attn.o")
-        letter = "B" if pair.is_apart_first else "A"
-        text = (
-            f"in which order q, k and v lie in {letter}'s layers.0.attn.qkv was not compared: record with task='tensor'"
-        )
-        assert text in first.evidence
+    assert (first.phase, first.a[0].slot) == (Phase.INIT, "weight")
+    plainly = "q, k, v one after the other, where q, k, v in 2 groups was expected (verified"
+    if pair.is_apart_first:
+        assert first.hint.startswith(f"B's layers.0.attn.qkv.weight holds {plainly}")
+    else:  # A is trusted: B is blamed
+        taken = "B's q, k and v were taken out of A's layers.0.attn.qkv.weight as if it held"
+        assert first.hint.startswith(f"{taken} {plainly}")
+        assert "look at how B's weights are loaded or converted" in first.hint
 
 
 def test_a_split_that_does_not_fit(run: Recorder) -> None:

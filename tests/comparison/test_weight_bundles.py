@@ -169,11 +169,11 @@ def test_one_expert_is_wrong(run: Recorder, task: str, fault: Callable[[Apart], 
     assert "  A layers.1.mlp.2.up" in text and "layers.1.mlp.3.gate  " not in text and "  A and 2 more\n" in text
 
 
-def test_experts_that_hold_up_before_gate(run: Recorder) -> None:
+def test_experts_that_hold_up_before_gate(run: Recorder, task: str) -> None:
     both = models()
     gate_up = module(both[1], "layers.1.mlp").gate_up
     gate_up.data[...] = np.concatenate([gate_up.data[:, 6:], gate_up.data[:, :6]], 1)
-    first = probe.compare(*(run(model, task="tensor") for model in both), mapping=STACKED).first_divergence
+    first = probe.compare(*(run(model, task=task) for model in both), mapping=STACKED).first_divergence
     assert first is not None
     assert "B's layers.1.mlp.gate_up holds 0.up, 0.gate one after the other, where 0.gate, 0.up one" in first.hint
 
