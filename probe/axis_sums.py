@@ -63,7 +63,9 @@ def sums_of(
     if len(shape) == 1:
         found = (result(widen(x)),)
     else:
-        found = _of_blocks(x, [(axis, beside(shape, axis)) for axis in axes_with_sums(shape)], widen, signs_as, turn, result)
+        found = _of_blocks(
+            x, [(axis, beside(shape, axis)) for axis in axes_with_sums(shape)], widen, signs_as, turn, result
+        )
     return found if all(bool(np.isfinite(sums).all()) for sums in found) else ()
 
 
@@ -98,7 +100,9 @@ def reordered(sums: tuple[np.ndarray, ...], order: Sequence[int]) -> tuple[np.nd
         of the tensor's axes, none of which may have been left out
     """
     sizes = [len(each) for each in sums]
-    is_told = len(order) == len(sizes) and (len(sizes) < _AXES_OF_STACK or len(set(sizes)) == len(sizes) == _AXES_OF_STACK)
+    is_told = len(order) == len(sizes) and (
+        len(sizes) < _AXES_OF_STACK or len(set(sizes)) == len(sizes) == _AXES_OF_STACK
+    )
     return tuple(sums[axis] for axis in order) if is_told else ()
 
 

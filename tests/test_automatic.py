@@ -351,7 +351,8 @@ def test_one_class_in_two_places_gets_a_section_for_each() -> None:
     assert {(pair.a, pair.b) for pair in again.pairs} == {(pair.a, pair.b) for pair in matching.pairs}
 
 
-def test_fused_rows_are_read_where_values_are_stored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tasks", [("tensor", "tensor"), ("statistics", "statistics"), ("tensor", "statistics")])
+def test_in_how_many_groups_rows_lie_is_read_from_values_or_their_sums(tmp_path: Path, tasks: tuple[str, str]) -> None:
     """Group by group, as Megatron lays them: sizes alone would not tell it from one after the other."""
 
     class Fused(nn.Module):
@@ -375,9 +376,9 @@ def test_fused_rows_are_read_where_values_are_stored(tmp_path: Path) -> None:
     from probe.adapters.numpy_tensor import Tensor
 
     models = Apart(q=linear(q), k=linear(k), v=linear(v)), Fused(qkv=linear(whole))
-    for name, model in zip("ab", models, strict=True):
+    for name, model, task in zip("ab", models, tasks, strict=True):
         model.config = {"num_key_value_heads": 2}
-        with probe.capture(model, tmp_path / f"{name}.h5", task="tensor"):
+        with probe.capture(model, tmp_path / f"{name}.h5", task=task):
             model(Tensor(np.ones((2, WIDTH), np.float32)))
             probe.step()
     sides = []
@@ -388,7 +389,7 @@ def test_fused_rows_are_read_where_values_are_stored(tmp_path: Path) -> None:
             sides.append(made)
         certain = match(sides[0].tree, sides[1].tree, LayerMapping(), nothing, nothing)
         matching = complete(certain, *sides)
-    assert [bundle.groups for bundle in matching.bundles] == [2]
+    assert [(bundle.groups, bundle.is_known) for bundle in matching.bundles] == [(2, True)]
     assert matching.pairs[-1].reason is Reason.SAME_VALUES
 
 

@@ -38,7 +38,9 @@ def compare_sketches(
             norm_a, norm_b = abs(taken.factor) * a.norm(i), b.norm(j)
             return Metrics(Status.NOT_COMPARABLE, norm_a=norm_a, norm_b=norm_b, estimated=True, reason=SKETCH_ALONE)
         found = packed.vectors(a, i, b, j)
-        return _from_statistics(a, i, b, j, taken.factor) if found is None else _from_sums(a, i, b, j, found, taken.factor)
+        return (
+            _from_statistics(a, i, b, j, taken.factor) if found is None else _from_sums(a, i, b, j, found, taken.factor)
+        )
     if kind_of(a.dtypes[i]) == "integer":
         share = _share_of_integers(a, i, b, j, turned, float(np.linalg.norm(sketch_a - sketch_b)))
         metrics = Metrics(Status.COMPARED, share, norm_a=norm_a, norm_b=norm_b, estimated=True, of_integers=True)

@@ -114,7 +114,9 @@ def without_gradient(pairs: StepPairs, event: Event) -> str:
 
 def part_errors(pairs: StepPairs, found: Joint) -> list[float] | None:
     """Return the relative error of every part, None where values are lacking."""
-    values = _values(pairs, found) or (_sums(found) if len(found.pieces) == 1 else None)  # sums of a stack are of all its members
+    values = _values(pairs, found) or (
+        _sums(found) if len(found.pieces) == 1 else None
+    )  # sums of a stack are of all its members
     if values is None:
         return None
     whole, parts, fusion = values

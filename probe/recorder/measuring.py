@@ -71,7 +71,7 @@ class Measuring:
         """Record the sums along the axes of a parameter, by which it is seen in which order parts lie in it: where values are not."""
         run, info = self.run, self.run.parameters[index]
         is_wanted = run.config.task is Task.STATISTICS and run.keep[info.module] and run.wants[Phase.INIT]
-        if index in run.gone or not is_wanted or not run.adapter.is_tensor(tensor):
+        if not is_wanted or index in run.gone or not run.adapter.is_tensor(tensor):
             return
         try:
             with run.lock:

@@ -110,7 +110,9 @@ class Writer:
         self._disk, self._file = create(path, info)
         _LIVE.add(self)
         try:
-            self._tables = {name: Table(self._file, name) for name in (*schema.TABLES, "slots", "shapes", "sketches", "sums")}
+            self._tables = {
+                name: Table(self._file, name) for name in (*schema.TABLES, "slots", "shapes", "sketches", "sums")
+            }
             self._values = Values(self._file, self._disk)
         except BaseException:
             self.abandon()

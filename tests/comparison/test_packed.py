@@ -90,6 +90,8 @@ def test_the_file_has_them_once_and_only_of_parameters(run: Recorder) -> None:
         rows = file["axis_sums"][:]
         names = [row.decode() for row in file["parameters"]["slot"]]
         assert set(rows["step"]) == {0} and len(rows) == sum(p.data.ndim for p in model.parameters())
-        assert {names[row] for row in rows["parameter"]} <= {"weight", "bias"} and rows["count"].sum() == len(file["sums"])
+        assert {names[row] for row in rows["parameter"]} <= {"weight", "bias"} and rows["count"].sum() == len(
+            file["sums"]
+        )
     with h5py.File(run(together(), task="tensor")) as file:
         assert not len(file["sums"])  # values say more

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from probe.axis_sums import axis_sums, reordered
 from probe.matching.automatic import values
 from probe.matching.automatic.likeness import role_of
 from probe.matching.automatic.outline import Outline, Weight
@@ -19,6 +20,8 @@ _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
 _PER_GROUP = ("num_query_groups", "multi_query_group_num")
 """what code bases call it that lay q, k and v out group by group"""
 _LARGEST = 1 << 26
+_CAST = 1e-2
+"""error of weights that were cast to 16 bits"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,26 +118,34 @@ def _candidates(*sides: Outline) -> list[int]:
 
 
 def _read(mine: Outline, theirs: Outline, pieces: Sequence[Weight], total: Weight, possible: Sequence[int]) -> int:
-    """Return in how many groups the parts lie, by the stored values; 0 where these are not stored or do not tell."""
-    if total.size > _LARGEST or len(pieces) < 2:
+    """Return in how many groups the parts lie, by the sums of their rows; 0 where these are not known or do not tell."""
+    if len(pieces) < 2:
         return 0
-    parts = [_values(mine, piece) for piece in pieces]
-    whole = _values(theirs, total)
-    if whole is None or any(part is None for part in parts):
+    parts = [known for known in (_sums_of_rows(mine, piece) for piece in pieces) if known is not None]
+    whole = _sums_of_rows(theirs, total)
+    if whole is None or len(parts) < len(pieces):
         return 0
     for count in possible:
-        cut = [part.reshape(count, -1, *part.shape[1:]) for part in parts if part is not None]
-        made = np.concatenate(cut, axis=1).reshape(whole.shape)
-        if np.allclose(made, whole, rtol=1e-2, atol=1e-6):
+        made = np.concatenate([part.reshape(count, -1) for part in parts], axis=1).reshape(-1)
+        if len(made) == len(whole) and np.linalg.norm(made - whole) <= _CAST * np.linalg.norm(whole):
             return count
     return 0
 
 
-def _values(side: Outline, weight: Weight) -> np.ndarray | None:
-    if side.reader is None or weight.tensor < 0:
+def _sums_of_rows(side: Outline, weight: Weight) -> np.ndarray | None:
+    """Return one number for each row: of the stored values, or as they were recorded."""
+    reader = side.reader
+    if reader is None or 1 in weight.shape or (weight.tensor >= 0 and weight.size > _LARGEST):
         return None
-    raw = side.reader.values(weight.tensor).astype(np.float32)
-    return raw.transpose(weight.axes) if len(weight.axes) == raw.ndim else raw
+    if weight.tensor >= 0:
+        sums = axis_sums(reader.values(weight.tensor), weight.axes)
+    else:
+        step = int(reader.steps["step"][0]) if len(reader.steps) else -1
+        recorded = reader.parameters[weight.parameter].axes or tuple(range(len(weight.shape)))
+        axes = weight.axes or tuple(range(len(weight.shape)))
+        sums = reader.axis_sums(step, weight.parameter)
+        sums = sums if axes == recorded else reordered(sums, [recorded.index(axis) for axis in axes])
+    return sums[0] if sums else None
 
 
 # Stacked

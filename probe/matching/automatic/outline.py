@@ -55,6 +55,8 @@ class Weight:
     """the slot under which it is recorded at this module; empty for another name of a tied one"""
     is_turned: bool = False
     """whether its axes are those of `turned_classes`: no table says it"""
+    parameter: int = -1
+    """index of what is recorded among the parameters"""
 
     @property
     def size(self) -> int:
@@ -312,7 +314,7 @@ def weights_of(
         see `turned_classes`
     """
     found: list[list[Weight]] = [[] for _ in range(len(tree))]
-    for each in parameters:
+    for index, each in enumerate(parameters):
         if each.is_buffer or 0 in each.shape:  # what is sharded away has no shape that tells anything
             continue
         is_turned = (tree.class_name(each.module), each.slot) in turned
@@ -320,13 +322,13 @@ def weights_of(
         axes = stored if len(stored) == len(each.shape) else range(len(each.shape))
         shape = tuple(each.shape[axis] for axis in axes)
         known = measured.get((each.module, each.slot), (None, -1))
-        found[each.module].append(Weight(each.canonical_slot, shape, *known, stored, each.slot, is_turned))
+        found[each.module].append(Weight(each.canonical_slot, shape, *known, stored, each.slot, is_turned, index))
         for name in each.names[1:]:
             owner, _, slot = name.rpartition(".")
             other = tree.by_path.get(owner)
             if other is not None and other != each.module:
                 canonical = layout_of(framework, (tree.class_name(other),), slot).name
-                found[other].append(Weight(canonical, shape, *known, stored))
+                found[other].append(Weight(canonical, shape, *known, stored, parameter=index))
     return [tuple(each) for each in found]
 
 
