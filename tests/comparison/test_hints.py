@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -296,23 +297,35 @@ def test_a_gradient_that_is_zero_but_for_rounding_is_shown_beside_a_limit_of_its
     assert slot.metrics.rel_l2 > 10 * slot.limit > 10 * slot.error
 
 
-@pytest.mark.parametrize("change", ["transposed", "a little"])
-def test_a_weight_with_its_numbers_in_another_order(clean: Clean, run: Recorder, change: str) -> None:
+_FROM_SUMS = "(verified from the sums of its rows and columns): look at "
+_CONVERTED = "look at how this weight is loaded or converted"
+_REORDERED = (
+    "B has the same numbers in another order: it is transposed, or its rows or parts are swapped; look at how this "
+    "weight is converted"
+)
+_ROWS, _COLUMNS = (f"B has the {what} of A in another order, " for what in ("rows", "columns"))
+
+
+@pytest.mark.parametrize(("change", "expected"), [
+    (lambda w: w.T, f"B is the transpose of A {_FROM_SUMS}"),
+    (lambda w: w[[1, 0, *range(2, 16)]], f"{_ROWS}0 and 1 swapped {_FROM_SUMS}"),
+    (lambda w: w.reshape(2, 4, 2, 16).swapaxes(1, 2).reshape(16, 16), f"{_ROWS}pairs for halves (rotary layouts) inside each"),
+    (lambda w: w[:, ::-1], f"{_COLUMNS}the last first {_FROM_SUMS}"),
+    (lambda w: w[::-1].T, _REORDERED),
+    (lambda w: np.where(np.arange(256).reshape(16, 16) == 85, w * np.float32(1.5), w), _CONVERTED),
+    (lambda w: np.random.default_rng(7).permutation(w.reshape(-1)).reshape(16, 16), _REORDERED),
+])  # fmt: skip
+def test_a_weight_with_its_numbers_in_another_order(
+    clean: Clean, run: Recorder, change: Callable[[np.ndarray], np.ndarray], expected: str
+) -> None:
     def other(model: Model) -> None:
         weight = module(model, "layers.1.attn.q").weight
-        weight.data[...] = weight.data.T.copy() if change == "transposed" else weight.data
-        if change == "a little":
-            weight.data[5, 5] *= np.float32(1.5)
+        weight.data[...] = change(weight.data.copy())
 
     found = probe.compare(clean(), run(changed(other)))
     assert_found(found, ("init", "init", "layers.1.attn.q", "weight"))
     assert found.first_divergence is not None
-    reordered = (
-        "B has the same numbers in another order: it is transposed, or its rows or parts are swapped; look at how this "
-        "weight is converted"
-    )
-    expected = reordered if change == "transposed" else "look at how this weight is loaded or converted"
-    assert found.first_divergence.hint == expected
+    assert found.first_divergence.hint.startswith(expected)
 
 
 def test_what_is_only_noted_is_no_reason_for_undecided(run: Recorder) -> None:

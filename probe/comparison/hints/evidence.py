@@ -235,6 +235,12 @@ class Evidence:
         """How far the two tensors are apart, no factor taken out."""
         return self.finding.metrics or self.event.metrics
 
+    @functools.cached_property
+    def sums(self) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]] | None:
+        """The sums along the axes of a weight that both sides begin with (`probe.axis_sums`); None where one lacks them."""
+        found = self.a.side.axis_sums(self.a.row), self.b.side.axis_sums(self.b.row)
+        return found if all(found) else None
+
     @property
     def role(self) -> Role:
         """What the tensor is to its module."""

@@ -95,7 +95,7 @@ LOOKS = (
     # The same numbers elsewhere
     Hint(
         "transposed", (*ACTIVATIONS, *WEIGHTS),
-        "A with two axes swapped is B, or A read in the other order",
+        "A with two axes swapped is B, or A read in the other order; of a weight at the beginning, the sums of rows and columns say so too",
         "how this tensor is transposed, reshaped or converted",
         orders.transposed,
     ),
@@ -106,7 +106,7 @@ LOOKS = (
     ),
     Hint(
         "permuted", (*ACTIVATIONS, *WEIGHTS),
-        "A with the indices of one axis in another order is B; the order is solved for",
+        "A with the indices of one axis in another order is B; the order is solved for; of a weight at the beginning, from the sums of rows and columns too",
         "the order of the parts (q, k, v; gate, up), of heads and of rotary halves in how this is stored",
         orders.permuted,
     ),

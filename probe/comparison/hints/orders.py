@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from probe.comparison import packed
 from probe.comparison.hints.evidence import Evidence, Values, distance
 from probe.comparison.hints.grades import Found, verified
 from probe.comparison.side import PARAMETER_ROLES
@@ -15,6 +16,7 @@ from probe.comparison.side import PARAMETER_ROLES
 _MOST_INDICES = 4096
 """indices of an axis that are looked for in any order"""
 _PROJECTIONS = 8
+_BY_SUMS = "the sums of its rows and columns"
 _FEW_PARTS = 4
 _NEARLY = 0.5
 """error of the first sample from which on the others need not be tried"""
@@ -23,7 +25,9 @@ _NEARLY = 0.5
 def transposed(evidence: Evidence) -> Found | None:
     """Two axes are swapped, or read in the other order, or heads were not put back behind positions."""
     values = evidence.values
-    if values is None or not values.is_whole or not 2 <= values.a.ndim <= 4:
+    if values is None:
+        return _transposed_by_sums(evidence)
+    if not values.is_whole or not 2 <= values.a.ndim <= 4:
         return None
     a, b = values.a, values.b
     for order in itertools.permutations(range(a.ndim)):
@@ -40,6 +44,15 @@ def transposed(evidence: Evidence) -> Found | None:
         if evidence.explains(a.reshape(a.shape[::-1]).T, b):
             return verified("B is A read column by column (a view instead of a transpose)")
     return None if evidence.role in PARAMETER_ROLES else _heads_left(evidence, values)
+
+
+def _transposed_by_sums(evidence: Evidence) -> Found | None:
+    sums = evidence.sums
+    if sums is None or len(sums[0]) != 2 or [len(each) for each in sums[0]] != [len(each) for each in sums[1]][::-1]:
+        return None
+    bound = max(evidence.limit, packed.ROUNDING)
+    is_so = all(distance(mine, theirs) <= bound for mine, theirs in zip(sums[0], sums[1][::-1], strict=True))
+    return verified("B is the transpose of A", by=_BY_SUMS, order=[1, 0]) if is_so else None
 
 
 def _heads_left(evidence: Evidence, values: Values) -> Found | None:
@@ -83,15 +96,33 @@ def shifted(evidence: Evidence) -> Found | None:
 def permuted(evidence: Evidence) -> Found | None:
     """The indices of one axis stand in another order."""
     values = evidence.values
-    if values is None or not values.is_whole or not 1 <= values.a.ndim <= 4 or values.a.size < _FEW_PARTS:
+    if values is None:
+        return _permuted_by_sums(evidence)
+    if not values.is_whole or not 1 <= values.a.ndim <= 4 or values.a.size < _FEW_PARTS:
         return None
     axes = range(values.a.ndim) if evidence.role in PARAMETER_ROLES else range(values.a.ndim - 1, -1, -1)
     for axis in axes:
         order = _order_along(evidence, values, axis)
         if order is not None:
             what = _axis_name(evidence, values, axis)
-            text = f"B has the {what} of A in another order, {_described(order, evidence)}"
+            text = f"B has the {what} of A in another order, {_described(order)}"
             return verified(text, axis=axis, order=order.tolist()[:64])
+    return None
+
+
+def _permuted_by_sums(evidence: Evidence) -> Found | None:
+    """The rows, or the columns, of one matrix have the sums of the other's in another order."""
+    sums = evidence.sums
+    if sums is None or len(sums[0]) > 2 or [len(each) for each in sums[0]] != [len(each) for each in sums[1]]:
+        return None
+    for axis, (a, b) in enumerate(zip(*sums, strict=True)):
+        order = np.empty(len(a), np.int64)
+        order[np.argsort(b, kind="stable")] = np.argsort(a, kind="stable")
+        is_other = len(a) >= _FEW_PARTS and not np.array_equal(order, np.arange(len(a)))
+        if is_other and distance(a[order], b) <= packed.ROUNDING:  # sorted, the sums of any two weights agree to 1 %
+            what = "elements" if len(sums[0]) == 1 else ("rows", "columns")[axis]
+            text = f"B has the {what} of A in another order, {_described(order)}"
+            return verified(text, by=_BY_SUMS, axis=axis, order=order.tolist()[:64])
     return None
 
 
@@ -121,7 +152,7 @@ def _order_along(evidence: Evidence, values: Values, axis: int) -> np.ndarray | 
     return order if distance(a[order], b) <= evidence.tolerance else None
 
 
-def _described(order: np.ndarray, evidence: Evidence) -> str:
+def _described(order: np.ndarray) -> str:
     """Say how a permutation goes."""
     size = len(order)
     if np.array_equal(order, np.arange(size)[::-1]):
