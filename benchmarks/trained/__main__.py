@@ -14,11 +14,9 @@ from torch import nn
 
 import probe
 from benchmarks.trained.models import (
-    FIRST,
-    LENGTH,
     LOOKS,
     MAKE,
-    VOCABULARY,
+    batches_of,
     blocks,
     made,
     record,
@@ -56,7 +54,7 @@ def looks(folder: Path, look: str, seeds: int) -> Iterator[tuple[str, str]]:
     """Yield for each pair of models that look trained the dtype, with the fault if there is one, and what probe says."""
     a, b = folder / "a.h5", folder / "b.h5"
     for name, dtype, seed in product(MAKE, DTYPES, range(seeds)):
-        batches = _batches(seed)
+        batches = batches_of(seed)
         record(a, made(name, "sdpa", look, seed), dtype, batches)
         record(b, made(name, "eager", look, seed), dtype, batches, threads=2)
         yield dtype, probe.compare(a, b).verdict.value
@@ -66,14 +64,6 @@ def looks(folder: Path, look: str, seeds: int) -> Iterator[tuple[str, str]]:
             first = probe.compare(a, record(b, net, dtype, batches[:1])).first_divergence
             is_right = first is not None and first.path.endswith(f".{FAULTED}.{place}")
             yield f"{dtype}, {fault}", "named" if is_right else first.path if first else "missed"
-
-
-def _batches(seed: int) -> list[torch.Tensor]:
-    chance = torch.Generator().manual_seed(seed)
-    batches = [torch.randint(3, VOCABULARY, (4, LENGTH), generator=chance) for _ in range(2)]
-    for ids in batches:
-        ids[:, 0] = FIRST
-    return batches
 
 
 def after_training(folder: Path, steps: int, seeds: int) -> Iterator[tuple[str, str]]:

@@ -174,3 +174,12 @@ def record(path: Path, net: nn.Module, dtype: str, batches: list[Tensor], *, spl
             optimizer.zero_grad()
             probe.step(loss=loss)
     return path
+
+
+def batches_of(seed: int) -> list[Tensor]:
+    """Return two batches of tokens."""
+    chance = torch.Generator().manual_seed(seed)
+    batches = [torch.randint(3, VOCABULARY, (4, LENGTH), generator=chance) for _ in range(2)]
+    for ids in batches:
+        ids[:, 0] = FIRST
+    return batches

@@ -94,6 +94,17 @@ CHECKED = (
     "bigcode/fp32/step_skipped/steps3/at2",
     "granitemoe/fp32/decay_beside/sgd",
     "points/points-listed/fp32/mean_passed/6",
+    "hf-qwen2/megatron-qwen2/fp32/ungrouped/linear_qkv",
+    "hf-qwen2/megatron-qwen2/fp32/core_in_turn/core_attention",
+    "hf-llama/vllm-llama/fp32/sdpa_ahead/self_attn",
+    "hf-llama/meta-llama/fp32/complex_late/attention",
+    "hf-qwen3/own-qwen3/fp32/head_copied",
+    "hf-gpt2/nano-gpt2/fp32/first_position",
+    "hf-mixtral/own-mixtral/fp32/softmax_detached/moe",
+    "hf-bert/flat-bert/fp32/gelu_as_tanh/0",
+    "hf-vit/own-vit/fp32/patch_columns/proj",
+    "hf-t5/own-t5/fp32/far/enc_positions",
+    "hf-mamba/own-mamba/fp32/scan_anew/scan",
 )
 """pairs of each phase, other structures, several models, a later step, faults that are planted in ways of their own"""
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import probe
-from benchmarks.trained.__main__ import FAULTED, FAULTS, _batches
-from benchmarks.trained.models import LOOKS, made, record
+from benchmarks.trained.__main__ import FAULTED, FAULTS
+from benchmarks.trained.models import LOOKS, batches_of, made, record
 from probe.comparison.result import Verdict
 
 
@@ -25,7 +25,7 @@ def _one_thread():
     ("name", "look"), [("qwen2", "biases"), ("gpt2", "biases, massive"), ("qwen2", "norms, massive")]
 )
 def test_other_kernels_are_noise(tmp_path: Path, name: str, look: str, dtype: str) -> None:
-    batches = _batches(1)
+    batches = batches_of(1)
     a = record(tmp_path / "a.h5", made(name, "sdpa", look, 1), dtype, batches)
     b = record(tmp_path / "b.h5", made(name, "eager", look, 1), dtype, batches, threads=2)
     assert probe.compare(a, b).verdict is Verdict.ALIGNED
@@ -34,7 +34,7 @@ def test_other_kernels_are_noise(tmp_path: Path, name: str, look: str, dtype: st
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("look", LOOKS)
 def test_a_fault_is_named_in_any_look(tmp_path: Path, look: str, fault: str) -> None:
-    batches = _batches(2)[:1]
+    batches = batches_of(2)[:1]
     a = record(tmp_path / "a.h5", made("qwen2", "sdpa", look, 2), "fp32", batches)
     net = made("qwen2", "eager", look, 2)
     place = FAULTS[fault](net)
