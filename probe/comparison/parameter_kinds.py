@@ -14,11 +14,16 @@ _LEAST_MODULES = 3
 
 
 def of_one_kind(
-    pairs: StepPairs, concerned: Mapping[ParameterKey, Event], judged: Mapping[ParameterKey, Event]
+    pairs: StepPairs,
+    concerned: Mapping[ParameterKey, Event],
+    judged: Mapping[ParameterKey, Event],
+    *,
+    behind_modules: bool,
 ) -> tuple[str, str] | None:
     """Say of which kind parameters are, and which, if they are most of it: biases, a group's, or those of one dimension.
 
-    Not where all that the modules of one class have is concerned, or one weight of theirs: those are named.
+    Not where all that the modules of one class have is concerned, or one weight of theirs: those are named, unless what is
+    wrong happened behind the modules.
 
     Parameters
     ----------
@@ -28,13 +33,15 @@ def of_one_kind(
         of which something is wrong
     judged
         all that were looked at
+    behind_modules
+        backward left their gradients alike, and the optimizer used them otherwise
     """
     if len({pair for pair, _ in concerned}) < _LEAST_MODULES:
         return None
     modules = pairs.a.reader.modules
     classes = {modules[pairs.matching.pairs[pair].a].class_name for pair, _ in concerned}
     for kind, members in _kinds(pairs, judged):
-        is_apart = len(classes) > 1 or kind == "biases"
+        is_apart = behind_modules or len(classes) > 1 or kind == "biases"
         if is_apart and members.issuperset(concerned) and len(concerned) > tolerance.MOST * len(members):
             names = listed([_name(pairs, event) for event in concerned.values()])
             return f"{len(concerned)} of the {len(members)} {kind}", names

@@ -86,7 +86,9 @@ class UpdateFindings:
         """
         for said, alike in together.items():
             concerned = {self._parameter(fault.event): fault.event for fault in alike if not _is_nonfinite(fault.event)}
-            kind = of_one_kind(self.pairs, concerned, judged) if len(concerned) == len(alike) else None
+            used = all(fault.event.role is Role.PARAM_GRAD for fault in alike)
+            is_whole = len(concerned) == len(alike)
+            kind = of_one_kind(self.pairs, concerned, judged, behind_modules=used) if is_whole else None
             if kind is not None:
                 self._report_all(alike, f"the {plural} of {kind[0]} differ: {kind[1]}")
             elif isinstance(said, str):

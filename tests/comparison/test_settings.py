@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import h5py
+import numpy as np
 import pytest
 
 import probe
@@ -14,8 +15,8 @@ from probe.adapters.numpy_tensor import Tensor
 from probe.comparison.result import Kind, Verdict
 from probe.records import Phase
 from tests import fusing
-from tests.comparison.planted import Clean, Model, Recorder, said
-from tests.toys import gpt, module, plain_step
+from tests.comparison.planted import Clean, Model, Recorder, said, step_of
+from tests.toys import gpt, loss_of, module, plain_step
 
 
 class Adam(nn.AdamW):
@@ -213,3 +214,28 @@ def test_all_that_modules_of_one_class_have_is_theirs(clean: Clean, run: Recorde
     norms = [each for path, each, _ in model.named_tensors(nn.Parameter) if "norm" in path]
     found = probe.compare(clean(), run(model, optimizer=Norms(model.parameters(), lr=1e-3)))
     assert [each.path for each in found.divergences[:2]] == ["layers.0.norm1", "layers.0.norm2"]
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_how_gradients_of_one_group_are_used_is_no_modules(run: Recorder, task: str) -> None:
+    """Clipping by group: backward leaves them alike, so no norm's code can be it, though all of the group are norms."""
+
+    def clipped(model: Model, ids: Tensor, number: int) -> Tensor:
+        loss = loss_of(model(ids), ids)
+        loss.backward()
+        for path, parameter, _ in model.named_tensors(nn.Parameter):
+            if "norm" in path:
+                parameter.grad.data *= np.float32(0.25)
+        return loss
+
+    def recorded(**options: Any) -> Any:
+        model = gpt()
+        named = [(path, parameter) for path, parameter, _ in model.named_tensors(nn.Parameter)]
+        groups = [{"params": [p for path, p in named if ("norm" in path) is is_norm]} for is_norm in (False, True)]
+        return run(model, optimizer=nn.AdamW(groups, lr=1e-3), task=task, **options)
+
+    first = probe.compare(recorded(), recorded(step=step_of(clipped))).first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.UPDATE, "")
+    assert first.evidence[0].startswith(
+        "the gradients as the optimizer used them of 7 of the 7 parameters of A's group 1 differ: layers.0.norm1.weight, "
+    )
