@@ -116,12 +116,16 @@ class Flow:
             return node.parent
         around = [producer for producer in use.producers if node in use.producers and producer in node.ancestors()]
         if around:  # it returned the tensor that this module made, and its own gradient agrees
-            return max(around, key=self._depth)
+            inmost = max(around, key=self._depth)
+            return node.parent if self._is_one_of_many(node, use, inmost) else inmost
         consumers = self._users_of(use)
         if not consumers:
             outermost = min(use.producers, key=self._depth, default=node)
             if self._passed_back_inside(event, use) is not None:
                 return max(use.producers, key=self._depth)
+            inmost = max(use.producers, key=self._depth, default=node)
+            if self._is_one_of_many(inmost, use, outermost):
+                return inmost.parent
             return self._swallower_behind(outermost) or outermost.parent
         unknown = self._unknown_leaves(use, consumers)
         ends = {end for leaf in unknown for end in self._where_it_ends(leaf)}
@@ -136,6 +140,22 @@ class Flow:
             place = place if self._only_passes_on(inner) else inner
             level = _outermost([other for other in consumers if inner in other.ancestors()])
         return self._adder(event, around) or place
+
+    def _is_one_of_many(self, node: Node, use: Use, around: Node) -> bool:
+        """Tell whether a call far above returns what a module made, as it does of like modules behind it: logits of routers.
+
+        What it does to them is the same for all, and comes back to those behind first: where theirs agree, it is who called this one.
+        """
+        if node.parent is None or node.parent in (around, *use.producers):
+            return False
+        return any(
+            other.first > use.first and around in other.producers
+            and any(each.parent is not around and self._class(each) == self._class(node) for each in other.producers)
+            for other in self._uses.values()
+        )  # fmt: skip
+
+    def _class(self, node: Node) -> str:
+        return self._pairs.a.reader.modules[self._pairs.matching.pairs[node.pair].a].class_name
 
     def _adder(self, event: Event, around: list[Node]) -> Node | None:
         """Return the first of some calls whose code adds a tensor to another one with a wrong gradient; None if none is known to.
