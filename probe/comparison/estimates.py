@@ -19,6 +19,8 @@ _NEAR = 0.5
 """share of a tensor beside another one up to which their norms tell the share along it better than sketches do"""
 _OF_SUMS = 1e-14
 """what means of the same elements may differ by: float64 adds them up in another order"""
+_REORDERED = 0.05
+"""share of what elements spread about their mean: with less than that all but few of them stand where they stood"""
 _PARALLEL = 1e-2
 """share of the difference of two sketches up to which it is no other direction than theirs"""
 
@@ -47,7 +49,7 @@ def compare_sketches(
     else:
         norm_a, norm_b = _norms(taken.factor * sketch_a, sketch_b, norm_a, norm_b)
         metrics = geometry(taken.factor * sketch_a, sketch_b, norm_a, norm_b)
-    if free_axes and metrics.rel_l2 > 1e-3 and looks_permuted(a, i, b, j):
+    if free_axes and metrics.rel_l2 > least_reordered(a, i) and looks_permuted(a, i, b, j):
         return Metrics(Status.PERMUTED, norm_a=norm_a, norm_b=norm_b, estimated=True, reason=PERMUTED)
     return metrics
 
@@ -153,6 +155,17 @@ def _same_statistics(a: Side, i: int, b: Side, j: int) -> bool:
 
 def _same(x: float, y: float) -> bool:
     return x == y or (x != x and y != y)
+
+
+def least_reordered(side: Side, row: int) -> float:
+    """Return the error from which on a tensor's elements may stand in another order.
+
+    All that stand elsewhere make √2 of what they spread about their mean. Smaller errors are those of elements in their places,
+    whose extremes may agree: 16 bits have few numbers, and a norm makes root mean squares equal.
+    """
+    mean, rms = side.columns["mean"][row], side.columns["rms"][row]
+    spread = math.sqrt(max(0.0, 1 - (mean / rms) ** 2)) if rms and math.isfinite(rms) and math.isfinite(mean) else 1.0
+    return max(1e-3, _REORDERED * spread)
 
 
 def looks_permuted(a: Side, i: int, b: Side, j: int) -> bool:

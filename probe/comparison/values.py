@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from probe.comparison.estimates import PERMUTED, looks_permuted, same_content
+from probe.comparison.estimates import PERMUTED, least_reordered, looks_permuted, same_content
 from probe.comparison.side import OVERFLOW, PLAIN, Metrics, Side, Status, Taken, clipped, kind_of, squeezed
 from probe.sketch import CHUNK
 from probe.statistics import as_real
@@ -82,7 +82,7 @@ def _read(a: Side, i: int, b: Side, j: int, free_axes: bool, turned: tuple[int, 
         )
     else:
         metrics = _finished(best, shape_a)
-    if free_axes and 1e-3 < metrics.rel_l2 < math.inf and turned is None:
+    if free_axes and least_reordered(a, i) < metrics.rel_l2 < math.inf and turned is None:
         if sorted(squeezed(shape_a)) != sorted(squeezed(shape_b)) and same_content(a, i, b, j):
             return Metrics(Status.PERMUTED, norm_a=norm_a, norm_b=norm_b, reason=_REGROUPED)
         if math.prod(shape_a) > _SMALL and squeezed(shape_a) != squeezed(shape_b) and looks_permuted(a, i, b, j):

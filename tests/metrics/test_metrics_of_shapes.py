@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -143,6 +144,21 @@ def test_merged_axes_whose_order_is_another_are_not_called_wrong(measured: Measu
     assert found.status is Status.PERMUTED if values else found.rel_l2 < 1e-6
     wrong = measured(arrays(x, 1.1 * x.transpose(1, 0, 2).reshape(12, 5)), values=values)
     assert wrong.is_known and wrong.rel_l2 > 0.05
+
+
+@pytest.mark.parametrize(("shapes", "values"), [(((4, 16, 48), (64, 48)), True), (((48, 48), (48, 48)), False)])
+def test_small_errors_are_those_of_elements_in_their_places(measured: Measure, shapes: Any, values: bool) -> None:
+    """Root mean square and ends of what a norm returns in 16 bits may agree: an error of a few roundings is no other order."""
+    x = noise(shapes[0])
+    y, places = x.copy().reshape(-1), np.argsort(x, axis=None)[10:2250]
+    y[places[::40]], y[places[20::40]] = (
+        y[places[20::40]],
+        y[places[::40]].copy(),
+    )  # the same numbers, some a little elsewhere
+    error = relative(x, y.reshape(shapes[0]))
+    assert 1e-3 < error < 0.05
+    found = measured(arrays(x, y.reshape(shapes[1])), values=values)
+    assert found.status is Status.COMPARED and found.rel_l2 == pytest.approx(error, rel=1e-3 if values else 0.4)
 
 
 def test_split_heads_are_not_compared_as_if_they_were_merged(measured: Measure, values: bool) -> None:
