@@ -65,7 +65,7 @@ def explain(pairs: StepPairs, event: Event, error: float, limit: float) -> tuple
     most = tolerance.choice_limit(error, tokens)
     values = None
     if not metrics.estimated and event.factor == 1 and math.prod(shape) <= _LARGEST:
-        free = pairs.has_free_axes(event.role, event.pair)
+        free = pairs.has_free_axes(event.role, event.pair, event.row_a)
         values = values_of_pair(pairs.a, event.row_a, pairs.b, event.row_b, free_axes=free)
     if values is None:
         return (f"as up to {most:.0%} of the tokens can make it" if metrics.rel_l2 <= math.sqrt(most) else ""), False

@@ -20,6 +20,7 @@ from probe.records import Phase, Role
 
 _INPUT_ROLES = (Role.INPUT, Role.GRAD_INPUT, Role.GRAD_TOTAL)
 _OUTPUT_ROLES = (Role.OUTPUT, Role.GRAD_OUTPUT)
+_AXES_OF_IMAGES = 4
 Place = tuple[int, str]
 """(module, canonical slot) of a parameter or of what belongs to it"""
 
@@ -247,13 +248,13 @@ class StepPairs:
 
     def measured_from(self, side: Side, row: int, event: Event) -> Metrics:
         """Compare what another recording has in the place of A's tensor with B's."""
-        free = self.has_free_axes(event.role, event.pair)
+        free = self.has_free_axes(event.role, event.pair, event.row_a)
         i, j = self.vocabulary.without(side, row, self.b, event.row_b)
         return measure_pair(side, i, self.b, j, free_axes=free, factor=event.factor)
 
     def worst_share(self, event: Event, atol: float, rtol: float) -> float:
         """Return the largest |a − b| / (atol + rtol·|a|) over the elements of an event whose values are stored."""
-        free = self.has_free_axes(event.role, event.pair)
+        free = self.has_free_axes(event.role, event.pair, event.row_a)
         i, j = self.vocabulary.without(self.a, event.row_a, self.b, event.row_b)
         return worst_share(self.a, i, self.b, j, free_axes=free, factor=event.factor, atol=atol, rtol=rtol)
 
@@ -261,12 +262,17 @@ class StepPairs:
         """Tell whether the two tensors of an event are alike but for a vocabulary that one side has padded."""
         return not event.is_one_sided and self.vocabulary.is_padded(self.a, event.row_a, self.b, event.row_b)
 
-    def has_free_axes(self, role: Role, pair: int) -> bool:
-        """Tell whether axes may stand in another order: not where both sides run the same class under the same name."""
+    def has_free_axes(self, role: Role, pair: int, row: int) -> bool:
+        """Tell whether axes of one size may stand in another order: not where both sides run the same class under the same name.
+
+        Nor the sides of images that a whole model is given, wherever their channels stand: to exchange them is a fault.
+        """
         if role in PARAMETER_ROLES:
             return False
         modules = self.matching.pairs[pair]
         a, b = self.a.reader.modules[modules.a], self.b.reader.modules[modules.b]
+        if role is Role.INPUT and len(self.a.shapes[row]) == _AXES_OF_IMAGES and max(a.parent, b.parent) < 0:
+            return False
         return modules.reason is Reason.MAPPED or a.class_name != b.class_name
 
     def is_unwatched(self, event: Event) -> bool:

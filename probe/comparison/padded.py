@@ -81,7 +81,7 @@ class Padding:
         a, b = self._pairs.a, self._pairs.b
         if math.prod(a.shapes[event.row_a]) > _LARGEST:
             return None
-        free = self._pairs.has_free_axes(event.role, event.pair)
+        free = self._pairs.has_free_axes(event.role, event.pair, event.row_a)
         values = values_of_pair(a, event.row_a, b, event.row_b, free_axes=free)
         if values is None:
             return None

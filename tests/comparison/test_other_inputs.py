@@ -197,3 +197,41 @@ def test_a_tied_head_by_hand_is_not_to_blame_for_what_stands_behind_it(tmp_path:
     capped = type("ByHand", (ByHand,), {"cap": 0.5})
     first = probe.compare(a, record(tmp_path / "b.h5", made(capped), task=task)).first_divergence
     assert first is not None and first.path == "" and "not compared there: head (in A only)" in first.evidence[1]
+
+
+class Images(nn.Module):
+    """One layer over the channels of images."""
+
+    def __init__(self, channels_last: bool = False) -> None:
+        super().__init__(mix=nn.Linear(3, 3), channels_last=channels_last)
+
+    def forward(self, images: Tensor) -> Tensor:
+        last = images if self.channels_last else images.swapaxes(1, 2).swapaxes(2, 3)
+        return self.mix(last)
+
+
+class ImagesLast(Images):
+    """The same under another name, given its channels last."""
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+@pytest.mark.parametrize("change", ["", "sides", "channels"])
+def test_images_whose_sides_or_channels_are_exchanged_are_other_inputs(tmp_path: Path, task: str, change: str) -> None:
+    """Their sides are equal: another order of axes would make them agree, and the first layer that looks at them would be named."""
+    images = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)
+    given = {"": images, "sides": images.swapaxes(2, 3), "channels": images[:, ::-1]}[change].transpose(0, 2, 3, 1)
+    files = []
+    for name, kind, values in (("a", Images, images), ("b", ImagesLast, np.ascontiguousarray(given))):
+        nn.manual_seed(0)
+        model = kind(kind is ImagesLast)
+        with probe.capture(model, tmp_path / f"{name}.h5", task=task):
+            (model(Tensor(values)) ** 2).mean().backward()
+            probe.step()
+        files.append(tmp_path / f"{name}.h5")
+    found = probe.compare(*files)
+    first = found.first_divergence
+    if not change:
+        assert first is None, first
+        return
+    assert first is not None and (first.kind.value, first.path) == ("inputs", "")
+    assert first.evidence[0] == "the model is given different inputs"

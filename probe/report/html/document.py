@@ -214,7 +214,7 @@ class _Document:
             )
         if count > LARGEST:
             return None, f"its {count:,} elements are too many to draw (up to {LARGEST:,})"
-        free = pairs.has_free_axes(slot.role, self._pair(slot))
+        free = pairs.has_free_axes(slot.role, self._pair(slot), slot.row_a)
         values = values_of_pair(pairs.a, slot.row_a, pairs.b, slot.row_b, free_axes=free) if count else None
         if values is None:
             return None, "the two have no common shape"
