@@ -91,7 +91,9 @@ class SeriesResult:
     def mean_relative(self) -> float:
         """Mean of \\|B − A\\| / \\|A\\|."""
         rows = self.pair.finite & (self.pair.a != 0)
-        return float((np.abs(self.pair.difference) / np.abs(self.pair.a))[rows].mean()) if rows.any() else math.nan
+        return (
+            float((np.abs(self.pair.difference[rows]) / np.abs(self.pair.a[rows])).mean()) if rows.any() else math.nan
+        )
 
     @property
     def quarters(self) -> tuple[float, ...]:
