@@ -10,6 +10,7 @@ import pytest
 
 from probe.adapters import numpy_nn as nn
 from probe.curve_comparison import curves, text
+from probe.errors import StoreError
 from tests import curve_runs
 from tests.curve_runs import Model, losses, train, wave, write_csv
 
@@ -109,3 +110,12 @@ def test_another_multiple_is_no_square(tmp_path: Path, factor: float) -> None:
     a = write_csv(tmp_path / "a.csv", loss=losses(30), grad_norm=norm)
     b = write_csv(tmp_path / "b.csv", loss=losses(30), grad_norm=factor * norm)
     assert "square" not in curves(a, b).findings[0].hint
+
+
+def test_files_of_ranks_are_named_where_theirs_is_none(tmp_path: Path) -> None:
+    for rank in range(2):
+        train(tmp_path / f"tp.rank{rank:05d}.h5", 1)
+    with pytest.raises(
+        StoreError, match=r"there is no file .*tp.h5, but tp.rank00000.h5 and 1 more: each rank writes a file"
+    ):
+        curves(tmp_path / "tp.h5", tmp_path / "tp.rank00000.h5")

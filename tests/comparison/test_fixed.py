@@ -174,6 +174,9 @@ def test_a_rule_that_fits_nothing_is_said(clean: Clean, run: Recorder) -> None:
     other = run(rounding_otherwise(gpt()), steps=2, task="tensor")
     found = probe.compare(clean("tensor"), other, rules=[{"path": "no.such", "rtol": 1e-3}])
     assert "rule on line 1 of the rules: nothing that was compared fits no.such" in found.warnings
+    rules = [{"path": "*", "rtol": 1e-3}, {"path": "", "rtol": 1e-3}]
+    said = "rule on line 2 of the rules: nothing that was compared fits the root, or a rule before it took it"
+    assert said in probe.compare(clean("tensor"), other, rules=rules).warnings
 
 
 @pytest.mark.parametrize(
