@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from probe.adapters import numpy_nn as nn
+from probe.comparison.result import Verdict
 from probe.curve_comparison import curves, text
 from probe.errors import StoreError
 from tests import curve_runs
@@ -119,3 +120,26 @@ def test_files_of_ranks_are_named_where_theirs_is_none(tmp_path: Path) -> None:
         StoreError, match=r"there is no file .*tp.h5, but tp.rank00000.h5 and 1 more: each rank writes a file"
     ):
         curves(tmp_path / "tp.h5", tmp_path / "tp.rank00000.h5")
+
+
+def test_single_steps_out_of_the_band_are_counted(tmp_path: Path) -> None:
+    norm = np.ones(60)
+    apart = norm.copy()
+    apart[[30, 40, 50]] = 1.5
+    a = write_csv(tmp_path / "a.csv", loss=losses(60), grad_norm=norm)
+    found = curves(a, write_csv(tmp_path / "b.csv", loss=losses(60), grad_norm=apart))
+    assert found.verdict is Verdict.ALIGNED and found["grad_norm"].judgement == "in the band but for 3"
+    shown = text.render(found).plain
+    assert (
+        "No step leaves the noise band but single ones (3 of grad_norm), and no offset is steady, in 60 steps of"
+        in shown
+    )
+
+
+def test_titles_of_the_picture_leave_room_for_the_legend(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    name = "loss/" + "a" * 60
+    files = [write_csv(tmp_path / f"{each}.csv", **{name: losses(20) + each}) for each in (0, 1e-6)]
+    left, right = curves(*files, only="loss*").plot()[0]
+    assert right.get_title(loc="left").startswith("B − A, in the band")
+    assert name[:20] in left.get_title(loc="left")

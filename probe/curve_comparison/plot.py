@@ -103,7 +103,7 @@ def _difference(axis: Any, each: SeriesResult) -> None:
     most = max(float(known.max(initial=0.0)), float(np.nanmedian(np.concatenate([-low, high]))) if len(pair) else 0.0)
     if most > 0:
         axis.set_ylim(-_ROOM * most, _ROOM * most)
-    title(axis, f"{label(each.name)}: B − A, {each.judgement}")
+    title(axis, f"B − A, {each.judgement}")  # the name stands beside it, on the left
     _legend(axis)
     _finish(axis, each)
 

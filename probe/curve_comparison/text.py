@@ -45,7 +45,11 @@ def render(answer: CurveComparison, *, norms: bool = False, plot: bool = True) -
     elif answer.findings:
         _findings(out, answer)
     else:
-        out.append(f"No step leaves the noise band, and no offset is steady, in {_compared(answer)}.\n")
+        single = [
+            f"{each.steps_out} of {_shown(each.name)}" for each in answer.series if each.decides and each.steps_out
+        ]
+        but = f" but single ones ({', '.join(single)})" if single else ""
+        out.append(f"No step leaves the noise band{but}, and no offset is steady, in {_compared(answer)}.\n")
         out.append(f"{_wrapped('', _how_wide(answer))}\n\n")
     _table(out, answer)
     _norms(out, answer, norms)
