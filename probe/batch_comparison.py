@@ -59,7 +59,9 @@ class BatchComparison:
         notes = "".join(f"\n  note: {text}" for text in self.notes)
         if self.difference is not None:
             return f"first difference: {self.difference}{notes}"
-        return f"{self.batches} batches are equal in {', '.join(self.fields)}{notes}"
+        batches = "1 batch is" if self.batches == 1 else f"{self.batches} batches are"
+        fields = ", ".join(filter(None, self.fields))
+        return f"{batches} equal{f' in {fields}' if fields else ''}{notes}"
 
 
 def compare_batches(a: Any, b: Any, count: int | None = None, atol: float = 0.0) -> BatchComparison:
@@ -77,11 +79,13 @@ def compare_batches(a: Any, b: Any, count: int | None = None, atol: float = 0.0)
     Raises
     ------
     ConfigError
-        there is nothing to compare
+        there is nothing to compare, or a file is to be compared with itself
     StoreError, FormatError
         a file cannot be read
     """
     check_count("compare_batches", count)
+    if all(isinstance(each, (str, os.PathLike)) for each in (a, b)) and Path(a).resolve() == Path(b).resolve():
+        raise ConfigError(f"compare_batches: {a} is given twice; expected what the other side gave")
     notes: dict[str, None] = {}
     names: dict[str, None] = {}
     number = -1

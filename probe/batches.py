@@ -32,6 +32,7 @@ _PLAIN = (str, int, float, bool, type(None))
 _KINDS = "biufcUS"
 """kinds of dtypes that are written, besides those of ml_dtypes"""
 _PIECE = 1 << 20
+_ZIP = b"PK\x03\x04"
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 Make = Callable[[np.ndarray], Any]
@@ -66,7 +67,7 @@ def save_batches(batches: Iterable[Any], path: str | os.PathLike[str], count: in
     try:
         raw = open(path, "xb")
     except FileExistsError as error:
-        raise ExistsError(f"{path} is already there") from error
+        raise ExistsError(f"{path} exists already; probe never overwrites: delete it or give another name") from error
     except OSError as error:
         raise StoreError(f"{path} cannot be created: {error.strerror}") from error
     try:
@@ -192,8 +193,19 @@ class Batches:
             raise
         except PermissionError as error:
             raise StoreError(f"{self.path} may not be read: {error.strerror}") from error
-        except (zipfile.BadZipFile, OSError, EOFError, ValueError, KeyError, RuntimeError) as error:
+        except zipfile.BadZipFile as error:
+            kind = (
+                "is damaged, or is not complete" if _begins_as_zip(self.path) else "is no file that save_batches wrote"
+            )
+            raise FormatError(f"{self.path} {kind}: {error}") from error
+        except (OSError, EOFError, ValueError, KeyError, RuntimeError) as error:
             raise FormatError(f"{self.path} is damaged, or is not complete: {error}") from error
+
+
+def _begins_as_zip(path: Path) -> bool:
+    """Tell whether a file begins as an archive does, or is too short to tell."""
+    with path.open("rb") as file:
+        return _ZIP.startswith(file.read(len(_ZIP)))
 
 
 class _Saver:

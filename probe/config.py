@@ -62,7 +62,8 @@ class RecordConfig:
         known = [field.name for field in dataclasses.fields(cls)]
         for name in merged:
             if name not in known:
-                raise ConfigError(f"unknown option {name!r}; expected one of {', '.join(known)}")
+                where = f"{config}: " if isinstance(config, (str, Path)) else ""
+                raise ConfigError(f"{where}unknown option {name!r}; expected one of {', '.join(known)}")
         task = _choice("task", merged.get("task", Task.STATISTICS), [task.value for task in Task])
         tensors = _patterns("tensors", merged.get("tensors"))
         if tensors and task in (Task.STRUCTURE, Task.NORMS):

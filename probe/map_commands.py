@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from probe.comparison.sharded import side_with_parts
-from probe.errors import MappingError
+from probe.errors import ExistsError, MappingError
 from probe.layouts import FRAMEWORKS
 from probe.mapping import LayerMapping, library, load_mapping
 from probe.matching import Direction, Known, Matching, match
@@ -26,7 +26,7 @@ from probe.matching.loose import loose_weights, numbered, of_modules_not_left
 from probe.matching.misshapen import misshapen, reshaped
 from probe.matching.unneeded import listed, needing_no_partner
 from probe.printed import model_config_of, record_printed
-from probe.report.names import LONGEST_LIST, harmless, plain
+from probe.report.names import LONGEST_LIST, file_names, harmless, plain
 from probe.store.reader import Reader
 from probe.tree import Tree
 
@@ -142,6 +142,10 @@ def suggest_command(a: str, b: str, output: str | None, min_confidence: float) -
     Example: probe map suggest a.h5 b.h5 -o map.yaml
              probe map check map.yaml a.h5 b.h5
     """
+    if output is not None and Path(output).exists():
+        raise ExistsError(
+            f"{output} exists already, and may have been corrected by hand: give another name or delete it"
+        )
     with Reader(a) as first, Reader(b) as second:
         sides = [Known(Tree(each.modules), each.parameters, each.info.model_config) for each in (first, second)]
         weights = fingerprints(first, sides[0].tree, second, sides[1].tree)
@@ -150,7 +154,7 @@ def suggest_command(a: str, b: str, output: str | None, min_confidence: float) -
         found = without_guesses(complete(certain, *outlines), min_confidence)
         found = match_parameters(found, *outlines, min_confidence)
         lonely = _lonely(with_places(found, sides[0].tree, sides[1].tree), sides, (first, second), outlines)
-        text = draft(found, *sides, (Path(a).name, Path(b).name), lonely)
+        text = draft(found, *sides, file_names(a, b), lonely)
     if output is None:
         click.echo("\n".join(map(harmless, text.split("\n"))), nl=False)
         return

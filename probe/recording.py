@@ -90,7 +90,7 @@ class Recording:
 
     def __repr__(self) -> str:
         info = self.info
-        return f"<probe recording {self._reader.path.name}: {info.framework}, {len(self.steps)} steps>"
+        return f"<probe recording {self._reader.path.name}: {info.framework}, {len(self.steps)} step{'' if len(self.steps) == 1 else 's'}>"
 
     def _repr_html_(self) -> str:
         from probe.report.notebook.recordings import of_recording

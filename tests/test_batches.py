@@ -191,7 +191,9 @@ def test_nothing_to_save(tmp_path: Path) -> None:
 
 def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
     (tmp_path / "b.npz").write_text("mine")
-    with pytest.raises(ExistsError, match="b.npz is already there"):
+    with pytest.raises(
+        ExistsError, match="b.npz exists already; probe never overwrites: delete it or give another name"
+    ):
         probe.save_batches([batch()], tmp_path / "b.npz")
     assert (tmp_path / "b.npz").read_text() == "mine"
     with pytest.raises(StoreError, match="cannot be created: No such file or directory"):
@@ -260,6 +262,9 @@ def test_cut_off_files(tmp_path: Path) -> None:
 def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no file"):
         probe.load_batches(tmp_path / "b.npz")
+    (tmp_path / "run.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
+    with pytest.raises(FormatError, match="run.h5 is no file that save_batches wrote: File is not a zip file"):
+        probe.load_batches(tmp_path / "run.h5")
     np.savez(tmp_path / "other.npz", x=np.ones(3))
     with pytest.raises(FormatError, match="does not hold batches that probe.save_batches wrote"):
         probe.load_batches(tmp_path / "other.npz")
@@ -333,6 +338,13 @@ def test_equal_pipelines(tmp_path: Path) -> None:
     probe.save_batches(loader(), tmp_path / "b.npz")
     assert probe.compare_batches(tmp_path / "b.npz", loader()).equal
     assert probe.compare_batches(loader(), str(tmp_path / "b.npz"), count=2).batches == 2
+    assert str(probe.compare_batches([np.ones(3)], [np.ones(3)])) == "1 batch is equal"
+
+
+def test_a_file_is_not_compared_with_itself(tmp_path: Path) -> None:
+    probe.save_batches(loader(), tmp_path / "b.npz")
+    with pytest.raises(ConfigError, match="b.npz is given twice; expected what the other side gave"):
+        probe.compare_batches(tmp_path / "b.npz", str(tmp_path / "." / "b.npz"))
 
 
 def changed_ids(sample: int) -> Tensor:

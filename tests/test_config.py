@@ -216,7 +216,7 @@ def test_a_file_is_overridden_by_arguments(name: str, tmp_path: Path) -> None:
         ("a.json", b"{'task': 1}", "{path} is not valid JSON: "),
         ("a.json", b"\xff", "{path} is not valid JSON: "),
         ("a.yaml", b"- task", "{path} holds a list; expected names of options and their values"),
-        ("a.yaml", b"stepz: 3", "unknown option 'stepz'; expected one of task, level, "),
+        ("a.yaml", b"stepz: 3", "{path}: unknown option 'stepz'; expected one of task, level, "),
     ],
 )
 def test_files_that_cannot_be_used(name: str, content: bytes | None, text: str, tmp_path: Path) -> None:

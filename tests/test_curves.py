@@ -325,7 +325,7 @@ def test_a_further_run_and_steps_by_the_command(folder: Path) -> None:
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (["a.csv", "missing.csv"], "cannot read missing.csv: No such file or directory"),
+        (["a.csv", "missing.csv"], "there is no file missing.csv"),
         (["a.csv", "clean.csv", "-o", "r.pdf"], "cannot tell the format of r.pdf: expected .png, .svg, .json, .csv, .txt, or --format"),
         (["a.csv", "clean.csv", "-o", "none/r.json"], "cannot write none/r.json: No such file or directory"),
         (["a.csv", "clean.csv", "--only", "x"], "--only x: no curve of that name on both sides; there are grad_norm, loss, lr"),

@@ -184,6 +184,26 @@ def test_a_draft_names_weights_without_a_partner(tmp_path: Path) -> None:
     assert "more.weight" not in done.stdout and "#   more" in done.stdout
 
 
+def test_a_draft_is_not_written_over_a_file(tmp_path: Path) -> None:
+    a, b = with_own(tmp_path)
+    file = written(tmp_path, "Net:\n  layers: h  # by hand\n")
+    done = run("map", "suggest", a, b, "-o", file)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.endswith(
+        f"{file} exists already, and may have been corrected by hand: give another name or delete it\n"
+    )
+    assert "by hand" in Path(file).read_text()
+
+
+def test_a_draft_says_of_which_files_it_is(tmp_path: Path) -> None:
+    files = []
+    for folder, recording in zip(("hf", "own"), with_own(tmp_path), strict=True):
+        (tmp_path / folder).mkdir()
+        files.append(recording.rename(tmp_path / folder / "run.h5"))
+    first = run("map", "suggest", *files).stdout.splitlines()[0]
+    assert sorted(word.strip(",.") for word in first.split() if "run.h5" in word) == ["hf/run.h5", "own/run.h5"]
+
+
 def test_nothing_is_left(tmp_path: Path) -> None:
     file, (a, b) = written(tmp_path, FUSED), fused(tmp_path / "recordings", 6)
     for first, second, side in ((a, b, "A"), (b, a, "B")):

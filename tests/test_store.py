@@ -345,10 +345,22 @@ def damaged(path: Path, kind: str) -> None:
     [
         ("missing", StoreError, "there is no file {path}"),
         ("folder", StoreError, "{path} is a folder; give the recording in it, a file that probe.start wrote (.h5)"),
-        ("text", FormatError, "{path} is not an HDF5 file, or is truncated (*file signature not found*)"),
-        ("empty", FormatError, "{path} is not an HDF5 file, or is truncated (*)"),
-        ("truncated", FormatError, "{path} is not an HDF5 file, or is truncated (*truncated file*)"),
-        ("other", FormatError, "{path} is an HDF5 file, but not a recording of probe"),
+        (
+            "text",
+            FormatError,
+            "{path} is not an HDF5 file, or is truncated (*file signature not found*); expected a recording, a file that probe.start wrote",
+        ),
+        ("empty", FormatError, "{path} is empty; expected a recording, a file that probe.start wrote"),
+        (
+            "truncated",
+            FormatError,
+            "{path} is not an HDF5 file, or is truncated (*truncated file*); expected a recording, a file that probe.start wrote",
+        ),
+        (
+            "other",
+            FormatError,
+            "{path} is an HDF5 file, but not a recording of probe; expected a file that probe.start wrote",
+        ),
         ("newer", FormatError, "{path} has format 2, this probe reads up to format 1: upgrade probe-align"),
         ("no steps", FormatError, "{path} is damaged: /steps cannot be read (*"),
     ],

@@ -8,6 +8,7 @@ import numpy as np
 import paddle
 
 _FLAGS = {"FLAGS_cudnn_deterministic": True, "FLAGS_embedding_deterministic": 1, "FLAGS_cudnn_exhaustive_search": False}
+_PREFIX = "FLAGS_"
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
@@ -23,11 +24,28 @@ def seed(seed: int, deterministic: bool) -> tuple[list[str], list[str]]:
             done.append(f"{name}={value}")
         except ValueError:
             missing.append(f"{name}: this build of paddlepaddle {paddle.__version__} does not read it")
+    missing += _without_effect()
     if paddle.is_compiled_with_cuda():
         if _WORKSPACE not in os.environ:
             missing.append(f"cuBLAS, if the GPU is in use already: set {_WORKSPACE}=:4096:8 before paddle is imported")
         done.append(f"{_WORKSPACE}={os.environ.setdefault(_WORKSPACE, ':4096:8')}")
     return done, missing
+
+
+def _without_effect() -> list[str]:
+    """Name variables of the environment that are meant for PaddlePaddle, and that it does not read."""
+    found = []
+    for name in sorted(name for name in os.environ if name.lower().startswith(_PREFIX.lower()) and name not in _FLAGS):
+        if not name.startswith(_PREFIX):
+            found.append(f"{name}, set in the environment: PaddlePaddle reads only names that begin with {_PREFIX}")
+            continue
+        try:
+            paddle.get_flags([name])
+        except ValueError:
+            found.append(
+                f"{name}, set in the environment: no flag of this build of paddlepaddle {paddle.__version__} has this name"
+            )
+    return found
 
 
 def to_tensor(array: np.ndarray, model: paddle.nn.Layer | None = None) -> paddle.Tensor:

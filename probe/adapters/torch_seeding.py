@@ -23,6 +23,8 @@ def seed(seed: int, deterministic: bool) -> tuple[list[str], list[str]]:
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     done += ["torch.use_deterministic_algorithms", "torch.backends.cudnn.deterministic, benchmark off"]
     missing.append("PyTorch's operations that have no deterministic form: it warns when one runs")
+    if "enable" in vars(torch.backends.cudnn):  # the module takes any name
+        missing.append("torch.backends.cudnn.enable, which was set: PyTorch reads torch.backends.cudnn.enabled")
     if torch.backends.cuda.is_built():
         if torch.cuda.is_initialized() and _WORKSPACE not in os.environ:
             missing.append(f"cuBLAS: CUDA is in use already, {_WORKSPACE}=:4096:8 has to be set before")

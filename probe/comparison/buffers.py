@@ -36,7 +36,7 @@ class BufferWalk(Charger):
             is_as_expected = variance.explains(event, before.get(key), limit)
             if wrong and is_as_expected:
                 explained.append(self._path_a(event.pair))
-                wrong = False
+                wrong, limit = False, math.nan  # it was not the size of the error that told
             if self.settle(event, limit, wrong, sources.error, error=held.error, held=held):
                 facts = (f"the buffer {event.slot_a} differs after the step, before it and at the inputs both agree",)
                 self._add(Phase.FORWARD, Kind.INTRODUCED, event, event.pair, tolerance.FORWARD, facts,

@@ -22,6 +22,7 @@ from probe.comparison.hints import with_hints
 from probe.comparison.known_differences import KnownDifferences
 from probe.comparison.ladder import NoiseOptions, ladder
 from probe.comparison.ledger import State
+from probe.comparison.logged import logged_otherwise
 from probe.comparison.metrics import Metrics, Status
 from probe.comparison.misled import Misled
 from probe.comparison.noise import BUILT_IN, Noise
@@ -161,6 +162,8 @@ class _Run:
         """the first that sticks out though it is noise by all that is known"""
         self.doubts: list[str] = []
         self.tally = Tally(a, b, self.tree_a, self.tree_b)
+        self.has_logged_otherwise = False
+        """whether an earlier step said so"""
         self.ends = False
         """whether later steps cannot be judged"""
         self.weights: StepWeights | None = None
@@ -315,6 +318,10 @@ class _Run:
             self._doubt(text)
         self.given.add(pairs, walk.events, walk.lacking_inputs())
         self.warnings += self.tally.add(pairs, walk.events)
+        if not self.findings and not self.has_logged_otherwise:
+            said = logged_otherwise(pairs.step, self.a.scalars_of(pairs.step), self.b.scalars_of(pairs.step_b))
+            self.has_logged_otherwise = bool(said)
+            self.warnings += said
         if not self.findings and self.conspicuous is None:
             self.conspicuous = sticking_out(pairs, walk.events)
         if pairs.same_micros:

@@ -89,7 +89,8 @@ class Fixed(Noise):
         seen = self.seen
         for rule in self.rules:
             if rule.path != "*" and rule not in seen.used:
-                yield f"{rule.name}: nothing that was compared fits {rule.path}"
+                before = "" if rule is self.rules[0] else ", or a rule before it took it"
+                yield f"{rule.name}: nothing that was compared fits {rule.path or 'the root'}{before}"
         if seen.ignored:
             yield f"{seen.ignored} pairs of tensors are not judged, as rules say"
         if seen.wide and seen.wide <= _MOST * seen.judged:

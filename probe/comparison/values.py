@@ -104,7 +104,7 @@ def largest_share(
             same = (first == second) | (np.isnan(first) & np.isnan(second))
             with np.errstate(all="ignore"):
                 shares = np.where(same, 0.0, np.abs(second - first) / (atol + rtol * np.abs(first)))
-            found = float(np.nan_to_num(shares, nan=math.inf).max(initial=0.0))
+            found = float(np.nan_to_num(shares, nan=math.inf, posinf=math.inf).max(initial=0.0))
             largest = max(largest, found)
         best = min(best, largest)
         if best <= 1:

@@ -11,6 +11,7 @@ import numpy as np
 from probe.comparison.guards import grouped
 from probe.curve_comparison.names import GRAD_NORM, LOSS, LR
 from probe.curve_comparison.norms import LocalNorms, NormResult
+from probe.curve_comparison.pairing import PairedSeries
 from probe.curve_comparison.parameters import SettingDifference
 from probe.curve_comparison.recorded import BEFORE_CLIPPING, TOTAL
 from probe.curve_comparison.result import Finding, FindingKind, SeriesResult
@@ -20,6 +21,9 @@ from probe.curve_comparison.tolerance import AHEAD, WARM_UP, is_loss
 _MOST_NAMED = 4
 _GROWN = 0.5
 _ALIKE = 0.02
+_SAME = 0.01
+"""relative difference of numbers that are the same ones: logs print three digits"""
+_FEWEST_SQUARED = 3
 TOTALS = (BEFORE_CLIPPING, GRAD_NORM, TOTAL)
 """what the global gradient norm is called: before clipping where that was recorded, as it was logged, else of the gradients as used"""
 
@@ -42,6 +46,7 @@ HINTS = {
         "weights?), the learning rate, the precision of single modules"
     ),
     "offset": "the loss (reduction, padding, auxiliary losses), inputs, weights, the precision of single modules",
+    "squared": "what is logged: {squared}'s numbers are the square of {root}'s in every step, a norm of which the root was not taken",
     "spike": "this step's batch alone: its ids and decoded text; skip it and run again",
 }
 """what to look at, by what was found"""
@@ -110,6 +115,8 @@ def _out(each: SeriesResult, at: int, settings: tuple[SettingDifference, ...]) -
     if is_gradual(each):
         text += "; it drifted there, no step did it alone"
         hint = "; ".join(map(str, settings[:_MOST_NAMED])) or HINTS["late"]
+    elif side := _squared(pair):
+        hint = HINTS["squared"].format(squared=side, root="A" if side == "B" else "B")
     elif at + 1 < len(pair) and not each.band.out[at + 1 : at + AHEAD].any():
         hint = HINTS["spike"]
     elif is_loss(each.name):
@@ -117,6 +124,16 @@ def _out(each: SeriesResult, at: int, settings: tuple[SettingDifference, ...]) -
     else:
         hint = HINTS["gradient"]
     return Finding(FindingKind.BAND, step, each.name, text, hint, not is_gradual(each))
+
+
+def _squared(pair: PairedSeries) -> str:
+    """Tell which side's numbers are the square of the other's in every step, to the digits that logs print; empty for neither."""
+    known = pair.finite & (pair.a > 0) & (pair.b > 0)
+    if known.sum() < max(_FEWEST_SQUARED, len(pair) // 2):
+        return ""
+    a, b = np.log(pair.a[known]), np.log(pair.b[known])
+    apart = {"A": np.abs(a - 2 * b), "B": np.abs(b - 2 * a)}
+    return next((side for side, rest in apart.items() if rest.max() < _SAME < np.abs(a - b).max()), "")
 
 
 def is_gradual(each: SeriesResult) -> bool:

@@ -80,8 +80,9 @@ class Guards:
                 self.warnings.append(f"curves only in {side}: {grouped(alone, _MOST_NAMED)}")
 
     def judge(
-        self, series: list[SeriesResult], norms: LocalNorms, settings: Iterable[SettingDifference], found: list[Finding]
-    ) -> None:
+        self, series: list[SeriesResult], norms: LocalNorms, settings: Iterable[SettingDifference], found: list[Finding],
+        is_mapped: bool = True,
+    ) -> None:  # fmt: skip
         """Look at what was compared."""
         deciding = [each for each in series if each.decides]
         if not deciding:
@@ -104,6 +105,11 @@ class Guards:
         for side, names in (("A", norms.only_a), ("B", norms.only_b)):
             if names:
                 self.warnings.append(f"gradient norms only in {side}: {grouped(names, _MOST_NAMED)}")
+        if norms.only_a and norms.only_b and not is_mapped:
+            self.warnings.append(
+                "gradient norms are paired by the names of parameters; where these are others on the two sides, give a layer mapping "
+                "with -lm (probe map suggest drafts one)"
+            )
 
     def _look_at(self, each: SeriesResult) -> None:
         pair = each.pair
@@ -115,7 +121,7 @@ class Guards:
             self._doubt(f"{each.name} is not finite on both sides at step {int(pair.steps[both.argmax()])}")
         if each.sign.sign is Sign.SHORT and len(pair):
             self._doubt(
-                f"{each.name}: {each.sign.steps} steps are too few to tell an offset of {each.sign.offset:+.2g} from noise"
+                f"{each.name}: {each.sign.steps} {'step is' if each.sign.steps == 1 else 'steps are'} too few to tell an offset of {each.sign.offset:+.2g} from noise"
             )
 
     def _shifted(self) -> None:

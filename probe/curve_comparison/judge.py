@@ -93,6 +93,7 @@ class _Judge:
         self.a, self.b, self.shift, self.only = a, b, shift, only
         self.guards = Guards(a, b, shift, only is not None)
         self.further = self.guards.usable(further)
+        self.is_mapped = False
 
     def judged(
         self, names: list[Counterpart], by_standard: bool, place: Callable[[list[Finding]], Place]
@@ -108,7 +109,7 @@ class _Judge:
         if by_standard:
             first = int(series[0].pair.steps[0]) if series and len(series[0].pair) else 0
             found = findings.of_standard(verdict_by_standard, first) + found
-        self.guards.judge(series, norms, settings, found)
+        self.guards.judge(series, norms, settings, found, self.is_mapped)
         verdict = self._verdict(found, verdict_by_standard, by_standard)
         divergence, advice = place(found) if verdict is Verdict.DIVERGED else (None, "")
         return CurveComparison(
@@ -147,6 +148,7 @@ class _Judge:
         """Return which parameters of B those of A are."""
         if self.a.model is None or self.b.model is None:
             return []
+        self.is_mapped = bool(mapping.sections)
         names, said = counterparts(self.a.model, self.b.model, mapping, direction)
         self.guards.warnings += said
         return names

@@ -10,6 +10,7 @@ import numpy as np
 from probe.curve_comparison.names import LR
 from probe.curve_comparison.result import CurveComparison, SeriesResult
 from probe.errors import ConfigError, StoreError
+from probe.report.names import file_names
 from probe.report.plots.axes import NEEDS_MATPLOTLIB, WORDS, label, legend, pyplot, title
 
 SUFFIXES = (".png", ".svg")
@@ -60,7 +61,8 @@ def draw(answer: CurveComparison, path: str | Path | None = None) -> np.ndarray:
         _norms(axes[-1], answer)
     for axis in axes[-1]:
         axis.set_xlabel("step")
-    head = f"{answer.verdict.value.upper()}   A {_file(answer.path_a)}   B {_file(answer.path_b)}"
+    name_a, name_b = map(label, file_names(answer.path_a, answer.path_b))
+    head = f"{answer.verdict.value.upper()}   A {name_a}   B {name_b}"
     figure.suptitle(head, fontsize=11, **WORDS)
     if path is not None:
         try:
@@ -101,7 +103,7 @@ def _difference(axis: Any, each: SeriesResult) -> None:
     most = max(float(known.max(initial=0.0)), float(np.nanmedian(np.concatenate([-low, high]))) if len(pair) else 0.0)
     if most > 0:
         axis.set_ylim(-_ROOM * most, _ROOM * most)
-    title(axis, f"{label(each.name)}: B − A, {each.judgement}")
+    title(axis, f"B − A, {each.judgement}")  # the name stands beside it, on the left
     _legend(axis)
     _finish(axis, each)
 
@@ -145,7 +147,3 @@ def _legend(axis: Any) -> None:
 
 def _dots(steps: np.ndarray) -> dict[str, Any]:
     return {"marker": "o", "ms": 3} if len(steps) <= 40 else {}
-
-
-def _file(path: str) -> str:
-    return label(Path(path).name)

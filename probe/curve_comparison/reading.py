@@ -8,6 +8,7 @@ from probe.curve_comparison import events, logs, tables, trainer
 from probe.curve_comparison.recorded import read_recording
 from probe.curve_comparison.series import RunCurves
 from probe.errors import FormatError, StoreError
+from probe.store.opening import of_ranks
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _HEAD = 1 << 12
@@ -37,6 +38,8 @@ def read_curves(path: str | Path) -> RunCurves:
     path = Path(path)
     if path.is_dir():
         return _of_folder(path)
+    if not path.exists():
+        raise StoreError(f"there is no file {path}{of_ranks(path)}")
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD)

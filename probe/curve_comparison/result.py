@@ -91,7 +91,9 @@ class SeriesResult:
     def mean_relative(self) -> float:
         """Mean of \\|B − A\\| / \\|A\\|."""
         rows = self.pair.finite & (self.pair.a != 0)
-        return float((np.abs(self.pair.difference) / np.abs(self.pair.a))[rows].mean()) if rows.any() else math.nan
+        return (
+            float((np.abs(self.pair.difference[rows]) / np.abs(self.pair.a[rows])).mean()) if rows.any() else math.nan
+        )
 
     @property
     def quarters(self) -> tuple[float, ...]:
@@ -106,6 +108,11 @@ class SeriesResult:
         return len(self.pair) >= _SHORTEST_DRIFT and abs(parts[-1]) > 4 * abs(parts[0]) and self.is_biased
 
     @property
+    def steps_out(self) -> int:
+        """How many steps lie out of the noise band; a few that do not follow one another are no finding."""
+        return int(self.band.out.sum())
+
+    @property
     def judgement(self) -> str:
         """How it stands in a word or two."""
         if not len(self.pair):
@@ -114,8 +121,12 @@ class SeriesResult:
             return "out of the band"
         if bool(((self.pair.difference == 0) | ~self.pair.finite).all()):
             return "equal"
-        return {Sign.BIASED: "biased", Sign.WANDERS: "in the band, wanders", Sign.SHORT: "in the band, too short",
-                Sign.FLUCTUATES: "in the band, fluctuates", Sign.NONE: "in the band"}[self.sign.sign]  # fmt: skip
+        if self.is_biased:
+            return "biased"
+        band = f"in the band but for {self.steps_out}" if self.steps_out else "in the band"
+        return band + {Sign.WANDERS: ", wanders", Sign.SHORT: ", too short", Sign.FLUCTUATES: ", fluctuates"}.get(
+            self.sign.sign, ""
+        )
 
     def as_json(self) -> dict[str, object]:
         """Return the fields by their names in JSON."""
@@ -123,7 +134,7 @@ class SeriesResult:
         return {
             "name": self.name, "decides": self.decides, "steps": len(self.pair), "only_a": self.pair.only_a,
             "only_b": self.pair.only_b, "judgement": self.judgement, "first_out": self.first_out,
-            "steps_out": int(self.band.out.sum()),
+            "steps_out": self.steps_out,
             "worst_at": int(self.pair.steps[self.worst]) if len(self.pair) else None,
             "worst": finite(float(self.pair.difference[self.worst])) if len(self.pair) else None,
             "mean_absolute": finite(self.mean_absolute), "mean_relative": finite(self.mean_relative),

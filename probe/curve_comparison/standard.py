@@ -213,7 +213,8 @@ def _said(each: Criterion) -> str:
 
 def _too_short(loss: PairedSeries, steps: int) -> list[str]:
     if steps < FEWEST_STEPS:
-        return [f"{steps} steps were observed, expected {DEFAULT_STEPS}, and never fewer than {FEWEST_STEPS}"]
+        were = "step was" if steps == 1 else "steps were"
+        return [f"{steps} {were} observed, expected {DEFAULT_STEPS}, and never fewer than {FEWEST_STEPS}"]
     if len(loss) < FEWEST_POINTS:
         return [f"only {len(loss)} of {steps} steps were logged on both sides, expected at least {FEWEST_POINTS}"]
     return []
@@ -233,7 +234,10 @@ def _after_clipping(norm: PairedSeries | None) -> list[str]:
 
 
 def _rests_on(steps: int, repeats: int) -> list[str]:
-    found = [f"{steps} steps" + ("" if steps >= DEFAULT_STEPS else f" (by default {DEFAULT_STEPS}, or 12 hours)")]
+    found = [
+        f"{steps} step{'' if steps == 1 else 's'}"
+        + ("" if steps >= DEFAULT_STEPS else f" (by default {DEFAULT_STEPS}, or 12 hours)")
+    ]
     if repeats < REPEATS:
         found.append("one run of the baseline: how noisy it is by itself is not known (--noise a2 …)")
     else:

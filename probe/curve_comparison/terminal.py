@@ -94,5 +94,5 @@ def _row(value: float, low: float, high: float, rows: int) -> int | None:
 
 def _labelled(canvas: list[list[str]], low: float, high: float) -> list[str]:
     labels = [""] * len(canvas)
-    labels[0], labels[-1] = f"{high:.4g}", f"{low:.4g}"
+    labels[0], labels[-1] = f"{high:.4g}", f"{low + 0.0:.4g}"  # no -0
     return [f"{label:>{_LABEL}} {''.join(row)}" for label, row in zip(labels, canvas, strict=True)]

@@ -14,7 +14,7 @@ from probe.curve_comparison.norms import NormResult
 from probe.curve_comparison.result import CurveComparison, Finding, SeriesResult
 from probe.curve_comparison.standard import ACCEPTABLE, Criterion, StandardVerdict, percent
 from probe.curve_comparison.terminal import drawn
-from probe.report.names import LONGEST_LIST, plain
+from probe.report.names import LONGEST_LIST, counted, file_names, plain
 from probe.report.text import headline
 
 _STYLE = {Verdict.ALIGNED: "bold green", Verdict.DIVERGED: "bold red", Verdict.UNDECIDED: "bold yellow"}
@@ -38,13 +38,18 @@ def render(answer: CurveComparison, *, norms: bool = False, plot: bool = True) -
     """
     out = Text()
     out.append(answer.verdict.value.upper(), style=_STYLE[answer.verdict])
-    out.append(f"  A {_file(answer.path_a)} ({answer.kind_a})  B {_file(answer.path_b)} ({answer.kind_b})\n\n")
+    name_a, name_b = map(plain, file_names(answer.path_a, answer.path_b))
+    out.append(f"  A {name_a} ({answer.kind_a})  B {name_b} ({answer.kind_b})\n\n")
     if answer.verdict is Verdict.UNDECIDED:
         _undecided(out, answer)
     elif answer.findings:
         _findings(out, answer)
     else:
-        out.append(f"No step leaves the noise band, and no offset is steady, in {_compared(answer)}.\n")
+        single = [
+            f"{each.steps_out} of {_shown(each.name)}" for each in answer.series if each.decides and each.steps_out
+        ]
+        but = f" but single ones ({', '.join(single)})" if single else ""
+        out.append(f"No step leaves the noise band{but}, and no offset is steady, in {_compared(answer)}.\n")
         out.append(f"{_wrapped('', _how_wide(answer))}\n\n")
     _table(out, answer)
     _norms(out, answer, norms)
@@ -116,7 +121,7 @@ def _compared(answer: CurveComparison) -> str:
     what = [_shown(each.name) for each in deciding[:_MOST_CURVES]]
     if answer.norms.results:
         what.append(f"the gradient norms of {len(answer.norms.results)} parameters")
-    return f"{steps} steps of {', '.join(what)}"
+    return f"{counted(steps, 'step')} of {', '.join(what)}"
 
 
 def _how_wide(answer: CurveComparison) -> str:
@@ -136,7 +141,7 @@ def _table(out: Text, answer: CurveComparison) -> None:
     if not rows:
         return
     width = max(len(_shown(each.name)) for each in rows[:_MOST_CURVES])
-    head = f"{'curve':<{width}}  {'steps':>6}  {'first out':>9}  {'mean |Δ|':>9}  {'mean rel':>8}  {'mean Δ':>9}  judgement"
+    head = f"{'curve':<{width}}  {'steps':>6}  {'first out':>9}  {'mean |Δ|':>9}  {'mean rel':>9}  {'mean Δ':>9}  judgement"
     out.append(f"{head}\n", style="bold")
     for each in rows[:_MOST_CURVES]:
         out.append(f"{_row(each, width)}\n")
@@ -152,7 +157,7 @@ def _row(each: SeriesResult, width: int) -> str:
     note = each.judgement if each.decides else f"{each.judgement} (does not decide)"
     return (
         f"{_shown(each.name):<{width}}  {len(each.pair):>6}  {first:>9}  {_number(each.mean_absolute):>9}  "
-        f"{percent(each.mean_relative):>8}  {_number(mean, '+'):>9}  {note}"
+        f"{percent(each.mean_relative):>9}  {_number(mean, '+'):>9}  {note}"
     )
 
 

@@ -102,7 +102,8 @@ def load_rules(source: str | Path | Sequence[Mapping[str, Any]] | None) -> tuple
         return ()
     if not isinstance(source, (str, Path)):
         try:
-            text = yaml.safe_dump([dict(rule) for rule in source])
+            rules = [yaml.safe_dump(dict(rule), default_flow_style=True, width=math.inf) for rule in source]
+            text = "".join(f"- {rule}" for rule in rules) or "[]"  # the first is on line 1, the second on line 2
         except (yaml.YAMLError, TypeError, ValueError) as error:
             raise MappingError(f"the rules: expected a list of dicts with {', '.join(_KEYS)} ({error})") from error
         name = "the rules"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from probe.report.layout import shortened
 
@@ -18,6 +19,19 @@ LONGEST_LIST = 2000
 def plain(text: str, longest: int = _LONGEST) -> str:
     """Return a name or message fit for a terminal: no control characters, in so many columns at most."""
     return shortened(harmless(text), longest)
+
+
+def file_names(path_a: str, path_b: str) -> tuple[str, str]:
+    """Return what to call two files: their names, with as many folders as tell them apart."""
+    parts = Path(path_a).resolve().parts, Path(path_b).resolve().parts
+    depth = next((n for n in range(1, max(map(len, parts))) if parts[0][-n:] != parts[1][-n:]), 1)
+    a, b = ("/".join(each[-depth:]) for each in parts)
+    return a, b
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things in words, as ``1 step`` and ``2 steps``."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def harmless(text: str) -> str:

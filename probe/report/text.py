@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from pathlib import Path
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -16,7 +15,7 @@ from probe.comparison.result import Divergence, Inputs, NodeRef, Verdict
 from probe.comparison.side import Metrics
 from probe.report.branch import drawn
 from probe.report.layout import WIDTH, packed, padded, shortened, wrapped
-from probe.report.names import LONGEST_LIST, harmless, harmless_json, plain
+from probe.report.names import LONGEST_LIST, counted, file_names, harmless, harmless_json, plain
 
 _STYLE = {Verdict.ALIGNED: "bold green", Verdict.DIVERGED: "bold red", Verdict.UNDECIDED: "bold yellow"}
 _NARROWEST = 40
@@ -88,7 +87,7 @@ class _Report:
         but = f" but for what was not compared: {', '.join(left_out)}" if left_out else ""
         answer = verdict.value.upper() + (but if verdict is Verdict.ALIGNED else "")
         answer = wrapped(answer, self.width, indent="  ")
-        names = [_file(path) for path in (self.comparison.path_a, self.comparison.path_b)]
+        names = [plain(name) for name in file_names(self.comparison.path_a, self.comparison.path_b)]
         rest = len(verdict.value) + 8
         if self.columns is not None and rest + sum(map(cell_len, names)) > self.columns:
             names = [shortened(name, (self.columns - rest) // 2) for name in names]
@@ -169,7 +168,7 @@ class _Report:
         comparison = self.comparison
         known = [slot for slot in comparison.slots if slot.metrics.is_known]
         equal = sum(slot.verdict == "equal" for slot in known)
-        steps = _count(len({slot.step for slot in known}), "step")
+        steps = counted(len({slot.step for slot in known}), "step")
         self._say(f"No divergence in {len(known)} pairs of tensors over {steps}; {equal} are bit-equal.")
         if known and equal == len(known):
             self._say(
@@ -207,7 +206,7 @@ class _Report:
                 outermost = _outermost(paths)
                 named = grouped([plain(path) or "the model" for path in outermost], _MOST_LISTED)
                 inside = len(paths) - len(outermost)
-                more = f" (and {_count(inside, 'module')} inside)" if inside else ""
+                more = f" (and {counted(inside, 'module')} inside)" if inside else ""
                 self._say(f"Only in {side}: {named}{more}")
         self._left_out()
         unneeded = [
@@ -325,14 +324,6 @@ def _inputs(inputs: Inputs) -> str:
         more = f" and {len(shown) - _MOST_LISTED} more" if len(shown) > _MOST_LISTED else ""
         parts += [f"{', '.join(shown[:_MOST_LISTED])}{more} {what}"] if shown else []
     return "; ".join(parts) or "none were compared"
-
-
-def _file(path: str) -> str:
-    return plain(Path(path).name)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 __all__ = ["LONGEST_LIST", "harmless", "harmless_json", "headline", "plain", "render", "stands"]

@@ -20,7 +20,7 @@ def opened(path: Path) -> h5py.File:
     if path.is_dir():
         raise StoreError(f"{path} is a folder; give the recording in it, a file that probe.start wrote (.h5)")
     if not path.is_file():
-        raise StoreError(f"there is no file {path}{_of_ranks(path)}")
+        raise StoreError(f"there is no file {path}{of_ranks(path)}")
     for attempt in range(ATTEMPTS):  # a writer may be changing it
         time.sleep(0.01 * attempt)
         try:
@@ -42,7 +42,7 @@ def opened(path: Path) -> h5py.File:
     raise FormatError(_why_not_hdf5(path, failure)) from failure
 
 
-def _of_ranks(path: Path) -> str:
+def of_ranks(path: Path) -> str:
     """Say so where there are files of that name which several ranks wrote."""
     found = sorted(
         each.name for each in path.parent.glob(f"{glob.escape(path.stem)}.rank[0-9]*{glob.escape(path.suffix)}")
@@ -50,7 +50,9 @@ def _of_ranks(path: Path) -> str:
     if not found:
         return ""
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return f", but {found[0]}{more}: each rank writes a file of its own, and they are compared one by one"
+    return (
+        f", but {found[0]}{more}: each rank writes a file of its own; give one of A's and the one of the same rank of B"
+    )
 
 
 def _why_not_hdf5(path: Path, failure: OSError | KeyError) -> str:
@@ -69,12 +71,18 @@ def _why_not_hdf5(path: Path, failure: OSError | KeyError) -> str:
             f"{path} looks like a checkpoint ({kind}), not a recording: probe compares what probe.start records while a model "
             "runs; record both sides and give these files"
         )
-    return f"{path} is not an HDF5 file, or is truncated ({failure})"
+    if not head:
+        return f"{path} is empty; expected a recording, a file that probe.start wrote"
+    return (
+        f"{path} is not an HDF5 file, or is truncated ({failure}); expected a recording, a file that probe.start wrote"
+    )
 
 
 def _check_format(path: Path, name: object, version: object) -> None:
     if name != schema.FORMAT or version is None:
-        raise FormatError(f"{path} is an HDF5 file, but not a recording of probe")
+        raise FormatError(
+            f"{path} is an HDF5 file, but not a recording of probe; expected a file that probe.start wrote"
+        )
     if int(version) > schema.VERSION:
         raise FormatError(
             f"{path} has format {version}, this probe reads up to format {schema.VERSION}: upgrade probe-align"

@@ -62,9 +62,18 @@ BAD_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda path: path.write_bytes((2).to_bytes(8, "little") + b"{}" + bytes(8)) and None,
         CHECKPOINT.format("safetensors"),
     ),
-    "not HDF5": (_not_hdf5, r"bad\.h5 is not an HDF5 file, or is truncated \(.*\)"),
-    "empty": (lambda path: path.write_bytes(b"") and None, r"bad\.h5 is not an HDF5 file, or is truncated \(.*\)"),
-    "of another program": (_foreign, r"bad\.h5 is an HDF5 file, but not a recording of probe"),
+    "not HDF5": (
+        _not_hdf5,
+        r"bad\.h5 is not an HDF5 file, or is truncated \(.*\); expected a recording, a file that probe\.start wrote",
+    ),
+    "empty": (
+        lambda path: path.write_bytes(b"") and None,
+        r"bad\.h5 is empty; expected a recording, a file that probe\.start wrote",
+    ),
+    "of another program": (
+        _foreign,
+        r"bad\.h5 is an HDF5 file, but not a recording of probe; expected a file that probe\.start wrote",
+    ),
     "of a newer format": (_newer, r"bad\.h5 has format 99, this probe reads up to format 1: upgrade probe-align"),
     "cut off": (_cut_off, r"bad\.h5 .*"),
 }
@@ -89,7 +98,8 @@ def test_the_files_of_several_ranks_are_named_where_theirs_is_none(folder: Path,
         shutil.copy(plain_run, f"tp.rank{rank:05d}.h5")
     result = runner_with().invoke(compare_command, ["tp.h5", "tp.rank00000.h5"])
     assert result.stderr == (
-        "Error: there is no file tp.h5, but tp.rank00000.h5 and 1 more: each rank writes a file of its own, and they are compared one by one\n"
+        "Error: there is no file tp.h5, but tp.rank00000.h5 and 1 more: each rank writes a file of its own; "
+        "give one of A's and the one of the same rank of B\n"
     )
 
 

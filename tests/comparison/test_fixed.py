@@ -11,11 +11,12 @@ import pytest
 
 import probe
 from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy_tensor import Tensor
 from probe.comparison.presets import PRESETS
 from probe.comparison.result import Verdict
 from probe.errors import ConfigError, MappingError
 from probe.records import Phase, Role
-from probe.report.text import render
+from probe.report.text import render, stands
 from tests.comparison.planted import Clean, Faulty, Recorder
 from tests.toys import gpt, replaced, rounding_otherwise
 
@@ -53,6 +54,30 @@ def test_the_factor_that_is_named_is_where_a_finding_ends(clean: Clean, faulty: 
     assert probe.compare(*pair, **wider).verdict is Verdict.ALIGNED
     almost = {name: value * flip.factor * 0.999 for name, value in options.items()}
     assert probe.compare(*pair, **almost).verdict is Verdict.DIVERGED
+
+
+class Masked(nn.Module):
+    """Takes every second element away, and adds a constant to all."""
+
+    def __init__(self, constant: float) -> None:
+        super().__init__(weight=nn.Parameter(np.ones(4, np.float32)))
+        self.constant = constant
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight * np.array([1, 0, 1, 0], np.float32) + self.constant
+
+
+def test_what_no_relative_tolerance_excuses_holds_with_any(tmp_path: Path) -> None:
+    files = []
+    for constant in (0.0, 1e-3):
+        files.append(tmp_path / f"{constant}.h5")
+        with probe.capture(model := Masked(constant), files[-1], task="tensor"):
+            model(Tensor(np.ones((2, 4), np.float32)))
+            probe.step()
+    found = probe.compare(*files, rtol=0.1)
+    assert found.flip is not None and math.isinf(found.flip.factor)
+    assert stands(found) == "this finding holds with any limits"
+    assert "inf times the tolerance (limit 1.0e+00)" in render(found).plain
 
 
 def test_a_rule_s_limits_are_not_called_noise_either(clean: Clean, faulty: Faulty) -> None:
@@ -149,6 +174,9 @@ def test_a_rule_that_fits_nothing_is_said(clean: Clean, run: Recorder) -> None:
     other = run(rounding_otherwise(gpt()), steps=2, task="tensor")
     found = probe.compare(clean("tensor"), other, rules=[{"path": "no.such", "rtol": 1e-3}])
     assert "rule on line 1 of the rules: nothing that was compared fits no.such" in found.warnings
+    rules = [{"path": "*", "rtol": 1e-3}, {"path": "", "rtol": 1e-3}]
+    said = "rule on line 2 of the rules: nothing that was compared fits the root, or a rule before it took it"
+    assert said in probe.compare(clean("tensor"), other, rules=rules).warnings
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ def test_what_they_divide_by_is_no_fault(options: dict[str, Any], tmp_path: Path
     found = probe.compare(record(tmp_path / "a.h5", "torch", **options), record(tmp_path / "b.h5", "paddle", **options))
     assert found.verdict is Verdict.ALIGNED, found.first_divergence
     assert found.warnings.count(TOLD.format(n=N)) == 1
+    assert found.flip is not None and 0 < found.flip.factor < 1, "what is excused is not what is closest to its limit"
 
 
 def test_what_steps_that_were_not_recorded_left_is_no_fault_either(tmp_path: Path) -> None:

@@ -68,6 +68,17 @@ def test_twice_the_same_seed() -> None:
     assert drawn() == first
 
 
+def test_variables_that_have_no_effect_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = "FLAGS_shard_norm_align_dp", "Flags_mp_aysnc_allreduce", "FLAGS_check_nan_inf"
+    for name in names:
+        monkeypatch.setenv(name, "1")
+    missing = [text for text in probe.seed_all(3).missing if text.startswith(names)]
+    assert missing == [
+        f"FLAGS_shard_norm_align_dp, set in the environment: no flag of this build of paddlepaddle {paddle.__version__} has this name",
+        "Flags_mp_aysnc_allreduce, set in the environment: PaddlePaddle reads only names that begin with FLAGS_",
+    ]
+
+
 def test_flags_that_this_build_does_not_read_are_named() -> None:
     seeding = probe.seed_all(3)
     assert "paddle.seed" in seeding.done

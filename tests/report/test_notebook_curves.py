@@ -72,7 +72,7 @@ class TestPicture:
         a, b = axes[0, 0].lines[:2]
         assert a.get_ydata().tolist() == answer["loss"].pair.a.tolist()
         assert b.get_ydata().tolist() == answer["loss"].pair.b.tolist()
-        assert axes[0, 1].get_title("left") == "loss: B − A, out of the band"
+        assert axes[0, 1].get_title("left") == "B − A, out of the band"
 
     def test_into_a_file_nothing_is_left_open(self, answer: CurveComparison, tmp_path: Path) -> None:
         from matplotlib import pyplot as plt

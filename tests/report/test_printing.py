@@ -29,6 +29,17 @@ def test_an_answer_prints_as_its_report(tmp_path: Path) -> None:
     assert repr(again) == "<Comparison: aligned>"
 
 
+def test_files_of_one_name_have_their_folders(tmp_path: Path) -> None:
+    files = []
+    for folder in ("torch", "paddle"):
+        (tmp_path / folder).mkdir()
+        files.append(record(tmp_path / folder / "run.h5", gpt()))
+    found = probe.compare(*files)
+    assert str(found).startswith("ALIGNED  A torch/run.h5  B paddle/run.h5\n")
+    assert "A torch/run.h5 · B paddle/run.h5" in found._repr_html_()
+    assert repr(probe.open(files[0])) == "<probe recording run.h5: numpy, 1 step>"
+
+
 def test_a_comparison_of_curves_prints_as_its_report(tmp_path: Path) -> None:
     values = losses(200)
     a = write_csv(tmp_path / "a.csv", loss=values)

@@ -20,8 +20,9 @@ from probe.comparison.divergence import Comparison
 from probe.errors import StoreError
 from probe.matching import Reason
 from probe.report.html import as_html
-from probe.report.html.document import document, file_names
+from probe.report.html.document import document
 from probe.report.html.page import page
+from probe.report.names import file_names
 from tests.report.reading import MAPPING, compared, document_in, recorded
 from tests.toys import gpt, record
 

@@ -131,6 +131,13 @@ def test_determinism_is_switched_on() -> None:
     assert "PyTorch's operations that have no deterministic form: it warns when one runs" in seeding.missing
 
 
+def test_a_switch_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "torch.backends.cudnn.enable, which was set: PyTorch reads torch.backends.cudnn.enabled"
+    assert text not in probe.seed_all(3).missing
+    monkeypatch.setattr(torch.backends.cudnn, "enable", False, raising=False)
+    assert text in probe.seed_all(3).missing
+
+
 def test_without_determinism_the_switches_stay() -> None:
     seeding = probe.seed_all(3, deterministic=False)
     assert not torch.are_deterministic_algorithms_enabled() and "torch.manual_seed" in seeding.done

@@ -268,3 +268,17 @@ def test_a_warning_is_not_said_again_with_its_run(report: Path, tmp_path: Path, 
     path.write_text(DATA.sub(lambda at: at[0].replace(at[1], data), text), encoding="utf-8")
     said = opened(path).page.locator(".rest").inner_text()
     assert said.count("told twice") == 1 and said.count("told here") == 1
+
+
+def test_on_a_telephone_names_can_be_read(report: Path, opened: Show) -> None:
+    page = opened(report, viewport={"width": 420, "height": 850}).page
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page does not move sideways"
+    widths = page.evaluate("[...document.querySelectorAll('.row .own')].map((name) => name.parentElement.clientWidth)")
+    assert widths and min(widths) >= 20, "short names need no more"
+    assert page.evaluate(
+        "(() => { const tree = document.querySelector('.grid'); tree.scrollLeft = 999; return tree.scrollLeft })()"
+    )
+    title, legend = (page.locator(f".picture {name}").bounding_box() for name in ("h2", ".legend"))
+    assert title["y"] + title["height"] <= legend["y"]
+    hint = "(() => { const hint = document.querySelector('.hint'); return hint.scrollHeight <= hint.clientHeight })()"
+    assert page.evaluate(hint), "the whole hint is seen"

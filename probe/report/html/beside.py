@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from probe.comparison.divergence import Comparison
 from probe.errors import MappingError
 from probe.matching import Known, Reason
 from probe.matching.draft import draft, is_written_from_a
+from probe.report.names import file_names
 from probe.store.reader import Reader
 from probe.tree import Tree
 
@@ -22,7 +21,7 @@ def beside(comparison: Comparison, a: Reader, b: Reader) -> dict[str, str]:
     if not guessed:
         return {"base": "", "from": matching.direction.value[0], "why_not": ""}
     known = [Known(Tree(reader.modules), reader.parameters, reader.info.model_config) for reader in (a, b)]
-    names = Path(comparison.path_a).name, Path(comparison.path_b).name
+    names = file_names(comparison.path_a, comparison.path_b)
     source = "a" if is_written_from_a(matching) else "b"
     try:
         return {"base": draft(matching, *known, names), "from": source, "why_not": ""}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from probe._version import __version__
 from probe.comparison.divergence import Comparison
@@ -23,6 +22,7 @@ from probe.report.html.beside import beside
 from probe.report.html.curves import curves
 from probe.report.html.numbers import Words, number, numbers, speakable
 from probe.report.html.tensors import LARGEST, drawn
+from probe.report.names import file_names
 from probe.report.text import headline, stands
 from probe.store.reader import Reader
 from probe.tree import Tree
@@ -55,14 +55,6 @@ def document(comparison: Comparison, serving: Mapping[str, str] | None = None) -
     """
     with Reader(comparison.path_a) as a, Reader(comparison.path_b) as b:
         return _Document(comparison, a, b, serving).made()
-
-
-def file_names(path_a: str, path_b: str) -> tuple[str, str]:
-    """Return what to call two recordings: their files' names, with as many folders as tell them apart."""
-    parts = Path(path_a).resolve().parts, Path(path_b).resolve().parts
-    depth = next((n for n in range(1, max(map(len, parts))) if parts[0][-n:] != parts[1][-n:]), 1)
-    a, b = ("/".join(each[-depth:]) for each in parts)
-    return a, b
 
 
 class _Document:

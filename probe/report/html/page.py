@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from importlib import resources
 
 from probe.comparison.divergence import Comparison
-from probe.report.html.document import document, file_names
-from probe.report.names import harmless
+from probe.report.html.document import document
+from probe.report.names import file_names, harmless
 
 _TITLE, _DATA, _CONNECT = "<!--title-->", "<!--data-->", "<!--connect-->"
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from probe.comparison.result import Verdict
+from probe.report.names import file_names
 from probe.report.notebook.markup import Html, dim, marked, paragraph, text
 from probe.report.text import LONGEST_LIST
 
@@ -15,11 +15,12 @@ _MOST = 5
 
 def verdict(said: Verdict, path_a: str, path_b: str, left_out: Sequence[str] = ()) -> Html:
     """Return the verdict, what it says nothing of, and which files it is about."""
+    name_a, name_b = file_names(path_a, path_b)
     left = f"but for what was not compared: {', '.join(left_out)}"
     return paragraph(
         Html(f'<b class="verdict {_COLOURS[said]}">{said.value.upper()}</b>'),
         marked(left, "warn") if left_out else "",
-        dim(f" A {Path(path_a).name} · B {Path(path_b).name}"),
+        dim(f" A {name_a} · B {name_b}"),
         kind="head",
     )
 
