@@ -18,6 +18,7 @@ from probe.store.reader import Reader
 
 _NUMBERS = ("min", "max", "mean", "norm")
 _SUGGESTED = 3
+_MOST_STEPS = 8
 
 
 def summary(file: str | Path) -> Group:
@@ -76,7 +77,9 @@ def listing(file: str | Path, pattern: str, step: int | None, phase: str | None,
             and (phase is None or Phase(row["phase"]).label == phase)
         ]
         if not rows:
-            raise NotRecordedError(f"nothing was recorded of {pattern!r} with these filters in {reader.path}")
+            steps = [int(each) for each in reader.steps["step"]]
+            there = f"; its steps are {_listed(steps)}" if step is not None and step not in steps else ""
+            raise NotRecordedError(f"nothing was recorded of {pattern!r} with these filters in {reader.path}{there}")
         table = Table(box=None, pad_edge=False, header_style="bold")
         for name in ("step", "micro", "module", "call", "what", "dtype", "shape", *_NUMBERS, "nan/inf", "values"):
             table.add_column(name, no_wrap=True)
@@ -92,6 +95,14 @@ def listing(file: str | Path, pattern: str, step: int | None, phase: str | None,
         left = len(rows) - len(shown)
         more = [Text(f"{left} more rows: --limit 0 shows all")] if left else []
         return Group(table, *more)
+
+
+def _listed(steps: list[int]) -> str:
+    """Return numbers of steps: all if they are few, else the first ones and the last."""
+    return (
+        ", ".join(map(str, steps if len(steps) <= _MOST_STEPS else [*steps[: _MOST_STEPS - 2], "…", steps[-1]]))
+        or "none"
+    )
 
 
 def _near(reader: Reader, pattern: str) -> str:

@@ -151,7 +151,7 @@ def test_a_mapping_that_is_not_there(folder: Path) -> None:
             ["*", "--phase", "fwd"],
             "phase 'fwd' is not known; expected one of init, forward, loss, backward, gradient, update",
         ),
-        (["layers", "--step", "9"], "nothing was recorded of 'layers' with these filters in a.h5"),
+        (["layers", "--step", "9"], "nothing was recorded of 'layers' with these filters in a.h5; its steps are 0"),
     ],
 )
 def test_show_finds_nothing(folder: Path, plain_run: Path, arguments: list[str], message: str) -> None:
