@@ -9,7 +9,7 @@ import numpy as np
 
 from probe.matching.automatic import values
 from probe.matching.automatic.likeness import role_of
-from probe.matching.automatic.outline import Outline, Weight
+from probe.matching.automatic.outline import Outline, Weight, values_of
 from probe.matching.automatic.state import Found
 from probe.matching.result import Bundle, Place, Reason, View, WeightBundle
 
@@ -118,8 +118,8 @@ def _read(mine: Outline, theirs: Outline, pieces: Sequence[Weight], total: Weigh
     """Return in how many groups the parts lie, by the stored values; 0 where these are not stored or do not tell."""
     if total.size > _LARGEST or len(pieces) < 2:
         return 0
-    parts = [_values(mine, piece) for piece in pieces]
-    whole = _values(theirs, total)
+    parts = [values_of(mine, piece) for piece in pieces]
+    whole = values_of(theirs, total)
     if whole is None or any(part is None for part in parts):
         return 0
     for count in possible:
@@ -128,13 +128,6 @@ def _read(mine: Outline, theirs: Outline, pieces: Sequence[Weight], total: Weigh
         if np.allclose(made, whole, rtol=1e-2, atol=1e-6):
             return count
     return 0
-
-
-def _values(side: Outline, weight: Weight) -> np.ndarray | None:
-    if side.reader is None or weight.tensor < 0:
-        return None
-    raw = side.reader.values(weight.tensor).astype(np.float32)
-    return raw.transpose(weight.axes) if len(weight.axes) == raw.ndim else raw
 
 
 # Stacked
