@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from probe.comparison import causes, tolerance
 from probe.comparison.charge_loose import LooseCharger
-from probe.comparison.given import ran_before
+from probe.comparison.given import is_handed, ran_before
 from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.metrics import squeezed
 from probe.comparison.one_sided import effect, has_counterpart, is_named_as_labels, named, size_of, ways_to
@@ -79,6 +79,9 @@ class Charger(LooseCharger):
     def _charge_input(self, node: Node, event: Event, rule: Rule) -> None:
         """An input is wrong though what it was made from is right: the caller's own code made it so."""
         assert event.metrics is not None
+        if is_handed(self.pairs, node, event) and not self._side_with_part(event):
+            self._charge_handed(node, event, rule)
+            return
         if node.parent is None:
             what = event.metrics.reason or "the model is given different inputs"
             side = self._side_with_part(event)

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 from probe.comparison import causes, tolerance
 from probe.comparison.changes import OF_NUMBER, change_at, more_calls
+from probe.comparison.given import maker_of
 from probe.comparison.ledger import kind_of_finding
 from probe.comparison.loose import is_noop, lies
 from probe.comparison.order import OrderCharger
 from probe.comparison.parts import unseen_order
 from probe.comparison.result import Divergence, Kind
-from probe.comparison.step_half import Event, Loose, Node, StepHalf
+from probe.comparison.step_half import Call, Event, Loose, Node, StepHalf
 from probe.comparison.tolerance import Rule
 from probe.comparison.uncalled import about, called_alone, callers, listed, pairs_inside, partner
 from probe.matching import Reason
@@ -93,29 +94,51 @@ class LooseCharger(OrderCharger):
                 continue
             if not calls:
                 continue
-            told = [about(self.pairs, here, call) for call in calls]
-            own = tuple(self._ref(here.side, event.micro, call.module, call.number) for call in calls)
-            theirs = tuple(self._ref(there.side, event.micro, partner(self.pairs, here, call.module)) for call in calls)
-            refs = (own, theirs) if here.name == "A" else (theirs, own)
-            in_calls = callers(self.pairs, here, calls)
-            if in_calls:  # to call a module is up to the caller's code
-                at = [self.refs(node.pair, node, "", "") for node in in_calls]
-                refs = tuple(ref for a, _ in at for ref in a), tuple(ref for _, b in at for ref in b)
-            verb = "gets" if event.role is Role.INPUT else "returns"
-            share, guess = self._guessed(event, None)
-            next_text = (
-                f"what comes next, A's {self._path_a(event.pair)}, {verb} another {event.role.label} {event.slot_a}"
-            )
-            self._append(Divergence(
-                Phase.FORWARD, event.role, Kind.MISSING, share * self._confidence(event, None),
-                *refs, event.metrics, rule.limit(self.u(event), 0.0),
-                (*causes.returns_input(self.pairs, event, there), *(text for text, _ in told),
-                 next_text, *guess), told[0][1], is_independent=self._is_apart(event, rule),
-                uncalled=theirs if in_calls else (), uncalled_on=there.name,
-            ), event)  # fmt: skip
-            self.uncalled |= {pair for call in calls for pair in pairs_inside(here, call.module)}
+            self._append_uncalled(here, calls, event, rule)
             return True
         return False
+
+    def _append_uncalled(self, here: StepHalf, calls: list[Call], event: Event, rule: Rule) -> None:
+        """Blame modules that one side alone called for what comes next."""
+        there = self.pairs.half(here.other)
+        told = [about(self.pairs, here, call) for call in calls]
+        own = tuple(self._ref(here.side, event.micro, call.module, call.number) for call in calls)
+        theirs = tuple(self._ref(there.side, event.micro, partner(self.pairs, here, call.module)) for call in calls)
+        refs = (own, theirs) if here.name == "A" else (theirs, own)
+        in_calls = callers(self.pairs, here, calls)
+        if in_calls:  # to call a module is up to the caller's code
+            at = [self.refs(node.pair, node, "", "") for node in in_calls]
+            refs = tuple(ref for a, _ in at for ref in a), tuple(ref for _, b in at for ref in b)
+        verb = "gets" if event.role is Role.INPUT else "returns"
+        share, guess = self._guessed(event, None)
+        next_text = f"what comes next, A's {self._path_a(event.pair)}, {verb} another {event.role.label} {event.slot_a}"
+        self._append(Divergence(
+            Phase.FORWARD, event.role, Kind.MISSING, share * self._confidence(event, None),
+            *refs, event.metrics, rule.limit(self.u(event), 0.0),
+            (*causes.returns_input(self.pairs, event, there), *(text for text, _ in told),
+             next_text, *guess), told[0][1], is_independent=self._is_apart(event, rule),
+            uncalled=theirs if in_calls else (), uncalled_on=there.name,
+        ), event)  # fmt: skip
+        self.uncalled |= {pair for call in calls for pair in pairs_inside(here, call.module)}
+
+    def _charge_handed(self, node: Node, event: Event, rule: Rule) -> None:
+        """Blame what the program does between models, or stages, that it calls in turn: one is given what another one returned."""
+        for here, end in zip(self.pairs.halves, (node.begin, node.begin_b), strict=True):
+            ended = (here.span(other)[1] for other in self.pairs.nodes.values() if other.micro == node.micro)
+            since = max((each for each in ended if each < end), default=0)
+            calls = called_alone(self.pairs, here, node.micro, since, end)
+            if calls:
+                self._append_uncalled(here, calls, event, rule)
+                return
+        makers = [(half.name, maker_of(half, node, event)) for half in self.pairs.halves]
+        said = [f"{name} hands it what {path} returned" for name, path in makers if path is not None]
+        said += [f"what {name} hands it no module returned" for name, path in makers if path is None]
+        facts = (
+            f"the input {event.slot_a} of {self._path_a(node.pair)} differs, and is no part of the batch",
+            ", ".join(said),
+        )
+        hint = "look at the code that hands on what one model, or stage, returns to the next"
+        self._add(Phase.FORWARD, kind_of_finding(event.metrics), event, node.pair, rule, facts, node=node, hint=hint)
 
     def _charge_loose(self, caller: Node, event: Event, before: int, before_b: int, rule: Rule) -> bool:
         """Blame the only unmatched module that was called since the last good event, or layers that one side has more."""
@@ -131,7 +154,7 @@ class LooseCharger(OrderCharger):
             mine, theirs = (self._finished_layers(caller, end, half) for half, end in ends)
         if len(mine) + len(theirs) == 1:
             half, (only,) = self.pairs.half("A" if mine else "B"), mine or theirs
-            if self._is_only_on_the_way(half, only, event):
+            if self._is_only_on_the_way(caller, half, only, event):
                 self._charge_around(caller, event, half, only, rule)
                 return True
         refs, facts, hints, kind, computed = [], [], [], Kind.MISSING, False
@@ -182,17 +205,24 @@ class LooseCharger(OrderCharger):
         right = {digest for row in compared for digest in side.digests(row)}
         return bool(wanted) and wanted <= right
 
-    def _is_only_on_the_way(self, half: StepHalf, loose: Loose, event: Event) -> bool:
+    def _is_only_on_the_way(self, caller: Node, half: StepHalf, loose: Loose, event: Event) -> bool:
         """Tell whether a call that the other side computes in code of its own may be right, and what lies around it wrong.
 
         One without weights if it is not known to have begun right; one whose weights alone are compared, or are those of another
         module (a tied head), if what comes next gets something that was made of what it returned.
         """
-        if self._computes_alone(half, loose):
+        if self._computes_alone(half, loose) or self._is_behind_others(caller, half, loose):
             return not self._began_right(half, loose)
         made = set(half.hashes(loose.key, Role.OUTPUT))
         is_by_hand = self._is_compared_by_weights(half, loose) or _is_tied(half, loose)
         return is_by_hand and half.side.digest(half.row(event)) not in made
+
+    def _is_behind_others(self, caller: Node, half: StepHalf, loose: Loose) -> bool:
+        """Tell whether a call without weights stands behind calls that have some and no partner either, deeper inside."""
+        if half.side.reader.modules[loose.module].n_params or causes.dropout_alone(half, loose)[0]:
+            return False
+        before = self._finished(caller, loose.begin, half.name)
+        return any(half.side.reader.modules[each.module].n_params for each in before)
 
     def _charge_around(self, caller: Node, event: Event, half: StepHalf, loose: Loose, rule: Rule) -> None:
         """Charge a wrong value to the code around a call without a partner, of which it is not known whether it began right."""

@@ -61,7 +61,8 @@ class ForwardWalk(HeldValues):
             if event.metrics is not None:
                 self._judge_forward_event(node, event)
                 self._look_for_cut(node, event)
-        self.state.returned |= {self._digests(e) for _, e in events if e.role is Role.OUTPUT and e.metrics is not None}
+                if event.role is Role.OUTPUT:
+                    self.state.returned.add(self._digests(event))
 
     def _other_choices(self, event: Event) -> float:
         """Return the share of the integers that a call returns which differ: whether noise may have changed them is judged with them."""
@@ -177,8 +178,9 @@ class ForwardWalk(HeldValues):
             return
         u = max(self.u(event), context.u, unit_roundoff(node.autocast) if node.autocast else 0.0)
         sources = context
-        if is_input and node.parent is None:  # what an earlier call returned may be handed in again
-            is_known = self._digests(event) in self.state.carried | self.state.returned
+        if is_input and node.parent is None and not all(self._learns(event)):
+            digests = self._digests(event)  # what an earlier call returned may be handed in again
+            is_known = digests in self.state.carried or digests in self.state.returned
             sources = Level(metrics.rel_l2, u, excess=metrics.rel_l2) if is_known else Level(u=u)
         elif metrics.rel_l2 > tolerance.FORWARD.limit(u, sources.error):
             sources = sources if is_input else self._with_cancelled(node, event, sources, u)

@@ -10,7 +10,7 @@ from probe.comparison.ledger import Judged
 from probe.comparison.masks import INVERTED
 from probe.comparison.metrics import Status, kind_of
 from probe.comparison.result import Inputs
-from probe.comparison.step_half import Event, Node
+from probe.comparison.step_half import Event, Node, StepHalf
 from probe.records import Phase, Role
 
 _EQUAL, _CLOSE, _UNKNOWN, _DIFFERENT = range(4)
@@ -36,6 +36,25 @@ def is_given(pairs: StepPairs, node: Node, event: Event) -> bool:
 def ran_before(pairs: StepPairs, node: Node, event: Event) -> bool:
     """Tell whether a tensor was there on both sides before a call began."""
     return pairs.a.columns["seq"][event.row_a] < node.begin and pairs.b.columns["seq"][event.row_b] < node.begin_b
+
+
+def maker_of(half: StepHalf, node: Node, event: Event) -> str | None:
+    """Return the path of the module that returned, earlier in the micro-batch, what a call is given on one side; None if none did.
+
+    So it is handed from one to the next where the program calls several models, or the stages of one, in turn.
+    """
+    digest, (begin, _) = half.side.digest(half.row(event)), half.span(node)
+    ended = (call for call in half.calls if call.micro == node.micro and call.end < begin)
+    made = [call for call in ended if digest is not None and digest in half.hashes(call.key, Role.OUTPUT)]
+    return half.path(max(made, key=lambda call: call.end).module) if made else None
+
+
+def is_handed(pairs: StepPairs, node: Node, event: Event) -> bool:
+    """Tell whether what a call without a known caller is given is no batch: it learns, or another one returned it, on either side."""
+    if node.parent is not None or event.role is not Role.INPUT or event.is_one_sided:
+        return False
+    learns = all(half.side.columns["requires_grad"][half.row(event)] for half in pairs.halves)
+    return learns or any(maker_of(half, node, event) is not None for half in pairs.halves)
 
 
 def _is_outside(pairs: StepPairs, event: Event) -> bool:
@@ -99,7 +118,9 @@ class GivenTally:
             if event.role is Role.INPUT or is_given(pairs, node, event):
                 same = event.slot_a == event.slot_b
                 name = event.slot_a if same else f"{event.slot_a} (in B {event.slot_b})"
-                self._found[name] = max(self._found.get(name, _EQUAL), _level(each))
+                level = _level(each)
+                if level is not _DIFFERENT or not is_handed(pairs, node, event):
+                    self._found[name] = max(self._found.get(name, _EQUAL), level)
         for slot, side in lacking:
             self._alone[slot] = side
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections import Counter
 from typing import NamedTuple
 
 from probe.comparison import tolerance
 from probe.comparison.events import StepPairs
 from probe.comparison.ledger import State
+from probe.comparison.own_size import OwnSize
 from probe.comparison.settings import decay_rounding
 from probe.comparison.step_half import Event, StepHalf
 from probe.comparison.update_findings import Fault, UpdateFindings
@@ -129,19 +129,12 @@ class UpdatesTogether(UpdateFindings):
         return Fault(event, limit, text, hint or "look at the optimizer's settings for this parameter", weak, error)
 
     def _is_adaptive(self, event: Event) -> bool:
-        """Tell whether the optimizer divides a parameter's gradient by its own size, as Adam does: it keeps a second moment."""
-        return self._states_kept[self.pairs.matching.pairs[event.pair].a, event.slot_a.partition(".")[0]] > 1
+        """Tell whether the optimizer divides a parameter's gradient by its own size, as Adam does."""
+        return self._own_size.divides(self.pairs.matching.pairs[event.pair].a, event.slot_a.partition(".")[0])
 
     @functools.cached_property
-    def _states_kept(self) -> Counter[tuple[int, str]]:
-        """How many states A's optimizer keeps, by module and parameter."""
-        found: Counter[tuple[int, str]] = Counter()
-        for (_, module, _), by_label in self.pairs.rows_a.by_role[Role.STATE].items():
-            for label in by_label:
-                parameter, dot, _ = label.partition(".")
-                if dot and parameter.startswith(_UPDATE):
-                    found[module, parameter.removeprefix(_UPDATE)] += 1
-        return found
+    def _own_size(self) -> OwnSize:
+        return OwnSize(self.pairs)
 
     def _trained(self, event: Event) -> _Trained:
         """Return what the update of a parameter changes, on both sides."""

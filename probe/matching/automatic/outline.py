@@ -257,6 +257,14 @@ def rows_of(weight: Weight) -> list[tuple[tuple[int, ...], int]]:
     return [(weight.shape[1:], weight.shape[0])]
 
 
+def values_of(side: Outline, weight: Weight) -> np.ndarray | None:
+    """Return the stored values of a weight in the canonical layout, as float32; None where they were not stored."""
+    if side.reader is None or weight.tensor < 0:
+        return None
+    raw = side.reader.values(weight.tensor).astype(np.float32)
+    return raw.transpose(weight.axes) if len(weight.axes) == raw.ndim else raw
+
+
 def _preorder(tree: Tree) -> list[int]:
     found = []
     stack = [tree.root] if len(tree) else []

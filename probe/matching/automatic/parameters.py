@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from probe.matching.automatic import values
+from probe.matching.automatic.axes import Axes, order_of
 from probe.matching.automatic.outline import Outline, Weight
 from probe.matching.result import Matching, Place, Reason, View
 
@@ -37,6 +38,11 @@ class _Named:
     def is_told(self) -> bool:
         """Tell whether names and layouts are what is known already."""
         return self.a.slot == self.b.slot and not self.is_turned and self.a.is_turned == self.b.is_turned
+
+    @property
+    def is_b_named(self) -> bool:
+        """Tell whether it is B's that is named as A's is: what has the usual name keeps it."""
+        return self.a.slot in _USUAL or self.b.slot not in _USUAL
 
     @property
     def same(self) -> bool | None:
@@ -67,22 +73,32 @@ def match_parameters(matching: Matching, a: Outline, b: Outline, least: float) -
         alike, other = (sum(each.same is answer for each in group) for answer in (True, False))
         if same_weights and other > alike:
             continue
+        axes = _axes_of(group, a, b)
         for each in group:
             sure = _SAME_VALUES if each.same else _SAME_CLASS if alike else _ORDER if each.is_by_order else _SHAPE
             if sure >= least:
-                _keep(each, sure, views_a, views_b)
+                _keep(each, sure, axes, views_a, views_b)
     return replace(matching, views_a=views_a, views_b=views_b)
 
 
-def _keep(each: _Named, sure: float, views_a: dict[Place, View], views_b: dict[Place, View]) -> None:
+def _axes_of(group: Sequence[_Named], a: Outline, b: Outline) -> Axes:
+    """Return the order of the axes of what is turned in all pairs of a kind."""
+    if not group[0].is_turned:
+        return ()
+    if group[0].is_b_named:
+        return order_of(b, a, [(each.b, each.a) for each in group]) or _TURNED
+    return order_of(a, b, [(each.a, each.b) for each in group]) or _TURNED
+
+
+def _keep(each: _Named, sure: float, turned: Axes, views_a: dict[Place, View], views_b: dict[Place, View]) -> None:
     """Name one parameter as the other is named; what has the usual name keeps it."""
-    is_b = each.a.slot in _USUAL or each.b.slot not in _USUAL
+    is_b = each.is_b_named
     name = each.a.slot if is_b else each.b.slot
     for place, weight, views, is_turned in (
         (each.place_a, each.a, views_a, each.is_turned and not is_b),
         (each.place_b, each.b, views_b, each.is_turned and is_b),
     ):
-        axes = _TURNED if is_turned else weight.axes
+        axes = turned if is_turned else weight.axes
         if (is_turned or weight.is_turned or weight.slot != name) and place not in views:
             views[place] = View(name, axes, sure)
 
