@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 from probe.comparison import causes, conditioning, tolerance
 from probe.comparison.flow import Flow, Use
+from probe.comparison.given import lone_caller
 from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.loss import LossWalk
 from probe.comparison.result import Divergence, Kind
@@ -261,6 +262,14 @@ class BackwardWalk(LossWalk):
         is_compensated = event.role is Role.GRAD_OUTPUT and (node, event.slot_a) in self._compensated
         place = node.parent if is_compensated else self._flow.culprit(node, event)
         if place is None:
+            caller = lone_caller(self.pairs, node)
+            if caller:
+                self.doubts.append(
+                    f"step {self.pairs.step}: the gradient of {self._path_a(node.pair)}'s output {event.slot_a} differs (rel "
+                    f"{event.metrics.rel_l2:.1e}); {caller}, which calls it, has no call that it could be compared with: "
+                    "where one side calls that more often, record it alone, and sums of gradients are compared"
+                )
+                return
             if not self._last_outputs_known([node]):
                 self.doubts.append(
                     f"step {self.pairs.step}: the gradient that comes back to the model's output {event.slot_a} differs "

@@ -49,6 +49,17 @@ def maker_of(half: StepHalf, node: Node, event: Event) -> str | None:
     return half.path(max(made, key=lambda call: call.end).module) if made else None
 
 
+def lone_caller(pairs: StepPairs, node: Node) -> str:
+    """Return who called a paired call whose caller has no partner, by its path in A or else in B; ``""`` where nobody did."""
+    for half in pairs.halves if node.parent is None else ():
+        by_row = {call.row: call for call in half.calls}
+        own = next((call for call in half.calls if call.key == half.key(node)), None)
+        caller = None if own is None else by_row.get(own.caller)
+        if caller is not None:
+            return half.path(caller.module)
+    return ""
+
+
 def is_handed(pairs: StepPairs, node: Node, event: Event) -> bool:
     """Tell whether what a call without a known caller is given is no batch: it learns, or another one returned it, on either side."""
     if node.parent is not None or event.role is not Role.INPUT or event.is_one_sided:
