@@ -8,8 +8,9 @@ by e, so do their sums, about. This module is the reference; ``docs/file-format.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,12 @@ import numpy as np
 from probe.sketch import Axis
 from probe.statistics import is_float
 
-_AXES_OF_STACK = 3
-"""axes of matrices that are stacked, as those of experts: there, what is beside an axis is two axes, else it is read as one"""
-_AT_ONCE = 1 << 19
-"""elements that are widened at a time"""
+_AT_ONCE = 1 << 18
+"""elements that are taken as float64 at a time"""
+_MOST, _SHARE = 1 << 16, 1 << 8
+"""no more sums than that, or than one for so many elements: long vectors have none"""
+
+Signs = Callable[[int, int], Any]
 
 
 def axis_sums(values: np.ndarray, order: Sequence[int] = ()) -> tuple[np.ndarray, ...]:
@@ -36,59 +39,80 @@ def axis_sums(values: np.ndarray, order: Sequence[int] = ()) -> tuple[np.ndarray
     Returns
     -------
     float32; of a vector its elements; of a matrix (n, m) n sums of rows and m of columns; of three axes one array for each; of
-    more, as convolutions have, one for the first and one for the second. Axes of size 1 are left out. Nothing where there is no
-    axis, or an element is not finite.
+    more, as convolutions have, one for the first. Axes of size 1 are left out. Nothing where there is no axis, where there would be
+    too many, or an element is not finite.
     """
     if not is_float(values.dtype):
         return ()
     turned = values.transpose([*order, *range(len(order), values.ndim)])
-    wide = np.dtype(np.float64 if values.dtype == np.float64 else np.float32)
-    return sums_of(
-        turned.reshape(squeezed(turned.shape)),
-        widen=lambda block: block.astype(wide, copy=False),
-        signs_as=lambda signs: signs.astype(wide),
-        turn=np.transpose,
-        result=lambda sums: np.asarray(sums, np.float32),
-    )
+    with np.errstate(all="ignore"):
+        return sums_of(
+            turned.reshape(squeezed(turned.shape)),
+            signs=signs_of,
+            widen=lambda block: block.astype(np.float64),
+            zeros=np.zeros,
+            fetched=lambda parts: [part.astype(np.float32) for part in parts],
+        )
 
 
 def sums_of(
-    x: Any, *, widen: Callable[[Any], Any], signs_as: Callable[[np.ndarray], Any], turn: Callable[[Any, list[int]], Any],
-    result: Callable[[Any], np.ndarray],
+    x: Any, *, signs: Signs, widen: Callable[[Any], Any], zeros: Callable[[int], Any],
+    fetched: Callable[[list[Any]], list[np.ndarray]],
 ) -> tuple[np.ndarray, ...]:  # fmt: skip
-    """Do the same to a framework's tensor, its axes in canonical order and those of size 1 left out."""
+    """Do the same to a framework's tensor, its axes in canonical order and those of size 1 left out.
+
+    Parameters
+    ----------
+    signs, zeros
+        `signs_of` and `numpy.zeros`, as float64 where the tensor is
+    widen
+        a block of the tensor as float64
+    fetched
+        sums as float32, in the memory of the CPU
+    """
     shape = tuple(x.shape)
-    if not shape or 0 in shape:
+    if not shape or 0 in shape or sum(shape[axis] for axis in axes_with_sums(shape)) > _most(shape):
         return ()
     if len(shape) == 1:
-        found = (result(widen(x)),)
+        parts = [widen(x)]
     else:
-        found = _of_blocks(
-            x, [(axis, beside(shape, axis)) for axis in axes_with_sums(shape)], widen, signs_as, turn, result
-        )
-    return found if all(bool(np.isfinite(sums).all()) for sums in found) else ()
+        stacked = x if len(shape) == 3 else x.reshape(1, shape[0], -1)
+        parts = _of_matrices(stacked, signs, widen, zeros)[int(len(shape) != 3) :]
+    found = fetched(parts[: len(axes_with_sums(shape))])
+    return tuple(found) if all(bool(np.isfinite(sums).all()) for sums in found) else ()
 
 
-def _of_blocks(
-    x: Any, axes: Sequence[tuple[int, np.ndarray]], widen: Callable[[Any], Any], signs_as: Callable[[np.ndarray], Any],
-    turn: Callable[[Any, list[int]], Any], result: Callable[[Any], np.ndarray],
-) -> tuple[np.ndarray, ...]:  # fmt: skip
-    """Go over blocks of the first axis: each has the sums of its own rows, and a share of those of another axis."""
-    size, ndim = x.shape[0], len(x.shape)
-    rows = max(1, _AT_ONCE // math.prod(x.shape[1:]))
-    found: list[list[Any]] = [[] for _ in axes]
-    orders = [[axis, *(other for other in range(ndim) if other != axis)] for axis, _ in axes]
-    signs = [signs_as(each) for _, each in axes]
-    for start in range(0, size, rows):
-        block = widen(x[start : start + rows])
-        for (axis, _), order, mine, sums in zip(axes, orders, signs, found, strict=True):
-            of_block = mine if axis == 0 else mine[start : start + rows]
-            part = turn(block, order).reshape(x.shape[axis] if axis else len(block), -1) @ of_block.reshape(-1)
-            if axis == 0 or not sums:
-                sums.append(part)
-            else:
-                sums[0] += part
-    return tuple(np.concatenate([result(part) for part in sums]) for sums in found)
+def _of_matrices(x: Any, signs: Signs, widen: Callable[[Any], Any], zeros: Callable[[int], Any]) -> list[Any]:
+    """Return the sums for each matrix of a stack, for each row and for each column."""
+    count, rows, columns = x.shape
+    found = [zeros(size) for size in (count, rows, columns)]
+    by_row, by_column = signs(rows, 0), signs(columns, 0)
+    by_row_of_one = signs(rows, int(rows == columns))
+    of_rows, of_columns = (
+        (signs(count, int(count == size)) if count > 1 else zeros(1) + 1) for size in (columns, rows)
+    )
+    for here, down, across in _blocks(x.shape):
+        block = widen(x[here, down, across])
+        along = block @ by_column[across]
+        found[0][here] += along @ by_row_of_one[down]
+        found[1][down] += of_rows[here] @ along
+        found[2][across] += of_columns[here] @ (by_row[down] @ block)
+    return found
+
+
+def _blocks(shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+    """Yield the places of blocks of a stack of matrices, none of which has more elements than are taken at a time."""
+    left, sizes = _AT_ONCE, []
+    for size in reversed(shape):
+        sizes.append(max(1, min(size, left)))
+        left //= sizes[-1]
+    starts = (range(0, size, step) for size, step in zip(shape, reversed(sizes), strict=True))
+    for first in itertools.product(*starts):
+        yield tuple(slice(start, start + step) for start, step in zip(first, reversed(sizes), strict=True))
+
+
+def _most(shape: Sequence[int]) -> int:
+    return max(_MOST, math.prod(shape) // _SHARE)
 
 
 def reordered(sums: tuple[np.ndarray, ...], order: Sequence[int]) -> tuple[np.ndarray, ...]:
@@ -100,23 +124,13 @@ def reordered(sums: tuple[np.ndarray, ...], order: Sequence[int]) -> tuple[np.nd
         of the tensor's axes, none of which may have been left out
     """
     sizes = [len(each) for each in sums]
-    is_told = len(order) == len(sizes) and (
-        len(sizes) < _AXES_OF_STACK or len(set(sizes)) == len(sizes) == _AXES_OF_STACK
-    )
+    is_told = len(order) == len(sizes) and (len(sizes) < 3 or len(set(sizes)) == 3)
     return tuple(sums[axis] for axis in order) if is_told else ()
 
 
 def axes_with_sums(shape: Sequence[int]) -> range:
     """Return of which axes there are sums, given a shape without axes of size 1."""
-    return range(len(shape) if len(shape) <= _AXES_OF_STACK else 2)
-
-
-def beside(shape: Sequence[int], axis: int) -> np.ndarray:
-    """Return the signs ±1 of what is summed for one index of an axis, shaped as the other axes."""
-    rest = [size for other, size in enumerate(shape) if other != axis]
-    if len(shape) != _AXES_OF_STACK:
-        return signs_of(math.prod(rest)).reshape(rest)
-    return np.outer(signs_of(rest[0], int(rest[0] == rest[1])), signs_of(rest[1]))
+    return range(len(shape) if len(shape) <= 3 else 1)
 
 
 def signs_of(size: int, rank: int = 0) -> np.ndarray:

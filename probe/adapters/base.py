@@ -192,7 +192,7 @@ class Adapter(abc.ABC):
         return self.measure(tensor, ())._replace(hash_lo=0, hash_hi=0, hash_kind=HashKind.NONE)
 
     def axis_sums(self, tensor: Tensor, axes: Sequence[int]) -> tuple[np.ndarray, ...]:
-        """Return `probe.axis_sums.axis_sums` of a tensor's values, to 1e-5 of its norm."""
+        """Return `probe.axis_sums.axis_sums` of a tensor's values, to 1e-7 of its norm."""
         with self.quiet():
             return axis_sums(self.values(tensor), axes)
 

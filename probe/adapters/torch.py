@@ -189,7 +189,7 @@ class TorchAdapter(Adapter):
 
     def axis_sums(self, tensor: torch.Tensor, axes: Sequence[int]) -> tuple[np.ndarray, ...]:
         with Quiet():
-            return torch_operations.axis_sums(held(tensor).detach(), axes)
+            return torch_operations.axis_sums(torch_statistics.measurable(held(tensor).detach()), axes)
 
     def values(self, tensor: torch.Tensor) -> np.ndarray:
         plain = held(tensor).detach().resolve_conj().resolve_neg()

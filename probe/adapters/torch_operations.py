@@ -68,7 +68,7 @@ def sketch_of(block: torch.Tensor, axes: tuple[Axis, ...], starts: tuple[int, ..
 
 def _folded(values: torch.Tensor, axis: Axis, start: int, size: int) -> torch.Tensor:
     """Sign the last axis, and add what is 61 apart: at most 61 columns are left."""
-    signs = (_signs if size <= _CACHED_SIGNS else _signs.__wrapped__)(axis, start, size, values.device)
+    signs = _all_signs(axis, start, size, values.device)
     if size <= WIDTH:
         return values * signs
     whole = size - size % WIDTH
@@ -77,6 +77,11 @@ def _folded(values: torch.Tensor, axis: Axis, start: int, size: int) -> torch.Te
     if whole < size:
         columns[..., : size - whole] += values[..., whole:] * signs[whole:]
     return columns
+
+
+def _all_signs(axis: Axis, start: int, size: int, device: torch.device) -> torch.Tensor:
+    """Return signs of an axis, kept where they are few."""
+    return (_signs if size <= _CACHED_SIGNS else _signs.__wrapped__)(axis, start, size, device)
 
 
 @functools.lru_cache(maxsize=512)
@@ -132,15 +137,21 @@ def weighted_sums(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def axis_sums(tensor: torch.Tensor, order: Sequence[int]) -> tuple[np.ndarray, ...]:
-    """Do what `probe.axis_sums.axis_sums` does where a tensor lives; its sums are brought to the CPU."""
+    """Do what `probe.axis_sums.axis_sums` does where a tensor lives; its sums are brought to the CPU once."""
     if not tensor.is_floating_point():
         return ()
     turned = tensor.permute([*order, *range(len(order), tensor.ndim)])
-    wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
+    device = tensor.device
     return sums_of(
         turned.reshape(squeezed(turned.shape)),
-        widen=lambda block: block.to(wide),
-        signs_as=lambda signs: torch.tensor(signs, dtype=wide, device=tensor.device),
-        turn=torch.permute,
-        result=lambda sums: np.array(sums.cpu().numpy(), np.float32),
+        signs=lambda size, rank: _all_signs(Axis(size, rank), 0, size, device),
+        widen=lambda block: block.to(torch.float64),
+        zeros=lambda size: torch.zeros(size, dtype=torch.float64, device=device),
+        fetched=_fetched,
     )
+
+
+def _fetched(parts: list[torch.Tensor]) -> list[np.ndarray]:
+    """Bring several vectors to the CPU at once, as float32."""
+    joined = torch.cat(parts).to(torch.float32).cpu().numpy()
+    return np.split(np.array(joined), np.cumsum([len(part) for part in parts])[:-1])

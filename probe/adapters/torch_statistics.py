@@ -36,9 +36,7 @@ def measure(
     The hash is xxh3_128 for tensors on the CPU, and the position-weighted sum elsewhere, unless it is named. What is
     computed on another device is pending until `probe.adapters.torch_device.settle`.
     """
-    tensor = tensor.detach()
-    if tensor.device.type in _WITHOUT_FLOAT64:
-        tensor = tensor.cpu()
+    tensor = measurable(tensor.detach())
     if hash_kind in (None, HashKind.XXH3_128):
         plain = tensor.resolve_conj().resolve_neg().contiguous()
         stats = measure_in_place(torch.view_as_real(plain) if plain.is_complex() else plain, order)
@@ -49,6 +47,11 @@ def measure(
     if not tensor.is_cpu and hash_kind is not HashKind.XXH3_128:
         return measure_on_device(tensor, order, hash_kind)
     return _measure_by_operations(tensor, order, hash_kind)
+
+
+def measurable(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor where there is float64: itself, or a copy on the CPU."""
+    return tensor.cpu() if tensor.device.type in _WITHOUT_FLOAT64 else tensor
 
 
 def measure_in_place(tensor: torch.Tensor, order: Sequence[int]) -> TensorStats | None:
@@ -74,9 +77,7 @@ def measure_update(
     after: torch.Tensor, before: torch.Tensor, order: Sequence[int]
 ) -> tuple[str, TensorStats | Pending]:
     """Return the dtype of after − before and its statistics, see `probe.statistics.measure_update`."""
-    after, before = after.detach(), before.detach()
-    if after.device.type in _WITHOUT_FLOAT64:
-        after, before = after.cpu(), before.cpu()
+    after, before = measurable(after.detach()), measurable(before.detach())
     wide = torch.complex128 if after.is_complex() else torch.float64
     name = str(wide).removeprefix("torch.")
     if not after.is_cpu:

@@ -5,7 +5,6 @@ From sketches ‖A−B‖ and the cosine are estimated (``docs/file-format.md``)
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
@@ -19,8 +18,8 @@ _NEAR = 0.5
 """share of a tensor beside another one up to which their norms tell the share along it better than sketches do"""
 _OF_SUMS = 1e-14
 """what means of the same elements may differ by: float64 adds them up in another order"""
-_REORDERED = 0.05
-"""share of what elements spread about their mean: with less than that all but few of them stand where they stood"""
+_ROUNDINGS = 8
+"""unit roundoffs up to which an error is no other order of the elements"""
 _PARALLEL = 1e-2
 """share of the difference of two sketches up to which it is no other direction than theirs"""
 
@@ -49,7 +48,7 @@ def compare_sketches(
     else:
         norm_a, norm_b = _norms(taken.factor * sketch_a, sketch_b, norm_a, norm_b)
         metrics = geometry(taken.factor * sketch_a, sketch_b, norm_a, norm_b)
-    if free_axes and metrics.rel_l2 > least_reordered(a, i) and looks_permuted(a, i, b, j):
+    if free_axes and metrics.rel_l2 > least_reordered(a, i, b, j) and looks_permuted(a, i, b, j):
         return Metrics(Status.PERMUTED, norm_a=norm_a, norm_b=norm_b, estimated=True, reason=PERMUTED)
     return metrics
 
@@ -139,14 +138,10 @@ def _from_statistics(a: Side, i: int, b: Side, j: int, factor: float) -> Metrics
     return Metrics(Status.COMPARED, gap, norm_a=norm_a, norm_b=norm_b, estimated=True, is_lower_bound=True)
 
 
-def _from_sums(
-    a: Side, i: int, b: Side, j: int, sums: tuple[np.ndarray, np.ndarray], factor: float
-) -> Metrics:  # fmt: skip
+def _from_sums(a: Side, i: int, b: Side, j: int, sums: tuple[np.ndarray, np.ndarray], factor: float) -> Metrics:
     """Compare weights of which sums along their axes are known; what the sums' own rounding hides, statistics may show."""
     metrics = geometry(factor * sums[0], sums[1], abs(factor) * a.columns["norm"][i], b.columns["norm"][j])
-    if metrics.rel_l2 > packed.ROUNDING:
-        return metrics
-    return dataclasses.replace(_from_statistics(a, i, b, j, factor), is_lower_bound=False)
+    return metrics if metrics.rel_l2 > packed.ROUNDING else _from_statistics(a, i, b, j, factor)
 
 
 def _same_statistics(a: Side, i: int, b: Side, j: int) -> bool:
@@ -157,15 +152,13 @@ def _same(x: float, y: float) -> bool:
     return x == y or (x != x and y != y)
 
 
-def least_reordered(side: Side, row: int) -> float:
+def least_reordered(a: Side, i: int, b: Side, j: int) -> float:
     """Return the error from which on a tensor's elements may stand in another order.
 
-    All that stand elsewhere make √2 of what they spread about their mean. Smaller errors are those of elements in their places,
-    whose extremes may agree: 16 bits have few numbers, and a norm makes root mean squares equal.
+    That of a few roundings is one of elements in their places, whose ends may agree: 16 bits have few numbers, and a norm makes
+    root mean squares equal.
     """
-    mean, rms = side.columns["mean"][row], side.columns["rms"][row]
-    spread = math.sqrt(max(0.0, 1 - (mean / rms) ** 2)) if rms and math.isfinite(rms) and math.isfinite(mean) else 1.0
-    return max(1e-3, _REORDERED * spread)
+    return max(1e-3, _ROUNDINGS * a.roundoffs[i], _ROUNDINGS * b.roundoffs[j])
 
 
 def looks_permuted(a: Side, i: int, b: Side, j: int) -> bool:

@@ -117,14 +117,14 @@ class Flow:
         around = [producer for producer in use.producers if node in use.producers and producer in node.ancestors()]
         if around:  # it returned the tensor that this module made, and its own gradient agrees
             inmost = max(around, key=self._depth)
-            return node.parent if self._is_one_of_many(node, use, inmost) else inmost
+            return node.parent if self._is_one_of_many(node, use, inmost, event) else inmost
         consumers = self._users_of(use)
         if not consumers:
             outermost = min(use.producers, key=self._depth, default=node)
             if self._passed_back_inside(event, use) is not None:
                 return max(use.producers, key=self._depth)
             inmost = max(use.producers, key=self._depth, default=node)
-            if self._is_one_of_many(inmost, use, outermost):
+            if self._is_one_of_many(inmost, use, outermost, event):
                 return inmost.parent
             return self._swallower_behind(outermost) or outermost.parent
         unknown = self._unknown_leaves(use, consumers)
@@ -141,12 +141,16 @@ class Flow:
             level = _outermost([other for other in consumers if inner in other.ancestors()])
         return self._adder(event, around) or place
 
-    def _is_one_of_many(self, node: Node, use: Use, around: Node) -> bool:
+    def _is_one_of_many(self, node: Node, use: Use, around: Node, event: Event) -> bool:
         """Tell whether a call far above returns what a module made, as it does of like modules behind it: logits of routers.
 
-        What it does to them is the same for all, and comes back to those behind first: where theirs agree, it is who called this one.
+        What it does to them comes back to those behind first: where theirs agree, it is who called this one, and used it too. Not
+        where all of a gradient has a factor: then nothing shows that anybody else used it.
         """
         if node.parent is None or node.parent in (around, *use.producers):
+            return False
+        mine, theirs = self._pairs.a.sketch(event.row_a), self._pairs.b.sketch(event.row_b)
+        if mine is None or theirs is None or _is_multiple(theirs - mine, mine):
             return False
         return any(
             other.first > use.first and around in other.producers

@@ -178,10 +178,11 @@ class ForwardWalk(HeldValues):
             return
         u = max(self.u(event), context.u, unit_roundoff(node.autocast) if node.autocast else 0.0)
         sources = context
-        if is_input and node.parent is None and not all(self._learns(event)):
-            digests = self._digests(event)  # what an earlier call returned may be handed in again
-            is_known = digests in self.state.carried or digests in self.state.returned
-            sources = Level(metrics.rel_l2, u, excess=metrics.rel_l2) if is_known else Level(u=u)
+        digests = self._digests(event) if is_input and node.parent is None else None
+        if digests is not None and (digests in self.state.carried or digests in self.state.returned):
+            sources = Level(metrics.rel_l2, u, excess=metrics.rel_l2)  # an earlier call returned it
+        elif digests is not None and not all(self._learns(event)):
+            sources = Level(u=u)
         elif metrics.rel_l2 > tolerance.FORWARD.limit(u, sources.error):
             sources = sources if is_input else self._with_cancelled(node, event, sources, u)
             sources = self._with_hidden(node, event, sources, u)

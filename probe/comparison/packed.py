@@ -13,12 +13,12 @@ import numpy as np
 
 from probe import fused
 from probe.axis_sums import axes_with_sums, signs_of, squeezed
-from probe.comparison.combined import LACKING, Fused, Piece, canonical_shape
+from probe.comparison.combined import LACKING, Fused, Piece
 from probe.comparison.side import Side
 from probe.fused import Fusion
 
-ROUNDING = 4e-6
-"""of sums in float32, by which those of equal weights may differ, of a weight's norm"""
+ROUNDING = 4e-7
+"""what those of equal weights may differ by, of the weight's norm: they are kept in float32"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,8 @@ def vectors(a: Side, i: int, b: Side, j: int) -> tuple[np.ndarray, np.ndarray] |
             found = _of_fused(side, row, other, other_row)
             return found if found is None or side is a else found[::-1]
     mine, theirs = a.axis_sums(i), b.axis_sums(j)
-    if not mine or not theirs:
-        return None
-    if [each.shape for each in mine] == [each.shape for each in theirs]:
-        return _joined(mine), _joined(theirs)
-    shapes = [squeezed(canonical_shape(side, row)) for side, row in ((a, i), (b, j))]
-    is_merged = shapes[0][:1] == shapes[1][:1] and {2} < {len(shape) for shape in shapes} and 3 not in map(len, shapes)
-    return (mine[0], theirs[0]) if is_merged else None  # a convolution as a Linear: its rows are the same
+    is_alike = mine and [each.shape for each in mine] == [each.shape for each in theirs]
+    return (_joined(mine), _joined(theirs)) if is_alike else None
 
 
 def along(parts: Side, row: int, whole: Side, whole_row: int) -> Along | None:
@@ -115,8 +110,9 @@ def _place(piece: Piece, fusion: Fusion) -> int:
     if not ndim or shape[fusion.axis % ndim] == 1:
         return -1
     place = len(squeezed(shape[: fusion.axis % ndim]))
-    is_known = place in axes_with_sums(squeezed(shape)) and len(squeezed(shape)) + fusion.stacked <= 3
-    return place if is_known or (place == 0 and not fusion.stacked) else -1
+    if fusion.stacked and len(squeezed(shape)) > 2:  # the stack is no stack of matrices
+        return -1
+    return place if place in axes_with_sums(squeezed(shape)) else -1
 
 
 def _sums_of(side: Side, piece: Piece, place: int) -> np.ndarray | None:

@@ -43,7 +43,7 @@ def values_of(
                 f'no values of {what} were recorded in {" and ".join(missing)}: record both runs with task="tensor"'
             )
         module = next(index for index, known in enumerate(a.modules) if known.path == slot.path_a)
-        free = pairs.has_free_axes(slot.role, pairs.pair_of_a[module])
+        free = pairs.has_free_axes(slot.role, pairs.pair_of_a[module], slot.row_a)
         values = values_of_pair(pairs.a, slot.row_a, pairs.b, slot.row_b, free_axes=free)
     if values is None:
         raise NotRecordedError(

@@ -1,4 +1,4 @@
-"""Which of several tensors that lie in one differs, and whether they lie there in another order: from values."""
+"""Which of several tensors that lie in one differs, and whether they lie there in another order: from values, or sums of rows."""
 
 from __future__ import annotations
 
@@ -114,9 +114,9 @@ def without_gradient(pairs: StepPairs, event: Event) -> str:
 
 def part_errors(pairs: StepPairs, found: Joint) -> list[float] | None:
     """Return the relative error of every part, None where values are lacking."""
-    values = _values(pairs, found) or (
-        _sums(found) if len(found.pieces) == 1 else None
-    )  # sums of a stack are of all its members
+    values = _values(pairs, found)
+    if values is None and len(found.pieces) == 1:  # those of a stack are of all its members
+        values = _sums(found)
     if values is None:
         return None
     whole, parts, fusion = values
@@ -159,13 +159,10 @@ def _unseen(pairs: StepPairs, node: Node, is_meant: Callable[[str], bool]) -> It
 
 
 def _has_seen_weights(pairs: StepPairs, node: Node) -> bool:
-    """Tell whether weights that a module begins the step with were compared place by place."""
-    known = [
-        event.metrics
-        for event in pairs.parameter_events(Phase.INIT, Role.PARAM)
-        if event.pair == node.pair and joint(pairs, event) is not None
-    ]
-    return bool(known) and all(each is not None and each.is_known and not each.is_lower_bound for each in known)
+    """Tell whether it was seen in which order parts lie in all weights that a module begins the step with."""
+    events = [event for event in pairs.parameter_events(Phase.INIT, Role.PARAM) if event.pair == node.pair]
+    found = [each for each in (joint(pairs, event) for event in events if not event.is_one_sided) if each is not None]
+    return bool(found) and all(_sums(each) is not None for each in found)
 
 
 def other_order(pairs: StepPairs, event: Event, limit: float) -> str:
@@ -178,6 +175,8 @@ def other_order(pairs: StepPairs, event: Event, limit: float) -> str:
         return ""
     if values is None:
         values, limit = _sums(found), max(limit, packed.ROUNDING)
+        if values is not None and _error(fused.fuse(values[1], values[2]), values[0]) <= limit:
+            return ""  # they lie as they should: it is another matrix of a stack, or another column
     if values is None:
         return ""
     whole, parts, fusion = values
@@ -229,7 +228,7 @@ def _fitting(
 ) -> Iterator[tuple[tuple[int, ...], int]]:
     """Yield orders and numbers of groups in which the parts are the whole."""
     sizes = [part.shape[0] for part in parts[0]]
-    if len(sizes) > _MOST_PARTS or whole.ndim < 1 + fusion.stacked:
+    if not 1 < len(sizes) <= _MOST_PARTS or whole.ndim < 1 + fusion.stacked:
         return
     few = [[_columns(part, 0) for part in row] for row in parts[:1]]
     sample = _columns(whole[:1] if fusion.stacked else whole, int(fusion.stacked))

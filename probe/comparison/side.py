@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from probe.axis_sums import axis_sums, reordered
+from probe.axis_sums import axis_sums, squeezed
 from probe.comparison.homes import Homes, at_home
 from probe.comparison.parameter_names import Names
 from probe.config import RecordConfig
@@ -241,11 +241,7 @@ class Side:
         axes = self.axes(row)
         if self.has_values(row):
             return axis_sums(self.values(row), axes)
-        index = self.columns["order"][row]
-        sums = self.reader.axis_sums(self.step, index) if row < self._n_own else ()
-        recorded = self.reader.parameters[index].axes if sums else axes
-        recorded = (*recorded, *range(len(recorded), len(axes)))
-        return sums if axes == recorded else reordered(sums, [recorded.index(axis) for axis in axes])
+        return self.reader.axis_sums(self.step, self.columns["order"][row], axes) if row < self._n_own else ()
 
     def canonical(self, module: int, slot: str) -> str:
         """Return the slot of a parameter, or of what belongs to it, in the canonical layout.
@@ -419,11 +415,6 @@ def stand_ins(seen: set[int], tree: Tree) -> dict[int, int]:
 
 
 @functools.cache
-def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a shape without its axes of size 1."""
-    return tuple(size for size in shape if size != 1)
-
-
 @functools.cache
 def kind_of(dtype: str) -> str:
     """Return ``float``, ``complex``, ``integer`` (bools too)."""

@@ -82,7 +82,7 @@ def _read(a: Side, i: int, b: Side, j: int, free_axes: bool, turned: tuple[int, 
         )
     else:
         metrics = _finished(best, shape_a)
-    if free_axes and least_reordered(a, i) < metrics.rel_l2 < math.inf and turned is None:
+    if free_axes and least_reordered(a, i, b, j) < metrics.rel_l2 < math.inf and turned is None:
         if sorted(squeezed(shape_a)) != sorted(squeezed(shape_b)) and same_content(a, i, b, j):
             return Metrics(Status.PERMUTED, norm_a=norm_a, norm_b=norm_b, reason=_REGROUPED)
         if math.prod(shape_a) > _SMALL and squeezed(shape_a) != squeezed(shape_b) and looks_permuted(a, i, b, j):

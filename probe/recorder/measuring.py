@@ -70,7 +70,8 @@ class Measuring:
     def observe_axis_sums(self, index: int, tensor: Any) -> None:
         """Record the sums along the axes of a parameter, by which it is seen in which order parts lie in it: where values are not."""
         run, info = self.run, self.run.parameters[index]
-        is_wanted = run.config.task is Task.STATISTICS and run.keep[info.module] and run.wants[Phase.INIT]
+        has_statistics = run.config.task in (Task.STATISTICS, Task.TENSOR) and not run.in_full[info.module]
+        is_wanted = has_statistics and run.keep[info.module] and run.wants[Phase.INIT]
         if not is_wanted or index in run.gone or not run.adapter.is_tensor(tensor):
             return
         try:

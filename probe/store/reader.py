@@ -15,6 +15,7 @@ import numpy as np
 import xxhash
 from h5py import h5d, h5s
 
+from probe.axis_sums import reordered
 from probe.errors import FormatError, NotRecordedError, StoreError
 from probe.records import HashKind, ModuleInfo, OptimizerGroup, ParameterInfo, RunInfo
 from probe.statistics import dtype_of
@@ -156,9 +157,18 @@ class Reader:
             for r, canonical, is_persistent in zip(rows, *columns, strict=True)
         ]  # fmt: skip
 
-    def axis_sums(self, step: int, parameter: int) -> tuple[np.ndarray, ...]:
-        """Return the sums along each axis of a parameter as a step began with it (`probe.axis_sums`); nothing where there are none."""
-        return tuple(self._sums[start : start + count] for start, count in self._axis_sums.get((step, parameter), ()))
+    def axis_sums(self, step: int, parameter: int, axes: Sequence[int]) -> tuple[np.ndarray, ...]:
+        """Return the sums along each axis of a parameter as a step began with it (`probe.axis_sums`); nothing where there are none.
+
+        Parameters
+        ----------
+        axes
+            the order in which its stored axes are meant
+        """
+        sums = tuple(self._sums[start : start + count] for start, count in self._axis_sums.get((step, parameter), ()))
+        recorded = self.parameters[parameter].axes if sums else ()
+        recorded = (*recorded, *range(len(recorded), len(axes)))
+        return sums if tuple(axes) == recorded else reordered(sums, [recorded.index(axis) for axis in axes])
 
     @functools.cached_property
     def _axis_sums(self) -> dict[tuple[int, int], list[tuple[int, int]]]:

@@ -82,6 +82,7 @@ class Writer:
         self._n_tensors = self._n_sums = 0
         self._new_tensors: list[tuple[int, np.ndarray, str, int]] = []
         self._records: list[tuple[bytes, np.ndarray | None]] = []
+        self._sums: list[tuple[tuple[int, ...], np.ndarray]] = []
         self._counts = dict.fromkeys(("records", "calls", "scalars", "notes", "optimizer"), 0)
         self._pack_record = packer(schema.RECORDS).pack
         self._jobs: deque[Callable[[], object]] = deque()
@@ -185,14 +186,13 @@ class Writer:
 
     def add_axis_sums(self, step: int, parameter: int, sums: Sequence[np.ndarray]) -> None:
         """Append the sums along each axis of a parameter (float32, one axis each), as it was when a step began."""
-        rows = []
         for axis, each in enumerate(sums):
-            rows.append((step, parameter, axis, self._n_sums, len(each)))
+            self._sums.append(((step, parameter, axis, self._n_sums, len(each)), each))
             self._n_sums += len(each)
-        values = np.concatenate(sums)
-        self._jobs.append(lambda: self._tables["sums"].append(values))
-        self._jobs.append(lambda: self._tables["axis_sums"].append_rows(rows))
-        self._jobs_bytes += values.nbytes
+            self._jobs_bytes += each.nbytes
+        if self._jobs_bytes >= min(_HANDOVER, self._queue.limit // 4):
+            self._hand_over()
+            self._queue.wait_for_room()
 
     def end_step(
         self,
@@ -300,6 +300,9 @@ class Writer:
             return
         self._torn = True
         jobs, nbytes = self._jobs, self._jobs_bytes
+        if self._sums:
+            jobs.appendleft(functools.partial(self._append_sums, self._sums))
+            self._sums = []
         jobs.appendleft(functools.partial(self._values.store, self._new_tensors))
         for names in (self._slots, self._shapes):
             jobs.appendleft(functools.partial(self._tables[names.table].append_rows, names.taken()))
@@ -347,6 +350,11 @@ class Writer:
         self._n_stored += len(stored)
         if len(stored) and self._n_stored <= _TREE_LIMIT:
             self._stored.append(stored)
+
+    def _append_sums(self, sums: list[tuple[tuple[int, ...], np.ndarray]]) -> None:
+        rows, values = zip(*sums, strict=True)
+        self._tables["sums"].append(np.concatenate(values))
+        self._tables["axis_sums"].append_rows(list(rows))
 
     def _close_step(self, parts: dict[str, list[tuple[Any, ...]]], row: tuple[Any, ...]) -> None:
         self._values.flush()

@@ -62,7 +62,7 @@ class TensorContract(AdapterKit):
             actual, expected = self.adapter.axis_sums(self.tensor(array), order), axis_sums(array, order)
             size = np.linalg.norm(array.astype(np.complex128 if array.dtype.kind == "c" else np.float64))
             for mine, theirs in zip(actual, expected, strict=True):
-                assert np.linalg.norm(mine - theirs) <= 4e-6 * size, name
+                assert np.linalg.norm(mine - theirs) <= 1e-7 * size, name
 
     def test_facts(self) -> None:
         for name in self.dtypes:

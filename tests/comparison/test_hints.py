@@ -328,6 +328,20 @@ def test_a_weight_with_its_numbers_in_another_order(
     assert found.first_divergence.hint.startswith(expected)
 
 
+def test_what_rounds_otherwise_is_not_taken_for_another_order(run: Recorder) -> None:
+    """Sums that are nearly the same are sorted otherwise; and a symmetric matrix is its transpose."""
+
+    def model(factor: float) -> GPT:
+        made = gpt()
+        for path, change in (("layers.1.attn.q", lambda w: w + w.T), ("layers.1.mlp.up", lambda w: w)):
+            weight = module(made, path).weight
+            weight.data[...] = change(weight.data) * np.float32(factor)
+        return made
+
+    found = probe.compare(run(model(1.0)), run(model(1.000002)))
+    assert found.divergences and not any("verified from the sums" in each.hint for each in found.divergences)
+
+
 def test_what_is_only_noted_is_no_reason_for_undecided(run: Recorder) -> None:
     has_nan = MODEL_FAULTS["NaN"][0]
     found = probe.compare(run(changed(has_nan)), run(changed(has_nan), phases=["init", "forward", "loss"]))

@@ -95,3 +95,19 @@ def test_the_file_has_them_once_and_only_of_parameters(run: Recorder) -> None:
         )
     with h5py.File(run(together(), task="tensor")) as file:
         assert not len(file["sums"])  # values say more
+
+
+def test_values_of_some_modules_leave_sums_of_the_others(run: Recorder) -> None:
+    whole = together()
+    swapped_rows(whole, 1, 2)
+    files = [run(model, task="tensor", tensors=["*.norm1"]) for model in (apart(), whole)]
+    first = probe.compare(*files, mapping=mapping()).first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.INIT, "layers.1.attn.q")
+
+
+def test_swapped_experts_are_not_called_groups_of_one_part(run: Recorder) -> None:
+    both = models()
+    weight = module(both[1], "layers.1.mlp").down.data
+    weight[[0, 2]] = weight[[2, 0]]
+    first = probe.compare(*(run(model) for model in both), mapping=STACKED).first_divergence
+    assert first is not None and "groups" not in first.hint

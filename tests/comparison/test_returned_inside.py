@@ -73,3 +73,31 @@ def test_what_uses_all_of_them_otherwise_is_not_a_layers(run: Recorder) -> None:
     first = probe.compare(*files).first_divergence
     assert first is not None and first.path == ""
     assert np.isfinite(first.error)
+
+
+def test_one_of_them_that_the_loss_weighs_otherwise_is_not_a_layers(run: Recorder) -> None:
+    """All of its gradient has a factor: nothing shows that its layer used it."""
+
+    def unused(wrong: int) -> Any:
+        def change(made: Model, ids: Tensor, number: int) -> Tensor:
+            logits, routers = made(ids)
+            loss = loss_of(logits, ids)
+            for n, each in enumerate(routers):
+                loss = loss + (scaled_gradient(each, 3.0 if n == wrong else 1.0) ** 2).mean() * 0.1
+            loss.backward()
+            return loss
+
+        return step_of(change)
+
+    def alone(router: nn.Module, x: Tensor) -> Tensor:
+        router.logits = router.router(x)
+        return router.mlp(x)
+
+    made = [model(), model()]
+    for each in made:
+        for n in range(3):
+            module(each, f"layers.{n}.mlp").__class__ = type("Routed", (Routed,), {"forward": alone})
+    first = probe.compare(
+        *(run(each, step=unused(wrong)) for each, wrong in zip(made, (-1, 0), strict=True))
+    ).first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.LOSS, "")

@@ -238,6 +238,8 @@ class Evidence:
     @functools.cached_property
     def sums(self) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]] | None:
         """The sums along the axes of a weight that both sides begin with (`probe.axis_sums`); None where one lacks them."""
+        if self.event.is_one_sided:
+            return None
         found = self.a.side.axis_sums(self.a.row), self.b.side.axis_sums(self.b.row)
         return found if all(found) else None
 

@@ -16,6 +16,8 @@ from probe.comparison.side import PARAMETER_ROLES
 _MOST_INDICES = 4096
 """indices of an axis that are looked for in any order"""
 _PROJECTIONS = 8
+_CLEARLY = 100
+"""times the rounding of sums that what another order explains must be"""
 _BY_SUMS = "the sums of its rows and columns"
 _FEW_PARTS = 4
 _NEARLY = 0.5
@@ -52,6 +54,7 @@ def _transposed_by_sums(evidence: Evidence) -> Found | None:
         return None
     bound = max(evidence.limit, packed.ROUNDING)
     is_so = all(distance(mine, theirs) <= bound for mine, theirs in zip(sums[0], sums[1][::-1], strict=True))
+    is_so &= evidence.error > _CLEARLY * bound  # a symmetric matrix is its transpose, whatever is wrong with it
     return verified("B is the transpose of A", by=_BY_SUMS, order=[1, 0]) if is_so else None
 
 
@@ -118,7 +121,7 @@ def _permuted_by_sums(evidence: Evidence) -> Found | None:
     for axis, (a, b) in enumerate(zip(*sums, strict=True)):
         order = np.empty(len(a), np.int64)
         order[np.argsort(b, kind="stable")] = np.argsort(a, kind="stable")
-        is_other = len(a) >= _FEW_PARTS and not np.array_equal(order, np.arange(len(a)))
+        is_other = len(a) >= _FEW_PARTS and distance(a, b) > _CLEARLY * packed.ROUNDING
         if is_other and distance(a[order], b) <= packed.ROUNDING:  # sorted, the sums of any two weights agree to 1 %
             what = "elements" if len(sums[0]) == 1 else ("rows", "columns")[axis]
             text = f"B has the {what} of A in another order, {_described(order)}"

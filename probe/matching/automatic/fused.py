@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probe.axis_sums import axis_sums, reordered
+from probe.axis_sums import axis_sums
 from probe.matching.automatic import values
 from probe.matching.automatic.likeness import role_of
 from probe.matching.automatic.outline import Outline, Weight
@@ -141,10 +141,7 @@ def _sums_of_rows(side: Outline, weight: Weight) -> np.ndarray | None:
         sums = axis_sums(reader.values(weight.tensor), weight.axes)
     else:
         step = int(reader.steps["step"][0]) if len(reader.steps) else -1
-        recorded = reader.parameters[weight.parameter].axes or tuple(range(len(weight.shape)))
-        axes = weight.axes or tuple(range(len(weight.shape)))
-        sums = reader.axis_sums(step, weight.parameter)
-        sums = sums if axes == recorded else reordered(sums, [recorded.index(axis) for axis in axes])
+        sums = reader.axis_sums(step, weight.parameter, weight.axes or range(len(weight.shape)))
     return sums[0] if sums else None
 
 
