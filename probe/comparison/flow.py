@@ -145,12 +145,15 @@ class Flow:
         """Tell whether a call far above returns what a module made, as it does of like modules behind it: logits of routers.
 
         What it does to them comes back to those behind first: where theirs agree, it is who called this one, and used it too. Not
-        where all of a gradient has a factor: then nothing shows that anybody else used it.
+        where all of a gradient has a factor, one that leaves something of it: then nothing shows that anybody else used it.
         """
         if node.parent is None or node.parent in (around, *use.producers):
             return False
         mine, theirs = self._pairs.a.sketch(event.row_a), self._pairs.b.sketch(event.row_b)
-        if mine is None or theirs is None or _is_multiple(theirs - mine, mine):
+        if mine is None or theirs is None:
+            return False
+        low, high = sorted(float(np.linalg.norm(each)) for each in (mine, theirs))
+        if low > _ALIKE * high and _is_multiple(theirs - mine, mine):
             return False
         return any(
             other.first > use.first and around in other.producers

@@ -101,3 +101,14 @@ def test_one_of_them_that_the_loss_weighs_otherwise_is_not_a_layers(run: Recorde
         *(run(each, step=unused(wrong)) for each, wrong in zip(made, (-1, 0), strict=True))
     ).first_divergence
     assert first is not None and (first.phase, first.path) == (Phase.LOSS, "")
+
+
+def test_a_router_that_its_block_does_not_learn_by_is_the_blocks(run: Recorder) -> None:
+    """What the loss passes back is next to nothing beside what is lost: a multiple, as far as rounding tells."""
+    files = []
+    for factor in (1.0, 0.0):
+        made = model()
+        module(made, "layers.1.mlp").factor = factor
+        files.append(run(made, step=with_loss(1e-6)))
+    first = probe.compare(*files).first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.BACKWARD, "layers.1.mlp")
