@@ -16,8 +16,10 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
 
+from probe.adapters import torch_operations  # noqa: E402
 from probe.adapters.torch import TorchAdapter  # noqa: E402
 from probe.adapters.torch_statistics import measure  # noqa: E402
+from probe.axis_sums import axis_sums  # noqa: E402
 from probe.records import HashKind  # noqa: E402
 from probe.sketch import CHUNK  # noqa: E402
 from probe.statistics import measure as reference  # noqa: E402
@@ -174,3 +176,15 @@ def test_the_vectors_of_the_specification(vector: dict[str, Any]) -> None:
     tensor = raw.view(dtype)
     for kind in KINDS:
         assert_vector(measure(tensor, tuple(vector.get("order", ())), kind), vector)
+
+
+def test_sums_along_axes_are_exact_whatever_products_are_made_in() -> None:
+    values = torch.randn(1024, 1024, generator=torch.Generator().manual_seed(0))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")  # products in bfloat16, where the processor has it
+    try:
+        actual = torch_operations.axis_sums(values, ())
+    finally:
+        torch.set_float32_matmul_precision(before)
+    for mine, theirs in zip(actual, axis_sums(values.numpy()), strict=True):
+        assert np.linalg.norm(mine - theirs) <= 1e-7 * float(values.norm())
