@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from probe.errors import ExistsError, FormatError, RecordingError, StoreError
+from probe.store import names as names_module
 from probe.store import writer as writer_module
 from probe.store.reader import Reader
 from probe.store.writer import Writer
@@ -106,7 +107,7 @@ def test_a_flipped_bit_in_the_superblock_is_noticed(at: int, tmp_path: Path) -> 
 
 def test_names_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One text for all that is too much, so that it is said once; what has a name is recorded on."""
-    monkeypatch.setattr(writer_module, "_NAMES_LIMIT", 10_500)
+    monkeypatch.setattr(names_module, "_NAMES_LIMIT", 10_500)
     writer = Writer(tmp_path / "a.h5", INFO)
     said = set()
     for number in range(1000):

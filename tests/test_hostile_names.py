@@ -109,7 +109,7 @@ def test_a_name_everywhere(name: str, task: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("kind", "count", "steps"), [("dict", 10**6, 1), ("list", 10**5, 1), ("dict", 2 * 10**5, 50)])
 def test_a_million_slots(kind: str, count: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What there is room for is recorded; what there is none for is said once, and costs next to nothing."""
-    monkeypatch.setattr("probe.store.writer._NAMES_LIMIT", 4 << 20)
+    monkeypatch.setattr("probe.store.names._NAMES_LIMIT", 4 << 20)
     one = Tensor(np.ones(1, np.float32))
 
     def forward(module: nn.Module, x: Tensor, step: int) -> Any:
@@ -137,7 +137,7 @@ def test_a_million_slots(kind: str, count: int, steps: int, tmp_path: Path, monk
 
 
 def test_a_million_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probe.store.writer._NAMES_LIMIT", 10_000)
+    monkeypatch.setattr("probe.store.names._NAMES_LIMIT", 10_000)
     model = nn.Sequential(nn.ReLU())
     with pytest.warns(ProbeWarning) as caught, probe.capture(model, tmp_path / "a.h5", task="tensor"):
         for size in range(300):

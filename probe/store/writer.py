@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import itertools
 import json
 import os
 import sys
@@ -36,6 +35,7 @@ from probe.records import (
 from probe.sketch import WIDTH
 from probe.store import schema
 from probe.store.creation import Opening, as_json, create, plain
+from probe.store.names import Names
 from probe.store.queue import PAUSE, Queue
 from probe.store.tables import Table, Values, packer
 from probe.store.tree import link_tree, links_of, storable_text
@@ -46,8 +46,6 @@ _HANDOVER = 8 << 20
 """bytes of values that are handed over together"""
 _TREE_LIMIT = 20_000
 _NOTES_LIMIT = 10_000
-_NAMES_LIMIT = 32 << 20
-"""bytes of memory for the names of slots, and for shapes"""
 _SWITCH = 1e-5
 """seconds, while the end of the writer's thread is waited for"""
 _NO_SKETCH = bytes(8 * WIDTH)
@@ -76,7 +74,7 @@ class Writer:
     def __init__(self, path: Path, info: RunInfo, queue_bytes: int = 256 << 20) -> None:
         self.path = path
         self.error: Exception | None = None
-        self._slots, self._shapes = _Names("slots", storable_text), _Names("shapes", json.dumps)
+        self._slots, self._shapes = Names("slots", storable_text), Names("shapes", json.dumps)
         self._known: dict[tuple[object, ...], int] = {}
         self._known_before: dict[tuple[object, ...], int] = {}
         self._n_tensors = self._n_sums = 0
@@ -374,43 +372,6 @@ class Writer:
         self._file.close()
         self._disk.commit()
         self._disk.close()
-
-
-class _Names:
-    """Names that are stored once and have numbers: ``/slots``, ``/shapes``."""
-
-    def __init__(self, table: str, text: Callable[[Any], str]) -> None:
-        self.table = table
-        self._text = text
-        self._numbers: dict[Any, int] = {}
-        self._taken = self._bytes = 0
-
-    @property
-    def names(self) -> list[Any]:
-        """All of them, by number."""
-        return list(self._numbers)
-
-    def index(self, name: Any) -> int:
-        number = self._numbers.get(name)
-        return self._add(name) if number is None else number
-
-    def _add(self, name: Any) -> int:
-        size = len(self._text(name)) + 100
-        if self._bytes + size > _NAMES_LIMIT:
-            self._bytes = _NAMES_LIMIT  # nor is there room for shorter ones: it is said once
-            raise RecordingError(
-                f"there are {len(self._numbers):,} different {self.table} already: tensors with further ones are not recorded"
-            )
-        self._bytes += size
-        number = self._numbers[name] = len(self._numbers)
-        return number
-
-    def taken(self) -> list[str]:
-        """Return the texts that are not in the file yet, to be appended there."""
-        count = len(self._numbers) - self._taken
-        new = list(itertools.islice(reversed(self._numbers), count))[::-1]
-        self._taken += count
-        return [self._text(name) for name in new]
 
 
 def _do(jobs: deque[Callable[[], object]]) -> None:
