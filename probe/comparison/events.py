@@ -181,6 +181,11 @@ class StepPairs:
         for (module, _), (slot, row) in left.items():
             yield self._event(0, phase, role, self.pair_of_b[module], 0, "", slot, ONE_SIDED, row)
 
+    @functools.cached_property
+    def initial_weights(self) -> list[Event]:
+        """The events of the weights that the step begins with."""
+        return list(self.parameter_events(Phase.INIT, Role.PARAM))
+
     def _by_canonical_slot(self, phase: Phase, role: Role) -> dict[Place | None, tuple[str, int]]:
         """Return B's slots and rows of a phase and role, by module and canonical slot."""
         prefix = f"{phase.label}:"

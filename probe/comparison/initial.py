@@ -31,7 +31,7 @@ class InitialWalk(BufferWalk):
         """Judge the weights that the step began with."""
         found, judged = [], 0
         pooled: dict[int, list[tuple[float, float, float]]] = {}
-        for event in self.pairs.parameter_events(Phase.INIT, Role.PARAM):
+        for event in self.pairs.initial_weights:
             if event.is_one_sided:
                 self._note_missing(event)
                 continue

@@ -29,6 +29,10 @@ class Along:
     parts: list[np.ndarray]
     fusion: Fusion
     """of these, which have one axis"""
+    members: np.ndarray | None = None
+    """of parts that are stacked, one for each member of the stack; None for others, and where that is not known"""
+    whole_members: np.ndarray | None = None
+    """the same of the whole"""
 
 
 def vectors(a: Side, i: int, b: Side, j: int) -> tuple[np.ndarray, np.ndarray] | None:
@@ -48,26 +52,30 @@ def along(parts: Side, row: int, whole: Side, whole_row: int) -> Along | None:
     if not isinstance(combined, Fused) or isinstance(whole.combined.get(whole_row), Fused):
         return None
     fusion, pieces = combined.fusion, combined.pieces
-    place = _place(pieces[0][0], fusion)
+    is_stack = fusion.stacked and len(pieces) > 1
+    place, theirs = _place(pieces[0][0], fusion), whole.axis_sums(whole_row)
     sums = [[_sums_of(parts, piece, place) for piece in each] for each in pieces]
-    theirs = whole.axis_sums(whole_row)
-    at = place + 1 if fusion.stacked and len(pieces) > 1 else place
     known = [[each for each in row if each is not None] for row in sums]
-    if place < 0 or len(theirs) <= at or any(len(row) < len(pieces[0]) for row in known):
+    if place < 0 or len(theirs) <= place + is_stack or any(len(row) < len(pieces[0]) for row in known):
         return None
-    if fusion.stacked and len(pieces) > 1:
-        beside = [size for other, size in enumerate(squeezed(combined_shape(combined))) if other not in (0, at)]
-        signs = signs_of(len(pieces), int(beside == [len(pieces)]))
-        mine = [sum(sign * row[k] for sign, row in zip(signs, known, strict=True)) for k in range(len(known[0]))]
-    else:
-        mine = known[0]
     flat = Fusion(0, fusion.groups, rotary=fusion.rotary)
-    return Along(theirs[at], mine, flat) if sum(map(len, mine)) == len(theirs[at]) else None
+    if not is_stack:
+        found = Along(theirs[place], known[0], flat)
+    else:
+        size, *rest = squeezed(fused.whole_shape([[piece.shape for piece in row] for row in pieces], fusion))
+        beside = [other for at, other in enumerate(rest) if at != place]
+        signs = signs_of(size, int(beside == [size]))
+        mine = [sum(sign * row[k] for sign, row in zip(signs, known, strict=True)) for k in range(len(known[0]))]
+        found = Along(theirs[place + 1], mine, flat, _of_members(known, rest, place, flat), theirs[0])
+    return found if sum(map(len, found.parts)) == len(found.whole) else None
 
 
-def combined_shape(combined: Fused) -> tuple[int, ...]:
-    """Return the shape of the whole."""
-    return fused.whole_shape([[piece.shape for piece in row] for row in combined.pieces], combined.fusion)
+def _of_members(known: list[list[np.ndarray]], rest: list[int], place: int, flat: Fusion) -> np.ndarray | None:
+    """Return one sum for each of the matrices, or vectors, that parts are stacked from; None where theirs are made with other signs."""
+    if place == 1 and rest[0] == rest[1]:
+        return None
+    signs = signs_of(rest[place], int(len(rest) > 1 and place == 0 and rest[0] == rest[1]))
+    return np.array([float(signs @ fused.fuse([row], flat)) for row in known])
 
 
 def _of_fused(side: Side, row: int, other: Side, other_row: int) -> tuple[np.ndarray, np.ndarray] | None:
@@ -75,30 +83,10 @@ def _of_fused(side: Side, row: int, other: Side, other_row: int) -> tuple[np.nda
     if found is None:
         return None
     mine, theirs = [fused.fuse([found.parts], found.fusion)], [found.whole]
-    of_stack = _of_stack(side, row, other, other_row)
-    if of_stack is not None:
-        mine.append(of_stack[0])
-        theirs.append(of_stack[1])
+    if found.members is not None and found.whole_members is not None:
+        mine.append(found.members)
+        theirs.append(found.whole_members)
     return _joined(mine), _joined(theirs)
-
-
-def _of_stack(side: Side, row: int, other: Side, other_row: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return one sum for each of the matrices, or vectors, that are stacked, of the parts and of the whole."""
-    combined, theirs = side.combined[row], other.axis_sums(other_row)
-    assert isinstance(combined, Fused)
-    fusion, pieces = combined.fusion, combined.pieces
-    shape = squeezed(combined_shape(combined))
-    if not fusion.stacked or len(pieces) < 2 or len(theirs) != len(shape):
-        return None
-    place = _place(pieces[0][0], fusion)
-    rest = shape[1:]
-    if place == 1 and rest[0] == rest[1]:  # the sums of a part are made with other signs
-        return None
-    signs = signs_of(rest[place], int(len(rest) > 1 and place == 0 and rest[0] == rest[1]))
-    flat = Fusion(0, fusion.groups)
-    rows = [[_sums_of(side, piece, place) for piece in each] for each in pieces]
-    mine = [float(signs @ fused.fuse([[each for each in row if each is not None]], flat)) for row in rows]
-    return np.array(mine), theirs[0]
 
 
 def _place(piece: Piece, fusion: Fusion) -> int:

@@ -160,7 +160,7 @@ def _unseen(pairs: StepPairs, node: Node, is_meant: Callable[[str], bool]) -> It
 
 def _has_seen_weights(pairs: StepPairs, node: Node) -> bool:
     """Tell whether it was seen in which order parts lie in all weights that a module begins the step with."""
-    events = [event for event in pairs.parameter_events(Phase.INIT, Role.PARAM) if event.pair == node.pair]
+    events = [event for event in pairs.initial_weights if event.pair == node.pair]
     found = [each for each in (joint(pairs, event) for event in events if not event.is_one_sided) if each is not None]
     return bool(found) and all(_sums(each) is not None for each in found)
 

@@ -172,6 +172,8 @@ class Side:
         self.numbers: dict[object, int] = {}
         """of the values that several tensors hold together"""
         self._held: tuple[int, np.ndarray] = (-1, np.empty(0))
+        self._summed: dict[int, tuple[np.ndarray, ...]] = {}
+        """sums along the axes of weights of which the values are stored"""
         self.measured: dict[tuple[object, ...], Metrics] = {}
         """what was found of pairs of stored tensors: one that was recorded several times is read once"""
 
@@ -240,7 +242,9 @@ class Side:
             return ()
         axes = self.axes(row)
         if self.has_values(row):
-            return axis_sums(self.values(row), axes)
+            if row not in self._summed:
+                self._summed[row] = axis_sums(self.values(row), axes)
+            return self._summed[row]
         return self.reader.axis_sums(self.step, self.columns["order"][row], axes) if row < self._n_own else ()
 
     def canonical(self, module: int, slot: str) -> str:

@@ -234,7 +234,7 @@ class UpdateJudge(ScaledGradients):
         }
         if not unknown:
             return []
-        begun = {(e.pair, e.slot_a): _distance(e.metrics) for e in self.pairs.parameter_events(Phase.INIT, Role.PARAM)}
+        begun = {(e.pair, e.slot_a): _distance(e.metrics) for e in self.pairs.initial_weights}
         faults = []
         for event in self._two_sided(Role.PARAM):
             key, row = (event.pair, event.slot_a), self._row_of_update(event)
