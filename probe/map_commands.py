@@ -16,7 +16,7 @@ from probe.layouts import FRAMEWORKS
 from probe.mapping import LayerMapping, library, load_mapping
 from probe.matching import Direction, Known, Matching, match
 from probe.matching.apart import with_places
-from probe.matching.automatic import complete, match_parameters, outline_of, without_guesses
+from probe.matching.automatic import complete, match_parameters, match_running, outline_of, without_guesses
 from probe.matching.automatic.outline import Outline
 from probe.matching.changes import Change, changes_of
 from probe.matching.coverage import KINDS, Coverage, Left, coverage
@@ -153,6 +153,7 @@ def suggest_command(a: str, b: str, output: str | None, min_confidence: float) -
         outlines = [outline_of(each, known.tree) for each, known in zip((first, second), sides, strict=True)]
         found = without_guesses(complete(certain, *outlines), min_confidence)
         found = match_parameters(found, *outlines, min_confidence)
+        found = match_running(found, first, second, min_confidence)
         lonely = _lonely(with_places(found, sides[0].tree, sides[1].tree), sides, (first, second), outlines)
         text = draft(found, *sides, file_names(a, b), lonely)
     if output is None:

@@ -20,11 +20,15 @@ class BufferWalk(Charger):
 
     def judge_buffers(self) -> None:
         """Judge what the step made of the buffers."""
-        before = {(e.pair, e.slot_a): e for e in self.pairs.parameter_events(Phase.INIT, Role.BUFFER)}
+        begun = list(self.pairs.parameter_events(Phase.INIT, Role.BUFFER))
+        before = {(e.pair, e.slot_a): e for e in begun}
+        lone = {(e.pair, e.slot_a, e.slot_b): e for e in begun if e.is_one_sided}
         variance = RunningVariance(self.pairs, self.state)
-        explained = []
+        explained, alone = [], []
         for event in self.pairs.parameter_events(Phase.UPDATE, Role.BUFFER):
             metrics = event.metrics
+            if event.is_one_sided and self._is_written(event, lone.get((event.pair, event.slot_a, event.slot_b))):
+                alone.append(event)
             if event.is_one_sided or metrics is None:
                 continue
             key = (event.pair, event.slot_a)
@@ -46,6 +50,33 @@ class BufferWalk(Charger):
         if explained and not self.state.variance_was_told:
             self.state.variance_was_told = True
             self.warnings.append(variance.told_of(explained))
+        if alone and not self.state.lone_buffers_were_told:
+            self.state.lone_buffers_were_told = True
+            self.warnings.append(self._told_of_alone(alone))
+
+    def _is_written(self, event: Event, old: Event | None) -> bool:
+        """Tell whether a buffer of floats that one side alone has is another one behind the step."""
+        half = self.pairs.half("B" if event.row_a < 0 else "A")
+        row = half.row(event)
+        is_same = old is None or half.side.digest(half.row(old)) == half.side.digest(row)
+        return half.side.roundoffs[row] > 0 and not is_same
+
+    def _told_of_alone(self, alone: list[Event]) -> str:
+        """Say which running statistics have no counterpart."""
+        named = {}
+        for name in "AB":
+            half = self.pairs.half(name)
+            found = [event for event in alone if (event.row_a < 0) == (name == "B")]
+            if found:
+                first = f"{half.slot(found[0])} of {half.path(half.modules[found[0].pair]) or 'the model'}"
+                named[name] = f"{first}{f' and {len(found) - 1} more' if len(found) > 1 else ''}"
+        if len(named) == 1:
+            [(name, which)] = named.items()
+            return f"running statistics that {name} alone has were not compared: {which}"
+        return (
+            f"running statistics were not compared, as the two sides call them otherwise: {named['A']} in A, {named['B']} in B; "
+            "lines of params in a mapping pair them (docs/mapping.md)"
+        )
 
     def is_running(self, event: Event) -> bool:
         """Tell whether a buffer is a running statistic."""

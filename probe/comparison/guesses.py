@@ -9,7 +9,14 @@ from functools import cached_property
 from probe.comparison.result import Divergence
 from probe.comparison.side import PARAMETER_ROLES
 from probe.matching import Matching, Pair, Reason
-from probe.matching.automatic import complete, leaves_something, match_parameters, outline_of, without_guesses
+from probe.matching.automatic import (
+    complete,
+    leaves_something,
+    match_parameters,
+    match_running,
+    outline_of,
+    without_guesses,
+)
 from probe.store.reader import Reader
 from probe.tree import Tree
 
@@ -19,13 +26,15 @@ _MOST_NAMED = 4
 
 def with_guesses(matching: Matching, a: tuple[Reader, Tree], b: tuple[Reader, Tree], min_confidence: float) -> Matching:
     """Return a matching with pairs for what it leaves on both sides, those that are sure enough."""
-    is_whole = not leaves_something(matching, a[1], b[1])
-    if min_confidence >= 1 or (is_whole and not may_have_other_names(matching, a[0], b[0])):
+    if min_confidence >= 1:
         return matching
-    outlines = outline_of(*a), outline_of(*b)
-    if not is_whole:
-        matching = without_guesses(complete(matching, *outlines), min_confidence)
-    return match_parameters(matching, *outlines, min_confidence)
+    is_whole = not leaves_something(matching, a[1], b[1])
+    if not is_whole or may_have_other_names(matching, a[0], b[0]):
+        outlines = outline_of(*a), outline_of(*b)
+        if not is_whole:
+            matching = without_guesses(complete(matching, *outlines), min_confidence)
+        matching = match_parameters(matching, *outlines, min_confidence)
+    return match_running(matching, a[0], b[0], min_confidence)
 
 
 def may_have_other_names(matching: Matching, a: Reader, b: Reader) -> bool:

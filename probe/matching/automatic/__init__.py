@@ -18,6 +18,7 @@ from probe.matching.automatic.named import match_by_names
 from probe.matching.automatic.outline import Outline, outline, outline_of
 from probe.matching.automatic.parameters import match_parameters
 from probe.matching.automatic.regions import match_inside
+from probe.matching.automatic.running import match_running
 from probe.matching.automatic.state import Found
 from probe.matching.result import Matching, Pair, Reason
 from probe.tree import Tree
@@ -179,6 +180,7 @@ __all__ = [
     "complete",
     "leaves_something",
     "match_parameters",
+    "match_running",
     "outline",
     "outline_of",
     "values",
