@@ -216,9 +216,10 @@ def run_of(setup: Setup) -> Run:
 def _legitimate(model: nn.Module, setup: Setup) -> None:
     """Compute the same in another way, where the setup asks for it."""
     for module in model.modules():
-        if isinstance(module, nn.Linear) and setup.split > 1 and module.in_features % setup.split == 0:
+        is_linear = type(module).forward is nn.Linear.forward  # a router is one too, and returns something else
+        if is_linear and setup.split > 1 and module.in_features % setup.split == 0:
             module.forward = _split(module, setup.split)
-        elif isinstance(module, (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)) and setup.doubled:
+        elif setup.doubled and (is_linear or isinstance(module, (nn.Conv2d, nn.ConvTranspose2d))):
             module.forward = _doubled(module)
         elif setup.fused and (isinstance(module, nn.LayerNorm) or "activation" in type(module).__module__):
             module.forward = _fused(module)

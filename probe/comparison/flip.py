@@ -42,8 +42,9 @@ def flip_of(verdict: Verdict, findings: Iterable[Divergence], slots: Iterable[Sl
             slot.error / slot.limit for slot in slots if slot.verdict == "inherited" and slot.error > slot.limit > 0
         ]
         return Flip(max(factors + beyond), factors[0])
-    # an update is judged by its length and direction too: its error alone says little
-    judged = [slot for slot in slots if slot.limit > 0 and slot.error > 0 and slot.role is not Role.DELTA]
+    # an update is judged by its length and direction too: its error alone says little; what is beyond its limit and no finding
+    # was let pass for another reason, as what an expert is given after other tokens were sent to it
+    judged = [slot for slot in slots if slot.limit >= slot.error > 0 and slot.role is not Role.DELTA]
     closest = max(judged, key=lambda slot: slot.error / slot.limit, default=None)
     if verdict is not Verdict.ALIGNED or closest is None:
         return None

@@ -37,6 +37,8 @@ class Floor(NamedTuple):
     error: float
     scale: float
     """|‖B‖/‖A‖ − 1|"""
+    shift: float = 0.0
+    """how far the means are apart, √n times, in ‖A‖"""
 
 
 def spread_factor(size: int, runs: int) -> float:
@@ -83,15 +85,16 @@ class Floors:
         """what share of an error is common to all elements, in units of what chance gives, by kind"""
         rows = {row for _, found in others for row in found}
         for row in sorted(rows):
-            errors = [self._measured(row, side, found) for side, found in others]
-            known = [each for each in errors if each is not None]
+            measured_there = [self._measured(row, side, found) for side, found in others]
+            known = [each for each in measured_there if each is not None]
             if known:
-                self._of[row] = Floor(robust_floor([e for e, _ in known]), max(scale for _, scale in known))
-                for error, scale in known:
+                errors, scales, shifts = zip(*known, strict=True)
+                self._of[row] = Floor(robust_floor(errors), max(scales), max(shifts))
+                for each in known:
                     if (
-                        2 * error >= self._of[row].error
+                        2 * each.error >= self._of[row].error
                     ):  # the few bits by which a nearly equal run differs have a way of their own
-                        self._sample(row, error, scale)
+                        self._sample(row, each.error, each.scale)
 
     def _measured(self, row: int, side: Side, found: dict[int, int]) -> Floor | None:
         if row not in found or not unit_roundoff(self.pairs.a.dtypes[row]):
@@ -99,7 +102,7 @@ class Floors:
         metrics = measured(self.pairs.a, row, side, found[row])
         if metrics.status not in (Status.EQUAL, Status.COMPARED) or metrics.is_lower_bound:
             return None
-        return Floor(metrics.rel_l2, scale_of(metrics.norm_ratio))
+        return Floor(metrics.rel_l2, scale_of(metrics.norm_ratio), shift_between(self.pairs.a, row, side, found[row]))
 
     def _sample(self, row: int, error: float, scale: float) -> None:
         size = self._size(row)
@@ -143,6 +146,12 @@ class Floors:
         columns = self.pairs.a.columns
         outputs = sorted(floor.error for row, floor in self._of.items() if columns["role"][row] == Role.OUTPUT)
         return outputs[len(outputs) // 2] if outputs else 0.0
+
+
+def shift_between(a: Side, row_a: int, b: Side, row_b: int) -> float:
+    """Return how far the means of two tensors are apart, √n times, in the norm of the first; 0.0 where that is 0."""
+    norm, size = a.columns["norm"][row_a], math.prod(a.shapes[row_a])
+    return abs(b.columns["mean"][row_b] - a.columns["mean"][row_a]) * math.sqrt(size) / norm if norm else 0.0
 
 
 def _high(shares: Sequence[float]) -> float:

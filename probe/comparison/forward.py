@@ -248,6 +248,7 @@ class ForwardWalk(HeldValues):
             self.doubts.append(
                 f"{what}, {text} that rounding routes otherwise: record with task='tensor' to see how many they are"
             )
+        self.noise.routes_differ = True
         self.settle(event, math.nan, False, verdict="not judged")
         self._take_in(node, event, context, is_input)  # what the caller goes on with has these tokens, too
         return True
@@ -373,7 +374,7 @@ class ForwardWalk(HeldValues):
     def _taint(self, node: Node, event: Event) -> None:
         """A few of the integers that a module is given differ (routing): do not judge what it makes of them."""
         assert event.metrics is not None
-        self._context(node).tainted = True
+        self._context(node).tainted = self.noise.routes_differ = True
         self.warnings.append(
             f"{event.metrics.rel_l2:.2%} of {event.slot_a} of {self._path_a(node.pair)} differ, as noise can make them (routing): "
             "what is inside is not judged"

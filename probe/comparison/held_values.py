@@ -32,9 +32,18 @@ class HeldValues(InitialWalk):
         of_value = tolerance.forward_rule(error, event.metrics.norm_ratio, shift, size, peaks, alike=alike)
         rule = tolerance.LOSS if is_loss else of_value
         held = self.noise.held(event, error, rule, u, sources)
-        if held.measure == SCALE_MEASURE:  # updates have a common direction, and so has what they make of a norm
-            held = held.widened((self.parameters_of(node) or Level()).error)
+        learned = self._learned(node, event)
+        if held.measure == SCALE_MEASURE:
+            held = held.widened(learned)
+        elif rule.plain is not None:
+            held = held.widened(rule.plain.gain * learned)
         return held
+
+    def _learned(self, node: Node, event: Event) -> float:
+        """Return the error of the weights by which a value is made: updates have a direction, and so has what they make of it."""
+        makers = (node, node.parent) if event.role is Role.INPUT else (node,)
+        levels = [self.parameters_of(maker) for maker in makers if maker is not None]
+        return max((level.error for level in levels if level is not None), default=0.0)
 
     def _shift(self, event: Event, size: int) -> float:
         """Return the part of an error that is a constant, as a share of A's norm; 0 where a part of the tensor was compared."""

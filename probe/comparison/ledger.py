@@ -208,6 +208,8 @@ class Ledger:
         """Note an event's verdict; return whether it is a finding."""
         metrics = event.metrics
         assert metrics is not None
+        if held is not None and held.is_wrong and not verdict:
+            self.noise.charged(held.error)
         verdict = verdict or (held.verdict if held is not None else "") or self._verdict(event, metrics, wrong)
         judged = Judged(event, limit, verdict, metrics.rel_l2 if error is None else error, sources, held)
         self.events.append(judged)

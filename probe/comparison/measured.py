@@ -13,18 +13,19 @@ does: another implementation, op by op in the place of one kernel, may round to 
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PureWindowsPath
 
 from probe.comparison.events import StepPairs
-from probe.comparison.floors import SCALE_SIZE, SMALLEST, Floor, Floors, scale_of, spread_factor
+from probe.comparison.floors import SCALE_SIZE, SMALLEST, Floor, Floors, scale_of, shift_between, spread_factor
 from probe.comparison.metrics import Metrics, Side
 from probe.comparison.noise import SCALE_MEASURE, Held, Noise, StepNoise
 from probe.comparison.other_runs import OtherRun
 from probe.comparison.result import SlotResult
 from probe.comparison.step_half import Event
-from probe.comparison.tolerance import SIXTEEN_BIT, Level, Rule
+from probe.comparison.tolerance import PEAKS, SIXTEEN_BIT, Level, Rule, peaks_of
 from probe.comparison.unseen import percent
 from probe.records import ModuleInfo, Phase, Role
 from probe.sketch import WIDTH
@@ -46,11 +47,17 @@ _SCALE_ROUNDING = 1 / 16
 """unit roundoffs that rounding in one direction may make of a norm"""
 _OTHER_CODE_ROUNDING = 0.22
 """the same where A and B run other code: more than right ones were seen to make (0.17), less than a wrong eps does (0.24)"""
+_VARIANCE = "running_var"
 _SHARPER = 0.75
 """times the built-in limit from which on a measured one is of use"""
 _OF_USE = 0.25
 """share of the limits that have to be"""
 _FEWEST_LIMITS = 8
+_FEWEST_TIMES = 8
+_COMMON = 0.9
+"""quantile of how many times its floor an error is that tells whether B is noisier altogether"""
+_SHOWN = 0.1
+"""unit roundoffs of a floor from which on a tensor was rounded otherwise, and not only a few of its elements"""
 
 
 def rounding(rule: Rule, u: float, share: float) -> float:
@@ -93,21 +100,30 @@ class _MeasuredStep(StepNoise):
         """B's code was seen to round to one side: what is behind it is off in its norm, too"""
         self._loudest = 0.0
         """the largest error that was a finding: a smaller scale behind it may be its consequence"""
+        self._times: dict[Phase, list[float]] = {phase: [] for phase in Phase}
+        """how many times the floor the errors of each phase were so far, sorted"""
 
     def seen(self, event: Event) -> Floor | None:
         """Return the error and the scale that are judged."""
         raise NotImplementedError
 
-    def _known(self, event: Event, metrics: Metrics) -> Floor | None:
-        """Return a distance; None where only a bound is known: that is no measure which a floor could be held against."""
+    def _known(self, event: Event, metrics: Metrics, side: Side, row: int) -> Floor | None:
+        """Return B's distance from a tensor; None where only a bound is known: that is no measure which a floor could be held against."""
         if metrics.is_lower_bound:
             self._account.left.add((self.pairs.step, event.row_a))
         is_told = metrics.is_known and not metrics.is_lower_bound
-        return Floor(metrics.rel_l2, scale_of(metrics.norm_ratio)) if is_told else None
+        if not is_told:
+            return None
+        return Floor(metrics.rel_l2, scale_of(metrics.norm_ratio), shift_between(side, row, self.pairs.b, event.row_b))
 
     def factor(self, event: Event) -> float:
         """Return how many times the floor is still noise."""
         raise NotImplementedError
+
+    def louder(self, phase: Phase) -> float:
+        """Return how much noisier than the runs that were measured B was so far, where nothing was wrong; 1 and more."""
+        times = self._times[phase]
+        return max(1.0, times[int(_COMMON * len(times))]) if len(times) >= _FEWEST_TIMES else 1.0
 
     def spread(self, event: Event) -> float:
         """Return how many times the floor an error may be by chance alone."""
@@ -116,6 +132,8 @@ class _MeasuredStep(StepNoise):
             size = min(size, WIDTH)
         if metrics is not None and event.phase is not Phase.FORWARD and abs(metrics.coherence) > _ONE_WAY:
             size = min(size, SMALLEST)  # all elements err together; in the forward pass the scale is judged by itself
+        if self.routes_differ:
+            size = min(size, SMALLEST)
         return spread_factor(size, self.floors.runs)
 
     def facts(self, seen: Floor, floor: Floor) -> tuple[str, ...]:
@@ -129,16 +147,36 @@ class _MeasuredStep(StepNoise):
             self._account.add(found.limit, rule.limit(u, sources.error))
         return found
 
+    def charged(self, error: float) -> None:
+        self._loudest = max(self._loudest, error)
+
     def _held(self, event: Event, error: float, rule: Rule, u: float, sources: Level) -> Held:
         floor, seen = self.floors.get(event.row_a), self.seen(event)
         assert event.metrics is not None
+        below = super().held(event, error, rule, u, sources)
         if floor is None or seen is None or not u or not event.metrics.rel_l2 or not math.isfinite(error):
-            return super().held(event, error, rule, u, sources)
-        rule = rule.plain or rule  # what has a direction is told by its scale here
+            return below
+        found = self._held_by_floor(event, error, rule.plain or rule, u, sources)
+        if not self._loudest and floor.error > _SHOWN * u:
+            insort(self._times[event.phase], seen.error / floor.error)
+        is_shown = self._shows(event, below, rule, seen, floor)
+        return below if below.is_wrong and not found.is_wrong and not is_shown else found
+
+    def _shows(self, event: Event, below: Held, rule: Rule, seen: Floor, floor: Floor) -> bool:
+        """Tell whether the runs that were measured are as far off as what the built-in model finds wrong."""
+        if below.measure == SCALE_MEASURE or rule.plain is not None:
+            return seen.scale <= _SCALE_FACTOR * floor.scale and seen.shift <= _SCALE_FACTOR * floor.shift
+        spread = self.spread(event)
+        return seen.error <= (spread if math.isfinite(spread) else _SLACK) * floor.error
+
+    def _held_by_floor(self, event: Event, error: float, rule: Rule, u: float, sources: Level) -> Held:
+        floor, seen = self.floors.get(event.row_a), self.seen(event)
+        assert event.metrics is not None and floor is not None and seen is not None
         relative = error / event.metrics.rel_l2
         inherits, factor = sources.excess > 0, self.factor(event)
         is_covered = floor.error > 0 and not inherits
-        least = rounding(rule, u, self.rounding_share) if is_covered else rule.limit(u, 0.0)
+        is_sum = event.phase is Phase.GRADIENT  # by what its kernel adds up in, which further runs need not show
+        least = rounding(rule, u, self.rounding_share) if is_covered and not is_sum else rule.limit(u, 0.0)
         limit = max(factor * floor.error * relative, least, rule.gain * sources.excess)
         if not math.isfinite(factor):
             limit = max(_SLACK * floor.error * relative, rule.limit(u, sources.error))
@@ -148,7 +186,6 @@ class _MeasuredStep(StepNoise):
         chosen = scale if is_scale and scale is not None else held
         if not chosen.is_wrong:
             return chosen
-        self._loudest = max(self._loudest, chosen.error)
         return chosen.explained() if is_scale else chosen._replace(facts=self.facts(seen, floor))
 
     def _held_scale(self, event: Event, seen: Floor, floor: Floor, u: float) -> Held | None:
@@ -156,17 +193,28 @@ class _MeasuredStep(StepNoise):
         limit = self._scale_limit(event, seen, floor, u)
         if limit is None or self._is_one_sided:
             return None
-        self._is_one_sided = limit < seen.scale <= self._room * u
-        return Held(seen.scale, max(limit, self._room * u, self._loudest), SCALE_MEASURE, inherits=False)
+        room = u * (_OTHER_CODE_ROUNDING if self._has_statistics(event) else self._room)
+        self._is_one_sided = limit < seen.scale <= room
+        return Held(seen.scale, max(limit, room, self._loudest), SCALE_MEASURE, inherits=False)
+
+    def _has_statistics(self, event: Event) -> bool:
+        """Tell whether a module returns what it divides by statistics of few channels: each of those is rounded, or not, as a whole."""
+        module = self.pairs.matching.pairs[event.pair].a
+        slots = self.pairs.rows_a.get((0, module, 0), Role.BUFFER)
+        names = (self.pairs.a.canonical(module, slot.rpartition(":")[2]) for slot in slots)
+        return event.role is Role.OUTPUT and _VARIANCE in names
 
     def _scale_limit(self, event: Event, seen: Floor, floor: Floor, u: float) -> float | None:
         """Return the largest scale that is noise; None where it tells nothing."""
         size = math.prod(self.pairs.a.shapes[event.row_a])
         if event.phase is not Phase.FORWARD or u <= SIXTEEN_BIT or size < SCALE_SIZE:
             return None
+        columns, row = self.pairs.a.columns, event.row_a
+        if not peaks_of(size, columns["rms"][row], max(-columns["min"][row], columns["max"][row])) >= PEAKS:
+            return None
         share = self.floors.common_share(event.row_a)
         if seen.error <= self.factor(event) * floor.error:
-            limit = _SCALE_FACTOR * max(share * max(seen.error, floor.error), floor.scale)
+            limit = _SCALE_FACTOR * max(share * max(seen.error, floor.error), floor.scale * self.louder(event.phase))
         else:
             limit = max(_UNSEEN_FACTOR * share, _UNSEEN_SHARE) * seen.error
         return max(limit, _SCALE_ROUNDING * u)
@@ -212,10 +260,10 @@ class _FurtherRunsStep(_MeasuredStep):
     def seen(self, event: Event) -> Floor | None:
         metrics = event.metrics
         assert metrics is not None
-        return self._known(event, metrics)
+        return self._known(event, metrics, self.pairs.a, event.row_a)
 
     def factor(self, event: Event) -> float:
-        return _SLACK * self.spread(event)
+        return _SLACK * self.spread(event) * self.louder(event.phase)
 
     def facts(self, seen: Floor, floor: Floor) -> tuple[str, ...]:
         runs = (
@@ -244,10 +292,11 @@ class _ReferenceStep(_MeasuredStep):
     def _from_reference(self, event: Event) -> Floor | None:
         if event.row_a not in self._rows:
             return None
-        return self._known(event, self.pairs.measured_from(self._other, self._rows[event.row_a], event))
+        row = self._rows[event.row_a]
+        return self._known(event, self.pairs.measured_from(self._other, row, event), self._other, row)
 
     def factor(self, event: Event) -> float:
-        return max(_SUSPICIOUS, self.spread(event))
+        return max(_SUSPICIOUS, self.spread(event)) * self.louder(event.phase)
 
     def facts(self, seen: Floor, floor: Floor) -> tuple[str, ...]:
         times = f"{seen.error / floor.error:.3g} times as far" if floor.error else "away"

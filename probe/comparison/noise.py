@@ -62,6 +62,9 @@ class Held(NamedTuple):
 class StepNoise:
     """The built-in model, for one step."""
 
+    routes_differ = False
+    """rounding was seen to send tokens another way: what is behind it errs in a few places, as a few numbers do"""
+
     def held(self, event: Event, error: float, rule: Rule, u: float, sources: Level) -> Held:
         """Return what is held against what.
 
@@ -83,6 +86,9 @@ class StepNoise:
             return held
         scale = Held(abs(event.metrics.norm_ratio - 1), tolerance.scale_limit(rule.scale, u, sources), SCALE_MEASURE)
         return scale.explained() if scale.is_wrong and not held.is_wrong else held
+
+    def charged(self, error: float) -> None:
+        """Take in that an error is a finding: what is behind it inherits it. The built-in model knows it of the sources."""
 
     def exact(self, event: Event, limit: float) -> Held:
         """Return what is held against what for integers: the share of them that differs. Nothing measures these."""

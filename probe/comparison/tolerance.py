@@ -74,7 +74,7 @@ _SEVERAL = 32
 """elements of a gradient from which on that is no chance, and of a value from which on its norm says something"""
 _MANY = 256
 """elements from which on rounding, up and down, leaves the norm as it is"""
-_PEAKS = 16
+PEAKS = 16
 """how many elements as large as the largest would have a norm that is one of many"""
 _FEW = 4
 """the same for a gradient, up to which its error has the direction of those few elements by chance"""
@@ -153,7 +153,7 @@ def forward_rule(error: float, norm_ratio: float, shift: float, size: int, peaks
         the step is known to begin with the same weights, and nothing before is wrong
     """
     share = abs(norm_ratio - 1)
-    if size < _MANY or not peaks >= _PEAKS:
+    if size < _MANY or not peaks >= PEAKS:
         return FORWARD
     has_scale = alike and share > _BY_CHANCE * error / math.sqrt(peaks)
     if max(share, shift) > _ONE_DIRECTION * error:

@@ -24,6 +24,8 @@ from tests.fusing import apart, mapping, together
 from tests.toys import MLP, gpt, module, record, replaced, rounding_otherwise
 
 FAULT = "layers.1.norm2"
+WIDE = "layers.1.mlp.up"
+"""returns so many elements that rounding, up and down, leaves their norm as it is"""
 
 
 def noisy(size: float, seed: int, path: str = "layers.1.mlp.down") -> nn.Module:
@@ -73,6 +75,25 @@ def test_a_fault_is_found_beside_the_floor(clean: Clean, faulty: Faulty, run: Re
     noise = run(rounding_otherwise(gpt()), task="tensor")
     first = probe.compare(clean("tensor"), faulty("eps", "tensor"), noise=noise).first_divergence
     assert first is not None and first.path == FAULT
+
+
+def scaled(size: float, factor: float, seed: int) -> nn.Module:
+    """Return the model with random errors of a relative size, and a factor, behind one module."""
+    model = noisy(size, seed, WIDE)
+    noisy_forward = module(model, WIDE).forward
+    replaced(model, WIDE, forward=lambda self, x: noisy_forward(x) * np.float32(factor))
+    return model
+
+
+@pytest.mark.parametrize("task", ["tensor", "statistics"])
+def test_a_factor_within_the_errors_of_further_runs_is_found_unless_they_have_it_too(run: Recorder, task: str) -> None:
+    """Rounding has no direction: a run that is off by as much, up and down, does not show that a factor is noise."""
+    a, b = run(task=task), run(scaled(0, 1 + 2e-6, 1), task=task)
+    first = probe.compare(a, b).first_divergence
+    assert first is not None and first.path == WIDE
+    assert probe.compare(a, b, noise=run(scaled(2e-6, 1, 2), task=task)).first_divergence == first
+    found = probe.compare(a, b, noise=run(scaled(0, 1 + 2e-6, 3), task=task))
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
 
 
 def rounded(dtype: type, seed: int = 0, scale: float = 1.0) -> nn.Module:

@@ -323,6 +323,7 @@ ONCE_WRONG = (
     "random/30206",  # the weight of a module that is not called
     "random/30924",  # noise of gradients that grows from layer to layer, under another split
     "random/30989",  # momentum and gradient that cancel out
+    "diffllama/autocast/split_2/steps2",  # a factor that updates without a gradient have moved in one direction
     "random/40185",  # a parameter of one element, rounded up on one side and down on the other
 )
 
@@ -352,10 +353,28 @@ def test_what_the_built_in_model_cannot_see_is_found_on_the_higher_rungs(pair, r
     [
         ("mamba/bf16/split_4/steps3", "reference"),  # what a scan passes back cancels out
         ("convnext/fp16/doubled_true/sgd/steps2", "noise"),  # weights that an update moved scale what they make
+        ("mixtral/bf16/attention_eager/steps2", "noise"),  # a token that takes another way is off in few places
+        ("mobilevit/fp32/channels_last_true/steps3", "noise"),  # B is noisier than the further runs altogether
+        ("mamba2/bf16/split_4/steps2", "noise"),  # a few large elements are most of the norm
+        ("ijepa/fp16/fused_true/sgd/steps3", "noise"),  # a sum of gradients that the further runs add up as A does
     ],
 )
 def test_what_was_no_noise_on_a_higher_rung_once(name, rung, tmp_path):
     assert suite.judge(suite.PAIRS[name], "statistics", tmp_path, suite.sources_digest(), rung).grade == "aligned"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "phi3/fp32/loss_scaled/5e-07",
+        "gpt-oss/fp32/eps/input_layernorm/2e-06",
+        "albert/fp32/weight_gradient/query/5e-06",
+        "hf-mixtral/own-mixtral/bf16/gradient/o_proj/0.3",
+        "levit/bf16/coupled",  # and a batch norm's statistics, which are rounded channel by channel, are no fault
+    ],
+)
+def test_what_the_built_in_model_finds_further_runs_hide_only_if_they_show_it(name, tmp_path):
+    assert suite.judge(suite.PAIRS[name], "statistics", tmp_path, suite.sources_digest(), "noise").grade == "exact"
 
 
 def test_further_runs_are_neither_side_and_a_reference_begins_with_the_same_numbers():
