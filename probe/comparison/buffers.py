@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from probe.comparison import tolerance
 from probe.comparison.charge import Charger
@@ -22,12 +23,15 @@ class BufferWalk(Charger):
         """Judge what the step made of the buffers."""
         before = {(e.pair, e.slot_a): e for e in self.pairs.parameter_events(Phase.INIT, Role.BUFFER)}
         variance = RunningVariance(self.pairs, self.state)
-        explained = []
+        explained: list[str] = []
+        counted: list[Event] = []
         for event in self.pairs.parameter_events(Phase.UPDATE, Role.BUFFER):
             metrics = event.metrics
             if event.is_one_sided or metrics is None:
                 continue
             key = (event.pair, event.slot_a)
+            if self._has_other_integers(event, before.get(key)):
+                counted.append(event)
             sources = self._sources_of_buffer(event, before.get(key))
             held = self.noise.held(event, metrics.rel_l2, tolerance.FORWARD, max(self.u(event), sources.u), sources)
             held = held.widened(held.limit * self._cancelled(event))
@@ -43,9 +47,28 @@ class BufferWalk(Charger):
                           hint="look at how this module updates its running statistics: momentum, biased variance")  # fmt: skip
             if metrics.is_known:
                 self.state.buffers[key] = metrics.rel_l2
+        self._tell_of_integers(counted)
         if explained and not self.state.variance_was_told:
             self.state.variance_was_told = True
             self.warnings.append(variance.told_of(explained))
+
+    def _has_other_integers(self, event: Event, old: Event | None) -> bool:
+        """Tell whether the step made other integers of a buffer of which both sides had the same."""
+        metrics, began = event.metrics, self.state.buffers.get((event.pair, event.slot_a))
+        if began is None and old is not None and old.metrics is not None:
+            began = old.metrics.rel_l2
+        return metrics is not None and metrics.of_integers and metrics.rel_l2 > 0 and began == 0
+
+    def _tell_of_integers(self, counted: Sequence[Event]) -> None:
+        """Say which buffers hold other integers behind a step: counters, indices. Rounding may have chosen those, so none is a finding."""
+        if not counted:
+            return
+        first, others = counted[0], len(counted) - 1
+        share = "" if first.metrics is None else f" ({first.metrics.rel_l2:.2%} of its elements)"
+        self.warnings.append(
+            f"after step {self.pairs.step} the buffer {first.slot_a} of {self._path_a(first.pair)} holds other integers{share}"
+            f"{f', and so do {others} more' if others else ''}; before it both agree"
+        )
 
     def is_running(self, event: Event) -> bool:
         """Tell whether a buffer is a running statistic."""
