@@ -78,11 +78,12 @@ class UpdateJudge(ScaledGradients):
         faults = []
         unjudged: list[tuple[float, float, float]] = []
         together, apart = self._error_together(), apart_by_summing(self.pairs, self._two_sided(Role.PARAM_GRAD))
+        as_left = {(j.event.pair, j.event.slot_a) for j in self.walk.events if j.event.phase is Phase.GRADIENT}
         for event in self._two_sided(Role.PARAM_GRAD):
             metrics = event.metrics
             assert metrics is not None
             key = (event.pair, event.slot_a)
-            raw = self.state.gradients.get(key)
+            raw = self.state.gradients.get(key) if key in as_left else None  # not of the step before
             u = self.walk.u(event)
             given = Level()
             given.add(max(raw, together) if raw is not None else 1.0, 0.0)
