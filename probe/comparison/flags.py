@@ -7,13 +7,15 @@ from collections.abc import Iterable, Iterator
 from probe.comparison.events import StepPairs
 from probe.comparison.guards import grouped
 from probe.comparison.ledger import Judged
+from probe.comparison.settings import groups_of
+from probe.comparison.step_half import Event, StepHalf
 from probe.records import Phase, Role
 
 _MOST_NAMED = 4
 
 
 def differing_flags(pairs: StepPairs, judged: Iterable[Judged]) -> Iterator[str]:
-    """Yield which weights need a gradient on one side only, and which calls ran under another autocast.
+    """Yield which weights learn, or are trained, on one side only, and which calls ran under another autocast.
 
     Parameters
     ----------
@@ -22,18 +24,33 @@ def differing_flags(pairs: StepPairs, judged: Iterable[Judged]) -> Iterator[str]
     judged
         what was judged in it, and of which nothing is wrong
     """
-    alone: dict[str, dict[str, None]] = {"A": {}, "B": {}}
-    for event in (each.event for each in judged):
-        if (event.phase, event.role) == (Phase.INIT, Role.PARAM) and not event.is_one_sided:
-            learns = [half.side.columns["requires_grad"][half.row(event)] for half in pairs.halves]
-            if learns[0] != learns[1]:
-                half = pairs.half("A" if learns[0] else "B")
-                path = half.path(half.modules[event.pair])
-                alone[half.name][f"{path}.{half.slot(event)}" if path else half.slot(event)] = None
-    texts = [f"{grouped(names, _MOST_NAMED)} in {side}" for side, names in alone.items() if names]
-    if texts:
-        yield f"weights that need a gradient (requires_grad) on one side only: {'; '.join(texts)}"
+    weights = [
+        each.event for each in judged
+        if (each.event.phase, each.event.role) == (Phase.INIT, Role.PARAM) and not each.event.is_one_sided
+    ]  # fmt: skip
+    learns = {"A": dict[str, None](), "B": dict[str, None]()}
+    trained = {"A": dict[str, None](), "B": dict[str, None]()}
+    given = {half.name: groups_of(pairs, half.name) for half in pairs.halves}
+    for event in weights:
+        own = [half for half in pairs.halves if half.side.columns["requires_grad"][half.row(event)]]
+        key = event.pair, pairs.canonical(event)
+        has = [half for half in own if key in given[half.name]]
+        if len(own) == 1:
+            learns[own[0].name][_name(own[0], event)] = None
+        elif len(own) == 2 and len(has) == 1 and all(given.values()):
+            trained[has[0].name][_name(has[0], event)] = None
+    for alone, what in (
+        (learns, "weights that need a gradient (requires_grad) on one side only"),
+        (trained, "weights that need a gradient on both sides, and one side's optimizer alone was given"),
+    ):
+        texts = [f"{grouped(names, _MOST_NAMED)} in {side}" for side, names in alone.items() if names]
+        if texts:
+            yield f"{what}: {'; '.join(texts)}"
     yield from _other_autocast(pairs)
+
+
+def _name(half: StepHalf, event: Event) -> str:
+    return f"{half.path(half.modules[event.pair])}.{half.slot(event)}".removeprefix(".")
 
 
 def _other_autocast(pairs: StepPairs) -> Iterator[str]:

@@ -181,3 +181,18 @@ def test_a_weight_that_needs_a_gradient_on_one_side_only(run: Recorder) -> None:
     found = probe.compare(*map(run, models))
     assert found.verdict is Verdict.ALIGNED
     assert found.warnings == ("weights that need a gradient (requires_grad) on one side only: unused in A",)
+
+
+def test_a_weight_that_one_optimizer_alone_was_given(run: Recorder) -> None:
+    def recorded(is_given: bool, learns: bool = True) -> Any:
+        model = gpt()
+        model.unused = nn.Parameter(np.ones(3, np.float32), requires_grad=learns)
+        given = [each for each in model.parameters() if is_given or each is not model.unused]
+        return run(model, optimizer=nn.AdamW(given, lr=1e-3))
+
+    found = probe.compare(recorded(True), recorded(False))
+    assert found.verdict is Verdict.ALIGNED
+    assert found.warnings == (
+        "weights that need a gradient on both sides, and one side's optimizer alone was given: unused in A",
+    )
+    assert probe.compare(recorded(True, False), recorded(False, False)).warnings == ()
