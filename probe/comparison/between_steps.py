@@ -6,7 +6,7 @@ Sketches are linear: of what a step leaves, what it began with and the update it
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +32,8 @@ _AS_BEFORE = 1
 """unit roundoffs by which a copy of many elements may move while its weight stays as it was bit for bit (of ones: 0.996)"""
 _MANY = 32
 """elements from which on they are not all at the end of what is rounded to one number"""
+_ROOT, _FLIPS = 4.0, 2 * math.sqrt(3)
+"""as in `probe.comparison.tolerance.update_bound`: small errors, and single elements, that are rounded to whole steps"""
 _OF_CHANGE = "look at what runs behind optimizer.step(): averaging (EMA), rounding, clipping or tying of weights"
 _OF_STAYING = "look at what sets them back behind optimizer.step(), and at how copies (masters) are copied into them: not at all, or before it"
 
@@ -84,6 +86,21 @@ class StepWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class _Change:
+    """By what a weight differs from what it was and the step's updates make of it."""
+
+    sketch: np.ndarray
+    rounding: float
+    """norm of what rounding explains"""
+    share: float
+    """of the weight; 0.0 where rounding explains it"""
+
+
+_Changes = dict[Key, _Change]
+"""There is none of weights of which it is not known what they were, became, or were updated by."""
+
+
+@dataclass(frozen=True, slots=True)
 class Otherwise:
     """The weights that one side alone changes otherwise than by its optimizer's update."""
 
@@ -100,10 +117,12 @@ class Otherwise:
     """how many of them stay as they were"""
     is_within: bool
     """since the step began, not since the one before ended: the forward pass used them as they were"""
+    times: float = 0.0
+    """how much longer B's changes are than A's, where both sides make some; 0.0 where one alone does"""
 
     def pass_on(self, walk: StepWalk) -> None:
         """Let what the modules make of such weights be a consequence."""
-        for (pair, _), share in self.shares.items() if not self.is_within else ():
+        for (pair, _), share in self.shares.items() if not (self.is_within or self.times) else ():
             walk.state.parameters.setdefault(pair, Level()).add(tolerance.UPDATED_GAIN * share, 0.0)
 
     def report(self, walk: StepWalk) -> None:
@@ -111,6 +130,14 @@ class Otherwise:
         pairs = {pair for pair, _ in self.shares}
         slot = self.slot if len(self.shares) == 1 else ""
         refs = walk.refs(pairs.pop(), None, slot, slot) if len(pairs) == 1 else walk.root_refs()
+        if self.times:
+            what = f"both sides change weights {self.when} otherwise than by the optimizer's update, and not alike"
+            which = f"{len(self.shares)} of {self.known}, by up to {max(self.shares.values()):.1e} of the change ({self.slot} of {self.path})"
+            walk.findings.append(Divergence(
+                Phase.UPDATE, Role.PARAM, Kind.UPDATE, 0.9, *refs, None,
+                evidence=(f"{what}: {which}", f"B's changes are {self.times:.3g} times as long as A's"), hint=_OF_CHANGE,
+            ))  # fmt: skip
+            return
         how_many = f"{len(self.shares)} of {self.known}, by up to {max(self.shares.values()):.1e} of themselves ({self.slot} of {self.path})"
         they_stay = self.unmoved == len(self.shares)
         what = (
@@ -143,9 +170,14 @@ def changed_otherwise(pairs: StepPairs, before: StepWeights | None, now: StepWei
     changes = [_changes(*each) for each in zip(pairs.halves, begun, now.halves, strict=True)]
     alone = [_alone(*changes), _alone(*reversed(changes))]
     which = max((0, 1), key=lambda index: max(alone[index].values(), default=0.0))
-    if not alone[which]:
-        return None
     half, found = pairs.halves[which], alone[which]
+    times = 0.0
+    if not found:
+        half = pairs.halves[0]
+        sizes = {key: math.prod(half.side.shapes[row]) for key, row in now.halves[0].rows.items()}
+        found, times = _apart(*changes, begun, now, sizes)
+    if not found:
+        return None
     pair, slot = max(found, key=lambda key: found[key])
     when = (
         f"in step {half.side.step}"
@@ -154,16 +186,65 @@ def changed_otherwise(pairs: StepPairs, before: StepWeights | None, now: StepWei
     )
     unmoved = sum(np.array_equal(now.halves[which].left[key], begun[which][key]) for key in found)
     path = half.path(half.modules[pair])
-    return Otherwise(half.name, path, slot, found, len(changes[which]), when, unmoved, is_within)
+    return Otherwise(half.name, path, slot, found, len(changes[which]), when, unmoved, is_within, times)
 
 
-def _alone(mine: dict[Key, float], theirs: dict[Key, float]) -> dict[Key, float]:
+def _apart(
+    a: _Changes, b: _Changes, begun: Sequence[Sketches], now: StepWeights, sizes: Mapping[Key, int]
+) -> tuple[dict[Key, float], float]:
+    """Return the changes that both sides make and that are further apart than rounding, and all else that differs, explain.
+
+    What is made of weights (an average, a bound, a grid) may be made of any: it inherits the errors of all that the step began with, of
+    the updates, and of what it left elsewhere. A grid turns a small error into a few whole steps: its root counts, as for updates.
+
+    Parameters
+    ----------
+    a, b
+        what each side changes
+    begun
+        the weights that both began with
+    now
+        what the step tells of both
+    sizes
+        numbers of elements
+
+    Returns
+    -------
+    by weight how far they are apart, as a share of the longer one, and how many times as long B's are, all together
+    """
+    keys = [key for key in a if key in b and a[key].share and b[key].share]
+    left, updates = ([getattr(half, name) for half in now.halves] for name in ("left", "updates"))
+    others = [{key: each[key] for key in each.keys() - set(keys)} for each in left]
+    inherited = math.hypot(*(_distance(*each) for each in (begun, updates, others)))
+    whole, ratio, is_wrong = _gap([(a[key], b[key]) for key in keys], inherited, sum(sizes[key] for key in keys))
+    found = {key: gap for key in keys for gap, _, wrong in [_gap([(a[key], b[key])], inherited, sizes[key])] if wrong}
+    return found or (dict.fromkeys(keys, whole) if is_wrong else {}), ratio
+
+
+def _gap(changes: Sequence[tuple[_Change, _Change]], inherited: float, count: int) -> tuple[float, float, bool]:
+    """Return how far changes are apart as one vector, how many times as long B's is, and whether that is wrong."""
+    lengths = [math.hypot(*(float(np.linalg.norm(pair[side].sketch)) for pair in changes)) for side in (0, 1)]
+    size = max(lengths)
+    if not min(lengths):
+        return 0.0, 1.0, False
+    gap = math.hypot(*(float(np.linalg.norm(x.sketch - y.sketch)) for x, y in changes)) / size
+    rounding = math.hypot(*(x.rounding + y.rounding for x, y in changes)) / size
+    steps = _ROOT * math.sqrt(inherited / size) + _FLIPS / math.sqrt(count) if inherited else 0.0
+    return gap, lengths[1] / lengths[0], gap > steps + rounding
+
+
+def _distance(a: Sketches, b: Sketches) -> float:
+    """Return how far the weights that both sides have are apart, as one vector."""
+    return math.hypot(*(float(np.linalg.norm(a[key] - b[key])) for key in a.keys() & b.keys()))
+
+
+def _alone(mine: _Changes, theirs: _Changes) -> dict[Key, float]:
     """Return the changes of one side that the other has not made; where it has no such weight, if it has made none."""
-    changed = any(theirs.values())
+    changed = any(each.share for each in theirs.values())
     return {
-        key: share
-        for key, share in mine.items()
-        if share and (theirs[key] < _OTHER_SIDE * share if key in theirs else not changed)
+        key: each.share
+        for key, each in mine.items()
+        if each.share and (theirs[key].share < _OTHER_SIDE * each.share if key in theirs else not changed)
     }
 
 
@@ -187,23 +268,22 @@ def _sketches(half: StepHalf, rows: dict[Key, list[int]]) -> Sketches:
     return found
 
 
-def _changes(half: StepHalf, before: Sketches, now: Weights) -> dict[Key, float]:
-    """Return by what share of themselves weights differ from what they were before and the step's updates make of them.
-
-    It is 0.0 where rounding explains it, and there is none for weights of which one of the three is not known.
-    """
+def _changes(half: StepHalf, before: Sketches, now: Weights) -> _Changes:
+    """Return what changes weights beside the step's updates."""
     keys = [key for key in now.left if key in now.updates and key in before]
     if not keys:
         return {}
     left, updates, begun = (np.array([each[key] for key in keys]) for each in (now.left, now.updates, before))
-    gaps, lengths, sizes = (np.linalg.norm(each, axis=1).tolist() for each in (left - updates - begun, updates, begun))
+    beside = left - updates - begun
+    gaps, lengths, sizes = (np.linalg.norm(each, axis=1).tolist() for each in (beside, updates, begun))
     found = {}
-    for key, gap, length, size in zip(keys, gaps, lengths, sizes, strict=True):
+    for key, sketch, gap, length, size in zip(keys, beside, gaps, lengths, sizes, strict=True):
         row = now.rows[key]
         norm, u = half.side.columns["norm"][row], half.side.roundoffs[row]
         rounding = _ROUNDING * norm + _OF_UPDATE * u * length
         if key in now.copied:  # the update is that of a copy, which is rounded to it
             stays = math.prod(half.side.shapes[row]) >= _MANY and np.array_equal(now.left[key], before[key])
             rounding += (_AS_BEFORE if stays else _OF_COPY) * u * norm
-        found[key] = gap / max(norm, size, gap) if gap > rounding else 0.0
+        share = gap / max(norm, size, gap) if gap > rounding else 0.0
+        found[key] = _Change(sketch, rounding + u * norm, share)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from probe.comparison import tolerance
 from probe.comparison.charge import Charger
@@ -20,18 +21,17 @@ class BufferWalk(Charger):
 
     def judge_buffers(self) -> None:
         """Judge what the step made of the buffers."""
-        begun = list(self.pairs.parameter_events(Phase.INIT, Role.BUFFER))
-        before = {(e.pair, e.slot_a): e for e in begun}
-        lone = {(e.pair, e.slot_a, e.slot_b): e for e in begun if e.is_one_sided}
+        before = {(e.pair, e.slot_a): e for e in self.pairs.parameter_events(Phase.INIT, Role.BUFFER)}
         variance = RunningVariance(self.pairs, self.state)
-        explained, alone = [], []
+        explained: list[str] = []
+        counted: list[Event] = []
         for event in self.pairs.parameter_events(Phase.UPDATE, Role.BUFFER):
             metrics = event.metrics
-            if event.is_one_sided and self._is_written(event, lone.get((event.pair, event.slot_a, event.slot_b))):
-                alone.append(event)
             if event.is_one_sided or metrics is None:
                 continue
             key = (event.pair, event.slot_a)
+            if self._has_other_integers(event, before.get(key)):
+                counted.append(event)
             sources = self._sources_of_buffer(event, before.get(key))
             held = self.noise.held(event, metrics.rel_l2, tolerance.FORWARD, max(self.u(event), sources.u), sources)
             held = held.widened(held.limit * self._cancelled(event))
@@ -47,35 +47,27 @@ class BufferWalk(Charger):
                           hint="look at how this module updates its running statistics: momentum, biased variance")  # fmt: skip
             if metrics.is_known:
                 self.state.buffers[key] = metrics.rel_l2
+        self._tell_of_integers(counted)
         if explained and not self.state.variance_was_told:
             self.state.variance_was_told = True
             self.warnings.append(variance.told_of(explained))
-        if alone and not self.state.lone_buffers_were_told:
-            self.state.lone_buffers_were_told = True
-            self.warnings.append(self._told_of_alone(alone))
 
-    def _is_written(self, event: Event, old: Event | None) -> bool:
-        """Tell whether a buffer of floats that one side alone has is another one behind the step."""
-        half = self.pairs.half("B" if event.row_a < 0 else "A")
-        row = half.row(event)
-        is_same = old is None or half.side.digest(half.row(old)) == half.side.digest(row)
-        return half.side.roundoffs[row] > 0 and not is_same
+    def _has_other_integers(self, event: Event, old: Event | None) -> bool:
+        """Tell whether the step made other integers of a buffer of which both sides had the same."""
+        metrics, began = event.metrics, self.state.buffers.get((event.pair, event.slot_a))
+        if began is None and old is not None and old.metrics is not None:
+            began = old.metrics.rel_l2
+        return metrics is not None and metrics.of_integers and metrics.rel_l2 > 0 and began == 0
 
-    def _told_of_alone(self, alone: list[Event]) -> str:
-        """Say which running statistics have no counterpart."""
-        named = {}
-        for name in "AB":
-            half = self.pairs.half(name)
-            found = [event for event in alone if (event.row_a < 0) == (name == "B")]
-            if found:
-                first = f"{half.slot(found[0])} of {half.path(half.modules[found[0].pair]) or 'the model'}"
-                named[name] = f"{first}{f' and {len(found) - 1} more' if len(found) > 1 else ''}"
-        if len(named) == 1:
-            [(name, which)] = named.items()
-            return f"running statistics that {name} alone has were not compared: {which}"
-        return (
-            f"running statistics were not compared, as the two sides call them otherwise: {named['A']} in A, {named['B']} in B; "
-            "lines of params in a mapping pair them (docs/mapping.md)"
+    def _tell_of_integers(self, counted: Sequence[Event]) -> None:
+        """Say which buffers hold other integers behind a step: counters, indices. Rounding may have chosen those, so none is a finding."""
+        if not counted:
+            return
+        first, others = counted[0], len(counted) - 1
+        share = "" if first.metrics is None else f" ({first.metrics.rel_l2:.2%} of its elements)"
+        self.warnings.append(
+            f"after step {self.pairs.step} the buffer {first.slot_a} of {self._path_a(first.pair)} holds other integers{share}"
+            f"{f', and so do {others} more' if others else ''}; before it both agree"
         )
 
     def is_running(self, event: Event) -> bool:

@@ -13,6 +13,7 @@ from probe.comparison.between_steps import StepWeights, changed_otherwise
 from probe.comparison.changes import OF_ORDER, changed_calls
 from probe.comparison.conspicuous import Conspicuous, sticking_out
 from probe.comparison.events import StepPairs
+from probe.comparison.flags import differing_flags
 from probe.comparison.flip import flip_of
 from probe.comparison.flow import passes
 from probe.comparison.given import GivenTally, differing_batches, inverted_masks
@@ -22,7 +23,7 @@ from probe.comparison.hints import with_hints
 from probe.comparison.known_differences import KnownDifferences
 from probe.comparison.ladder import NoiseOptions, ladder
 from probe.comparison.ledger import State
-from probe.comparison.logged import logged_otherwise
+from probe.comparison.logged import Logged
 from probe.comparison.metrics import Metrics, Status
 from probe.comparison.misled import Misled
 from probe.comparison.noise import BUILT_IN, Noise
@@ -40,6 +41,7 @@ from probe.comparison.result import (
 from probe.comparison.step_half import ONE_SIDED
 from probe.comparison.steps import Shift
 from probe.comparison.tally import Tally
+from probe.comparison.uncompared import Uncompared
 from probe.comparison.unseen import unseen_of
 from probe.comparison.updates import UpdateJudge
 from probe.comparison.vocabulary_notes import notes
@@ -162,8 +164,8 @@ class _Run:
         """the first that sticks out though it is noise by all that is known"""
         self.doubts: list[str] = []
         self.tally = Tally(a, b, self.tree_a, self.tree_b)
-        self.has_logged_otherwise = False
-        """whether an earlier step said so"""
+        self.uncompared = Uncompared()
+        self.logged = Logged()
         self.ends = False
         """whether later steps cannot be judged"""
         self.weights: StepWeights | None = None
@@ -318,10 +320,10 @@ class _Run:
             self._doubt(text)
         self.given.add(pairs, walk.events, walk.lacking_inputs())
         self.warnings += self.tally.add(pairs, walk.events)
-        if not self.findings and not self.has_logged_otherwise:
-            said = logged_otherwise(pairs.step, self.a.scalars_of(pairs.step), self.b.scalars_of(pairs.step_b))
-            self.has_logged_otherwise = bool(said)
-            self.warnings += said
+        if not self.findings:
+            logged = self.a.scalars_of(pairs.step), self.b.scalars_of(pairs.step_b)
+            self.warnings += [*self.logged.said(pairs.step, *logged), *differing_flags(pairs, walk.events)]
+            self.uncompared.add(pairs, walk.events)
         if not self.findings and self.conspicuous is None:
             self.conspicuous = sticking_out(pairs, walk.events)
         if pairs.same_micros:
@@ -375,9 +377,10 @@ class _Run:
         )
         nan = tally.nan or ("" if are_trained else next(iter(tally.overflowed.values()), ""))
         if nan and not self.findings:
-            self._doubt(f"{nan} NaN on both sides: what is computed from it cannot be judged")
+            self._doubt(f"{nan}: what is computed from it cannot be judged")
         self.warnings += [*tally.uncompared_weights(), *vacuous.notes(known)]
         if not self.findings:
+            self.warnings += self.uncompared.notes()
             for text in vacuous.doubts(known, tally.roots, tally.groups, has_others=bool(tally.weights_left)):
                 self._doubt(text)
         infinite = [
@@ -385,7 +388,7 @@ class _Run:
             if slot.metrics.status is Status.NONFINITE and slot.step not in tally.overflowed and slot.verdict != "not judged"
         ]  # fmt: skip
         if infinite and not self.findings:
-            self._doubt(f"{infinite[0].path_a} has NaN or Inf on both sides, in other places")
+            self._doubt(_told_of_infinite(infinite[0]))
         self.warnings += self.noise.warnings()
         for text in self.noise.doubts(tally.slots):
             self._doubt(text)
@@ -417,6 +420,12 @@ class _Run:
 def _named(findings: Iterable[Divergence], side: str) -> set[str]:
     """Return the paths of a side that findings name."""
     return {ref.path for finding in findings for ref in (finding.a if side == "A" else finding.b)}
+
+
+def _told_of_infinite(slot: SlotResult) -> str:
+    """Say which pair of tensors is not finite in the same places, where none is to blame for it."""
+    where = f"{slot.phase.label} {slot.role.label} {slot.slot_a} of {slot.path_a or 'the root'}"
+    return f"step {slot.step}: {where} has NaN or Inf on one side, or on both in other places"
 
 
 def _first(slots: Iterable[SlotResult]) -> str:

@@ -42,7 +42,6 @@ class State:
     variances: dict[tuple[int, str], tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     """running variances of both sides after the step, where the frameworks divide by different numbers"""
     variance_was_told: bool = False
-    lone_buffers_were_told: bool = False
     padding_was_told: bool = False
     loss_was_doubted: bool = False
     parts_were_told: bool = False

@@ -16,6 +16,8 @@ from probe.comparison.masks import compare_masks
 from probe.comparison.side import OVERFLOW, PLAIN, Metrics, Side, Status, Taken, kind_of, squeezed
 from probe.comparison.values import aligned_values, compare_values, largest_share
 
+NO_STATISTICS = "no statistics were recorded"
+
 
 def measure_pair(a: Side, i: int, b: Side, j: int, *, free_axes: bool = True, factor: float = 1.0) -> Metrics:
     """Compare record i of A with record j of B.
@@ -33,7 +35,7 @@ def measure_pair(a: Side, i: int, b: Side, j: int, *, free_axes: bool = True, fa
         return Metrics(Status.NOT_COMPARABLE, reason=f"shape {list(shape_a)} against {list(shape_b)}")
     digest = a.digest(i)
     if digest is None or b.digest(j) is None:
-        return Metrics(Status.NOT_COMPARABLE, reason="no statistics were recorded")
+        return Metrics(Status.NOT_COMPARABLE, reason=NO_STATISTICS)
     turned = _turned(shape_a, a.axes(i), shape_b, b.axes(j))
     if turned is None and factor == 1 and same_layout(a, i, b, j) and digest == b.digest(j):
         norm_a, norm_b = a.norm(i), b.norm(j)

@@ -112,7 +112,8 @@ class StepNoise:
         """Return what is held against what for the numbers that ``probe.step`` was given as loss."""
         larger = max(abs(a), abs(b))
         error = abs(a - b) / larger if larger and math.isfinite(a) and math.isfinite(b) else 0.0
-        return Held(math.inf if math.isfinite(a) != math.isfinite(b) else error, limit)
+        is_opposite = math.isinf(a) and a == -b
+        return Held(math.inf if is_opposite or math.isfinite(a) != math.isfinite(b) else error, limit)
 
 
 class Noise:

@@ -13,6 +13,8 @@ _NUMERIC = ("lr", "weight_decay", "momentum", "dampening", "betas", "eps", "alph
             "rho", "initial_accumulator_value", "lr_decay", "lambd", "decoupled_weight_decay", "adam_w_mode",
             "bias_correction", "centered", "momentum_decay", "etas", "step_sizes", "t0")  # fmt: skip
 """what acts on numbers: how an optimizer is run (foreach, fused, capturable) does not"""
+_HOW_IT_RUNS = {"foreach", "fused", "capturable", "differentiable", "initial_lr", "name", "not_recorded"}
+"""what does not act on numbers, or what a schedule keeps for itself"""
 _CLASSES = {"sgd", "adam", "adamw", "adamax", "nadam", "radam", "adagrad", "adadelta", "rmsprop", "rprop",
             "asgd", "lbfgs", "adafactor", "muon", "lamb", "lion"}  # fmt: skip
 """optimizers that are known by name: two different ones are not the same under another name, as FusedAdam is AdamW, and
@@ -57,6 +59,20 @@ def different_settings(pairs: StepPairs) -> dict[ParameterKey, Difference]:
         if texts:
             found[key] = (str(mine[key][0].group), *texts)
     return found
+
+
+def unknown_settings(pairs: StepPairs) -> str:
+    """Return what differs, in words, between optimizers of one class, of settings of which it is not known what they do; or nothing."""
+    mine, theirs = (_settings(half) for half in pairs.halves)
+    groups = {(id(a.hyper), id(b.hyper)): (a.hyper, b.hyper)
+              for key in of_equal_optimizers(pairs) for a in mine[key] for b in theirs[key]}  # fmt: skip
+    texts = {
+        f"{name} {a[name]} against {b[name]}": None
+        for a, b in groups.values()
+        for name in sorted(a.keys() & b.keys() - {*_NUMERIC, *_HOW_IT_RUNS})
+        if not _alike(a[name], b[name]) and not (_is_object(a[name]) or _is_object(b[name]))
+    }
+    return ", ".join(texts)
 
 
 def groups_of(pairs: StepPairs, side: str) -> dict[ParameterKey, tuple[int, int]]:
@@ -192,6 +208,11 @@ def _settings(half: StepHalf) -> dict[ParameterKey, list[Setting]]:
 def _numbers(value: object) -> list[float]:
     values = value if isinstance(value, (list, tuple)) else [value]
     return [float(each) for each in values if isinstance(each, (int, float))]
+
+
+def _is_object(value: object) -> bool:
+    """Tell whether a setting is no number, text or list, and was written down as Python prints it: with an address."""
+    return isinstance(value, str) and value.startswith("<")
 
 
 def _alike(a: object, b: object) -> bool:

@@ -31,7 +31,7 @@ class Tally:
         self.paired = 0
         """calls"""
         self.nan = ""
-        """the first tensor, or loss, that is NaN on both sides"""
+        """the first tensor that is NaN on both sides, or loss that is no number there, in words"""
         self.overflowed: dict[int, str] = {}
         """steps of which the gradients were not finite on both sides, and neither side updated a weight: what was NaN first"""
         self.weights_a: set[tuple[str, str]] = set()
@@ -182,12 +182,15 @@ class Tally:
         for event in events:
             if pairs.a.columns["nan"][event.row_a] and pairs.b.columns["nan"][event.row_b]:
                 path = self.a.modules[pairs.matching.pairs[event.pair].a].path or "the root"
-                return f"step {event.step}: {event.phase.label} {event.role.label} {event.slot_a} of {path} has"
-        losses = (
+                return f"step {event.step}: {event.phase.label} {event.role.label} {event.slot_a} of {path} has NaN on both sides"
+        losses = [
             self.a.scalars_of(pairs.step).get("loss", 0.0),
             self.b.scalars_of(pairs.step_b).get("loss", 0.0),
-        )
-        return f"step {pairs.step}: the loss is" if all(math.isnan(loss) for loss in losses) else ""
+        ]
+        if any(map(math.isfinite, losses)):
+            return ""
+        x, y = ("NaN" if math.isnan(loss) else f"{loss:g}" for loss in losses)
+        return f"step {pairs.step}: the loss is {f'{x} on both sides' if x == y else f'{x} in A and {y} in B'}"
 
 
 def _overflowed(pairs: StepPairs, events: Iterable[Event]) -> bool:

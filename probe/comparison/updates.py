@@ -16,7 +16,7 @@ from probe.comparison.drift import drifted, share_of_update
 from probe.comparison.metrics import Metrics, Status
 from probe.comparison.optimizers.clipping import SUMMED_IN, apart_by_summing
 from probe.comparison.scaled_gradients import USED, ScaledGradients
-from probe.comparison.settings import decays
+from probe.comparison.settings import decays, unknown_settings
 from probe.comparison.step_half import Event, StepHalf
 from probe.comparison.tolerance import Level
 from probe.comparison.update_findings import Fault
@@ -67,17 +67,23 @@ class UpdateJudge(ScaledGradients):
             self._report(self._hidden_decays(), "weight decays", Role.DELTA)
         if not self.walk.findings and self.settings:
             self._report_unshown()
+        unknown = "" if self.walk.findings else unknown_settings(self.pairs)
+        if unknown:
+            self.walk.warnings.append(
+                f"the optimizers have other settings of which it is not known what they do: {unknown}; the updates agree"
+            )
         self._remember_parameters()
 
     def _used_gradients(self) -> list[Fault]:
         faults = []
         unjudged: list[tuple[float, float, float]] = []
         together, apart = self._error_together(), apart_by_summing(self.pairs, self._two_sided(Role.PARAM_GRAD))
+        as_left = {(j.event.pair, j.event.slot_a) for j in self.walk.events if j.event.phase is Phase.GRADIENT}
         for event in self._two_sided(Role.PARAM_GRAD):
             metrics = event.metrics
             assert metrics is not None
             key = (event.pair, event.slot_a)
-            raw = self.state.gradients.get(key)
+            raw = self.state.gradients.get(key) if key in as_left else None  # not of the step before
             u = self.walk.u(event)
             given = Level()
             given.add(max(raw, together) if raw is not None else 1.0, 0.0)

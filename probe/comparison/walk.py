@@ -179,7 +179,21 @@ class StepWalk(GradientSources):
                 Phase.UPDATE, Role.PARAM, Kind.UPDATE, 0.9, *self.refs(pair, None, slot, written.slot_b), written.metrics,
                 evidence=(_WRITTEN, written.told), hint=hint,
             ))  # fmt: skip
+        self._doubt_unknown_writes()
         self._remember_written()
+
+    def _doubt_unknown_writes(self) -> None:
+        """Doubt a step that uses other weights of which it was not recorded what they were before: no update was judged there."""
+        unknown = [each for each in self._written.seen.values() if not each.is_known and each.metrics.is_known]
+        parts = [(each.metrics.rel_l2, max(each.metrics.norm_a, each.metrics.norm_b), each.u) for each in unknown]
+        total = math.hypot(*(norm for _, norm, _ in parts))
+        error = math.hypot(*(error * norm for error, norm, _ in parts)) / total if total else 0.0
+        u = max((u for *_, u in parts), default=0.0)
+        if not self.findings and error > tolerance.DRIFT * tolerance.INIT.limit(u, 0.0):
+            self.doubts.append(
+                f"step {self.pairs.step} uses weights that differ (rel {error:.1e}, all {len(parts)} together), and what changed them was not "
+                "recorded: record the phases init and update too"
+            )
 
     def _remember_written(self) -> None:
         """Keep the errors of weights that were written to and that the step does not end with a record of."""

@@ -43,6 +43,8 @@ class Written:
     told: str
     """how something else than an optimizer changed it otherwise in B, by more than noise; "" where nothing did, or where that is
     not known"""
+    is_known: bool = True
+    """what it was before is known on both sides, so that what it was changed by could be compared"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,10 @@ class WrittenWeights:
         if key not in self.seen:
             metrics = measure_pair(a.side, a.row, b.side, b.row, free_axes=False)
             u = max(a.side.roundoffs[a.row], b.side.roundoffs[b.row])
-            self.seen[key] = Written(place, self._slots[place], metrics, u, self._told(place, metrics, u, a, b))
+            is_known = a.change is not None and b.change is not None
+            self.seen[key] = Written(
+                place, self._slots[place], metrics, u, self._told(place, metrics, u, a, b), is_known
+            )
         return self.seen[key]
 
     def _told(self, place: Place, metrics: Metrics, u: float, a: _History, b: _History) -> str:

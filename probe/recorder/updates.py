@@ -144,8 +144,9 @@ class Updates:
         self._look_for_changes()
         for index in sorted(self._updated | self._gradients.found):
             self._samples.pop(index, None)
-            self._measuring.observe_parameter(Phase.UPDATE, Role.PARAM, index, self.run.tensors[index].tensor)
-            self._note_version(index)
+            if self.run.wants[Phase.UPDATE]:  # else the next call that uses it finds it written to
+                self._measuring.observe_parameter(Phase.UPDATE, Role.PARAM, index, self.run.tensors[index].tensor)
+                self._note_version(index)
         if self._initialised:
             for index, named in enumerate(self.run.tensors):
                 if named.is_buffer:

@@ -13,7 +13,7 @@ from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor
 from probe.comparison.result import Verdict
 from probe.records import Phase
-from tests.toys import batch, gpt, loss_of, module, plain_step, record, rounding_otherwise
+from tests.toys import GPT, batch, gpt, loss_of, module, plain_step, record, rounding_otherwise
 
 Step = Callable[[nn.Module, nn.Optimizer, int], Tensor]
 
@@ -62,6 +62,62 @@ def test_both_sides(tmp_path: Path) -> None:
     assert probe.compare(*files).verdict is Verdict.ALIGNED
 
 
+def averaged_by(share: float) -> Step:
+    def step(model: nn.Module, optimizer: nn.Optimizer, number: int) -> Tensor:
+        before = [parameter.data.copy() for parameter in model.parameters()]
+        loss = plain_step(model, optimizer, number)
+        for old, parameter in zip(before, model.parameters(), strict=True):
+            parameter.data[...] = share * old + (1 - share) * parameter.data
+        return loss
+
+    return step
+
+
+def clipped_at(bound: float) -> Step:
+    def step(model: nn.Module, optimizer: nn.Optimizer, number: int) -> Tensor:
+        loss = plain_step(model, optimizer, number)
+        weight = module(model, "layers.1.mlp.up").weight.data
+        np.clip(weight, -bound, bound, out=weight)
+        return loss
+
+    return step
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+@pytest.mark.parametrize(
+    ("step", "wrong", "path", "times"),
+    [(averaged_by(0.1), averaged_by(0.2), "", "2"), (clipped_at(0.1), clipped_at(0.2), "layers.1.mlp.up", "0.")],
+    ids=["averaged", "clipped"],
+)
+def test_both_sides_and_not_alike(tmp_path: Path, task: str, step: Step, wrong: Step, path: str, times: str) -> None:
+    files = [
+        record(tmp_path / f"{name}.h5", model, steps=2, step=how, task=task)
+        for name, model, how in (
+            ("a", gpt(), step), ("b", rounding_otherwise(gpt()), step), ("c", rounding_otherwise(gpt()), wrong),
+        )
+    ]  # fmt: skip
+    assert probe.compare(*files[:2]).verdict is Verdict.ALIGNED
+    found = probe.compare(files[0], files[2])
+    first = found.first_divergence
+    assert first is not None and (first.step, first.phase, first.path) == (0, Phase.UPDATE, path)
+    assert first.evidence[0].startswith(
+        "both sides change weights in step 0 otherwise than by the optimizer's update, and not alike: "
+    )
+    assert first.evidence[1].startswith(f"B's changes are {times}") and first.hint.startswith(
+        "look at what runs behind"
+    )
+    assert found.divergences == (first,)
+
+
+@pytest.mark.parametrize("step", [rounded, averaged, one_clipped])
+def test_both_sides_with_other_rounding(tmp_path: Path, step: Step) -> None:
+    a, b = (
+        record(tmp_path / f"{name}.h5", model, steps=4, step=step)
+        for name, model in (("a", gpt()), ("b", rounding_otherwise(gpt())))
+    )
+    assert probe.compare(a, b).verdict is Verdict.ALIGNED
+
+
 def test_one_weight_of_one_side_where_both_change_others(tmp_path: Path) -> None:
     def both(model: nn.Module, optimizer: nn.Optimizer, number: int) -> Tensor:
         before = module(model, "layers.1.mlp.up").weight.data.copy()
@@ -92,3 +148,20 @@ def test_several_updates_in_a_step_are_added_up(tmp_path: Path) -> None:
     )
     first = probe.compare(a, b).first_divergence
     assert first is not None and not any("otherwise than by the optimizer's update" in text for text in first.evidence)
+
+
+class Shifted(GPT):
+    """Adds one number to all logits, which the loss does not see: of its gradient there is rounding alone, and Adam makes full steps of that."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return GPT.forward(self, ids) + self.shift.sum() * 0.1
+
+
+def test_what_both_sides_make_of_noisy_updates(tmp_path: Path) -> None:
+    files = []
+    for name, change in (("a", lambda model: model), ("b", rounding_otherwise)):
+        model = gpt()
+        model.__class__ = Shifted
+        model.shift = nn.Parameter(np.linspace(0.5, 1, 64, dtype=np.float32))
+        files.append(record(tmp_path / f"{name}.h5", change(model), steps=3, step=averaged))
+    assert probe.compare(*files).verdict is Verdict.ALIGNED

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import probe
+from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy_tensor import Tensor
 from probe.comparison.result import Kind, Verdict
 from probe.records import Phase
 from tests.comparison.planted import MODEL_FAULTS, Clean, Recorder, changed, said
+from tests.toys import batch, loss_of, plain_step
 
 PHASES = [["forward"], ["backward"], ["gradient"], ["update"], ["init"], ["init", "forward"], ["forward", "backward"]]
 
@@ -85,3 +90,22 @@ def test_a_fault_in_a_module_that_was_not_recorded_is_charged_to_none_inside(
     assert first is not None and (first.kind, first.path) == (kind, path)
     if kind is Kind.INPUTS:
         assert first.evidence == (f"the input 0 of {path} differs already, and nothing before it was compared",)
+
+
+def _scaled_in_step_1(model: Any, optimizer: nn.Optimizer, number: int) -> Tensor:
+    loss = loss_of(model(batch(number)), batch(number))
+    loss.backward()
+    for parameter in model.parameters() if number == 1 else ():
+        parameter.grad.data[...] *= 1.5
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+
+def test_gradients_that_backward_left_in_another_step_say_nothing(run: Recorder) -> None:
+    a, b = (run(steps=2, phases=["update"], step=step) for step in (plain_step, _scaled_in_step_1))
+    found = probe.compare(a, b)
+    assert found.verdict is Verdict.UNDECIDED
+    assert found.doubts[0].startswith(
+        "step 1: the gradients that the optimizer used differ (rel 3.3e-01), and those that "
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,27 @@ def test_a_loss_that_is_nan(clean: Clean, run: Recorder) -> None:
     assert found.warnings == ("step 0: the loss is NaN on both sides: what is computed from it cannot be judged",)
     first = probe.compare(clean("statistics"), b).first_divergence
     assert first is not None and (first.phase, first.kind) == (Phase.LOSS, Kind.NONFINITE)
+
+
+@pytest.mark.parametrize(
+    ("factors", "verdict", "text"),
+    [
+        ((math.inf, math.inf), Verdict.UNDECIDED, "step 0: the loss is inf on both sides"),
+        ((math.nan, math.inf), Verdict.UNDECIDED, "step 0: the loss is NaN in A and inf in B"),
+        ((math.inf, -math.inf), Verdict.DIVERGED, "the loss differs: inf against -inf"),
+    ],
+)
+def test_losses_that_are_no_numbers(run: Recorder, factors: tuple[float, float], verdict: Verdict, text: str) -> None:
+    def times(factor: float) -> Callable[..., Tensor]:
+        return lambda model, optimizer, number: plain_step(model, optimizer, number) * factor
+
+    found = probe.compare(*(run(step=times(factor)) for factor in factors))
+    assert found.verdict is verdict
+    first = found.first_divergence
+    if first is None:
+        assert found.warnings == (f"{text}: what is computed from it cannot be judged",)
+    else:
+        assert (first.phase, first.kind, first.evidence[0]) == (Phase.LOSS, Kind.NONFINITE, text)
 
 
 def test_infinities_in_a_mask_are_no_reason_to_doubt(run: Recorder) -> None:

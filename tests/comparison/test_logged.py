@@ -8,7 +8,7 @@ import pytest
 
 import probe
 from probe.adapters import numpy_nn as nn
-from probe.comparison.logged import logged_otherwise
+from probe.comparison.logged import Logged, logged_otherwise
 from probe.comparison.result import Verdict
 from tests.toys import gpt, module, plain_step
 
@@ -57,7 +57,13 @@ def test_behind_a_finding_nothing_is_said_of_it(tmp_path: Path) -> None:
         ("learning_rate", 0.0, 0.0, False),
         ("loss", 1.0, 2.0, False),
         ("tokens per second", 1.0, 2.0, False),
-        ("grad_norm", float("nan"), 1.0, False),
+        ("grad_norm", float("nan"), 1.0, True),
+        ("grad_norm", float("nan"), float("nan"), False),
+        ("accuracy", 0.5, 0.6, True),
+        ("tokens", 128.0, 64.0, True),
+        ("step_time", 1.0, 2.0, False),
+        ("tokens_per_sec", 1.0, 2.0, False),
+        ("samples/s", 1.0, 2.0, False),
     ],
 )
 def test_what_is_said(name: str, x: float, y: float, is_said: bool) -> None:
@@ -71,3 +77,31 @@ def test_either_side_may_lack_the_root() -> None:
         "step 3: grad_norm was logged as 9 in A and 3 in B (A's is the square of B's: a norm of which the root was not taken); what was "
         "logged is judged by probe curves alone"
     ]
+
+
+def test_what_one_side_alone_logged_is_told_once() -> None:
+    logged = Logged()
+    found = [
+        logged.said(step, {"loss": 1.0, "seconds": 2.0}, {"lr": 1.0, "loss": 1.0} if step < 2 else {})
+        for step in range(4)
+    ]
+    assert found == [
+        ["step 0: logged in B only, and not compared: lr"],
+        [],
+        ["step 2: logged in A only, and not compared: loss"],
+        [],
+    ]
+
+
+def test_a_loss_that_one_side_alone_was_given(tmp_path: Path) -> None:
+    files = []
+    for name in "ab":
+        model = gpt()
+        optimizer = nn.AdamW(model.parameters(), lr=1e-3)
+        files.append(tmp_path / f"{name}.h5")
+        with probe.capture(model, files[-1]):
+            loss = plain_step(model, optimizer, 0)
+            probe.step(**({"loss": loss} if name == "a" else {"seconds": 1.0}))
+    found = probe.compare(*files)
+    assert found.verdict is Verdict.ALIGNED
+    assert found.warnings == ("step 0: logged in A only, and not compared: loss",)

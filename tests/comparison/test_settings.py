@@ -239,3 +239,26 @@ def test_how_gradients_of_one_group_are_used_is_no_modules(run: Recorder, task: 
     assert first.evidence[0].startswith(
         "the gradients as the optimizer used them of 7 of the 7 parameters of A's group 1 differ: layers.0.norm1.weight, "
     )
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        ({"trust": 1.0, "mode": "x"}, {"trust": 2.0, "mode": "y"}, "mode x against y, trust 1.0 against 2.0"),
+        ({"trust": [1, 2]}, {"trust": [1, 3]}, "trust [1, 2] against [1, 3]"),
+        ({"trust": 1.0}, {"trust": 1.0}, ""),
+        ({"fused": True, "call": "<f at 0x1>"}, {"fused": False, "call": "<f at 0x2>"}, ""),
+        ({"trust": 1.0}, {}, ""),
+    ],
+)
+def test_settings_of_which_it_is_not_known_what_they_do(
+    run: Recorder, a: dict[str, Any], b: dict[str, Any], said: str
+) -> None:
+    def recorded(more: dict[str, Any]) -> Any:
+        model = gpt()
+        return run(model, optimizer=nn.AdamW([{"params": model.parameters(), **more}], lr=1e-3), steps=2)
+
+    found = probe.compare(recorded(a), recorded(b))
+    assert found.verdict is Verdict.ALIGNED
+    text = f"the optimizers have other settings of which it is not known what they do: {said}; the updates agree"
+    assert found.warnings == ((text,) if said else ())

@@ -1,0 +1,65 @@
+"""Flags that were recorded beside the numbers and differ where every number agrees: they are said, and no findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from probe.comparison.events import StepPairs
+from probe.comparison.guards import grouped
+from probe.comparison.ledger import Judged
+from probe.comparison.settings import groups_of
+from probe.comparison.step_half import Event, StepHalf
+from probe.records import Phase, Role
+
+_MOST_NAMED = 4
+
+
+def differing_flags(pairs: StepPairs, judged: Iterable[Judged]) -> Iterator[str]:
+    """Yield which weights learn, or are trained, on one side only, and which calls ran under another autocast.
+
+    Parameters
+    ----------
+    pairs
+        the step
+    judged
+        what was judged in it, and of which nothing is wrong
+    """
+    weights = [
+        each.event for each in judged
+        if (each.event.phase, each.event.role) == (Phase.INIT, Role.PARAM) and not each.event.is_one_sided
+    ]  # fmt: skip
+    learns = {"A": dict[str, None](), "B": dict[str, None]()}
+    trained = {"A": dict[str, None](), "B": dict[str, None]()}
+    given = {half.name: groups_of(pairs, half.name) for half in pairs.halves}
+    for event in weights:
+        own = [half for half in pairs.halves if half.side.columns["requires_grad"][half.row(event)]]
+        key = event.pair, pairs.canonical(event)
+        has = [half for half in own if key in given[half.name]]
+        if len(own) == 1:
+            learns[own[0].name][_name(own[0], event)] = None
+        elif len(own) == 2 and len(has) == 1 and all(given.values()):
+            trained[has[0].name][_name(has[0], event)] = None
+    for alone, what in (
+        (learns, "weights that need a gradient (requires_grad) on one side only"),
+        (trained, "weights that need a gradient on both sides, and one side's optimizer alone was given"),
+    ):
+        texts = [f"{grouped(names, _MOST_NAMED)} in {side}" for side, names in alone.items() if names]
+        if texts:
+            yield f"{what}: {'; '.join(texts)}"
+    yield from _other_autocast(pairs)
+
+
+def _name(half: StepHalf, event: Event) -> str:
+    return f"{half.path(half.modules[event.pair])}.{half.slot(event)}".removeprefix(".")
+
+
+def _other_autocast(pairs: StepPairs) -> Iterator[str]:
+    a, b = pairs.halves
+    casts = [{call.key: call.autocast for call in half.calls} for half in (a, b)]
+    nodes = [node for node in pairs.nodes.values() if casts[0][a.key(node)] != casts[1][b.key(node)]]
+    if nodes:
+        first = min(nodes, key=lambda node: node.begin)
+        dtypes = [cast[half.key(first)] or "none" for cast, half in zip(casts, (a, b), strict=True)]
+        count = f"{len(nodes)} calls run" if len(nodes) > 1 else "1 call runs"
+        where = a.path(a.modules[first.pair]) or "the root"
+        yield f"{count} under another autocast, first {where}: {dtypes[0]} in A, {dtypes[1]} in B"

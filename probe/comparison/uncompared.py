@@ -1,0 +1,127 @@
+"""What was recorded at places that both sides have and took part in no comparison: it is said, whatever the verdict rests on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from probe.comparison.events import StepPairs
+from probe.comparison.guards import grouped
+from probe.comparison.ledger import Judged
+from probe.comparison.metrics import NO_STATISTICS, Status
+from probe.comparison.step_half import Event, StepHalf
+from probe.records import Phase, Role
+
+_OF_CALLS = (Role.INPUT, Role.OUTPUT, Role.VALUE)
+_COUNTER = "num_batches_tracked"
+"""a counter of PyTorch's BatchNorm that other frameworks do not have"""
+_MOST_NAMED = 4
+_BUFFER = f"{Role.BUFFER.label} "
+
+
+class Uncompared:
+    """Names, over all steps, of tensors that one side alone has, or that were of no use for a comparison.
+
+    Not of weights, of what the model as a whole is given, and of calls without a counterpart: these are said elsewhere. Nor of a tensor
+    that, by its hash, is one that was compared, or that the model was given: it is handed on.
+    """
+
+    def __init__(self) -> None:
+        self._alone: dict[str, dict[str, None]] = {"A": {}, "B": {}}
+        self._unlike: dict[str, str] = {}
+        """why, by name"""
+
+    def add(self, pairs: StepPairs, judged: Iterable[Judged]) -> None:
+        """Take in a step, and what was judged in it."""
+        events = [each.event for each in judged]
+        left = (each.event for each in judged if each.verdict == "not comparable" and _is_unlike(each.event))
+        self._add_unlike(pairs, left)
+        for half, taken in zip(pairs.halves, _taken(pairs, events), strict=True):
+            if pairs.same_micros:
+                self._add_calls(pairs, half, taken)
+            self._add_states(pairs, half, taken)
+        self._add_buffers(pairs)
+
+    def notes(self) -> Iterator[str]:
+        """Say what was not compared."""
+        texts = [f"{grouped(names, _MOST_NAMED)} in {side}" for side, names in self._alone.items() if names]
+        if texts:
+            have_buffers = all(any(name.startswith(_BUFFER) for name in names) for names in self._alone.values())
+            advice = (
+                "; lines of params in a mapping pair what has another name (docs/mapping.md)" if have_buffers else ""
+            )
+            yield f"recorded, and not compared for want of a counterpart: {'; '.join(texts)}{advice}"
+        if self._unlike:
+            first = next(iter(self._unlike.values()))
+            lead = "the first: " if len(self._unlike) > 1 else ""
+            yield f"could not be compared: {grouped(self._unlike, _MOST_NAMED)} ({lead}{first})"
+
+    def _add_unlike(self, pairs: StepPairs, events: Iterable[Event]) -> None:
+        """Keep pairs of tensors that have no form in common."""
+        tops = {node.pair for node in pairs.nodes.values() if node.parent is None}
+        for event in events:
+            is_of_call = event.role in _OF_CALLS and not (event.role is Role.INPUT and event.pair in tops)
+            if event.metrics is not None and (is_of_call or event.role is Role.STATE):
+                self._unlike.setdefault(_named(pairs.half("A"), event), event.metrics.reason)
+
+    def _add_calls(self, pairs: StepPairs, half: StepHalf, taken: set[int]) -> None:
+        """Keep what paired calls were given, returned and logged on this side, and nothing was compared with."""
+        side, other = half.side, pairs.half(half.other)
+        known = {side.digest(row) for row in taken}
+        known |= {
+            digest
+            for node in pairs.nodes.values()
+            if node.parent is None
+            for digest in half.hashes(half.key(node), Role.INPUT)
+        }
+        known.discard(None)
+        for node in pairs.nodes.values():
+            if not other.side.watches(Phase.FORWARD, other.modules[node.pair]):
+                continue
+            for role in _OF_CALLS if node.parent is not None else _OF_CALLS[1:]:
+                for slot, rows in half.rows.get(half.key(node), role).items():
+                    if any(_is_new(half, row, taken, known) for row in rows):
+                        name = f"{role.label} {slot} of {half.path(half.modules[node.pair]) or 'the root'}"
+                        self._alone[half.name][name] = None
+
+    def _add_states(self, pairs: StepPairs, half: StepHalf, taken: set[int]) -> None:
+        """Keep the optimizer's states of parameters of which it has others on the other side."""
+        other = pairs.half(half.other)
+        for pair, module in enumerate(half.modules):
+            slots = half.rows.get((0, module, 0), Role.STATE)
+            for slot, found in slots.items() if other.side.watches(Phase.UPDATE, other.modules[pair]) else ():
+                if not taken.intersection(found) and math.prod(half.side.shapes[found[-1]]):
+                    name = slot.partition(":")[2]
+                    self._alone[half.name][f"state {name} of {half.path(module) or 'the root'}"] = None
+
+    def _add_buffers(self, pairs: StepPairs) -> None:
+        """Keep the buffers with which one side alone begins, and those that have no form in common."""
+        frameworks = {half.side.reader.info.framework for half in pairs.halves}
+        for event in pairs.parameter_events(Phase.INIT, Role.BUFFER):
+            half = pairs.half("A" if event.row_a >= 0 else "B")
+            if event.is_one_sided:
+                is_counter = len(frameworks) > 1 and pairs.canonical(event) == _COUNTER
+                if not is_counter and not pairs.is_unwatched(event) and math.prod(half.side.shapes[half.row(event)]):
+                    self._alone[half.name][_named(half, event)] = None
+            elif event.metrics is not None and _is_unlike(event):
+                self._unlike.setdefault(_named(half, event), event.metrics.reason)
+
+
+def _is_unlike(event: Event) -> bool:
+    """Tell whether two tensors have no form in common, though both were measured."""
+    metrics = event.metrics
+    return metrics is not None and metrics.status is Status.NOT_COMPARABLE and metrics.reason != NO_STATISTICS
+
+
+def _taken(pairs: StepPairs, events: Iterable[Event]) -> tuple[set[int], set[int]]:
+    both = [event for event in events if not event.is_one_sided]
+    return {event.row_a for event in both}, {event.row_b for event in both}
+
+
+def _is_new(half: StepHalf, row: int, taken: set[int], known: set[object]) -> bool:
+    """Tell whether a tensor has elements, and was neither compared nor, by its hash, something else that was."""
+    return row not in taken and math.prod(half.side.shapes[row]) > 0 and half.side.digest(row) not in known
+
+
+def _named(half: StepHalf, event: Event) -> str:
+    return f"{event.role.label} {half.slot(event)} of {half.path(half.modules[event.pair]) or 'the root'}"
