@@ -93,8 +93,10 @@ class _MeasuredStep(StepNoise):
     rounding_share: float
     what: str
 
-    def __init__(self, pairs: StepPairs, floors: Floors, account: Account) -> None:
+    def __init__(self, pairs: StepPairs, floors: Floors, account: Account, *, is_later: bool) -> None:
         self.pairs, self.floors, self._account = pairs, floors, account
+        self._is_later = is_later
+        """steps before have made other weights of A's and B's, and updates have a direction"""
         self._room = 0.0 if _runs_same_code(pairs) else _OTHER_CODE_ROUNDING
         self._is_one_sided = False
         """B's code was seen to round to one side: what is behind it is off in its norm, too"""
@@ -217,12 +219,14 @@ class _MeasuredStep(StepNoise):
             limit = _SCALE_FACTOR * max(share * max(seen.error, floor.error), floor.scale * self.louder(event.phase))
         else:
             limit = max(_UNSEEN_FACTOR * share, _UNSEEN_SHARE) * seen.error
-        return max(limit, _SCALE_ROUNDING * u)
+        return max(limit, _SCALE_ROUNDING * u, _UNSEEN_SHARE * seen.error if self._is_later else 0.0)
 
     def excess(self, event: Event, error: float) -> float:
         floor, seen = self.floors.get(event.row_a), self.seen(event)
         if floor is None or seen is None:
             return error
+        if self.routes_differ:  # a few tokens are off by all of it
+            return seen.error
         factor = self.factor(event)
         quiet = math.sqrt(factor) if math.isfinite(factor) else _SLACK
         most = self._scale_limit(event, seen, floor, unit_roundoff(self.pairs.a.dtypes[event.row_a]))
@@ -278,8 +282,10 @@ class _ReferenceStep(_MeasuredStep):
     rounding_share = 0.25
     what = "of B to the reference"
 
-    def __init__(self, pairs: StepPairs, floors: Floors, account: Account, other: Side, rows: dict[int, int]) -> None:
-        super().__init__(pairs, floors, account)
+    def __init__(
+        self, pairs: StepPairs, floors: Floors, account: Account, other: Side, rows: dict[int, int], *, is_later: bool
+    ) -> None:
+        super().__init__(pairs, floors, account, is_later=is_later)
         self._other, self._rows = other, rows
         self._seen: dict[tuple[int, int], Floor | None] = {}
 
@@ -296,7 +302,7 @@ class _ReferenceStep(_MeasuredStep):
         return self._known(event, self.pairs.measured_from(self._other, row, event), self._other, row)
 
     def factor(self, event: Event) -> float:
-        return max(_SUSPICIOUS, self.spread(event)) * self.louder(event.phase)
+        return max(_SUSPICIOUS, self.spread(event)) * self.louder(event.phase) * (_SLACK if self._is_later else 1.0)
 
     def facts(self, seen: Floor, floor: Floor) -> tuple[str, ...]:
         times = f"{seen.error / floor.error:.3g} times as far" if floor.error else "away"
@@ -310,6 +316,7 @@ class _Measured(Noise):
         self.runs = runs
         self._widest, self._differs, self._lacks_values = 0.0, False, False
         self._account = Account()
+        self._steps = 0
 
     def _sides(self, pairs: StepPairs) -> list[tuple[Side, dict[int, int]]]:
         found = []
@@ -323,6 +330,7 @@ class _Measured(Noise):
 
     def _floors(self, pairs: StepPairs, sides: Sequence[tuple[Side, dict[int, int]]]) -> Floors:
         floors = Floors(pairs, sides)
+        self._steps += 1
         read = pairs.a, pairs.b, *(side for side, _ in sides)
         self._lacks_values = self._lacks_values or not all(side.has_stored_values for side in read)
         self._widest = max(self._widest, floors.width())
@@ -381,7 +389,7 @@ class FurtherRuns(_Measured):
         if not sides:
             return StepNoise()
         floors = self._floors(pairs, sides)
-        return _FurtherRunsStep(pairs, floors, self._account)
+        return _FurtherRunsStep(pairs, floors, self._account, is_later=self._steps > 1)
 
 
 class Reference(_Measured):
@@ -397,4 +405,4 @@ class Reference(_Measured):
         if not sides:
             return StepNoise()
         floors = self._floors(pairs, sides)
-        return _ReferenceStep(pairs, floors, self._account, *sides[0])
+        return _ReferenceStep(pairs, floors, self._account, *sides[0], is_later=self._steps > 1)
