@@ -157,6 +157,15 @@ class BackwardWalk(LossWalk):
             self._backward.setdefault(node, Level()).merge(own)
             self._arrived.setdefault(node.pair, Level()).merge(own)
 
+    def _others_agree(self, node: Node, event: Event) -> bool:
+        """Tell whether a call has other outputs, to which the same gradient comes back on both sides."""
+        found = [
+            judged.verdict for judged in self.events
+            if judged.event is not event and judged.event.role is Role.GRAD_OUTPUT and judged.event.pair == node.pair
+            and (judged.event.micro, judged.event.call) == (event.micro, event.call)
+        ]  # fmt: skip
+        return bool(found) and all(verdict in ("equal", "noise") for verdict in found)
+
     def _is_sum_of_parts(self, node: Node, event: Event) -> bool:
         """Tell whether a call passes back what a rank's part of its output gives, where the other side has the whole of it.
 
@@ -277,8 +286,11 @@ class BackwardWalk(LossWalk):
                 )
                 return
             facts = ("the model's outputs agree", "the gradient that comes back to them differs", *born)
-            self._add(Phase.LOSS, kind, event, node.pair, tolerance.BACKWARD, facts, node=node,
-                      hint=hint or "look at the loss function and at the loss scale")  # fmt: skip
+            of_loss, others = "look at the loss function and at the loss scale", self._others_agree(node, event)
+            if others and self._loss_agrees:
+                facts += ("the loss agrees, and so does what comes back to the model's other outputs",)
+                of_loss += f", or at what the model's own code makes of its output {event.slot_a}: the others may be made of it"
+            self._add(Phase.LOSS, kind, event, node.pair, tolerance.BACKWARD, facts, node=node, hint=hint or of_loss)
             return
         what = "output" if event.role is Role.GRAD_OUTPUT else "input"
         facts = (

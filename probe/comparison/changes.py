@@ -43,7 +43,8 @@ def more_calls(pairs: StepPairs, half: StepHalf, module: int, numbers: Sequence[
     total = sum(call.module == module and call.micro == first.micro for call in half.calls)
     times = "one time" if len(numbers) == 1 else f"{len(numbers)} times"
     listed = ", ".join(map(str, numbers[:_MOST_NAMED])) + (" …" if len(numbers) > _MOST_NAMED else "")
-    which = f"call{'' if len(numbers) == 1 else 's'} {listed} of {total}, {neighbours(half, first)}"
+    place = f"{'' if len(numbers) == 1 else 'the first '}{neighbours(half, first)}"
+    which = f"call{'' if len(numbers) == 1 else 's'} {listed} of {total}, {place}"
     b = pairs.half("B")
     who = b.path(b.modules[half.pair_of[module]])
     whose = "A's " if is_a else ""

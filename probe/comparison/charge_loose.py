@@ -161,7 +161,11 @@ class LooseCharger(OrderCharger):
         for half, calls in zip(self.pairs.halves, (mine, theirs), strict=True):
             paths = [half.path(loose.module) for loose in calls]
             change = change_at(self.pairs.changes, OF_NUMBER, half.name, paths) if paths else None
-            if calls and change is None and len(mine) + len(theirs) > 1:
+            if (
+                calls
+                and change is None
+                and (len(mine) + len(theirs) > 1 or self._may_stand_there(caller, half, calls[0], ends))
+            ):
                 return False
             refs.append(tuple(self._ref(half.side, event.micro, loose.module, loose.call) for loose in calls))
             if calls:
@@ -185,6 +189,27 @@ class LooseCharger(OrderCharger):
             event=event if computed else None,
         ), event)  # fmt: skip
         return True
+
+    def _may_stand_there(self, caller: Node, half: StepHalf, loose: Loose, ends: list[tuple[StepHalf, int]]) -> bool:
+        """Tell whether the other side ran modules with weights and without a partner there too, however deep: what one lacks may be they.
+
+        Not if that is one module with as many weights, which is its partner but for its name, and nothing else was computed before it.
+        """
+        there, end = next((each, end) for each, end in ends if each is not half)
+        sizes = [there.side.reader.modules[each.module].n_params for each in self._finished(caller, end, there.name)]
+        own, found = half.side.reader.modules[loose.module].n_params, [size for size in sizes if size]
+        return bool(found) and (found != [own] or self._is_behind_unfinished(caller, half, loose))
+
+    def _is_behind_unfinished(self, caller: Node, half: StepHalf, loose: Loose) -> bool:
+        """Tell whether a call without a partner, begun before the last good event, ended between that and this one."""
+        since, begin = self._since(caller, half.name), half.span(caller)[0]
+        paired = {half.key(node) for node in self.pairs.nodes.values()}
+        return any(
+            call.micro == loose.micro
+            and begin < call.begin < since <= call.end < loose.begin
+            and call.key not in paired
+            for call in half.calls
+        )
 
     def _finished_layers(self, caller: Node, before: int, half: StepHalf) -> list[Loose]:
         """Return the layers that one side has more and ran, however deep, since the last good event."""
@@ -346,18 +371,26 @@ class LooseCharger(OrderCharger):
             node.pair != half.pair_of[loose.module] for node in self.pairs.nodes.values()
         )
 
-    @staticmethod
-    def _computes_alone(half: StepHalf, loose: Loose) -> bool:
-        """Tell whether the other side's own code computes what a call without a partner does, as in other places.
+    def _computes_alone(self, half: StepHalf, loose: Loose) -> bool:
+        """Tell whether the other side's own code computes what a call without a partner does, as in other places or steps.
 
-        It has no weights, and others of its class have no partner either.
+        It has no weights, and others of its class have no partner either; or the step before agreed, in which it had none.
         """
         modules = half.side.reader.modules
+        if self._ran_before(half, loose):
+            return True
         if loose.module in half.stepped or loose.module in half.pair_of or modules[loose.module].n_params:
             return False
         kind = modules[loose.module].class_name
         alike = [index for index, module in enumerate(modules) if module.class_name == kind]
         return len(alike) > 1 and not any(index in half.pair_of for index in alike)
+
+    @staticmethod
+    def _ran_before(half: StepHalf, loose: Loose) -> bool:
+        """Tell whether a module that has no partner ran in the step before, too: no step is judged behind one with a finding."""
+        earlier = half.side.earlier
+        is_alone = loose.module not in half.pair_of and loose.module not in half.stepped
+        return earlier is not None and is_alone and loose.module in earlier.columns["module"]
 
 
 def _is_tied(half: StepHalf, loose: Loose) -> bool:

@@ -331,6 +331,7 @@ class ForwardWalk(HeldValues):
         is_wrong = same_code and not self._other_batch and not self._same_size(event) and not is_part
         if (is_permuted or is_wrong) and not context.tainted and self._pass_over(node, event):
             return
+        is_wrong = is_wrong and not self._is_in_chunks(node, event)
         self.settle(event, math.nan, False, context.error)
         if is_input:
             self._unknown.setdefault(id(node), set()).add(event.slot_a)
@@ -350,10 +351,24 @@ class ForwardWalk(HeldValues):
             if not (is_input and self._charge_change(node, event, tolerance.FORWARD)):
                 self._add(Phase.FORWARD, Kind.SHAPE, event, place.pair, tolerance.FORWARD,
                           (f"{what}: {event.metrics.reason}",), node=place, hint="look at sizes, padding and strides there")  # fmt: skip
-        elif not is_permuted:
+        levels = (self._context(node), context if is_input else self._context(node.parent))
+        if not is_wrong and not is_permuted:
+            for level in levels:
+                level.add(0.0, self.u(event))  # its dtype is known, and rounds what comes after it
             return
-        for level in (self._context(node), context if is_input else self._context(node.parent)):
+        for level in levels:
             level.tainted = True
+
+    def _is_in_chunks(self, node: Node, event: Event) -> bool:
+        """Tell whether one side calls a module more often, each time with a part of what the other side gives it at once."""
+        calls, sizes = [], []
+        for half in self.pairs.halves:
+            module, slot = half.modules[node.pair], half.slot(event)
+            own = [call.key for call in half.calls if call.micro == node.micro and call.module == module]
+            found = [rows for key in own for rows in [half.rows.get(key, event.role).get(slot)] if rows]
+            calls.append(len(own))
+            sizes.append(sum(math.prod(half.side.shapes[rows[0]]) for rows in found))
+        return calls[0] != calls[1] and sizes[0] == sizes[1]
 
     def _doubt_part(self, what: str, event: Event) -> None:
         """Doubt a run of which one side's modules are handed parts, as of a sequence, of what the other side's are; once."""

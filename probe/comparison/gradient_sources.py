@@ -131,6 +131,7 @@ class GradientSources(BackwardWalk):
         if not self._has_arrived(pairs):
             for level in self._backward.values():
                 sources.merge(level)
+            sources.add(0.0, self._coarsest)  # in which dtype it came is not known
         return sources
 
     def _has_arrived(self, pairs: list[int]) -> bool:

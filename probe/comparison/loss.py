@@ -173,16 +173,27 @@ class LossWalk(ForwardWalk):
 
         A mean of squares moves by 2⟨z−t, Δz⟩ + ‖Δz‖², relative to ‖z−t‖². Of independent errors the former is 1/√n of its
         bound. Cross entropy is a difference of numbers of the size of z in each row. Four standard deviations of both.
+        Any loss moves by ⟨g, Δz⟩: that is much where logits are large, as behind a low temperature, and there are few rows.
         """
         key = node.micro, self.pairs.matching.pairs[node.pair].a, node.call
         gradients, found = self.pairs.rows_a.get(key, Role.GRAD_OUTPUT), [0.0]
         for slot, rows in self.pairs.rows_a.get(key, Role.OUTPUT).items():
             shape, rms = self.pairs.a.shapes[rows[0]], self.pairs.a.columns["rms"][rows[0]]
             if slot in gradients and math.prod(shape) and self._loss_of_a:
+                found.append(4 * error * self._logits_moved_by(rows[0], gradients[slot][0]) / self._loss_of_a)
                 left = self._shares_left(rows[0], gradients[slot][0])[1] * error
                 found.append(8 * left / math.sqrt(math.prod(shape)) + 2 * left**2)
                 found.append(4 * u * rms / math.sqrt(math.prod(shape[:-1])) / self._loss_of_a)
         return max(found)
+
+    def _logits_moved_by(self, row: int, gradient: int) -> float:
+        """Return how far a mean cross entropy moves where each of its logits z moves by itself, as far as it is large.
+
+        That is ‖g·z‖, at most ‖g‖·max|z|. The gradient of r rows is no longer than √(2/r), whatever a loss scale makes of it.
+        """
+        columns, shape = self.pairs.a.columns, self.pairs.a.shapes[row]
+        longest = math.sqrt(2 / math.prod(shape[:-1]))
+        return min(columns["norm"][gradient], longest) * max(-columns["min"][row], columns["max"][row])
 
     def _shares_left(self, row: int, gradient: int) -> tuple[float, float]:
         """Return ‖z‖/‖z−t‖ of what A's model returned, were the loss a mean of squared errors, and where it is one (else less).

@@ -60,11 +60,14 @@ class OrderCharger(Ledger):
         if pair is None:
             return False
         mine, theirs = pair
-        if not self._may_stand_for(mine, theirs):
+        if not self._may_stand_for(mine, theirs) or self._is_harmless(node, mine, theirs):
             return False
         if (mine, theirs) in self._charged:
             return True
         self._charged.add((mine, theirs))
+        if theirs.begin_b < mine.begin_b < theirs.end_b:
+            self._add_held(mine, theirs, event)
+            return True
         back = is_exchanged(mine, theirs, siblings)
         nodes = [mine, theirs] if back else [mine]
         partners = [theirs, mine] if back else [theirs]
@@ -94,6 +97,31 @@ class OrderCharger(Ledger):
         ]
         found = [measure_pair(a.side, i, b.side, j) for i in given[0] for j in given[1]]
         return not all(given) or any(each.is_known and each.rel_l2 <= _AS_GIVEN for each in found)
+
+    def _add_held(self, inner: Node, outer: Node, event: Event) -> None:
+        """Say that a call is inside another one in B, which in A it comes before: what the other one is given is something else."""
+        name, holder = self._path_b(inner.pair), self._path_b(outer.pair)
+        assert event.metrics is not None
+        self._append(Divergence(
+            Phase.FORWARD, event.role, Kind.INTRODUCED, self._confidence(event, None), *self.refs(outer.pair, outer, "", ""),
+            event.metrics, tolerance.FORWARD.limit(self.u(event), 0.0),
+            (f"B calls {name} inside {holder}, A before {self._path_a(outer.pair)}: the two are not given the same",),
+            f"if B is meant so, {holder} is no counterpart of {self._path_a(outer.pair)}: leave it out of the mapping, and name what is in it",
+        ), event)  # fmt: skip
+
+    def _is_harmless(self, node: Node, mine: Node, theirs: Node) -> bool:
+        """Tell whether two calls that come before a wrong one are given and return the same on both sides: so their order does not matter."""
+        keys = {(each.pair, each.micro, each.call) for each in (mine, theirs)}
+        found = [
+            judged for judged in self.events
+            if judged.event.phase is Phase.FORWARD and (judged.event.pair, judged.event.micro, judged.event.call) in keys
+        ]  # fmt: skip
+        roles = {(each.event.pair, each.event.role) for each in found}
+        return (
+            node is not mine and node is not theirs
+            and all((each.pair, role) in roles for each in (mine, theirs) for role in (Role.INPUT, Role.OUTPUT))
+            and all(each.verdict in ("equal", "noise") for each in found)
+        )  # fmt: skip
 
     @staticmethod
     def _ref(side: Side, micro: int, module: int, call: int = 0) -> NodeRef:

@@ -341,7 +341,7 @@ class UpdateJudge(ScaledGradients):
             limit, is_wrong = held.limit, held.is_wrong
             is_longer = abs(metrics.norm_ratio - 1) > max(tolerance.RATIO_LIMIT, math.sqrt(error))
             if metrics.is_known and (is_wrong or is_longer) and self._is_divided(event):
-                limit, held, is_wrong = math.nan, None, is_longer
+                limit, held, is_wrong = math.nan, None, is_longer and not self._is_as_long_as_update(event)
             wrong = metrics.is_known and error <= tolerance.UPDATE_ERROR_LIMIT and is_wrong
             self.state.optimizer[event.pair, event.slot_a] = metrics.rel_l2 if metrics.is_known else 1.0
             if self.walk.settle(event, limit, wrong, error, error=held.error if held is not None else None, held=held):
@@ -359,6 +359,17 @@ class UpdateJudge(ScaledGradients):
         Rounding of vanishing gradients is as large in it as in the update, which was judged. Its length shows what is wrong with it alone.
         """
         return self._is_adaptive(event) and all(self._is_multiple_of_update(half, event) for half in self.pairs.halves)
+
+    def _is_as_long_as_update(self, event: Event) -> bool:
+        """Tell whether a state is as much longer in B as the update is, which was judged."""
+        name, metrics = event.slot_a.partition(".")[0], event.metrics
+        updates = (
+            each.metrics for each in self._two_sided(Role.DELTA) if (each.pair, each.slot_a) == (event.pair, name)
+        )
+        found = next(updates, None)
+        if found is None or metrics is None or not 0 < found.norm_ratio < math.inf:
+            return False
+        return abs(metrics.norm_ratio / found.norm_ratio - 1) <= tolerance.RATIO_LIMIT
 
     def _is_multiple_of_update(self, half: StepHalf, event: Event) -> bool:
         """Tell whether a parameter's update is a multiple of one of its states, up to the rounding of the new parameter."""

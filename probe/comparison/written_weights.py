@@ -126,6 +126,8 @@ class WrittenWeights:
         """Return the weights as the step tells them last, where it does on both sides."""
         found: dict[Place, Sketches] = {}
         for place in self._slots:
+            if not all(self._rows(at, place) for at in (0, 1)):
+                continue
             last = [max(self._rows(at, place), key=half.side.columns["seq"].__getitem__)
                     for at, half in enumerate(self.pairs.halves)]  # fmt: skip
             a, b = (half.side.sketch(row) for half, row in zip(self.pairs.halves, last, strict=True))
@@ -133,13 +135,16 @@ class WrittenWeights:
         return found
 
     def _paired(self) -> Iterator[tuple[Place, str]]:
-        """Yield the places of A that both sides have records of, with B's slots."""
+        """Yield the places of A that both sides have records of, with B's slots: of one that a side never writes to, in the step before."""
         a, b = self.pairs.halves
         for index, pair in enumerate(self.pairs.matching.pairs):
             labels = a.rows.get((0, pair.a, 0), Role.PARAM), b.rows.get((0, pair.b, 0), Role.PARAM)
-            if not all(labels):
+            if not any(labels):
                 continue
-            slots_a, slots_b = (dict.fromkeys(label.partition(":")[2] for label in each) for each in labels)
+            slots_a, slots_b = (
+                dict.fromkeys(label.partition(":")[2] for label in each) if each else _slots_before(half, module)
+                for half, each, module in zip(self.pairs.halves, labels, (pair.a, pair.b), strict=True)
+            )
             names = {b.side.canonical(pair.b, slot): slot for slot in slots_b}
             for slot in slots_a:
                 other = names.get(a.side.canonical(pair.a, slot))
@@ -190,11 +195,12 @@ class WrittenWeights:
         A weight that has a gradient may be moved along it. One that has none, an average, may be made of any of its shape.
         """
         a, norm = self.pairs.a, max(metrics.norm_a, metrics.norm_b)
-        shape = a.shapes[self._rows(0, place)[0]]
+        shapes = {each: a.shapes[rows[0]] for each in self._slots if (rows := self._rows(0, each))}
+        shape = shapes[place] if place in shapes else self.pairs.b.shapes[self._rows(1, place)[0]]
         gradient = self._gradient_error(place, seqs)
         alike = [place]
         if gradient is None:
-            alike = [each for each in self._slots if a.shapes[self._rows(0, each)[0]] == shape]
+            alike = [each for each in shapes if shapes[each] == shape]
             if shape not in self._gradient_errors:
                 self._gradient_errors[shape] = max(self._gradient_error(each, seqs) or 0.0 for each in alike)
             gradient = self._gradient_errors[shape]
@@ -232,6 +238,15 @@ class WrittenWeights:
         known = [sketch for sketch in sketches if sketch is not None]
         change = known[0] - np.sum(known[1:], axis=0) if len(known) == len(sketches) else None
         return _History(side, row, seq[row], change)
+
+
+def _slots_before(half: StepHalf, module: int) -> dict[str, None]:
+    """Return the slots of a module's weights that the step before has records of."""
+    earlier = half.side.earlier
+    if earlier is None:
+        return {}
+    rows = zip(earlier.slots, earlier.columns["role"], earlier.columns["module"], strict=True)
+    return dict.fromkeys(slot for slot, role, owner in rows if role == Role.PARAM and owner == module)
 
 
 def _left_before(half: StepHalf, place: Place, slot_b: str) -> list[tuple[Side, int]]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
+from probe.axis_sums import squeezed
 from probe.errors import MappingError
 from probe.mapping import LayerMapping, ParameterRule, Rule
 from probe.mapping.patterns import Names, binds, filled, places
@@ -235,6 +236,8 @@ class Bundles:
         for row in rows:
             shapes = [canonical_shape(part) for _, part in row if part is not None]
             parts = " + ".join(f"{self._path(sides[1], at)} {list(s)}" for (at, _), s in zip(row, shapes, strict=True))
+            if len(shapes) == 1 and squeezed(shapes[0]) == squeezed(shape):
+                continue  # one for one: axes of size 1 are no matter
             if any(
                 len(s) != len(shape) or len(s) <= axis or _without(s, axis) != _without(shape, axis) for s in shapes
             ):

@@ -318,6 +318,12 @@ def test_another_momentum_of_weights_that_were_not_written_to_in_the_step_before
     assert first.evidence[1] == "what it is changed by is 0.5 times as long in B as in A"
 
 
+def test_an_encoder_that_follows_on_one_side_only(tmp_path: Path, in_float64: Callable[[], None]) -> None:
+    first = compared(tmp_path, momentum, in_float64, every=1000).first_divergence
+    assert first is not None and (first.step, first.phase, first.path) == (1, Phase.UPDATE, "keys.0")
+    assert first.evidence[1] == "B does not change it"
+
+
 @pytest.mark.parametrize(("rho", "text"), [
     (0.02, "what it is changed by is 0.4 times as long in B as in A"), (0.0, "B does not change it"),
 ])  # fmt: skip

@@ -152,11 +152,12 @@ def _certainty(found: Found, i: int) -> tuple[float, Reason]:
 def drop_straddling(found: Found) -> None:
     """Take back guesses of modules of which one holds weights that lie outside of the other: they return other things.
 
-    Attention with the norm behind it is none without, nor a model with its last norm one without.
+    Attention with the norm behind it is none without, nor a model with its last norm one without. Nor is a layer of which
+    columns are a weight of their own on the other side, as where x @ w + t * v is one product of [x, t] there.
     """
     for i in list(found.why):
         j = found.of_a[i]
-        if _holds_what_is_outside(found, i, j):
+        if _holds_what_is_outside(found, i, j) or _has_its_rest_beside(found, i, j):
             del found.of_a[i], found.of_b[j], found.why[i]
 
 
@@ -166,6 +167,18 @@ def _holds_what_is_outside(found: Found, i: int, j: int) -> bool:
         return True
     theirs = ((k, found.of_b.get(k, found.parts_b.get(k))) for k in _held(found.b, j) if k != j and found.b.weights[k])
     return any(other is not None and not found.a.is_below(other, i) for _, other in theirs)
+
+
+def _has_its_rest_beside(found: Found, i: int, j: int) -> bool:
+    """Tell whether what one of two layers has more of is as much as a weight without a partner beside the other, or around it."""
+    sizes = [sum(w.size for w in side.weights[k]) for side, k in ((found.a, i), (found.b, j))]
+    if sizes[0] == sizes[1] or 0 in sizes or found.a.tree.children[i] or found.b.tree.children[j]:
+        return False
+    small, k, has = (found.a, i, found.has_a) if sizes[0] < sizes[1] else (found.b, j, found.has_b)
+    parent = small.tree.modules[k].parent
+    beside = [each for each in small.children(parent) if not has(each)] if parent >= 0 else []
+    around = [parent] if parent >= 0 else []
+    return any(w.size == abs(sizes[0] - sizes[1]) for each in (*around, *beside) for w in small.weights[each])
 
 
 def match_alone(found: Found) -> None:
