@@ -147,6 +147,10 @@ class Adapter(abc.ABC):
         """Return in the plural what kind of tensor a value is that `is_tensor` denies, ``""`` when it is none."""
         return ""
 
+    def losses_behind(self, loss: Tensor) -> list[str]:
+        """Return what the framework calls the loss functions that a loss was made by; empty where it does not tell."""
+        return []
+
     @abc.abstractmethod
     def facts(self, tensor: Tensor) -> TensorFacts:
         """Return dtype, shape and requires_grad."""

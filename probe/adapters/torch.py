@@ -20,6 +20,7 @@ from probe import buffers, kernel
 from probe.adapters import torch_device, torch_operations, torch_statistics
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts, plain_option
 from probe.adapters.hooking import CallHook, Removal, all_or_none
+from probe.adapters.losses import losses_behind
 from probe.adapters.model_configs import config_of
 from probe.adapters.torch_compiled import around_compiled
 from probe.adapters.torch_graph import GRAPH, Backwards, edge_of
@@ -131,6 +132,9 @@ class TorchAdapter(Adapter):
         if value.is_meta:
             return "tensors on the meta device"
         return "nested tensors" if value.is_nested else f"tensors of {_name_of(value.layout)} layout"
+
+    def losses_behind(self, loss: torch.Tensor) -> list[str]:
+        return losses_behind(loss.grad_fn, lambda function: [node for node, _ in function.next_functions])
 
     def facts(self, tensor: torch.Tensor) -> TensorFacts:
         return TensorFacts(_name_of(tensor.dtype), held(tensor).shape, tensor.requires_grad)

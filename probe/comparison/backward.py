@@ -139,6 +139,8 @@ class BackwardWalk(LossWalk):
             scores = conditioning.score_size(self.pairs, node.parent)
             held = held.widened(held.limit * scores / tolerance.SCORES)
         held = held.widened(_OF_CANCELLED * self._cancelled_by_norm(node, event) * max(u, sources.error))
+        if from_loss:
+            held = held.widened(self._rounding_of_alignments(node, event))
         is_behind = from_loss and any(finding.phase is Phase.BACKWARD for finding in self.findings)
         wrong = held.is_wrong and not sources.tainted and not is_behind  # what is returned may be used inside, too
         self.settle(event, held.limit, wrong, sources.error, error=held.error, held=held)

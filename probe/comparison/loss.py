@@ -14,11 +14,21 @@ from probe.comparison.result import Divergence, Kind, cause_order
 from probe.comparison.step_half import Event, Node
 from probe.comparison.tolerance import Level, Rule
 from probe.records import Phase, Role
+from probe.statistics import unit_roundoff
+from probe.store.reader import Reader
 
 _LIKE_ENTROPY = 0.1
 """share of a loss that its gradient must at least be to be that of a cross entropy"""
 _MOST_OF_LOSS = 0.1
 """share of the largest gradient of an output that those of other outputs are at least"""
+_OF_ALIGNMENTS = 4
+"""roundoffs of a sum of alignments' logarithms, of its own size (measured: 1.2 to 2.4)"""
+
+
+def _aligns(reader: Reader) -> bool:
+    """Tell whether a run's loss sums over alignments: as its framework told, or by what the model is called."""
+    named = [*reader.listed("loss_functions"), *(module.class_name for module in reader.modules[:1])]
+    return any("ctc" in name.casefold() for name in named)
 
 
 class LossWalk(ForwardWalk):
@@ -161,6 +171,19 @@ class LossWalk(ForwardWalk):
         share, left = self._shares_left(rows[0], event.row_a)
         rounding = self._rounding_left(rows[0], event.row_a)
         return tolerance.loss_gradient_rule(self.pairs.a.columns["rms"][rows[0]], share, left, rounding)
+
+    def _rounding_of_alignments(self, node: Node, event: Event) -> float:
+        """Return the relative error that rounding alone makes of the gradient of a CTC loss; 0.0 where neither side has one.
+
+        Its terms are exponentials of sums over all alignments, kept as logarithms in float32: an exponent as large as the loss of a
+        sequence is off by that many roundoffs. A mean is divided by the target's length, which is no more than that of the sequence.
+        """
+        if not any(_aligns(half.side.reader) for half in self.pairs.halves):
+            return 0.0
+        module = self.pairs.matching.pairs[node.pair].a
+        rows = self.pairs.rows_a.get((node.micro, module, node.call), Role.OUTPUT).get(event.slot_a)
+        longest = max(self.pairs.a.shapes[rows[0]][:-1], default=0) if rows else 0
+        return _OF_ALIGNMENTS * unit_roundoff("float32") * abs(self._loss_of_a) * longest
 
     def _is_most_of_loss(self, node: Node, event: Event) -> bool:
         """Tell whether no other output gets a far larger gradient: those of auxiliary losses are sums of few terms."""
