@@ -23,7 +23,7 @@ class Uncompared:
     """Names, over all steps, of tensors that one side alone has, or that were of no use for a comparison.
 
     Not of weights, of what the model as a whole is given, and of calls without a counterpart: these are said elsewhere. Nor of a tensor
-    that, by its hash, is one that was compared, or that the model was given: it is handed on.
+    that, by its hash, is one that was compared or is told so, or what such a call returned: it is handed on, and named once.
     """
 
     def __init__(self) -> None:
@@ -66,21 +66,16 @@ class Uncompared:
 
     def _add_calls(self, pairs: StepPairs, half: StepHalf, taken: set[int]) -> None:
         """Keep what paired calls were given, returned and logged on this side, and nothing was compared with."""
-        side, other = half.side, pairs.half(half.other)
-        known = {side.digest(row) for row in taken}
-        known |= {
-            digest
-            for node in pairs.nodes.values()
-            if node.parent is None
-            for digest in half.hashes(half.key(node), Role.INPUT)
-        }
-        known.discard(None)
+        other = pairs.half(half.other)
+        known = _known(pairs, half, taken)
         for node in pairs.nodes.values():
             if not other.side.watches(Phase.FORWARD, other.modules[node.pair]):
                 continue
             for role in _OF_CALLS if node.parent is not None else _OF_CALLS[1:]:
                 for slot, rows in half.rows.get(half.key(node), role).items():
-                    if any(_is_new(half, row, taken, known) for row in rows):
+                    new = [row for row in rows if _is_new(half, row, taken, known)]
+                    known.update(half.side.digest(row) for row in new)
+                    if new:
                         name = f"{role.label} {slot} of {half.path(half.modules[node.pair]) or 'the root'}"
                         self._alone[half.name][name] = None
 
@@ -116,6 +111,18 @@ def _is_unlike(event: Event) -> bool:
 def _taken(pairs: StepPairs, events: Iterable[Event]) -> tuple[set[int], set[int]]:
     both = [event for event in events if not event.is_one_sided]
     return {event.row_a for event in both}, {event.row_b for event in both}
+
+
+def _known(pairs: StepPairs, half: StepHalf, taken: set[int]) -> set[object]:
+    """Return the hashes of what was compared, of what the model was given, and of what calls without a counterpart returned."""
+    tops = [half.key(node) for node in pairs.nodes.values() if node.parent is None]
+    paired = {half.key(node) for node in pairs.nodes.values()}
+    loose = [call.key for call in half.calls if call.key not in paired]
+    known: set[object] = {half.side.digest(row) for row in taken}
+    for keys, role in ((tops, Role.INPUT), (loose, Role.OUTPUT)):
+        known.update(digest for key in keys for digest in half.hashes(key, role))
+    known.discard(None)
+    return known
 
 
 def _is_new(half: StepHalf, row: int, taken: set[int], known: set[object]) -> bool:

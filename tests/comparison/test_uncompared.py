@@ -75,6 +75,37 @@ def test_several_are_named_together(run: Recorder) -> None:
     assert found.warnings == (f"{ALONE}output more of layers.*.attn ×3 in B",)
 
 
+class Table(nn.Module):
+    """Returns what is handed to all layers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Tensor(np.arange(7, dtype=np.float32))
+
+
+@pytest.mark.parametrize("is_made_by_a_module", [False, True])
+def test_what_is_handed_to_several_is_named_once(run: Recorder, is_made_by_a_module: bool) -> None:
+    model = gpt()
+    if is_made_by_a_module:
+        model.table = Table()
+
+    def attention(self: Any, x: Tensor, mask: Tensor) -> Tensor:
+        return nn.Attention.forward(self, x)
+
+    def block(self: Any, x: Tensor) -> Tensor:
+        mask = model.table(x) if is_made_by_a_module else Tensor(np.arange(7, dtype=np.float32))
+        x = x + self.attn(self.norm1(x), mask=mask)
+        return x + self.mlp(self.norm2(x))
+
+    for number in range(3):
+        replaced(model, f"layers.{number}.attn", forward=attention)
+        replaced(model, f"layers.{number}", forward=block)
+    found = probe.compare(run(), run(model))
+    assert found.verdict is Verdict.ALIGNED
+    named = [text for text in found.warnings if text.startswith(ALONE)]
+    assert named == ([] if is_made_by_a_module else [f"{ALONE}input mask of layers.0.attn in B"])
+    assert ("table" in (*found.only_b, *found.unneeded_b)) is is_made_by_a_module
+
+
 def test_behind_a_finding_nothing_is_said_of_it(run: Recorder) -> None:
     wrong = _returning(lambda y: {"more": _twice(y)})
     wrong.norm.eps = 1e-2
