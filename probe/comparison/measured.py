@@ -92,6 +92,8 @@ class _MeasuredStep(StepNoise):
 
     rounding_share: float
     what: str
+    as_far: float
+    """times a floor's scale that another one may be by chance, where the built-in model finds it wrong"""
 
     def __init__(self, pairs: StepPairs, floors: Floors, account: Account, *, is_later: bool) -> None:
         self.pairs, self.floors, self._account = pairs, floors, account
@@ -124,8 +126,7 @@ class _MeasuredStep(StepNoise):
 
     def louder(self, phase: Phase) -> float:
         """Return how much noisier than the runs that were measured B was so far, where nothing was wrong; 1 and more."""
-        times = self._times[phase]
-        return max(1.0, times[int(_COMMON * len(times))]) if len(times) >= _FEWEST_TIMES else 1.0
+        return max((_common(times) for each, times in self._times.items() if each <= phase), default=1.0)
 
     def spread(self, event: Event) -> float:
         """Return how many times the floor an error may be by chance alone."""
@@ -167,7 +168,7 @@ class _MeasuredStep(StepNoise):
     def _shows(self, event: Event, below: Held, rule: Rule, seen: Floor, floor: Floor) -> bool:
         """Tell whether the runs that were measured are as far off as what the built-in model finds wrong."""
         if below.measure == SCALE_MEASURE or rule.plain is not None:
-            return seen.scale <= _SCALE_FACTOR * floor.scale and seen.shift <= _SCALE_FACTOR * floor.shift
+            return seen.scale <= self.as_far * floor.scale and seen.shift <= self.as_far * floor.shift
         spread = self.spread(event)
         return seen.error <= (spread if math.isfinite(spread) else _SLACK) * floor.error
 
@@ -216,7 +217,7 @@ class _MeasuredStep(StepNoise):
             return None
         share = self.floors.common_share(event.row_a)
         if seen.error <= self.factor(event) * floor.error:
-            limit = _SCALE_FACTOR * max(share * max(seen.error, floor.error), floor.scale * self.louder(event.phase))
+            limit = _SCALE_FACTOR * self.louder(event.phase) * max(share * max(seen.error, floor.error), floor.scale)
         else:
             limit = max(_UNSEEN_FACTOR * share, _UNSEEN_SHARE) * seen.error
         return max(limit, _SCALE_ROUNDING * u, _UNSEEN_SHARE * seen.error if self._is_later else 0.0)
@@ -243,6 +244,11 @@ class _MeasuredStep(StepNoise):
         )
 
 
+def _common(times: Sequence[float]) -> float:
+    """Return how many times their floors nine tenths of some errors are at most; 1 and more."""
+    return max(1.0, times[int(_COMMON * len(times))]) if len(times) >= _FEWEST_TIMES else 1.0
+
+
 def _runs_same_code(pairs: StepPairs) -> bool:
     """Tell whether every module of A has a partner of its own class, in one framework."""
     a, b = pairs.a.reader, pairs.b.reader
@@ -260,6 +266,7 @@ class _FurtherRunsStep(_MeasuredStep):
 
     rounding_share = 0.5
     what = ""
+    as_far = _SCALE_FACTOR
 
     def seen(self, event: Event) -> Floor | None:
         metrics = event.metrics
@@ -281,6 +288,7 @@ class _ReferenceStep(_MeasuredStep):
 
     rounding_share = 0.25
     what = "of B to the reference"
+    as_far = 2.0
 
     def __init__(
         self, pairs: StepPairs, floors: Floors, account: Account, other: Side, rows: dict[int, int], *, is_later: bool
