@@ -129,6 +129,17 @@ class HeldValues(InitialWalk):
             )
         return found
 
+    def _made_up_for(self, node: Node, event: Event, held: Held) -> Held:
+        """Pass over what a module returns otherwise on the two sides where all that is made of it agrees: the border lies elsewhere."""
+        error = self._compensation.error_of_uses(node, event, held.limit)
+        if error is None:
+            return held
+        self._with_border.add((node, event.slot_a))
+        self._borders[f"output {event.slot_a} of {self._path_a(event.pair)}"] = None
+        for level in map(self._context, (node, node.parent)):
+            level.add(error, self.u(event), error)
+        return held._replace(verdict="not judged")
+
     def _without_mask(self, node: Node, event: Event, u: float, sources: Level, held: Held) -> Held:
         """Leave out the mask that one side alone has put into what its attention is given; the other side's code adds it there."""
         side = side_with_mask(self.pairs, event) if event.role is Role.INPUT and node.parent is not None else ""
