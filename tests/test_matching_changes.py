@@ -185,6 +185,18 @@ def test_a_member_that_two_others_claim_is_told_by_neither() -> None:
     assert laid_side_by_side(mine, theirs) is None, "by number: nothing speaks against it"
 
 
+@pytest.mark.parametrize("weights", [frozenset("w"), frozenset()], ids=["the same", "unknown"])
+def test_a_member_keeps_its_name_where_the_first_ones_have_another(weights: frozenset[object]) -> None:
+    """``bn1`` has gone into a module of its own, ``bn2`` has not: nothing but its name tells which of two alike it is."""
+    first, second = Member(1, "BatchNorm2d", weights), Member(2, "BatchNorm2d", weights)
+    assert laid_side_by_side([first, second], [second]) is None
+    assert laid_side_by_side([second], [first, second]) is None
+    moved = laid_side_by_side(
+        [Member(1, "Conv", frozenset("a")), Member(2, "Conv", frozenset("b"))], [Member(2, "Conv", frozenset("a"))]
+    )
+    assert moved is not None and moved.numbers == {1: 2}, "weights of its own tell more than its name"
+
+
 def test_how_a_pair_was_told_is_kept() -> None:
     def reasons(mine: str, theirs: str) -> set[Reason]:
         a, b = net(mine), net(theirs)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from probe import kernel
 from probe.records import HashKind, TensorStats
 from probe.statistics import update_hash
@@ -11,6 +13,8 @@ from probe.statistics import update_hash
 _KNOWN_SIZE = 4096
 """bytes from which on a tensor's statistics are remembered by its hash"""
 _KNOWN_LIMIT = 4096
+_SAMPLED = 64
+"""elements by which writes to a tensor are seen"""
 _XXH3 = HashKind.XXH3_128
 
 _known: dict[tuple[object, ...], TensorStats] = {}
@@ -43,3 +47,10 @@ def hash_of(address: int, nbytes: int) -> tuple[int, int]:
     """Return (low, high) 64 bits of the hash of the bytes at an address."""
     digest = int.from_bytes(kernel.digest(address, nbytes), "big")
     return digest & 0xFFFF_FFFF_FFFF_FFFF, digest >> 64
+
+
+def sample(array: np.ndarray) -> bytes | None:
+    """Return some elements of an array, by which writes to it are seen; None where they do not lie one behind the other."""
+    if not array.size or not array.flags.c_contiguous:
+        return None
+    return array.reshape(-1)[:: max(1, array.size // _SAMPLED)].tobytes()

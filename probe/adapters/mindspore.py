@@ -16,6 +16,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn
 
 from probe import buffers, kernel
+from probe.adapters import memory
 from probe.adapters import mindspore_calls as calls
 from probe.adapters import mindspore_optimizers as optimizers
 from probe.adapters import mindspore_statistics as statistics
@@ -119,6 +120,10 @@ class MindSporeAdapter(Adapter):
 
     def version_of(self, tensor: Tensor) -> int | None:
         return None  # not all in-place writes change Tensor._version
+
+    def sample_of(self, tensor: Tensor) -> bytes | None:
+        is_on_cpu = mindspore.get_context("device_target") == "CPU"  # elsewhere all of it would be copied
+        return memory.sample(array_of(tensor)) if is_on_cpu else None
 
     def measure(self, tensor: Tensor, axes: Sequence[int]) -> TensorStats:
         return statistics.measure(tensor, axes)

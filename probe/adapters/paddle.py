@@ -15,7 +15,7 @@ from paddle.base.dygraph.base import in_sot_simulation_mode, in_to_static_mode
 from paddle.nn import Layer
 
 from probe import kernel
-from probe.adapters import paddle_statistics
+from probe.adapters import memory, paddle_statistics
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
 from probe.adapters.hooking import CallHook, Removal, all_or_none, nothing
 from probe.adapters.losses import losses_behind
@@ -23,7 +23,7 @@ from probe.adapters.model_configs import config_of
 from probe.adapters.paddle_backward import Backwards, is_running, set_hook
 from probe.adapters.paddle_keeping import kept, kept_optimizer
 from probe.adapters.paddle_optimizer import Optimizer, Updates, inner, state_of
-from probe.adapters.paddle_statistics import name_of
+from probe.adapters.paddle_statistics import array_of, name_of
 from probe.layouts import class_names, layout_of
 from probe.records import TensorStats
 from probe.statistics import dtype_of
@@ -133,7 +133,10 @@ class PaddleAdapter(Adapter):
         return tensor.is_leaf
 
     def version_of(self, tensor: paddle.Tensor) -> int | None:
-        return None  # set_value and copy_ do not count as writes
+        return None  # set_value, copy_ and what optimizers do count as no writes
+
+    def sample_of(self, tensor: paddle.Tensor) -> bytes | None:
+        return memory.sample(array_of(tensor)) if paddle_statistics.is_on_cpu(tensor) else None
 
     def measure(self, tensor: paddle.Tensor, axes: Sequence[int]) -> TensorStats:
         return paddle_statistics.measure(tensor, axes)

@@ -74,6 +74,15 @@ class Arrangement:
                 found.setdefault(caller, []).append(event)
         return found
 
+    def returns_alike(self, node: Node, error: float) -> bool:
+        """Tell whether all that a call returns agrees, as well as what is computed of tensors with an error."""
+        outputs = [event for event in self._own.get(node, ()) if event.role is Role.OUTPUT]
+        return bool(outputs) and all(
+            event.metrics is not None and event.metrics.is_known and not event.metrics.is_lower_bound
+            and event.metrics.rel_l2 <= tolerance.FORWARD.limit(self._roundoff(event), error)
+            for event in outputs
+        )  # fmt: skip
+
     def around(self, node: Node, event: Event) -> Node | None:
         """Return the call inside which an event's tensor stands in another order, and which returns the same anyway."""
         sound = next((caller for caller in node.ancestors() if caller in self._sound), None)

@@ -44,6 +44,7 @@ class BackwardWalk(LossWalk):
         self._look_for_scaling(events)
         self._other_totals = {(Role.GRAD_TOTAL, *place) for place in self._with_mask | self._with_addend}
         self._other_totals |= {(Role.GRAD_INPUT, *place) for place in self._with_addend}
+        self._other_totals |= {(Role.GRAD_OUTPUT, *place) for place in self._with_border}
         for node, event in events:
             factor = self._compensated.get((node, event.slot_a), 1.0) if event.role is Role.GRAD_OUTPUT else 1.0
             if factor != 1:

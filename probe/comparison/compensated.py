@@ -1,7 +1,8 @@
-"""Outputs of modules that are a multiple of the other side's, where all that is made of them agrees: the factor stands elsewhere.
+"""Outputs of modules that differ from the other side's, where all that is made of them agrees: the border lies elsewhere.
 
-One implementation scales embeddings inside of the module, another one in the code that calls it. The border of the module lies
-otherwise then, and nothing is computed otherwise. What comes back to such an output is the inverse multiple.
+One implementation scales embeddings inside of the module, or activates what a BatchNorm or a Linear returns (``nn.BatchNorm(act="relu")``,
+``nn.Dense(activation="relu")``), another one in the code that calls it. Nothing is computed otherwise then. What comes back to a multiple
+is the inverse multiple; what comes back to anything else is the gradient of another tensor.
 """
 
 from __future__ import annotations
@@ -37,21 +38,30 @@ class Compensation:
         self._pairs, self._events = pairs, events
 
     def factor(self, node: Node, event: Event, limit: float) -> float:
-        """Return what B's output is times A's where it may be a multiple and its direct uses agree, up to a limit; else 1.0.
+        """Return what B's output is times A's where it may be a multiple and is made up for; else 1.0."""
+        metrics = event.metrics
+        if metrics is None or not 0 < metrics.norm_ratio < math.inf:
+            return 1.0
+        is_multiple = min(abs(metrics.coherence), metrics.cosine) > _ONE_DIRECTION
+        return metrics.norm_ratio if is_multiple and self.error_of_uses(node, event, limit) is not None else 1.0
 
-        A use is a later call that is given the tensor itself on one side (on the other one, what code made of the multiple), or
-        a caller that returns it. There has to be one, and all have to agree. What was there before, and is only passed on, may
-        be used as what it was: of that nothing is told.
+    def error_of_uses(self, node: Node, event: Event, limit: float) -> float | None:
+        """Return the largest error of an output's direct uses where all of them agree, up to a limit; None where one does not.
+
+        A use is a later call that is given the tensor itself on one side (on the other one, what code made of what the module returns
+        there), or a caller that returns it. There has to be one. What was there before, and is only passed on, may be used as what it
+        was: of that nothing is told.
         """
         metrics = event.metrics
         if event.role is not Role.OUTPUT or node.parent is None or metrics is None or metrics.is_lower_bound:
-            return 1.0
-        is_multiple = min(abs(metrics.coherence), metrics.cosine) > _ONE_DIRECTION
-        if not is_multiple or not 0 < metrics.norm_ratio < math.inf or self._is_passed_on(node, event):
-            return 1.0
+            return None
+        if self._is_passed_on(node, event):
+            return None
         limit = min(limit, _CLEARLY * metrics.rel_l2)
-        agree = [self._agrees(use, limit) for use in self._uses(node, event)]
-        return metrics.norm_ratio if agree and all(agree) else 1.0
+        uses = self._uses(node, event)
+        if not uses or not all(self._agrees(use, limit) for use in uses):
+            return None
+        return max(use.metrics.rel_l2 for use in uses if use.metrics is not None)
 
     def _is_passed_on(self, node: Node, event: Event) -> bool:
         """Tell whether a call was given on either side, as it is, what was returned before this one ended."""

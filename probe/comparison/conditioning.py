@@ -1,4 +1,4 @@
-"""What trained models do to errors: attention weighs by large scores, and a few large elements hide the errors of all others."""
+"""What makes errors larger: attention weighs by large scores, a few large elements hide the errors of all others, large angles are coarse."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import re
 
 from probe.comparison.events import StepPairs
 from probe.comparison.masks import MASKING
-from probe.comparison.step_half import Node, StepHalf
+from probe.comparison.side import kind_of
+from probe.comparison.step_half import Event, Node, StepHalf
 from probe.records import ModuleInfo, Role
 from probe.statistics import unit_roundoff
 
@@ -17,6 +18,8 @@ _FILLED = -1e30
 """below this is what masks are filled with, whatever has been added to them"""
 _UNEVEN = 16
 """largest element, in root mean squares, from which on a few may be most of a tensor (normal ones: 6 in a hundred million)"""
+_ANGLE = 4
+"""roundoffs that an angle may be off by, of its own size: its frequency and the product are rounded, and the exponential is not exact"""
 
 
 def score_size(pairs: StepPairs, node: Node | None) -> float:
@@ -40,6 +43,33 @@ def is_given_uneven(pairs: StepPairs, node: Node) -> bool:
         any(_largest(half, row) > _UNEVEN * half.side.columns["rms"][row] for row in _floats(half, node, Role.INPUT))
         for half in pairs.halves
     )
+
+
+def angle_error(pairs: StepPairs, node: Node, event: Event, u: float) -> float:
+    """Return how far sines and cosines of integers may be apart, relatively; 0.0 where a tensor holds none.
+
+    Position ids and time steps are multiplied by frequencies; of 500 radians, rounding leaves 500 roundoffs. A tensor of numbers
+    from −1 to 1 may be such, with a row for each of the integers that the call was given whose code made it.
+    """
+    place = node.parent if event.role is Role.INPUT else node
+    found = [] if place is None else [_angle_on(half, place, half.row(event)) for half in pairs.halves]
+    return _ANGLE * u * min(found) if found else 0.0
+
+
+def _angle_on(half: StepHalf, node: Node, row: int) -> float:
+    """Return the largest integer that a tensor's rows may be made of, by its root mean square; 0.0 where it may not."""
+    columns, shapes = half.side.columns, half.side.shapes
+    size = columns["rms"][row]
+    if not size or not shapes[row] or columns["min"][row] < -1 or columns["max"][row] > 1:
+        return 0.0
+    given = [rows[0] for rows in half.rows.get(half.key(node), Role.INPUT).values()]
+    count = math.prod(shapes[row][:-1])
+    largest = [
+        _largest(half, each)
+        for each in given
+        if kind_of(half.side.dtypes[each]) == "integer" and math.prod(shapes[each]) == count
+    ]
+    return max(largest, default=0.0) / size
 
 
 def _is_attention(pairs: StepPairs, node: Node) -> bool:

@@ -75,6 +75,10 @@ class ForwardWalk(HeldValues):
     def warn_of_order(self) -> None:
         """Say where elements stood in another order."""
         for where, places, what in (
+            ("at", self._borders, "the sides differ, and all that is made of it agrees: what the module does on one side, the code behind it "
+             "does on the other; it is not judged"),
+            ("at", self._borders_before, "the shapes differ, and what is returned there agrees: what the module does on one side (padding), "
+             "the code before it does on the other; it is not judged"),
             ("inside", self._around, "the elements stand in another order, or are split otherwise: what is returned agrees, what is "
              "inside is not judged"),
             ("inside", self._flattened, "the tokens stand in another order, as they are given to it, with two axes changed: what it "
@@ -186,11 +190,13 @@ class ForwardWalk(HeldValues):
         elif metrics.rel_l2 > tolerance.FORWARD.limit(u, sources.error):
             sources = sources if is_input else self._with_cancelled(node, event, sources, u)
             sources = self._with_hidden(node, event, sources, u)
+            sources = self._with_angles(node, event, sources, u)
         held = self._held(node, event, u, sources)
         if held.is_wrong and not context.tainted and not held.is_fixed:
             held = self._without_padding(node, event, u, sources, held)
             held = self._without_factor(node, event, u, sources, held) if held.is_wrong else held
             held = self._without_mask(node, event, u, sources, held) if held.is_wrong else held
+            held = self._made_up_for(node, event, held) if held.is_wrong else held
             held = self._without_addend(node, event, u, sources, held) if held.is_wrong else held
             if held.verdict:
                 self.settle(event, math.nan, False, verdict=held.verdict)
@@ -329,6 +335,11 @@ class ForwardWalk(HeldValues):
         same_code = place is not None and self._same_code(node) and self._same_code(place)
         is_part = bool(same_code and not self._same_size(event) and self._side_with_part(event))
         is_wrong = same_code and not self._other_batch and not self._same_size(event) and not is_part
+        if is_input and is_wrong and not context.tainted and self._arrangement.returns_alike(node, context.error):
+            self._borders_before[f"input {event.slot_a} of {self._path_a(node.pair)}"] = None
+            self.settle(event, math.nan, False, verdict="not judged")
+            self._context(node).merge(context)  # it is made of what its caller has
+            return
         if (is_permuted or is_wrong) and not context.tainted and self._pass_over(node, event):
             return
         is_wrong = is_wrong and not self._is_in_chunks(node, event)

@@ -96,6 +96,13 @@ class HeldValues(InitialWalk):
         scores = conditioning.score_size(self.pairs, place) / tolerance.SCORES
         return replace(sources, error=scores * max(error, u) if scores > 1 else error)
 
+    def _with_angles(self, node: Node, event: Event, sources: Level, u: float) -> Level:
+        """Return the sources' errors with those of angles, where a tensor may be sines and cosines of them: on one side it does not learn."""
+        if all(self._learns(event)):
+            return sources
+        error = conditioning.angle_error(self.pairs, node, event, u) / tolerance.FORWARD.gain
+        return replace(sources, error=max(sources.error, error))
+
     def _without_padding(self, node: Node, event: Event, u: float, sources: Level, held: Held) -> Held:
         """Leave out an error that is in padding alone, and what later tensors have of it; values are needed for that."""
         kept, whole = self._padding.without(event), event.metrics
@@ -130,6 +137,17 @@ class HeldValues(InitialWalk):
                 "factor stands elsewhere, and is left out here"
             )
         return found
+
+    def _made_up_for(self, node: Node, event: Event, held: Held) -> Held:
+        """Pass over what a module returns otherwise on the two sides where all that is made of it agrees: the border lies elsewhere."""
+        error = self._compensation.error_of_uses(node, event, held.limit)
+        if error is None:
+            return held
+        self._with_border.add((node, event.slot_a))
+        self._borders[f"output {event.slot_a} of {self._path_a(event.pair)}"] = None
+        for level in map(self._context, (node, node.parent)):
+            level.add(error, self.u(event), error)
+        return held._replace(verdict="not judged")
 
     def _without_mask(self, node: Node, event: Event, u: float, sources: Level, held: Held) -> Held:
         """Leave out the mask that one side alone has put into what its attention is given; the other side's code adds it there."""

@@ -150,6 +150,12 @@ class Ledger:
         """tensors that differ in padding alone"""
         self._compensated: dict[tuple[Node, str], float] = {}
         """outputs that are a multiple of A's for which the code outside makes up, by call and slot: what B's are times A's"""
+        self._with_border: set[tuple[Node, str]] = set()
+        """outputs that differ though all that is made of them agrees, and are no multiples, by call and slot"""
+        self._borders: dict[str, None] = {}
+        """what to call them"""
+        self._borders_before: dict[str, None] = {}
+        """inputs of another shape, of calls that return the same"""
         self._with_addend: set[tuple[Node, str]] = set()
         """inputs of calls that are sums, of which one side's module is given the terms"""
         self._unseen_sums: dict[str, None] = {}

@@ -118,7 +118,7 @@ def laid_side_by_side(mine: Sequence[Member], theirs: Sequence[Member]) -> Laid 
         laid = laid_side_by_side(theirs, mine)
         return None if laid is None else replace(laid, numbers={j: i for i, j in laid.numbers.items()})
     score = _Scores(mine, theirs)
-    if len(mine) == len(theirs) and _fit_by_number(score):
+    if (len(mine) == len(theirs) or _leave_out(mine, theirs)) and _fit_by_number(score):
         return None
     if len(mine) * len(theirs) > _CELLS:
         return Laid(_numbered(score.own, score), Reason.SAME_VALUES) if score.own else None
@@ -134,6 +134,16 @@ def laid_side_by_side(mine: Sequence[Member], theirs: Sequence[Member]) -> Laid 
 
 def _rank(members: Sequence[Member]) -> tuple[int, list[tuple[int, str, list[str]]]]:
     return len(members), [(m.number, m.class_name, sorted(map(repr, m.weights))) for m in members]
+
+
+def _leave_out(mine: Sequence[Member], theirs: Sequence[Member]) -> bool:
+    """Tell whether the shorter list has numbers of the longer one and not its first ones: a list that was cut counts from the start.
+
+    Such a name was kept, as that of ``bn2`` where ``bn1`` has gone into a module of its own.
+    """
+    numbers = [member.number for member in theirs]
+    kept = [member.number for member in mine]
+    return set(kept) < set(numbers) and kept != numbers[: len(kept)]
 
 
 def _fit_by_number(score: _Scores) -> bool:

@@ -137,6 +137,8 @@ class Updates:
         tensor = self.run.tensors[index].tensor
         if self.run.adapter.is_tensor(tensor):
             self._versions[index] = self.run.adapter.version_of(tensor)
+            if self._versions[index] is None:  # nothing counts writes: some elements tell
+                self._samples[index] = self.run.adapter.sample_of(tensor)
 
     @guarded
     def record_left(self) -> None:

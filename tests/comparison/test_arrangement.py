@@ -10,9 +10,9 @@ import pytest
 import probe
 from probe.adapters import numpy_nn as nn
 from probe.adapters.numpy_tensor import Tensor, operation
-from probe.comparison.result import Verdict
+from probe.comparison.result import Kind, Verdict
 from tests.comparison.planted import TASKS, Model, Recorder, changed, said
-from tests.toys import GPT, MLP, WIDTH, evaluate, module, replaced
+from tests.toys import GPT, LENGTH, MLP, WIDTH, evaluate, module, replaced
 
 
 class Sorter(nn.Module):
@@ -82,3 +82,50 @@ def test_what_vanishes_behind_a_call_is_found_where_it_is(run: Recorder) -> None
 
     first = probe.compare(run(model(0.5)), run(model(0.25))).first_divergence
     assert first is not None and first.path == "layers.1.mlp.after.inner"
+
+
+class Window(nn.Module):
+    """The difference of neighbours; what it is given without a row behind the last one, it pads by itself."""
+
+    by = np.float32(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x if x.shape[1] > LENGTH else _padded(x)
+
+        def back(g: np.ndarray) -> np.ndarray:
+            behind = np.pad(g, ((0, 0), (0, 1), (0, 0)))
+            return behind - self.by * np.roll(behind, 1, 1)
+
+        return operation(x.data[:, :-1] - self.by * x.data[:, 1:], (x, back))
+
+
+def _padded(x: Tensor) -> Tensor:
+    return operation(np.pad(x.data, ((0, 0), (0, 1), (0, 0))), (x, lambda g: g[:, :-1]))
+
+
+def _with_window(*, inside: bool, by: float = 1) -> GPT:
+    def change(model: Model) -> None:
+        module(model, "layers.1.mlp").window = Window()
+        replaced(model, "layers.1.mlp.window", by=np.float32(by))
+        replaced(model, "layers.1.mlp", forward=lambda s, x: MLP.forward(s, s.window(x if inside else _padded(x))))
+
+    return changed(change)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_padding_by_the_module_on_one_side_and_before_it_on_the_other(run: Recorder, task: str) -> None:
+    """MindSpore's ``pad_mode="same"``, and ``F.pad`` before a convolution without padding."""
+    a, b = run(_with_window(inside=False), task=task), run(_with_window(inside=True), task=task)
+    for found in (probe.compare(a, b), probe.compare(b, a)):
+        assert found.verdict is Verdict.ALIGNED, found.first_divergence
+        assert found.warnings == (
+            "at input 0 of layers.1.mlp.window the shapes differ, and what is returned there agrees: what the module does on one side (padding), "
+            "the code before it does on the other; it is not judged",
+        )
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_another_shape_where_what_is_returned_differs_is_a_divergence(run: Recorder, task: str) -> None:
+    a, b = run(_with_window(inside=False), task=task), run(_with_window(inside=True, by=1.001), task=task)
+    first = probe.compare(a, b).first_divergence
+    assert first is not None and (first.kind, first.path) == (Kind.SHAPE, "layers.1.mlp")

@@ -10,7 +10,7 @@ import pytest
 
 import probe
 from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy_tensor import Tensor, tanh
 from probe.comparison.result import Verdict
 from probe.records import Phase
 from tests.comparison.planted import TASKS, Model, Recorder, said
@@ -74,11 +74,48 @@ def test_a_factor_that_is_not_made_up_for_is_a_divergence(run: Recorder, wrong: 
     assert not said(found, "stands elsewhere")
 
 
-def test_what_is_no_multiple_stays_a_divergence(run: Recorder) -> None:
-    """Though what is made of it agrees."""
-    found = probe.compare(run(inside(lambda x: x * FACTOR + 1)), run(outside(lambda x: x * FACTOR + 1)))
+def activated(x: Tensor) -> Tensor:
+    return tanh(x) + np.float32(0.5)
+
+
+BORDER = (
+    "at output 0 of embed the sides differ, and all that is made of it agrees: what the module does on one side, the code behind it does "
+    "on the other; it is not judged"
+)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("turned", [False, True])
+def test_an_activation_that_stands_elsewhere_is_a_note(run: Recorder, task: str, turned: bool) -> None:
+    """As in ``nn.BatchNorm(act="relu")`` and ``nn.Dense(activation="relu")``; the gradients that come back are those of two tensors."""
+    files = [run(inside(activated), task=task), run(outside(activated), task=task)]
+    found = probe.compare(*(files[::-1] if turned else files))
+    assert found.verdict is Verdict.ALIGNED and said(found, BORDER)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_smaller_fault_behind_such_an_activation_is_found(run: Recorder, task: str) -> None:
+    wrong = outside(activated)
+    module(wrong, "layers.1.norm2").eps = 1e-3
+    found = probe.compare(run(inside(activated), task=task), run(wrong, task=task))
+    assert [(each.phase, each.path) for each in found.divergences] == [(Phase.FORWARD, "layers.1.norm2")]
+
+
+@pytest.mark.parametrize(
+    "wrong", [gpt, lambda: outside(lambda x: activated(x) * np.float32(1.001))], ids=["none", "another"]
+)
+def test_an_activation_that_the_other_side_lacks_is_a_divergence(run: Recorder, wrong: Callable[[], Model]) -> None:
+    found = probe.compare(run(inside(activated)), run(wrong()))
     first = found.first_divergence
     assert first is not None and (first.phase, first.path) == (Phase.FORWARD, "embed")
+    assert not said(found, BORDER)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_an_activation_that_passes_back_another_gradient_is_found(run: Recorder, task: str) -> None:
+    wrong = outside(lambda x: activated(scaled_gradient(x, 1.01)))
+    first = probe.compare(run(inside(activated), task=task), run(wrong, task=task)).first_divergence
+    assert first is not None and (first.phase, first.path) == (Phase.GRADIENT, "embed")
 
 
 @pytest.mark.parametrize("task", TASKS)

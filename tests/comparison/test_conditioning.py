@@ -157,3 +157,39 @@ def test_a_mask_is_no_score(tmp_path: Path, task: str) -> None:
 )
 def test_what_is_called_attention(name: str, is_one: bool) -> None:
     assert bool(conditioning._ATTENTION.search(name)) is is_one
+
+
+class Stepping(nn.Module):
+    """Time steps, made into sines and cosines by the model's own code."""
+
+    largest = 999
+    off = 0.0
+    """by how much its frequencies are off, relatively"""
+
+    def __init__(self) -> None:
+        super().__init__(time=nn.Linear(2 * WIDTH, WIDTH), head=nn.Linear(WIDTH, VOCABULARY))
+
+    def forward(self, steps: Tensor) -> Tensor:
+        frequencies = np.exp(-np.log(1e4) * np.arange(WIDTH) / WIDTH) * (1 + self.off * np.cos(np.arange(WIDTH)))
+        angles = (steps.data[:, None] * frequencies).astype(np.float64)
+        return self.head(self.time(Tensor(np.concatenate([np.sin(angles), np.cos(angles)], -1).astype(np.float32))))
+
+
+@TASKS
+@pytest.mark.parametrize(("largest", "off", "verdict"), [
+    (999, 2e-7, Verdict.ALIGNED),  # a roundoff or two of a frequency, 500 times as much of the angle
+    (9, 2e-5, Verdict.DIVERGED),
+    (999, 2e-6, Verdict.DIVERGED),
+])  # fmt: skip
+def test_large_angles_are_coarse(tmp_path: Path, task: str, largest: int, off: float, verdict: Verdict) -> None:
+    files = []
+    for name, error in (("a.h5", 0.0), ("b.h5", off)):
+        nn.manual_seed(3)
+        model = Stepping()
+        model.off = error
+        with probe.capture(model, tmp_path / name, task=task):
+            model(Tensor(np.array([largest, largest // 3])))
+        files.append(tmp_path / name)
+    found = probe.compare(*files)
+    assert found.verdict is verdict
+    assert verdict is Verdict.ALIGNED or (found.first_divergence is not None and found.first_divergence.path == "")

@@ -374,3 +374,20 @@ def test_an_optimizers_step_ends_the_sum_of_gradients(tmp_path: Path) -> None:
         second = squares(model, 1)[1]
     found = Recording(tmp_path / "a.h5").find(phase="gradient", path="last", slot="bias")
     assert np.array_equal(found[-1].values, second[3].asnumpy())
+
+
+# ---- weights that are written to within a step ---------------------------------------------------------
+
+
+def test_a_call_behind_an_optimizers_step_finds_other_weights(tmp_path: Path) -> None:
+    """As a GAN's discriminator does."""
+    model = nn.Dense(6, 3)
+    optimizer = nn.SGD(model.trainable_params(), 0.1)
+    probe.start(model, tmp_path / "a.h5")
+    for step in range(2):
+        optimizer(squares(model, step)[1])
+        model(zoo.batch(step, 4, 6))
+        probe.step()
+    probe.stop()
+    found = [(seen.step, seen.slot) for seen in Recording(tmp_path / "a.h5").find(phase="forward", role="param")]
+    assert sorted(found) == [(0, "bias"), (0, "weight"), (1, "bias"), (1, "weight")]

@@ -383,3 +383,25 @@ def test_gradients_of_the_input_by_paddle_grad_are_no_gradients_of_parameters(tm
         probe.step()
     run = Recording(tmp_path / "a.h5")
     assert not run.find(phase="gradient") and run.find(role="grad_output", path="")
+
+
+# ---- weights that are written to within a step ----------------------------------------------------------
+
+
+def test_a_call_behind_an_optimizers_step_finds_other_weights(tmp_path: Path) -> None:
+    """As a GAN's discriminator does; set_value counts as no write either."""
+    model = nn.Linear(6, 2)
+    optimizer = paddle.optimizer.SGD(0.1, parameters=model.parameters())
+    x = paddle.ones([4, 6])
+    probe.start(model, tmp_path / "a.h5", steps=[0, 1])
+    for _ in range(2):
+        model(x).sum().backward()
+        optimizer.step()
+        model(x)
+        model.bias.set_value(paddle.ones([2]))
+        model(x)
+        probe.step()
+    probe.stop()
+    run = Recording(tmp_path / "a.h5")
+    found = [(seen.step, seen.slot) for seen in run.find(phase="forward", role="param")]
+    assert sorted(found) == [(0, "bias"), (0, "bias"), (0, "weight"), (1, "bias"), (1, "bias"), (1, "weight")]

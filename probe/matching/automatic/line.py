@@ -88,8 +88,12 @@ class Line:
         return None
 
     def _is_one(self, i: int, j: int) -> bool:
-        """Tell whether two modules may be a pair as a whole, not only their weights."""
-        return bool(self.a.tree.children[i]) == bool(self.b.tree.children[j])
+        """Tell whether two modules may be a pair as a whole, not only their weights.
+
+        What has no weights inside of a layer (the loop over cells, an activation) is part of how that is computed.
+        """
+        is_alike = bool(self.a.tree.children[i]) == bool(self.b.tree.children[j])
+        return is_alike or (self.a.holds_all(i) and self.b.holds_all(j))
 
     def _may(self, i: int, j: int) -> bool:
         return likeness.of_classes(self.a.tree.class_name(i), self.b.tree.class_name(j)) >= 0

@@ -57,6 +57,8 @@ class Weight:
     """whether its axes are those of `turned_classes`: no table says it"""
     parameter: int = -1
     """index of what is recorded among the parameters"""
+    is_again: bool = False
+    """whether a layer around this module has it as its own: PaddlePaddle's recurrent layers list what their cells have"""
 
     @property
     def size(self) -> int:
@@ -95,7 +97,7 @@ class Outline:
         preorder = _preorder(self.tree)
         for place, index in enumerate(preorder):
             self.begin[index] = place
-        self.core = [sum(w.size for w in mine if len(w.shape) > 1) for mine in self.weights]
+        self.core = [sum(w.size for w in mine if len(w.shape) > 1 and not w.is_again) for mine in self.weights]
         """elements of weights of two axes and more, those below included: fusing and nesting do not change it"""
         self.carriers = [int(bool(core)) for core in self.core]
         for index in reversed(preorder):
@@ -113,7 +115,14 @@ class Outline:
         return frozenset(
             i for i in range(len(self))
             if not self.weights[i] and not self.tree.children[i] and kind_of(self.tree.class_name(i)) in _WITH_WEIGHTS
+            and not self._is_loop(i)
         )  # fmt: skip
+
+    def _is_loop(self, index: int) -> bool:
+        """Tell whether a recurrent layer has the weights that a module in it is handed, as those of MindSpore have."""
+        above = self.tree.modules[index].parent
+        names = [self.tree.class_name(each) for each in (index, above)] if above >= 0 and self.weights[above] else []
+        return bool(names) and all(kind_of(name) == "recurrent" for name in names)
 
     @property
     def lacks_sizes(self) -> bool:
@@ -175,7 +184,7 @@ class Outline:
         for index in reversed(self.preorder):
             mine = found[index]
             for weight in self.weights[index]:
-                for key, count in rows_of(weight):
+                for key, count in () if weight.is_again else rows_of(weight):
                     mine[key] = mine.get(key, 0) + count
             parent = self.tree.modules[index].parent
             if parent >= 0:
@@ -193,7 +202,7 @@ class Outline:
         """
         strict, nested, shapes = ([0] * len(self) for _ in range(3))
         for index in reversed(self.preorder):
-            mine, below = self.weights[index], list(self.children(index))
+            mine, below = [w for w in self.weights[index] if not w.is_again], list(self.children(index))
             counted = [child for child in below if not self.adds_nothing(child) or self.carriers[child]]
             own = tuple(sorted((w.slot, w.shape) for w in mine))
             strict[index] = hash((self.tree.class_name(index), own, tuple(strict[c] for c in counted)))
@@ -231,6 +240,11 @@ class Outline:
             seen = earliest[index]
             last = found[index] = float(seen) if seen is not None else last + step
         return found
+
+    def holds_all(self, index: int) -> bool:
+        """Tell whether a module has weights of its own, and what stands below it has no others."""
+        own = sum(w.size for w in self.weights[index] if len(w.shape) > 1)
+        return bool(own) and own == self.core[index]
 
     def _earliest_below(self) -> list[int | None]:
         found: list[int | None] = [self.first_call.get(index) for index in range(len(self))]
@@ -336,8 +350,13 @@ def weights_of(
             other = tree.by_path.get(owner)
             if other is not None and other != each.module:
                 canonical = layout_of(framework, (tree.class_name(other),), slot).name
-                found[other].append(Weight(canonical, shape, *known, stored, parameter=index))
+                is_again = kind_of(tree.class_name(each.module)) == "recurrent" and _is_below(tree, other, each.module)
+                found[other].append(Weight(canonical, shape, *known, stored, parameter=index, is_again=is_again))
     return [tuple(each) for each in found]
+
+
+def _is_below(tree: Tree, index: int, top: int) -> bool:
+    return tree.modules[index].path.startswith(f"{tree.modules[top].path}.")
 
 
 def _plain(records: np.ndarray) -> np.ndarray:

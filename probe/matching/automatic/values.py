@@ -83,7 +83,8 @@ def close(mine: Sequence[Seen], theirs: Sequence[Seen]) -> float:
 
 
 def _telling(side: Outline, index: int) -> list[Weight]:
-    return [w for w in side.weights[index] if w.numbers is not None and w.numbers.is_telling and w.size >= _SMALLEST]
+    weights = (w for w in side.weights[index] if not w.is_again)
+    return [w for w in weights if w.numbers is not None and w.numbers.is_telling and w.size >= _SMALLEST]
 
 
 def alike(x: Weight, y: Weight) -> bool:
