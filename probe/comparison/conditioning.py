@@ -45,15 +45,16 @@ def is_given_uneven(pairs: StepPairs, node: Node) -> bool:
     )
 
 
-def angle_error(pairs: StepPairs, node: Node, event: Event, u: float) -> float:
+def angle_error(pairs: StepPairs, node: Node, event: Event) -> float:
     """Return how far sines and cosines of integers may be apart, relatively; 0.0 where a tensor holds none.
 
     Position ids and time steps are multiplied by frequencies; of 500 radians, rounding leaves 500 roundoffs. A tensor of numbers
-    from −1 to 1 may be such, with a row for each of the integers that the call was given whose code made it.
+    from −1 to 1 may be such, with a row for each of the integers that the call was given whose code made it. Angles are those of
+    float32, also where the result is rounded to 16 bits: in bfloat16 a position of 500 is off by a radian, which is a fault.
     """
     place = node.parent if event.role is Role.INPUT else node
     found = [] if place is None else [_angle_on(half, place, half.row(event)) for half in pairs.halves]
-    return _ANGLE * u * min(found) if found else 0.0
+    return _ANGLE * unit_roundoff("float32") * min(found) if found else 0.0
 
 
 def _angle_on(half: StepHalf, node: Node, row: int) -> float:

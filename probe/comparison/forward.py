@@ -190,7 +190,7 @@ class ForwardWalk(HeldValues):
         elif metrics.rel_l2 > tolerance.FORWARD.limit(u, sources.error):
             sources = sources if is_input else self._with_cancelled(node, event, sources, u)
             sources = self._with_hidden(node, event, sources, u)
-            sources = self._with_angles(node, event, sources, u)
+            sources = self._with_angles(node, event, sources)
         held = self._held(node, event, u, sources)
         if held.is_wrong and not context.tainted and not held.is_fixed:
             held = self._without_padding(node, event, u, sources, held)

@@ -96,11 +96,11 @@ class HeldValues(InitialWalk):
         scores = conditioning.score_size(self.pairs, place) / tolerance.SCORES
         return replace(sources, error=scores * max(error, u) if scores > 1 else error)
 
-    def _with_angles(self, node: Node, event: Event, sources: Level, u: float) -> Level:
+    def _with_angles(self, node: Node, event: Event, sources: Level) -> Level:
         """Return the sources' errors with those of angles, where a tensor may be sines and cosines of them: on one side it does not learn."""
         if all(self._learns(event)):
             return sources
-        error = conditioning.angle_error(self.pairs, node, event, u) / tolerance.FORWARD.gain
+        error = conditioning.angle_error(self.pairs, node, event) / tolerance.FORWARD.gain
         return replace(sources, error=max(sources.error, error))
 
     def _without_padding(self, node: Node, event: Event, u: float, sources: Level, held: Held) -> Held:
