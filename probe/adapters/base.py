@@ -148,7 +148,10 @@ class Adapter(abc.ABC):
         return ""
 
     def losses_behind(self, loss: Tensor) -> list[str]:
-        """Return what the framework calls the loss functions that a loss was made by; empty where it does not tell."""
+        """Return what the framework calls the loss functions that a loss was made by; empty where it does not tell.
+
+        PaddlePaddle would: but reading ``Tensor.grad_fn`` keeps the graph for good.
+        """
         return []
 
     @abc.abstractmethod

@@ -10,7 +10,7 @@ from typing import Any
 _NEAR = 64
 """functions behind a loss that are looked at: weights, sums and means lie before the losses, and the model behind them"""
 _LOSS = re.compile(r"loss|ctc|cross_?entropy", re.IGNORECASE)
-_ENDING = re.compile(r"(Backward\d*|GradNode\w*)$")
+_ENDING = re.compile(r"Backward\d*$")
 
 
 def losses_behind(node: Any, below: Callable[[Any], Iterable[Any]]) -> list[str]:
@@ -23,12 +23,12 @@ def losses_behind(node: Any, below: Callable[[Any], Iterable[Any]]) -> list[str]
     below
         returns the functions that made what a function was given
     """
-    waiting, met, found = deque([node]), set(), {}
+    waiting, met, found = deque([node]), {}, {}
     while waiting and len(met) < _NEAR:
         function = waiting.popleft()
         if function is None or id(function) in met:
             continue
-        met.add(id(function))
+        met[id(function)] = function  # while it lives, no other one has its number
         name = _ENDING.sub("", function.name())
         if _LOSS.search(name):
             found[name] = None

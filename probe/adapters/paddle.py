@@ -18,7 +18,6 @@ from probe import kernel
 from probe.adapters import memory, paddle_statistics
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
 from probe.adapters.hooking import CallHook, Removal, all_or_none, nothing
-from probe.adapters.losses import losses_behind
 from probe.adapters.model_configs import config_of
 from probe.adapters.paddle_backward import Backwards, is_running, set_hook
 from probe.adapters.paddle_keeping import kept, kept_optimizer
@@ -119,9 +118,6 @@ class PaddleAdapter(Adapter):
         if value.is_dist():
             return "distributed tensors"
         return "tensors without memory" if value.is_dense() else "sparse tensors"
-
-    def losses_behind(self, loss: paddle.Tensor) -> list[str]:
-        return losses_behind(loss.grad_fn, lambda function: function.next_functions)
 
     def facts(self, tensor: paddle.Tensor) -> TensorFacts:
         return TensorFacts(name_of(tensor.dtype), tuple(tensor.shape), not tensor.stop_gradient)

@@ -390,7 +390,7 @@ class LooseCharger(OrderCharger):
         """Tell whether a module that has no partner ran in the step before, too: no step is judged behind one with a finding."""
         earlier = half.side.earlier
         is_alone = loose.module not in half.pair_of and loose.module not in half.stepped
-        return earlier is not None and is_alone and loose.module in earlier.columns["module"]
+        return earlier is not None and is_alone and loose.module in earlier.calls["module"]
 
 
 def _is_tied(half: StepHalf, loose: Loose) -> bool:

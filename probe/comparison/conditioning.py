@@ -18,6 +18,8 @@ _FILLED = -1e30
 """below this is what masks are filled with, whatever has been added to them"""
 _UNEVEN = 16
 """largest element, in root mean squares, from which on a few may be most of a tensor (normal ones: 6 in a hundred million)"""
+_LEAST_RMS = 0.1
+"""of sines and cosines it is about 0.7, less where all angles are small"""
 _ANGLE = 4
 """roundoffs that an angle may be off by, of its own size: its frequency and the product are rounded, and the exponential is not exact"""
 
@@ -58,19 +60,30 @@ def angle_error(pairs: StepPairs, node: Node, event: Event) -> float:
 
 
 def _angle_on(half: StepHalf, node: Node, row: int) -> float:
-    """Return the largest integer that a tensor's rows may be made of, by its root mean square; 0.0 where it may not."""
-    columns, shapes = half.side.columns, half.side.shapes
-    size = columns["rms"][row]
-    if not size or not shapes[row] or columns["min"][row] < -1 or columns["max"][row] > 1:
+    """Return the largest integer that a tensor's rows may be made of, by its root mean square; 0.0 where it may not.
+
+    What is looked up by integers is none: weights of the call's own, or of any module that is given the same integers.
+    """
+    columns, shapes, modules = half.side.columns, half.side.shapes, half.side.reader.modules
+    size, key = columns["rms"][row], half.key(node)
+    if not size >= _LEAST_RMS or not shapes[row] or columns["min"][row] < -1 or columns["max"][row] > 1:
         return 0.0
-    given = [rows[0] for rows in half.rows.get(half.key(node), Role.INPUT).values()]
+    given = [rows[0] for rows in half.rows.get(key, Role.INPUT).values()]
     count = math.prod(shapes[row][:-1])
-    largest = [
-        _largest(half, each)
-        for each in given
-        if kind_of(half.side.dtypes[each]) == "integer" and math.prod(shapes[each]) == count
+    integers = [
+        each for each in given if kind_of(half.side.dtypes[each]) == "integer" and math.prod(shapes[each]) == count
     ]
-    return max(largest, default=0.0) / size
+    if not integers:
+        return 0.0
+    looked_up = {
+        digest
+        for call in half.calls
+        if call.micro == node.micro and modules[call.module].n_params and call.key != key
+        for digest in half.hashes(call.key, Role.INPUT)
+    }
+    largest = max((_largest(half, each) for each in integers if half.side.digest(each) not in looked_up), default=0.0)
+    own = [shapes[rows[0]] for rows in half.rows.get((0, key[1], 0), Role.PARAM).values()]
+    return 0.0 if any(len(shape) == 2 and shape[0] > largest for shape in own) else largest / size
 
 
 def _is_attention(pairs: StepPairs, node: Node) -> bool:

@@ -75,7 +75,7 @@ class ForwardWalk(HeldValues):
     def warn_of_order(self) -> None:
         """Say where elements stood in another order."""
         for where, places, what in (
-            ("at", self._borders, "the sides differ, and all that is made of it agrees: what the module does on one side, the code behind it "
+            ("at", self._borders, "the sides differ, and what modules are given of it agrees: what the module does on one side, the code behind it "
              "does on the other; it is not judged"),
             ("at", self._borders_before, "the shapes differ, and what is returned there agrees: what the module does on one side (padding), "
              "the code before it does on the other; it is not judged"),

@@ -176,14 +176,18 @@ class LossWalk(ForwardWalk):
         """Return the relative error that rounding alone makes of the gradient of a CTC loss; 0.0 where neither side has one.
 
         Its terms are exponentials of sums over all alignments, kept as logarithms in float32: an exponent as large as the loss of a
-        sequence is off by that many roundoffs. A mean is divided by the target's length, which is no more than that of the sequence.
+        sequence is off by that many roundoffs. How large that is follows from the loss and its gradient, whatever both are divided by:
+        rows of the gradient of a sum have norms of about 1. The batch is taken for the shortest axis.
         """
         if not any(_aligns(half.side.reader) for half in self.pairs.halves):
             return 0.0
         module = self.pairs.matching.pairs[node.pair].a
         rows = self.pairs.rows_a.get((node.micro, module, node.call), Role.OUTPUT).get(event.slot_a)
-        longest = max(self.pairs.a.shapes[rows[0]][:-1], default=0) if rows else 0
-        return _OF_ALIGNMENTS * unit_roundoff("float32") * abs(self._loss_of_a) * longest
+        sizes, norm = self.pairs.a.shapes[rows[0]][:-1] if rows else (), self.pairs.a.columns["norm"][event.row_a]
+        if not sizes or not norm or not min(sizes):
+            return 0.0
+        exponent = abs(self._loss_of_a) * math.sqrt(math.prod(sizes)) / (norm * min(sizes))
+        return _OF_ALIGNMENTS * unit_roundoff("float32") * exponent
 
     def _is_most_of_loss(self, node: Node, event: Event) -> bool:
         """Tell whether no other output gets a far larger gradient: those of auxiliary losses are sums of few terms."""

@@ -139,7 +139,8 @@ class WrittenWeights:
         a, b = self.pairs.halves
         for index, pair in enumerate(self.pairs.matching.pairs):
             labels = a.rows.get((0, pair.a, 0), Role.PARAM), b.rows.get((0, pair.b, 0), Role.PARAM)
-            if not any(labels):
+            watch = (half.side.watches(Phase.UPDATE, half.modules[index]) for half in self.pairs.halves)
+            if not any(labels) or not (all(labels) or all(watch)):
                 continue
             slots_a, slots_b = (
                 dict.fromkeys(label.partition(":")[2] for label in each) if each else _slots_before(half, module)
@@ -177,7 +178,7 @@ class WrittenWeights:
 
     def _told(self, place: Place, metrics: Metrics, u: float, a: _History, b: _History) -> str:
         """Say how a weight was changed otherwise in B; see `Written`."""
-        if not metrics.is_known or a.change is None or b.change is None:
+        if not metrics.is_known or not metrics.rel_l2 or a.change is None or b.change is None:
             return ""
         lengths = [float(np.linalg.norm(each.change)) for each in (a, b)]
         error = float(np.linalg.norm(b.change - a.change))

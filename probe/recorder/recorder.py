@@ -79,7 +79,7 @@ class Recorder:
         forward = Forward(run, self._measuring, self._calls, self._gradients, self._updates)
         self._hooks = Hooks(run, forward, self._gradients, self._updates)
         self._scalars: list[tuple[int, str, float]] = []
-        self._losses: list[str] = []
+        self._has_looked_at_loss = False
         self._room_is_known = False
         run.notes += [(0, -1, text) for text in adapter.limits]
         try:
@@ -133,10 +133,11 @@ class Recorder:
     @guarded
     def look_at_loss(self, loss: Any) -> None:
         """Record by which functions a loss was made, once: how they round is their own."""
-        if not self._losses:
-            self._losses = self.run.adapter.losses_behind(loss)
-            if self._losses:
-                self.run.writer.set_attributes("environment", {"loss_functions": self._losses})
+        if not self._has_looked_at_loss:
+            self._has_looked_at_loss = True
+            found = self.run.adapter.losses_behind(loss)
+            if found:
+                self.run.writer.set_attributes("environment", {"loss_functions": found})
 
     def log_number(self, name: str, value: float) -> None:
         """Record a number."""

@@ -79,7 +79,7 @@ def activated(x: Tensor) -> Tensor:
 
 
 BORDER = (
-    "at output 0 of embed the sides differ, and all that is made of it agrees: what the module does on one side, the code behind it does "
+    "at output 0 of embed the sides differ, and what modules are given of it agrees: what the module does on one side, the code behind it does "
     "on the other; it is not judged"
 )
 

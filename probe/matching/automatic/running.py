@@ -20,7 +20,7 @@ from probe.records import Phase, Role
 from probe.statistics import dtype_of, is_float
 from probe.store.reader import Reader
 
-_SAME_VALUES, _SAME_START, _SAME_KIND, _ORDER = 0.98, 0.9, 0.85, 0.6
+_SAME_VALUES, _SAME_KIND = 0.98, 0.85
 _KINDS = ("mean", "var")
 """what is in the names of most"""
 
@@ -124,6 +124,7 @@ def _met(members: Members) -> dict[Names, float]:
     found: dict[Names, float] = {}
     for names in sorted(signs, key=lambda each: signs[each], reverse=True):
         if not any(set(names) & set(other) for other in found):
-            after, before, kind, _ = signs[names]
-            found[names] = _SAME_VALUES if after else _SAME_KIND if kind else _SAME_START if before else _ORDER
+            after, _, kind, _ = signs[names]
+            if after or kind:  # that both began with zeros says nothing
+                found[names] = _SAME_VALUES if after else _SAME_KIND
     return found
