@@ -213,6 +213,8 @@ def _apart(
     by weight how far they are apart, as a share of the longer one, and how many times as long B's are, all together
     """
     keys = [key for key in a if key in b and a[key].share and b[key].share]
+    if not keys:
+        return {}, 1.0
     left, updates = ([getattr(half, name) for half in now.halves] for name in ("left", "updates"))
     others = [{key: each[key] for key in each.keys() - set(keys)} for each in left]
     inherited = math.hypot(*(_distance(*each) for each in (begun, updates, others)))

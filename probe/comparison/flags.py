@@ -55,6 +55,8 @@ def _name(half: StepHalf, event: Event) -> str:
 
 def _other_autocast(pairs: StepPairs) -> Iterator[str]:
     a, b = pairs.halves
+    if len({call.autocast for half in (a, b) for call in half.calls}) == 1:
+        return
     casts = [{call.key: call.autocast for call in half.calls} for half in (a, b)]
     nodes = [node for node in pairs.nodes.values() if casts[0][a.key(node)] != casts[1][b.key(node)]]
     if nodes:

@@ -32,11 +32,10 @@ class HeldValues(InitialWalk):
         of_value = tolerance.forward_rule(error, event.metrics.norm_ratio, shift, size, peaks, alike=alike)
         rule = tolerance.LOSS if is_loss else of_value
         held = self.noise.held(event, error, rule, u, sources)
-        learned = self._learned(node, event)
-        if held.measure == SCALE_MEASURE:
-            held = held.widened(learned)
-        elif rule.plain is not None:
-            held = held.widened(rule.plain.gain * learned)
+        if held.is_wrong and held.measure == SCALE_MEASURE:
+            held = held.widened(self._learned(node, event))
+        elif held.is_wrong and rule.plain is not None:
+            held = held.widened(rule.plain.gain * self._learned(node, event))
         return held
 
     def _learned(self, node: Node, event: Event) -> float:

@@ -15,7 +15,6 @@ from probe.comparison.step_half import Event, Node
 from probe.comparison.tolerance import Level, Rule
 from probe.records import Phase, Role
 from probe.statistics import unit_roundoff
-from probe.store.reader import Reader
 
 _LIKE_ENTROPY = 0.1
 """share of a loss that its gradient must at least be to be that of a cross entropy"""
@@ -23,12 +22,6 @@ _MOST_OF_LOSS = 0.1
 """share of the largest gradient of an output that those of other outputs are at least"""
 _OF_ALIGNMENTS = 4
 """roundoffs of a sum of alignments' logarithms, of its own size (measured: 1.2 to 2.4)"""
-
-
-def _aligns(reader: Reader) -> bool:
-    """Tell whether a run's loss sums over alignments: as its framework told, or by what the model is called."""
-    named = [*reader.listed("loss_functions"), *(module.class_name for module in reader.modules[:1])]
-    return any("ctc" in name.casefold() for name in named)
 
 
 class LossWalk(ForwardWalk):
@@ -179,7 +172,7 @@ class LossWalk(ForwardWalk):
         sequence is off by that many roundoffs. How large that is follows from the loss and its gradient, whatever both are divided by:
         rows of the gradient of a sum have norms of about 1. The batch is taken for the shortest axis.
         """
-        if not any(_aligns(half.side.reader) for half in self.pairs.halves):
+        if not self._aligns:
             return 0.0
         module = self.pairs.matching.pairs[node.pair].a
         rows = self.pairs.rows_a.get((node.micro, module, node.call), Role.OUTPUT).get(event.slot_a)
@@ -188,6 +181,14 @@ class LossWalk(ForwardWalk):
             return 0.0
         exponent = abs(self._loss_of_a) * math.sqrt(math.prod(sizes)) / (norm * min(sizes))
         return _OF_ALIGNMENTS * unit_roundoff("float32") * exponent
+
+    @functools.cached_property
+    def _aligns(self) -> bool:
+        """Whether a run's loss sums over alignments: as its framework told, or by what the model is called."""
+        readers = [half.side.reader for half in self.pairs.halves]
+        named = [name for reader in readers for name in reader.listed("loss_functions")]
+        named += [module.class_name for reader in readers for module in reader.modules[:1]]
+        return any("ctc" in name.casefold() for name in named)
 
     def _is_most_of_loss(self, node: Node, event: Event) -> bool:
         """Tell whether no other output gets a far larger gradient: those of auxiliary losses are sums of few terms."""

@@ -10,6 +10,7 @@ from probe.comparison.events import StepPairs
 from probe.comparison.guards import grouped, uncompared_weights
 from probe.comparison.ledger import Judged
 from probe.comparison.result import Coverage, SlotResult
+from probe.comparison.side import Side
 from probe.comparison.step_half import Event
 from probe.records import OptimizerGroup, Phase, Role
 from probe.store.reader import Reader
@@ -165,11 +166,7 @@ class Tally:
         pair = pairs.matching.pairs[event.pair]
         a, b = self.a.modules[pair.a], self.b.modules[pair.b]
         assert event.metrics is not None
-        parts = [
-            tuple((side.reader.modules[at].path, name) for at, name in places if places != ((module, slot),))
-            for side, module, slot in ((pairs.a, pair.a, event.slot_a), (pairs.b, pair.b, event.slot_b))
-            for places in [side.places_of(module, slot)]
-        ]
+        parts = _parts(pairs.a, pair.a, event.slot_a), _parts(pairs.b, pair.b, event.slot_b)
         return SlotResult(
             event.step, event.micro, event.phase, event.role, event.call, a.path, a.class_name, event.slot_a, b.path,
             b.class_name, event.slot_b, pairs.a.dtypes[event.row_a], pairs.b.dtypes[event.row_b],
@@ -191,6 +188,14 @@ class Tally:
             return ""
         x, y = ("NaN" if math.isnan(loss) else f"{loss:g}" for loss in losses)
         return f"step {pairs.step}: the loss is {f'{x} on both sides' if x == y else f'{x} in A and {y} in B'}"
+
+
+def _parts(side: Side, module: int, slot: str) -> tuple[tuple[str, str], ...]:
+    """Return (path, slot) of what one tensor was put together of."""
+    if not side.parts:
+        return ()
+    places = side.places_of(module, slot)
+    return () if places == ((module, slot),) else tuple((side.reader.modules[at].path, name) for at, name in places)
 
 
 def _overflowed(pairs: StepPairs, events: Iterable[Event]) -> bool:

@@ -13,6 +13,7 @@ from probe.comparison.step_half import Event, StepHalf
 from probe.records import Phase, Role
 
 _OF_CALLS = (Role.INPUT, Role.OUTPUT, Role.VALUE)
+_CODES = frozenset(int(role) for role in _OF_CALLS)
 _COUNTER = "num_batches_tracked"
 """a counter of PyTorch's BatchNorm that other frameworks do not have"""
 _MOST_NAMED = 4
@@ -66,14 +67,17 @@ class Uncompared:
 
     def _add_calls(self, pairs: StepPairs, half: StepHalf, taken: set[int]) -> None:
         """Keep what paired calls were given, returned and logged on this side, and nothing was compared with."""
-        other = pairs.half(half.other)
-        known = _known(pairs, half, taken)
-        for node in pairs.nodes.values():
+        columns = half.side.columns
+        left = [row for row, role in enumerate(columns["role"]) if role in _CODES and row not in taken]
+        keys = {(columns["micro"][row], columns["module"][row], columns["call"][row]) for row in left}
+        nodes = [node for node in pairs.nodes.values() if half.key(node) in keys]
+        other, known = pairs.half(half.other), _known(pairs, half, taken) if nodes else set()
+        for node in nodes:
             if not other.side.watches(Phase.FORWARD, other.modules[node.pair]):
                 continue
             for role in _OF_CALLS if node.parent is not None else _OF_CALLS[1:]:
                 for slot, rows in half.rows.get(half.key(node), role).items():
-                    new = [row for row in rows if _is_new(half, row, taken, known)]
+                    new = [row for row in rows if row not in taken and _is_new(half, row, known)]
                     known.update(half.side.digest(row) for row in new)
                     if new:
                         name = f"{role.label} {slot} of {half.path(half.modules[node.pair]) or 'the root'}"
@@ -81,9 +85,14 @@ class Uncompared:
 
     def _add_states(self, pairs: StepPairs, half: StepHalf, taken: set[int]) -> None:
         """Keep the optimizer's states of parameters of which it has others on the other side."""
-        other = pairs.half(half.other)
-        for pair, module in enumerate(half.modules):
-            slots = half.rows.get((0, module, 0), Role.STATE)
+        columns, other = half.side.columns, pairs.half(half.other)
+        left = {
+            columns["module"][row]
+            for row, role in enumerate(columns["role"])
+            if role == Role.STATE and row not in taken
+        }
+        for pair, module in enumerate(half.modules) if left else ():
+            slots = half.rows.get((0, module, 0), Role.STATE) if module in left else {}
             for slot, found in slots.items() if other.side.watches(Phase.UPDATE, other.modules[pair]) else ():
                 if not taken.intersection(found) and math.prod(half.side.shapes[found[-1]]):
                     name = slot.partition(":")[2]
@@ -125,9 +134,9 @@ def _known(pairs: StepPairs, half: StepHalf, taken: set[int]) -> set[object]:
     return known
 
 
-def _is_new(half: StepHalf, row: int, taken: set[int], known: set[object]) -> bool:
-    """Tell whether a tensor has elements, and was neither compared nor, by its hash, something else that was."""
-    return row not in taken and math.prod(half.side.shapes[row]) > 0 and half.side.digest(row) not in known
+def _is_new(half: StepHalf, row: int, known: set[object]) -> bool:
+    """Tell whether a tensor has elements, and is, by its hash, nothing else that was compared or given."""
+    return math.prod(half.side.shapes[row]) > 0 and half.side.digest(row) not in known
 
 
 def _named(half: StepHalf, event: Event) -> str:

@@ -60,6 +60,8 @@ def match_running(matching: Matching, a: Reader, b: Reader, least: float) -> Mat
     least
         guesses that are less sure are not made
     """
+    if _names(a, [pair.a for pair in matching.pairs]) == _names(b, [pair.b for pair in matching.pairs]):
+        return matching
     by_class: dict[Names, Members] = defaultdict(list)
     running_a, running_b = _running(a), _running(b)
     for pair in matching.pairs:
@@ -80,6 +82,15 @@ def match_running(matching: Matching, a: Reader, b: Reader, least: float) -> Mat
                     if each.name == old:
                         views.setdefault((module, each.slot), View(new, confidence=sure))
     return replace(matching, views_a=views_a, views_b=views_b)
+
+
+def _names(reader: Reader, modules: Sequence[int]) -> list[set[str]]:
+    """Return what the buffers of each module are called."""
+    found: dict[int, set[str]] = defaultdict(set)
+    for each in reader.parameters:
+        if each.is_buffer:
+            found[each.module].add(each.canonical_slot)
+    return [found.get(module, set()) for module in modules] if found else []
 
 
 def _running(reader: Reader) -> dict[int, list[_Running]]:
