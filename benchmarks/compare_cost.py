@@ -139,6 +139,7 @@ def _verdict_adds(a: str, b: str) -> float:
     from probe.comparison.divergence import _Run
     from probe.comparison.events import StepPairs
     from probe.comparison.tally import Tally
+    from probe.comparison.uncompared import Uncompared
 
     spent = {"step": 0.0, "measuring": 0.0}
     inside = []
@@ -161,7 +162,8 @@ def _verdict_adds(a: str, b: str) -> float:
         setattr(owner, method, clocked)
 
     timed(_Run, "_step", "step")
-    timed(Tally, "add", "measuring")
+    timed(Tally, "add", "measuring")  # what was compared, and what was not, is counted and said: that judges nothing
+    timed(Uncompared, "add", "measuring")
     for name, method in list(vars(StepPairs).items()):
         if inspect.isgeneratorfunction(method) or name.startswith("measured"):
             timed(StepPairs, name, "measuring")

@@ -63,6 +63,9 @@ def different_settings(pairs: StepPairs) -> dict[ParameterKey, Difference]:
 
 def unknown_settings(pairs: StepPairs) -> str:
     """Return what differs, in words, between optimizers of one class, of settings of which it is not known what they do; or nothing."""
+    given = [side.reader.groups_of(step) for side, step in ((pairs.a, pairs.step), (pairs.b, pairs.step_b))]
+    if [group.hyper for group in given[0]] == [group.hyper for group in given[1]]:
+        return ""
     mine, theirs = (_settings(half) for half in pairs.halves)
     groups = {(id(a.hyper), id(b.hyper)): (a.hyper, b.hyper)
               for key in of_equal_optimizers(pairs) for a in mine[key] for b in theirs[key]}  # fmt: skip
