@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from probe.comparison import conditioning, tolerance
 from probe.comparison.added_inputs import addend
-from probe.comparison.added_masks import side_with_mask, where_not_masked
+from probe.comparison.added_masks import have_other_masks, mask_alike, side_with_mask, where_not_masked
 from probe.comparison.combined import add_sum
 from probe.comparison.initial import InitialWalk
 from probe.comparison.noise import SCALE_MEASURE, Held
@@ -149,19 +149,27 @@ class HeldValues(InitialWalk):
         return held._replace(verdict="not judged")
 
     def _without_mask(self, node: Node, event: Event, u: float, sources: Level, held: Held) -> Held:
-        """Leave out the mask that one side alone has put into what its attention is given; the other side's code adds it there."""
-        side = side_with_mask(self.pairs, event) if event.role is Role.INPUT and node.parent is not None else ""
-        if not side or self._same_code(node):
+        """Leave out the mask that one side alone has put into what its attention is given, or hands on; the other side's code adds it.
+
+        Where both have one and hide by other numbers, what either hides is left out, if that is the same.
+        """
+        if node.parent is None:
+            return held
+        frameworks = {half.side.reader.info.framework for half in self.pairs.halves}
+        side = side_with_mask(self.pairs, event) if len(frameworks) > 1 or not self._same_code(node) else ""
+        if not side and not (have_other_masks(self.pairs, event) and mask_alike(self.pairs, event)):
             return held
         whole, event.metrics = event.metrics, where_not_masked(self.pairs, event)
         found = held._replace(verdict="not judged") if event.metrics is None else self._held(node, event, u, sources)
         if found.is_wrong or event.metrics is None:
             event.metrics = whole
         if not found.is_wrong:
-            self._with_mask.add((node, event.slot_a))
-            place = f"the input {event.slot_a} of {self._path_a(node.pair)}"
+            if side and event.role is Role.INPUT:
+                self._with_mask.add((node, event.slot_a))
+            place = f"the {event.role.label} {event.slot_a} of {self._path_a(node.pair)}"
             but = "is not judged: its values were not recorded" if found.verdict else "agrees where that masks nothing"
-            self.warnings.append(f"{place} holds a mask in {side} only, and {but}")
+            what = f"a mask in {side} only" if side else "masks of other numbers"
+            self.warnings.append(f"{place} holds {what}, and {but}")
         return found
 
     def _without_addend(self, node: Node, event: Event, u: float, sources: Level, held: Held) -> Held:
