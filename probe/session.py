@@ -178,7 +178,7 @@ def step(loss: Any = None, *, grads: Any = None, **scalars: Any) -> None:
             _warned = True
             warn("probe.step() does nothing: no recording is under way")
         return
-    if loss is not None and _current.is_tensor(loss):
+    if loss is not None:
         _current.look_at_loss(loss)
     named = {**({} if loss is None else {"loss": loss}), **scalars}
     _current.step({name: _number(name, value) for name, value in named.items()}, grads)

@@ -133,7 +133,7 @@ class Recorder:
     @guarded
     def look_at_loss(self, loss: Any) -> None:
         """Record by which functions a loss was made, once: how they round is their own."""
-        if not self._has_looked_at_loss:
+        if not self._has_looked_at_loss and self.run.adapter.is_tensor(loss):
             self._has_looked_at_loss = True
             found = self.run.adapter.losses_behind(loss)
             if found:
