@@ -158,7 +158,9 @@ def test_a_clean_pair_is_aligned_by_its_draft(pair: Pair, kind: str) -> None:
     files = pair(kind, task="tensor")
     result = probe.compare(*files, yaml.safe_load(drafted(*files)))
     assert result.verdict is Verdict.ALIGNED, result.divergences
-    assert all(text.startswith(("recorded, and not", "could not be compared")) for text in result.warnings), result.warnings
+    assert all(text.startswith(("recorded, and not", "could not be compared")) for text in result.warnings), (
+        result.warnings
+    )
 
 
 def test_a_draft_does_not_pair_the_members_of_lists_that_are_no_pair(pair: Pair) -> None:
