@@ -122,3 +122,11 @@ def test_buffers_that_no_step_writes_to_are_not_guessed(tmp_path: Path) -> None:
     ]
     found = probe.compare(*files)
     assert not any("guess" in text for text in found.warnings), found.warnings
+
+
+def test_that_both_began_with_zeros_pairs_nothing(tmp_path: Path) -> None:
+    a = record(tmp_path / "a.h5", [Norm(("low",), 0.9), Norm(("low",), 0.9)])
+    b = record(tmp_path / "b.h5", [OwnNorm(("top",), 0.5), OwnNorm(("top",), 0.5)])
+    found = probe.compare(a, b)
+    assert found.verdict is Verdict.ALIGNED, found.first_divergence
+    assert any("buffer low of * ×2 in A; buffer top of * ×2 in B" in text for text in found.warnings), found.warnings

@@ -80,3 +80,22 @@ def test_weights_and_sums_of_losses_stand_before_them(tmp_path):
         model(torch.ones(1, 2)).sum().backward()
         probe.step(loss=0.3 * losses[0] + losses[1] / 2 + losses[2])
     assert Reader(tmp_path / "a.h5").listed("loss_functions") == ["NllLoss", "MseLoss"]
+
+
+def test_part_of_a_batch_without_a_gradient_is_a_fault_also_where_losses_are_summed(tmp_path):
+    files = []
+    for name, kept in (("a", BATCH), ("b", BATCH - 1)):
+        model = Speech()
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(BATCH, FRAMES, 16, generator=generator)
+        targets = torch.randint(1, SYMBOLS, (BATCH, LENGTH), generator=generator)
+        lengths = torch.full((BATCH,), FRAMES), torch.full((BATCH,), LENGTH)
+        with probe.capture(model, tmp_path / f"{name}.h5"):
+            logits = model(x)
+            used = torch.cat([logits[:kept], logits[kept:].detach()])
+            loss = F.ctc_loss(used.log_softmax(-1).transpose(0, 1), targets, *lengths, reduction="sum")
+            loss.backward()
+            probe.step(loss=loss)
+        files.append(tmp_path / f"{name}.h5")
+    first = probe.compare(*files).first_divergence
+    assert first is not None and first.phase is Phase.LOSS
