@@ -9,7 +9,7 @@ import pytest
 
 import probe
 from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor, softmax
+from probe.adapters.numpy_tensor import Tensor, no_grad, softmax
 from probe.comparison import conditioning
 from probe.comparison.answer import Comparison
 from probe.comparison.result import Verdict
@@ -193,3 +193,26 @@ def test_large_angles_are_coarse(tmp_path: Path, task: str, largest: int, off: f
     found = probe.compare(*files)
     assert found.verdict is verdict
     assert verdict is Verdict.ALIGNED or (found.first_divergence is not None and found.first_divergence.path == "")
+
+
+class Words(nn.Module):
+    """An embedding of many words and small numbers, without gradients, and a layer behind it."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.table(ids))
+
+
+def test_what_is_looked_up_by_large_integers_is_no_angle(tmp_path: Path) -> None:
+    files = []
+    for name, factor in (("a", 1.0), ("b", 1.05)):
+        nn.manual_seed(0)
+        model = Words(table=nn.Embedding(5000, 32), head=nn.Linear(32, 4))
+        model.table.weight.data *= np.float32(0.2)
+        model.table.weight.data[::2] *= np.float32(factor)
+        ids = np.random.default_rng(0).integers(0, 5000, (4, 16))
+        with probe.capture(model, tmp_path / f"{name}.h5", phases=["forward"]), no_grad():
+            model(Tensor(ids))
+        files.append(tmp_path / f"{name}.h5")
+    found = probe.compare(*files)
+    first = found.first_divergence
+    assert first is not None and first.path == "table"
