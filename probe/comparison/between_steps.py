@@ -20,7 +20,8 @@ from probe.comparison.tolerance import Level
 from probe.comparison.walk import StepWalk
 from probe.records import MASTER, Phase, Role
 
-_ROUNDING = 64 * 2.0**-24
+_FLOAT32 = 2.0**-24
+_ROUNDING = 64 * _FLOAT32
 """share of a weight that sums of its sketches round"""
 _OTHER_SIDE = 0.25
 """share of one side's change up to which the other side has not made it"""
@@ -53,7 +54,7 @@ class Weights:
     rows: dict[Key, int]
     """of what is left"""
     copied: frozenset[Key]
-    """of which a copy (master) is trained"""
+    """of which a copy (master) is trained that is more precise"""
 
     @classmethod
     def of(cls, half: StepHalf) -> Weights:
@@ -63,10 +64,11 @@ class Weights:
             for phase in (Phase.INIT, Phase.UPDATE)
         )
         updates = dict(_of_phase(half, Role.DELTA, Phase.UPDATE))
-        states = (key for key, _ in _of_phase(half, Role.STATE, Phase.UPDATE))
+        rows = {key: taken[-1] for key, taken in left.items()}
+        is_coarse = any(half.side.roundoffs[row] > _FLOAT32 for row in rows.values())
+        states = (key for key, _ in _of_phase(half, Role.STATE, Phase.UPDATE)) if is_coarse else ()
         return cls(
-            _sketches(half, begun), _sketches(half, left), _sketches(half, updates),
-            {key: taken[-1] for key, taken in left.items()},
+            _sketches(half, begun), _sketches(half, left), _sketches(half, updates), rows,
             frozenset((pair, slot.removesuffix(MASTER)) for pair, slot in states if slot.endswith(MASTER)),
         )  # fmt: skip
 

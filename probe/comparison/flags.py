@@ -26,7 +26,7 @@ def differing_flags(pairs: StepPairs, judged: Iterable[Judged]) -> Iterator[str]
     """
     weights = [
         each.event for each in judged
-        if (each.event.phase, each.event.role) == (Phase.INIT, Role.PARAM) and not each.event.is_one_sided
+        if each.event.role is Role.PARAM and each.event.phase is Phase.INIT and not each.event.is_one_sided
     ]  # fmt: skip
     learns = {"A": dict[str, None](), "B": dict[str, None]()}
     trained = {"A": dict[str, None](), "B": dict[str, None]()}

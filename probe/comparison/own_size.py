@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Iterator
@@ -29,12 +30,11 @@ class OwnSize:
     def __init__(self, pairs: StepPairs) -> None:
         self._pairs = pairs
         self._states = self._states_kept()
-        self._by_numbers = self._is_told_by_sizes()
 
     def divides(self, module: int, slot: str) -> bool:
         """Tell whether A's optimizer divides the gradient of a parameter by its own size."""
         states = self._states.get((module, slot), [])
-        return len(states) > 1 or (self._by_numbers and self._is_by_element(module, slot, states))
+        return len(states) > 1 or (self._is_told_by_sizes and self._is_by_element(module, slot, states))
 
     def _states_kept(self) -> dict[_Parameter, list[int]]:
         """Return the rows of what A's optimizer keeps of each parameter."""
@@ -57,7 +57,9 @@ class OwnSize:
         largest = max(abs(columns[name][rows[-1]]) for name in ("min", "max"))
         return bool(largest <= _FLAT * columns["rms"][rows[-1]])
 
+    @functools.cached_property
     def _is_told_by_sizes(self) -> bool:
+        """Whether updates are more alike in their size than they are multiples of the gradients."""
         sizes = list(self._sizes())
         if len(sizes) < _SEVERAL:
             return False

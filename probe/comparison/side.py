@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -197,12 +197,20 @@ class Side:
 
     def digest(self, row: int) -> Digest | None:
         """Return the hash of a record with its kind, or None when there is none."""
-        if row in self.combined:
-            return self.combined[row].digest
-        kind = self.columns["hash_kind"][row]
-        if kind == HashKind.NONE:
-            return None
-        return self.columns["hash_lo"][row], self.columns["hash_hi"][row], kind
+        return self.combined[row].digest if row in self.combined else self._digests[row]
+
+    def digests_of(self, rows: Iterable[int]) -> set[Digest | None]:
+        """Return the hashes of records."""
+        if self.combined:
+            return {self.digest(row) for row in rows}
+        return set(map(self._digests.__getitem__, rows))
+
+    @functools.cached_property
+    def _digests(self) -> list[Digest | None]:
+        """The hashes of the recorded rows."""
+        of_none = int(HashKind.NONE)
+        columns = (self.columns[name] for name in ("hash_lo", "hash_hi", "hash_kind"))
+        return [None if each[2] == of_none else each for each in zip(*columns, strict=True)]
 
     def norm(self, row: int) -> float:
         """Return the norm of a record; of several tensors in one, of which it is not known, the length of its sketch."""

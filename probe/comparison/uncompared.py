@@ -127,7 +127,7 @@ def _known(pairs: StepPairs, half: StepHalf, taken: set[int]) -> set[object]:
     tops = [half.key(node) for node in pairs.nodes.values() if node.parent is None]
     paired = {half.key(node) for node in pairs.nodes.values()}
     loose = [call.key for call in half.calls if call.key not in paired]
-    known: set[object] = {half.side.digest(row) for row in taken}
+    known: set[object] = {*half.side.digests_of(taken)}
     for keys, role in ((tops, Role.INPUT), (loose, Role.OUTPUT)):
         known.update(digest for key in keys for digest in half.hashes(key, role))
     known.discard(None)

@@ -126,10 +126,11 @@ class WrittenWeights:
         """Return the weights as the step tells them last, where it does on both sides."""
         found: dict[Place, Sketches] = {}
         for place in self._slots:
-            if not all(self._rows(at, place) for at in (0, 1)):
+            rows = [self._rows(at, place) for at in (0, 1)]
+            if not all(rows):
                 continue
-            last = [max(self._rows(at, place), key=half.side.columns["seq"].__getitem__)
-                    for at, half in enumerate(self.pairs.halves)]  # fmt: skip
+            last = [max(each, key=half.side.columns["seq"].__getitem__)
+                    for each, half in zip(rows, self.pairs.halves, strict=True)]  # fmt: skip
             a, b = (half.side.sketch(row) for half, row in zip(self.pairs.halves, last, strict=True))
             found[place] = None if a is None else a.copy(), None if b is None else b.copy()
         return found

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import h5py
 import numpy as np
 import xxhash
-from h5py import h5d, h5s
+from h5py import h5d, h5s, h5t
 
 from probe.axis_sums import reordered
 from probe.errors import FormatError, NotRecordedError, StoreError
@@ -23,6 +23,8 @@ from probe.store.opening import ATTEMPTS, opened
 
 T = TypeVar("T")
 
+_TYPES: dict[str, tuple[h5t.TypeID, np.dtype, h5t.TypeID]] = {}
+"""of tables by name: how the last one was stored, and what its rows are in memory"""
 _ROWS = 1 << 16
 """of a table, that are read at once where only some of them are kept"""
 
@@ -374,12 +376,26 @@ def _rows(file: h5py.File, name: str, first: int, last: int | None) -> np.ndarra
     table = h5d.open(file.id, name.encode())
     count, *rest = table.shape
     last = count if last is None else min(last, count)
-    found = np.empty((max(last - first, 0), *rest), table.dtype)
+    dtype, in_memory = _types(name, table)
+    found = np.empty((max(last - first, 0), *rest), dtype)
     if found.size:
         where = table.get_space()
         where.select_hyperslab((first, *(0 for _ in rest)), found.shape)
-        table.read(h5s.create_simple(found.shape), where, found)
+        table.read(h5s.create_simple(found.shape), where, found, in_memory)
     return found
+
+
+def _types(name: str, table: h5d.DatasetID) -> tuple[np.dtype, h5t.TypeID | None]:
+    """Return what a table's rows are, kept for the next table that is stored alike: to tell it anew takes longer than reading."""
+    stored = table.get_type()
+    known = _TYPES.get(name)
+    if known is not None and stored.equal(known[0]):
+        return known[1:]
+    dtype = table.dtype
+    if dtype.hasobject:
+        return dtype, None
+    _TYPES[name] = stored, dtype, h5t.py_create(dtype)
+    return _TYPES[name][1:]
 
 
 def _split(array: np.ndarray, chunk: int) -> Iterator[np.ndarray]:
