@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from probe.comparison import causes, tolerance
 from probe.comparison.events import StepPairs
+from probe.comparison.guards import grouped
 from probe.comparison.hints.failing import unless_it_fails
 from probe.comparison.metrics import Status
 from probe.comparison.optimizers.clipping import treatments
@@ -28,6 +29,7 @@ from probe.comparison.step_half import Event
 from probe.comparison.walk import StepWalk
 from probe.records import Phase, Role
 
+_MOST_NAMED = 4
 _UNSHOWN = 0.6
 """confidence in settings that differ without a trace in the numbers"""
 
@@ -156,14 +158,25 @@ class UpdateFindings:
         certain = {key: each for key, each in self.settings.items() if key in alike and key not in idle}
         others = {key: each for key, each in self.settings.items() if key not in certain}
         if certain:
-            pairs = {pair for pair, _ in certain}
-            refs = self.walk.refs(pairs.pop(), None, "", "") if len(pairs) == 1 else self.walk.root_refs()
-            self.walk.unshown = Divergence(
-                Phase.UPDATE, Role.DELTA, Kind.UPDATE, _UNSHOWN, *refs, None, math.nan, (_unshown_text(certain),),
-                "give both optimizers the same settings: what they do with others shows later, or adds up",
-            )  # fmt: skip
+            self.walk.unshown = self._unshown(certain)
         if others:
             self.walk.doubts.append(_unshown_text(others))
+
+    def _unshown(self, settings: Mapping[ParameterKey, Difference]) -> Divergence:
+        """Return the finding that parameters are set otherwise: at the first module of them, or at the model where most are."""
+        updates = {self._parameter(event): event for event in self._judged(Role.DELTA)}
+        concerned = [event for key, event in updates.items() if key in settings]
+        texts, refs = [_unshown_text(settings)], self.walk.root_refs()
+        if concerned and len(settings) <= tolerance.MOST * len(updates):
+            first, tree = concerned[0], self.pairs.a.reader.modules
+            modules = (tree[self.pairs.matching.pairs[event.pair].a].path for event in concerned)
+            names = [f"{path}.{event.slot_a}".lstrip(".") for path, event in zip(modules, concerned, strict=True)]
+            texts.append(f"set otherwise: {grouped(names, _MOST_NAMED)} (of {len(updates)})")
+            refs = self.walk.refs(first.pair, None, first.slot_a, first.slot_b)
+        return Divergence(
+            Phase.UPDATE, Role.DELTA, Kind.UPDATE, _UNSHOWN, *refs, None, math.nan, tuple(texts),
+            "give both optimizers the same settings: what they do with others shows later, or adds up",
+        )  # fmt: skip
 
     def _is_idle(self, event: Event) -> bool:
         """Tell whether two updates are zeros, or bit for bit the same under another learning rate: it was not used."""

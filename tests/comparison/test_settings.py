@@ -27,15 +27,18 @@ EPS = "eps 1e-08 against 1e-10 (group 0); that does not show in the numbers yet"
 
 
 @pytest.mark.parametrize(
-    ("make", "count", "path"),
+    ("make", "count", "path", "which"),
     [
-        (lambda m: nn.AdamW(m.parameters(), lr=1e-3, eps=1e-10), 39, ""),
-        (lambda m: nn.AdamW([{"params": m.parameters()[:9]}, {"params": m.parameters()[9:], "eps": 1e-10}], lr=1e-3), 30, ""),
-        (lambda m: nn.AdamW([{"params": m.parameters()[:-1]}, {"params": m.parameters()[-1:], "eps": 1e-10}], lr=1e-3), 1, "head"),
+        (lambda m: nn.AdamW(m.parameters(), lr=1e-3, eps=1e-10), 39, "", ()),
+        (lambda m: nn.AdamW([{"params": m.parameters()[:9]}, {"params": m.parameters()[9:], "eps": 1e-10}], lr=1e-3), 30, "", ()),
+        (lambda m: nn.AdamW([{"params": m.parameters()[:-3]}, {"params": m.parameters()[-3:], "eps": 1e-10}], lr=1e-3), 3, "layers.2.mlp.down",
+         ("set otherwise: layers.2.mlp.down.bias, norm.weight, head.weight (of 39)",)),
+        (lambda m: nn.AdamW([{"params": m.parameters()[:-1]}, {"params": m.parameters()[-1:], "eps": 1e-10}], lr=1e-3), 1, "head",
+         ("set otherwise: head.weight (of 39)",)),
     ],
 )  # fmt: skip
 def test_settings_that_differ_and_do_not_show_are_a_fact_between_equal_optimizers(
-    clean: Clean, run: Recorder, make: Callable[[Model], nn.Optimizer], count: int, path: str
+    clean: Clean, run: Recorder, make: Callable[[Model], nn.Optimizer], count: int, path: str, which: tuple[str, ...]
 ) -> None:
     model = gpt()
     found = probe.compare(clean(), run(model, steps=2, optimizer=make(model)))
@@ -43,7 +46,7 @@ def test_settings_that_differ_and_do_not_show_are_a_fact_between_equal_optimizer
     assert (found.verdict, first.phase, first.kind, first.step) == (Verdict.DIVERGED, Phase.UPDATE, Kind.UPDATE, 0)
     assert (first.path, first.confidence) == (path, 0.6)
     counted = "1 parameter" if count == 1 else f"{count} parameters"
-    assert first.evidence == (f"the optimizers are set differently for {counted}: {EPS}",)
+    assert first.evidence == (f"the optimizers are set differently for {counted}: {EPS}", *which)
 
 
 def test_another_class_that_does_not_show_is_a_doubt(clean: Clean, run: Recorder) -> None:
