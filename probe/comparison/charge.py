@@ -11,7 +11,7 @@ from probe.comparison.given import is_handed, ran_before
 from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.metrics import squeezed
 from probe.comparison.one_sided import effect, has_counterpart, is_named_as_labels, named, size_of, ways_to
-from probe.comparison.parts import unseen_order, unseen_order_of_weights
+from probe.comparison.parts import differently_laid, unseen_elements, unseen_order, unseen_order_of_weights
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.sharded import side_with_parts
 from probe.comparison.step_half import Event, Loose, Node, StepHalf
@@ -308,7 +308,7 @@ class Charger(LooseCharger):
 
     def _about_output(self, node: Node, event: Event) -> tuple[tuple[str, ...], str]:
         """Return what is known of a call whose output is wrong, and a hint if there is one."""
-        facts = [self._agreement(node), *unseen_order_of_weights(self.pairs, node)]
+        facts = [self._agreement(node), *unseen_order_of_weights(self.pairs, node), *unseen_elements(self.pairs, node)]
         lacking = self._unpaired(node.pair)
         if any(lacking):
             facts.append(f"not compared: its parameters {lacking[0]} in A and {lacking[1]} in B, whose names differ")
@@ -430,6 +430,8 @@ class Charger(LooseCharger):
         if self._unknown.get(id(node)) and node not in self._with_inputs:
             return "its inputs were not compared, its output differs"
         weights = "" if parameters is None else "parameters equal" if not parameters.error else "parameters agree"
+        if weights and differently_laid(self.pairs, node):
+            weights = "parameters agree in their statistics"
         error = self._context(node).error
         return ", ".join(part for part in (f"inputs agree (rel {error:.1e})", weights, "output differs") if part)
 

@@ -145,6 +145,22 @@ def unseen_order_of_weights(pairs: StepPairs, node: Node) -> Iterator[str]:
     yield from list(_unseen(pairs, node, bool))[:1]
 
 
+def unseen_elements(pairs: StepPairs, node: Node) -> Iterator[str]:
+    """Yield of a weight that lies otherwise on each side that nothing tells whether its elements are in their places."""
+    for event in differently_laid(pairs, node)[:1]:
+        shapes = [half.side.shapes[half.row(event)] for half in pairs.halves]
+        yield (
+            f"whether the elements of its {event.slot_a} are where they belong was not compared ({shapes[0]} in A, {shapes[1]} in B): "
+            "record with task='tensor'"
+        )
+
+
+def differently_laid(pairs: StepPairs, node: Node) -> list[Event]:
+    """Return the weights of a module of which statistics alone could be compared: their elements lie otherwise."""
+    own = (event for event in pairs.initial_weights if event.pair == node.pair and not event.is_one_sided)
+    return [event for event in own if event.metrics is not None and event.metrics.is_lower_bound]
+
+
 def _unseen(pairs: StepPairs, node: Node, is_meant: Callable[[str], bool]) -> Iterator[str]:
     for half, other in (pairs.halves, pairs.halves[::-1]):
         side, module, path = half.side, half.modules[node.pair], other.path(other.modules[node.pair])
