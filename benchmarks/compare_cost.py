@@ -2,7 +2,8 @@
 
 Records a Qwen2 (random weights, made here) several times in a temporary folder and compares the recordings, each
 comparison in a process of its own. CPU time is user and system time of all threads, after the imports. What the verdict
-adds is the CPU time of judging (all that a step's comparison does but measuring its pairs of tensors), divided by that of all else.
+adds is the CPU time of judging (all that a step's comparison does but measuring its pairs of tensors and reading tables), divided by
+that of all else.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def compare_once(a: str, b: str) -> dict[str, object]:
 
 
 def _verdict_adds(a: str, b: str) -> float:
-    """Compare a few times more, with clocks around judging and around the measuring that it asks for.
+    """Compare a few times more, with clocks around judging and around the measuring and reading that it asks for.
 
     Without Python's garbage collector, as `timeit` measures: it is chance whether that stops the one or the other.
     """
@@ -140,6 +141,7 @@ def _verdict_adds(a: str, b: str) -> float:
     from probe.comparison.divergence import _Run
     from probe.comparison.events import StepPairs
     from probe.comparison.tally import Tally
+    from probe.store.reader import Reader
 
     spent = {"step": 0.0, "measuring": 0.0}
     inside = []
@@ -148,7 +150,7 @@ def _verdict_adds(a: str, b: str) -> float:
         original = getattr(owner, method)
 
         def clocked(*args: Any, **kwargs: Any) -> Any:
-            if kind in inside:
+            if kind in inside or (kind != "step" and not inside):  # tables are read before a step is judged, too
                 return original(*args, **kwargs)
             inside.append(kind)
             start = time.process_time()
@@ -163,6 +165,7 @@ def _verdict_adds(a: str, b: str) -> float:
 
     timed(_Run, "_step", "step")
     timed(Tally, "add", "measuring")
+    timed(Reader, "_attempt", "measuring")  # tables that are read when they are first asked for
     for name, method in list(vars(StepPairs).items()):
         if inspect.isgeneratorfunction(method) or name.startswith("measured"):
             timed(StepPairs, name, "measuring")

@@ -191,6 +191,7 @@ class _Run:
         self.warnings[:0] = [*self.guesses.notes(), *matching.warnings]
         state = State()
         for done, step in enumerate(steps):
+            state.goes_on = done + 1 < len(steps)
             self._step(self._pairs(step, matching), state)
             if progress is not None:
                 progress(done + 1, len(steps))

@@ -30,15 +30,16 @@ def differing_flags(pairs: StepPairs, judged: Iterable[Judged]) -> Iterator[str]
     ]  # fmt: skip
     learns = {"A": dict[str, None](), "B": dict[str, None]()}
     trained = {"A": dict[str, None](), "B": dict[str, None]()}
-    given = {half.name: groups_of(pairs, half.name) for half in pairs.halves}
+    given = None if all(map(_trains_all, pairs.halves)) else [groups_of(pairs, half.name) for half in pairs.halves]
     for event in weights:
         own = [half for half in pairs.halves if half.side.columns["requires_grad"][half.row(event)]]
-        key = event.pair, pairs.canonical(event)
-        has = [half for half in own if key in given[half.name]]
         if len(own) == 1:
             learns[own[0].name][_name(own[0], event)] = None
-        elif len(own) == 2 and len(has) == 1 and all(given.values()):
-            trained[has[0].name][_name(has[0], event)] = None
+        elif len(own) == 2 and given and all(given):
+            key = event.pair, pairs.canonical(event)
+            has = [half for half, groups in zip(own, given, strict=True) if key in groups]
+            if len(has) == 1:
+                trained[has[0].name][_name(has[0], event)] = None
     for alone, what in (
         (learns, "weights that need a gradient (requires_grad) on one side only"),
         (trained, "weights that need a gradient on both sides, and one side's optimizer alone was given"),
@@ -47,6 +48,12 @@ def differing_flags(pairs: StepPairs, judged: Iterable[Judged]) -> Iterator[str]
         if texts:
             yield f"{what}: {'; '.join(texts)}"
     yield from _other_autocast(pairs)
+
+
+def _trains_all(half: StepHalf) -> bool:
+    """Tell whether a side's optimizers were given all parameters."""
+    given = {number for group in half.side.reader.groups_of(half.side.step) for number in group.parameters}
+    return len(given) == len(half.side.parameters)
 
 
 def _name(half: StepHalf, event: Event) -> str:

@@ -31,6 +31,8 @@ from probe.tree import Tree
 class State:
     """What one step leaves for the next."""
 
+    goes_on: bool = True
+    """another step is compared behind this one, and what it begins with is to be kept"""
     parameters: dict[int, Level] = field(default_factory=dict)
     """relative errors of the parameters a pair of modules owns, pooled"""
     weights: dict[Place, Sketches] = field(default_factory=dict)

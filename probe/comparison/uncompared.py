@@ -13,7 +13,6 @@ from probe.comparison.step_half import Event, StepHalf
 from probe.records import Phase, Role
 
 _OF_CALLS = (Role.INPUT, Role.OUTPUT, Role.VALUE)
-_CODES = frozenset(int(role) for role in _OF_CALLS)
 _COUNTER = "num_batches_tracked"
 """a counter of PyTorch's BatchNorm that other frameworks do not have"""
 _MOST_NAMED = 4
@@ -67,9 +66,12 @@ class Uncompared:
 
     def _add_calls(self, pairs: StepPairs, half: StepHalf, taken: set[int]) -> None:
         """Keep what paired calls were given, returned and logged on this side, and nothing was compared with."""
-        columns = half.side.columns
-        left = [row for row, role in enumerate(columns["role"]) if role in _CODES and row not in taken]
-        keys = {(columns["micro"][row], columns["module"][row], columns["call"][row]) for row in left}
+        keys = {
+            key
+            for role in _OF_CALLS
+            for key, slots in half.rows.by_role[role].items()
+            if not all(map(taken.issuperset, slots.values()))
+        }
         nodes = [node for node in pairs.nodes.values() if half.key(node) in keys]
         other, known = pairs.half(half.other), _known(pairs, half, taken) if nodes else set()
         for node in nodes:
@@ -85,11 +87,11 @@ class Uncompared:
 
     def _add_states(self, pairs: StepPairs, half: StepHalf, taken: set[int]) -> None:
         """Keep the optimizer's states of parameters of which it has others on the other side."""
-        columns, other = half.side.columns, pairs.half(half.other)
+        other = pairs.half(half.other)
         left = {
-            columns["module"][row]
-            for row, role in enumerate(columns["role"])
-            if role == Role.STATE and row not in taken
+            module
+            for (_, module, _), slots in half.rows.by_role[Role.STATE].items()
+            if not all(map(taken.issuperset, slots.values()))
         }
         for pair, module in enumerate(half.modules) if left else ():
             slots = half.rows.get((0, module, 0), Role.STATE) if module in left else {}

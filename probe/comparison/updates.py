@@ -72,7 +72,8 @@ class UpdateJudge(ScaledGradients):
             self.walk.warnings.append(
                 f"the optimizers have other settings of which it is not known what they do: {unknown}; the updates agree"
             )
-        self._remember_parameters()
+        if self.state.goes_on:
+            self._remember_parameters()
 
     def _used_gradients(self) -> list[Fault]:
         faults = []

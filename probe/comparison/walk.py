@@ -180,7 +180,8 @@ class StepWalk(GradientSources):
                 evidence=(_WRITTEN, written.told), hint=hint,
             ))  # fmt: skip
         self._doubt_unknown_writes()
-        self._remember_written()
+        if self.state.goes_on:
+            self._remember_written()
 
     def _doubt_unknown_writes(self) -> None:
         """Doubt a step that uses other weights of which it was not recorded what they were before: no update was judged there."""

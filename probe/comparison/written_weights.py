@@ -7,6 +7,7 @@ changed by tells, however small a part of it that is. Sketches are linear: an op
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -80,7 +81,6 @@ class WrittenWeights:
     """by place, and the rows of both sides"""
 
     def __post_init__(self) -> None:
-        self._slots = dict(self._paired())
         is_any_written = any(half.rows.has(Phase.FORWARD, Role.PARAM) for half in self.pairs.halves)
         written = self._slots if is_any_written else ()
         self._places = [place for place in written if any(self._rows(at, place, _USED) for at in (0, 1))]
@@ -88,6 +88,11 @@ class WrittenWeights:
         self._children: dict[int, list[int]] = {}
         for index, pair in enumerate(self.pairs.matching.pairs):
             self._children.setdefault(self.pairs.a.reader.modules[pair.a].parent, []).append(index)
+
+    @functools.cached_property
+    def _slots(self) -> dict[Place, str]:
+        """B's slots, by the places that both sides have records of."""
+        return dict(self._paired())
 
     @property
     def are_there(self) -> bool:

@@ -23,8 +23,8 @@ from probe.store.opening import ATTEMPTS, opened
 
 T = TypeVar("T")
 
-_TYPES: dict[str, tuple[h5t.TypeID, np.dtype, h5t.TypeID]] = {}
-"""of tables by name: how the last one was stored, and what its rows are in memory"""
+_TYPES: dict[str, tuple[np.dtype, h5t.TypeID, h5t.TypeID]] = {}
+"""of tables by name: what the rows of the last one are, here, in memory for HDF5, and as they are stored"""
 _ROWS = 1 << 16
 """of a table, that are read at once where only some of them are kept"""
 
@@ -385,17 +385,13 @@ def _rows(file: h5py.File, name: str, first: int, last: int | None) -> np.ndarra
     return found
 
 
-def _types(name: str, table: h5d.DatasetID) -> tuple[np.dtype, h5t.TypeID | None]:
+def _types(name: str, table: h5d.DatasetID) -> tuple[np.dtype, h5t.TypeID]:
     """Return what a table's rows are, kept for the next table that is stored alike: to tell it anew takes longer than reading."""
-    stored = table.get_type()
     known = _TYPES.get(name)
-    if known is not None and stored.equal(known[0]):
-        return known[1:]
-    dtype = table.dtype
-    if dtype.hasobject:
-        return dtype, None
-    _TYPES[name] = stored, dtype, h5t.py_create(dtype)
-    return _TYPES[name][1:]
+    if known is None or not table.get_type().equal(known[2]):
+        dtype = table.dtype
+        known = _TYPES[name] = dtype, h5t.py_create(dtype), h5t.py_create(dtype, logical=True)
+    return known[:2]
 
 
 def _split(array: np.ndarray, chunk: int) -> Iterator[np.ndarray]:
