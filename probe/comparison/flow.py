@@ -120,6 +120,9 @@ class Flow:
             return node.parent if self._is_one_of_many(node, use, inmost, event) else inmost
         consumers = self._users_of(use)
         if not consumers:
+            handler = self._handler(use)
+            if handler is not None:
+                return handler
             outermost = min(use.producers, key=self._depth, default=node)
             if self._passed_back_inside(event, use) is not None:
                 return max(use.producers, key=self._depth)
@@ -140,6 +143,20 @@ class Flow:
             place = place if self._only_passes_on(inner) else inner
             level = _outermost([other for other in consumers if inner in other.ancestors()])
         return self._adder(event, around) or place
+
+    def _handler(self, use: Use) -> Node | None:
+        """Return the call in which another one was given a tensor and returned it as it was, and that returns it beside its first output.
+
+        Attention weights behind a dropout that drops nothing: whoever hands on a tensor within its code makes something of it.
+        """
+        for node, _ in use.consumers:
+            caller = node.parent
+            if caller is None or node not in use.producers or caller not in use.producers:
+                continue
+            outputs = self._pairs.rows_a.get((caller.micro, self._pairs.matching.pairs[caller.pair].a, caller.call), Role.OUTPUT)
+            if self._use_at.get((caller, Role.OUTPUT, next(iter(outputs)))) is not use:
+                return caller
+        return None
 
     def _is_one_of_many(self, node: Node, use: Use, around: Node, event: Event) -> bool:
         """Tell whether a call far above returns what a module made, as it does of like modules behind it: logits of routers.

@@ -64,12 +64,12 @@ class Encoder(nn.Module):
         return self.head(x)
 
 
-def first_of(folder: Path, change: Change) -> Divergence:
+def first_of(folder: Path, change: Change, make: Callable[[], Any] = Encoder) -> Divergence:
     """Compare one step of the model with one that has been changed."""
     files = []
     for name in "ab":
         torch.manual_seed(0)
-        model = Encoder().eval()
+        model = make().eval()
         if name == "b":
             change(model)
         with probe.capture(model, folder / f"{name}.h5", task="statistics") as run:
@@ -122,6 +122,49 @@ def test_wrong_weights_that_are_returned_are_charged_to_the_code_that_uses_them(
 
     Wrong.__name__ = "Attention"
     assert first_of(tmp_path, lambda m: setattr(m.layers[1].attention, "__class__", Wrong)).path == "layers.1.attention"
+
+
+class Dropping(Attention):
+    """Its weights go through a dropout, which returns them as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mine, value = self.both(x).chunk(2, -1)
+        weights = self.dropout((self.q(mine * 0.5) @ self.k(x).transpose(-1, -2)).softmax(-1))
+        return self.o(weights @ value), weights
+
+
+class Around(nn.Module):
+    """Hands the weights on, to a layer that does not use them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Dropping()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inner(x)
+
+
+def _with_dropping() -> Encoder:
+    model = Encoder()
+    for layer in model.layers:
+        layer.attention = Around()
+    return model
+
+
+def test_weights_behind_a_dropout_that_drops_nothing_are_used_by_the_code_that_called_it(tmp_path: Path) -> None:
+    class Wrong(Dropping):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            mine, value = self.both(x).chunk(2, -1)
+            weights = self.dropout((self.q(mine * 0.5) @ self.k(x).transpose(-1, -2)).softmax(-1))
+            return self.o(ScaledGradient.apply(weights @ value, 2.0)), weights
+
+    Wrong.__name__ = "Dropping"
+    first = first_of(tmp_path, lambda m: setattr(m.layers[1].attention.inner, "__class__", Wrong), _with_dropping)
+    assert first.path == "layers.1.attention.inner"
 
 
 def test_what_is_split_is_followed_to_the_only_call_behind_it_that_passes_nothing_back(tmp_path: Path) -> None:
