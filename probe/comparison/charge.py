@@ -214,7 +214,10 @@ class Charger(LooseCharger):
     def _place_of(self, node: Node) -> Node | None:
         """Return the innermost caller of which it is known that it began right, by its inputs or by what ran inside."""
         good = max(self._last_good.values(), default=-1)
+        moved = set(node.callers_from_parent()) - {node.shared} if node.shared is not node.parent else ()
         for place in node.ancestors():
+            if place in moved:
+                continue
             module = self._module_a(place)
             has_none = not self.pairs.rows_a.get((place.micro, module, place.call), Role.INPUT)
             if place in self._with_inputs or good >= place.begin:

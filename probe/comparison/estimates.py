@@ -86,7 +86,8 @@ def geometry(a: np.ndarray, b: np.ndarray, norm_a: float, norm_b: float) -> Metr
     distance = min(max(apart, abs(norm_a - norm_b)), norm_a + norm_b)
     cosine = clipped(factor * length_a / length_b) if length_b else 0.0
     expected = norm_b * length_a / norm_a if norm_a else 0.0
-    if apart and factor and expected and max(beside, abs(abs(factor) * length_a - expected)) <= _PARALLEL * apart:
+    least = _PARALLEL * min(apart, length_b)  # of a B that is far shorter than A nothing would be beside A
+    if apart and factor and expected and max(beside, abs(abs(factor) * length_a - expected)) <= least:
         cosine = math.copysign(1.0, factor)
         distance = abs(norm_b - cosine * norm_a)
     elif cosine > 0 and beside < _NEAR * norm_b:

@@ -76,7 +76,7 @@ class StepPairs:
                         call.autocast or partner.autocast, (call.training, partner.training),
                         call.grad_enabled and partner.grad_enabled, partner.number)  # fmt: skip
             nodes_a[call.row] = self.nodes[call.key] = node
-        self._note_loose_of_b()
+        self._note_callers_of_b()
 
     def _partners(self) -> dict[int, Call]:
         """Return the call of B that each call of A, by its row, is."""
@@ -118,12 +118,18 @@ class StepPairs:
             for call in calls
         ]  # fmt: skip
 
-    def _note_loose_of_b(self) -> None:
+    def _note_callers_of_b(self) -> None:
         nodes = {self.half("B").key(node): node for node in self.nodes.values()}
         by_row = {call.row: nodes.get(call.key) for call in self.calls_b}
+        callers = {call.row: call.caller for call in self.calls_b}
+        paired = {row: node for row, node in by_row.items() if node is not None}
         for call in self.calls_b:
-            parent = by_row.get(call.caller)
-            if by_row[call.row] is None and parent is not None:
+            parent, node = by_row.get(call.caller), by_row[call.row]
+            if node is not None:
+                there = _nearest(paired, callers, call.caller)
+                around = [] if there is None else [there, *there.ancestors()]
+                node.shared = next((caller for caller in node.ancestors() if caller in around), None)
+            elif parent is not None:
                 parent.loose_b.append(Loose(call.micro, call.module, call.number, call.begin, call.end))
 
     # Events

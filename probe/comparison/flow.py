@@ -153,7 +153,9 @@ class Flow:
             caller = node.parent
             if caller is None or node not in use.producers or caller not in use.producers:
                 continue
-            outputs = self._pairs.rows_a.get((caller.micro, self._pairs.matching.pairs[caller.pair].a, caller.call), Role.OUTPUT)
+            outputs = self._pairs.rows_a.get(
+                (caller.micro, self._pairs.matching.pairs[caller.pair].a, caller.call), Role.OUTPUT
+            )
             if self._use_at.get((caller, Role.OUTPUT, next(iter(outputs)))) is not use:
                 return caller
         return None

@@ -142,8 +142,8 @@ class ForwardWalk(HeldValues):
         if not node.grad_enabled or event.role is Role.VALUE:
             return
         alone = self._learn_alone(event)
-        if alone is None:
-            return
+        if alone is None or self._is_filled(event):
+            return  # beside what masks fill in nothing shows: it may be a mask on one side, and a learned bias with it on the other
         if node.parent is None and event.role is Role.INPUT:
             self._asked_for.add(alone)
         if self.u(event) == 0.0 or alone in self._asked_for:
@@ -168,7 +168,7 @@ class ForwardWalk(HeldValues):
         metrics = event.metrics
         assert metrics is not None
         is_input = event.role is Role.INPUT
-        context = self._context(node.parent if is_input else node)
+        context = self._context_of_input(node) if is_input else self._context(node)
         if self._is_inside_rearranged(node):
             self.settle(event, math.nan, False, verdict="not judged")
             return
@@ -224,6 +224,15 @@ class ForwardWalk(HeldValues):
             self._largest = max(self._largest, metrics.rel_l2)
         if held.verdict != "not judged" or self.u(event):
             self._take_in(node, event, context, wrong)
+
+    def _context_of_input(self, node: Node) -> Level:
+        """Return the errors of all that a call's input may have been made from: where B calls it elsewhere, in all callers up to a shared one."""
+        if node.shared is node.parent:
+            return self._context(node.parent)
+        level = Level()
+        for caller in node.callers_from_parent():
+            level.merge(self._context(caller))
+        return level
 
     def _is_chosen_otherwise(self, node: Node, event: Event) -> bool:
         """Pass over what a call returns for each of the integers that it returns where some differ: the weights of other experts.
@@ -316,9 +325,11 @@ class ForwardWalk(HeldValues):
             if wrong:
                 context.add(error, own_u, excess)
             else:
-                self._last_good[node.parent], self._last_good_b[node.parent] = node.begin, node.begin_b
+                self._last_good[node.parent] = node.begin
+                self._last_good_b[node.parent] = max(node.begin_b, self._last_good_b.get(node.parent, -1))
         elif not wrong:
-            self._last_good[node.parent], self._last_good_b[node.parent] = node.end, node.end_b
+            self._last_good[node.parent] = node.end
+            self._last_good_b[node.parent] = max(node.end_b, self._last_good_b.get(node.parent, -1))
 
     def _is_filled(self, event: Event) -> bool:
         """Tell whether large negative numbers, as masks put them in for softmax, are nearly all of a tensor's norm."""

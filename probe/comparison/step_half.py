@@ -96,9 +96,18 @@ class Node:
     """on both sides"""
     call_b: int = 0
     """number of the call in B"""
+    shared: Node | None = None
+    """the nearest caller that is paired and calls it in B too: another than ``parent`` where another module calls it there"""
     loose_a: list[Loose] = field(default_factory=list)
     """calls of A that this one made and that have no partner, in their order"""
     loose_b: list[Loose] = field(default_factory=list)
+
+    def callers_from_parent(self) -> Iterator[Node | None]:
+        """Yield the caller, its caller … up to the one that calls it in B too; the last one is None where that is the training itself."""
+        for node in (*self.ancestors(), None):
+            yield node
+            if node is self.shared:
+                return
 
     def ancestors(self) -> Iterator[Node]:
         """Yield the caller, its caller …"""
