@@ -7,7 +7,7 @@ import math
 from fnmatch import fnmatchcase
 
 from probe.comparison import causes, conditioning, tolerance
-from probe.comparison.flow import Flow, Use
+from probe.comparison.flow import Flow, Use, turns
 from probe.comparison.given import lone_caller
 from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.loss import LossWalk
@@ -35,16 +35,20 @@ class BackwardWalk(LossWalk):
     def judge_backward(self, micro: int) -> None:
         """Judge the gradients that ran back through the modules of a micro-batch."""
         self._backward = {None: Level()}
-        for node, level in self._forward.items():
-            if node is None or (node.micro == micro and node.parent is None):
-                self._backward[None].merge(level)
         self._flow, self._has_flow = Flow(self.pairs, micro), True
-        events = [(n, e) for n, e in self.pairs.node_events(micro, backward=True) if e.metrics is not None]
+        found = self.pairs.node_events(micro, backward=True)
+        events = [(n, e) for n, e in found if e.metrics is not None and not e.is_one_sided]
         events.sort(key=lambda pair: self._flow.order(*pair))
-        self._look_for_scaling(events)
         self._other_totals = {(Role.GRAD_TOTAL, *place) for place in self._with_mask | self._with_addend}
         self._other_totals |= {(Role.GRAD_INPUT, *place) for place in self._with_addend}
         self._other_totals |= {(Role.GRAD_OUTPUT, *place) for place in self._with_border}
+        for called, passed_back in turns(self.pairs, micro, events):
+            self._backward[None].merge_known(self._forward, called)
+            self._judge_turn(passed_back)
+
+    def _judge_turn(self, events: list[tuple[Node, Event]]) -> None:
+        """Judge the gradients that ran back before the model was called anew."""
+        self._look_for_scaling(events)
         for node, event in events:
             factor = self._compensated.get((node, event.slot_a), 1.0) if event.role is Role.GRAD_OUTPUT else 1.0
             if factor != 1:
@@ -72,7 +76,7 @@ class BackwardWalk(LossWalk):
             find = loss_scale_of if self.findings and is_behind else factor_of
             factor = find(self.pairs, [event for _, event in tops], limit)
             if factor != 1 or all(event.metrics is not None and event.metrics.rel_l2 <= limit for _, event in tops):
-                self.factors[node.micro] = factor
+                self.factors.setdefault(node.micro, factor)
             elif self.scaling is not None:  # this loss is wrong beside its scale, which is no other one
                 factor = self.scaling[0]
         self._factors.append(factor)

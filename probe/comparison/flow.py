@@ -7,7 +7,8 @@ their hash in A's recording.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import bisect
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -323,6 +324,46 @@ def passes(pairs: StepPairs) -> Iterator[tuple[int, bool]]:
         while waiting and not any(waiting[-1] in sources for later, sources in fed_by.items() if later > micro):
             yield waiting.pop(), True
     yield from ((micro, True) for micro in reversed(waiting))
+
+
+def turns(
+    pairs: StepPairs, micro: int, events: Iterable[tuple[Node, Event]]
+) -> Iterator[tuple[list[Node | None], list[tuple[Node, Event]]]]:
+    """Split a micro-batch's gradients where a whole model is called anew behind some of them, on both sides: a GAN's second turn.
+
+    Yields
+    ------
+    the whole models' calls (None: all together) that were made before a turn's gradients, and are in no turn before; these gradients, in order
+    """
+    tops = [node for node in pairs.nodes.values() if node.micro == micro and node.parent is None]
+    gradients: dict[int, list[tuple[Node, Event]]] = {}
+    calls: dict[int, list[Node | None]] = {}
+    starts = []
+    for half, begins in zip(
+        pairs.halves, ([node.begin for node in tops], [node.begin_b for node in tops]), strict=True
+    ):
+        seqs = half.side.columns["seq"]
+        starts.append(_starts(begins, sorted(seqs[half.row(e)] for _, e in events)))
+    for node in tops:
+        calls.setdefault(min(map(bisect.bisect_right, starts, (node.begin, node.begin_b))), []).append(node)
+    for node, event in events:
+        times = (half.side.columns["seq"][half.row(event)] for half in pairs.halves)
+        gradients.setdefault(max(map(bisect.bisect_right, starts, times)), []).append((node, event))
+    calls.setdefault(max((*calls, *gradients), default=0), []).append(None)  # what all of them returned
+    for turn in sorted({*calls, *gradients}):
+        yield calls.get(turn, []), gradients.get(turn, [])
+
+
+def _starts(begins: list[int], gradients: list[int]) -> list[int]:
+    """Return when calls began behind gradients that no call before them was behind."""
+    found: list[int] = []
+    before = 0
+    for begin in sorted(begins):
+        passed = bisect.bisect_left(gradients, begin)
+        if passed > before:
+            found.append(begin)
+            before = passed
+    return found
 
 
 def _feeding(pairs: StepPairs) -> dict[int, set[int]]:
