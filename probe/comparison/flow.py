@@ -335,7 +335,7 @@ def turns(
     ------
     the whole models' calls (None: all together) that were made before a turn's gradients, and are in no turn before; these gradients, in order
     """
-    tops = [node for node in pairs.nodes.values() if node.micro == micro and node.parent is None]
+    tops = [node for node in pairs.nodes.values() if node.parent is None]
     gradients: dict[int, list[tuple[Node, Event]]] = {}
     calls: dict[int, list[Node | None]] = {}
     starts = []
@@ -344,7 +344,7 @@ def turns(
     ):
         seqs = half.side.columns["seq"]
         starts.append(_starts(begins, sorted(seqs[half.row(e)] for _, e in events)))
-    for node in tops:
+    for node in (node for node in tops if node.micro == micro):
         calls.setdefault(min(map(bisect.bisect_right, starts, (node.begin, node.begin_b))), []).append(node)
     for node, event in events:
         times = (half.side.columns["seq"][half.row(event)] for half in pairs.halves)

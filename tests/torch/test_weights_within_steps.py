@@ -61,6 +61,28 @@ def gan(lr: float = 1e-3, lr_of_generator: float = 1e-3, fused: bool = False) ->
     return [generator, critic], step
 
 
+def labelled_gan(label: float = 1.0, as_one: bool = False) -> Training:
+    """The discriminator's turn, with labels, then the generator's; as two models, or as the parts of one that is never called."""
+    both = nn.Sequential(mlp(out=16), mlp(out=1))
+    generator, judge = both
+    of_judge, of_generator = (torch.optim.Adam(part.parameters(), lr=1e-2) for part in (judge, generator))
+    score = functional.binary_cross_entropy_with_logits
+
+    def step(number: int) -> Tensor:
+        of_judge.zero_grad()
+        fake = generator(batch(number, 16, 16))
+        real = judge(batch(number + 50, 16, 16))
+        loss = score(real, torch.full_like(real, label)) + score(judge(fake.detach()), torch.zeros(16, 1))
+        loss.backward()
+        of_judge.step()
+        of_generator.zero_grad()
+        score(judge(fake), torch.ones(16, 1)).backward()
+        of_generator.step()
+        return loss
+
+    return both if as_one else [generator, judge], step
+
+
 class Attention(nn.Module):
     """The gradient of its keys' bias is rounding alone, and 1.0 of it differs."""
 
@@ -249,12 +271,21 @@ def compared(
 
 @pytest.mark.filterwarnings("ignore::probe.errors.ProbeWarning")  # a closure's gradients
 @pytest.mark.parametrize(
-    "training", [gan, momentum, attentive, seldom, averages, clamped, closures, perturbed, swapped]
+    "training", [gan, labelled_gan, momentum, attentive, seldom, averages, clamped, closures, perturbed, swapped]
 )
 def test_rounding_is_no_divergence(
     tmp_path: Path, in_float64: Callable[[], None], training: Callable[..., Training]
 ) -> None:
     assert compared(tmp_path, training, in_float64).verdict is Verdict.ALIGNED
+
+
+@pytest.mark.parametrize("as_one", [False, True])
+def test_labels_of_the_first_of_two_turns(tmp_path: Path, in_float64: Callable[[], None], as_one: bool) -> None:
+    """What the model returns behind the first update, with wrong weights, is no source of the gradients before it."""
+    training = functools.partial(labelled_gan, as_one=as_one)
+    first = compared(tmp_path, training, in_float64, label=0.9).first_divergence
+    assert first is not None and (first.step, first.phase, first.path) == (0, Phase.LOSS, "1")
+    assert first.evidence == ("the model's outputs agree", "the gradient that comes back to them differs")
 
 
 @pytest.mark.parametrize("fused", [False, True])
