@@ -119,6 +119,8 @@ class Otherwise:
     """how many of them stay as they were"""
     is_within: bool
     """since the step began, not since the one before ended: the forward pass used them as they were"""
+    theirs: int = 0
+    """how many of them the other side changes too, by far less"""
     times: float = 0.0
     """how much longer B's changes are than A's, where both sides make some; 0.0 where one alone does"""
 
@@ -149,8 +151,13 @@ class Otherwise:
         )
         walk.findings.append(Divergence(
             Phase.UPDATE, Role.PARAM, Kind.UPDATE, 0.95, *refs, None,
-            evidence=(f"{self.name}'s weights {what}: {how_many}", "the other side's do not"), hint=_OF_STAYING if they_stay else _OF_CHANGE,
+            evidence=(f"{self.name}'s weights {what}: {how_many}", self._of_other_side()), hint=_OF_STAYING if they_stay else _OF_CHANGE,
         ))  # fmt: skip
+
+    def _of_other_side(self) -> str:
+        if not self.theirs:
+            return "the other side's do not"
+        return f"{self.theirs} of them are changed so on the other side, too, by less than a quarter of that"
 
 
 def changed_otherwise(pairs: StepPairs, before: StepWeights | None, now: StepWeights) -> Otherwise | None:
@@ -188,7 +195,8 @@ def changed_otherwise(pairs: StepPairs, before: StepWeights | None, now: StepWei
     )
     unmoved = sum(np.array_equal(now.halves[which].left[key], begun[which][key]) for key in found)
     path = half.path(half.modules[pair])
-    return Otherwise(half.name, path, slot, found, len(changes[which]), when, unmoved, is_within, times)
+    theirs = sum(key in changes[1 - which] and changes[1 - which][key].share > 0 for key in found)
+    return Otherwise(half.name, path, slot, found, len(changes[which]), when, unmoved, is_within, theirs, times)
 
 
 def _apart(

@@ -54,6 +54,7 @@ def test_one_side_alone(tmp_path: Path, task: str, step: Step, side: str) -> Non
     assert first is not None and (first.step, first.phase, first.path) == (0, Phase.UPDATE, path), found
     assert first.evidence[0].startswith(f"{side}'s weights change in step 0 otherwise than by the optimizer's update: ")
     assert "weight of layers.1.mlp.up" in first.evidence[0] or step is not one_clipped
+    assert first.evidence[1:] == ("the other side's do not",)
     assert found.divergences == (first,)
 
 
@@ -81,6 +82,14 @@ def clipped_at(bound: float) -> Step:
         return loss
 
     return step
+
+
+def test_one_side_far_more(tmp_path: Path) -> None:
+    files = [record(tmp_path / f"{share}.h5", gpt(), steps=2, step=averaged_by(share)) for share in (0.01, 0.5)]
+    first = probe.compare(*files).first_divergence
+    assert first is not None and first.evidence[1] == (
+        "39 of them are changed so on the other side, too, by less than a quarter of that"
+    )
 
 
 @pytest.mark.parametrize("task", ["statistics", "tensor"])
