@@ -53,6 +53,17 @@ class Late(Plain):
     first = 1
 
 
+class Weighing(Plain):
+    """Uses what it is given in its own code, as much as `share` says, and hands nothing on."""
+
+    share = 0.0
+
+    def made(self, x: Tensor, *args: Tensor, **given: Tensor) -> Any:
+        if given:
+            self.factor = 1 + self.share * given["types"].data[..., None]
+        return (), {}
+
+
 class Doubled(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return Tensor(2 * x.data.astype(np.float32))
@@ -73,7 +84,8 @@ class Beside(Plain):
 
 
 def layer(self: Any, x: Tensor, mask: Tensor | None = None, **given: Tensor) -> Tensor:
-    x = x + self.attn(self.norm1(x), **given) * self.share
+    own = {name: Tensor(np.arange(6)) for name in self.makes}
+    x = x + self.attn(self.norm1(x), **given, **own) * self.share
     return x + self.mlp(self.norm2(x)) * (np.float32(1) if mask is None else mask.data[..., None].astype(np.float32))
 
 
@@ -88,6 +100,7 @@ def model(kind: type[GPT] = Plain, change: Callable[[Any], object] | None = None
         made.doubled = Doubled()
     for number in range(3):
         replaced(made, f"layers.{number}", forward=layer).share = np.float32(1)
+        module(made, f"layers.{number}").makes = ()
         replaced(made, f"layers.{number}.attn", forward=attention).scale = 1
     if change is not None:
         change(made)
@@ -95,8 +108,9 @@ def model(kind: type[GPT] = Plain, change: Callable[[Any], object] | None = None
 
 
 def compared(
-    run: Recorder, a: Any, b: Any, change: Any = None, kinds: tuple[type[GPT], type[GPT]] = (Plain, Plain)
-) -> Comparison:
+    run: Recorder, a: Any, b: Any, change: Any = None, kinds: tuple[type[GPT], type[GPT]] = (Plain, Plain),
+    change_a: Any = None,
+) -> Comparison:  # fmt: skip
     def step(given: Any) -> Any:
         args, named = given if isinstance(given, tuple) else ((), given)
 
@@ -109,7 +123,7 @@ def compared(
 
         return made
 
-    return probe.compare(run(model(kinds[0]), step=step(a)), run(model(kinds[1], change), step=step(b)))
+    return probe.compare(run(model(kinds[0], change_a), step=step(a)), run(model(kinds[1], change), step=step(b)))
 
 
 def share(path: str) -> Callable[[Any], None]:
@@ -182,6 +196,46 @@ def test_it_is_not_behind_a_module_that_is_not_handed_it(run: Recorder) -> None:
     found = compared(run, {"mask": ONES, "count": COUNT}, {"mask": ONES}, lambda made: setattr(
         module(made, "layers.0.norm1"), "eps", 1e-2))  # fmt: skip
     assert place(found) == (Kind.INTRODUCED, "layers.0.norm1")
+
+
+def makes(made: Any) -> None:
+    """Let the first layer make, of nothing that it is given, what its attention is handed."""
+    module(made, "layers.0").makes = ("places",)
+
+
+TYPES = {"types": np.array([[0, 0, 1, 1, 1, 0]] * 2)}
+
+
+def test_it_is_not_behind_a_call_that_was_given_the_same_and_not_it(run: Recorder) -> None:
+    found = compared(run, TYPES, {}, scale("layers.0.attn"), (Weighing, Weighing), makes)
+    first = found.first_divergence
+    assert first is not None and place(found) == (Kind.INTRODUCED, "layers.0.attn")
+    assert first.evidence[0] == "the input 0 of layers.0.attn.q differs, what was there before it agrees"
+    assert found.inputs.only_a == ("types",)
+
+
+def test_it_is_behind_what_the_model_s_own_code_makes_of_it(run: Recorder) -> None:
+    found = compared(
+        run, TYPES, {}, None, (Weighing, Weighing), lambda made: (makes(made), setattr(made, "share", 0.5))
+    )
+    first = found.first_divergence
+    assert first is not None and place(found) == (Kind.INPUTS, "")
+    assert first.evidence[:2] == ("the model is given types on A only", "the input 0 of norm differs first")
+    assert first.hint == "give B the same types, or look at its default there"
+
+
+def test_it_may_be_behind_a_call_that_something_else_hands_it(run: Recorder) -> None:
+    """What is no tensor, and so is not recorded, may hold it."""
+
+    def handing(made: Any) -> None:
+        def forward(self: Any, x: Tensor, **given: Tensor) -> Tensor:
+            x = x + self.attn(self.norm1(x), types=Tensor(TYPES["types"]))
+            return x + self.mlp(self.norm2(x))
+
+        replaced(made, "layers.0", forward=forward)
+
+    found = compared(run, TYPES, {}, scale("layers.0.attn"), (Weighing, Weighing), handing)
+    assert place(found) == (Kind.INPUTS, "")
 
 
 def test_how_many_labels_there_are_is_not_behind_a_layer_that_is_handed_it(run: Recorder) -> None:
