@@ -14,7 +14,7 @@ from probe.comparison.parts import unseen_order
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.step_half import Call, Event, Loose, Node, StepHalf
 from probe.comparison.tolerance import Rule
-from probe.comparison.uncalled import about, called_alone, callers, listed, pairs_inside, partner
+from probe.comparison.uncalled import about, called_alone, callers, compared_with, listed, pairs_inside, partner
 from probe.matching import Reason
 from probe.matching.changes import Change
 from probe.records import Phase, Role
@@ -173,7 +173,7 @@ class LooseCharger(OrderCharger):
                 facts.append(text)
                 hints.append(hint)
                 computed = change is None and self._computes_alone(half, calls[0])
-                by_hand = self._is_compared_by_weights(half, calls[0]) or _is_tied(half, calls[0])
+                by_hand = self._compared_by_weights(half, calls[0]) is not None or _is_tied(half, calls[0])
                 if computed or (change is None and by_hand):
                     kind = kind_of_finding(event.metrics)
         if not facts:
@@ -239,7 +239,7 @@ class LooseCharger(OrderCharger):
         if self._computes_alone(half, loose) or self._is_behind_others(caller, half, loose):
             return not self._began_right(half, loose)
         made = set(half.hashes(loose.key, Role.OUTPUT))
-        is_by_hand = self._is_compared_by_weights(half, loose) or _is_tied(half, loose)
+        is_by_hand = self._compared_by_weights(half, loose) is not None or _is_tied(half, loose)
         return is_by_hand and half.side.digest(half.row(event)) not in made
 
     def _is_behind_others(self, caller: Node, half: StepHalf, loose: Loose) -> bool:
@@ -344,8 +344,9 @@ class LooseCharger(OrderCharger):
         text, hint = causes.dropout_alone(half, loose)
         if text:
             return text, hint
-        if self._is_compared_by_weights(half, loose):
-            there = self.pairs.half(missing).path(partner(self.pairs, half, loose.module))
+        by_weights = self._compared_by_weights(half, loose)
+        if by_weights is not None:
+            there = self.pairs.half(missing).path(by_weights)
             text = f"{path} is called on {half.name}; with {there} of {missing}, the weights alone are compared"
             return text, f"look at what {missing} has in the place of {path}, of which the weights alone are compared"
         if loose.module in half.pair_of:
@@ -365,11 +366,15 @@ class LooseCharger(OrderCharger):
             )
         return f"{path} is called on {half.name} and has no counterpart on {missing}", lacks
 
-    def _is_compared_by_weights(self, half: StepHalf, loose: Loose) -> bool:
-        """Tell whether the other side has a partner of a call's module and calls it nowhere: its own code uses the weights."""
-        return loose.module in half.pair_of and all(
-            node.pair != half.pair_of[loose.module] for node in self.pairs.nodes.values()
-        )
+    def _compared_by_weights(self, half: StepHalf, loose: Loose) -> int | None:
+        """Return the other side's module that has the weights of a call's module, where its own code uses them.
+
+        That is a partner which is called nowhere, or a module whose weights alone are this one's.
+        """
+        if loose.module not in half.pair_of:
+            return compared_with(self.pairs, half, loose.module)
+        is_called = any(node.pair == half.pair_of[loose.module] for node in self.pairs.nodes.values())
+        return None if is_called else partner(self.pairs, half, loose.module)
 
     def _computes_alone(self, half: StepHalf, loose: Loose) -> bool:
         """Tell whether the other side's own code computes what a call without a partner does, as in other places or steps.
@@ -385,12 +390,12 @@ class LooseCharger(OrderCharger):
         alike = [index for index, module in enumerate(modules) if module.class_name == kind]
         return len(alike) > 1 and not any(index in half.pair_of for index in alike)
 
-    @staticmethod
-    def _ran_before(half: StepHalf, loose: Loose) -> bool:
+    def _ran_before(self, half: StepHalf, loose: Loose) -> bool:
         """Tell whether a module that has no partner ran in the step before, too: no step is judged behind one with a finding."""
         earlier = half.side.earlier
-        is_alone = loose.module not in half.pair_of and loose.module not in half.stepped
-        return earlier is not None and is_alone and loose.module in earlier.calls["module"]
+        if earlier is None or loose.module in half.pair_of or loose.module in half.stepped:
+            return False
+        return loose.module in earlier.calls["module"] and compared_with(self.pairs, half, loose.module) is None
 
 
 def _is_tied(half: StepHalf, loose: Loose) -> bool:

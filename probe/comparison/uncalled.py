@@ -70,6 +70,25 @@ def partner(pairs: StepPairs, half: StepHalf, module: int) -> int:
     return pairs.half(half.other).modules[half.pair_of[module]]
 
 
+def compared_with(pairs: StepPairs, half: StepHalf, module: int) -> int | None:
+    """Return the module of the other side with whose weights all those in a module without a partner are compared; None if not all are.
+
+    A mapping says so by lines of ``params``: the other side's own code uses the weights. It is the first where they are several's.
+    """
+    inside = set(_subtree(half, module))
+    places = [(each.module, each.slot) for each in half.side.parameters if each.module in inside]
+    if module in half.pair_of or not places or not pairs.matching.compared_apart(half.name).issuperset(places):
+        return None
+    first = places[0]
+    for bundle in pairs.matching.weight_bundles:
+        parts = [part for row in bundle.parts for part in row]
+        if bundle.side == half.name and first in parts:
+            return bundle.whole[0]
+        if bundle.side != half.name and first == bundle.whole:
+            return parts[0][0]
+    return None
+
+
 def pairs_inside(half: StepHalf, module: int) -> set[int]:
     """Return the pairs of a module and of all inside it."""
     return {half.pair_of[each] for each in _subtree(half, module) if each in half.pair_of}
