@@ -150,9 +150,9 @@ class ForwardWalk(HeldValues):
             return  # what is made of the batch alone (a mask) learns where the batch does; another cut shows in the gradients
         if not self._same_size(event) and not self._same_code(node):
             return  # what another class is given at that place, or returns, may be something else: a mask, a table of positions
-        place = node.parent if event.role is Role.INPUT else node
+        place = (node.shared or node.parent) if event.role is Role.INPUT else node
         inherits = place in self._learns_otherwise
-        self._learns_otherwise |= {node, node.parent}
+        self._learns_otherwise |= {node, node.parent, place}
         if self._cut or inherits or place is None or self._frozen & set(self._tree_a.subtree(self._module_a(place))):
             return
         side = "B" if alone == "A" else "A"
