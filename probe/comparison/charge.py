@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from fnmatch import fnmatchcase
 
-from probe.comparison import causes, tolerance
+from probe.comparison import causes, parts, tolerance
 from probe.comparison.charge_lacking import LackingCharger
 from probe.comparison.given import is_handed, ran_before
 from probe.comparison.ledger import kind_of_finding, scale_hint
 from probe.comparison.metrics import squeezed
-from probe.comparison.parts import differently_laid, unseen_elements, unseen_order, unseen_order_of_weights
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.sharded import side_with_parts
 from probe.comparison.step_half import Event, Loose, Node
@@ -118,7 +117,7 @@ class Charger(LackingCharger):
         facts = (f"the input {event.slot_a} of {name} differs, what was there before it agrees",)
         if between:
             facts += (f"not compared on the way: {self._names(between)}",)
-        facts += (*factor, *unseen_order(self.pairs, node.parent))
+        facts += (*factor, *parts.unseen_order(self.pairs, node.parent))
         self._add(
             Phase.FORWARD,
             kind_of_finding(event.metrics),
@@ -310,7 +309,8 @@ class Charger(LackingCharger):
 
     def _about_output(self, node: Node, event: Event) -> tuple[tuple[str, ...], str]:
         """Return what is known of a call whose output is wrong, and a hint if there is one."""
-        facts = [self._agreement(node), *unseen_order_of_weights(self.pairs, node), *unseen_elements(self.pairs, node)]
+        about = parts.unrecorded_weights, parts.unseen_order_of_weights, parts.unseen_elements
+        facts = [self._agreement(node), *(text for each in about for text in each(self.pairs, node))]
         lacking = self._unpaired(node.pair)
         if any(lacking):
             facts.append(f"not compared: its parameters {lacking[0]} in A and {lacking[1]} in B, whose names differ")
@@ -340,7 +340,7 @@ class Charger(LackingCharger):
         if self._unknown.get(id(node)) and node not in self._with_inputs:
             return "its inputs were not compared, its output differs"
         weights = "" if parameters is None else "parameters equal" if not parameters.error else "parameters agree"
-        if weights and differently_laid(self.pairs, node):
+        if weights and parts.differently_laid(self.pairs, node):
             weights = "parameters agree in their statistics"
         error = self._context(node).error
         return ", ".join(part for part in (f"inputs agree (rel {error:.1e})", weights, "output differs") if part)

@@ -291,6 +291,13 @@ class StepPairs:
         half = self.half("B" if event.row_b == ONE_SIDED else "A")
         return not half.side.watches(event.phase, half.modules[event.pair])
 
+    def lacks_parameter(self, event: Event) -> bool:
+        """Tell whether the side that lacks an event's weight has no such parameter: if it was not to record it, by what it lists."""
+        half, name = self.half("B" if event.row_b == ONE_SIDED else "A"), self.canonical(event)
+        side, module, tied = half.side, half.modules[event.pair], self._names_b if half.name == "B" else self._names_a
+        listed = {side.canonical(module, each.slot) for each in side.parameters if each.module == module}
+        return not self.is_unwatched(event) or (name not in listed and (module, name) not in tied)
+
 
 def _names(side: Side) -> dict[Place, list[Place]]:
     """Return, for every place of a tied parameter, all of its places, that of its records first."""

@@ -33,7 +33,8 @@ class InitialWalk(BufferWalk):
         pooled: dict[int, list[tuple[float, float, float]]] = {}
         for event in self.pairs.initial_weights:
             if event.is_one_sided:
-                self._note_missing(event)
+                if self.pairs.lacks_parameter(event):
+                    self._note_missing(event)
                 continue
             metrics = event.metrics
             assert metrics is not None

@@ -155,6 +155,14 @@ def unseen_elements(pairs: StepPairs, node: Node) -> Iterator[str]:
         )
 
 
+def unrecorded_weights(pairs: StepPairs, node: Node) -> Iterator[str]:
+    """Say so when one side alone recorded the weights of a module: what differs in it may be one of them."""
+    own = [event for event in pairs.initial_weights if event.pair == node.pair]
+    if own and all(event.is_one_sided and not pairs.lacks_parameter(event) for event in own):
+        side = "A" if own[0].row_a >= 0 else "B"
+        yield f"not compared: its parameters, which {side} alone recorded (phase init)"
+
+
 def differently_laid(pairs: StepPairs, node: Node) -> list[Event]:
     """Return the weights of a module of which statistics alone could be compared: their elements lie otherwise."""
     own = (event for event in pairs.initial_weights if event.pair == node.pair and not event.is_one_sided)

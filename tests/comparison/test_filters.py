@@ -71,6 +71,40 @@ def test_a_forward_fault_is_never_blamed_on_what_was_recorded_instead(
         assert (found.verdict, first) == (Verdict.UNDECIDED, None)
 
 
+@pytest.mark.parametrize("phases", [["forward"], ["forward", "backward"]], ids=str)
+@pytest.mark.parametrize("turned", [False, True])
+def test_weights_that_one_side_did_not_record_are_not_missing(
+    clean: Clean, run: Recorder, phases: list[str], turned: bool
+) -> None:
+    files = [clean("statistics"), run(changed(MODEL_FAULTS["eps"][0]), phases=phases)]
+    first = probe.compare(*(files[::-1] if turned else files)).first_divergence
+    assert first is not None
+    assert (first.phase, first.kind, first.path, first.a[0].slot) == (
+        Phase.FORWARD,
+        Kind.INTRODUCED,
+        "layers.1.norm2",
+        "0",
+    )
+    told = f"not compared: its parameters, which {'B' if turned else 'A'} alone recorded (phase init)"
+    assert first.evidence[0].endswith("output differs") and first.evidence[1] == told
+    with_weights = run(changed(MODEL_FAULTS["eps"][0]), phases=["init", "forward"])
+    seen = probe.compare(clean("statistics"), with_weights).first_divergence
+    assert seen is not None and not any("not compared: its parameters" in text for text in seen.evidence)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_weight_that_a_model_lacks_is_missing_though_it_recorded_none(
+    clean: Clean, run: Recorder, turned: bool
+) -> None:
+    files = [clean("statistics"), run(changed(MODEL_FAULTS["no bias"][0]), phases=["forward"])]
+    first = probe.compare(*(files[::-1] if turned else files)).first_divergence
+    assert first is not None
+    assert (first.phase, first.kind, first.path) == (Phase.INIT, Kind.MISSING, "layers.1.mlp.up")
+    there, other = "BA" if turned else "AB"
+    assert first.evidence[0] == f"the parameter bias exists on {there} only and is not zero"
+    assert first.hint == f"bias is missing on {other}"
+
+
 @pytest.mark.parametrize(
     ("modules", "kind", "path"),
     [
