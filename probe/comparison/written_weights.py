@@ -226,6 +226,11 @@ class WrittenWeights:
         metrics = measure_pair(self.pairs.a, last[0], self.pairs.b, last[1], free_axes=False)
         return metrics.rel_l2 if metrics.is_known else 1.0
 
+    def _tell_updates_alike(self, place: Place) -> bool:
+        """Tell whether both sides recorded updates, or neither: else one side's would be taken for something else's work."""
+        first, second = (half.side.watches(Phase.UPDATE, half.modules[place[0]]) for half in self.pairs.halves)
+        return first == second
+
     def _history(self, at: int, place: Place, end: int) -> _History | None:
         """Return what a side's records say of a weight until a call ends."""
         half = self.pairs.halves[at]
@@ -243,7 +248,8 @@ class WrittenWeights:
         updates = [each for each in self._rows(at, place, _LEFT, role=Role.DELTA) if since < seq[each] < seq[row]]
         sketches += [side.sketch(update) for update in updates]
         known = [sketch for sketch in sketches if sketch is not None]
-        change = known[0] - np.sum(known[1:], axis=0) if len(known) == len(sketches) else None
+        is_known = len(known) == len(sketches) and self._tell_updates_alike(place)
+        change = known[0] - np.sum(known[1:], axis=0) if is_known else None
         return _History(side, row, seq[row], change)
 
 

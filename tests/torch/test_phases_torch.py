@@ -16,7 +16,7 @@ from probe.records import Phase, Role  # noqa: E402
 from probe.store.reader import Reader  # noqa: E402
 
 
-def recorded(path: Path, phases: list[str], lr: float = 1e-2) -> Path:
+def recorded(path: Path, phases: list[str] | None, lr: float = 1e-2) -> Path:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
@@ -43,4 +43,18 @@ def test_weights_that_differ_where_no_update_was_recorded(tmp_path: Path, phases
         r"step 1 uses weights that differ \(rel \S+, all 4 together\), and what changed them was not recorded: record the phases "
         "init and update too",
         other.doubts[0],
+    )
+
+
+@pytest.mark.parametrize("phases", [["forward"], ["init", "forward"], ["forward", "gradient"]], ids=str)
+@pytest.mark.parametrize("turned", [False, True])
+def test_updates_that_one_side_alone_recorded_are_not_taken_for_something_elses_work(
+    tmp_path: Path, phases: list[str], turned: bool
+) -> None:
+    files = [recorded(tmp_path / "a.h5", None), recorded(tmp_path / "b.h5", phases, lr=2e-2)]
+    found = probe.compare(*(files[::-1] if turned else files))
+    assert found.verdict is Verdict.UNDECIDED, found
+    assert re.fullmatch(
+        r"step 1 uses weights that differ \(rel \S+, all 4 together\), and what changed them was not recorded: .*",
+        found.doubts[0],
     )
