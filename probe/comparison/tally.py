@@ -11,6 +11,7 @@ from probe.comparison.guards import grouped, uncompared_weights
 from probe.comparison.ledger import Judged
 from probe.comparison.result import Coverage, SlotResult
 from probe.comparison.side import Side
+from probe.comparison.skipped_steps import changes_weights
 from probe.comparison.step_half import Event
 from probe.records import OptimizerGroup, Phase, Role
 from probe.store.reader import Reader
@@ -206,9 +207,5 @@ def _overflowed(pairs: StepPairs, events: Iterable[Event]) -> bool:
     return (
         not any(columns[0]["nan"][event.row_a] or columns[1]["nan"][event.row_b] for event in before)
         and all(map(math.isfinite, losses))
-        and not any(
-            role == Role.DELTA and norm
-            for each in columns
-            for role, norm in zip(each["role"], each["norm"], strict=True)
-        )
+        and not any(changes_weights(half.side) for half in pairs.halves)
     )

@@ -12,11 +12,13 @@ from dataclasses import replace
 import numpy as np
 
 from probe.comparison import tolerance
+from probe.comparison.combined import is_finite
 from probe.comparison.drift import drifted, share_of_update
 from probe.comparison.metrics import Metrics, Status
 from probe.comparison.optimizers.clipping import SUMMED_IN, apart_by_summing
 from probe.comparison.scaled_gradients import USED, ScaledGradients
 from probe.comparison.settings import decays, unknown_settings
+from probe.comparison.skipped_steps import is_change, skipped_on_one_side
 from probe.comparison.step_half import Event, StepHalf
 from probe.comparison.tolerance import Level
 from probe.comparison.update_findings import Fault
@@ -52,6 +54,11 @@ class UpdateJudge(ScaledGradients):
             return
         behind = bool(self.walk.findings)
         updates = self._without_weak(self._updates())
+        changed = [*self._judged(Role.DELTA), *(fault.event for fault in updates if fault.event.is_one_sided)]
+        skipped = None if behind else skipped_on_one_side(self.walk, self.pairs, changed)
+        if skipped is not None:
+            self.walk.findings.append(skipped)
+            return
         together = [] if behind else self._of_all_updates(updates)
         if not together:
             self._report(updates, "updates", Role.DELTA)
@@ -157,12 +164,12 @@ class UpdateJudge(ScaledGradients):
             return None
         half = self.pairs.half("A" if event.row_a >= 0 else "B")
         columns, row = half.side.columns, half.row(event)
-        if not columns["requires_grad"][row] and not columns["norm"][row]:
+        if not columns["requires_grad"][row] and not is_change(half.side, row):
             return None  # it is frozen, and was handed over all the same
         lacking = self.pairs.half(half.other)
         hint = f"{lacking.name}'s optimizer was not given this parameter"
         if not lacking.side.reader.groups_of(lacking.side.step):
-            if self._is_rounded_away(event, lacking, columns["norm"][row]):
+            if is_finite(half.side, row) and self._is_rounded_away(event, lacking, columns["norm"][row]):
                 return None
             hint = (
                 f"no optimizer was seen to step in {lacking.name}, and at its probe.step() this weight was as before: is it updated, or "
@@ -191,13 +198,13 @@ class UpdateJudge(ScaledGradients):
         size = math.prod(self.pairs.a.shapes[event.row_a])
         u = self._parameter_u(event)
         larger = max(metrics.norm_a, metrics.norm_b)
+        if metrics.status is Status.NONFINITE and error <= tolerance.UPDATE_ERROR_LIMIT:
+            return self._fault(event, math.nan, "the update is not finite everywhere", self._about_eps(event)), math.nan
         if not larger:
             return None, 0.0
         bound = tolerance.update_bound(error, u, parameter / larger, size)
         if error > tolerance.UPDATE_ERROR_LIMIT:
             return None, math.nan
-        if metrics.status is Status.NONFINITE:
-            return self._fault(event, math.nan, "the update is not finite everywhere", self._about_eps(event)), bound
         if min(metrics.norm_a, metrics.norm_b) == 0.0 and larger > 4 * u * parameter:
             side = "B" if metrics.norm_b == 0.0 else "A"
             return self._fault(event, math.nan, f"{side} does not change this parameter at all"), bound
