@@ -411,7 +411,8 @@ class _Run:
             matching, str(self.a.path), str(self.b.path), *self._only(),
             self.given.inputs, tuple(dict.fromkeys(self.doubts)), flip_of(verdict, self.findings, tally.slots),
             unseen_of(verdict, self.noise.name, tally.slots),
-            (*vacuous.left_out(coverage, tally.weights_left, tally.weights_ignored, min_coverage),
+            (*vacuous.other_phases(tally.phases, [reader.info.config.get("phases") for reader in (self.a, self.b)]),
+             *vacuous.left_out(coverage, tally.weights_left, tally.weights_ignored, min_coverage),
              *vacuous.other_modes(self.modes.values()), *vacuous.overflowed(tally.overflowed)), tuple(self.steps), changes,
             *(tuple(tree.path(index) for index in sorted(ignored)) for tree, ignored in
               ((self.tree_a, matching.ignored_a), (self.tree_b, matching.ignored_b))),

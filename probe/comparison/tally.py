@@ -48,6 +48,8 @@ class Tally:
         """paths, in A, of what no other module calls"""
         self.groups: list[OptimizerGroup] = []
         """of the optimizers of both sides"""
+        self.phases: tuple[set[int], set[int]] = set(), set()
+        """by side, those of which anything was recorded"""
         self.only_a: dict[str, None] = {}
         self.only_b: dict[str, None] = {}
         """paths of modules that were called and have no counterpart that was"""
@@ -72,6 +74,8 @@ class Tally:
             self.tree_a.path(pairs.matching.pairs[n.pair].a) for n in pairs.nodes.values() if n.parent is None
         }
         self._note_weights(pairs)
+        for half, phases in zip(pairs.halves, self.phases, strict=True):
+            phases.update(half.side.columns["phase"])
         ordered = sorted(events, key=lambda judged: (judged.event.micro, judged.event.phase))
         events = [judged.event for judged in ordered]
         nan = self._first_nan(pairs, events)

@@ -122,6 +122,24 @@ def other_modes(modes: Iterable[tuple[bool, bool]]) -> Iterator[str]:
         yield f"the mode of {count} {'module' if count == 1 else 'modules'} ({names[0]} in A, {names[1]} in B)"
 
 
+def other_phases(recorded: Sequence[Iterable[int]], wanted: Sequence[Sequence[str] | None]) -> Iterator[str]:
+    """Yield, in a few words, the phases that one side recorded and the other was not to record.
+
+    Parameters
+    ----------
+    recorded
+        by side, those of which anything was recorded
+    wanted
+        by side, the names of those that were to be recorded; None for all
+    """
+    for side, phases, others in zip("AB", recorded, reversed(wanted), strict=True):
+        names = [Phase(each).label for each in sorted(phases)]
+        alone = [name for name in names if others is not None and name not in others]
+        if alone:
+            listed = " and ".join(filter(None, [", ".join(alone[:-1]), alone[-1]]))
+            yield f"the {'phase' if len(alone) == 1 else 'phases'} {listed} of {side}"
+
+
 def _are_zero(slots: Iterable[SlotResult]) -> bool:
     return all(slot.metrics.norm_a == slot.metrics.norm_b == 0 for slot in slots)
 

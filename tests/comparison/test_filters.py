@@ -38,6 +38,33 @@ def test_what_was_filtered_on_either_side_is_no_fault(
         assert said(found, text)
 
 
+ALONE = {
+    ("init",): "the phases forward, backward, gradient and update",
+    ("update",): "the phases init, forward, backward and gradient",
+    ("forward",): "the phases init, backward, gradient and update",
+    ("init", "forward", "backward", "gradient"): "the phase update",
+}
+
+
+@pytest.mark.parametrize("phases", ALONE, ids=",".join)
+def test_the_headline_says_which_phases_one_side_alone_recorded(
+    clean: Clean, run: Recorder, phases: tuple[str, ...]
+) -> None:
+    full, less = clean("statistics"), run(steps=2, phases=list(phases))
+    for side, pair in (("A", (full, less)), ("B", (less, full))):
+        found = probe.compare(*pair)
+        assert (found.verdict, found.left_out) == (Verdict.ALIGNED, (f"{ALONE[phases]} of {side}",))
+        assert str(found).startswith(f"ALIGNED but for what was not compared: {ALONE[phases]} of {side}")
+    assert probe.compare(less, run(steps=2, phases=list(phases))).left_out == ()
+
+
+def test_phases_that_were_asked_for_by_name_or_not_at_all(clean: Clean, run: Recorder) -> None:
+    every = [phase.label for phase in Phase]
+    assert probe.compare(clean("statistics"), run(steps=2, phases=every)).left_out == ()
+    apart = probe.compare(run(phases=["init", "forward"]), run(phases=["forward", "gradient"]))
+    assert apart.left_out == ("the phase init of A", "the phase gradient of B")
+
+
 @pytest.mark.parametrize(
     ("phases", "verdict"),
     [
