@@ -116,6 +116,17 @@ class Updates:
             return False
         return adapter.sample_of(tensor) != self._samples[index]
 
+    def _is_changed(self, index: int) -> bool:
+        """Tell at a step's end whether a parameter was written to since it was recorded last; one whose memory is freed was not."""
+        tensor, adapter = self.run.tensors[index].tensor, self.run.adapter
+        if not adapter.is_tensor(tensor):
+            return False
+        if adapter.version_of(tensor) != self._versions[index]:
+            return True
+        known = self._samples.get(index)
+        now = adapter.sample_of(tensor) if known is not None else None
+        return now is not None and now != known
+
     @guarded
     def _note_sample(self, index: int) -> None:
         tensor = self.run.tensors[index].tensor
@@ -144,15 +155,27 @@ class Updates:
     def record_left(self) -> None:
         """Record what the step leaves: buffers, and parameters that an optimizer was seen to change, or that had a gradient."""
         self._look_for_changes()
-        for index in sorted(self._updated | self._gradients.found):
-            self._samples.pop(index, None)
+        trained = self._updated | self._gradients.found
+        for index in sorted(trained | self._written_beside(trained)):
+            if index in trained:
+                self._samples.pop(index, None)
             if self.run.wants[Phase.UPDATE]:  # else the next call that uses it finds it written to
                 self._measuring.observe_parameter(Phase.UPDATE, Role.PARAM, index, self.run.tensors[index].tensor)
                 self._note_version(index)
+                if index in self._samples:
+                    self._note_sample(index)
         if self._initialised:
             for index, named in enumerate(self.run.tensors):
                 if named.is_buffer:
                     self._measuring.observe_parameter(Phase.UPDATE, Role.BUFFER, index, named.tensor)
+
+    def _written_beside(self, trained: set[int]) -> set[int]:
+        """Return the other parameters that were written to since they were recorded last: averages, hand-written updates."""
+        run = self.run
+        if run.norms or run.config.task is Task.STRUCTURE or not run.wants[Phase.UPDATE]:
+            return set()
+        mine = (index for index, info in enumerate(run.parameters) if not info.is_buffer and run.keep[info.module])
+        return {index for index in mine if index in self._versions and index not in trained and self._is_changed(index)}
 
     @guarded
     def before_update(self, groups: list[Group], why_not: str) -> None:
