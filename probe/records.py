@@ -54,6 +54,8 @@ MASTER = ".master_weight"
 
 NEVER_STEPPED = "probe.step() was never called"
 """how the note begins of a run whose steps were not told apart"""
+REPLACED = "added or replaced after probe.start(), and not recorded"
+"""how the note begins that names what a model has got since"""
 
 
 class Task(enum.StrEnum):
@@ -176,6 +178,8 @@ class RunInfo:
     rank: int
     world_size: int
     closed: bool = False
+    tells_writes: bool = False
+    """of weights that the program writes to by itself, too, it is recorded what a step leaves"""
     parallel: dict[str, object] = field(default_factory=dict)
     config: dict[str, object] = field(default_factory=dict)
     model_config: dict[str, object] = field(default_factory=dict)

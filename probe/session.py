@@ -132,6 +132,7 @@ def start(
         created=now(),
         rank=rank,
         world_size=world_size,
+        tells_writes=adapter.counts_writes,
         config=settings.as_json(),
         model_config=adapter.model_config(models[0][1]),
     )

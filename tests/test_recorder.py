@@ -350,3 +350,23 @@ def test_what_is_logged_is_recorded_whatever_the_module_filter_says(tmp_path: Pa
         ("backward", "grad_output", "outside"), ("backward", "grad_output", "inside"),
     ]  # fmt: skip
     assert (run.seen[3].values == 2).all() and (run.seen[2].values == 1).all()
+
+
+@pytest.mark.parametrize("task", ["structure", "statistics", "norms"])
+def test_what_own_code_writes_is_recorded_as_the_step_leaves_it(tmp_path: Path, task: str) -> None:
+    model, teacher = mlp(), mlp()
+    optimizer = nn.SGD(model.parameters(), lr=0.1)
+    with probe.capture([model, teacher], tmp_path / "a.h5", task=task):
+        for number in range(3):
+            train(model, optimizer)
+            if number == 1:
+                mine, theirs = (next(iter(each.parameters())) for each in (teacher, model))
+                with no_grad():
+                    mine.become(mine * 0.9 + theirs * 0.1)
+            probe.step()
+    found = [
+        (each.step, each.path, each.slot)
+        for each in probe.open(tmp_path / "a.h5").modules["1"].all
+        if each.phase is Phase.UPDATE
+    ]
+    assert found == ([(1, "1.0", "weight")] if task == "statistics" else [])

@@ -99,6 +99,8 @@ class Adapter(abc.ABC):
     """why modules may run without their hooks, and what to do; ``""`` where `cautions` tells beforehand"""
     limits: tuple[str, ...] = ()
     """what the framework never tells, in words: it stands in the notes of every file, and is not said aloud"""
+    counts_writes: bool = False
+    """every write to a weight is seen, on every device"""
 
     # Models
 

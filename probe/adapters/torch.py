@@ -44,6 +44,7 @@ class TorchAdapter(Adapter):
 
     framework = "torch"
     version = str(torch.__version__)
+    counts_writes = True
 
     def __init__(self) -> None:
         self._backwards: Backwards | None = None

@@ -36,7 +36,9 @@ class State:
     parameters: dict[int, Level] = field(default_factory=dict)
     """relative errors of the parameters a pair of modules owns, pooled"""
     weights: dict[Place, Sketches] = field(default_factory=dict)
-    """as they were recorded last, on both sides"""
+    """as they were known last at one moment of both sides"""
+    left_alone: set[Place] = field(default_factory=set)
+    """weights that one side alone left written to, and that no call has used since"""
     gradients: dict[tuple[int, str], float] = field(default_factory=dict)
     """relative errors of parameter gradients"""
     buffers: dict[tuple[int, str], float] = field(default_factory=dict)
@@ -105,7 +107,7 @@ class Ledger:
     def __init__(self, pairs: StepPairs, state: State, tree_a: Tree, noise: StepNoise) -> None:
         self.pairs, self.state, self.noise = pairs, state, noise
         self._tree_a, self._roundoffs = tree_a, (pairs.a.roundoffs, pairs.b.roundoffs)
-        self._written = WrittenWeights(pairs, state.weights, state.gradients, state.parameters)
+        self._written = WrittenWeights(pairs, state.weights, state.gradients, state.parameters, state.left_alone)
         self._own_parameters: dict[Node, Level | None] = {}
         self.findings: list[Divergence] = []
         self.events: list[Judged] = []

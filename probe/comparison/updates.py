@@ -16,6 +16,7 @@ from probe.comparison.combined import is_finite
 from probe.comparison.drift import drifted, share_of_update
 from probe.comparison.metrics import Metrics, Status
 from probe.comparison.optimizers.clipping import SUMMED_IN, apart_by_summing
+from probe.comparison.own_writes import is_own
 from probe.comparison.scaled_gradients import USED, ScaledGradients
 from probe.comparison.settings import decays, unknown_settings
 from probe.comparison.skipped_steps import is_change, skipped_on_one_side
@@ -167,8 +168,12 @@ class UpdateJudge(ScaledGradients):
         if not columns["requires_grad"][row] and not is_change(half.side, row):
             return None  # it is frozen, and was handed over all the same
         lacking = self.pairs.half(half.other)
+        if is_own(half, event):
+            return self._one_sided_write(event, half, lacking)
         hint = f"{lacking.name}'s optimizer was not given this parameter"
         if not lacking.side.reader.groups_of(lacking.side.step):
+            if self._are_replaced(lacking):
+                return None
             if is_finite(half.side, row) and self._is_rounded_away(event, lacking, columns["norm"][row]):
                 return None
             hint = (

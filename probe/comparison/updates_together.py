@@ -11,11 +11,12 @@ from probe.comparison import tolerance
 from probe.comparison.events import StepPairs
 from probe.comparison.ledger import State
 from probe.comparison.own_size import OwnSize
+from probe.comparison.own_writes import LOOK, error_of_sources, is_own, is_seen_by_calls
 from probe.comparison.settings import decay_rounding
 from probe.comparison.step_half import Event, StepHalf
 from probe.comparison.update_findings import Fault, UpdateFindings
 from probe.comparison.walk import StepWalk
-from probe.records import MASTER, Phase, Role
+from probe.records import MASTER, REPLACED, Phase, Role
 from probe.statistics import unit_roundoff
 
 _INIT, _UPDATE = (f"{phase.label}:" for phase in (Phase.INIT, Phase.UPDATE))
@@ -80,12 +81,50 @@ class UpdatesTogether(UpdateFindings):
         """
         key = event.pair, event.slot_a
         found = self._source_errors.get(key)
+        if found is None and key not in self.state.gradients and self._is_own(event):
+            known = self._error_of_sources
+            found = error_of_sources(self.pairs, self.state, event, self._two_sided(Role.DELTA), known)
+            self._source_errors[key] = found
         if found is None:
             moments = self._moments.get(key, ())
             before = max((self.state.optimizer.get((each.pair, each.slot_a), 0.0) for each, _ in moments), default=0.0)
             error = max(self.state.gradients.get(key, 0.0), before)
             found = self._source_errors[key] = error * max((cancelled for _, cancelled in moments), default=1.0)
         return found
+
+    def _is_own(self, event: Event) -> bool:
+        """Tell whether the program changes a weight by itself on one side or both."""
+        return any(half.row(event) >= 0 and is_own(half, event) for half in self.pairs.halves)
+
+    def _one_sided_write(self, event: Event, half: StepHalf, lacking: StepHalf) -> Fault | None:
+        """Judge a weight that one side's program alone writes to: where calls use it, they tell what becomes of it."""
+        if is_seen_by_calls(self.pairs, lacking, event):
+            if not self.state.goes_on:
+                self.walk.warnings.append(
+                    f"step {self.pairs.step} is the last, and {half.name} alone writes to weights in it behind their calls: they are not "
+                    "compared; record another step"
+                )
+            return None
+        if not lacking.side.reader.info.tells_writes:
+            self.walk.warnings.append(
+                f"{half.name} writes to weights by itself (averages, updates by hand), which {lacking.name}'s recording does not tell: they "
+                "are not compared"
+            )
+            return None
+        hint = (
+            f"in {lacking.name} nothing had written to it at its probe.step(): is it averaged (EMA) or updated, and is probe.step() called "
+            "behind that?"
+        )
+        return Fault(event, math.nan, f"only {half.name} writes to this weight", hint)
+
+    def _are_replaced(self, half: StepHalf) -> bool:
+        """Tell, and say, whether a side's program uses other weights than those that were there at the beginning: they are not recorded."""
+        if not any(text.startswith(REPLACED) for _, _, text in half.side.reader.notes):
+            return False
+        doubt = f"step {half.side.step}: {half.name}'s weights were replaced after probe.start(), and what became of them is not recorded"
+        if doubt not in self.walk.doubts:
+            self.walk.doubts.append(doubt)
+        return True
 
     def _cancelled(self, moment: Event) -> float:
         """Return how much larger than a first moment the gradients are that cancelled out in it: their rounding stays."""
@@ -126,6 +165,8 @@ class UpdatesTogether(UpdateFindings):
 
     def _fault(self, event: Event, limit: float, text: str, hint: str = "", weak: bool = False) -> Fault:
         error = self.state.gradients.get((event.pair, event.slot_a), 0.0)
+        if all(is_own(half, event) for half in self.pairs.halves if half.row(event) >= 0):
+            hint = LOOK
         return Fault(event, limit, text, hint or "look at the optimizer's settings for this parameter", weak, error)
 
     def _is_adaptive(self, event: Event) -> bool:

@@ -199,6 +199,7 @@ class StepWalk(GradientSources):
     def _remember_written(self) -> None:
         """Keep the errors of weights that were written to and that the step does not end with a record of."""
         self.state.weights |= self._written.known()
+        self.state.left_alone = self._written.left_alone()
         pooled: dict[int, list[tuple[float, float, float]]] = {}
         for written in self._written.not_left():
             norm = max(written.metrics.norm_a, written.metrics.norm_b)

@@ -77,13 +77,18 @@ class WrittenWeights:
     """the relative errors of the parameters' gradients in the step before"""
     weights: Mapping[int, Level]
     """the relative errors of the modules' weights so far"""
+    alone: set[Place]
+    """the weights that one side alone left written to, and that no call has been seen to use since"""
     seen: dict[tuple[Place, int, int], Written] = field(default_factory=dict)
     """by place, and the rows of both sides"""
 
     def __post_init__(self) -> None:
         is_any_written = any(half.rows.has(Phase.FORWARD, Role.PARAM) for half in self.pairs.halves)
-        written = self._slots if is_any_written else ()
-        self._places = [place for place in written if any(self._rows(at, place, _USED) for at in (0, 1))]
+        written = self._slots if is_any_written or self.alone else ()
+        self._places = [
+            place for place in written if place in self.alone or any(self._rows(at, place, _USED) for at in (0, 1))
+        ]
+        self._compared: dict[Place, Sketches] = {}
         self._gradient_errors: dict[tuple[int, ...] | Place, float] = {}
         self._children: dict[int, list[int]] = {}
         for index, pair in enumerate(self.pairs.matching.pairs):
@@ -102,7 +107,7 @@ class WrittenWeights:
     def not_left(self) -> list[Written]:
         """Return the weights, as calls found them last, that the step does not end with a record of."""
         last = {written.place: written for written in self.seen.values()}
-        return [written for place, written in last.items() if not self._rows(0, place, _LEFT)]
+        return [written for place, written in last.items() if not self._are_left(place)]
 
     def level(self, node: Node, owners: Mapping[Place, list[int]]) -> Level | None:
         """Return the error of a call's own weights, and of its children's, as it finds them; None where none was written to.
@@ -128,17 +133,26 @@ class WrittenWeights:
         return level
 
     def known(self) -> dict[Place, Sketches]:
-        """Return the weights as the step tells them last, where it does on both sides."""
+        """Return the weights as both sides tell them of one moment, the last such: the step's end, a call, or its beginning."""
         found: dict[Place, Sketches] = {}
         for place in self._slots:
-            rows = [self._rows(at, place) for at in (0, 1)]
-            if not all(rows):
+            if place in self._compared and not self._are_left(place):
+                found[place] = self._compared[place]
                 continue
-            last = [max(each, key=half.side.columns["seq"].__getitem__)
-                    for each, half in zip(rows, self.pairs.halves, strict=True)]  # fmt: skip
-            a, b = (half.side.sketch(row) for half, row in zip(self.pairs.halves, last, strict=True))
-            found[place] = None if a is None else a.copy(), None if b is None else b.copy()
+            moments = ([self._rows(at, place, phase) for at in (0, 1)] for phase in (_LEFT, _USED, _BEGUN))
+            last = next((rows for rows in moments if all(rows)), None)
+            if last is not None:
+                a, b = (half.side.sketch(rows[-1]) for half, rows in zip(self.pairs.halves, last, strict=True))
+                found[place] = None if a is None else a.copy(), None if b is None else b.copy()
         return found
+
+    def left_alone(self) -> set[Place]:
+        """Return the weights that one side alone has left written to, in this step or before, and that no call was seen to use."""
+        left = {at: {place for place in self._slots if self._rows(at, place, _LEFT)} for at in (0, 1)}
+        return (self.alone - self._compared.keys() - (left[0] & left[1])) | (left[0] ^ left[1])
+
+    def _are_left(self, place: Place) -> bool:
+        return all(self._rows(at, place, _LEFT) for at in (0, 1))
 
     def _paired(self) -> Iterator[tuple[Place, str]]:
         """Yield the places of A that both sides have records of, with B's slots: of one that a side never writes to, in the step before."""
@@ -168,10 +182,11 @@ class WrittenWeights:
         """Compare a weight as a call found it; None where it has not been written to yet, or is not known on one side."""
         a, b = (self._history(at, place, end) for at, end in enumerate((node.end, node.end_b)))
         frameworks = {half.side.reader.info.framework for half in self.pairs.halves}
-        if a is None or b is None or not (a.is_written or b.is_written):
+        if a is None or b is None or not (a.is_written or b.is_written or place in self.alone):
             return None
-        if a.is_written is not b.is_written and len(frameworks) > 1:
+        if not (a.is_written and b.is_written) and len(frameworks) > 1:
             return None  # not every framework tells that a tensor was written to
+        self._compared[place] = a.side.sketch(a.row), b.side.sketch(b.row)
         key = place, a.row, b.row
         if key not in self.seen:
             metrics = measure_pair(a.side, a.row, b.side, b.row, free_axes=False)
@@ -241,7 +256,8 @@ class WrittenWeights:
             return None
         side, row = found[-1]
         if not used:
-            return _History(side, row, -1, np.zeros(WIDTH))
+            known, now = None if begun else self.before.get(place, (None, None))[at], side.sketch(row)
+            return _History(side, row, -1, np.zeros(WIDTH) if known is None or now is None else now - known)
         first = found[-2][1] if len(found) > 1 else -1
         sketches = [side.sketch(row), side.sketch(first) if first >= 0 else self.before.get(place, (None, None))[at]]
         since = seq[first] if first >= 0 else -1

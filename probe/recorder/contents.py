@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from probe.recorder.run import Run
+from probe.records import REPLACED
 
 _NAMED = 5
 """names in one message"""
@@ -40,7 +41,7 @@ class Contents:
         inside = set(modules)
         names = [name for name in [*modules, *tensors] if name.rpartition(".")[0] not in inside]
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        said = f"added or replaced after probe.start(), and not recorded: {', '.join(names[:_NAMED])}{more}"
+        said = f"{REPLACED}: {', '.join(names[:_NAMED])}{more}"
         return said if names else ""
 
     def _changed(self, number: int, model: Any) -> bool:

@@ -69,7 +69,9 @@ class Reader:
             known[name] = json.loads(known.get(name, "{}"))
         for name in ("rank", "world_size"):
             known[name] = int(known[name])
-        return RunInfo(**{**known, "closed": bool(known.get("closed", False))})
+        for name in ("closed", "tells_writes"):
+            known[name] = bool(known.get(name, False))
+        return RunInfo(**known)
 
     @property
     def steps(self) -> np.ndarray:

@@ -11,6 +11,7 @@ from probe.comparison.hints.evidence import Evidence, Half, distance
 from probe.comparison.hints.grades import Found, strong, verified
 from probe.comparison.hints.losses import counts
 from probe.comparison.hints.patterns import factor_of
+from probe.comparison.own_writes import is_own
 from probe.records import Phase, Role
 from probe.sketch import WIDTH
 
@@ -217,7 +218,7 @@ def learning_rate(evidence: Evidence) -> Found | None:
     if evidence.role is not Role.DELTA or metrics is None or not metrics.norm_a or not metrics.cosine > _PARALLEL:
         return None
     factor = metrics.norm_ratio
-    if abs(factor - 1) < 10 * _CLOSE:
+    if abs(factor - 1) < 10 * _CLOSE or all(is_own(half, evidence.event) for half in evidence.pairs.halves):
         return None
     rates = [None if half.group is None else half.group.hyper.get("lr") for half in evidence.halves]
     if all(isinstance(rate, (int, float)) and rate for rate in rates) and math.isclose(
