@@ -121,7 +121,7 @@ class UpdatesTogether(UpdateFindings):
         """Tell, and say, whether a side's program uses other weights than those that were there at the beginning: they are not recorded."""
         if not any(text.startswith(REPLACED) for _, _, text in half.side.reader.notes):
             return False
-        doubt = f"step {half.side.step}: {half.name}'s weights were replaced after probe.start(), and what became of them is not recorded"
+        doubt = f"{half.name}'s weights were replaced after probe.start(), and what became of them is not recorded: no update was compared"
         if doubt not in self.walk.doubts:
             self.walk.doubts.append(doubt)
         return True
