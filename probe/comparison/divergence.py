@@ -314,12 +314,11 @@ class _Run:
         found = with_hints(pairs, independent(sorted(walk.findings, key=cause_order)), self.warnings)
         self.findings += map(self.misled.weighed, map(self.guesses.weighed, map(self.known.named, found)))
         self.unshown = self.unshown or walk.unshown
-        self.warnings += [text for text in dict.fromkeys(walk.warnings) if text not in self.warnings]
+        self.warnings += walk.warnings
         self.warnings += [*notes(pairs, walk.events), *inverted_masks(walk.events)]
         self.modes |= walk.modes
         for text in walk.doubts:
-            if text not in self.doubts:
-                self._doubt(text)
+            self._doubt(text)
         self.given.add(pairs, walk.events, walk.lacking_inputs())
         self.warnings += self.tally.add(pairs, walk.events)
         if not self.findings:

@@ -28,9 +28,23 @@ LOOK = "look at what writes to this weight behind the optimizer's step: averagin
 WRITTEN = "this weight is written to before a call uses it, otherwise than by an optimizer's update, and differs then"
 
 
+class Keys(nn.Module):
+    """An attention whose keys have a bias of two axes: of that shape there is no other weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Attention()
+        self.bias = nn.Parameter(torch.zeros(1, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = (layer(x) for layer in (self.attention.query, self.attention.key, self.attention.value))
+        return torch.softmax(query @ (key + self.bias).T / 4, -1) @ value
+
+
 def averaged(
     path: Path,
     decay: float = 0.9,
+    later: float | None = None,
     *,
     way: str = "in place",
     model: Callable[[], nn.Module] = mlp,
@@ -40,17 +54,18 @@ def averaged(
     steps: int = 4,
     task: str = "statistics",
 ) -> Path:
-    """A teacher that follows the model: it is part of the recording, and the step calls it or not."""
+    """A teacher that follows the model, from the second time on otherwise: it is recorded too, and the step calls it or not."""
     torch.manual_seed(0)
     trained = model()
     teacher = copy.deepcopy(trained).requires_grad_(False)
     optimizer = rule(trained.parameters(), lr=1e-3 if rule is torch.optim.AdamW else 0.1)
 
-    def follow(now: str) -> None:
+    def follow(now: str, number: int) -> None:
+        share = 1 - (decay if later is None or not number else later)
         with torch.no_grad():
             for mine, theirs in zip(teacher.parameters(), trained.parameters(), strict=True):
                 if now == when:
-                    blend(mine, theirs, 1 - decay, way)
+                    blend(mine, theirs, share, way)
 
     with probe.capture([trained, teacher], path, task=task):
         for number in range(steps):
@@ -60,11 +75,11 @@ def averaged(
                     teacher(batch(7, 4, 16))
             loss = trained(batch(number, 16, 16)).square().mean()
             loss.backward()
-            follow("before the update")
+            follow("before the update", number)
             optimizer.step()
-            follow("behind the update")
+            follow("behind the update", number)
             probe.step(loss=loss)
-            follow("behind the step")
+            follow("behind the step", number)
     return path
 
 
@@ -120,7 +135,7 @@ def left(path: Path, module: str) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("rule", [torch.optim.AdamW, torch.optim.SGD])
-@pytest.mark.parametrize("model", [mlp, Attention])
+@pytest.mark.parametrize("model", [mlp, Attention, Keys])
 def test_a_teacher_that_nothing_calls(
     tmp_path: Path, in_float64: Elsewhere, way: str, rule: Any, model: Callable[[], nn.Module]
 ) -> None:
@@ -195,6 +210,14 @@ def test_calls_tell_of_a_teacher_that_follows_behind_the_step_on_one_side(
     first = probe.compare(a, run(tmp_path / "c.h5", 0.95, when=whens[1])).first_divergence
     assert first is not None and (first.step, first.phase, first.role) == (1, Phase.UPDATE, Role.PARAM)
     assert first.evidence == (WRITTEN, "what it is changed by is 0.5 times as long in B as in A")
+
+
+def test_calls_tell_of_a_teacher_that_follows_otherwise_later(tmp_path: Path) -> None:
+    """What was compared in the step before is no part of the change."""
+    run = functools.partial(averaged, is_called=True)
+    first = probe.compare(run(tmp_path / "a.h5"), run(tmp_path / "b.h5", later=0.95, when="behind the step"))
+    assert first_of(first) == (2, Phase.UPDATE, Role.PARAM, "1.0")
+    assert first.divergences[0].evidence == (WRITTEN, "what it is changed by is 0.5 times as long in B as in A")
 
 
 def test_calls_tell_of_a_teacher_that_one_side_leaves_as_it_was(tmp_path: Path) -> None:
