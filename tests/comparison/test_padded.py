@@ -145,6 +145,30 @@ def test_statistics_say_that_it_may_be_padding(tmp_path: Path) -> None:
     )
 
 
+def test_integers_that_are_zero_are_no_padding(tmp_path: Path) -> None:
+    """Numbers of buckets, of which one is 0."""
+
+    def looks_up(buckets: np.ndarray) -> Callable[[Model], object]:
+        def change(model: Model) -> None:
+            attention = module(model, "layers.1.attn")
+            attention.__class__ = type("Attention", (nn.Attention,), {
+                "forward": lambda s, x: nn.Attention.forward(s, x) + s.table(Tensor(buckets)).sum(),
+            })  # fmt: skip
+            nn.manual_seed(3)
+            attention.table = nn.Embedding(LENGTH, 1)
+
+        return change
+
+    buckets = 1 + np.arange(BATCH * LENGTH).reshape(BATCH, LENGTH) % (LENGTH - 1)
+    other = buckets.copy()
+    other[1] = 0
+    files = [
+        run(tmp_path / f"{name}.h5", looks_up(each), "statistics") for name, each in (("a", buckets), ("b", other))
+    ]
+    first = probe.compare(*files).first_divergence
+    assert first is not None and first.path == "layers.1.attn" and "padding" not in first.hint
+
+
 def test_a_loss_of_logits_that_were_compared_is_up_to_the_loss_function(tmp_path: Path) -> None:
     first = compared(tmp_path, lambda m: setattr(m, "times", 1.25), task="statistics").first_divergence
     assert first is not None and first.phase is Phase.LOSS

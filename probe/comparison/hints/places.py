@@ -92,7 +92,10 @@ def zero_rows(evidence: Evidence) -> tuple[int, str, str, int] | None:
     if event.is_one_sided or tokens is None or evidence.role not in (Role.INPUT, Role.OUTPUT):
         return None
     shapes = [half.side.shapes[half.row] for half in evidence.halves]
-    if any(len(shape) < 2 for shape in shapes) or shapes[0][-1] != shapes[1][-1]:
+    are_numbers = all(
+        half.side.roundoffs[half.row] for half in evidence.halves
+    )  # a zero among integers is one of their values
+    if not are_numbers or any(len(shape) < 2 for shape in shapes) or shapes[0][-1] != shapes[1][-1]:
         return None
     zeros = [int(half.column("zeros")) for half in evidence.halves]
     rows, rest = divmod(abs(zeros[0] - zeros[1]), shapes[0][-1])
