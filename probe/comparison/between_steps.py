@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.comparison import tolerance
-from probe.comparison.combined import is_finite
 from probe.comparison.events import StepPairs
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.step_half import StepHalf
@@ -20,6 +19,7 @@ from probe.comparison.tolerance import Level
 from probe.comparison.walk import StepWalk
 from probe.records import MASTER, Phase, Role
 
+_INIT, _UPDATE = Phase.INIT.label, Phase.UPDATE.label
 _FLOAT32 = 2.0**-24
 _ROUNDING = 64 * _FLOAT32
 """share of a weight that sums of its sketches round"""
@@ -59,14 +59,15 @@ class Weights:
     @classmethod
     def of(cls, half: StepHalf) -> Weights:
         """Look through a step's records of paired modules, once."""
-        begun, left = (
-            {key: taken[-1:] for key, taken in _of_phase(half, Role.PARAM, phase)}
-            for phase in (Phase.INIT, Phase.UPDATE)
-        )
-        updates = dict(_of_phase(half, Role.DELTA, Phase.UPDATE))
+        begun: dict[Key, list[int]] = {}
+        left: dict[Key, list[int]] = {}
+        for key, phase, taken in _rows_of(half, Role.PARAM):
+            if phase in (_INIT, _UPDATE):
+                (begun if phase == _INIT else left)[key] = taken[-1:]
+        updates = {key: taken for key, phase, taken in _rows_of(half, Role.DELTA) if phase == _UPDATE}
         rows = {key: taken[-1] for key, taken in left.items()}
         is_coarse = any(half.side.roundoffs[row] > _FLOAT32 for row in rows.values())
-        states = (key for key, _ in _of_phase(half, Role.STATE, Phase.UPDATE)) if is_coarse else ()
+        states = (key for key, phase, _ in _rows_of(half, Role.STATE) if phase == _UPDATE) if is_coarse else ()
         return cls(
             _sketches(half, begun), _sketches(half, left), _sketches(half, updates), rows,
             frozenset((pair, slot.removesuffix(MASTER)) for pair, slot in states if slot.endswith(MASTER)),
@@ -260,22 +261,22 @@ def _alone(mine: _Changes, theirs: _Changes) -> dict[Key, float]:
     }
 
 
-def _of_phase(half: StepHalf, role: Role, phase: Phase) -> Iterator[tuple[Key, list[int]]]:
-    """Yield the rows of paired modules' weights, or of what belongs to them, that were recorded in a phase."""
-    prefix = f"{phase.label}:"
+def _rows_of(half: StepHalf, role: Role) -> Iterator[tuple[Key, str, list[int]]]:
+    """Yield the rows of paired modules' weights, or of what belongs to them, with the phase that they were recorded in."""
     for (_, module, _), by_label in half.rows.by_role[role].items():
         pair = half.pair_of.get(module)
         for label, taken in by_label.items() if pair is not None else ():
-            if label.startswith(prefix):
-                yield (pair, half.side.canonical(module, label.removeprefix(prefix))), taken
+            phase, _, slot = label.partition(":")
+            yield (pair, half.side.canonical(module, slot)), phase, taken
 
 
 def _sketches(half: StepHalf, rows: dict[Key, list[int]]) -> Sketches:
     """Return the sketches of what is finite, of several rows their sum, where there are any."""
     found = {}
+    nan, high, low = (half.side.columns[name] for name in ("nan", "posinf", "neginf"))
     for key, taken in rows.items():
-        known = [sketch for row in taken if is_finite(half.side, row) and (sketch := half.side.sketch(row)) is not None]
-        if len(known) == len(taken):
+        known = [half.side.sketch(row) for row in taken if not (nan[row] or high[row] or low[row])]
+        if len(known) == len(taken) and all(each is not None for each in known):
             found[key] = known[0] if len(known) == 1 else np.sum(known, axis=0)
     return found
 

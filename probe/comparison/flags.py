@@ -53,7 +53,7 @@ def differing_flags(pairs: StepPairs, judged: Iterable[Judged]) -> Iterator[str]
 def _trains_all(half: StepHalf) -> bool:
     """Tell whether a side's optimizers were given all parameters."""
     given = {number for group in half.side.reader.groups_of(half.side.step) for number in group.parameters}
-    return len(given) == len(half.side.parameters)
+    return len(given) == sum(not each.is_buffer for each in half.side.parameters)
 
 
 def _name(half: StepHalf, event: Event) -> str:

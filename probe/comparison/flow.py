@@ -336,6 +336,9 @@ def turns(
     the whole models' calls (None: all together) that were made before a turn's gradients, and are in no turn before; these gradients, in order
     """
     tops = [node for node in pairs.nodes.values() if node.parent is None]
+    if len(tops) == 1:
+        yield [None, *tops], list(events)
+        return
     gradients: dict[int, list[tuple[Node, Event]]] = {}
     calls: dict[int, list[Node | None]] = {}
     starts = []

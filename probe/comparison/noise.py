@@ -41,7 +41,7 @@ class Held(NamedTuple):
 
     def widened(self, limit: float) -> Held:
         """Return the same with a limit that is at least another one, unless it is fixed."""
-        return self._replace(limit=limit) if limit > self.limit and not self.is_fixed else self
+        return Held(self.error, limit, *self[2:]) if limit > self.limit and not self.is_fixed else self
 
     def explained(self) -> Held:
         """Return the same, that of a norm, with what a finding says about it."""

@@ -53,11 +53,12 @@ def different_settings(pairs: StepPairs) -> dict[ParameterKey, Difference]:
     found = {}
     for key in mine.keys() & theirs.keys():
         parts = [(a.label or b.label, differences.of(a, b)) for a in mine[key] for b in theirs[key]]
+        if not any(differing for _, differing in parts):
+            continue
         texts = list(dict.fromkeys(text for _, differing in parts for text in differing))
         if any(differing != parts[0][1] for _, differing in parts):
             texts = [f"{text} for {_of_parts(text, parts)}" for text in texts]
-        if texts:
-            found[key] = (str(mine[key][0].group), *texts)
+        found[key] = (str(mine[key][0].group), *texts)
     return found
 
 

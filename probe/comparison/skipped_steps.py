@@ -38,14 +38,16 @@ def skipped_on_one_side(walk: StepWalk, pairs: StepPairs, updates: Collection[Ev
     updates
         of weights: those that both sides record, and those that one side alone makes
     """
-    gradients = [j.event for j in walk.events if (j.event.phase, j.event.role) == (Phase.GRADIENT, Role.PARAM_GRAD)]
-    infinite = {
-        (event.pair, pairs.canonical(event))
-        for event in gradients
-        if not any(is_finite(half.side, half.row(event)) for half in pairs.halves)
-    }
     for half in pairs.halves:
         alone = [event for event in updates if _changes(half, event) and not _changes(pairs.half(half.other), event)]
+        if not alone:
+            continue
+        gradients = [j.event for j in walk.events if (j.event.phase, j.event.role) == (Phase.GRADIENT, Role.PARAM_GRAD)]
+        infinite = {
+            (event.pair, pairs.canonical(event))
+            for event in gradients
+            if not any(is_finite(each.side, each.row(event)) for each in pairs.halves)
+        }
         if any((event.pair, pairs.canonical(event)) in infinite for event in alone):
             facts = _facts(half, alone, f"{len(infinite)} of {len(gradients)}")
             hint = (
