@@ -148,8 +148,11 @@ class Flow:
     def _handler(self, use: Use) -> Node | None:
         """Return the call in which another one was given a tensor and returned it as it was, and that returns it beside its first output.
 
-        Attention weights behind a dropout that drops nothing: whoever hands on a tensor within its code makes something of it.
+        Attention weights behind a dropout that drops nothing: whoever hands on a tensor within its code makes something of it. None of
+        what the model itself returns: the loss may be made of that.
         """
+        if not all(producer.parent for producer in use.producers):
+            return None
         for node, _ in use.consumers:
             caller = node.parent
             if caller is None or node not in use.producers or caller not in use.producers:

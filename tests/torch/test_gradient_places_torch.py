@@ -148,6 +148,46 @@ class Around(nn.Module):
         return self.inner(x)
 
 
+class Routed(nn.Module):
+    """Returns what it chooses by, behind a dropout, for a loss of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.dropout, self.out = nn.Linear(WIDTH, 2), nn.Dropout(0.1), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.dropout(self.router(x))
+        return self.out(x) * logits.softmax(-1)[..., :1], logits
+
+
+class Choosing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.routed = Routed()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.routed(x)
+
+
+@pytest.mark.parametrize("factor", [1.0, 3.0])
+def test_what_the_model_returns_behind_a_dropout_that_drops_nothing_is_up_to_the_loss(
+    tmp_path: Path, factor: float
+) -> None:
+    """An auxiliary loss, not the block that made its logits."""
+    files = []
+    for name, scale in (("a", 1.0), ("b", factor)):
+        torch.manual_seed(0)
+        model = Choosing().eval()
+        with probe.capture(model, tmp_path / f"{name}.h5"):
+            y, logits = model(torch.linspace(-1, 1, 6 * WIDTH).reshape(2, 3, WIDTH).sin())
+            loss = y.pow(2).mean() + ScaledGradient.apply(logits.pow(3).mean(), scale)
+            loss.backward()
+            probe.step(loss=loss)
+        files.append(tmp_path / f"{name}.h5")
+    first = probe.compare(*files).first_divergence
+    assert first is None if factor == 1 else first is not None and (first.phase, first.path) == (Phase.LOSS, "")
+
+
 def _with_dropping() -> Encoder:
     model = Encoder()
     for layer in model.layers:
