@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from probe.comparison.result import Kind, Verdict
 
 torch = pytest.importorskip("torch")
 
+import next_words  # noqa: E402
 from facts import one_thread_one_seed  # noqa: F401, E402
 from torch import Tensor, nn  # noqa: E402
 
@@ -177,17 +179,7 @@ LAYERS_APART = {"Port": {**UP_FRONT, **{f"stack.{{i}}.read.{each}": f"decoder.{{
 """what layers call has partners, they have none"""
 
 
-def record(model: nn.Module, path: Path, task: str) -> Path:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    with probe.capture(model, path, task=task):
-        for step in range(2):
-            ids = probe.make_inputs({"ids": f"int64[{BATCH},{LENGTH}] < {WORDS}"}, seed=step, to="torch")["ids"]
-            loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.roll(-1, 1).flatten())
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            probe.step(loss=loss)
-    return path
+record = functools.partial(next_words.record, batch=BATCH, length=LENGTH, words=WORDS)
 
 
 def _named_as_in_the_model(name: str) -> str:

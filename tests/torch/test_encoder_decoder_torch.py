@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from probe.comparison.result import Verdict
 
 torch = pytest.importorskip("torch")
 
+import next_words  # noqa: E402
 from facts import one_thread_one_seed  # noqa: F401, E402
 from torch import Tensor, nn  # noqa: E402
 
@@ -143,17 +145,7 @@ NAMES = (
 )  # fmt: skip
 
 
-def record(model: nn.Module, path: Path, task: str) -> Path:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    with probe.capture(model, path, task=task):
-        for step in range(2):
-            ids = probe.make_inputs({"ids": f"int64[3,{LENGTH}] < {WORDS}"}, seed=step, to="torch")["ids"]
-            loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.roll(-1, 1).flatten())
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            probe.step(loss=loss)
-    return path
+record = functools.partial(next_words.record, batch=3, length=LENGTH, words=WORDS)
 
 
 def compared(folder: Path, task: str, fault: str = "") -> Comparison:
