@@ -115,8 +115,8 @@ def record(model: Model, path: Path) -> None:
 def compare_once(a: str, b: str) -> dict[str, object]:
     """Compare two recordings in this process, which must be a fresh one; return what it cost."""
     import probe
-    import probe.comparison.divergence
-    from probe.store.reader import Reader
+    import probe.comparison.run
+    from probe.store.reading.reader import Reader
 
     imports, before = _memory("VmRSS"), _bytes_read()
     cpu, wall = time.process_time(), time.perf_counter()
@@ -138,10 +138,10 @@ def _verdict_adds(a: str, b: str) -> float:
     Without Python's garbage collector, as `timeit` measures: it is chance whether that stops the one or the other.
     """
     import probe
-    from probe.comparison.divergence import _Run
-    from probe.comparison.events import StepPairs
-    from probe.comparison.tally import Tally
-    from probe.store.reader import Reader
+    from probe.comparison.coverage.tally import Tally
+    from probe.comparison.run import _Run
+    from probe.comparison.steps.events import StepPairs
+    from probe.store.reading.reader import Reader
 
     spent = {"step": 0.0, "measuring": 0.0}
     inside = []

@@ -18,9 +18,9 @@ import numpy as np
 from probe.checkpoints import Stored, open_checkpoint, write_checkpoint
 from probe.conversion import convert_checkpoint
 from probe.conversion.structure import Structure, Weight
-from probe.layouts import layout_of
+from probe.numbers.layouts import layout_of
 from probe.records import ModuleInfo
-from probe.tree import Tree
+from probe.structure.tree import Tree
 
 SHARDS = 4
 

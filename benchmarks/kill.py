@@ -22,11 +22,11 @@ import click
 import numpy as np
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.errors import FormatError
 from probe.store import journal
-from probe.store.reader import Reader
+from probe.store.reading.reader import Reader
 from probe.testing import sample
 
 STEPS = 60

@@ -17,10 +17,10 @@ from pathlib import Path
 import click
 import numpy as np
 
-import probe.store.writer
+from probe.numbers.sketch import WIDTH
 from probe.records import HashKind, ModuleInfo, Phase, Role, RunInfo, StepState, TensorStats
-from probe.sketch import WIDTH
-from probe.store.writer import Writer
+from probe.store.writing import writer as writing
+from probe.store.writing.writer import Writer
 
 INFO = RunInfo("benchmark", "none", "0", "0", "2026-01-01T00:00:00+0000", 0, 1)
 SKETCH = np.arange(WIDTH, dtype=float)
@@ -68,11 +68,11 @@ def write_recording(path: Path, arrays: Sequence[np.ndarray]) -> None:
 
 def write_nameless(path: Path, arrays: Sequence[np.ndarray]) -> None:
     """As a recording of more than 20,000 tensors is written: without the readable tree."""
-    limit, probe.store.writer._TREE_LIMIT = probe.store.writer._TREE_LIMIT, 0
+    limit, writing._TREE_LIMIT = writing._TREE_LIMIT, 0
     try:
         write_recording(path, arrays)
     finally:
-        probe.store.writer._TREE_LIMIT = limit
+        writing._TREE_LIMIT = limit
 
 
 WAYS = {"os.write": write_plainly, "recording": write_recording, "without names": write_nameless}

@@ -1,6 +1,6 @@
 """``python -m probe``: the command `probe`."""
 
-from probe.cli import main
+from probe.commands.cli import main
 
 if __name__ == "__main__":
     main(prog_name="probe")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import fnmatch
-import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from probe.damage import CAUSES, Damaged, parsed
 from probe.errors import ConfigError
 from probe.records import Phase, Task
 
@@ -25,6 +25,10 @@ LOSS_JUMP = 3.0
 _RANGE = re.compile(r"(\d+)-(\d+)")
 _EVERY = re.compile(r"every *(\d+)")
 _ENDLESS = sys.maxsize
+_LONGEST = 40
+"""characters of a step, or of a range of them"""
+_LARGEST = 256 << 10
+"""bytes of a configuration"""
 
 
 @dataclass(frozen=True)
@@ -83,9 +87,14 @@ class RecordConfig:
 
     @classmethod
     def from_recording(cls, stored: Mapping[str, Any]) -> RecordConfig:
-        """Return the filters of modules and phases as a file has them; what it does not say lets everything through."""
-        phases = stored.get("phases")
-        return cls(modules=_patterns("modules", stored.get("modules")), phases=_phases(phases) if phases else None)
+        """Return the filters of steps, modules and phases as a file has them; what it does not say lets everything through."""
+        phases, steps = stored.get("phases"), stored.get("steps")
+        between = [f"{each[0]}-{each[1]}" if isinstance(each, list) else each for each in steps or ()]
+        return cls(
+            steps=_ranges(between),
+            modules=_patterns("modules", stored.get("modules")),
+            phases=_phases(phases) if phases else None,
+        )
 
     def wants_step(self, step: int) -> bool:
         """Tell whether a step is to be recorded."""
@@ -170,15 +179,32 @@ def _loaded(config: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
         return dict(config)
     path = Path(config)
     try:
-        text = path.read_text(encoding="utf-8")
-        loaded = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except OSError as error:
-        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
-    except (yaml.YAMLError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid {'JSON' if path.suffix == '.json' else 'YAML'}: {error}") from error
+        with path.open("rb") as file:
+            text = file.read(_LARGEST + 1)
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise ConfigError(f"cannot read the configuration {path}: {getattr(error, 'strerror', error)}") from None
+    if len(text) > _LARGEST:
+        raise ConfigError(f"{path} has more than {_LARGEST} bytes, which no configuration has")
+    try:
+        loaded = parsed(text) if path.suffix == ".json" else yaml.load(text, Loader=_Plain)
+    except (Damaged, yaml.YAMLError, *CAUSES) as error:
+        cause = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise ConfigError(f"{path} is not valid {'JSON' if path.suffix == '.json' else 'YAML'}: {cause}") from None
     if not isinstance(loaded, dict):
         raise ConfigError(f"{path} holds a {type(loaded).__name__}; expected names of options and their values")
+    unnamed = [key for key in loaded if not isinstance(key, str)]
+    if unnamed:
+        raise ConfigError(f"{path}: {unnamed[0]!r} is no name of an option")
     return loaded
+
+
+class _Plain(yaml.SafeLoader):
+    """YAML in which nothing stands for something else: a few lines of such names can stand for more than there is memory."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not read: write out what they stand for")
+        return super().compose_node(parent, index)
 
 
 def _choice(option: str, value: object, allowed: list[str]) -> str:
@@ -205,7 +231,7 @@ def _flag(option: str, value: object) -> bool:
 def _factor(option: str, value: object) -> float | None:
     if isinstance(value, bool):
         return LOSS_JUMP if value else None
-    if not isinstance(value, Real) or not 1 < value < float("inf"):
+    if not isinstance(value, Real) or not 1 < value <= sys.float_info.max:
         raise ConfigError(f"{option}={value!r}: expected True, False, or a factor above 1")
     return float(value)
 
@@ -217,6 +243,8 @@ def _ranges(value: object) -> tuple[range, ...] | None:
     items = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
     found = []
     for item in items:
+        if len(str(item)) > _LONGEST:
+            raise ConfigError(f"steps={str(item)[:_LONGEST]} …: expected numbers of steps")
         between = _RANGE.fullmatch(item.replace(" ", "")) if isinstance(item, str) else None
         every = _EVERY.fullmatch(item.strip()) if isinstance(item, str) else None
         if between:

@@ -28,6 +28,10 @@ class ProbeError(Exception):
     def __str__(self) -> str:
         return self.args[0] if self.args else type(self).__name__
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows in place of a traceback: the message says what to do."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class RecordingError(ProbeError, RuntimeError):
     """Recording cannot begin or cannot go on."""

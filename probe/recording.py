@@ -11,7 +11,7 @@ import numpy as np
 
 from probe.errors import NotRecordedError
 from probe.records import ByRole, ModuleInfo, ParameterInfo, Phase, Role, RunInfo
-from probe.store.reader import Reader
+from probe.store.reading.reader import Reader
 
 
 @dataclass(frozen=True)

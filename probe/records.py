@@ -54,6 +54,8 @@ MASTER = ".master_weight"
 
 NEVER_STEPPED = "probe.step() was never called"
 """how the note begins of a run whose steps were not told apart"""
+STEPPED_EARLY = "probe.step() comes before the optimizer's step"
+"""how the note begins of a run whose updates stand in the step after theirs"""
 REPLACED = "added or replaced after probe.start(), and not recorded"
 """how the note begins that names what a model has got since"""
 
@@ -87,7 +89,7 @@ class StepState(enum.IntEnum):
 
 
 class TensorStats(NamedTuple):
-    """What is known of one tensor without its values (``docs/file-format.md`` has the formulas).
+    """What is known of one tensor without its values (``docs/reference/file-format.md`` has the formulas).
 
     All but the counts are over the finite elements, accumulated in float64. A complex tensor is taken as
     a real one with a last axis of size 2.

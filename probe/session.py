@@ -12,22 +12,29 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from probe import origins
 from probe._version import __version__
 from probe.adapters.base import Adapter, adapter_for
 from probe.config import RecordConfig
-from probe.errors import ConfigError, RecordingError, StoreError, warn
+from probe.errors import RecordingError, StoreError, warn
+from probe.messages import say
+from probe.numbers import kernel
 from probe.recorder import Recorder
-from probe.records import RunInfo, StepState
-from probe.store.writer import Writer, now
+from probe.records import RunInfo, StepState, Task
+from probe.reproducibility import origins
+from probe.store.writing.creation import discard
+from probe.store.writing.replacing import replaced
+from probe.store.writing.writer import Writer, now
 
 _current: Recorder | None = None
 _excluded = False
 _warned = False
+_tells = True
+"""whether this process says what it has recorded: rank 0, unless it was to be quiet"""
+_told_of_kernel = False
 _starts = 0
 """recordings that this process has begun: part of the default name, where ranks must agree on it"""
 
@@ -47,6 +54,8 @@ def start(
     on_nonfinite: bool | None = None,
     on_loss_jump: bool | float | None = None,
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    overwrite: bool | None = None,
+    quiet: bool = False,
 ) -> Path | None:
     """Begin to record a model; call it before the first forward.
 
@@ -84,6 +93,10 @@ def start(
         the same after a step whose loss exceeds 3 times (or this factor) the median of the last 32
     config
         a mapping, or a YAML or JSON file, with the same options
+    overwrite
+        replace a recording of that name; default: only where ``$PROBE_OVERWRITE`` is 1
+    quiet
+        do not print what was recorded when the recording ends (``$PROBE_QUIET=1`` does the same)
 
     Returns
     -------
@@ -97,9 +110,9 @@ def start(
     ConfigError
         an option makes no sense
     ExistsError
-        the file is already there
+        the file is already there, and ``overwrite`` is off or the file is no recording
     """
-    global _current, _excluded, _starts
+    global _current, _excluded, _starts, _tells
     if _current is not None and _current.running:
         raise RecordingError(f"a recording to {_current.path} is under way; call probe.stop() first")
     options = {"level": level, "task": task, "steps": steps, "ranks": ranks, "modules": modules, "phases": phases,
@@ -137,21 +150,42 @@ def start(
         model_config=adapter.model_config(models[0][1]),
     )
     environment = _environment(adapter)
+    _tells = not quiet and rank == 0
+    _tell_of_kernel(settings)
+    with replaced(target) if _overwrites(overwrite) else contextlib.nullcontext():
+        _begin(target, info, environment, lambda writer: Recorder(adapter, models, writer, settings, optimizer))
+    return target
+
+
+def _begin(target: Path, info: RunInfo, environment: dict[str, object], record: Callable[[Writer], Recorder]) -> None:
+    """Create the file and set the hooks; leave neither where one of them fails."""
+    global _current
     writer = _current = None
     try:
         writer = Writer(target, info)
         writer.set_attributes("environment", environment)
-        _current = Recorder(adapter, models, writer, settings, optimizer)
+        _current = record(writer)
         origins.follow(lambda facts: writer.set_attributes("environment", facts))
-        return target
-    except BaseException:
+    except BaseException as error:
         recorder, _current = _current, None
         if recorder is not None:
             recorder.discard()
         if writer is not None:
             writer.abandon()
-            target.unlink(missing_ok=True)
+            discard(target, error)
         raise
+
+
+def _tell_of_kernel(settings: RecordConfig) -> None:
+    """Say once in a process that recording is slow for want of the compiled loop."""
+    global _told_of_kernel
+    if _tells and not _told_of_kernel and not kernel.AVAILABLE and settings.task is not Task.STRUCTURE:
+        _told_of_kernel = True
+        say(kernel.WITHOUT)
+
+
+def _overwrites(overwrite: bool | None) -> bool:
+    return os.environ.get("PROBE_OVERWRITE", "") not in ("", "0") if overwrite is None else overwrite
 
 
 def step(loss: Any = None, *, grads: Any = None, **scalars: Any) -> None:
@@ -168,10 +202,9 @@ def step(loss: Any = None, *, grads: Any = None, **scalars: Any) -> None:
     scalars
         whatever else is to be followed over the steps: lr, grad_norm, loss_scale …
 
-    Raises
-    ------
-    ConfigError
-        a scalar is no number, or ``grads`` do not fit the parameters
+    Notes
+    -----
+    It raises nothing: what is no number, and ``grads`` that do not fit the parameters, are said once and left out.
     """
     global _warned
     if _current is None:
@@ -182,7 +215,7 @@ def step(loss: Any = None, *, grads: Any = None, **scalars: Any) -> None:
     if loss is not None:
         _current.look_at_loss(loss)
     named = {**({} if loss is None else {"loss": loss}), **scalars}
-    _current.step({name: _number(name, value) for name, value in named.items()}, grads)
+    _current.step(_current.numbers(named, "probe.step()"), grads)
 
 
 def stop() -> None:
@@ -197,7 +230,8 @@ def log(name: str, value: Any) -> None:
     if _current.is_tensor(value):
         _current.log(name, value)
     else:
-        _current.log_number(name, _number(name, value))
+        for each, number in _current.numbers({name: value}, "probe.log()").items():
+            _current.log_number(each, number)
 
 
 @contextlib.contextmanager
@@ -221,8 +255,11 @@ def _stop(state: StepState, *, one_step: bool = False) -> None:
     recorder = _current
     if recorder is None:
         return
+    is_whole = recorder.running
     try:
         recorder.stop(state, one_step=one_step)
+        if is_whole and _tells:
+            say(str(recorder.outcome()))
     except StoreError as error:
         warn(str(error))
     finally:
@@ -290,12 +327,16 @@ def _target(path: str | os.PathLike[str] | None, rank: int, world_size: int) -> 
     default = time.strftime("probe-%Y%m%d-%H%M%S.h5") if world_size == 1 else _name_for_all_ranks()
     given = os.environ.get("PROBE_DUMP") if path is None else path
     target = Path(given or default)
-    if target.is_dir():
+    try:
+        is_folder = target.is_dir()
+    except OSError as error:
+        raise StoreError(f"cannot create {target}: {error.strerror}; is the folder there and writable?") from None
+    if is_folder:
         target = target / default
     if world_size > 1:
         target = target.with_name(f"{target.stem}.rank{rank:05d}{target.suffix or '.h5'}")
     if not given:
-        print(f"probe: recording to {target}", file=sys.stderr)
+        say(f"recording to {target}")
     return target
 
 
@@ -306,22 +347,6 @@ def _name_for_all_ranks() -> str:
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     parts = ["probe", job, "" if restart == "0" else f"restart{restart}", "" if _starts == 1 else str(_starts)]
     return re.sub(r"[^\w.-]", "_", "-".join(part for part in parts if part)) + ".h5"
-
-
-def _number(name: str, value: Any) -> float:
-    item = getattr(value, "item", None)
-    try:
-        return float(item() if callable(item) else value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        if isinstance(value, Mapping):
-            raise ConfigError(
-                f"{name}: expected a number or a tensor with one element, got {type(value).__name__}; give each by its name: "
-                f"probe.step(**{name})"
-            ) from error
-        raise ConfigError(
-            f"{name}: expected a number or a tensor with one element, got {type(value).__name__} ({error}); "
-            "tensors are recorded by probe.log(name, tensor)"
-        ) from error
 
 
 def _environment(adapter: Adapter) -> dict[str, object]:

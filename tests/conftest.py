@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+os.environ["PROBE_QUIET"] = "1"
+"""here and in the processes that tests start, of which many hold what is printed against a run without probe"""
 
 # How fast the machine is, and how many drawn examples fit, is no part of what a property says.
 settings.register_profile(

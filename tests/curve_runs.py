@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor, cross_entropy
-from probe.curve_comparison.events import masked_crc32c
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor, cross_entropy
+from probe.curve_comparison.reading.events import masked_crc32c
 
 VOCABULARY, WIDTH, BATCH = 24, 12, 16
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from probe.numbers.statistics import measure
 from probe.records import HashKind, ModuleInfo, ParameterInfo, Phase, Role, RunInfo, StepState, TensorStats
-from probe.statistics import measure
-from probe.store.writer import Writer
+from probe.store.writing.writer import Writer
 
 
 def run_info(run_id: str) -> RunInfo:

@@ -16,12 +16,12 @@ from typing import Any, Protocol
 
 import probe
 from probe.errors import ProbeWarning
-from probe.store.writer import _LIVE
+from probe.store.writing.writer import _LIVE
 from probe.testing import Recording
 
 _PROBE = str(Path(probe.__file__).parent)
 STEPS = 3
-_TOY = ("numpy_nn.py", "numpy_tensor.py")
+_TOY = ("numpy/nn.py", "numpy/tensor.py")
 """the numpy framework: what it runs by itself is the user's program"""
 
 
@@ -48,7 +48,8 @@ class Interrupt:
 
     def __enter__(self) -> Interrupt:
         self._handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-        sys.setprofile(self._look)
+        self._hook = self._look  # kept: CPython 3.11 lets go of it in setprofile(None), and goes on to use it
+        sys.setprofile(self._hook)
         return self
 
     def __exit__(

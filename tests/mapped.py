@@ -8,7 +8,7 @@ from typing import Any
 from probe.mapping import load_mapping, parse_mapping
 from probe.matching import Direction, Known, Matching, match
 from probe.records import ParameterInfo
-from probe.tree import Tree
+from probe.structure.tree import Tree
 
 
 def nothing(_: int) -> frozenset[object]:

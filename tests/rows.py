@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from probe.numbers.statistics import measure
 from probe.records import ModuleInfo, Phase, Role, RunInfo, StepState
-from probe.statistics import measure
-from probe.store.writer import Writer
+from probe.store.writing.writer import Writer
 
 INFO = RunInfo("run", "numpy", "2.0", "0.1", "2026-01-01T00:00:00+0000", 0, 1)
 _MODULES: weakref.WeakKeyDictionary[Writer, dict[str, int]] = weakref.WeakKeyDictionary()

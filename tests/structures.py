@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from probe.conversion.structure import Structure, Weight
-from probe.layouts import layout_of
+from probe.numbers.layouts import layout_of
 from probe.records import ModuleInfo
-from probe.tree import Tree
+from probe.structure.tree import Tree
 
 Arrays = dict[str, np.ndarray]
 Modules = dict[str, tuple[str, dict[str, tuple[int, ...]]]]

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy import NumpyAdapter
-from probe.adapters.numpy_tensor import Tensor, backward_hooks, cross_entropy, no_grad
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.adapter import NumpyAdapter
+from probe.adapters.numpy.tensor import Tensor, backward_hooks, cross_entropy, no_grad
 from probe.records import Phase
-from probe.store.reader import Reader
+from probe.store.reading.reader import Reader
 from probe.testing import AdapterContract, sample
 
 

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from probe.adapters import numpy_nn as nn
-from probe.map_commands import suggest_command
+from probe.adapters.numpy import nn
+from probe.commands.map_commands import suggest_command
 from probe.mapping import LayerMapping, parse_mapping
 from probe.matching import Known, Matching, Reason, match
 from probe.matching.automatic import complete, outline, outline_of, without_guesses
 from probe.matching.draft import draft
+from probe.matching.unneeded import needing_no_partner
 from probe.records import ModuleInfo, ParameterInfo
-from probe.store.reader import Reader
-from probe.tree import Tree
+from probe.store.reading.reader import Reader
+from probe.structure.tree import Tree
 from tests.toys import GPT, LAYERS, WIDTH, SequenceFirst, gpt, record
 
 Shapes = dict[str, tuple[str, dict[str, tuple[int, ...]]]]
@@ -192,7 +193,11 @@ def test_what_only_wraps_or_does_nothing_is_not_missed() -> None:
     }  # fmt: skip
     matching, _, tree = found(plain, padded)
     assert names(plain, padded) == {"": "", "a": "body.0", "b": "body.3"}
-    assert not matching.only_a and not matching.only_b
+    assert not matching.only_a and {tree.path(index) for index in matching.only_b} == {"body", "body.1", "body.2"}
+    assert needing_no_partner(matching, *(outline(*side(model)) for model in (plain, padded))) == (
+        frozenset(),
+        frozenset(matching.only_b),
+    )
     assert tree.path(matching.pairs[-1].b) == "body.3"
 
 
@@ -373,7 +378,7 @@ def test_in_how_many_groups_rows_lie_is_read_from_values_or_their_sums(tmp_path:
         return made
 
     import probe
-    from probe.adapters.numpy_tensor import Tensor
+    from probe.adapters.numpy.tensor import Tensor
 
     models = Apart(q=linear(q), k=linear(k), v=linear(v)), Fused(qkv=linear(whole))
     for name, model, task in zip("ab", models, tasks, strict=True):
@@ -409,3 +414,15 @@ def test_what_holds_the_last_norm_is_none_with_what_does_not() -> None:
     assert (pairs["model.final"], pairs["model.1.up"]) == ("final", "trunk.1.up")
     assert "model" not in pairs
     assert names(inside, model("trunk", "trunk.final"))["model"] == "trunk"
+
+
+def test_a_block_is_never_paired_with_a_list_of_blocks() -> None:
+    """A list computes nothing: of one that holds a single block, the block is the pair."""
+    block = {"": ("Block", {}), ".attention": ("Linear", {"weight": (8, 8)}), ".mlp": ("Linear", {"weight": (16, 8)})}
+    a = {"": ("Model", {}), "decoder": ("ModuleList", {})}
+    a |= {f"decoder.0{path}": what for path, what in block.items()} | {"head": ("Linear", {"weight": (31, 16)})}
+    b = {"": ("Model", {}), "net": ("Other", {})}
+    b |= {f"net.decoder{path}": what for path, what in block.items()} | {"net.out": ("Linear", {"weight": (31, 16)})}
+    paired = names(a, b)
+    assert paired.get("decoder.0") == "net.decoder" and "decoder" not in paired
+    assert (paired["decoder.0.attention"], paired["head"]) == ("net.decoder.attention", "net.out")

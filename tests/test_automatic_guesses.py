@@ -7,12 +7,12 @@ from dataclasses import replace
 from probe.mapping import LayerMapping
 from probe.matching import Bundle, Matching, match
 from probe.matching.automatic import complete, match_parameters, outline
-from probe.matching.automatic.layouts import agree_on_groups
 from probe.matching.automatic.outline import Numbers, Outline, Weight
 from probe.matching.automatic.state import Found
+from probe.matching.automatic.weights.layouts import agree_on_groups
 from probe.matching.result import View, WeightBundle
 from probe.records import ModuleInfo, ParameterInfo
-from probe.tree import Tree
+from probe.structure.tree import Tree
 
 H, F = 8, 24
 Shapes = dict[str, tuple[str, dict[str, tuple[int, ...]]]]
@@ -132,7 +132,7 @@ def fused(groups: list[int], known: list[bool]) -> tuple[Found, list[str]]:
     for n, (count, is_known) in enumerate(zip(groups, known, strict=True)):
         parts = tuple(a.tree.by_path[f"layers.{n}.{name}"] for name in "qk")
         found.bundles.append(Bundle("A", b.tree.by_path[f"layers.{n}.qk"], parts, count, is_known=is_known))
-    return found, agree_on_groups(found)
+    return found, [str(note) for note in agree_on_groups(found)]
 
 
 def test_the_odd_layer_lies_as_the_others_do() -> None:

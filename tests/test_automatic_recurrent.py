@@ -9,7 +9,7 @@ from probe.matching import match
 from probe.matching.automatic import Outline, complete
 from probe.matching.automatic.outline import Numbers, weights_of
 from probe.records import ModuleInfo, ParameterInfo
-from probe.tree import Tree
+from probe.structure.tree import Tree
 
 HIDDEN, WIDTH = 4, 6
 SHAPES = {

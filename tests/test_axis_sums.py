@@ -10,13 +10,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from probe import axis_sums as module
-from probe.axis_sums import axis_sums, reordered, signs_of
+from probe.numbers import axis_sums as module
+from probe.numbers.axis_sums import axis_sums, reordered, signs_of
 from probe.testing.arrays import sample
 
 
 def brute_force(values: np.ndarray) -> list[np.ndarray]:
-    """Do what docs/file-format.md says, element by element."""
+    """Do what docs/reference/file-format.md says, element by element."""
     x = values.reshape([size for size in values.shape if size != 1])
     if x.ndim < 2:
         return [x] if x.ndim else []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from probe.blocks import main_blocks
 from probe.records import ModuleInfo
+from probe.structure.blocks import main_blocks
 
 
 def tree(*paths: str) -> list[ModuleInfo]:

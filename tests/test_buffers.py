@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from probe import buffers
+from probe.numbers import buffers
 
 LARGE = (1 << 18,)
 

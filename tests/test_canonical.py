@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
-from probe.comparison.divergence import Comparison
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.comparison.result import Kind, Verdict
+from probe.comparison.run import Comparison
 from probe.records import Phase, Role
-from probe.store.reader import Reader
+from probe.store.reading.reader import Reader
 
 WIDTH = 6
 
@@ -134,7 +134,7 @@ def test_a_file_without_canonical_names_is_read_as_it_is(tmp_path: Path) -> None
         old = rows[[name for name in rows.dtype.names if name != "canonical"]]
         del file["parameters"]
         kept = np.dtype([(name, rows.dtype[name]) for name in old.dtype.names])
-        file.create_dataset("parameters", data=old.astype(kept), dtype=kept)
+        file.create_dataset("parameters", data=old.astype(kept), dtype=kept, chunks=True)
     with Reader(path) as reader:
         assert [p.canonical_slot for p in reader.parameters] == ["weight", "bias", "gamma", "beta"]
         assert reader.parameters[0].axes == (1, 0)

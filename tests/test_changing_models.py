@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.errors import ProbeWarning
 from probe.testing import Recording, sample
 from tests.faults import batch, block, ended, said  # noqa: F401

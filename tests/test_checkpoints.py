@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from benchmarks.fuzz.seeds import torch_legacy
 from probe.checkpoints import Stored, open_checkpoint, write_checkpoint, written_whole
 from probe.checkpoints.stored import blocks
 from probe.errors import ConversionError
@@ -277,3 +278,39 @@ def test_an_ordered_dict_is_a_state_dict_too(tmp_path: Path) -> None:
     path = tmp_path / "m.pdparams"
     path.write_bytes(pickle.dumps(OrderedDict(w=np.ones(2))))
     assert list(open_checkpoint(path).tensors) == ["w"]
+
+
+def torch_file(path: Path, shape: bytes, strides: bytes) -> Path:
+    """Write what torch.save writes of six floats, as a tensor of another shape and strides (as pickled)."""
+    path.write_bytes(torch_legacy().replace(b"K\x02K\x03\x86K\x03K\x01\x86", shape + b"\x86" + strides + b"\x86"))
+    return path
+
+
+def test_a_tensor_that_the_file_has_no_room_for(tmp_path: Path) -> None:
+    """A stride of 0 makes of one number as many as one likes."""
+    million = b"J" + struct.pack("<i", 1_000_000)
+    found = open_checkpoint(torch_file(tmp_path / "m.bin", million * 2, b"K\x00K\x00"))
+    with pytest.raises(ConversionError, match="for which the file has no room"):
+        found.read("up.weight")
+
+
+@pytest.mark.parametrize("strides", [b"J\xf8\xff\xff\xffK\x05", b"K\x09K\x01"], ids=["before", "behind"])
+def test_a_tensor_that_reaches_out_of_its_storage(strides: bytes, tmp_path: Path) -> None:
+    found = open_checkpoint(torch_file(tmp_path / "m.bin", b"K\x02K\x03", strides))
+    with pytest.raises(ConversionError, match="lies outside of its storage"):
+        found.read("up.weight")
+
+
+@pytest.mark.parametrize(
+    "suffix, data",
+    [(".safetensors", (40).to_bytes(8, "little") + b"[" * 40), (".safetensors", (20_000).to_bytes(8, "little") + b"[" * 20_000),
+     (".safetensors", (36).to_bytes(8, "little") + b'{"__metadata__": [1], "a": 3}       '), (".bin", b"PK\x05\x06" + bytes(18)),
+     (".pdparams", pickle.dumps({"UnpackBigParamInfor@@": {"a": 3}})), (".ckpt", b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")],
+    ids=["list", "deep", "metadata", "empty zip", "parts", "length"],
+)  # fmt: skip
+def test_damage_is_said(suffix: str, data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / f"m{suffix}"
+    path.write_bytes(data)
+    with pytest.raises(ConversionError) as caught:
+        open_checkpoint(path)
+    assert str(path) in str(caught.value)

@@ -188,6 +188,7 @@ def test_phases_and_ranks() -> None:
         ({"on_nonfinite": 1}, "on_nonfinite=1: expected True or False"),
         ({"on_loss_jump": 1}, "on_loss_jump=1: expected True, False, or a factor above 1"),
         ({"on_loss_jump": float("nan")}, "on_loss_jump=nan: expected True, False, or a factor above 1"),
+        ({"on_loss_jump": 10**400}, f"on_loss_jump={10**400}: expected True, False, or a factor above 1"),
         ({"on_loss_jump": "3"}, "on_loss_jump='3': expected True, False, or a factor above 1"),
         ({"setps": 3}, "unknown option 'setps'; expected one of task, level, steps, ranks, modules, phases, tensors, "
                        "on_nonfinite, on_loss_jump"),

@@ -14,7 +14,7 @@ from probe.checkpoints import Stored
 from probe.conversion import convert_weights, plan_for
 from probe.conversion.structure import Structure, Weight
 from probe.errors import ConversionError, MappingError
-from probe.layouts import Layout
+from probe.numbers.layouts import Layout
 from tests.structures import ALIASES, LINEAR, PADDLE, TORCH, Modules, as_paddle, equal, state_of, structure
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import probe
-from probe import fused
 from probe.conversion import plan_for
 from probe.conversion.structure import Structure
 from probe.errors import ConversionError, MappingError
-from probe.fused import Fusion
+from probe.numbers import fused
+from probe.numbers.fused import Fusion
 from tests.structures import Arrays, Modules, state_of, structure
 
 HEADS, WIDTH, FFN, EXPERTS = 4, 8, 6, 3
@@ -277,7 +277,7 @@ def test_modules_that_the_mapping_leaves_out() -> None:
 
 
 def test_the_parts_by_hand_are_those_of_the_other_module() -> None:
-    """`parts_of` and `probe.fused` were written apart; they must say the same."""
+    """`parts_of` and `probe.numbers.fused` were written apart; they must say the same."""
     state = state_of(in_framework("torch", WHOLE))
     found = parts_of(state, 2)
     rows = [[found[f"self_attn.{part}.weight"] for part in "qkv"]]

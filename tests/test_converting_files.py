@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 import probe
-from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy import nn
 from probe.checkpoints import Stored, open_checkpoint, write_checkpoint
-from probe.cli import main
+from probe.commands.cli import main
 from probe.conversion import convert_checkpoint
 from probe.conversion.structure import Structure
 from probe.errors import ConversionError
@@ -188,15 +188,15 @@ def test_the_command_prints_what_became_of_each(tmp_path: Path, recorded: Path) 
     assert f"4 tensors are in {tmp_path.resolve() / 'net-mindspore'}" in done.stderr
     assert values(tmp_path / "net-mindspore")["1.gamma"].dtype == ml_dtypes.bfloat16
     again = CliRunner().invoke(main, arguments)
-    assert (again.exit_code, "net-mindspore exists already: give another place with -o" in again.output) == (2, True)
+    assert (again.exit_code, "net-mindspore exists already: give another place with -o" in again.output) == (3, True)
 
 
 def test_the_command_takes_only_one_side_of_two_and_says_when_it_cannot(tmp_path: Path, recorded: Path) -> None:
     arguments = ["convert", str(tmp_path / "net"), "--to", "torch", "-o", str(tmp_path / "new")]
     nothing = CliRunner().invoke(main, arguments)
-    assert nothing.exit_code == 2 and "names of tensors do not tell the classes of modules" in nothing.output
+    assert nothing.exit_code == 3 and "names of tensors do not tell the classes of modules" in nothing.output
     framework = CliRunner().invoke(main, [*arguments, "--from", "mindspore", "--like", str(recorded)])
-    assert framework.exit_code == 2 and "1.weight: the torch model has it, the source does not" not in framework.output
+    assert framework.exit_code == 3 and "1.weight: the torch model has it, the source does not" not in framework.output
     assert "1.weight, 1.bias: the torch model has them, the source does not" in framework.output
     assert "1.weight, 1.bias: in the source, but the torch model has no place for them" in framework.output
     helped = CliRunner().invoke(main, ["convert", "--help"])
@@ -241,4 +241,4 @@ def test_the_command_takes_the_mappings_of_a_class(
         "nowhere:Llama": "cannot import nowhere:Llama: No module named 'nowhere'",
     }.items():
         refused = CliRunner().invoke(main, [*arguments, wrong])
-        assert refused.exit_code == 2 and text in refused.output
+        assert refused.exit_code == 3 and text in refused.output

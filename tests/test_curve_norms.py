@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from probe.comparison.steps import Shift
+from probe.comparison.steps.common_steps import Shift
 from probe.curve_comparison.norms import LocalNorms, judge_norms
 from probe.curve_comparison.pairing import pair
-from probe.curve_comparison.series import Series
+from probe.curve_comparison.reading.series import Series
 from tests.curve_runs import wave
 
 STEPS = 60

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from probe.curve_comparison.names import canonical, is_of_the_machine
-from probe.curve_comparison.reading import read_curves
-from probe.curve_comparison.series import RunCurves
+from probe.curve_comparison.reading.files import read_curves
+from probe.curve_comparison.reading.names import canonical, is_of_the_machine
+from probe.curve_comparison.reading.series import RunCurves
 from probe.errors import FormatError, StoreError
 from tests.curve_runs import event_file, megatron, mindformers, write_csv
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy import nn
 from probe.comparison.result import Verdict
-from probe.curve_comparison import curves, text
+from probe.curve_comparison import curves
+from probe.curve_comparison.showing import text
 from probe.errors import StoreError
 from tests import curve_runs
 from tests.curve_runs import Model, losses, train, wave, write_csv
@@ -49,6 +50,30 @@ def test_one_step_is_no_steps(tmp_path: Path) -> None:
     )
 
 
+def test_two_steps_stand_apart_on_the_axis(tmp_path: Path) -> None:
+    shown = said(write_csv(tmp_path / "a.csv", loss=[2.0, 1.9]), write_csv(tmp_path / "b.csv", loss=[2.001, 1.901]))
+    assert "step 0 1" in shown and "step 01" not in shown
+
+
+def test_a_jump_that_may_be_noise_is_not_said_to_have_no_offset(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0)
+    a, b = (losses(200) + noise.normal(0, 0.05, 200) for _ in "ab")
+    b[120:] += 0.35
+    shown = said(write_csv(tmp_path / "a.csv", loss=a), write_csv(tmp_path / "b.csv", loss=b))
+    assert shown.startswith("UNDECIDED") and "without trend" not in shown
+    assert "loss: B − A is +0." in shown
+
+
+def test_what_runs_of_a_show_fits_into_the_lines(tmp_path: Path) -> None:
+    a, b, c = (
+        write_csv(tmp_path / f"{name}.csv", loss=losses(40) + 0.01 * wave(40, phase=at))
+        for at, name in enumerate("abc")
+    )
+    lines = text.render(curves(a, b, noise=[c])).plain.splitlines()
+    assert any("as between runs of A" in line for line in lines)
+    assert all(len(line) <= 80 for line in lines)
+
+
 def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     for folder in ("hf", "megatron"):
         (tmp_path / folder).mkdir()
@@ -65,6 +90,7 @@ def test_columns_stand_below_their_heads(tmp_path: Path) -> None:
     head, loss, norm = lines[start : start + 3]
     assert "<0.0001 %" in loss
     assert loss.index("%") == norm.index("%") == head.index("mean rel") + len("mean rel") - 1
+    assert all(len(line) <= 80 for line in lines)
 
 
 def test_a_curve_that_begins_at_zero_warns_of_nothing(tmp_path: Path) -> None:
@@ -129,7 +155,7 @@ def test_single_steps_out_of_the_band_are_counted(tmp_path: Path) -> None:
     a = write_csv(tmp_path / "a.csv", loss=losses(60), grad_norm=norm)
     found = curves(a, write_csv(tmp_path / "b.csv", loss=losses(60), grad_norm=apart))
     assert found.verdict is Verdict.ALIGNED and found["grad_norm"].judgement == "in the band but for 3"
-    shown = text.render(found).plain
+    shown = " ".join(text.render(found).plain.split())
     assert (
         "No step leaves the noise band but single ones (3 of grad_norm), and no offset is steady, in 60 steps of"
         in shown

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.errors import ProbeWarning
-from probe.slots import DEPTH, flatten
+from probe.numbers.slots import DEPTH, flatten
 from probe.testing import Recording
 from tests.faults import batch, block, ended, hooks, said  # noqa: F401
 

@@ -13,9 +13,11 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from probe.store import disk as disk_module
 from probe.store import journal
-from probe.store.disk import PAGE, Disk
+from probe.store.writing import disk as disk_module
+from probe.store.writing import system
+from probe.store.writing.disk import PAGE, Disk
+from tests.failing import Failing
 
 SIZES = st.sampled_from([0, 1, 100, 4095, 4096, 4097, 9000, 65_535, 65_536, 200_000])
 OFFSETS = st.sampled_from([0, 1, 96, 4000, 4096, 8191, 50_000, 66_000, 210_000])
@@ -193,6 +195,42 @@ def test_what_is_cut_off_stays_until_the_commit(tmp_path: Path) -> None:
     disk.commit()
     assert (tmp_path / "file").read_bytes() == b"x" * 5000
     disk.close()
+
+
+def test_what_is_cut_off_and_written_again_is_written(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "file")
+    for size, data in ((12_288, b"y"), (4096, b"x"), (12_288, b"x")):
+        for page in range(3):
+            write(disk, page * PAGE, data * PAGE)
+        disk.truncate(size)
+        disk.commit()
+    assert (tmp_path / "file").read_bytes() == b"x" * 12_288
+    disk.close()
+
+
+def test_a_journal_never_lies_over_what_was_committed(tmp_path: Path) -> None:
+    """Where a commit makes the file shorter, too."""
+    path = tmp_path / "file"
+    disk = Disk(path)
+    write(disk, 0, b"x" * 40_000)
+    disk.commit()
+    disk.truncate(5000)
+    write(disk, 0, b"new")
+    with Failing("overwrite", lasting=True), pytest.raises(OSError):
+        disk.commit()
+    assert content(path)[:5000] == b"new" + b"x" * 4997
+    assert path.read_bytes()[:40_000] == b"x" * 40_000
+    disk.close()
+    assert path.read_bytes() == b"new" + b"x" * 4997, "what was written down is done when the file is closed"
+
+
+def test_a_read_that_returns_less_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 10_000)
+    disk = Disk(tmp_path / "file", system.CHANGED)
+    with Failing("pread", lasting=True, short=True):
+        assert read(disk, 0, 12_288) == b"x" * 10_000 + bytes(2288)
+    disk.close()
+    assert (tmp_path / "file").read_bytes() == b"x" * 10_000
 
 
 def test_memory_is_bounded_where_nothing_is_overwritten(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""docs/file-format.md says what is so: every table and column, the code, the test vectors."""
+"""docs/reference/file-format.md says what is so: every table and column, the code, the test vectors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
+from probe.numbers.sketch import axes_of, splitmix64
+from probe.numbers.statistics import measure
 from probe.records import HashKind, Phase, Role, StepState
-from probe.sketch import axes_of, splitmix64
-from probe.statistics import measure
 from probe.store import schema
 from probe.testing import sample
 from tests.vectors import SPECIFICATION, array_of, assert_vector, blocks, vectors

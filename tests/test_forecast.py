@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.errors import ProbeWarning
 from probe.testing import sample
 from tests.long_runs import Training, alone, recorded  # noqa: F401

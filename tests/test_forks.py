@@ -13,8 +13,8 @@ import pytest
 
 import probe
 from benchmarks import kill
-from probe.store.reader import Reader
-from probe.store.writer import Writer
+from probe.store.reading.reader import Reader
+from probe.store.writing.writer import Writer
 from tests.rows import INFO
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -166,8 +166,8 @@ BUSY = """
 import os, sys, time
 from pathlib import Path
 import numpy as np
-from probe.store.disk import Disk
-from probe.store.writer import Writer
+from probe.store.writing.disk import Disk
+from probe.store.writing.writer import Writer
 from tests.rows import INFO, add_record, end_step
 
 def slow(self, data, write=Disk.write):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probe.fused import Fusion, fuse, problem_of, split, whole_shape
+from probe.numbers.fused import Fusion, fuse, in_blocks, order_of, problem_of, split, whole_shape
 
 
 @st.composite
@@ -84,3 +84,25 @@ def test_rows_that_rotary_embeddings_turn_together(axis: int) -> None:
     assert whole.ravel().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
     assert np.array_equal(split(whole, [[part.shape]], fusion)[0][0], part)
     assert problem_of([[(6, 1)]], Fusion(0, rotary=2)) == "[6, 1] cannot be divided into 2 heads of two halves"
+
+
+@pytest.mark.parametrize(
+    ("shares", "here", "there"), [((1, 1, 1), 1, 4), ((1, 1, 1), 4, 2), ((4, 1, 1), 2, 1), ((1, 1), 3, 3)]
+)
+def test_parts_in_other_groups(shares: tuple[int, ...], here: int, there: int) -> None:
+    """What is fused in one number of groups is what is fused in another, block by block."""
+    parts = [np.arange(12.0 * share * 3).reshape(-1, 3) + 1000 * k for k, share in enumerate(shares)]
+    one, other = (fuse([parts], Fusion(0, groups)) for groups in (here, there))
+    order = order_of(shares, here, there)
+    assert (order == ()) == (here == there)
+    fusion = Fusion(order=order)
+    np.testing.assert_array_equal(fuse([[one]], fusion), other)
+    np.testing.assert_array_equal(split(other, [[one.shape]], fusion)[0][0], one)
+    assert not problem_of([[one.shape]], fusion)
+    assert not order or problem_of([[(7, 3)]], fusion) == f"[7, 3] cannot be divided into {len(order)} blocks"
+
+
+def test_an_order_of_rows_in_the_fewest_blocks() -> None:
+    assert in_blocks(np.array([4, 5, 0, 1, 2, 3])) == (2, 0, 1)
+    assert in_blocks(np.arange(6)) == ()
+    assert in_blocks(np.array([1, 0, 2])) == (1, 0, 2)

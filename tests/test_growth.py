@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from probe.growth import shortage, size
+from probe.store.writing.growth import shortage, size
 
 GIB = 1 << 30
 

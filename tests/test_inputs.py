@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import probe
-from probe import origins
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.errors import ConfigError
-from probe.store.reader import Reader
+from probe.reproducibility import origins
+from probe.store.reading.reader import Reader
 from tests.toys import gpt, record
 
 SPEC = {

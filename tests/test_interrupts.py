@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor, backward_hooks
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor, backward_hooks
 from probe.errors import ProbeWarning, StoreError
+from probe.numbers.statistics import measure
 from probe.records import StepState
-from probe.statistics import measure
-from probe.store.disk import Disk
-from probe.store.writer import Writer
+from probe.store.writing.disk import Disk
+from probe.store.writing.writer import Writer
 from probe.testing import Recording, sample
 from tests.interrupting import ENDS, PARTS, finished, interrupt_everywhere
 from tests.rows import INFO, add_record, end_step
@@ -100,6 +100,22 @@ def test_a_wait_for_the_disk_can_be_interrupted(tmp_path: Path) -> None:
     assert (run.find(role="input")[-1].values == sample((64, 64), 100)).all()
 
 
+def test_an_interrupt_while_the_writers_thread_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own lock hides it behind a RuntimeError where the interrupt comes while it is let go."""
+
+    def start(thread: threading.Thread) -> None:
+        condition = threading.Condition(threading.Lock())
+        with condition:
+            condition.release()
+            raise KeyboardInterrupt
+
+    model, path = nn.Linear(4, 4), tmp_path / "a.h5"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(threading.Thread, "start", start)
+        probe.start(model, path)
+    assert hooks(model) == 0 and not path.exists()
+
+
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_an_interrupt_while_the_file_is_created(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a signal handler raises inside HDF5 would come out as another error."""
@@ -170,8 +186,8 @@ PROGRAM = """
 import os, signal, sys, threading, time, warnings
 import numpy as np
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.testing import sample
 
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -8,9 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from probe import kernel
+from probe.numbers import kernel
+from probe.numbers.statistics import dtype_of, hash_bits, measure
 from probe.records import HashKind
-from probe.statistics import dtype_of, hash_bits, measure
 from probe.testing import assert_stats_agree
 
 pytestmark = pytest.mark.skipif(not kernel.AVAILABLE, reason="probe was installed without a C compiler")

@@ -14,15 +14,16 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
-from probe.comparison.known_difference_table import KNOWN_DIFFERENCES, VERIFIED, KnownDifference
-from probe.comparison.known_differences import KnownDifferences
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
+from probe.comparison.exemptions.known_differences import KNOWN_DIFFERENCES, VERIFIED, KnownDifference
+from probe.comparison.notes import note
 from probe.comparison.result import Divergence, Kind, NodeRef
+from probe.diagnosis.known_differences import KnownDifferences
 from probe.records import ModuleInfo, OptimizerGroup, Phase, Role, RunInfo, StepState
 from probe.report.text import render
-from probe.store.reader import Reader
-from probe.store.writer import Writer
+from probe.store.reading.reader import Reader
+from probe.store.writing.writer import Writer
 
 PAIRS = [
     pytest.param(row, a, b, id=f"{row.name}-{a}-{b}")
@@ -77,7 +78,7 @@ def finding(row: KnownDifference, classes: tuple[str, str], step: int = 1, **cha
         (a,),
         (b,),
         None,
-        hint="look",
+        advice=note("loss-scaling"),
     )
     return dataclasses.replace(plain, **changes)
 
@@ -123,7 +124,7 @@ def test_a_row_is_named_where_the_frameworks_differ(hint: Hint, row: KnownDiffer
     if mine.does == theirs.does:
         assert row.about not in text
         return
-    assert text.startswith("look; known difference")
+    assert text.startswith("loss scaling; known difference")
     assert sentence in text
     for habit, title in ((mine, TITLES[a]), (theirs, TITLES[b])):
         assert not habit.instead or f"{habit.instead} in {title}" in text
@@ -136,7 +137,7 @@ def test_a_row_is_silent_where_it_explains_nothing(hint: Hint, row: KnownDiffere
     assert row.about in hint(row, a, b, hypers=({}, {name: 0.5 for name in row.settings}))
     for framework in (a, b):  # twice the same framework, and the same classes
         name = sample(row.habits[framework].classes[0])
-        assert hint(row, framework, framework, classes=(name, name)) == "look"
+        assert hint(row, framework, framework, classes=(name, name)) == "loss scaling"
     if row.habits[a].classes != ("*",):
         mine = sample(row.habits[a].classes[0])
         assert row.about not in hint(row, a, b, classes=(mine, "Other"))
@@ -160,7 +161,7 @@ def test_classes_that_a_framework_copied_from_another_do_as_that_one_does(hint: 
     row = next(row for row in KNOWN_DIFFERENCES if row.name == "gelu-form")
     assert "known difference" in hint(row, "torch", "mindspore", file="/site-packages/mindspore/nn/layer/activation.py")
     mint = "/site-packages/mindspore/mint/nn/layer/activation.py"
-    assert hint(row, "torch", "mindspore", file=mint) == "look"
+    assert hint(row, "torch", "mindspore", file=mint) == "loss scaling"
 
 
 def test_a_setting_that_one_side_does_not_have_is_zero(hint: Hint) -> None:
@@ -351,4 +352,4 @@ def test_the_report_shows_all_of_it(tmp_path: Path) -> None:
     assert first is not None and len(first.hint) > 200
     assert "running variance" not in first.hint  # the mean comes first, and tells which of both it is
     shown = " ".join(render(comparison).plain.split())  # however it is wrapped
-    assert f"→ {first.hint} confidence" in shown
+    assert f"→ {first.hint} " in shown

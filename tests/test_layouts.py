@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from probe.layouts import Layout, class_names, layout_of, qualified, state_name, unpacked
+from probe.numbers.layouts import Layout, class_names, layout_of, qualified, state_name, unpacked
 
 ROWS = [
     ("paddle", "Linear", "weight", Layout("weight", (1, 0))),
@@ -53,7 +53,7 @@ def test_names_of_classes_are_qualified_and_in_the_order_of_lookup() -> None:
         pass
 
     assert [name.rpartition(".")[2] for name in class_names(Mine)] == ["Mine", "Layout"]
-    assert class_names(Mine)[1] == "probe.layouts.Layout"
+    assert class_names(Mine)[1] == "probe.numbers.layouts.Layout"
 
 
 FILES = [

@@ -15,17 +15,17 @@ from click.testing import CliRunner
 from benchmarks.matching.pairs import OTHER_TREES, PAIRS, ModelPair
 from benchmarks.matching.score import judged, relations_of
 from benchmarks.matching.truth import Truth, read_truth
-from probe.cli import main
-from probe.fused import Fusion, whole_shape
+from probe.commands.cli import main
 from probe.mapping import library, load_mapping
 from probe.matching import Direction, Matching, match
 from probe.matching.automatic.outline import outline
-from probe.matching.coverage import coverage
+from probe.matching.checks.coverage import coverage
 from probe.matching.known import Known, canonical_shape
 from probe.matching.unneeded import listed, needing_no_partner
-from probe.printed import Printed, write_structure
+from probe.numbers.fused import Fusion, whole_shape
 from probe.records import ParameterInfo
-from probe.tree import Tree
+from probe.structure.printed import Printed, write_structure
+from probe.structure.tree import Tree
 from tests.trees import DATA
 
 LIBRARY = {

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy import NumpyAdapter
-from probe.adapters.numpy_tensor import Tensor, backward_hooks, no_grad
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.adapter import NumpyAdapter
+from probe.adapters.numpy.tensor import Tensor, backward_hooks, no_grad
 from probe.errors import ProbeWarning
+from probe.numbers.statistics import measure
+from probe.recorder.triggers import LEAST, WINDOW
 from probe.records import HashKind
-from probe.statistics import measure
-from probe.store.reader import Reader
+from probe.store.reading.reader import Reader
 from probe.testing import Recording, sample
-from probe.triggers import LEAST, WINDOW
 from tests.long_runs import Net, Training, alone, recorded  # noqa: F401
 
 

@@ -1,4 +1,4 @@
-"""docs/mapping.md does what it says, and the schema for editors allows what probe does."""
+"""docs/reference/mapping.md does what it says, and the schema for editors allows what probe does."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from probe.errors import MappingError
 from probe.mapping import library, library_folder, load_mapping, parse_mapping
 from probe.mapping.judging import Tolerance
 from probe.matching import Known, Matching, match
-from probe.matching.misshapen import misshapen
-from probe.tree import Tree
+from probe.matching.checks.misshapen import misshapen
+from probe.structure.tree import Tree
 from tests.mapped import matched, with_parameters
 from tests.trees import DATA, tree
 
-PAGE = (Path(__file__).parent.parent / "docs" / "mapping.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parent.parent / "docs" / "reference" / "mapping.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"<!-- map: (\w+) -->\n```yaml\n(.*?)```", PAGE, re.S))
 
 
@@ -107,6 +107,17 @@ def test_several_of_this_side_for_one() -> None:
             "mlp.up_proj")  # fmt: skip
     found, _ = paired("several_here", a, net("L", "attn.linear_qkv", "mlp.linear_fc1"), {"num_key_value_heads": 2})
     assert [(each.side, len(each.parts), each.groups) for each in found.bundles] == [("A", 3, 2), ("A", 2, 1)]
+    assert (found.only_a, found.only_b) == ((), ())
+
+
+def test_several_in_one_on_both_sides() -> None:
+    a = net("L", "one Attention", "one.linear_qkv", "two GroupedAttention", "two.query_key_value")
+    b = net("L", "one.qkv", "two.qkv_proj")
+    found, _ = paired("packed_on_both", a, b, {"num_attention_heads": 2, "num_query_groups": 2})
+    assert [(each.side, len(each.parts), each.order) for each in found.bundles] == [
+        ("B", 1, (0, 2, 4, 1, 3, 5)),
+        ("B", 1, (0, 1, 2, 3, 8, 10, 4, 5, 6, 7, 9, 11)),
+    ]
     assert (found.only_a, found.only_b) == ((), ())
 
 
@@ -246,6 +257,7 @@ def test_every_example_is_tried_and_allowed_by_the_schema() -> None:
         "counted",
         "several",
         "several_here",
+        "packed_on_both",
         "parameters",
         "from",
         "reshape",

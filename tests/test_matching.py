@@ -10,7 +10,7 @@ import pytest
 from probe.errors import MappingError
 from probe.mapping import load_mapping, parse_mapping
 from probe.matching import Direction, Matching, Reason, match
-from probe.tree import Tree
+from probe.structure.tree import Tree
 from tests.trees import DATA, printed_tree, tree
 
 Sections = Mapping[str, Mapping[str, str]]

@@ -13,7 +13,7 @@ from probe.mapping import LayerMapping, load_mapping
 from probe.matching import Direction, Fingerprint, Matching, Reason, match
 from probe.matching.changes import changes_of
 from probe.matching.lists import Member, laid_side_by_side
-from probe.tree import Tree
+from probe.structure.tree import Tree
 from tests.trees import tree
 
 Net = tuple[Tree, Fingerprint]

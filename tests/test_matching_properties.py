@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from probe.errors import MappingError
 from probe.mapping import LayerMapping, load_mapping
 from probe.matching import Direction, Matching, direction_of, match
-from probe.tree import Tree
+from probe.structure.tree import Tree
 from tests.trees import tree
 
 Drawn = tuple[Tree, Tree, Any]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy import nn
 from probe.errors import MappingError
 from probe.matching import Direction, WeightBundle
-from probe.matching.misshapen import misshapen, reshaped
-from probe.tree import Tree
+from probe.matching.checks.misshapen import misshapen, reshaped
+from probe.structure.tree import Tree
 from tests.mapped import matched, with_parameters
 from tests.test_library import TREES, found_by, sides
 from tests.test_map_commands import Block, Net, Scale, record, run, written

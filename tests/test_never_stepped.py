@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import probe
-from probe.adapters.numpy_tensor import Tensor, no_grad
+from probe.adapters.numpy.tensor import Tensor, no_grad
 from probe.errors import ProbeWarning, RecordingError
 from probe.testing import sample
 from tests.long_runs import Net, Training, alone  # noqa: F401
@@ -99,7 +99,7 @@ def test_a_block_with_several_updates_is_told_too() -> None:
 
 def test_a_program_that_ends_without_step_is_told_too() -> None:
     code = (
-        "import probe\nfrom probe.adapters import numpy_nn as nn\nfrom probe.adapters.numpy_tensor import Tensor\n"
+        "import probe\nfrom probe.adapters.numpy import nn\nfrom probe.adapters.numpy.tensor import Tensor\n"
         "from probe.testing import sample\nnet = nn.Linear(3, 2)\nprobe.start(net, 'a.h5')\n"
         "for _ in range(4): net(Tensor(sample((4, 3))))\n"
     )

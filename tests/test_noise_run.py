@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.comparison.result import Verdict
 from probe.errors import ConfigError
-from probe.perturbing import move
+from probe.reproducibility.perturbing import move
 from tests.toys import batch, gpt, loss_of, plain_step, record, rounding_otherwise
 
 

@@ -10,11 +10,11 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.cli import main
+from probe.commands.cli import main
 from probe.conversion.structure import structure_of
 from probe.errors import FormatError
-from probe.printed import NOTE, model_config_of, read_printed, record_printed
-from probe.store.reader import Reader
+from probe.store.reading.reader import Reader
+from probe.structure.printed import NOTE, model_config_of, read_printed, record_printed
 from tests.trees import DATA
 
 TORCH = """N(
@@ -200,7 +200,7 @@ def test_the_command(tmp_path: Path) -> None:
         assert (reader.info.framework, reader.info.model_config) == ("paddle", {"num_key_value_heads": 2})
         assert [p.shape for p in reader.parameters] == [(3, 4)]
     again = CliRunner().invoke(main, words)
-    assert again.exit_code == 2 and "exists" in again.stderr
+    assert again.exit_code == 3 and "exists" in again.stderr
 
 
 def test_files_that_are_no_text(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner
 
 import probe
-from probe import origins
-from probe.adapters import numpy_nn as nn
-from probe.cli import main
+from probe.adapters.numpy import nn
+from probe.commands.cli import main
 from probe.errors import ConfigError
-from probe.store.reader import Reader
+from probe.reproducibility import origins
+from probe.store.reading.reader import Reader
 from tests.toys import gpt, record
 
 HASH = "the order of sets of strings in this process: PYTHONHASHSEED has to be set before Python starts"
@@ -128,7 +128,7 @@ def test_a_damaged_list_is_an_error(tmp_path: Path) -> None:
     with h5py.File(path, "r+") as file:
         file["environment"].attrs["not_deterministic"] = '["gene'
     result = CliRunner().invoke(main, ["info", str(path)])
-    assert result.exit_code == 2 and "a.h5 is damaged: /environment not_deterministic cannot be read" in result.output
+    assert result.exit_code == 3 and "a.h5 is damaged: /environment not_deterministic cannot be read" in result.output
 
 
 def test_without_it_nothing_is_said(tmp_path: Path) -> None:

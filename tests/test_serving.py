@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,9 +23,10 @@ import yaml
 from click.testing import CliRunner
 
 import probe
-from probe.cli import main
+from probe.commands.cli import main
 from probe.errors import ConfigError, ProbeError
-from probe.serving import Server, Session
+from probe.report import serving
+from probe.report.serving import Server, Session
 from tests.report.reading import MAPPING, document_in, recorded
 
 PARTIAL = """\
@@ -76,7 +80,8 @@ class Client:
 def client(tmp_path: Path, runs: tuple[Path, Path]) -> Iterator[Client]:
     mapping = tmp_path / "map.yaml"
     mapping.write_text(PARTIAL, encoding="utf-8")
-    found = Client(Session(lambda chosen: probe.compare(*runs, mapping=chosen), str(mapping), None))
+    # without guesses, so that a line that is saved adds pairs
+    found = Client(Session(lambda chosen: probe.compare(*runs, mapping=chosen, min_confidence=1), str(mapping), None))
     yield found
     found.server.shutdown()
     found.server.server_close()
@@ -222,7 +227,7 @@ def test_a_link_and_its_rights_stay(client: Client, tmp_path: Path, runs: tuple[
 
 
 def test_a_new_file_begins_with_what_was_found(tmp_path: Path, runs: tuple[Path, Path]) -> None:
-    """Beside a mapping nothing is guessed: what was guessed has to stand in it."""
+    """A mapping that is begun says what was found; it is no guess any more."""
     file = tmp_path / "new.yaml"
     session = Session(lambda chosen: probe.compare(*runs, mapping=chosen), None, str(file))
     client = Client(session)
@@ -272,7 +277,7 @@ def test_options_that_do_not_fit(tmp_path: Path) -> None:
         (["--save-to", "x.yaml"], "--save-to and --port are for --serve"),
     ):
         done = CliRunner().invoke(main, ["view", "a.h5", "b.h5", *options])
-        assert done.exit_code == 2 and message in done.output
+        assert done.exit_code == 3 and message in done.output
 
 
 def test_a_port_that_is_taken(client: Client) -> None:
@@ -300,3 +305,35 @@ def test_ctrl_c_ends_it(tmp_path: Path, runs: tuple[Path, Path]) -> None:
         assert answer.status == 200
     running.send_signal(signal.SIGINT)
     assert running.communicate(timeout=120)[1] == "" and running.returncode == 1
+
+
+def test_a_request_that_trickles_in_is_ended(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One byte now and then keeps no connection open."""
+    monkeypatch.setattr(serving, "_SECONDS", 0.5)
+    with socket.create_connection(("127.0.0.1", client.server.server_port)) as connection:
+        began = time.monotonic()
+        with contextlib.suppress(OSError):
+            while time.monotonic() - began < 5:
+                connection.sendall(b"x")
+                connection.settimeout(0.1)
+                with contextlib.suppress(TimeoutError):
+                    if not connection.recv(1):
+                        break
+        assert time.monotonic() - began < 3
+
+
+def test_no_more_connections_than_there_is_room_for(client: Client) -> None:
+    """Those beyond are closed at once, and there is room again when others end."""
+    address = "127.0.0.1", client.server.server_port
+    held = [socket.create_connection(address) for _ in range(serving._MOST_CONNECTIONS)]
+    with socket.create_connection(address, timeout=10) as connection:
+        assert connection.recv(1) == b""
+    for each in held:
+        each.close()
+    for _ in range(100):
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            if client.ask()[0] == 200:
+                break
+        time.sleep(0.05)
+    else:
+        pytest.fail("no connection was let go")

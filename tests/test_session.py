@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -15,11 +16,12 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
-from probe.errors import ConfigError, ExistsError, ProbeWarning, RecordingError
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
+from probe.errors import ExistsError, ProbeWarning, RecordingError
+from probe.messages import LOGGER
 from probe.records import StepState
-from probe.store.reader import Reader
+from probe.store.reading.reader import Reader
 from probe.testing import sample
 
 ROOT = Path(__file__).parent.parent
@@ -141,35 +143,66 @@ def test_scalars() -> None:
 
 
 @pytest.mark.parametrize("value, kind", [("high", "str"), ([1.0], "list"), (np.ones(2), "ndarray")])
-def test_what_is_no_number(value: Any, kind: str) -> None:
-    with probe.capture(model(), "a.h5"), pytest.raises(ConfigError) as caught:
-        probe.step(lr=value)
-    assert str(caught.value).startswith(f"lr: expected a number or a tensor with one element, got {kind} (")
-    assert str(caught.value).endswith("); tensors are recorded by probe.log(name, tensor)")
+def test_what_is_no_number_is_said_once_and_left_out(value: Any, kind: str) -> None:
+    probe.start(model(), "a.h5")
+    with pytest.warns(ProbeWarning, match="lr is not recorded") as caught:
+        for loss in (1.0, 2.0):
+            probe.step(loss=loss, lr=value)
+    probe.stop()
+    (text,) = [str(each.message).removeprefix("probe: ") for each in caught]
+    expected = f"probe.step(): lr is not recorded: expected a number or a tensor with one element, got {kind} ("
+    assert text.startswith(expected) and text.endswith("); tensors are recorded by probe.log(name, tensor)")
+    with Reader("a.h5") as reader:
+        assert reader.scalars == [(0, "loss", 1.0), (1, "loss", 2.0)]
+        assert [note[2] for note in reader.notes] == [text]
+
+
+def test_what_raises_anything_is_no_number() -> None:
+    class Strange:
+        def __getattr__(self, name: str) -> Any:
+            raise KeyError(name)
+
+    with (
+        probe.capture(model(), "a.h5"),
+        pytest.warns(ProbeWarning, match="not recorded: expected a number .* got Strange"),
+    ):
+        probe.log("strange", Strange())
+        probe.step(loss=Strange())
 
 
 def test_losses_in_a_dict_are_given_by_name() -> None:
-    with probe.capture(model(), "a.h5"), pytest.raises(ConfigError) as caught:
-        probe.step(loss={"first": 1.0, "second": 2.0})
-    assert str(caught.value) == (
-        "loss: expected a number or a tensor with one element, got dict; give each by its name: probe.step(**loss)"
+    expected = (
+        "probe.step(): loss is not recorded: expected a number or a tensor with one element, got dict; "
+        "give each by its name: probe.step(**loss)"
     )
+    with probe.capture(model(), "a.h5"), pytest.warns(ProbeWarning, match=re.escape(expected)):
+        probe.step(loss={"first": 1.0, "second": 2.0})
 
 
 # ---- names of files ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is logged, in a handler of the program's own."""
+    texts: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: texts.append(record.getMessage())  # type: ignore[method-assign]
+    monkeypatch.delenv("PROBE_QUIET")
+    monkeypatch.setattr(LOGGER, "handlers", [handler])
+    return texts
+
 
 DEFAULT = re.compile(r"probe-\d{8}-\d{6}\.h5")
 
 
 @pytest.mark.parametrize("dump", [None, ""])
-def test_without_a_path_the_name_is_said(
-    dump: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_path_the_name_is_said(dump: str | None, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> None:
     if dump is not None:
         monkeypatch.setenv("PROBE_DUMP", dump)
     path = probe.start(model())
     assert path is not None and DEFAULT.fullmatch(str(path)) and path.is_file()
-    assert capsys.readouterr().err == f"probe: recording to {path}\n"
+    assert said == [f"recording to {path}"]
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["argument", "variable"])
@@ -222,7 +255,7 @@ def test_ranks_have_files_of_their_own(
     ],
 )  # fmt: skip
 def test_default_names_of_ranks_do_not_depend_on_when_each_starts(
-    variables: dict[str, str], expected: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    variables: dict[str, str], expected: list[str], monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
     for name, value in {"RANK": "3", "WORLD_SIZE": "8", **variables}.items():
         monkeypatch.setenv(name, value)
@@ -232,7 +265,7 @@ def test_default_names_of_ranks_do_not_depend_on_when_each_starts(
         found.append(str(probe.start(model())))
         probe.stop()
     assert found == expected
-    assert capsys.readouterr().err == "".join(f"probe: recording to {name}\n" for name in expected)
+    assert said == [f"recording to {name}" for name in expected]  # rank 3 does not say what it recorded
 
 
 def test_ranks_that_do_not_record_count_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,8 +325,8 @@ def test_what_the_file_says_about_the_run() -> None:
 PROGRAM = """
 import os, signal, sys
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.testing import sample
 
 net = nn.Linear(3, 2)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from probe.sketch import CHUNK, WIDTH, axes_of, combined, integer_signs, sketch
+from probe.numbers.sketch import CHUNK, WIDTH, axes_of, combined, integer_signs, sketch
 from probe.testing import sample
 
 SETTINGS = hypothesis.settings(max_examples=50, deadline=None)
@@ -23,7 +23,7 @@ def whole(shape: tuple[int, ...], seed: int) -> np.ndarray:
 
 
 def naive(values: np.ndarray) -> np.ndarray:
-    """The formulas of docs/file-format.md, one element at a time, in Python's integers."""
+    """The formulas of docs/reference/file-format.md, one element at a time, in Python's integers."""
 
     def mix(x: int) -> int:
         z = (x + 0x9E3779B97F4A7C15) % 2**64

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import pytest
 
-from probe.slots import flatten
+from probe.numbers.slots import flatten
 
 Pair = namedtuple("Pair", "left right")
 

@@ -11,9 +11,9 @@ import pytest
 import xxhash
 from hypothesis import strategies as st
 
+from probe.numbers.sketch import CHUNK
+from probe.numbers.statistics import as_real, dtype_of, hash_bits, is_float, measure, unit_roundoff
 from probe.records import HashKind
-from probe.sketch import CHUNK
-from probe.statistics import as_real, dtype_of, hash_bits, is_float, measure, unit_roundoff
 from probe.testing import arrays, sample
 
 SETTINGS = hypothesis.settings(max_examples=100, deadline=None)
@@ -110,14 +110,16 @@ def test_several_chunks(size: int) -> None:
     assert (stats.nan, stats.posinf, stats.zeros) == (1, 1, 1)
     assert (stats.min, stats.max) == (finite.min(), finite.max())
     assert stats.mean == pytest.approx(math.fsum(finite) / finite.size, rel=1e-14)
-    assert stats.norm == pytest.approx(math.sqrt(math.fsum(finite**2)), rel=1e-14)
+    assert stats.norm == pytest.approx(
+        math.sqrt(math.fsum(finite**2)), rel=1e-13
+    )  # the dot product adds as the kernel of this CPU does
 
 
 # ---- hashes --------------------------------------------------------------------------------------------
 
 
 def naive_sum(array: np.ndarray, family: int) -> int:
-    """The formula of docs/file-format.md in Python's integers."""
+    """The formula of docs/reference/file-format.md in Python's integers."""
 
     def mix(x: int) -> int:
         z = (x + 0x9E3779B97F4A7C15) % 2**64

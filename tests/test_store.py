@@ -16,14 +16,14 @@ import pytest
 from hypothesis import strategies as st
 
 from probe.errors import ExistsError, FormatError, NotRecordedError, StoreError
+from probe.numbers.statistics import dtype_of, measure
 from probe.records import HashKind, ModuleInfo, OptimizerGroup, ParameterInfo, StepState
-from probe.statistics import dtype_of, measure
 from probe.store import schema
-from probe.store.reader import Reader
+from probe.store.reading.reader import Reader
 from probe.store.tree import storable_text
-from probe.store.writer import Writer
+from probe.store.writing.writer import Writer
 from probe.testing import DTYPES, arrays, sample
-from tests.rows import INFO, add_record, end_step, write
+from tests.rows import INFO, add_record, end_step, module, write
 
 SETTINGS = hypothesis.settings(max_examples=40, deadline=None)
 TEXT = st.text(st.characters(), max_size=8) | st.sampled_from(["a\0b", "\ud800", "x\udcff.y", "é😀", "a/b", ".", ""])
@@ -146,20 +146,25 @@ def test_rows_come_back(data: st.DataObject, tmp_path_factory: pytest.TempPathFa
     """Whatever the names are; NUL and lone surrogates, which HDF5 cannot hold, as backslash escapes."""
     path = folder(tmp_path_factory)
     number = st.integers(-(2**31), 2**31 - 1)
-    modules = data.draw(st.lists(st.builds(ModuleInfo, TEXT, TEXT, number, TEXT, number, number), max_size=3))
+    paths = data.draw(st.lists(TEXT, min_size=1, max_size=3, unique_by=storable_text))
+    modules = [
+        ModuleInfo(path, data.draw(TEXT), data.draw(st.integers(-1, above)), data.draw(TEXT), data.draw(number))
+        for above, path in enumerate(paths, -1)
+    ]
+    index = st.integers(0, len(modules) - 1)
     names = st.lists(TEXT, min_size=1, max_size=3).map(tuple)
-    shape = st.lists(st.integers(0, 2**40), max_size=3).map(tuple)
     parameters = data.draw(
         st.lists(
-            st.builds(ParameterInfo, names, number, TEXT, shape, st.just("bfloat16"), st.booleans(),
-                      st.booleans(), shape),
+            st.builds(ParameterInfo, names, index, TEXT, st.tuples(*[st.integers(0, 2**20)] * 2), st.just("bfloat16"),
+                      st.booleans(), st.booleans(), st.sampled_from([(), (1, 0)])),
             max_size=3,
         )
     )  # fmt: skip
     scalars = data.draw(st.lists(st.tuples(st.just(7), TEXT, st.floats(allow_nan=False)), max_size=3))
     notes = data.draw(st.lists(st.tuples(st.just(7), number, TEXT), max_size=3))
+    used = st.lists(st.integers(0, max(len(parameters) - 1, 0)), max_size=3 if parameters else 0).map(tuple)
     hyper = st.dictionaries(TEXT, st.floats(allow_nan=False) | TEXT | st.none() | st.lists(number), max_size=3)
-    groups = data.draw(st.lists(st.builds(OptimizerGroup, number, TEXT, number, hyper, shape), max_size=3))
+    groups = data.draw(st.lists(st.builds(OptimizerGroup, number, TEXT, number, hyper, used), max_size=3))
     facts = data.draw(st.dictionaries(TEXT.filter(bool), TEXT | number | st.floats(allow_nan=False) | st.booleans()))
 
     writer = Writer(path, INFO)
@@ -190,9 +195,10 @@ def test_rows_come_back(data: st.DataObject, tmp_path_factory: pytest.TempPathFa
 def test_slots_and_calls_come_back(slots: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = folder(tmp_path_factory)
     writer = Writer(path, INFO)
+    module(writer, "net")
     for slot in slots:
         add_record(writer, np.zeros(2), slot=slot)
-    calls = [(0, -1, i, i + 1, 3, 0, -1, True, False, True, False, b"bfloat16") for i in range(3)]
+    calls = [(0, -1, i, i + 1, 0, 0, -1, True, False, True, False, b"bfloat16") for i in range(3)]
     end_step(writer, calls=calls)
     writer.close()
     with Reader(path) as reader:
@@ -305,7 +311,7 @@ def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "a.h5").write_text("precious")
     with pytest.raises(ExistsError) as caught:
         Writer(tmp_path / "a.h5", INFO)
-    expected = f"{tmp_path / 'a.h5'} exists already; probe never overwrites: delete it or give another name"
+    expected = f"{tmp_path / 'a.h5'} exists; give another name, or replace it: probe.start(..., overwrite=True) or PROBE_OVERWRITE=1"
     assert str(caught.value) == expected
     assert isinstance(caught.value, FileExistsError)
     assert (tmp_path / "a.h5").read_text() == "precious"

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from probe.errors import FormatError, StoreError
-from probe.statistics import measure
+from probe.numbers.statistics import measure
 from probe.store import journal
-from probe.store.reader import Reader
+from probe.store.reading.reader import Reader
 from probe.store.tree import write_tree
-from probe.store.writer import Writer
+from probe.store.writing.writer import Writer
 from probe.testing import sample
 from tests.rows import INFO, add_record, end_step, write
 
@@ -30,7 +30,7 @@ import os, random, resource, signal, sys, threading, time
 from pathlib import Path
 import numpy as np
 from probe.errors import StoreError
-from probe.store.writer import Writer
+from probe.store.writing.writer import Writer
 from tests.rows import INFO, add_record, end_step
 
 def add_step(writer, step):
@@ -102,7 +102,7 @@ def test_a_killed_process_leaves_its_complete_steps(tmp_path: Path) -> None:
 
 
 KILLED_AT = """
-from probe.store import disk
+from probe.store.writing import system
 
 def kill_at(number):
     calls = iter(range(number, -1, -1))
@@ -117,8 +117,8 @@ def kill_at(number):
         return die(descriptor, data, offset) if last() else overwrite(descriptor, data, size, offset)
     def cut(descriptor, size):
         return os.kill(os.getpid(), signal.SIGKILL) if last() else truncate(descriptor, size)
-    write, overwrite, truncate = os.pwritev, disk._pwrite, os.ftruncate
-    os.pwritev, disk._pwrite, os.ftruncate = many, one, cut
+    write, overwrite, truncate = system.pwritev, system.overwrite, system.ftruncate
+    system.pwritev, system.overwrite, system.ftruncate = many, one, cut
 
 number = status = 0
 while True:
@@ -363,7 +363,7 @@ except StoreError as error:
 """
     done = run(code, tmp_path / "a.h5")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"cannot write {tmp_path / 'a.h5'}: File too large\n"
+    assert done.stdout == f"cannot write {tmp_path / 'a.h5'}: File too large; make room there, or give another place\n"
     assert not (tmp_path / "a.h5").exists()
 
 

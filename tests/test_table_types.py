@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from probe.store.reader import _rows
+from probe.store.reading.recorded_file import _types
 
 TABLES = [
     np.array([(1, 0.5)], [("step", "<i4"), ("value", "<f4")]),
@@ -26,7 +26,10 @@ def test_each_is_read_as_it_is_stored(first: int, tmp_path: Path) -> None:
         table = TABLES[number]
         with h5py.File(tmp_path / "table.h5", "w") as file:
             file["table"] = table
-            found = _rows(file, "table", 0, None)
+            stored = file["table"].id
+            dtype, in_memory = _types("table", stored)
+            found = np.empty(stored.shape, dtype)
+            stored.read(h5py.h5s.ALL, h5py.h5s.ALL, found, in_memory)
         assert found.dtype == table.dtype
         texts = [[each.decode() if isinstance(each, bytes) else each for each in row] for row in found.tolist()]
         assert texts == [list(row) for row in table.tolist()]

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
-from probe.curve_comparison.events import read_events
-from probe.store.reader import Reader
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
+from probe.curve_comparison.reading.events import read_events
+from probe.store.reading.reader import Reader
 from probe.testing import sample
 from tests.cli.running import run
 from tests.toys import gpt, module, plain_step, record, replaced
@@ -205,14 +205,14 @@ def test_events_that_are_there_are_never_mixed_with_others(pair: tuple[Path, Pat
     message = (
         f"Error: {tmp_path}/A holds events already, which TensorBoard would mix: delete it, or name another folder\n"
     )
-    assert (result.exit_code, result.stdout, result.stderr) == (2, "", message)
+    assert (result.exit_code, result.stdout, result.stderr) == (3, "", message)
     assert {file: file.read_bytes() for file in tmp_path.rglob("*tfevents*")} == before
 
 
 def test_without_tensorboardx(pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = run("export", "tensorboard", *pair, "-o", tmp_path / "r")
-    assert result.exit_code == 2 and not (tmp_path / "r").exists()
+    assert result.exit_code == 3 and not (tmp_path / "r").exists()
     assert result.stderr == "Error: TensorBoard's events need tensorboardX: pip install 'probe-align[tensorboard]'\n"
 
 
@@ -220,15 +220,15 @@ def test_nothing_to_export(tmp_path: Path) -> None:
     record(tmp_path / "a.h5", task="structure", step=lambda *_: None)
     result = run("export", "tensorboard", tmp_path / "a.h5", "-o", tmp_path / "r")
     message = f"Error: {tmp_path}/a.h5 holds no number of its steps to export: neither a logged one nor a gradient\n"
-    assert (result.exit_code, result.stderr) == (2, message)
+    assert (result.exit_code, result.stderr) == (3, message)
 
 
 def test_options_for_two_with_one(pair: tuple[Path, Path], tmp_path: Path) -> None:
     result = run("export", "tensorboard", pair[0], "-o", tmp_path, "--steps", "0:1")
-    assert (result.exit_code, result.stderr) == (2, "Error: steps: for two recordings, and one was given\n")
+    assert (result.exit_code, result.stderr) == (3, "Error: steps: for two recordings, and one was given\n")
 
 
 def test_a_folder_that_cannot_be_written(pair: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a file")
     result = run("export", "tensorboard", pair[0], "-o", tmp_path)
-    assert (result.exit_code, result.stderr) == (2, f"Error: cannot write {tmp_path}/a: File exists\n")
+    assert (result.exit_code, result.stderr) == (3, f"Error: cannot write {tmp_path}/a: File exists\n")

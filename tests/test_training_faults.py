@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor, operation
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor, operation
 from probe.errors import ExistsError, ProbeWarning, RecordingError
 from probe.testing import Recording
 from tests.faults import batch, block, ended, hooks, said  # noqa: F401

@@ -8,8 +8,8 @@ import warnings
 from pathlib import Path
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.testing import Recording
 from tests.faults import batch, block, ended, said  # noqa: F401
 

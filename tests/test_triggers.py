@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from probe.triggers import LEAST, WINDOW, Triggers
+from probe.recorder.triggers import LEAST, WINDOW, Triggers
 
 
 def after(triggers: Triggers, losses: list[float], first: int = 0) -> list[str]:

@@ -11,9 +11,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from probe.store import uncached
-from probe.store.disk import Disk
-from probe.store.uncached import ALIGNMENT, LEAST, Uncached
+from probe.store.writing import system, uncached
+from probe.store.writing.disk import Disk
+from probe.store.writing.uncached import ALIGNMENT, LEAST, Uncached
 
 PLACES = st.tuples(
     st.sampled_from([0, 1, LEAST - 1, LEAST, LEAST + 100, 2 * LEAST + ALIGNMENT]),  # bytes
@@ -103,7 +103,7 @@ def test_a_file_system_that_does_not_have_it(tmp_path: Path, monkeypatch: pytest
     def refuse(*args: object) -> int:
         raise OSError(errno.EINVAL, "Invalid argument")
 
-    monkeypatch.setattr(uncached.os, "pwrite", refuse)
+    monkeypatch.setattr(system, "pwrite", refuse)
     disk = Disk(tmp_path / "a")
     disk.write_many([(0, aligned(3 * LEAST))])
     disk.commit()
@@ -123,7 +123,7 @@ def test_a_refused_write_ends_the_recording_as_any_other(
     disk.write(b"head")
     disk.commit()
     with monkeypatch.context() as patch:
-        patch.setattr(uncached.os, "pwrite", refuse)
+        patch.setattr(system, "pwrite", refuse)
         disk.write_many([(ALIGNMENT, aligned(3 * LEAST))])
     with pytest.raises(OSError, match=os.strerror(number)):
         disk.commit()
@@ -134,7 +134,7 @@ def test_a_refused_write_ends_the_recording_as_any_other(
 def test_a_slow_disk_is_left_to_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(1000))  # a second for every write
     monkeypatch.setattr(uncached.time, "perf_counter", lambda: float(next(clock)))
-    monkeypatch.setattr(uncached.os, "pwrite", lambda descriptor, data, offset: len(data))
+    monkeypatch.setattr(system, "pwrite", lambda descriptor, data, offset: len(data))
     path = new_file(tmp_path)
     file = Uncached(path)
     if file._descriptor < 0:

@@ -11,7 +11,7 @@ from probe.matching import Known, match
 from probe.matching.automatic.likeness import kind_of
 from probe.matching.automatic.outline import Numbers, Outline, Seen, outline
 from probe.matching.changes import changes_of
-from probe.matching.coverage import coverage
+from probe.matching.checks.coverage import coverage
 from probe.matching.unneeded import listed, needing_no_partner
 from probe.records import ParameterInfo
 from tests.trees import tree

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from probe.records import ModuleInfo
-from probe.tree import Tree
+from probe.structure.tree import Tree
 
 DATA = Path(__file__).parent / "data"
 

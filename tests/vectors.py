@@ -1,4 +1,4 @@
-"""The test vectors of docs/file-format.md."""
+"""The test vectors of docs/reference/file-format.md."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from probe.numbers.statistics import dtype_of
 from probe.records import HashKind, TensorStats
-from probe.statistics import dtype_of
 
-SPECIFICATION = Path(__file__).parent.parent / "docs" / "file-format.md"
+SPECIFICATION = Path(__file__).parent.parent / "docs" / "reference" / "file-format.md"
 
 
 def blocks(language: str) -> list[str]:

@@ -80,7 +80,7 @@ def measured(case: Case, measure: Callable[[torch.Tensor], object], count: int, 
 
 def main(count: str, scale: str, out: str) -> None:
     """Measure all cases and write their JSON."""
-    from probe.adapters.torch import TorchAdapter
+    from probe.adapters.torch.adapter import TorchAdapter
 
     torch.set_num_threads(1)
     adapter = TorchAdapter()

@@ -85,7 +85,7 @@ def _markdown(lines: list[list[str]], answers: list[Answer]) -> str:
     text = [
         "# The fault suite",
         "",
-        "Written by `python -m benchmarks.faults --markdown docs/faults.md`. One fault at a time on side",
+        "Written by `python -m benchmarks.faults --markdown docs/evidence/faults.md`. One fault at a time on side",
         "B of a 6-layer `Qwen2ForCausalLM` (A: sdpa, B: eager attention); the right answers of",
         "`benchmarks/faults/truth.py` were written before the comparator.",
         "",

@@ -14,7 +14,7 @@ from rich.table import Table
 
 import probe
 from benchmarks.frameworks.truth import FAULTS, MAPPINGS, MODELS, OPTIMIZERS, TARGETS
-from probe.comparison.divergence import Comparison
+from probe.comparison.run import Comparison
 
 HEADER = ("pair", "row", "right answer", "answer", "")
 WIDTH = 180
@@ -116,8 +116,8 @@ def _markdown(rows: list[Row], task: str) -> str:
     lines = [
         "# Ports between frameworks",
         "",
-        f"Written by `python -m benchmarks.frameworks --task {task} --markdown docs/frameworks.md`. Five models of",
-        "[docs/examples/frameworks](examples/frameworks) in PyTorch, PaddlePaddle and MindSpore, weights by `probe.convert_weights`,",
+        f"Written by `python -m benchmarks.frameworks --task {task} --markdown docs/evidence/frameworks.md`. Five models of",
+        "[docs/examples/frameworks](../examples/frameworks) in PyTorch, PaddlePaddle and MindSpore, weights by `probe.convert_weights`,",
         "three steps; then one fault at a time on the side of the port. The right answers of `benchmarks/frameworks/truth.py`",
         "were written first.",
         "",

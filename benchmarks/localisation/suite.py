@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -46,6 +46,16 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ("probe/recorder", "probe/adapters", "probe/store", "benchmarks/localisation")
 """folders that a recording depends on"""
 GRADES = ("exact", "parent", "top-3", "other phase", "wrong name", "undecided", "missed", "aligned", "false alarm")
+
+
+@dataclass(frozen=True)
+class Named:
+    """A place that a comparison names."""
+
+    step: int
+    phase: str
+    paths: tuple[str, ...]
+    """in A where A has it"""
 
 
 @dataclass(frozen=True)
@@ -166,21 +176,26 @@ def judge(pair: Pair, mode: str, folder: Path, digest: str, rung: str = "built-i
 
 def grade(truth: Truth | None, found: Any) -> str:
     """Say what a comparison is worth as an answer to the truth, None for a clean pair."""
-    if found.verdict == "undecided":
+    places = [Named(each.step, each.phase.label, tuple(_paths(each))) for each in found.divergences]
+    return grade_of_places(truth, found.verdict, places)
+
+
+def grade_of_places(truth: Truth | None, verdict: str, named: Sequence[Named]) -> str:
+    """Say what a verdict and the places that it names, in its order, are worth as an answer to the truth, None for a clean pair."""
+    if verdict == "undecided":
         return "undecided"
     if truth is None:
-        return "aligned" if found.verdict == "aligned" else "false alarm"
-    if found.verdict == "aligned":
+        return "aligned" if verdict == "aligned" else "false alarm"
+    if verdict == "aligned":
         return "missed"
-    first = found.first_divergence
+    first, *others = named
     if _is_right(truth, first):
         return "exact"
-    paths = _paths(first)
-    if _is_in_place(truth, first) and all(truth.near(path) for path in paths):
+    if _is_in_place(truth, first) and all(map(truth.near, first.paths)):
         return "parent"
-    if any(_is_right(truth, other) for other in found.divergences[1:3]):
+    if any(_is_right(truth, other) for other in others[:2]):
         return "top-3"
-    return "other phase" if all(truth.names(path) for path in paths) else "wrong name"
+    return "other phase" if all(map(truth.names, first.paths)) else "wrong name"
 
 
 def expected(truth: Truth | None) -> str:
@@ -212,12 +227,12 @@ def _place(name: str) -> float:
     return int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 2**32
 
 
-def _is_in_place(truth: Truth, found: Any) -> bool:
-    return found.phase.label in truth.phases and found.step == truth.step
+def _is_in_place(truth: Truth, found: Named) -> bool:
+    return found.phase in truth.phases and found.step == truth.step
 
 
-def _is_right(truth: Truth, found: Any) -> bool:
-    return _is_in_place(truth, found) and all(truth.names(path) for path in _paths(found))
+def _is_right(truth: Truth, found: Named) -> bool:
+    return _is_in_place(truth, found) and all(map(truth.names, found.paths))
 
 
 def _paths(found: Any) -> list[str]:

@@ -13,8 +13,8 @@ import h5py
 import numpy as np
 
 from benchmarks.matching.truth import Truth, read_truth
-from probe.printed import Printed, read_printed, write_structure
 from probe.records import ModuleInfo
+from probe.structure.printed import Printed, read_printed, write_structure
 
 ROOT = Path(__file__).resolve().parents[2]
 _TRUTHS = Path(__file__).parent / "truths"

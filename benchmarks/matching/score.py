@@ -9,12 +9,12 @@ from pathlib import Path
 
 from benchmarks.matching.pairs import ModelPair, scramble
 from benchmarks.matching.truth import Truth
-from probe.comparison.guesses import MIN_CONFIDENCE
+from probe.commands.defaults import MIN_CONFIDENCE
 from probe.mapping import LayerMapping
 from probe.matching import Matching, match
 from probe.matching.automatic import complete, outline_of, without_guesses
-from probe.store.reader import Reader
-from probe.tree import Tree
+from probe.store.reading.reader import Reader
+from probe.structure.tree import Tree
 
 Relation = tuple[str, str, bool]
 """path in A, path in B, and whether one of them is part of the other"""

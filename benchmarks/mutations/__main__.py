@@ -68,7 +68,7 @@ def _markdown(rows: list[tuple[str, ...]]) -> str:
     lines = [
         "# Promises, the tests that guard them, and what those tests were seen to notice",
         "",
-        "Written by `python -m benchmarks.mutations --markdown docs/promises.md`: each promise is broken on purpose",
+        "Written by `python -m benchmarks.mutations --markdown docs/evidence/promises.md`: each promise is broken on purpose",
         "in a copy of the tree, and the test must fail there and pass without.",
         "",
         "| " + " | ".join(("promise", "test", "mutation", "result")) + " |",

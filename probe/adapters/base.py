@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -12,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from probe.axis_sums import axis_sums
+from probe.adapters.shared.user_objects import Identity, WeakIdentity
 from probe.errors import RecordingError
+from probe.numbers.axis_sums import axis_sums
 from probe.records import HashKind, TensorStats
 
 Tensor = Any
@@ -38,9 +40,9 @@ class NamedTensor:
     tensor: Tensor
     is_buffer: bool
     axes: tuple[int, ...] = ()
-    """order of the axes in the canonical layout, see `probe.sketch.axes_of`; empty when it is the stored one"""
+    """order of the axes in the canonical layout, see `probe.numbers.sketch.axes_of`; empty when it is the stored one"""
     canonical: str = ""
-    """last part of the first name in the canonical layout (`probe.layouts`); empty when it is the same"""
+    """last part of the first name in the canonical layout (`probe.numbers.layouts`); empty when it is the same"""
     is_persistent: bool = True
     """it stands in a state_dict: some buffers do not"""
 
@@ -61,8 +63,8 @@ class CallContext(NamedTuple):
     """activation checkpointing runs it again, in the middle of backward"""
     autocast: str
     """dtype that the framework casts to by itself, ``""`` when it does not"""
-    transformed: bool = False
-    """the call is part of a function transform (vmap, per-sample gradients): its tensors have no plain values"""
+    aside: str = ""
+    """where the call is only looked at (traced, exported) or part of a function transform: its tensors have no plain values"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +118,12 @@ class Adapter(abc.ABC):
     def is_training(self, module: Module) -> bool:
         """Tell whether a module is in training mode."""
 
-    def members(self, model: Module) -> list[object]:
-        """Return every module, parameter and buffer, in the same order as long as none is added or replaced.
+    def members(self, model: Module) -> tuple[list[Module], list[Tensor]]:
+        """Return every module, and every parameter and buffer, in the same order as long as none is added or replaced.
 
         It is called at every step.
         """
-        return [each.module for each in self.modules(model)] + [each.tensor for each in self.parameters(model)]
+        return [each.module for each in self.modules(model)], [each.tensor for each in self.parameters(model)]
 
     def refusal(self, model: Module) -> str:
         """Return in words why nothing of a model can be recorded, and what to do; ``""`` when it can."""
@@ -176,6 +178,14 @@ class Adapter(abc.ABC):
         """Tell whether every in-place write changes a tensor's version; collective operations may not."""
         return True
 
+    def identity(self, tensor: Tensor, lasting: bool = True) -> Identity:
+        """Return by what a tensor is known again without being kept alive: one that the program holds on to, or that comes and goes."""
+        return WeakIdentity(tensor)
+
+    def writes_to(self, tensor: Tensor) -> Tensor:
+        """Return something small with the versions that a tensor will have, which does not keep it alive; only of views."""
+        return tensor
+
     @abc.abstractmethod
     def version_of(self, tensor: Tensor) -> int | None:
         """Return a number that changes with every in-place write, or None where there is none."""
@@ -186,7 +196,7 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def measure(self, tensor: Tensor, axes: Sequence[int]) -> TensorStats:
-        """Return the statistics of a tensor; the same numbers as `probe.statistics.measure`, to 1e-12.
+        """Return the statistics of a tensor; the same numbers as `probe.numbers.statistics.measure`, to 1e-12.
 
         It is called many times a step, in whatever mode the user's program is, and leaves no trace by itself. A device
         that is still computing gives something else, which `settle` turns into statistics.
@@ -201,7 +211,7 @@ class Adapter(abc.ABC):
         return self.measure(tensor, ())._replace(hash_lo=0, hash_hi=0, hash_kind=HashKind.NONE)
 
     def axis_sums(self, tensor: Tensor, axes: Sequence[int]) -> tuple[np.ndarray, ...]:
-        """Return `probe.axis_sums.axis_sums` of a tensor's values, to 1e-7 of its norm."""
+        """Return `probe.numbers.axis_sums.axis_sums` of a tensor's values, to 1e-7 of its norm."""
         with self.quiet():
             return axis_sums(self.values(tensor), axes)
 
@@ -215,7 +225,7 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def measure_update(self, after: Tensor, before: Tensor, axes: Sequence[int]) -> tuple[str, TensorStats]:
-        """Return what `probe.statistics.measure_update` does, and the dtype in which the difference was taken.
+        """Return what `probe.numbers.statistics.measure_update` does, and the dtype in which the difference was taken.
 
         That is float64 or complex128, or half as wide where the device has no float64.
         """
@@ -247,8 +257,15 @@ class Adapter(abc.ABC):
     def quiet(self) -> AbstractContextManager[object]:
         """Return a context in which operations on tensors leave no trace in the user's program."""
 
+    def unseen(self) -> AbstractContextManager[object]:
+        """Return a context in which what the user set up to watch operations (modes, counters) sees none of them.
+
+        Everything that hooks do runs in it.
+        """
+        return contextlib.nullcontext()
+
     def interrupted(self) -> None:  # noqa: B027  few frameworks have modes to set back
-        """Set back what a `quiet` of this thread has left: an interrupt (Ctrl-C) may come in the middle of its end."""
+        """Set back what a `quiet` or `unseen` of this thread has left: an interrupt (Ctrl-C) may come in the middle of its end."""
 
     @abc.abstractmethod
     def context(self) -> CallContext:
@@ -323,7 +340,11 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def optimizer_state(self, optimizer: object, parameter: Parameter) -> dict[str, Tensor]:
-        """Return the tensors (not scalars) of an optimizer's state for a parameter."""
+        """Return the tensors of an optimizer's state for a parameter; its count of steps too, as a tensor of one element."""
+
+    def groups_of(self, optimizer: Any) -> list[Group]:
+        """Return an optimizer's parameters by what they are trained with, as it is now."""
+        return []
 
     def is_gathered(self, tensor: Tensor, parameter: Tensor) -> bool:
         """Tell whether a tensor is the whole of a sharded parameter, which stands in its place while the model runs."""
@@ -339,10 +360,10 @@ class Adapter(abc.ABC):
 
 
 _ADAPTERS = {
-    "torch": ("probe.adapters.torch", "TorchAdapter", "torch.nn.modules.module", "Module"),
-    "mindspore": ("probe.adapters.mindspore", "MindSporeAdapter", "mindspore.nn.cell", "Cell"),
-    "paddle": ("probe.adapters.paddle", "PaddleAdapter", "paddle.nn.layer.layers", "Layer"),
-    "numpy": ("probe.adapters.numpy", "NumpyAdapter", "probe.adapters.numpy_nn", "Module"),
+    "torch": ("probe.adapters.torch.adapter", "TorchAdapter", "torch.nn.modules.module", "Module"),
+    "mindspore": ("probe.adapters.mindspore.adapter", "MindSporeAdapter", "mindspore.nn.cell", "Cell"),
+    "paddle": ("probe.adapters.paddle.adapter", "PaddleAdapter", "paddle.nn.layer.layers", "Layer"),
+    "numpy": ("probe.adapters.numpy.adapter", "NumpyAdapter", "probe.adapters.numpy.nn", "Module"),
 }
 
 

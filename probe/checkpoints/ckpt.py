@@ -42,8 +42,8 @@ class CkptFile(WeightFile):
         try:
             with path.open("rb") as file:
                 self._walk(file, _end(file))
-        except (EOFError, UnicodeDecodeError) as error:
-            raise ConversionError(f"{path} is no MindSpore checkpoint, or it is damaged or encrypted") from error
+        except (EOFError, UnicodeDecodeError):
+            raise ConversionError(f"{path} is no MindSpore checkpoint, or it is damaged or encrypted") from None
         for name, stored in self.tensors.items():
             found = sum(size for _, size in self._places[name])
             if found != stored.nbytes:

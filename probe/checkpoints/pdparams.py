@@ -11,6 +11,7 @@ import numpy as np
 
 from probe.checkpoints.stored import BFLOAT16, Stored, WeightFile, as_announced, blocks
 from probe.checkpoints.unpickling import WeightsUnpickler, state_dict_in
+from probe.damage import Damaged
 from probe.errors import ConversionError
 
 _NAME_TABLE = "StructuredToParameterName@@"
@@ -38,6 +39,10 @@ class PdparamsFile(WeightFile):
             with self.path.open("rb") as file:
                 found = WeightsUnpickler(file, self.path).load()
             arrays = _plain(found, self.path)
+            size = self.path.stat().st_size
+            large = next((name for name, value in arrays.items() if value.nbytes > size), None)
+            if large is not None:
+                raise Damaged(f"{large} has {arrays[large].nbytes} bytes, for which the file has no room")
             objects = [name for name, value in arrays.items() if value.dtype.kind not in "biufc"]
             if objects:
                 raise ConversionError(

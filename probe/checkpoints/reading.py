@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from probe.checkpoints.pdparams import PdparamsFile
 from probe.checkpoints.safetensors import SafetensorsFile
 from probe.checkpoints.stored import Stored, WeightFile
 from probe.checkpoints.torch_pickle import TorchFile
+from probe.damage import Damaged, parsed, reading
 from probe.errors import ConversionError
 
 _READERS: dict[str, type[WeightFile]] = {
@@ -53,7 +53,8 @@ class Checkpoint:
         for other, opened in enumerate(self._opened):
             if other != number and isinstance(opened, PdparamsFile):
                 opened.forget()
-        return self._opened[number].read(name)
+        with reading(self.files[number], name, kind=ConversionError):
+            return self._opened[number].read(name)
 
 
 def open_checkpoint(source: str | Path) -> Checkpoint:
@@ -71,10 +72,10 @@ def open_checkpoint(source: str | Path) -> Checkpoint:
     if not main.name.endswith(_INDEX):
         return Checkpoint(path, [main])
     try:
-        weight_map = json.loads(main.read_text(encoding="utf-8"))["weight_map"]
+        weight_map = parsed(main.read_bytes())["weight_map"]
         files = [main.parent / Path(file).name for file in sorted(set(weight_map.values()))]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConversionError(f"{main} is no index of weights: expected JSON with a weight_map") from error
+    except (Damaged, ValueError, KeyError, TypeError, AttributeError):
+        raise ConversionError(f"{main} is no index of weights: expected JSON with a weight_map") from None
     missing = [file.name for file in files if not file.is_file()]
     if missing or not files:
         raise ConversionError(f"{main} names {', '.join(missing) or 'no file'}, which is not beside it")
@@ -104,4 +105,5 @@ def _opened(path: Path) -> WeightFile:
     reader = _READERS.get(path.suffix)
     if reader is None:
         raise ConversionError(f"cannot tell the format of {path}: expected {', '.join(_READERS)} or a folder")
-    return reader(path)
+    with reading(path, kind=ConversionError):
+        return reader(path)

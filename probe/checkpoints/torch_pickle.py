@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import math
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -14,8 +15,11 @@ import numpy as np
 
 from probe.checkpoints.stored import BFLOAT16, Stored, WeightFile, read_range
 from probe.checkpoints.unpickling import WeightsUnpickler, state_dict_in
+from probe.damage import Damaged
 from probe.errors import ConversionError
 
+RATIO = 16
+"""a tensor, and what is packed, has no more bytes than so many times the file"""
 _MAGIC = 0x1950A86A20F9469CFC6C
 _STORAGES = {
     "torch.FloatStorage": "<f4", "torch.DoubleStorage": "<f8", "torch.HalfStorage": "<f2", "torch.LongStorage": "<i8",
@@ -57,8 +61,19 @@ class _View:
 
 
 def _rebuild(storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *rest: Any) -> _View:
+    if (
+        not isinstance(storage, _Storage)
+        or not _are_whole((offset, *strides))
+        or not _are_whole(shape)
+        or min(shape, default=0) < 0
+    ):
+        raise Damaged("a tensor is no part of a storage")
     kinds = [each.dtype for each in rest if isinstance(each, _Kind)]
     return _View(storage, kinds[0] if kinds else storage.dtype, offset, tuple(shape), tuple(strides))
+
+
+def _are_whole(numbers: Iterable[Any]) -> bool:
+    return all(type(each) is int for each in numbers)
 
 
 def _rebuild_parameter(data: _View, *_: Any) -> _View:
@@ -98,12 +113,15 @@ class TorchFile(WeightFile):
         view = self._views[name]
         storage = view.storage
         count = storage.numel * storage.dtype.itemsize
+        if not 0 <= max(count, self.tensors[name].nbytes) <= RATIO * self.path.stat().st_size:
+            raise Damaged(f"it has {self.tensors[name].nbytes} bytes, for which the file has no room")
         data = self._bytes_of(storage.key, count)
         if data.size != count:
             raise ConversionError(f"{self.path} is damaged: {name} should have {count} bytes, it has {data.size}")
         array = data.view(view.dtype)
-        last = view.offset + sum((n - 1) * stride for n, stride in zip(view.shape, view.strides, strict=True))
-        if math.prod(view.shape) and not 0 <= last < array.size:
+        reach = [(n - 1) * stride for n, stride in zip(view.shape, view.strides, strict=True)]
+        first, last = (view.offset + sum(each for each in reach if (each > 0) is up) for up in (False, True))
+        if math.prod(view.shape) and not 0 <= first <= last < array.size:
             raise ConversionError(f"{self.path} is damaged: {name} lies outside of its storage")
         strides = [stride * array.itemsize for stride in view.strides]
         return np.lib.stride_tricks.as_strided(array[view.offset :], view.shape, strides, writeable=False)
@@ -118,16 +136,22 @@ def _read_zip(path: Path) -> tuple[Any, _BytesOf]:
         if len(pickles) != 1:
             raise ConversionError(f"{path} is a zip archive, but none that torch.save() wrote")
         folder = pickles[0].removesuffix("data.pkl")
-        if f"{folder}byteorder" in archive.namelist() and archive.read(f"{folder}byteorder") != b"little":
+        if f"{folder}byteorder" in archive.namelist() and _entry(archive, f"{folder}byteorder", 16) != b"little":
             raise ConversionError(f"{path} was written on a big-endian machine, which probe does not read")
-        with archive.open(pickles[0]) as file:
-            found = WeightsUnpickler(file, path, _also, _storage).load()
+        text = _entry(archive, pickles[0], RATIO * path.stat().st_size)
+    found = WeightsUnpickler(io.BytesIO(text), path, _also, _storage).load()
 
     def bytes_of(key: str, count: int) -> np.ndarray:
         with zipfile.ZipFile(path) as archive:
-            return np.frombuffer(archive.read(f"{folder}data/{key}"), np.uint8)[:count]
+            return np.frombuffer(_entry(archive, f"{folder}data/{key}", count), np.uint8)
 
     return found, bytes_of
+
+
+def _entry(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
+    """Return what an entry begins with, however much it would unpack to."""
+    with archive.open(name) as file:
+        return file.read(most)
 
 
 def _read_legacy(path: Path) -> tuple[Any, _BytesOf]:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import collections
 import pickle
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from probe.damage import CAUSES, Damaged
 from probe.errors import ConversionError
-
-try:  # numpy 2 moved it
-    from numpy._core.multiarray import _reconstruct
-except ImportError:
-    from numpy.core.multiarray import _reconstruct
 
 
 def _encoded(text: str, encoding: str) -> bytes:
@@ -25,19 +22,64 @@ def _encoded(text: str, encoding: str) -> bytes:
     return text.encode(encoding)
 
 
+class _Dtype:
+    """A dtype as a pickle describes it. numpy's own believes whatever state it is given, and crashes."""
+
+    def __init__(self, text: str, *_: Any) -> None:
+        self.dtype = np.dtype(text) if text in ("O8", "O") or _PLAIN.fullmatch(text) else np.dtype("V1")
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, order, *inner = state
+        if any(each is not None for each in inner[:3]) or order not in _ORDERS:
+            raise Damaged("an array is not of numbers")
+        self.dtype = self.dtype.newbyteorder(order) if order in "<>" else self.dtype
+
+
+class _Array:
+    """An array as a pickle describes it, made of its bytes and nothing else."""
+
+    def __init__(self, *_: Any) -> None:
+        self.array = np.empty(0, np.uint8)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, kind, is_fortran, data = state
+        if kind.dtype.kind not in _NUMBERS:
+            self.array = np.empty(0, kind.dtype)  # whoever asked for numbers says that these are none
+            return
+        data = data.encode("latin1") if isinstance(data, str) else data
+        self.array = np.frombuffer(data, kind.dtype).reshape(shape, order="F" if is_fortran else "C")
+
+
+_NUMBERS = "biufc"
+_ORDERS = ("<", ">", "|", "=")
+_PLAIN = re.compile(r"[<>|=]?(\?|[biufcSU][0-9]{1,4})")
 _ARRAYS: dict[str, Any] = {
     "_codecs.encode": _encoded,
-    "numpy.core.multiarray._reconstruct": _reconstruct,
-    "numpy._core.multiarray._reconstruct": _reconstruct,
-    "numpy.ndarray": np.ndarray,
-    "numpy.dtype": np.dtype,
+    "numpy.core.multiarray._reconstruct": _Array,
+    "numpy._core.multiarray._reconstruct": _Array,
+    "numpy.ndarray": "ndarray",
+    "numpy.dtype": _Dtype,
     "builtins.tuple": tuple,
     "collections.OrderedDict": collections.OrderedDict,
 }
 
 
-class WeightsUnpickler(pickle.Unpickler):
-    """Builds arrays and containers, and what else it is told to; all other classes and functions are refused."""
+def _with_arrays(found: Any) -> Any:
+    """Return containers with arrays in the place of what stands for them."""
+    if isinstance(found, _Array):
+        return found.array
+    if isinstance(found, dict):
+        return {key: _with_arrays(value) for key, value in found.items()}
+    if type(found) in (list, tuple):
+        return type(found)(map(_with_arrays, found))
+    return found
+
+
+class WeightsUnpickler(pickle._Unpickler):
+    """Builds arrays and containers, and what else it is told to; all other classes and functions are refused.
+
+    It is the one that is written in Python: the other one makes room for as many objects as a pickle says that it refers to.
+    """
 
     def __init__(
         self, file: IO[bytes], path: Path, also: Callable[[str], Any] = lambda name: None,
@@ -66,11 +108,11 @@ class WeightsUnpickler(pickle.Unpickler):
     def load(self) -> Any:
         """Return the object."""
         try:
-            return super().load()
+            return _with_arrays(super().load())
         except ConversionError:
             raise
-        except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
-            raise ConversionError(f"{self._path} is damaged, or no file of weights: {error}") from error
+        except (Damaged, *CAUSES) as error:
+            raise ConversionError(f"{self._path} is damaged, or no file of weights: {error}") from None
 
 
 def state_dict_in(found: Any, path: Path, kind: type) -> Mapping[str, Any]:

@@ -41,7 +41,7 @@ def written_whole(target: Path) -> Iterator[Path]:
             raise ConversionError(f"{target} was made by somebody else meanwhile: give another place with -o")
         partial.rename(target)
     except OSError as error:
-        raise ConversionError(f"cannot write {target}: {error.strerror or error}") from error
+        raise ConversionError(f"cannot write {target}: {error.strerror or error}") from None
     finally:
         if partial.is_dir():
             shutil.rmtree(partial, ignore_errors=True)

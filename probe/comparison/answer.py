@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from probe.comparison.flip import Flip
+from probe.comparison.coverage.detection_limit import Unseen
+from probe.comparison.coverage.left_out import LeftOut
+from probe.comparison.coverage.verdict_margin import Flip
 from probe.comparison.lookup import why_not
-from probe.comparison.paired_values import values_of
+from probe.comparison.module_pairs import ModulePair
+from probe.comparison.notes import Note, as_json
 from probe.comparison.result import SCHEMA, Coverage, Divergence, Inputs, SlotResult, SlotResults, Verdict
-from probe.comparison.unseen import Unseen
+from probe.comparison.run_summary import RunSummary
+from probe.comparison.steps.paired_values import values_of
+from probe.comparison.why import Why
 from probe.errors import NotRecordedError
 from probe.matching import Matching
 from probe.matching.changes import Change
 
-_COLUMNS = 100
+_COLUMNS = 80
 """of the text that printing an answer shows"""
+
+
+def in_words(notes: Iterable[Note]) -> tuple[str, ...]:
+    """Return the texts of notes, each once: rounded numbers may make those of two the same."""
+    return tuple(dict.fromkeys(map(str, notes)))
 
 
 @dataclass(frozen=True)
@@ -27,7 +38,8 @@ class Comparison:
     divergences: tuple[Divergence, ...]
     """places that are wrong by themselves, in the order of cause"""
     coverage: Coverage
-    warnings: tuple[str, ...]
+    notes: tuple[Note, ...]
+    """what is to be said of the comparison, whatever the verdict is, and all `reasons`"""
     noise: str
     slots: tuple[SlotResult, ...] = field(repr=False)
     """every pair of tensors that was looked at, in causal order"""
@@ -42,14 +54,14 @@ class Comparison:
     unneeded_b: tuple[str, ...] = field(default=(), repr=False)
     inputs: Inputs = Inputs()
     """how what both runs were given compares"""
-    doubts: tuple[str, ...] = ()
-    """those of the warnings for which the verdict cannot be aligned"""
+    reasons: tuple[Note, ...] = ()
+    """those of the notes for which the verdict cannot be aligned"""
     flip: Flip | None = None
     """the smallest change of tolerance that changes the verdict"""
     unseen: Unseen | None = None
     """how large an error the verdict aligned does not rule out; None where that is as small as rounding in 32 bits"""
-    left_out: tuple[str, ...] = ()
-    """what was recorded and not compared, in a few words: the verdict says nothing of it"""
+    left_out: tuple[LeftOut, ...] = ()
+    """what was not recorded, not compared or not judged: the verdict says nothing of it"""
     steps: tuple[tuple[int, int], ...] = field(default=(), repr=False)
     """those of A that were compared, each with the step of B that it is"""
     changes: tuple[Change, ...] = ()
@@ -57,6 +69,30 @@ class Comparison:
     ignored_a: tuple[str, ...] = field(default=(), repr=False)
     """modules of A that the mapping leaves out (``ignore``)"""
     ignored_b: tuple[str, ...] = field(default=(), repr=False)
+    pairs: tuple[ModulePair, ...] = field(default=(), repr=False)
+    """modules that were taken for the same"""
+    runs: tuple[RunSummary, ...] = ()
+    """what A and B are recordings of"""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The notes in words."""
+        return in_words(self.notes)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """The reasons in words."""
+        return in_words(self.reasons)
+
+    @property
+    def mapping_mistakes(self) -> tuple[str, ...]:
+        """Lines of the mapping that do nothing, each as a sentence; they are among the warnings too."""
+        return in_words(self.mistaken)
+
+    @property
+    def mistaken(self) -> tuple[Note, ...]:
+        """The notes on lines of the mapping that do nothing."""
+        return tuple(each for each in self.notes if each in self.matching.mistaken)
 
     @property
     def first_divergence(self) -> Divergence | None:
@@ -94,6 +130,16 @@ class Comparison:
             compared = (each for slot in self.slots for each in sorted(slot.paths))
             raise NotRecordedError(why_not(path, (self.ignored_a, self.ignored_b), alone, compared))
         return SlotResults(replace(slot, reads=self._values) for slot in found)
+
+    def why(self, path: str) -> Why:
+        """Return how a module was judged, tensor by tensor, by A's or B's path or a glob; print it.
+
+        Raises
+        ------
+        NotRecordedError
+            nothing of that name was compared
+        """
+        return Why(path, self[path])
 
     def _values(self, slot: SlotResult) -> tuple[Any, Any]:
         return values_of(slot, self.path_a, self.path_b, self.steps, self.matching)
@@ -133,6 +179,7 @@ class Comparison:
         return {
             "schema": SCHEMA,
             "verdict": self.verdict.value,
+            "runs": {name: run.as_json() for name, run in zip("ab", self.runs, strict=False)},
             "first_divergence": None if first is None else first.as_json(),
             "divergences": [divergence.as_json() for divergence in self.divergences],
             "coverage": self.coverage.as_json(),
@@ -142,10 +189,15 @@ class Comparison:
             "unneeded_b": list(self.unneeded_b),
             "ignored_a": list(self.ignored_a),
             "ignored_b": list(self.ignored_b),
-            "left_out": list(self.left_out),
+            "left_out": [each.as_json() for each in self.left_out],
             "inputs": self.inputs.as_json(),
+            "pairs": [pair.as_json() for pair in self.pairs],
+            "mapping_mistakes": list(self.mapping_mistakes),
             "changes": [change.as_json() for change in self.changes],
+            "doubts": list(self.doubts),
             "warnings": list(self.warnings),
+            "notes": [as_json(each) for each in self.notes],
+            "reasons": [as_json(each) for each in self.reasons],
             "noise": self.noise,
             "flip": None if self.flip is None else self.flip.as_json(),
             "unseen": None if self.unseen is None else self.unseen.as_json(),

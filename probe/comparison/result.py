@@ -8,16 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from probe.comparison.metrics import Metrics
+from probe.comparison.distance.metrics import Metrics
+from probe.comparison.notes import Note, as_json, note
 from probe.errors import ConfigError
 from probe.records import ByRole, Phase, Role
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from probe.comparison.step_half import Event
+    from probe.comparison.steps.step_half import Event
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class Verdict(enum.StrEnum):
@@ -72,9 +73,9 @@ class Divergence:
     metrics: Metrics | None
     limit: float = math.nan
     """the largest error that would have been noise"""
-    evidence: tuple[str, ...] = ()
-    """what was found, in words, most telling first"""
-    hint: str = ""
+    facts: tuple[Note, ...] = ()
+    """what was found, most telling first"""
+    advice: Note | None = None
     """what to look at"""
     error: float = math.nan
     """what was held against the limit, where that is not the relative error of the two tensors"""
@@ -88,8 +89,29 @@ class Divergence:
     """modules that its code does not call, on the side that does not"""
     uncalled_on: str = ""
     """that side, A or B"""
+    agreeing: tuple[str, ...] = ()
+    """paths of modules named with it of which the own part agrees: of a packed weight, the parts that do not differ"""
     hints: tuple[dict[str, object], ...] = field(default=(), repr=False)
     """what its numbers support, the best first, by the names in JSON"""
+    is_read: bool = field(default=False, repr=False)
+    """the hint is a setting that was recorded: no values would tell more"""
+
+    def __repr__(self) -> str:
+        place = ", ".join(dict.fromkeys(ref.path or "the whole model" for ref in self.a or self.b))
+        return (
+            f"<Divergence: {place}: step {self.step}, {self.phase.label} {self.role.label}, {self.kind.value}, "
+            f"confidence {self.confidence:.2f}>"
+        )
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """What was found, in words, most telling first."""
+        return tuple(map(str, self.facts))
+
+    @property
+    def hint(self) -> str:
+        """What to look at, in words; empty where nothing is known."""
+        return str(self.advice) if self.advice else ""
 
     @property
     def estimated(self) -> bool:
@@ -120,6 +142,8 @@ class Divergence:
             "limit": _finite(self.limit),
             "evidence": list(self.evidence),
             "hint": self.hint,
+            "facts": [as_json(each) for each in self.facts],
+            "advice": as_json(self.advice) if self.advice else None,
             "hints": list(self.hints),
         }
 
@@ -218,6 +242,12 @@ class SlotResult:
     """what the error that was held against the limit is, where it is not that of the two tensors"""
     is_fixed: bool = False
     """the limit is a tolerance that was chosen, whatever rounding does"""
+    sources: float = math.nan
+    """the largest error among what it was computed from"""
+    exemption: str = ""
+    """why it is not judged: a code of `probe.comparison.exemptions.table.EXEMPTIONS`"""
+    tried: tuple[str, ...] = ()
+    """what was tried on it because it differs: codes of `probe.comparison.exemptions.table.REFITS`, in their order"""
     reads: Callable[[SlotResult], tuple[np.ndarray, np.ndarray]] | None = field(default=None, repr=False, compare=False)
     """gives the values of both sides; of what ``answer[path]`` returns"""
 
@@ -369,6 +399,5 @@ def _behind(finding: Divergence) -> Divergence | None:
     error = finding.error if not math.isnan(finding.error) or finding.metrics is None else finding.metrics.rel_l2
     if not error > _CLEARLY * finding.limit > 0:
         return None
-    times = "far more than" if math.isinf(error) else f"{error / finding.limit:.0f} times what"
-    text = f"what it is made from differs already, and its error is {times} that explains"
-    return replace(finding, confidence=_BEHIND * finding.confidence, evidence=(*finding.evidence, text))
+    said = note("behind-what-differs", times=error / finding.limit)
+    return replace(finding, confidence=_BEHIND * finding.confidence, facts=(*finding.facts, said))

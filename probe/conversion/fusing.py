@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from probe.conversion.structure import Structure, Weight
 from probe.errors import ConversionError
-from probe.fused import Fusion
-from probe.layouts import Layout
 from probe.matching import Known, Matching, Place, View, WeightBundle
+from probe.numbers.fused import Fusion
+from probe.numbers.layouts import Layout
 from probe.records import ParameterInfo
 
 
@@ -63,15 +63,12 @@ def joined(matching: Matching, source: Structure, target: Structure) -> tuple[li
         whole = wholes.get(bundle.whole)
         rows = tuple(tuple(parts[place] for place in row if place in parts) for row in bundle.parts)
         if whole is not None and all(len(row) == len(all_) for row, all_ in zip(rows, bundle.parts, strict=True)):
-            if not bundle.groups:
+            what = "" if bundle.groups else "in how many groups its parts lie"
+            what = "how many heads there are" if bundle.rotary < 0 else what
+            if what:
+                why = f"{whole.names[0]}: {what} stands in the model's configuration, which is not known: give recordings of the models, or"
                 raise ConversionError(
-                    f"{whole.names[0]}: in how many groups its parts lie stands in the model's configuration, which is not known: "
-                    "give recordings of the models, or write the number into the mapping"
-                )
-            if bundle.rotary < 0:
-                raise ConversionError(
-                    f"{whole.names[0]}: how many heads there are stands in the model's configuration, which is not known: "
-                    "give recordings of the models, or write the number into the mapping"
+                    f"{f'{bundle.missing}:' if bundle.missing else why} write the number into the mapping"
                 )
             found[bundle.side].append(Joined(whole, rows, bundle.fusion))
     return found["A"], found["B"]
@@ -92,7 +89,14 @@ def _bundles(matching: Matching, sides: Mapping[str, Structure]) -> Iterator[Wei
             parts = tuple((weight.module, weight.slot) for weight in row if weight is not None)
             if len(parts) == len(row):
                 yield WeightBundle(
-                    bundle.side, (whole.module, whole.slot), (parts,), 0, bundle.groups, rotary=bundle.rotary
+                    bundle.side,
+                    (whole.module, whole.slot),
+                    (parts,),
+                    0,
+                    bundle.groups,
+                    rotary=bundle.rotary,
+                    order=bundle.order,
+                    missing=bundle.missing,
                 )
 
 

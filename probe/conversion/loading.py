@@ -16,9 +16,9 @@ from probe.conversion.weights import made
 from probe.errors import NotRecordedError
 from probe.mapping import load_mapping
 from probe.matching import Direction
+from probe.numbers.statistics import dtype_of
 from probe.records import Phase, Role
-from probe.statistics import dtype_of
-from probe.store.reader import Reader
+from probe.store.reading.reader import Reader
 
 
 def load_matching(

@@ -10,7 +10,7 @@ from typing import Any
 from probe.checkpoints import Stored
 from probe.conversion.plan import Move, Part, Plan, complain, is_allowed
 from probe.errors import ConversionError
-from probe.statistics import dtype_of, is_float
+from probe.numbers.statistics import dtype_of, is_float
 
 
 def has_name_mappings(mapping: Any) -> bool:
@@ -34,7 +34,7 @@ def imported(name: str, source: Path) -> tuple[Any, Any]:
     except (ImportError, AttributeError, ValueError) as error:
         raise ConversionError(
             f"cannot import {name}: {error}; expected a class as in paddlenlp.transformers:LlamaForCausalLM"
-        ) from error
+        ) from None
     if not has_name_mappings(found):
         raise ConversionError(f"{name} has no _get_name_mappings: expected a model of PaddleNLP")
     folder = source if source.is_dir() else source.parent

@@ -13,10 +13,10 @@ from probe.checkpoints import Stored
 from probe.conversion.fusing import Joined, joined, known, viewed
 from probe.conversion.structure import COUNTER, Key, Structure, Weight, imagined
 from probe.errors import ConversionError
-from probe.fused import Fusion, Shape, problem_of, whole_shape
 from probe.mapping import LayerMapping
 from probe.matching import Direction, match
-from probe.statistics import dtype_of, is_float
+from probe.numbers.fused import Fusion, Shape, problem_of, whole_shape
+from probe.numbers.statistics import dtype_of, is_float
 
 _MOST_NAMED = 8
 _AFTER_ONE_ANOTHER = Fusion()
@@ -29,7 +29,7 @@ class Cut:
     """Which of several tensors that lie in one it is."""
 
     shapes: tuple[tuple[Shape, ...], ...]
-    """of all of them, in the canonical layout, as `probe.fused` takes them"""
+    """of all of them, in the canonical layout, as `probe.numbers.fused` takes them"""
     fusion: Fusion
     row: int
     column: int
@@ -63,7 +63,7 @@ class Move:
     """order of the target's axes in the canonical layout"""
     fusion: Fusion = _AFTER_ONE_ANOTHER
     rows: int = 1
-    """in so many rows of equal length the parts stand, see `probe.fused`"""
+    """in so many rows of equal length the parts stand, see `probe.numbers.fused`"""
 
     @property
     def action(self) -> str:
@@ -82,6 +82,7 @@ class Move:
             says += [f"concat {len(self.parts)}"]
         says += [f"in {self.fusion.groups} groups"] if self.fusion.groups > 1 else []
         says += [f"rows of {self.fusion.rotary} heads to halves"] if self.fusion.rotary else []
+        says += [f"rows of {len(self.fusion.order)} blocks in another order"] if self.fusion.order else []
         says += ["transpose"] if was_turned != is_turned else []
         says += ["reshape"] if not says and first.stored.shape != self.target.shape else []
         says += [f"cast to {self.target.dtype}"] if first.stored.dtype != self.target.dtype else []
@@ -95,6 +96,7 @@ def _split_text(cut: Cut) -> str:
     says += [f"part {cut.column + 1} of {length}"] if length > 1 or not count else []
     says += [f"in {cut.fusion.groups} groups"] if cut.fusion.groups > 1 else []
     says += [f"rows of {cut.fusion.rotary} heads to neighbours"] if cut.fusion.rotary else []
+    says += [f"rows of {len(cut.fusion.order)} blocks in another order"] if cut.fusion.order else []
     return ", ".join(says)
 
 

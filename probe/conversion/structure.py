@@ -9,7 +9,10 @@ from typing import Any
 
 from probe.adapters.base import adapter_for
 from probe.errors import ConversionError, MappingError
-from probe.layouts import (
+from probe.mapping import LayerMapping
+from probe.mapping.patterns import places
+from probe.mapping.sections import SectionIndex, ways
+from probe.numbers.layouts import (
     RECURRENT,
     Layout,
     class_names,
@@ -19,12 +22,9 @@ from probe.layouts import (
     stored_as,
     unpacked,
 )
-from probe.mapping import LayerMapping
-from probe.mapping.patterns import places
-from probe.mapping.sections import SectionIndex, ways
 from probe.records import ModuleInfo
-from probe.store.reader import Reader
-from probe.tree import Tree
+from probe.store.reading.reader import Reader
+from probe.structure.tree import Tree
 
 Key = tuple[int, str]
 """(module, canonical name below it) of a weight, or of a part of one"""
@@ -61,7 +61,7 @@ class Structure:
     framework: str
     tree: Tree
     kinds: Sequence[tuple[str, ...]]
-    """names of the class and its bases, as `probe.layouts` takes them, by module"""
+    """names of the class and its bases, as `probe.numbers.layouts` takes them, by module"""
     weights: Sequence[Weight]
     config: Mapping[str, object] | None = None
     """of the model; None where nothing is known of it"""
@@ -286,7 +286,11 @@ def _renamed(tree: Tree, mapping: LayerMapping) -> list[str]:
 
 def _check_needs_one(known: Structure, mapping: LayerMapping) -> None:
     """Refuse a mapping that says more than what modules are called: how weights lie takes the sizes of both sides."""
-    more = [rule for rule in mapping.rules if len(rule.targets) > 1 or rule.transpose or rule.permute or rule.rotary]
+    more = [
+        rule
+        for rule in mapping.rules
+        if len(rule.targets) > 1 or rule.transpose or rule.permute or rule.rotary or rule.split.shares
+    ]
     first = next(iter([*more, *mapping.parameter_rules()]), None)
     if first is not None:
         raise ConversionError(

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from probe import fused
 from probe.adapters.base import adapters_in_use
 from probe.checkpoints import SUFFIXES, Checkpoint, Stored, open_checkpoint, write_checkpoint, written_whole
 from probe.checkpoints.writing import write_file
+from probe.commands.defaults import FRAMEWORKS
 from probe.conversion.name_mappings import has_name_mappings, planned_by_names
 from probe.conversion.plan import Move, Part, Plan, both_structures, planned
 from probe.conversion.structure import Structure, structure_of
 from probe.errors import ConversionError
-from probe.layouts import FRAMEWORKS
 from probe.mapping import load_mapping
 from probe.matching import Direction
+from probe.numbers import fused
 
 Read = Callable[[str], np.ndarray]
 
@@ -172,7 +172,7 @@ def made(move: Move, read: Read) -> np.ndarray:
     parts = [_canonical(part, read) for part in move.parts]
     length = len(parts) // move.rows
     rows = [parts[start : start + length] for start in range(0, len(parts), length)]
-    is_one = len(parts) == 1 and not move.fusion.stacked and not move.fusion.rotary
+    is_one = len(parts) == 1 and not move.fusion.stacked and not move.fusion.reorders
     whole = parts[0] if is_one else fused.fuse(rows, move.fusion)
     whole = whole.reshape(move.canonical_shape)
     if len(move.axes) == whole.ndim:
@@ -278,7 +278,7 @@ def _config(path: Path, dtype: str | None) -> str:
     try:
         config = json.loads(text)
     except ValueError as error:
-        raise ConversionError(f"{path} is no JSON: {error}") from error
+        raise ConversionError(f"{path} is no JSON: {error}") from None
     if not isinstance(config, dict):
         return text
     if "torch_dtype" in config:

@@ -1,4 +1,4 @@
-"""Runs, not only steps: loss, gradient norm, learning rate and local norms of two trainings, step by step (docs/curves.md)."""
+"""Runs, not only steps: loss, gradient norm, learning rate and local norms of two trainings, step by step (docs/guide/curves.md)."""
 
 from probe.curve_comparison.judge import curves
 from probe.curve_comparison.result import CurveComparison

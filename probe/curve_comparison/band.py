@@ -9,7 +9,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from probe.curve_comparison.pairing import PairedSeries
-from probe.curve_comparison.tolerance import AHEAD, GAIN, HISTORY, LOOK_AHEAD, SUSTAINED, WARM_UP, WIDENED, Tolerance
+from probe.curve_comparison.signs import SignJudgement
+from probe.curve_comparison.tolerance import AHEAD, GAIN, LOOK_AHEAD, SUSTAINED, WARM_UP, WIDENED, Tolerance
+from probe.curve_comparison.unlike_noise import UnlikeNoise, largest_before
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,18 +22,23 @@ class Band:
     high: np.ndarray
     """bounds of B, NaN where A is not finite"""
     first: int | None
-    """index of the first step out of the band"""
+    """index of the first step out of the band, if what is out there is no noise"""
     out: np.ndarray
     """bool: beyond the bounds, single steps too"""
+    unsure: int | None = None
+    """index of a step that is out as the noise of this pair of runs alone would have it"""
 
 
-def band_of(pair: PairedSeries, tolerance: Tolerance) -> Band:
+def band_of(pair: PairedSeries, tolerance: Tolerance, offset: SignJudgement | None = None) -> Band:
     """Return the band of a pair of series.
 
     Without further runs of A, |B − A| may be as large as the tolerance allows; once `WARM_UP` steps have shown
     how large the noise is, no more than `GAIN` times the largest of the last `HISTORY` steps. With further runs
     of A, B may lie where they lie, and beyond them by a multiple of their largest spread so far, but always
     within what `Tolerance.offset` calls no offset.
+
+    How noisy A is, one pair of runs does not tell. Where B leaves a built-in limit by no more than in other steps, that is
+    `unsure`, unless an ``offset`` lasts there that is no noise.
     """
     scale = pair.scale
     least = np.maximum(tolerance.least * scale, pair.resolution)
@@ -42,11 +49,19 @@ def band_of(pair: PairedSeries, tolerance: Tolerance) -> Band:
         narrow = np.minimum(widest, np.maximum(least, _history(pair, tolerance)))
         apart = np.nan_to_num(np.abs(pair.difference))
         gross = one_sided | ((apart > widest) & tolerance.spikes_count)
-        first = first_sustained(_over(apart, pair, tolerance), _over(narrow, pair, tolerance), gross)
+        errors = _over(apart, pair, tolerance)
+        first = unsure = first_sustained(errors, _over(narrow, pair, tolerance), gross)
+        if first is not None and tolerance.is_noisy:
+            unlike = UnlikeNoise(apart, scale, _unit(pair, tolerance))
+            known = one_sided | _lasts(offset, len(pair))
+            limits = np.where(known, 0.0, unlike.steps_before_or_later())
+            gross &= known | (apart > unlike.single_step())
+            first = first_sustained(errors, np.maximum(_over(narrow, pair, tolerance), limits), gross)
         if first is not None:  # what is wrong must not make the band wider
             frozen = _over(narrow, pair, tolerance)[first] * _unit(pair, tolerance)
             narrow[first:] = np.minimum(narrow, np.maximum(frozen, least))[first:]
-        return Band(pair.a - narrow, pair.a + narrow, first, one_sided | (apart > narrow))
+        out = one_sided | (apart > narrow)
+        return Band(pair.a - narrow, pair.a + narrow, first, out, unsure if first is None else None)
     allowed = np.maximum(np.minimum(tolerance.offset or np.inf, tolerance.offset_relative * scale), least)
     runs = np.vstack([pair.a[None], pair.others])
     low = np.minimum(np.nanmin(runs, axis=0) - spread, pair.a - allowed)
@@ -73,6 +88,11 @@ def first_sustained(errors: np.ndarray, limits: np.ndarray, gross: np.ndarray) -
     return None
 
 
+def _lasts(offset: SignJudgement | None, count: int) -> np.ndarray:
+    """Return where a steady offset lasts."""
+    return np.arange(count) >= offset.first if offset is not None and offset.is_steady else np.zeros(count, bool)
+
+
 def _over(values: np.ndarray, pair: PairedSeries, tolerance: Tolerance) -> np.ndarray:
     """Return values in the unit of the tolerance, so that they can be held against those of other steps."""
     unit = _unit(pair, tolerance)
@@ -97,10 +117,7 @@ def history_of(errors: np.ndarray) -> np.ndarray:
     errors
         shape (…, steps), not negative
     """
-    padding = [(0, 0)] * (errors.ndim - 1) + [(HISTORY, 0)]
-    padded = np.pad(errors, padding)[..., :-1]
-    largest = sliding_window_view(padded, HISTORY, axis=-1).max(axis=-1) if errors.shape[-1] else errors
-    limits = GAIN * largest
+    limits = GAIN * largest_before(errors)
     limits[..., :WARM_UP] = math.inf
     return limits
 

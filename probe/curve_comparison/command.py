@@ -10,9 +10,9 @@ import click
 from rich.console import Console
 
 from probe.comparison.result import Verdict
-from probe.curve_comparison import plot, table, text
 from probe.curve_comparison.judge import curves
 from probe.curve_comparison.result import CurveComparison
+from probe.curve_comparison.showing import plot, table, text
 from probe.errors import ConfigError, StoreError
 from probe.report.names import harmless, harmless_json
 
@@ -50,7 +50,7 @@ def curves_command(
     a steady offset, and what the migration standard says.
 
     \b
-    Exit status: 0 aligned, 1 diverged, 2 could not tell.
+    Exit status: 0 aligned, 1 diverged, 2 could not tell, 3 error.
     Example:     probe curves a.h5 b.h5 --noise a2.h5 -o curves.png
                  probe curves megatron.log mindformers.log --standard
     """
@@ -83,12 +83,12 @@ def _write(answer: CurveComparison, name: str, kind: str, norms: bool, drawn: bo
         try:
             plot.draw(answer, name)
         except ImportError as error:
-            raise ConfigError(str(error)) from error
+            raise ConfigError(str(error)) from None
         return
     try:
         Path(name).write_text(_rendered(answer, kind, norms, drawn), encoding="utf-8")
     except OSError as error:
-        raise StoreError(f"cannot write {name}: {error.strerror}") from error
+        raise StoreError(f"cannot write {name}: {error.strerror}") from None
 
 
 def _show(answer: CurveComparison, style: str, norms: bool, drawn: bool) -> None:

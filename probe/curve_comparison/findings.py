@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from probe.comparison.guards import grouped
-from probe.curve_comparison.names import GRAD_NORM, LOSS, LR
+from probe.comparison.coverage.guards import grouped
 from probe.curve_comparison.norms import LocalNorms, NormResult
 from probe.curve_comparison.pairing import PairedSeries
 from probe.curve_comparison.parameters import SettingDifference
-from probe.curve_comparison.recorded import BEFORE_CLIPPING, TOTAL
+from probe.curve_comparison.reading.names import GRAD_NORM, LOSS, LR
+from probe.curve_comparison.reading.recorded import BEFORE_CLIPPING, TOTAL
 from probe.curve_comparison.result import Finding, FindingKind, SeriesResult
 from probe.curve_comparison.standard import StandardVerdict, percent
 from probe.curve_comparison.tolerance import AHEAD, WARM_UP, is_loss
@@ -113,8 +113,9 @@ def _out(each: SeriesResult, at: int, settings: tuple[SettingDifference, ...]) -
             FindingKind.SETTING, step, each.name, f"{each.name} is {a:.6g} in A and {b:.6g} in B", HINTS["lr"]
         )
     if is_gradual(each):
-        text += "; it drifted there, no step did it alone"
-        hint = "; ".join(map(str, settings[:_MOST_NAMED])) or HINTS["late"]
+        drifts = _grows_until(each.pair.difference[:at])
+        text += "; it drifted there, no step did it alone" if drifts else ""
+        hint = "; ".join(map(str, settings[:_MOST_NAMED])) or HINTS["late" if drifts else "offset"]
     elif side := _squared(pair):
         hint = HINTS["squared"].format(squared=side, root="A" if side == "B" else "B")
     elif at + 1 < len(pair) and not each.band.out[at + 1 : at + AHEAD].any():
@@ -143,6 +144,12 @@ def is_gradual(each: SeriesResult) -> bool:
         return False
     before = np.nan_to_num(np.abs(each.pair.difference[at - AHEAD : at]))
     return float(before.max()) > _GROWN * abs(float(each.pair.difference[at]))
+
+
+def _grows_until(difference: np.ndarray) -> bool:
+    """Tell whether a signed difference grew: the mean of its first half is less than half of that of its last steps."""
+    known = difference[np.isfinite(difference)]
+    return abs(float(known[: len(known) // 2].mean())) < _GROWN * abs(float(known[-AHEAD:].mean()))
 
 
 def _biased(each: SeriesResult, settings: tuple[SettingDifference, ...]) -> Finding:

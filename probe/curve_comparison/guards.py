@@ -7,17 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
-from probe.comparison.guards import grouped
-from probe.comparison.steps import Shift
-from probe.curve_comparison.names import LOSS
+from probe.comparison.coverage.guards import grouped
+from probe.comparison.steps.common_steps import Shift
 from probe.curve_comparison.norms import LocalNorms
 from probe.curve_comparison.pairing import pair
 from probe.curve_comparison.parameters import SettingDifference
+from probe.curve_comparison.reading.names import LOSS
+from probe.curve_comparison.reading.series import RunCurves, Series
 from probe.curve_comparison.result import Finding, SeriesResult
-from probe.curve_comparison.series import RunCurves, Series
-from probe.curve_comparison.signs import Sign
+from probe.curve_comparison.signs import FEWEST, Sign
 from probe.curve_comparison.tolerance import decides
 
+_ASK = "give further runs of A (--noise), or compare more steps"
 _MOST_NAMED = 6
 _BETTER = 4
 """a shift of the steps is asked about when the mean difference is this many times smaller with it"""
@@ -96,6 +97,12 @@ class Guards:
         self.blocks_standard = bool(self.doubts)
         for each in deciding:
             self._look_at(each)
+        if unsure := [each for each in norms.results if each.is_unsure]:
+            worst = max(unsure, key=lambda each: each.worst)
+            self._doubt(
+                f"gradient norms of {len(unsure)} of {len(norms.results)} parameters fluctuate about A's from the first steps on "
+                f"(up to {worst.worst:.0%}, {worst.name_a}): {_ASK}"
+            )
         self._shifted()
         if not found:
             for setting in settings:
@@ -122,6 +129,21 @@ class Guards:
         if each.sign.sign is Sign.SHORT and len(pair):
             self._doubt(
                 f"{each.name}: {each.sign.steps} {'step is' if each.sign.steps == 1 else 'steps are'} too few to tell an offset of {each.sign.offset:+.2g} from noise"
+            )
+
+        if each.band.unsure is not None and each.sign.sign not in (Sign.SHORT, Sign.UNCLEAR):
+            at = int(each.band.unsure)
+            where = f"at step {int(pair.steps[at])} by {pair.difference[at]:+.2g}"
+            self._doubt(
+                f"{each.name}: {len(pair)} steps are too few to tell a difference ({where}) from noise: {_ASK}"
+                if each.sign.steps < FEWEST
+                else f"{each.name}: differences fluctuate about 0 ({where}), without trend or offset; only runs of A tell "
+                f"whether that is its noise: {_ASK}"
+            )
+        elif each.sign.sign is Sign.UNCLEAR:
+            self._doubt(
+                f"{each.name}: B − A is {each.sign.offset:+.2g} on average from step {int(pair.steps[each.sign.first])} on, which may be "
+                f"noise that changes slowly: {_ASK}"
             )
 
     def _shifted(self) -> None:

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 
 from probe.comparison.result import Divergence, Verdict
-from probe.comparison.steps import Shift
+from probe.comparison.steps.common_steps import Shift
 from probe.curve_comparison import findings
 from probe.curve_comparison.band import Band, band_of
 from probe.curve_comparison.guards import Guards
 from probe.curve_comparison.jump import jump
-from probe.curve_comparison.names import LOSS, is_of_the_machine
 from probe.curve_comparison.norms import LocalNorms, combined, judge_norms
 from probe.curve_comparison.offsets import judge_offset
 from probe.curve_comparison.pairing import pair
 from probe.curve_comparison.parameters import Counterpart, counterparts, direction_named, setting_differences
-from probe.curve_comparison.reading import read_curves
+from probe.curve_comparison.reading.files import read_curves
+from probe.curve_comparison.reading.names import LOSS, is_of_the_machine
+from probe.curve_comparison.reading.series import RunCurves
 from probe.curve_comparison.result import CurveComparison, Finding, SeriesResult
-from probe.curve_comparison.series import RunCurves
 from probe.curve_comparison.standard import StandardVerdict, judge_standard
 from probe.curve_comparison.tolerance import LEAST_16_BIT, LOCAL_NORM, decides, tolerance_of
 from probe.errors import ConfigError
@@ -141,8 +141,9 @@ class _Judge:
         paired = pair(self.a.series[name], self.b.series[name], others, self.shift)
         tolerance = tolerance_of(name)
         counts = decides(name) if self.only is None else True
-        band = band_of(paired, tolerance) if len(paired) else _no_band()
-        return SeriesResult(name, paired, band, judge_offset(paired, tolerance), counts)
+        offset = judge_offset(paired, tolerance)
+        band = band_of(paired, tolerance, offset) if len(paired) else _no_band()
+        return SeriesResult(name, paired, band, offset, counts)
 
     def parameters(self, mapping: LayerMapping, direction: Direction | None) -> list[Counterpart]:
         """Return which parameters of B those of A are."""

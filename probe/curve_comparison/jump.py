@@ -6,11 +6,11 @@ from collections.abc import Mapping as Sections
 from pathlib import Path
 from typing import Any
 
-from probe.comparison.divergence import compare
 from probe.comparison.result import Divergence
-from probe.comparison.steps import Shift
+from probe.comparison.run import compare
+from probe.comparison.steps.common_steps import Shift
+from probe.curve_comparison.reading.series import RunCurves
 from probe.curve_comparison.result import Finding, FindingKind
-from probe.curve_comparison.series import RunCurves
 from probe.errors import ProbeError
 
 Mapping = str | Path | Sections[str, Any] | None

@@ -11,8 +11,18 @@ import numpy as np
 
 from probe.curve_comparison.band import first_sustained, history_of
 from probe.curve_comparison.pairing import PairedSeries
-from probe.curve_comparison.series import Series
-from probe.curve_comparison.tolerance import GAIN, LOCAL_NORM, VANISHING, WARM_UP, WIDENED
+from probe.curve_comparison.reading.series import Series
+from probe.curve_comparison.signs import judge_signs
+from probe.curve_comparison.tolerance import (
+    GAIN,
+    HISTORY,
+    LOCAL_NORM,
+    OUTLYING,
+    SEEN,
+    VANISHING,
+    WARM_UP,
+    WIDENED,
+)
 
 FEWEST = 4
 """parameters; among fewer, none can stand out"""
@@ -40,6 +50,8 @@ class NormResult:
     limit: float
     """relative difference that would have been noise there"""
     pair: PairedSeries = field(repr=False, compare=False)
+    is_unsure: bool = False
+    """it differs much from the first steps on, and as much later, without an offset"""
 
     @property
     def is_out(self) -> bool:
@@ -108,11 +120,14 @@ def judge_norms(
     scale = np.fmax(np.fmax(np.abs(a), np.abs(b)), _least_of_kind([name for name, _, _ in pairs], a, b))
     errors = _relative(np.abs(b - a), scale)
     limits = _limits(errors, _baseline(pairs, steps, scale), least)
+    relative = np.where(b < a, -errors, errors)
+    usual = GAIN * float(np.median(np.median(errors, axis=1)))
+    wider = np.array([_limits_of_noise(*row, usual) for row in zip(errors, relative, limits, strict=True)])
     one_sided = np.isfinite(a) != np.isfinite(b)
     for row, (_, _, pair) in enumerate(pairs):
         one_sided[row] &= np.isin(steps, pair.steps)
     return LocalNorms(
-        tuple(_result(pairs[row], steps, errors[row], limits[row], one_sided[row], a[row], b[row]) for row in range(len(pairs))),
+        tuple(_result(pairs[row], steps, errors[row], (limits[row], wider[row]), one_sided[row], a[row], b[row]) for row in range(len(pairs))),
         only_a, only_b,
     )  # fmt: skip
 
@@ -180,15 +195,32 @@ def _limits(errors: np.ndarray, baseline: np.ndarray, least: float) -> np.ndarra
     return np.maximum(narrow, baseline)
 
 
+def _limits_of_noise(errors: np.ndarray, relative: np.ndarray, limits: np.ndarray, usual: float) -> np.ndarray:
+    """Return the limits, in the first steps no less than what later steps show.
+
+    Not where the difference is steady, or larger than is usual among the parameters.
+    """
+    is_within = not (errors[:WARM_UP] > limits[:WARM_UP]).any()
+    if is_within or float(np.median(errors)) > usual or judge_signs(relative[errors > 0], 0.0).is_steady:
+        return limits
+    later = errors[WARM_UP : WARM_UP + HISTORY]
+    level = OUTLYING * float(later.max()) if len(later) >= SEEN else GAIN * float(np.median(errors))
+    wider = limits.copy()
+    wider[:WARM_UP] = np.maximum(limits[:WARM_UP], level)
+    return wider
+
+
 def _result(
-    names: tuple[str, str, PairedSeries], steps: np.ndarray, errors: np.ndarray, limits: np.ndarray, gross: np.ndarray,
-    a: np.ndarray, b: np.ndarray,
+    names: tuple[str, str, PairedSeries], steps: np.ndarray, errors: np.ndarray, both: tuple[np.ndarray, np.ndarray],
+    gross: np.ndarray, a: np.ndarray, b: np.ndarray,
 ) -> NormResult:  # fmt: skip
     name_a, name_b, pair = names
+    limits = both[1]
     first = first_sustained(errors, limits, gross)
+    is_unsure = first is None and first_sustained(errors, both[0], gross) is not None
     worst = int(errors.argmax())
     shown = worst if first is None else first
     return NormResult(
         name_a, name_b, len(pair), None if first is None else int(steps[first]), float(errors[worst]), int(steps[worst]),
-        float(errors.mean()), float(a[shown]), float(b[shown]), float(limits[shown]), pair,
+        float(errors.mean()), float(a[shown]), float(b[shown]), float(limits[shown]), pair, is_unsure,
     )  # fmt: skip

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from probe.curve_comparison.pairing import PairedSeries
-from probe.curve_comparison.signs import FEWEST, Sign, SignJudgement, judge_signs
+from probe.curve_comparison.signs import FEWEST, Fluctuation, Sign, SignJudgement, fluctuations, judge_signs
 from probe.curve_comparison.tolerance import WIDENED, Tolerance
 
 _STRETCHES = (1, 2, 4)
 """the whole run, its later half, its last quarter: what drifts apart does so late"""
+_SHOWS_NOISE = 128
+"""steps that tell how noise is correlated; a stretch of fewer has the noise of the longer one that it is a part of"""
 
 
 def judge_offset(pair: PairedSeries, tolerance: Tolerance) -> SignJudgement:
@@ -21,18 +23,25 @@ def judge_offset(pair: PairedSeries, tolerance: Tolerance) -> SignJudgement:
     Returns
     -------
     SignJudgement
-        of the first stretch that is biased, else of the whole run
+        of the first stretch that is biased, or may be, else of the whole run
     """
-    known = pair.finite
-    judged = [
-        _of_stretch(pair, np.flatnonzero(known)[int(known.sum()) - int(known.sum()) // part :], tolerance)
-        for part in _STRETCHES
-        if part == 1 or known.sum() // part >= FEWEST
-    ]
-    return next((each for each in judged if each.sign is Sign.BIASED), judged[0])
+    known = np.flatnonzero(pair.finite)
+    judged: list[SignJudgement] = []
+    noise: tuple[Fluctuation, ...] = ()
+    for part in _STRETCHES:
+        rows = known[len(known) - len(known) // part :]
+        if part > 1 and len(rows) < FEWEST:
+            break
+        own = fluctuations(_in_units(pair, rows, pair.difference[rows], tolerance))
+        judged.append(_of_stretch(pair, rows, tolerance, own if len(rows) >= _SHOWS_NOISE else (*own, *noise)))
+        if part == 1 or len(rows) >= _SHOWS_NOISE:
+            noise = own
+    return next((each for sign in (Sign.BIASED, Sign.UNCLEAR) for each in judged if each.sign is sign), judged[0])
 
 
-def _of_stretch(pair: PairedSeries, rows: np.ndarray, tolerance: Tolerance) -> SignJudgement:
+def _of_stretch(
+    pair: PairedSeries, rows: np.ndarray, tolerance: Tolerance, noise: tuple[Fluctuation, ...]
+) -> SignJudgement:
     first = int(rows[0]) if len(rows) else 0
     runs = [pair.a[rows]]
     runs += [other[rows] for other in pair.others if np.isfinite(other[rows]).all()]
@@ -45,4 +54,12 @@ def _of_stretch(pair: PairedSeries, rows: np.ndarray, tolerance: Tolerance) -> S
     if len(runs) > 1:
         allowed = max(allowed, WIDENED.get(len(runs), 1.0) * (max(offsets) - min(offsets)))
     nearest = runs[int(np.abs(offsets).argmin())]
-    return judge_signs(pair.b[rows] - nearest, allowed, first)
+    difference = pair.b[rows] - nearest
+    return judge_signs(difference, allowed, first, _in_units(pair, rows, difference, tolerance), noise)
+
+
+def _in_units(pair: PairedSeries, rows: np.ndarray, difference: np.ndarray, tolerance: Tolerance) -> np.ndarray:
+    """Return differences as the kind of curve has them: relative where its noise is."""
+    if not tolerance.is_relative:
+        return difference
+    return np.divide(difference, pair.scale[rows], out=np.zeros(len(rows)), where=pair.scale[rows] > 0)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probe.comparison.steps import Shift
-from probe.curve_comparison.series import Series
+from probe.comparison.steps.common_steps import Shift
+from probe.curve_comparison.reading.series import Series
 
 _HALF = 0.5001
 """of the last digit on either side, and what subtracting rounds"""

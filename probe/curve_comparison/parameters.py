@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from probe.curve_comparison.series import RecordedModel
+from probe.curve_comparison.reading.series import RecordedModel
 from probe.errors import ConfigError
 from probe.mapping import LayerMapping
 from probe.matching import Direction, Matching, Place, View, match
 from probe.matching.known import Known
 from probe.records import ParameterInfo
-from probe.tree import Tree
+from probe.structure.tree import Tree
 
 _SETTINGS = ("lr", "weight_decay", "betas", "eps", "momentum", "dampening", "nesterov", "amsgrad", "alpha", "rho")
 _SAME = 1e-6
@@ -74,7 +74,7 @@ def counterparts(
     def nothing(module: int) -> frozenset[object]:
         return frozenset()
 
-    matching = match(*known, mapping, nothing, nothing, direction)
+    matching = _with_groups(match(*known, mapping, nothing, nothing, direction), a, b)
     places = {"A": _by_place(a), "B": _by_place(b)}
     slots = {"A": _by_slot(a, matching.views_a), "B": _by_slot(b, matching.views_b)}
     found, taken = [], {"A": set(), "B": set()}
@@ -87,6 +87,8 @@ def counterparts(
             sides = {side: names, other: (places[other][whole],)}
             found.append(Counterpart(sides["A"], sides["B"]))
     for pair in matching.pairs:
+        if pair.a in matching.part_of_other:
+            continue
         for slot, name in slots["A"].get(pair.a, {}).items():
             partner = slots["B"].get(pair.b, {}).get(slot)
             if partner is not None:
@@ -94,6 +96,17 @@ def counterparts(
                 if mine not in taken["A"] and theirs not in taken["B"]:
                     found.append(Counterpart((mine,), (theirs,)))
     return found, list(matching.warnings)
+
+
+def _with_groups(matching: Matching, a: RecordedModel, b: RecordedModel) -> Matching:
+    """Return a matching in which no line of the mapping pairs one of several parts with the whole that holds them all."""
+    from probe.matching.automatic import may_be_partial, outline
+    from probe.matching.automatic.partial import with_whole_groups
+
+    if not may_be_partial(matching, Tree(a.modules), Tree(b.modules)):
+        return matching
+
+    return with_whole_groups(matching, *(outline(model.modules, model.parameters) for model in (a, b)))
 
 
 def _by_place(model: RecordedModel) -> dict[Place, str]:

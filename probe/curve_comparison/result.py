@@ -180,7 +180,7 @@ class CurveComparison:
 
     def __str__(self) -> str:
         """Return the report as plain text."""
-        from probe.curve_comparison.text import render
+        from probe.curve_comparison.showing.text import render
 
         return render(self).plain
 
@@ -204,12 +204,12 @@ class CurveComparison:
 
     def plot(self, path: str | Path | None = None) -> np.ndarray:
         """Draw the curves, in a notebook or into a PNG or SVG file (needs matplotlib); return the matplotlib Axes."""
-        from probe.curve_comparison.plot import draw
+        from probe.curve_comparison.showing.plot import draw
 
         return draw(self, path)
 
     def _repr_html_(self) -> str:
-        from probe.curve_comparison.notebook import of_curves
+        from probe.curve_comparison.showing.notebook import of_curves
 
         return of_curves(self)
 

@@ -1,14 +1,14 @@
 """How far two curves of a kind may be apart. All thresholds of `probe curves` stand here, with where they come from.
 
 M is the MindFormers precision guide (its migration standard and its case); C was found by clean trainings
-(docs/curves.md).
+(docs/guide/curves.md).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from probe.curve_comparison.names import GRAD_NORM, LOSS, LR, is_of_the_machine
+from probe.curve_comparison.reading.names import GRAD_NORM, LOSS, LR, is_of_the_machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,14 @@ class Tolerance:
     """differences are held against the value in the same step: norms, whose size changes from step to step"""
     spikes_count: bool
     """a single step out of the widest band is a finding; else it takes `SUSTAINED` of `AHEAD`"""
+    is_noisy: bool = True
+    """it depends on what was trained; a learning rate does not"""
 
 
 KINDS = {
     LOSS: Tolerance(0.03, 0.01, 1e-5, 0.002, 0.002, is_relative=False, spikes_count=True),
     GRAD_NORM: Tolerance(0.0, 0.10, 1e-4, 0.0, 0.05, is_relative=True, spikes_count=False),
-    LR: Tolerance(0.0, 1e-6, 1e-6, 0.0, 1e-6, is_relative=True, spikes_count=True),
+    LR: Tolerance(0.0, 1e-6, 1e-6, 0.0, 1e-6, is_relative=True, spikes_count=True, is_noisy=False),
 }
 """Loss: M's case ends with differences below 0.03, its standard allows 1 % on average; at lr = 0 it calls 0.001 per step
 as expected, so an offset of 0.002 is none. Gradient norm: M's standard, 10 %. Learning rate: computed, not trained; M's
@@ -48,6 +50,11 @@ HISTORY = 100
 """steps that are looked back on"""
 GAIN = 8
 """a difference this many times larger than all in `HISTORY` is no noise (C)"""
+OUTLYING = 3
+"""a difference this many times larger than all in `HISTORY` is no noise either, once `SEEN` steps are known (benchmarks/curve_power.py)"""
+SEEN = 32
+CHANCE = 1e-4
+"""how likely noise may look like a fault in the first steps: so likely do `n` differences stay below `CHANCE` ** (1 / n) times the next"""
 LOOK_AHEAD = 50
 """steps ahead that count for the spread of further runs of A"""
 AHEAD = 5

@@ -7,7 +7,7 @@ each holds paths below such a module, and the path that takes their place::
       self_attention: self_attn
       self_attention.linear_qkv: [self_attn.q_proj, self_attn.k_proj, self_attn.v_proj]
 
-Dotted keys cross levels, the longest key wins, what is not named keeps its name. docs/mapping.md has all of it.
+Dotted keys cross levels, the longest key wins, what is not named keeps its name. docs/reference/mapping.md has all of it.
 """
 
 from probe.mapping.library import library, library_folder, load_mapping

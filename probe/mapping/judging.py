@@ -18,14 +18,12 @@ from typing import Any
 
 import yaml
 
+from probe.commands.defaults import ALLCLOSE, METRICS
 from probe.errors import MappingError
 from probe.mapping.nearest import did_you_mean
 from probe.mapping.reading import SIZE_LIMIT, Source, kind
 from probe.records import Phase, Role
 
-ALLCLOSE = "allclose"
-METRICS = {ALLCLOSE: "ar", "max_abs": "a", "mean_abs": "a", "max_rel": "r", "rel_l2": "r", "cosine": "a"}
-"""what an error can be measured by, and which tolerances it is held against: a for atol, r for rtol"""
 RULES = "rules"
 _KEYS = ("path", "phase", "role", "atol", "rtol", "metric", "ignore")
 _LIMIT = 20_000
@@ -105,7 +103,7 @@ def load_rules(source: str | Path | Sequence[Mapping[str, Any]] | None) -> tuple
             rules = [yaml.safe_dump(dict(rule), default_flow_style=True, width=math.inf) for rule in source]
             text = "".join(f"- {rule}" for rule in rules) or "[]"  # the first is on line 1, the second on line 2
         except (yaml.YAMLError, TypeError, ValueError) as error:
-            raise MappingError(f"the rules: expected a list of dicts with {', '.join(_KEYS)} ({error})") from error
+            raise MappingError(f"the rules: expected a list of dicts with {', '.join(_KEYS)} ({error})") from None
         name = "the rules"
     else:
         path, name = Path(source), str(source)
@@ -114,7 +112,7 @@ def load_rules(source: str | Path | Sequence[Mapping[str, Any]] | None) -> tuple
                 raise MappingError(f"{path} has {path.stat().st_size} bytes; a file of rules has at most {SIZE_LIMIT}")
             text = path.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
-            raise MappingError(f"cannot read the rules {path}: {error.strerror}") from error
+            raise MappingError(f"cannot read the rules {path}: {error.strerror}") from None
     reader = Source(text, name)
     root = reader.root()
     if isinstance(root, yaml.MappingNode):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,15 @@ def load_mapping(source: str | Path | Mapping[str, Any] | None) -> LayerMapping:
         return LayerMapping()
     if isinstance(source, Mapping):
         return parse_mapping(_as_yaml(source), "the mapping")
-    path = _found(source)
+    path, is_library = _found(source)
     size = path.stat().st_size
     if size > SIZE_LIMIT:
         raise MappingError(f"{path} has {size} bytes; a layer mapping has at most {SIZE_LIMIT}")
     try:
-        return parse_mapping(path.read_text(encoding="utf-8", errors="replace"), str(source))
+        found = parse_mapping(path.read_text(encoding="utf-8", errors="replace"), str(source))
+        return _for_any_model(found) if is_library else found
     except OSError as error:
-        raise MappingError(f"cannot read {path}: {error.strerror}") from error
+        raise MappingError(f"cannot read {path}: {error.strerror}") from None
 
 
 def library() -> dict[str, Path]:
@@ -63,21 +65,27 @@ def _as_yaml(sections: Mapping[str, Any]) -> str:
     try:
         return yaml.safe_dump(dict(sections), sort_keys=False)
     except yaml.YAMLError as error:
-        raise MappingError(f"the mapping: not names and paths ({error.args[0]}: {error.args[-1]!r})") from error
-    except RecursionError as error:
-        raise MappingError("the mapping: nested too deeply for a layer mapping") from error
+        raise MappingError(f"the mapping: not names and paths ({error.args[0]}: {error.args[-1]!r})") from None
+    except RecursionError:
+        raise MappingError("the mapping: nested too deeply for a layer mapping") from None
 
 
-def _found(source: str | Path) -> Path:
+def _for_any_model(mapping: LayerMapping) -> LayerMapping:
+    """Return a mapping of which models need not have all that it has sections for."""
+    return replace(mapping, sections=tuple(replace(section, is_optional=True) for section in mapping.sections))
+
+
+def _found(source: str | Path) -> tuple[Path, bool]:
+    """Return a mapping's file, and whether it is one that comes with probe."""
     path = Path(source)
     try:
         if path.is_file():
-            return path
+            return path, False
     except (OSError, ValueError):  # a name that no file can have
         pass
     known = library()
     if str(source) in known:
-        return known[str(source)]
+        return known[str(source)], True
     close = difflib.get_close_matches(str(source), known, n=1)
     hint = f"; did you mean {close[0]}?" if close else f"; those that come with probe: {', '.join(known) or 'none'}"
     raise MappingError(f"there is no layer mapping {source}: neither a file nor the name of one{hint}")

@@ -33,6 +33,8 @@ _LONG = ("to", FROM, "split", "transpose", "permute")
 _AXES = {"out": 0, "in": 1}
 ROTARY = "rotary"
 RESHAPE = "reshape"
+_SIDES = ("here", "there")
+_MOST_SHARES = 64
 _TURNED = {"interleaved": True, "halves": False}
 
 T = TypeVar("T")
@@ -230,7 +232,7 @@ class _Parser:
         if node is None:
             return Split()
         if len(targets) == 1:
-            self.source.fail(node, f"{where}: split says how several lie in one; here is only {'.'.join(targets[0])}")
+            return self._split_of_one(node, where, targets[0])
         known = ("groups", "axis", "order") if has_axis else ("groups", "order")
         said: dict[str, yaml.Node] = {}
         for name, value in self.source.entries(node, "groups, axis or order"):
@@ -243,6 +245,42 @@ class _Parser:
         axis = self._axis(said["axis"], where) if "axis" in said else 0
         groups = self._count_of("groups", said["groups"], where) if "groups" in said else 1
         return Split(groups, axis, self._order(said["order"], where, targets) if "order" in said else ())
+
+    def _split_of_one(self, node: yaml.Node, where: str, target: Names) -> Split:
+        """Return how several parts lie in one on both sides."""
+        known = ("parts", "groups")
+        said = {name.value: value for name, value in self.source.entries(node, "parts and groups")}
+        if "parts" not in said:
+            self.source.fail(node, f"{where}: split says how several lie in one; here is only {'.'.join(target)}")
+        wrong = next((name for name in said if name not in known), None)
+        if wrong is not None or "groups" not in said:
+            what = "groups is missing" if wrong is None else f"{wrong} is not known{did_you_mean(wrong, known)}"
+            self.source.fail(
+                node, f"{where}: split: {what}; expected parts, how many lie in it, and groups, in how many groups here"
+            )
+        groups: dict[str, int | str] = {}
+        if isinstance(said["groups"], yaml.MappingNode):
+            for name, value in self.source.entries(said["groups"], "here and there"):
+                if name.value not in _SIDES:
+                    self.source.fail(name, f"{where}: groups: {name.value} is not known; expected here or there")
+                groups[name.value] = self._count_of("groups", value, where)
+        else:
+            groups["here"] = self._count_of("groups", said["groups"], where)
+        return Split(
+            groups.get("here", 1), shares=self._shares(said["parts"], where), groups_there=groups.get("there", 1)
+        )
+
+    def _shares(self, node: yaml.Node, where: str) -> tuple[int, ...]:
+        """Return how large the parts are beside each other."""
+        found = [_number(item.value) if isinstance(item, yaml.ScalarNode) else None for item in _items(node)]
+        count = _number(node.value) if isinstance(node, yaml.ScalarNode) else None
+        shares = [1] * min(count, _MOST_SHARES + 1) if count else [each or 0 for each in found]
+        if not 1 < len(shares) <= _MOST_SHARES or min(shares) < 1 or sum(shares) > _RULE_LIMIT:
+            self.source.fail(
+                node,
+                f"{where}: parts: expected how many equal parts there are, or their sizes beside each other, such as [4, 1, 1]",
+            )
+        return tuple(shares)
 
     def _axis(self, node: yaml.Node, where: str) -> int:
         number = _number(node.value) if isinstance(node, yaml.ScalarNode) else None

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from probe.tree import Tree
+from probe.structure.tree import Tree
 
 Names = tuple[str, ...]
 """a path, component by component"""

@@ -41,19 +41,19 @@ class Source:
         """Return the document's node; None for an empty text."""
         try:
             return yaml.compose(self.text, Loader=yaml.SafeLoader)
-        except RecursionError as error:
-            raise MappingError(f"{self.name}: nested too deeply for a layer mapping") from error
+        except RecursionError:
+            raise MappingError(f"{self.name}: nested too deeply for a layer mapping") from None
         except yaml.MarkedYAMLError as error:
             line = self._line_of(error)
             quotes = next((f": {hint}" for found, hint in _QUOTES.items() if found.search(self._text(line))), "")
             where = f", line {line}" if line else ""
             what = error.problem or error.context
-            raise MappingError(f"{self.name}{where}: not valid YAML ({what}){quotes}") from error
+            raise MappingError(f"{self.name}{where}: not valid YAML ({what}){quotes}") from None
         except (yaml.YAMLError, ValueError) as error:
             position = getattr(error, "position", None)
             place = "" if position is None else f", line {self._line(position)}"
             what = str(error).partition("\n")[0]
-            raise MappingError(f"{self.name}{place}: not valid YAML ({what})") from error
+            raise MappingError(f"{self.name}{place}: not valid YAML ({what})") from None
 
     def line(self, node: yaml.Node) -> int:
         """Return the line on which a node begins; the first is 1."""

@@ -28,6 +28,10 @@ class Split:
     """axis of a part's canonical layout along which the parts follow one another"""
     order: tuple[int, ...] = ()
     """positions in the list, in the order in which they lie there; empty for the list's"""
+    shares: tuple[int, ...] = ()
+    """of one that holds several parts on both sides: how large these are beside each other, in the order in which they lie in a group"""
+    groups_there: int | str = 1
+    """of such a one, ``groups`` of the other side"""
 
 
 @dataclass(frozen=True, slots=True)

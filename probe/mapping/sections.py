@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from probe.errors import MappingError
 from probe.mapping.patterns import ANY, ONE, Names, any_number, binds, counts, filled
 from probe.mapping.rules import LayerMapping, ParameterRule, PathPattern, Rule, Section
-from probe.tree import Tree
+from probe.structure.tree import Tree
 
 _States = frozenset[tuple[int, int]]
 """(pattern, how many of its components are used up) of all patterns that still fit a path"""

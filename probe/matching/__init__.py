@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from probe.comparison.notes import Note, note
 from probe.errors import MappingError
-from probe.fused import Fusion
 from probe.mapping import LayerMapping
 from probe.mapping.patterns import places as places_of
 from probe.mapping.sections import SectionIndex
 from probe.matching.bundles import Bundles
-from probe.matching.complaints import complaints, lost
+from probe.matching.checks.complaints import complaints, lost
+from probe.matching.checks.suspects import Missed, lost_lines, missed_lines, where
+from probe.matching.checks.wrappers import looked_through
 from probe.matching.ignoring import Ignoring
 from probe.matching.known import Known
 from probe.matching.lists import Fingerprint
@@ -32,10 +34,9 @@ from probe.matching.result import (
     WeightBundle,
 )  # fmt: skip
 from probe.matching.settling import settled
-from probe.matching.suspects import Missed, lost_lines, missed_lines, where
-from probe.matching.walk import Place as WalkPlace
 from probe.matching.walk import Walk
-from probe.tree import Tree
+from probe.numbers.fused import Fusion
+from probe.structure.tree import Tree
 
 _SHOWN = 5
 """complaints that an error repeats"""
@@ -72,26 +73,23 @@ def match(
         the mapping cannot be used; with the line
     """
     side_a, side_b = (side if isinstance(side, Known) else Known(side) for side in (a, b))
-    index_a, index_b = SectionIndex(mapping, side_a.tree), SectionIndex(mapping, side_b.tree)
-    said = []
+    said: list[Note] = []
     if direction is None:
-        direction, is_tie = _direction(mapping, side_a, side_b, index_a, index_b)
+        direction, is_tie = _direction(mapping, side_a, side_b)
         if is_tie:
             direction, is_tie = _tie_broken(mapping, side_a, side_b, weights_a, weights_b)
         if is_tie:
-            said.append(
-                "the mapping fits both sides equally well; it is read as written from A: --map-direction decides"
-            )
+            said.append(note("mapping-fits-both-sides"))
     forwards = direction is Direction.A_TO_B
     if forwards:
-        found = _Matched(mapping, side_a, side_b, index_a, index_b, weights_a, weights_b, "AB")
+        found = _Matched(mapping, side_a, side_b, weights_a, weights_b, "AB")
     else:
-        found = _Matched(mapping, side_b, side_a, index_b, index_a, weights_b, weights_a, "BA")
+        found = _Matched(mapping, side_b, side_a, weights_b, weights_a, "BA")
     ignored_a, ignored_b = found.ignored if forwards else found.ignored[::-1]
     wrong = found.complaints()
     if strict and wrong:
         raise MappingError(
-            "\n  ".join([f"{mapping.name}: --strict makes an error of what is a warning otherwise:", *wrong])
+            "\n  ".join([f"{mapping.name}: --strict makes an error of what is a warning otherwise:", *map(str, wrong)])
         )
     pairs = found.pairs if forwards else [Pair(pair.b, pair.a, pair.reason) for pair in found.pairs]
     over = found.stepped if forwards else found.stepped[::-1]
@@ -99,11 +97,12 @@ def match(
     with_b = {pair.b for pair in pairs} | ignored_b | over[1].keys() | found.parts("B")
     left = _left(side_a.tree, with_a), _left(side_b.tree, with_b)
     trees = (side_a.tree, side_b.tree) if forwards else (side_b.tree, side_a.tree)
+    ruled = [(pair, found.rules[index]) for pair in pairs if (index := pair.a if forwards else pair.b) in found.rules]
     return Matching(
         tuple(sorted(pairs, key=lambda pair: pair.a)),
         *left,
         direction,
-        tuple(said + wrong),
+        (*said, *wrong),
         tuple(found.bundles.bundles),
         tuple(found.bundles.weights),
         found.bundles.views if forwards else found.bundles.views_there,
@@ -113,7 +112,9 @@ def match(
         *over,
         tuple(Doubt(*((i, j) if forwards else (j, i)), laid.instead, laid.why) for i, j, laid in found.walk.doubts),
         lost_lines(found.missed(), mapping, *trees, pairs, left[forwards], forwards),
-        {pair.a: found.lines[index] for pair in pairs if (index := pair.a if forwards else pair.b) in found.lines},
+        {pair.a: where(rule, mapping) for pair, rule in ruled},
+        {pair.a: rule for pair, rule in ruled},
+        tuple(wrong),
     )
 
 
@@ -129,8 +130,8 @@ def _tie_broken(
             continue
     if not found:
         return Direction.A_TO_B, False
-    best = min(found, key=lambda each: len(found[each].warnings))
-    if len(found) < 2 or len({len(each.warnings) for each in found.values()}) > 1:
+    best = min(found, key=lambda each: len(found[each].notes))
+    if len(found) < 2 or len({len(each.notes) for each in found.values()}) > 1:
         return best, False
     pairs = [{(pair.a, pair.b) for pair in each.pairs} for each in found.values()]
     weights = [_one_for_one(each) for each in found.values()]
@@ -150,10 +151,13 @@ class _Matched:
     """A mapping applied from its source to its target."""
 
     def __init__(
-        self, mapping: LayerMapping, source: Known, target: Known, sections: SectionIndex, others: SectionIndex,
-        weights_here: Fingerprint, weights_there: Fingerprint, sides: str,
+        self, mapping: LayerMapping, source: Known, target: Known, weights_here: Fingerprint, weights_there: Fingerprint,
+        sides: str,
     ) -> None:  # fmt: skip
-        self.walk = Walk(source, target, mapping, sections, weights_here, weights_there)
+        read = looked_through(mapping, source.tree, target.tree)
+        mapping = read.mapping
+        sections, others = SectionIndex(mapping, source.tree), SectionIndex(mapping, target.tree)
+        self.walk = Walk(source, target, read, sections, weights_here, weights_there)
         self.bundles = Bundles(mapping, sections, source, target, sides[1])
         self._target, self._others, self._sides = target, others, sides
         self._ignoring = Ignoring(mapping, source.tree, target.tree)
@@ -172,10 +176,10 @@ class _Matched:
                 self.bundles.add(index, place.parts, place.rule, place.members)
         self.bundles.add_weights_of({i: each for i, each in left_out.items() if source.tree.wrapped(i) is None})
         self.pairs = [Pair(index, places[index].parts[0], places[index].reason) for index in chosen]
-        self.lines = {
-            index: where(places[index].rule, mapping) for index in chosen if _is_taken_at_its_word(places[index])
+        self.rules = {
+            index: rule for index in chosen if (rule := places[index].rule) and places[index].reason is Reason.MAPPED
         }
-        """by module of the source that a line names, that line"""
+        """by module of the source that a line names, what it says"""
         self.stepped = self._stepped()
         self._check_use(source)
 
@@ -197,7 +201,7 @@ class _Matched:
         """Return the modules of a side, A or B, that together with others are one of the other side."""
         return {part for each in self.bundles.bundles if each.side == side for part in each.parts}
 
-    def complaints(self) -> list[str]:
+    def complaints(self) -> list[Note]:
         return complaints(self.walk, self.bundles, self._others, self._sides[0], self._ignoring.unused)
 
     def missed(self) -> Iterator[Missed]:
@@ -212,6 +216,9 @@ class _Matched:
         count = len(mapping.rules) + sum(1 for _ in mapping.parameter_rules())
         if not count or walk.resolved or walk.missed or self.bundles.used or self.bundles.missing or any(self.ignored):
             return
+        members = walk.sections.members
+        if all(each.is_optional and not members[each.name] for each in mapping.sections if each.rules or each.params):
+            return  # what it is for, these models do not have
         why = self.complaints()
         more = [f"and {len(why) - _SHOWN} more"] if len(why) > _SHOWN else []
         some = "".join(f"\n  {text}" for text in [*why[:_SHOWN], *more])
@@ -223,20 +230,20 @@ class _Matched:
         raise MappingError(f"{mapping.name}: none of its {count} keys names a module of {where}:{some}")
 
 
-def _is_taken_at_its_word(place: WalkPlace) -> bool:
-    return place.rule is not None and place.reason is Reason.MAPPED
-
-
 def direction_of(mapping: LayerMapping, a: Tree, b: Tree) -> Direction:
     """Return which side a mapping is written from: the one in which more of its keys name something."""
-    return _direction(mapping, Known(a), Known(b), SectionIndex(mapping, a), SectionIndex(mapping, b))[0]
+    return _direction(mapping, Known(a), Known(b))[0]
 
 
-def _direction(
-    mapping: LayerMapping, a: Known, b: Known, sections_a: SectionIndex, sections_b: SectionIndex
-) -> tuple[Direction, bool]:
+def _direction(mapping: LayerMapping, a: Known, b: Known) -> tuple[Direction, bool]:
     """Return the direction, and whether it is a tie."""
-    forwards, backwards = _resolving(mapping, a, sections_a), _resolving(mapping, b, sections_b)
+    forwards, backwards = (
+        _resolving(read, source, SectionIndex(read, source.tree))
+        for source, read in (
+            (a, looked_through(mapping, a.tree, b.tree).mapping),
+            (b, looked_through(mapping, b.tree, a.tree).mapping),
+        )
+    )
     return Direction.B_TO_A if backwards > forwards else Direction.A_TO_B, forwards == backwards > 0
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from probe.fused import Fusion
+from probe.comparison.notes import note
 from probe.matching.result import Matching, Pair, Place, Reason, WeightBundle
-from probe.tree import Tree
+from probe.numbers.fused import Fusion
+from probe.structure.tree import Tree
 
 
 def with_places(matching: Matching, a: Tree, b: Tree) -> Matching:
@@ -19,7 +20,7 @@ def with_places(matching: Matching, a: Tree, b: Tree) -> Matching:
     """
     trees = {"A": a, "B": b}
     partner = {"A": {pair.a: pair.b for pair in matching.pairs}, "B": {pair.b: pair.a for pair in matching.pairs}}
-    pairs, found, warnings = list(matching.pairs), [], list(matching.warnings)
+    pairs, found, notes = list(matching.pairs), [], list(matching.notes)
     for each in matching.weight_bundles:
         bundle = _turned(each, partner)
         other = "A" if bundle.side == "B" else "B"
@@ -28,17 +29,15 @@ def with_places(matching: Matching, a: Tree, b: Tree) -> Matching:
             modules = [module for row in bundle.parts for module, _ in row]
             free = [m for m in (_around(modules, trees[bundle.side]), *modules) if m not in partner[bundle.side]]
             if not free:
-                names = ", ".join(_name(trees[bundle.side], place) for place in bundle.parts[0])
-                warnings.append(
-                    f"{_name(trees[other], bundle.whole)} of {other} is not compared with {names} of {bundle.side}: "
-                    "its module has no counterpart"
-                )
+                names = tuple(_name(trees[bundle.side], place) for place in bundle.parts[0])
+                whole_name = _name(trees[other], bundle.whole)
+                notes.append(note("weight-without-module", name=whole_name, of=other, names=names, side=bundle.side))
                 continue
             partner[other][whole], partner[bundle.side][free[0]] = free[0], whole
             ends = (whole, free[0]) if other == "A" else (free[0], whole)
             pairs.append(Pair(*ends, Reason.MAPPED, has_calls=False))
         found.append(bundle)
-    return replace(matching, pairs=tuple(pairs), weight_bundles=tuple(found), warnings=tuple(warnings))
+    return replace(matching, pairs=tuple(pairs), weight_bundles=tuple(found), notes=tuple(notes))
 
 
 def _turned(bundle: WeightBundle, partner: dict[str, dict[int, int]]) -> WeightBundle:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from probe.axis_sums import squeezed
 from probe.errors import MappingError
 from probe.mapping import LayerMapping, ParameterRule, Rule
 from probe.mapping.patterns import Names, binds, filled, places
@@ -15,6 +14,8 @@ from probe.mapping.sections import SectionIndex
 from probe.matching.known import Known, canonical_shape
 from probe.matching.result import Bundle, Place, View, WeightBundle
 from probe.matching.walk import Place as WalkPlace
+from probe.numbers.axis_sums import squeezed
+from probe.numbers.fused import order_of
 from probe.records import ParameterInfo
 
 _Found = tuple[Place, ParameterInfo | None]
@@ -57,6 +58,8 @@ class Bundles:
                 self._bundle(index, parts, rule)
             elif rule.rotary is not None:
                 self._reorder(index, parts[0], rule, rule.rotary)
+            elif rule.split.shares:
+                self._repack(index, parts[0], rule)
             if rule.transpose or rule.permute:
                 self._turn_all(parts[0] if members else index, rule)
         for each in params.values():
@@ -77,9 +80,9 @@ class Bundles:
                     self._parameter(index, place.parts[0], each, is_alone=True)
 
     def _bundle(self, index: int, parts: tuple[int, ...], rule: Rule) -> None:
-        groups = self._groups(rule)
+        groups, missing = self._groups(rule)
         whole_side, parts_side, side, _ = self._sides(rule)
-        self.bundles.append(Bundle(side, index, parts, groups))
+        self.bundles.append(Bundle(side, index, parts, groups, missing=missing))
         for slot, whole in whole_side.slots.get(index, {}).items():
             row = [parts_side.slots.get(part, {}).get(slot) for part in parts]
             if slot == whole.canonical_slot and None not in row:
@@ -89,9 +92,10 @@ class Bundles:
 
     def _reorder(self, here: int, there: int, rule: Rule, rotary: Rotary) -> None:
         """Take up that rows lie in another order: the module in which neighbours are turned together is the part."""
-        heads = self._number(rule, "heads", rotary.heads) or -1
+        number, missing = self._number(rule, "heads", rotary.heads)
+        heads = number or -1
         whole, part, side = (there, here, "AB"[self.side == "A"]) if rotary.is_interleaved else (here, there, self.side)
-        self.bundles.append(Bundle(side, whole, (part,), 1, heads))
+        self.bundles.append(Bundle(side, whole, (part,), 1, heads, missing=missing))
         axes = _order(rule, 2) if rule.transpose or rule.permute else ()
         for parameter in self.source.slots.get(here, {}).values():
             shape = canonical_shape(parameter, axes if len(parameter.shape) == 2 else ())
@@ -99,30 +103,59 @@ class Bundles:
                 name = self._path(self.source, (here, parameter.slot))
                 self._fail(rule, f"{name} has {shape[0]} rows, which {heads} heads of two halves do not divide")
 
+    def _repack(self, here: int, there: int, rule: Rule) -> None:
+        """Take up that several parts lie in one module on both sides, in other groups: the target's is the part."""
+        order, missing = self._order_of_rows(rule)
+        for slot, mine in self.source.slots.get(here, {}).items():
+            theirs = self.target.slots.get(there, {}).get(slot)
+            if slot == mine.canonical_slot and theirs is not None:
+                self._check_rows(rule, ((here, mine.slot), mine), ((there, theirs.slot), theirs), order)
+        if order or missing:
+            self.bundles.append(Bundle(self.side, here, (there,), int(not missing), order=order, missing=missing))
+
+    def _order_of_rows(self, rule: Rule | ParameterRule) -> tuple[tuple[int, ...], str]:
+        """Return which block of the target each of the source is, and which number is not known."""
+        split = rule.split
+        here, missing = self._groups(rule)
+        there, missing_there = self._number(rule, "groups: there", split.groups_there)
+        unknown = missing or missing_there or ("" if here and there else "groups")
+        return ((), unknown) if unknown else (order_of(split.shares, there, here), "")
+
+    def _check_rows(self, rule: Rule | ParameterRule, mine: _Found, theirs: _Found, order: tuple[int, ...]) -> None:
+        """Refuse sizes that differ, or that the blocks do not divide."""
+        shapes = [canonical_shape(each) for _, each in (mine, theirs) if each is not None]
+        names = [self._path(side, each[0]) for side, each in ((self.source, mine), (self.target, theirs))]
+        if len(shapes) == 2 and shapes[0] != shapes[1]:
+            self._fail(rule, f"the sizes do not fit: {names[0]} has {list(shapes[0])}, {names[1]} {list(shapes[1])}")
+        if order and shapes and shapes[0][0] % len(order):
+            self._fail(rule, f"{names[0]} has {shapes[0][0]} rows, which {len(order)} equal blocks do not divide")
+
     def _sides(self, rule: Rule | ParameterRule) -> tuple[Known, Known, str, dict[Place, View]]:
         """Return the side of the whole, that of the parts, the letter of the latter, and the views of the former."""
         if rule.is_reversed:
             return self.target, self.source, "AB"[self.side == "A"], self.views_there
         return self.source, self.target, self.side, self.views
 
-    def _groups(self, rule: Rule | ParameterRule) -> int:
-        """Return in how many groups parts lie, 0 where no configuration was handed over that says it."""
+    def _groups(self, rule: Rule | ParameterRule) -> tuple[int, str]:
+        """Return in how many groups parts lie, 0 where nothing says it; and what is missing, see `Bundle.missing`."""
         return self._number(rule, "groups", rule.split.groups)
 
-    def _number(self, rule: Rule | ParameterRule, what: str, key: int | str) -> int:
-        """Return a number that a rule says, or names; 0 where no configuration was handed over that says it."""
+    def _number(self, rule: Rule | ParameterRule, what: str, key: int | str) -> tuple[int, str]:
+        """Return a number that a rule says, or names; 0 and which it is where no recorded configuration has it."""
         if isinstance(key, int):
-            return key
+            return key, ""
+        why = f"neither recording's model_config has {key}"
         for known in (self.source, self.target):
             try:
                 number = known.number(key)
             except ValueError as error:
-                self._fail(rule, f"{what}: {key}: {error}")
+                why = f"{key}: {error}"
+                break
             if number is not None:
-                return number
+                return number, ""
         if self.source.config is None and self.target.config is None:
-            return 0
-        self._fail(rule, f"{what}: neither recording's model_config has {key}: write the number, or another key")
+            return 0, ""
+        return 0, f"{self.mapping.where(rule.line)}: {rule.section}: {written(rule.source)}: {what}: {why}"
 
     def _turn_all(self, index: int, rule: Rule) -> None:
         whole, _, _, views = self._sides(rule)
@@ -158,16 +191,22 @@ class Bundles:
         if rule.reshape:
             self._reshape(rule, found, rows[0][0])
             return
+        if rule.split.shares:
+            order, missing = self._order_of_rows(rule)
+            self._check_rows(rule, found, rows[0][0], order)
+            made = WeightBundle(side, place, ((rows[0][0][0],),), 0, int(not missing), order=order, missing=missing)
+            self.weights.append(made)
+            return
         if not is_alone and len(rule.source) == len(rule.targets) == len(rule.targets[0]) == 1:
             partner = rows[0][0][1]
             views[place] = View(partner.canonical_slot if partner else rule.targets[0][0], axes)
             return
         if is_turned:
             views[place] = View(parameter.canonical_slot if parameter else place[1], axes)
-        groups = self._groups(rule)
+        groups, missing = self._groups(rule)
         self._check_sizes(rule, found, rows, groups, (whole, others), axes)
         parts = tuple(tuple(place for place, _ in row) for row in rows)
-        self.weights.append(WeightBundle(side, place, parts, rule.split.axis, groups, rule.is_stacked))
+        self.weights.append(WeightBundle(side, place, parts, rule.split.axis, groups, rule.is_stacked, missing=missing))
 
     def _reshape(self, rule: ParameterRule, here: _Found, there: _Found) -> None:
         """Take up that a parameter is one of the target in another shape: it is the part."""

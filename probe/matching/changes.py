@@ -6,12 +6,12 @@ import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from probe.comparison.notes import Note, as_json, note
 from probe.matching.automatic.increasing import increasing
 from probe.matching.lists import families, number
 from probe.matching.result import Doubt, Matching
-from probe.tree import Tree
+from probe.structure.tree import Tree
 
-_MOST_NAMED = 4
 _ENOUGH = 3
 """pairs from which on two lists under other names (``layers.0``, ``block0``) are lists of layers; ``fc1``, ``fc2`` are none"""
 
@@ -39,11 +39,17 @@ class Change:
     a: tuple[str, ...]
     """paths in A; of swapped layers in the order of their partners in ``b``"""
     b: tuple[str, ...]
-    text: str
+    note: Note
+
+    @property
+    def text(self) -> str:
+        """The note in words."""
+        return str(self.note)
 
     def as_json(self) -> dict[str, object]:
         """Return the fields by their names in JSON."""
-        return {"kind": self.kind.value, "a": list(self.a), "b": list(self.b), "text": self.text}
+        said = as_json(self.note)
+        return {"kind": self.kind.value, "a": list(self.a), "b": list(self.b), **said}
 
 
 @dataclass
@@ -62,29 +68,15 @@ class _Lists:
         tree = (self.a, self.b)[side]
         return tree.path(tree.children[self.above[side]][self.names[side][place]])
 
-    def named(self, side: int, places: Sequence[int]) -> str:
-        """Write members as ``model.layers.3–5, 7``."""
-        runs: list[list[int]] = []
-        numbers = [number(self.names[side][place]) for place in places]
-        for at, each in enumerate(numbers):
-            if runs and each == numbers[at - 1] + 1:
-                runs[-1][1] = at
-            else:
-                runs.append([at, at])
-        first = self.path(side, places[0])
-        texts = [first if k == 0 else str(numbers[low]) for k, (low, _) in enumerate(runs)]
-        ends = ["" if low == high else f"–{numbers[high]}" for low, high in runs]
-        shown = [f"{text}{end}" for text, end in zip(texts, ends, strict=True)]
-        return ", ".join(shown[:_MOST_NAMED]) + (
-            f" and {len(shown) - _MOST_NAMED} more" if len(shown) > _MOST_NAMED else ""
-        )
+    def members(self, side: int, places: Sequence[int]) -> tuple[tuple[str, int], ...]:
+        """Return members by their paths and numbers."""
+        return tuple((self.path(side, place), number(self.names[side][place])) for place in places)
 
-    def with_class(self, side: int, places: Sequence[int]) -> str:
-        """Write members with their class."""
+    def classes(self, side: int, places: Sequence[int]) -> tuple[str, ...]:
+        """Return the classes of members, each once."""
         tree = (self.a, self.b)[side]
         members = tree.children[self.above[side]]
-        classes = dict.fromkeys(tree.class_name(members[self.names[side][place]]) for place in places)
-        return f"{self.named(side, places)} ({', '.join(classes)})"
+        return tuple(dict.fromkeys(tree.class_name(members[self.names[side][place]]) for place in places))
 
 
 def changes_of(matching: Matching, a: Tree, b: Tree) -> tuple[Change, ...]:
@@ -124,28 +116,17 @@ def _alone(lists: _Lists, side: int, left: frozenset[int]) -> list[int]:
 
 
 def _one_sided(lists: _Lists, side: int, places: Sequence[int], doubt: Doubt | None) -> Change:
-    count = len(places)
-    how_many = "one layer" if count == 1 else f"{count} layers"
-    have = "has" if count == 1 else "have"
-    which = lists.with_class(side, places)
-    if side:
-        text = f"B has {how_many} more: {which} {have} no counterpart"
-    else:
-        text = f"B has {how_many} less: A's {which} {have} no counterpart"
-    moved = _moved(lists)
-    if doubt is not None:
-        among = [place for place, name in enumerate(lists.names[side]) if number(name) in doubt.among]
-        text += (
-            f"; which of {lists.named(side, among)} {'it is' if count == 1 else 'they are'} cannot be told: {doubt.why}"
-        )
-    if moved:
-        text += f"; {moved}"
+    unsure = [] if doubt is None else [n for n, x in enumerate(lists.names[side]) if number(x) in doubt.among]
+    said = note(
+        "layers-on-one-side", side="AB"[side], layers=lists.members(side, places), classes=lists.classes(side, places),
+        among=lists.members(side, unsure), why="" if doubt is None else doubt.why, moved=tuple(_moved(lists)),
+    )  # fmt: skip
     paths = tuple(lists.path(side, place) for place in places)
-    return Change(ChangeKind.INSERTED, (), paths, text) if side else Change(ChangeKind.REMOVED, paths, (), text)
+    return Change(ChangeKind.INSERTED, (), paths, said) if side else Change(ChangeKind.REMOVED, paths, (), said)
 
 
-def _moved(lists: _Lists) -> str:
-    """Say which members have other numbers on the other side, in their order."""
+def _moved(lists: _Lists) -> Iterator[Note]:
+    """Yield which members have other numbers on the other side, in their order."""
     kept = increasing(sorted(lists.pairs.items()))
     runs: list[tuple[list[int], list[int]]] = []
     before = None
@@ -157,13 +138,8 @@ def _moved(lists: _Lists) -> str:
         elif offset:
             runs.append(([i], [j]))
         before = (i, j)
-    texts = [
-        f"A's {lists.named(0, mine)} {'is' if len(mine) == 1 else 'are'} B's {lists.named(1, theirs)}"
-        for mine, theirs in runs
-    ]
-    return ", ".join(texts[:_MOST_NAMED]) + (
-        f" and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""
-    )
+    for mine, theirs in runs:
+        yield note("layers-moved", a=lists.members(0, mine), b=lists.members(1, theirs))
 
 
 def _reordered(lists: _Lists) -> Iterator[Change]:
@@ -178,25 +154,15 @@ def _reordered(lists: _Lists) -> Iterator[Change]:
     if others:
         places = [mine[x] for x in others]
         theirs = [lists.pairs[i] for i in places]
-        numbers = ", ".join(str(number(lists.names[1][j])) for j in theirs[1:])
-        yield Change(
-            ChangeKind.REORDERED,
-            tuple(lists.path(0, i) for i in places),
-            tuple(lists.path(1, j) for j in theirs),
-            f"another order in B: A's {lists.path(0, places[0])}, "
-            f"{', '.join(str(number(lists.names[0][i])) for i in places[1:])} are B's {lists.path(1, theirs[0])}, {numbers}",
-        )
+        said = note("layers-reordered", a=lists.members(0, places), b=lists.members(1, theirs))
+        paths = tuple(lists.path(0, i) for i in places), tuple(lists.path(1, j) for j in theirs)
+        yield Change(ChangeKind.REORDERED, *paths, said)
 
 
 def _swapped(lists: _Lists, places: list[int]) -> Change:
-    paths = [[lists.path(0, i) for i in places], [lists.path(1, lists.pairs[i]) for i in places]]
-    kind = lists.a.class_name(lists.a.by_path[paths[0][0]]), lists.a.class_name(lists.a.by_path[paths[0][1]])
-    what = kind[0] if kind[0] == kind[1] else f"{kind[0]} and {kind[1]}"
-    if paths[0] == paths[1][::-1]:
-        text = f"{paths[0][0]} and {paths[0][1]} ({what}) are swapped: what A has at the one, B has at the other"
-    else:
-        text = f"A's {paths[0][0]} and {paths[0][1]} ({what}) are swapped: they are B's {paths[1][0]} and {paths[1][1]}"
-    return Change(ChangeKind.SWAPPED, tuple(paths[0]), tuple(paths[1]), text)
+    a, b = tuple(lists.path(0, i) for i in places), tuple(lists.path(1, lists.pairs[i]) for i in places)
+    classes = lists.a.class_name(lists.a.by_path[a[0]]), lists.a.class_name(lists.a.by_path[a[1]])
+    return Change(ChangeKind.SWAPPED, a, b, note("layers-swapped", a=a, b=b, classes=classes))
 
 
 def _of_wrappers(
@@ -209,12 +175,11 @@ def _of_wrappers(
             if inner not in counterpart:
                 continue
             side, path = "A" if name == "B" else "B", other.path(counterpart[inner])
-            there = f"{side}'s {path}" if path else f"the whole of {side}"
-            text = (
-                f"{name}'s {tree.path(outer) or 'root'} ({tree.class_name(outer)}) only holds {tree.path(inner)} "
-                f"({tree.class_name(inner)}), which is {there}: it is stepped over"
-            )
+            said = note(
+                "module-only-holds", side=name, path=tree.path(outer), class_name=tree.class_name(outer), inner=tree.path(inner),
+                inner_class=tree.class_name(inner), other=side, of_other=path,
+            )  # fmt: skip
             if name == "B":
-                yield Change(ChangeKind.WRAPPED, (path,), (tree.path(outer),), text)
+                yield Change(ChangeKind.WRAPPED, (path,), (tree.path(outer),), said)
             else:
-                yield Change(ChangeKind.UNWRAPPED, (tree.path(outer),), (path,), text)
+                yield Change(ChangeKind.UNWRAPPED, (tree.path(outer),), (path,), said)

@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from probe.mapping import LayerMapping
 from probe.mapping.parsing import parse_mapping
@@ -16,7 +16,7 @@ from probe.matching.changes import changes_of
 from probe.matching.loose import numbered
 from probe.matching.result import Direction, Pair, WeightBundle
 from probe.store.tree import storable_text
-from probe.tree import Tree
+from probe.structure.tree import Tree
 
 UNSURE = 0.8
 """below it a line is marked with ``# ?``"""
@@ -74,7 +74,8 @@ def draft(
 
 def is_written_from_a(matching: Matching) -> bool:
     """Tell whether the keys of a draft are modules of A: several for one can only be said from the side that has the one."""
-    sides = Counter(bundle.side for bundle in (*matching.bundles, *matching.weight_bundles))
+    several = (bundle for bundle in matching.weight_bundles if not bundle.is_one_for_one)
+    sides = Counter(bundle.side for bundle in (*matching.bundles, *several))
     return sides["A"] <= sides["B"]
 
 
@@ -94,7 +95,9 @@ class _Draft:
         """modules of the target that are all that another one holds, and those that are stepped over"""
         parts_side = "B" if self.forwards else "A"
         self.bundles = {bundle.whole: bundle for bundle in matching.bundles if bundle.side == parts_side}
-        self.weights = [bundle for bundle in matching.weight_bundles if bundle.side == parts_side]
+        weights = [_turned_round(each) if each.is_one_for_one and each.side != parts_side else each
+                   for each in matching.weight_bundles]  # fmt: skip
+        self.weights = [bundle for bundle in weights if bundle.side == parts_side]
         self.unsaid = len(matching.bundles) + len(matching.weight_bundles) - len(self.bundles) - len(self.weights)
         unsaid = {bundle.parts[0] for bundle in matching.bundles if bundle.side != parts_side}
         pairs = {pair.a if self.forwards else pair.b: pair for pair in matching.pairs}
@@ -242,19 +245,31 @@ class _Draft:
         said: set[tuple[str, str]] = set()
         for bundle in self.weights:
             whole, slot = bundle.whole
-            partner = self.partner.get(whole)
-            if partner is None or not all(self._is_below(k, partner) for row in bundle.parts for k, _ in row):
+            start = self._start(whole, [k for row in bundle.parts for k, _ in row], bundle.is_one_for_one)
+            if start is None:
                 continue
-            section = self._class_of(whole)
-            targets = [self._parameter(bundle, n, self.there.unwrapped(partner)) for n in range(len(bundle.parts[0]))]
+            section, path = self._class_of(start), self._below(self.here, whole, start)
+            slot = f"{path}.{slot}" if path else slot
+            top = self.there.unwrapped(self.partner[start])
+            targets = [self._parameter(bundle, n, top) for n in range(len(bundle.parts[0]))]
             how = self._how(bundle)
-            listed = f"{{to: [{', '.join(map(_quoted, targets))}]{how}}}"
+            value = _quoted(targets[0]) if bundle.is_one_for_one else f"[{', '.join(map(_quoted, targets))}]"
+            listed = f"{{to: {value}{how}}}"
             is_name = len(targets) == 1 and not bundle.stacked and not how
             why = "" if bundle.is_known or bundle.stacked else f"  # ? {_UNSEEN}"
             text = f"    {_quoted(slot)}: {_quoted(targets[0]) if is_name else listed}{why}"
             if (section, text) not in said:
                 said.add((section, text))
                 yield section, text
+
+    def _start(self, whole: int, parts: Sequence[int], is_one_for_one: bool) -> int | None:
+        """Return the module at which to say in which weight others lie: that one's, for one for one also one around it."""
+        start = whole
+        while start not in self.partner or not all(self._is_below(k, self.partner[start]) for k in parts):
+            start = self.here.modules[start].parent if is_one_for_one else -1
+            if start < 0:
+                return None
+        return start
 
     def _names(self) -> Iterator[tuple[str, str]]:
         """Yield section and line of parameters that a guess names, or turns; those of parts can only be told at the whole."""
@@ -282,9 +297,11 @@ class _Draft:
         return f"{path}.{slot}" if path else slot
 
     def _how(self, bundle: WeightBundle) -> str:
-        views = self.matching.views_a if self.forwards else self.matching.views_b
-        view = views.get(bundle.whole)
-        turned = ", transpose: true" if view is not None and view.axes else ""
+        views = self.matching.views_a, self.matching.views_b
+        mine, theirs = views if self.forwards else views[::-1]
+        ends = [mine.get(bundle.whole), *([theirs.get(bundle.parts[0][0])] if bundle.is_one_for_one else [])]
+        turned = ", transpose: true" if any(view is not None and view.axes for view in ends) else ""
+        turned += ", reshape: true" if bundle.shape else ""
         split = f", split: {{groups: {self._groups(bundle.groups)}}}" if bundle.groups > 1 else ""
         return f"{turned}{split}"
 
@@ -350,6 +367,12 @@ class _Draft:
         sides = (self.source, self.target) if self.forwards else (self.target, self.source)
         direction = Direction.A_TO_B if self.forwards else Direction.B_TO_A
         return match(*sides, mapping, _nothing, _nothing, direction)
+
+
+def _turned_round(bundle: WeightBundle) -> WeightBundle:
+    """Return one parameter for one with the sides changed."""
+    side = "A" if bundle.side == "B" else "B"
+    return replace(bundle, side=side, whole=bundle.parts[0][0], parts=((bundle.whole,),))
 
 
 def _nothing(_: int) -> frozenset[object]:

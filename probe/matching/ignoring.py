@@ -8,7 +8,7 @@ from probe.errors import MappingError
 from probe.mapping import LayerMapping
 from probe.mapping.sections import Patterns
 from probe.matching.walk import Place
-from probe.tree import Tree
+from probe.structure.tree import Tree
 
 
 class Ignoring:

@@ -9,8 +9,8 @@ import numpy as np
 from probe.matching.automatic.values import rounded
 from probe.matching.lists import Fingerprint
 from probe.records import Phase, Role
-from probe.store.reader import Reader
-from probe.tree import Tree
+from probe.store.reading.reader import Reader
+from probe.structure.tree import Tree
 
 
 def fingerprints(a: Reader, tree_a: Tree, b: Reader, tree_b: Tree) -> tuple[Fingerprint, Fingerprint]:

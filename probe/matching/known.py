@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +10,7 @@ from typing import Any
 
 from probe.matching.result import Place
 from probe.records import ParameterInfo
-from probe.tree import Tree
+from probe.structure.tree import Tree
 
 _ALIASES = (
     ("num_key_value_heads", "num_query_groups", "multi_query_group_num", "kv_heads", "n_kv_heads", "num_kv_heads"),
@@ -64,6 +65,16 @@ class Known:
             ]  # fmt: skip
             self._shapes[module] = tuple(sorted(own))
         return self._shapes[module]
+
+    def elements(self, module: int) -> int:
+        """Return how many elements the parameters of a module and below have, tied ones counted once."""
+        found = {id(each): each for index in self.tree.subtree(module) for each in self.slots.get(index, {}).values()}
+        return sum(math.prod(each.shape) for each in found.values() if not each.is_buffer)
+
+    def is_as_large(self, outer: int, inner: int, other: Known, like: int) -> bool:
+        """Tell whether a module, rather than one in it, has as many elements as a module of another side; of equals the outer."""
+        wanted = other.elements(like)
+        return abs(self.elements(outer) - wanted) <= abs(self.elements(inner) - wanted)
 
     def parameter(self, module: int, path: Sequence[str]) -> tuple[Place, ParameterInfo | None] | None:
         """Return a parameter at a path below a module, None where there is none."""

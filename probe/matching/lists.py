@@ -218,9 +218,9 @@ def _doubt(score: _Scores, early: dict[int, int], late: dict[int, int]) -> tuple
     instead = tuple(longer[place].number for place in range(left[0], left[-1] + 1)) if left else ()
     known = any(m.weights for m in score.mine) and any(t.weights for t in score.theirs)
     why = (
-        "they have the same weights" if score.by_weights
-        else "no initial weights are the same on both sides" if known
-        else "no initial weights are known"
+        "same-weights" if score.by_weights
+        else "no-same-weights" if known
+        else "no-weights"
     )  # fmt: skip
     return instead, why
 

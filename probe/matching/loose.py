@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Set
 
-from probe.layouts import unpacked
 from probe.matching.known import Known
 from probe.matching.result import Matching, Place
+from probe.numbers.layouts import unpacked
 
 _NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
 

@@ -6,7 +6,9 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from probe.fused import Fusion
+from probe.comparison.notes import Note
+from probe.mapping import Rule
+from probe.numbers.fused import Fusion
 
 Place = tuple[int, str]
 """(module, slot) of a parameter"""
@@ -54,11 +56,15 @@ class Bundle:
     parts: tuple[int, ...]
     """in the order in which they lie there"""
     groups: int = 1
-    """the parts lie in so many equal groups, each of which holds an equal share of every part"""
+    """the parts lie in so many equal groups, each of which holds an equal share of every part; 0 where nothing says it"""
     rotary: int = 0
-    """as in `probe.fused.Fusion`; −1 where no configuration was handed over that says it"""
+    """as in `probe.numbers.fused.Fusion`; −1 where nothing says it"""
+    order: tuple[int, ...] = ()
+    """as in `probe.numbers.fused.Fusion`"""
     is_known: bool = field(default=True, compare=False)
     """whether a mapping or the values say in which groups, and not a guess"""
+    missing: str = field(default="", compare=False)
+    """the line of a mapping, and the number in it that no recorded configuration has"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +87,25 @@ class WeightBundle:
     rotary: int = 0
     """as in `Bundle`"""
     shape: tuple[int, ...] = ()
-    """as in `probe.fused.Fusion`"""
+    """as in `probe.numbers.fused.Fusion`"""
+    order: tuple[int, ...] = ()
+    """as in `probe.numbers.fused.Fusion`"""
     is_known: bool = field(default=True, compare=False)
+    """as in `Bundle`"""
+    missing: str = field(default="", compare=False)
     """as in `Bundle`"""
     is_mixed: bool = field(default=False, compare=False)
     """buffers on one side, as a table may be, parameters on the other: they are compared as parameters"""
 
     @property
+    def is_one_for_one(self) -> bool:
+        """Whether it is one parameter for one, which may be said from either side."""
+        return len(self.parts) == len(self.parts[0]) == 1 and not self.stacked and not self.rotary and self.groups == 1
+
+    @property
     def fusion(self) -> Fusion:
         """How the parts lie in the whole."""
-        return Fusion(self.axis, self.groups, self.stacked, self.rotary, self.shape)
+        return Fusion(self.axis, self.groups, self.stacked, self.rotary, self.shape, self.order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +130,7 @@ class Doubt:
     among: tuple[int, ...]
     """numbers, in their names, of the members of the longer list that may be the ones too many"""
     why: str
-    """why nothing tells"""
+    """why nothing tells: ``same-weights``, ``no-same-weights`` or ``no-weights``"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +139,17 @@ class LostLine:
 
     where: str
     """``line 4 of m.yaml``"""
-    text: str
+    note: Note
     """what is said of it"""
     a: frozenset[int]
     b: frozenset[int]
     is_parameter: bool = False
     """it names a parameter of these modules"""
+
+    @property
+    def text(self) -> str:
+        """The note in words."""
+        return str(self.note)
 
 
 @dataclass(frozen=True)
@@ -140,7 +160,7 @@ class Matching:
     only_a: tuple[int, ...]
     only_b: tuple[int, ...]
     direction: Direction
-    warnings: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     bundles: tuple[Bundle, ...] = ()
     weight_bundles: tuple[WeightBundle, ...] = ()
     views_a: Mapping[Place, View] = field(default_factory=dict)
@@ -158,6 +178,22 @@ class Matching:
     """lines of the mapping that lead to nothing"""
     lines: Mapping[int, str] = field(default_factory=dict)
     """by module of A that a line of the mapping names, that line: ``line 4 of m.yaml``"""
+    rules: Mapping[int, Rule] = field(default_factory=dict)
+    """by module of A that a line of the mapping names, what it says"""
+    mistaken: tuple[Note, ...] = ()
+    """lines of the mapping that do nothing; they are among the notes too"""
+    part_of_other: frozenset[int] = frozenset()
+    """modules of A that are a part of their partner, or hold it as a part: only what both are given is compared"""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The notes in words."""
+        return tuple(map(str, self.notes))
+
+    @property
+    def mistakes(self) -> tuple[str, ...]:
+        """The lines of the mapping that do nothing, each as a sentence."""
+        return tuple(map(str, self.mistaken))
 
     def compared_apart(self, side: str) -> frozenset[Place]:
         """Return the parameters of a side, A or B, that are compared with several, or lie in one, of the other side."""

@@ -9,7 +9,7 @@ from probe.matching.automatic import likeness
 from probe.matching.automatic.outline import Outline
 from probe.matching.changes import Change, ChangeKind
 from probe.matching.result import Matching
-from probe.tree import Tree
+from probe.structure.tree import Tree
 
 _MISSED = (ChangeKind.INSERTED, ChangeKind.REMOVED)
 _NEVER_ALIKE = ("rotary", "dropout")

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from probe.mapping import TOP, LayerMapping, Rule
+from probe.comparison.notes import Note, note
+from probe.mapping import Rule
 from probe.mapping.patterns import Names, counts
 from probe.mapping.sections import Found, SectionIndex, ways
+from probe.matching.checks.wrappers import NAMES, LookedThrough
 from probe.matching.known import Known
 from probe.matching.lists import Fingerprint, Laid, Member, families, family, laid_side_by_side, number
 from probe.matching.result import Reason
-from probe.tree import WRAPPERS, Tree
-
-_WRAPPED_NAMES = {*WRAPPERS.values(), "0"}
-"""names that wrappers, and a list of one model, give to what they hold"""
+from probe.structure.tree import Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class Walk:
     known: Known
     """what is known of the source"""
     known_there: Known
-    mapping: LayerMapping
+    read: LookedThrough
     sections: SectionIndex
     """of the source"""
     weights_here: Fingerprint
@@ -98,6 +97,10 @@ class Walk:
 
     def __post_init__(self) -> None:
         self.source, self.target = self.known.tree, self.known_there.tree
+        self.mapping = self.read.mapping
+        self._model, self._model_there = (tree.unwrapped(tree.root) for tree in (self.source, self.target))
+        self._around: _Step | None = None
+        """the way to what holds the model, where a line leads the model itself further"""
 
     def places(self) -> dict[int, Place]:
         """Return the place of every module of the source that has one."""
@@ -108,6 +111,8 @@ class Walk:
             step = _Step(self.target.root, Reason.SAME_PATH)
             if start >= 0:
                 step = self._by_name(index, start) if key is None else self._by_rule(index, start, key)
+            if index == self._model:
+                step = self._of_model(index, start, step)
             self._step_over(index, step, taken)
             self._steps.append(step)
             place = self._place(index, step)
@@ -118,6 +123,7 @@ class Walk:
                     several.setdefault((begin, named.rule, named.targets[0]), {})[named.key] = index
         for (begin, rule, _), members in several.items():
             self._gather(found, begin, rule, members)
+        self._leave_to_one(found)
         return found
 
     def _gather(self, found: dict[int, Place], begin: int, rule: Rule, members: dict[int, int]) -> None:
@@ -132,7 +138,7 @@ class Walk:
             self.lacking.setdefault(rule, (begin, next(key for n, key in enumerate(rule.keys) if n not in members)))
 
     def _by_rule(self, index: int, start: int, found: Found) -> _Step:
-        rule, begin = found.rule, self._steps[start]
+        rule, begin = found.rule, self._begin(start, found.rule)
         if not found.targets:
             return _Step(None, Reason.MAPPED, ended=index)
         if begin.there is None:
@@ -164,6 +170,44 @@ class Walk:
         if there is None:
             return _Step(None, why, rule, index)
         return _Step(there, why, rule, parts=(there,))
+
+    def _begin(self, start: int, rule: Rule) -> _Step:
+        """Return from where a line leads on: one about what holds the model from there, though the model is the root."""
+        is_around = start == self._model and rule.section in self.read.around
+        return self._around if is_around and self._around is not None else self._steps[start]
+
+    def _of_model(self, index: int, start: int, step: _Step) -> _Step:
+        """Lead the model itself, and what is in it, to where a line about its wrapper says.
+
+        What holds the model returns what the model returns. So where lines lead the one to a module and the other to a part
+        of that, as ``Float16Module`` to ``Qwen2ForCausalLM`` and its ``GPTModel`` to ``model``, the model is which of both
+        is as large as it is, and its parts begin where the line says.
+        """
+        before, rule = self._steps[start] if start >= 0 else step, self.read.inner
+        if rule is not None and step.there is not None:
+            there = self._resolved(step.there, rule.targets[0])
+            if there is None:
+                self.missed.setdefault(rule, []).append(Miss(index, step.there, rule.targets[0], module=index))
+                return step
+            self.resolved.setdefault(rule, set()).add(self.source.class_name(index))
+            self._around, before = step, step
+            step = _Step(there, Reason.MAPPED, rule, parts=(there,))
+        if step.rule is None or step.there is None or before.there is None or len(step.parts) != 1:
+            return step
+        outer, inner = self.target.unwrapped(before.there), self.target.unwrapped(step.there)
+        if outer == self._model_there != inner and self.known_there.is_as_large(outer, inner, self.known, index):
+            return replace(step, parts=(outer,))
+        return step
+
+    def _leave_to_one(self, found: dict[int, Place]) -> None:
+        """Of a model and a part of it that both lead to the other side's model, let the one have it that is as large."""
+        both = {index for index, place in found.items() if place.parts == (self._model_there,)}
+        both = {index for index in both if self.source.wrapped(index) is None}
+        if self._model not in both:
+            return
+        for index in both - {self._model}:
+            is_whole = self.known.is_as_large(self._model, index, self.known_there, self._model_there)
+            found.pop(index if is_whole else self._model, None)
 
     def _is_other(self, miss: Miss, rule: Rule) -> bool:
         """Tell whether a member of a list is of no class that others have which a rule with a number leads on."""
@@ -236,7 +280,8 @@ class Walk:
         One that counts otherwise on either side, ``{2*i}`` or ``{i+8}``, is taken at its word.
         """
         is_numbered = "{" in rule.source[-1] and "{" in rule.target[-1]
-        if not is_numbered or counts(rule.source[-1:]) or counts(rule.target[-1:]):
+        is_of_list = is_numbered and family(self.target.name(there)) != self.target.name(there)
+        if not is_of_list or counts(rule.source[-1:]) or counts(rule.target[-1:]):
             return there, Reason.MAPPED
         above = self.source.modules[index].parent, self.target.modules[there].parent
         names = self.source.name(index), self.target.name(there)
@@ -271,7 +316,7 @@ class Walk:
             found = self.target.child(there, name)
             if found is not None:
                 there = found
-            elif name not in _WRAPPED_NAMES or self.target.unwrapped(self.target.root) != self.target.unwrapped(there):
+            elif name not in NAMES or self.target.unwrapped(self.target.root) != self.target.unwrapped(there):
                 return None
         return there
 
@@ -317,21 +362,17 @@ class Walk:
         return Place(parts, step.reason, step.rule, len(parts) == 1 and parts[0] != step.there)
 
 
-def several_models(tree: Tree) -> str:
-    """Return what to write where a tree is a list of several models, parts of one: ``""`` where it is not."""
+def several_models(tree: Tree) -> Note | None:
+    """Return what to write where a tree is a list of several models, parts of one: None where it is not."""
     count = len(tree.children[tree.root])
     if tree.class_name(tree.root) != "list" or count < 2:
-        return ""
+        return None
     layers = next(
         (module.path for i, module in enumerate(tree.modules) if "#" in families(tree.children[i]) and i != tree.root),
         "",
     )
-    names = [name for name in layers.split(".")[1:] if name not in _WRAPPED_NAMES]
-    key = ".".join([*names, "{i}"])
-    return (
-        f"the {count} models in the list at the top are parts of the other side's one: below {TOP}, say of each where its parts "
-        f"are, such as 0.{key}: layers.{{i}} and 1.{key}: layers.{{i+8}} if the first has 8 of the layers"
-    )
+    names = [name for name in layers.split(".")[1:] if name not in NAMES]
+    return note("several-models-in-a-list", count=count, key=".".join([*names, "{i}"]))
 
 
 def _held(known: Known, index: int, other: Known, like: int) -> int | None:

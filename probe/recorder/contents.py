@@ -19,14 +19,15 @@ class Contents:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._models: list[tuple[str, weakref.ref[Any]]] = []
-        self._members: list[list[weakref.ref[Any]]] = []
+        self._members: list[tuple[list[weakref.ref[Any]], list[int]]] = []
+        """by model: its modules, and the ids of its tensors; those that are recorded are held by the run, so that no other has theirs"""
         self._modules: dict[int, weakref.ref[Any]] = {}
 
     def add(self, models: Sequence[tuple[str, Any]]) -> None:
         """Take models, by their prefixes, and all that they hold for known."""
         for prefix, model in models:
             self._models.append((prefix, weakref.ref(model)))
-            self._members.append([weakref.ref(member) for member in self._run.adapter.members(model)])
+            self._members.append(_known(*self._run.adapter.members(model)))
             self._new_modules(prefix, model)
 
     def news(self) -> str:
@@ -45,10 +46,12 @@ class Contents:
         return said if names else ""
 
     def _changed(self, number: int, model: Any) -> bool:
-        known, members = self._members[number], self._run.adapter.members(model)
-        if len(known) == len(members) and all(ref() is each for ref, each in zip(known, members, strict=True)):
+        known, ids = self._members[number]
+        modules, tensors = self._run.adapter.members(model)
+        same = len(known) == len(modules) and all(ref() is each for ref, each in zip(known, modules, strict=True))
+        if same and ids == [id(tensor) for tensor in tensors]:
             return False
-        self._members[number] = [weakref.ref(member) for member in members]
+        self._members[number] = _known(modules, tensors)
         return True
 
     def _new_modules(self, prefix: str, model: Any) -> list[str]:
@@ -85,6 +88,10 @@ class Contents:
         mine = {index for name, index in places.items() if not prefix or name.startswith(f"{prefix}.")}
         run.gone = (run.gone - mine) | (mine - there)
         return found
+
+
+def _known(modules: list[Any], tensors: list[Any]) -> tuple[list[weakref.ref[Any]], list[int]]:
+    return [weakref.ref(module) for module in modules], [id(tensor) for tensor in tensors]
 
 
 def joined(prefix: str, path: str) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from probe.numbers.slots import flatten
 from probe.recorder.calls import CALLS, Call, Calls
 from probe.recorder.gradients import Gradients
 from probe.recorder.measuring import Measuring
 from probe.recorder.run import Run, guarded
 from probe.recorder.updates import Updates
 from probe.records import Phase, Role
-from probe.slots import flatten
 
 
 class Forward:
@@ -33,8 +33,8 @@ class Forward:
         if run.too_many(len(calls.all), CALLS, "module calls"):
             return
         context = run.adapter.context()
-        if context.transformed:
-            run.note("calls inside vmap or another function transform are not recorded", index)
+        if context.aside:
+            run.note(f"calls {context.aside} are not recorded", index)
             return
         stack = calls.stack
         if not context.recomputing:

@@ -1,4 +1,4 @@
-"""Gradients as the user hands them over in ``probe.step(grads=...)``."""
+"""Numbers and gradients as the user hands them over in ``probe.step()`` and ``probe.log()``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,20 @@ from probe.recorder.run import Run
 
 _NAMED = 5
 """names in one message"""
+
+
+def as_number(value: Any) -> float:
+    """Return a number, or the element of a tensor that has one; raises whatever the value raises where it is none."""
+    item = getattr(value, "item", None)
+    return float(item() if callable(item) else value)
+
+
+def why_no_number(name: str, value: object, error: Exception) -> str:
+    """Say what was expected of a value that `as_number` did not take."""
+    expected = f"expected a number or a tensor with one element, got {type(value).__name__}"
+    if isinstance(value, Mapping):
+        return f"{expected}; give each by its name: probe.step(**{name})"
+    return f"{expected} ({error}); tensors are recorded by probe.log(name, tensor)"
 
 
 def gradients_by_index(run: Run, grads: object) -> dict[int, Any]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from probe.recorder.calls import Call, Calls, Input
@@ -14,6 +14,19 @@ from probe.records import Phase, Role
 
 Removal = Callable[[], None]
 Found = Callable[[Any], None]
+_VIEWS = 1000
+"""views of a step that were written to, and are kept in mind"""
+
+
+@dataclass(slots=True)
+class _View:
+    """A view whose gradient is awaited."""
+
+    writes: Any
+    """has its versions"""
+    version: int | None
+    module: int
+    found: bool = False
 
 
 class Gradients:
@@ -33,7 +46,10 @@ class Gradients:
         """parameters whose gradients are recorded in this step"""
         self._is_differentiated = False
         """a backward pass of this step has made a graph of its own: a later one runs through that too"""
-        self._views: list[tuple[weakref.ref[Any], int | None, int]] = []
+        self._views: list[_View] = []
+        """that calls under way gave or were given"""
+        self._written_views: list[_View] = []
+        """those that were written to in place since"""
         self._leaf_removals: list[Removal] = []
         self._leaf_micros: dict[int, set[int]] = {}
 
@@ -43,7 +59,7 @@ class Gradients:
             removal()
         self._leaf_removals = []
         self._leaf_micros = {}
-        self._views = []
+        self._views, self._written_views = [], []
         self._last_micro = 0
         self._is_differentiated = False
         self.found = set()
@@ -87,14 +103,19 @@ class Gradients:
         self._watch(tensor, lambda g: self._gradient(Role.GRAD_OUTPUT, call, slot, seq, g, True), call)
 
     def look_at_views(self) -> None:
-        """A view that is changed in place loses the hook on its gradient: say so."""
-        for reference, version, module in self._views:
-            tensor = reference()
-            if tensor is not None and self.run.adapter.version_of(tensor) != version:
-                name = self.run.name_of(module, "the model")
-                text = f"a gradient at {name} is not recorded: the tensor is a view that was changed in place"
-                self.run.note(text, module)
+        """Keep those views in mind that were changed in place: they have lost the hook on their gradients."""
+        written = [view for view in self._views if self.run.adapter.version_of(view.writes) != view.version]
+        self._written_views += written[: _VIEWS - len(self._written_views)]
         self._views.clear()
+
+    def end_step(self) -> None:
+        """Say of which views no gradient came."""
+        for view in self._written_views if self.last_step == self.run.step else ():
+            if not view.found:
+                name = self.run.name_of(view.module, "the model")
+                text = f"a gradient at {name} is not recorded: the tensor is a view that was changed in place"
+                self.run.note(text, view.module)
+        self._written_views = []
 
     @guarded
     def backward_ended(self, touched: list[int]) -> None:
@@ -126,9 +147,11 @@ class Gradients:
         """
         adapter = self.run.adapter
         if not adapter.is_leaf(tensor):
-            if adapter.is_view(tensor):
-                self._views.append((weakref.ref(tensor), adapter.version_of(tensor), call.module))
-            return adapter.on_gradient(tensor, found)
+            if not adapter.is_view(tensor):
+                return adapter.on_gradient(tensor, found)
+            view = _View(adapter.writes_to(tensor), adapter.version_of(tensor), call.module)
+            self._views.append(view)
+            return adapter.on_gradient(tensor, functools.partial(self._view_gradient, found, view))
         micro = max(call.micro, 0)
         micros = self._leaf_micros.setdefault(id(tensor), set())
         micros.add(micro)
@@ -136,6 +159,10 @@ class Gradients:
         if removal is not None:
             self._leaf_removals.append(removal)
         return removal
+
+    def _view_gradient(self, found: Found, view: _View, gradient: Any) -> None:
+        view.found = True
+        found(gradient)
 
     @guarded
     def _gradient(self, role: Role, call: Call, slot: str, seq: int, gradient: Any, logged: bool = False) -> None:

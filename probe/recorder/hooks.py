@@ -6,13 +6,14 @@ import contextlib
 import functools
 from collections.abc import Callable
 
-from probe.blocks import main_blocks
 from probe.recorder.forward import Forward
 from probe.recorder.gradients import Gradients
 from probe.recorder.models import Hookable
 from probe.recorder.run import Run
+from probe.recorder.stack import with_more_room
 from probe.recorder.updates import Updates
 from probe.records import Task
+from probe.structure.blocks import main_blocks
 
 Removal = Callable[[], None]
 
@@ -33,6 +34,7 @@ class Hooks:
     def set(self, modules: list[Hookable], optimizer: object | None) -> None:
         """Hook modules and parameters, and ``optimizer``, or all of the process."""
         run = self._run
+        self._removals.append(with_more_room())
         if run.config.task is Task.NORMS:
             chosen = main_blocks(run.modules, sorted(run.roots))
             if run.config.modules is not None:

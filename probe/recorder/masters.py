@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable
 from typing import Any
 
+from probe.adapters.shared.user_objects import Identity
 from probe.recorder.run import Run
 
 
@@ -18,7 +18,7 @@ class Masters:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._known: dict[int, tuple[weakref.ref[Any], int | None]] = {}
+        self._known: dict[int, tuple[Identity, int | None]] = {}
         """by the id of a tensor that is no parameter: itself, and the index of the parameter that it is a copy of"""
 
     def index_of(self, tensor: Any) -> int | None:
@@ -26,7 +26,7 @@ class Masters:
         index = self.run.parameter_index.get(id(tensor))
         if index is None and id(tensor) in self._known:
             known, index = self._known[id(tensor)]
-            return index if known() is tensor else None
+            return index if known.is_of(tensor) else None
         return index
 
     def look(self, trained: Iterable[Any]) -> None:
@@ -35,14 +35,14 @@ class Masters:
         news = [each for each in trained if id(each) not in run.parameter_index and not self._is_known(each)]
         if not news:
             return
-        taken = {index for known, index in self._known.values() if known() is not None}
+        taken = {index for known, index in self._known.values() if known.lives()}
         free = [
             index for index, named in enumerate(run.tensors)
             if not named.is_buffer and index not in taken and index not in run.gone
         ]  # fmt: skip
         for tensor in news:
             index = next((i for i in free if self._is_copy(tensor, run.tensors[i].tensor)), None)
-            self._known[id(tensor)] = weakref.ref(tensor), index
+            self._known[id(tensor)] = run.adapter.identity(tensor), index
             if index is not None:
                 free.remove(index)
 
@@ -53,4 +53,4 @@ class Masters:
             return False
 
     def _is_known(self, tensor: Any) -> bool:
-        return id(tensor) in self._known and self._known[id(tensor)][0]() is tensor
+        return id(tensor) in self._known and self._known[id(tensor)][0].is_of(tensor)

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import functools
 import math
-import weakref
 from typing import Any
 
 import numpy as np
 
 from probe.adapters.base import TensorFacts
+from probe.adapters.shared.user_objects import Identity
 from probe.errors import RecordingError
+from probe.numbers.sketch import WIDTH
+from probe.numbers.slots import DEPTH, holds_tensor, is_container
 from probe.recorder.calls import Call
 from probe.recorder.contents import joined
 from probe.recorder.run import Run, guarded
+from probe.recorder.triggers import Triggers
 from probe.records import HashKind, Phase, Role, Task, TensorStats
-from probe.sketch import WIDTH
-from probe.slots import DEPTH, holds_tensor, is_container
 from probe.store.schema import RECORDS
-from probe.triggers import Triggers
+from probe.store.writing.creation import room_of
 
 _RECORD_BYTES = RECORDS.itemsize
 _WAITING = 8192
 """records that wait for a device, at most, before it is waited for"""
 _UNMEASURED = TensorStats(*[math.nan] * 5, 0, 0, 0, 0, 0, 0, HashKind.NONE, np.zeros(WIDTH))
+
+
+_LASTING = {Role.PARAM, Role.BUFFER, Role.PARAM_GRAD, Role.STATE}
+"""of what a program holds on to"""
 
 
 class Measuring:
@@ -33,7 +38,7 @@ class Measuring:
         self.run = run
         self._triggers = triggers
         self._reuses = True
-        self._seen: dict[int, tuple[weakref.ref[Any], int, TensorStats]] = {}
+        self._seen: dict[int, tuple[Identity, int, TensorStats]] = {}
         self._waiting: list[tuple[tuple[Any, ...], str, Any, int]] = []
         self._missed: set[str] = set()
         self._opaque: set[type] = set()
@@ -133,13 +138,14 @@ class Measuring:
             return
         try:
             facts = run.adapter.facts(tensor)
+            axes = axes if len(axes) == len(facts.shape) else ()  # a count of steps has none of its parameter's
             values = -1
             with run.lock:
                 (
                     run.writer.slot(slot),
                     run.writer.shape(facts.shape),
                 )  # where there is no room for them, not even measured
-                stats = self._measured(tensor, axes, fresh)
+                stats = self._measured(tensor, axes, fresh, role in _LASTING)
                 if run.in_full[module] and stats.hash_kind is not HashKind.NONE:
                     if type(stats) is not TensorStats:
                         (stats,) = run.adapter.settle([stats])
@@ -152,7 +158,7 @@ class Measuring:
             what = f"{phase.label} {role.label} {slot} of {run.name_of(module)}"
             run.note(f"{what} could not be recorded: {error!r}", module)
 
-    def _measured(self, tensor: Any, axes: tuple[int, ...], fresh: bool) -> TensorStats:
+    def _measured(self, tensor: Any, axes: tuple[int, ...], fresh: bool, lasting: bool) -> TensorStats:
         """Return a tensor's statistics; those of the same object, unwritten since, are not computed again."""
         run = self.run
         if run.config.task is Task.STRUCTURE:
@@ -163,16 +169,16 @@ class Measuring:
         if version is None:
             return run.adapter.measure(tensor, axes)
         known = self._seen.get(id(tensor))
-        if known is not None and known[0]() is tensor and known[1] == version:
+        if known is not None and known[0].is_of(tensor) and known[1] == version:
             return known[2]
         stats = run.adapter.measure(tensor, axes)
-        self._seen[id(tensor)] = (weakref.ref(tensor), version, stats)
+        self._seen[id(tensor)] = (run.adapter.identity(tensor, lasting), version, stats)
         return stats
 
     def _copied(self, tensor: Any) -> np.ndarray:
         with self.run.adapter.quiet():
             array = self.run.adapter.values(tensor)
-        self.run.nbytes += array.nbytes
+        self.run.nbytes += room_of(array.nbytes)
         return array
 
     def _append(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import itertools
 import math
 import weakref
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +16,7 @@ from probe.adapters.base import NamedModule
 from probe.recorder.contents import joined
 from probe.recorder.run import Run
 from probe.records import ModuleInfo, ParameterInfo
+from probe.store.tree import storable_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +32,20 @@ def add_models(run: Run, models: Sequence[tuple[str, Any]]) -> list[Hookable]:
     """Enter models, by their prefixes, and all that they hold into a run and its file."""
     if len(models) > 1 or models[0][0]:
         run.modules.append(ModuleInfo("", "list", -1))
-    hookable = []
+    hookable: list[Hookable] = []
+    taken = {storable_text(module.path) for module in run.modules}
     for prefix, model in models:
         first = len(run.modules)
         run.roots.add(first)
         modules = list(run.adapter.modules(model))
-        index_of = {module.path: first + i for i, module in enumerate(modules)}
+        index_of: dict[str, int] = {}
+        for index, named in enumerate(modules, first):
+            index_of.setdefault(named.path, index)  # the first, as parents come before their children
         n_params = _add_parameters(run, prefix, model, index_of)
         for named in modules:
-            run.modules.append(_module_info(named, prefix, index_of, n_params))
-            hookable.append(Hookable(index_of[named.path], weakref.ref(named.module), named.is_leaf))
+            info = _named_apart(run, _module_info(named, prefix, index_of, n_params, len(run.modules) == first), taken)
+            hookable.append(Hookable(len(run.modules), weakref.ref(named.module), named.is_leaf))
+            run.modules.append(info)
         for text in run.adapter.cautions(model):
             run.note(text, first)
     run.writer.add_modules(run.modules)
@@ -47,13 +55,14 @@ def add_models(run: Run, models: Sequence[tuple[str, Any]]) -> list[Hookable]:
 
 
 def _add_parameters(run: Run, prefix: str, model: Any, index_of: dict[str, int]) -> dict[str, int]:
-    """Append a model's parameters; return the number of elements by owner's path."""
-    elements: dict[str, int] = {}
+    """Append a model's parameters; return how many elements there are at a path and below it."""
+    elements: Counter[str] = Counter()
     for named in run.adapter.parameters(model):
         owner, _, slot = named.names[0].rpartition(".")
         facts = run.adapter.facts(named.tensor)
         if not named.is_buffer:
-            elements[owner] = elements.get(owner, 0) + math.prod(facts.shape)
+            for path in _around(owner):
+                elements[path] += math.prod(facts.shape)
         run.parameter_index[id(named.tensor)] = len(run.parameters)
         run.tensors.append(named)
         run.parameters.append(
@@ -64,18 +73,39 @@ def _add_parameters(run: Run, prefix: str, model: Any, index_of: dict[str, int])
     return elements
 
 
-def _module_info(named: NamedModule, prefix: str, index_of: dict[str, int], n_params: dict[str, int]) -> ModuleInfo:
+def _named_apart(run: Run, info: ModuleInfo, taken: set[str]) -> ModuleInfo:
+    """Give a module another path where one before it has the same: names may be empty, hold dots, or be no text."""
+    path = info.path
+    for number in itertools.count(2):
+        if storable_text(path) not in taken:
+            break
+        path = f"{info.path}~{number}"
+    taken.add(storable_text(path))
+    if path != info.path:
+        run.note(f"two modules have the path {info.path!r}: the later one is recorded as {path!r}", len(run.modules))
+    return dataclasses.replace(info, path=path)
+
+
+def _module_info(
+    named: NamedModule, prefix: str, index_of: dict[str, int], n_params: dict[str, int], is_root: bool
+) -> ModuleInfo:
     path = named.path
-    parent = _parent_of(path, index_of) if path else (0 if prefix else -1)
-    inside = f"{path}." if path else ""
-    total = sum(n for owner, n in n_params.items() if owner == path or owner.startswith(inside))
+    parent = _parent_of(path, index_of) if not is_root else (0 if prefix else -1)
     kind = type(named.module)
     try:
         file = inspect.getsourcefile(kind) or ""
         line = inspect.unwrap(kind.forward).__code__.co_firstlineno if file else 0
     except (OSError, TypeError, AttributeError):
         file, line = "", 0
-    return ModuleInfo(joined(prefix, path), kind.__name__, parent, file, line, total)
+    return ModuleInfo(joined(prefix, path), kind.__name__, parent, file, line, n_params.get(path, 0))
+
+
+def _around(path: str) -> Iterator[str]:
+    """Yield a path and all around it, the root's last."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+    yield ""
 
 
 def _parent_of(path: str, index_of: dict[str, int]) -> int:

@@ -9,29 +9,30 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from probe import buffers
 from probe.adapters.base import Adapter
 from probe.config import RecordConfig
-from probe.errors import ProbeWarning, warn
-from probe.growth import shortage
+from probe.errors import ConfigError, ProbeWarning, warn
+from probe.numbers import buffers
 from probe.recorder.calls import Call, Calls
 from probe.recorder.contents import Contents
 from probe.recorder.forward import Forward
-from probe.recorder.given import gradients_by_index
+from probe.recorder.given import as_number, gradients_by_index, why_no_number
 from probe.recorder.gradients import Gradients
 from probe.recorder.hooks import Hooks
 from probe.recorder.measuring import Measuring
 from probe.recorder.models import add_models
+from probe.recorder.outcome import Outcome
 from probe.recorder.run import Run, guarded
+from probe.recorder.triggers import Triggers
 from probe.recorder.updates import Updates
 from probe.records import NEVER_STEPPED, Phase, Role, StepState
 from probe.store.schema import CALLS
-from probe.store.writer import Writer
-from probe.triggers import Triggers
+from probe.store.writing.growth import shortage
+from probe.store.writing.writer import Writer
 
 _SCALARS = 500_000
 """numbers logged in one step that are recorded"""
@@ -81,13 +82,18 @@ class Recorder:
         self._scalars: list[tuple[int, str, float]] = []
         self._has_looked_at_loss = False
         self._room_is_known = False
+        self._n_steps = 0
+        self._ran: set[int] = set()
+        """modules that were called in recorded steps"""
+        self._has_gradients = False
         run.notes += [(0, -1, text) for text in adapter.limits]
         try:
-            hookable = add_models(run, models)
-            contents.add(models)
-            self._hooks.set(hookable, optimizer)
-            self._begin_step()
-            run.running = True
+            with adapter.unseen():
+                hookable = add_models(run, models)
+                contents.add(models)
+                self._hooks.set(hookable, optimizer)
+                self._begin_step()
+                run.running = True
         except BaseException:
             adapter.interrupted()
             self._end()
@@ -103,6 +109,22 @@ class Recorder:
         """Whether hooks record."""
         return self.run.running
 
+    def outcome(self) -> Outcome:
+        """Return what the recording holds; complete once it has stopped."""
+        run = self.run
+        return Outcome(
+            path=self.path,
+            model=" and ".join(dict.fromkeys(run.modules[root].class_name for root in sorted(run.roots))),
+            steps_taken=run.step,
+            steps=self._n_steps,
+            modules=len(self._ran),
+            tensors=run.writer.n_records,
+            has_forwards=bool(self._calls.forwards),
+            has_gradients=self._has_gradients,
+            is_trainable=any(parameter.requires_grad for parameter in run.parameters),
+            other_updates=0 if self._updates.has_own else self._updates.others,
+        )
+
     @property
     def inside_a_call(self) -> bool:
         """Tell whether a module is running, or was left by an interrupt since which the model has not run again."""
@@ -110,7 +132,19 @@ class Recorder:
 
     def is_tensor(self, value: object) -> bool:
         """Tell whether a value is a tensor of the models' framework."""
-        return self.run.adapter.is_tensor(value)
+        with self.run.adapter.unseen():
+            return self.run.adapter.is_tensor(value)
+
+    def numbers(self, given: Mapping[str, object], call: str) -> dict[str, float]:
+        """Return what was given to ``call`` as numbers; what is none is said, and left out."""
+        found = {}
+        for name, value in given.items():
+            try:
+                with self.run.adapter.unseen():
+                    found[name] = as_number(value)
+            except Exception as error:  # noqa: BLE001  whatever the user has there, the training goes on
+                self.note(f"{call}: {name} is not recorded: {why_no_number(name, value, error)}")
+        return found
 
     # The user's calls
 
@@ -145,23 +179,23 @@ class Recorder:
         if run.running and run.active and not run.too_many(len(self._scalars), _SCALARS, "logged numbers"):
             self._scalars.append((run.step, name, value))
 
-    def step(self, scalars: dict[str, float], grads: object = None) -> None:
-        """Close the step and begin the next one.
+    @guarded
+    def note(self, text: str) -> None:
+        """Say once that something which the user gave is not recorded."""
+        self.run.note(text, -1)
 
-        Raises
-        ------
-        ConfigError
-            ``grads`` are not the gradients of the models' parameters
-        """
+    def step(self, scalars: dict[str, float], grads: object = None) -> None:
+        """Close the step and begin the next one; ``grads`` that are not those of the models' parameters are said, and left out."""
         run = self.run
-        given = gradients_by_index(run, grads) if run.running and grads is not None else {}
         with run.lock:
             if not run.running:
                 return
             run.closing = True
             try:
-                self._gradients.record_given(given)
-                texts = self._next_step(scalars)
+                with run.adapter.unseen():
+                    if grads is not None:
+                        self._gradients.record_given(self._by_index(grads))
+                    texts = self._next_step(scalars)
             except Exception as error:  # noqa: BLE001  the training must go on
                 return self._give_up(f"recording to {self.path} failed in probe.step() ({error!r})")
             except BaseException as error:
@@ -174,6 +208,14 @@ class Recorder:
         for text in texts:
             run.say(text)
 
+    def _by_index(self, grads: object) -> dict[int, Any]:
+        """Return gradients by the indices of their parameters; none where they do not fit."""
+        try:
+            return gradients_by_index(self.run, grads)
+        except ConfigError as error:
+            self.note(f"probe.step() was given no gradients that can be recorded: {error}")
+            return {}
+
     def stop(self, state: StepState = StepState.CLOSED, *, one_step: bool = False) -> None:
         """Take every hook off, close the open step and the file; ``one_step`` when all may be meant as a single step."""
         run, path = self.run, self.path
@@ -184,7 +226,8 @@ class Recorder:
                     return
                 run.closing = True
                 try:
-                    text = self._last_step(state, one_step)
+                    with run.adapter.unseen():
+                        text = self._last_step(state, one_step)
                 except Exception as error:  # noqa: BLE001  the training must go on
                     text = f"the last step is not in {path}: probe.stop() failed ({error!r})"
                 except BaseException as error:
@@ -192,14 +235,15 @@ class Recorder:
                     interrupted = f"the last step is not in {path}: probe.stop() was interrupted ({error!r})"
                     raise
                 finally:
-                    self._end()
+                    with run.adapter.unseen():
+                        self._end()
             run.writer.close()
         except BaseException as error:
             if not isinstance(error, Exception) and not run.running:
                 with contextlib.suppress(ProbeWarning):
                     warn(interrupted)
             raise
-        run.say(text)
+        run.say(text or (self.outcome().mistake() if state is StepState.CLOSED else ""))
 
     def discard(self) -> None:
         """End the recording as if it had never begun."""
@@ -251,13 +295,17 @@ class Recorder:
         never_stepped = self._never_stepped(one_step) if state is StepState.CLOSED else ""
         if never_stepped:
             run.notes.append((0, -1, never_stepped))
-        if run.recorded and (self._calls.all or run.seq or self._scalars or run.notes):
+        is_open = run.recorded and bool(self._calls.all or run.seq or self._scalars or run.notes)
+        if is_open:
             self._end_step(state)
+        run.writer.set_attributes("environment", {"steps_made": run.step + is_open})
+        self._updates.end()
         return never_stepped
 
     def _end_step(self, state: StepState) -> None:
         run = self.run
         self._updates.end_step()
+        self._gradients.end_step()
         self._note_silence()
         now = run.next_seq()
         for call in self._calls.all:
@@ -272,6 +320,9 @@ class Recorder:
             wall_time=time.time() - self._began,
             state=state,
         )
+        self._n_steps += 1
+        self._ran |= {call.module for call in self._calls.all}
+        self._has_gradients |= bool(self._gradients.found)
 
     def _note_silence(self) -> None:
         """Say that nothing was seen to run inside the models, where a framework may have run it without hooks."""

@@ -12,7 +12,7 @@ from probe.adapters.base import Adapter, NamedTensor
 from probe.config import RecordConfig
 from probe.errors import ProbeWarning, warn
 from probe.records import ModuleInfo, ParameterInfo, Phase, Task
-from probe.store.writer import Writer
+from probe.store.writing.writer import Writer
 
 _SAID = 1000
 """different messages of a recording"""
@@ -164,7 +164,7 @@ def guarded(method: Callable[..., None]) -> Callable[..., None]:
         if not run.running:
             return
         try:
-            with run.lock:
+            with run.lock, run.adapter.unseen():
                 if run.running:
                     method(self, *args)
         except Exception as error:  # noqa: BLE001  the training must go on whatever happened here

@@ -6,12 +6,13 @@ import weakref
 from typing import Any, NamedTuple
 
 from probe.adapters.base import Group
+from probe.recorder.behind import Behind
 from probe.recorder.contents import Contents
 from probe.recorder.gradients import Gradients
 from probe.recorder.masters import Masters
 from probe.recorder.measuring import Measuring
 from probe.recorder.run import Run, guarded
-from probe.records import MASTER, OptimizerGroup, Phase, Role, Task
+from probe.records import MASTER, STEPPED_EARLY, OptimizerGroup, Phase, Role, Task
 
 _GROUPS = 20_000
 """of parameters, updated in one step, that are written down; they wait in memory for its end"""
@@ -36,13 +37,19 @@ class Updates:
     def __init__(self, run: Run, measuring: Measuring, gradients: Gradients, contents: Contents) -> None:
         self.run = run
         self._measuring, self._gradients, self._contents = measuring, gradients, contents
-        self._masters = Masters(run)
+        self._masters, self._behind = Masters(run), Behind(run)
         self.groups: list[OptimizerGroup] = []
         self.count = 0
         """updates in step 0"""
+        self.has_own = False
+        """whether an optimizer has updated a parameter of the models"""
+        self.others = 0
+        """optimizer steps until then, of other parameters only"""
         self.init_bytes = 0
         """of this step, that parameters and buffers took at its beginning"""
         self._initialised = False
+        self._took_gradients = False
+        """an optimizer was seen to use gradients"""
         self._last_recorded: int | None = None
         self._updated: set[int] = set()
         """indices of the parameters that an optimizer has changed in this step"""
@@ -65,12 +72,20 @@ class Updates:
         self._updated = set()
         self.run.kept = {}
 
+    def end(self) -> None:
+        """Say what became of the optimizers behind the last step."""
+        self._behind.record()
+        self._behind.forget()
+
     def end_step(self) -> None:
         """Say that an optimizer began a step that it did not end."""
         if self.run.kept:
             first, *others = [self.run.parameters[index].names[0] for index in self.run.kept]
             name = f"{first} and {len(others)} more" if others else first
             self.run.note(f"an optimizer's step was not seen to its end: the update of {name} is not recorded", -1)
+        if self._took_gradients and self.run.wants[Phase.GRADIENT] and self._gradients.last_step is None:
+            text = "no backward pass that runs hooks gave a parameter its gradient (it is compiled, or FSDP does so behind it)"
+            self.run.note(f"{text}: gradients are recorded as the optimizer used them, not as backward left them", -1)
         if not self.run.norms:  # they say nothing of the parameters that the step left
             self._last_recorded = self.run.step
 
@@ -182,6 +197,7 @@ class Updates:
         """Record the gradients as they are used; ``why_not`` says why they are not those, or is empty."""
         run = self.run
         if not run.active or not run.wants[Phase.UPDATE]:
+            self._behind.forget()
             return
         self._masters.look(tensor for group in groups for tensor in group.parameters)
         trained = self._own(groups)
@@ -193,8 +209,11 @@ class Updates:
     def after_update(self, groups: list[Group]) -> None:
         """Record by how much the optimizer has changed the parameters, and its own state."""
         run = self.run
-        if not run.step and self._own(groups):
-            self.count += 1
+        if not run.step or not self.has_own:
+            is_own = bool(self._own(groups))
+            self.count += is_own and not run.step
+            self.has_own |= is_own
+            self.others += not is_own
         if not run.active or run.norms or not run.wants[Phase.UPDATE]:
             return
         if run.too_many(len(self.groups), _GROUPS, "groups of updated parameters"):
@@ -205,6 +224,7 @@ class Updates:
             if indices:
                 number = self._optimizers.setdefault(group.optimizer, len(self._optimizers))
                 self.groups.append(OptimizerGroup(number, group.class_name, group.index, group.hyper, indices))
+                self._behind.note_settings(number, group)
         for each in self._own(groups):
             self._record_update(each)
 
@@ -221,6 +241,7 @@ class Updates:
             run.note(f"gradients as the optimizer used them are not recorded: {why_not}", -1)
         elif gradient is not None:
             self._measuring.observe_parameter(Phase.UPDATE, Role.PARAM_GRAD, trained.index, gradient)
+            self._took_gradients |= not run.norms and run.config.task is not Task.STRUCTURE
         if not run.norms and run.config.task is not Task.STRUCTURE:
             self._keep_for_update(trained)
 
@@ -231,7 +252,7 @@ class Updates:
         if before is None or before >= run.step or unseen:
             return
         if any(run.adapter.gradient(each.tensor) is not None for each in trained):
-            run.note("probe.step() comes before the optimizer's step: updates are recorded one step late", -1)
+            run.note(f"{STEPPED_EARLY}: updates are recorded one step late", -1)
 
     def _keep_for_update(self, trained: _Trained) -> None:
         """Copy a parameter until the optimizer has changed it; where memory is short, say that the update is lost."""
@@ -252,6 +273,8 @@ class Updates:
             states[MASTER[1:]] = trained.tensor
         for key, state in states.items():
             self._measuring.observe_parameter(Phase.UPDATE, Role.STATE, index, state, slot=f"{slot}.{key}")
+            if run.config.task is not Task.STRUCTURE:
+                self._behind.note_state(f"{run.parameters[index].names[0]}.{key}", trained.group, trained.tensor, state)
         self._updated.add(index)
         if self._versions.get(index) is not None:
             self._versions[index] = _WRITTEN

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
-from probe.comparison.divergence import Comparison
-from probe.comparison.metrics import Metrics, Status
+from probe.comparison.distance.metrics import Metrics, Status
 from probe.comparison.result import Divergence, Kind, SlotResult
+from probe.comparison.run import Comparison
 from probe.errors import ProbeError
 from probe.records import Phase, Role
 from probe.report.layout import padded, shortened, wrapped
 from probe.report.names import plain
-from probe.store.reader import Reader
-from probe.tree import Tree
+from probe.store.reading.reader import Reader
+from probe.structure.tree import Tree
 
 _MOST_ABOVE = 3
 """modules between the root and what is wrong; paths take the place of further ones"""
@@ -85,7 +85,8 @@ def drawn(comparison: Comparison, width: int) -> Text | None:
         return Text(f"The branch of the tree is not shown: {plain(str(error))}\n")
     if len(lines) <= 2:
         return None
-    out = Text(f"Where it lies: relative errors of {_OF_WHAT[first.phase]}, in the order of A's calls\n")
+    title = f"Where it lies: relative errors of {_OF_WHAT[first.phase]}, in the order of A's calls"
+    out = Text(f"{wrapped(title, width, indent='  ')}\n")
     for row in _laid_out(lines, width):
         out.append_text(row)
     return out
@@ -175,7 +176,7 @@ class _Branch:
         places = []
         for ref in refs:
             index = self.trees[side].by_path.get(ref.path)
-            if index is None:
+            if index is None or ref.path in self.first.agreeing:
                 continue
             known = self.partners.get(index) if side == "B" else None
             places.append(self._place(side, index) if known is None else self._place("A", known))
@@ -300,6 +301,8 @@ class _Branch:
 
     def _line(self, place: _Place, parent: _Place, lead: str, is_wrong: bool) -> Line:
         name = self._name(place, parent)
+        if place.path in self.first.agreeing:  # its part of what lies in one
+            return Line(lead, name, plain(place.class_name), "", _WORDS["noise"])
         if not is_wrong:
             return Line(lead, name, plain(place.class_name), self._error(place), self._state(place))
         if self.first.kind is Kind.MISSING:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import fnmatch
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from rich.console import Group
 from rich.table import Table
@@ -14,7 +16,7 @@ from rich.text import Text
 from probe.errors import ConfigError, NotRecordedError
 from probe.records import Phase, Role
 from probe.report.names import LONGEST_LIST, plain
-from probe.store.reader import Reader
+from probe.store.reading.reader import Reader
 
 _NUMBERS = ("min", "max", "mean", "norm")
 _SUGGESTED = 3
@@ -47,7 +49,7 @@ def summary(file: str | Path) -> Group:
 
 
 def listing(file: str | Path, pattern: str, step: int | None, phase: str | None, limit: int) -> Group:
-    """Return a table of the records of the modules that match a glob.
+    """Return the records of the modules that match a glob, two lines each.
 
     Raises
     ------
@@ -80,21 +82,27 @@ def listing(file: str | Path, pattern: str, step: int | None, phase: str | None,
             steps = [int(each) for each in reader.steps["step"]]
             there = f"; its steps are {_listed(steps)}" if step is not None and step not in steps else ""
             raise NotRecordedError(f"nothing was recorded of {pattern!r} with these filters in {reader.path}{there}")
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("step", "micro", "module", "call", "what", "dtype", "shape", *_NUMBERS, "nan/inf", "values"):
-            table.add_column(name, no_wrap=True)
         shown = rows[:limit] if limit else rows
-        for row in shown:
-            bad = int(row["nan"]) + int(row["posinf"]) + int(row["neginf"])
-            table.add_row(
-                str(row["step"]), str(row["micro"]), Text(plain(reader.modules[row["module"]].path) or "(root)"),
-                str(row["call"]), Text(_what(reader, row)), row["dtype"].decode(),
-                str(list(reader.shapes[row["shape"]])), *[f"{row[name]:.6g}" for name in _NUMBERS], str(bad or ""),
-                "yes" if row["tensor"] >= 0 else "",
-            )  # fmt: skip
+        lines = [
+            line for row, before in zip(shown, [None, *shown], strict=False) for line in _lines(reader, row, before)
+        ]
         left = len(rows) - len(shown)
-        more = [Text(f"{left} more rows: --limit 0 shows all")] if left else []
-        return Group(table, *more)
+        more = [Text(f"{left} more records: --limit 0 shows all")] if left else []
+        return Group(*lines, *more)
+
+
+def _lines(reader: Reader, row: Any, before: Any) -> Iterator[Text]:
+    """Yield the lines of a record; its call first, where the record before is of another one."""
+    call = ("step", "micro", "module", "call")
+    if before is None or any(row[name] != before[name] for name in call):
+        module = reader.modules[row["module"]]
+        where = f"step {row['step']}, micro {row['micro']}, call {row['call']}"
+        yield Text.assemble((plain(module.path) or "(root)", "cyan"), f"  {plain(module.class_name)}  ", (where, "dim"))
+    values = "  values" if row["tensor"] >= 0 else ""
+    yield Text(f"  {_what(reader, row)}  {row['dtype'].decode()} {list(reader.shapes[row['shape']])}{values}")
+    bad = int(row["nan"]) + int(row["posinf"]) + int(row["neginf"])
+    numbers = [f"{name} {row[name]:.6g}" for name in _NUMBERS] + ([f"NaN or Inf {bad}"] if bad else [])
+    yield Text(f"    {'  '.join(numbers)}")
 
 
 def _listed(steps: list[int]) -> str:

@@ -8,6 +8,8 @@ from rich.cells import cell_len, get_character_cell_size
 
 WIDTH = 120
 """columns of a sentence, on the widest terminal too"""
+PLAIN_WIDTH = 80
+"""columns of a sentence that goes to no terminal"""
 _HEAD = 0.35
 """share of a shortened name that is its beginning: modules are told apart by how their paths end"""
 _TOGETHER = "\u00a0"
@@ -39,7 +41,7 @@ def padded(text: str, columns: int) -> str:
     return text + " " * max(columns - cell_len(text), 0)
 
 
-def wrapped(text: str, width: int | None, lead: str = "", indent: str = "", *, whole: bool = False) -> str:
+def wrapped(text: str, width: int, lead: str = "", indent: str = "", *, whole: bool = False) -> str:
     """Return a sentence over as many lines as it takes.
 
     Parameters
@@ -47,19 +49,17 @@ def wrapped(text: str, width: int | None, lead: str = "", indent: str = "", *, w
     text
         words, with blanks between them
     width
-        columns; None leaves it in one line
+        columns
     lead, indent
         what stands in front of the first line, and of the others
     whole
         words that are wider than a line stay as they are, and are not shortened
     """
-    return lead + text if width is None else "\n".join(_lines(text.split(" "), width, lead, indent, whole))
+    return "\n".join(_lines(text.split(" "), width, lead, indent, whole))
 
 
-def packed(parts: Iterable[str], width: int | None, lead: str = "", indent: str = "") -> str:
+def packed(parts: Iterable[str], width: int, lead: str = "", indent: str = "") -> str:
     """Return parts with two blanks between them, over as many lines as they take; what fits into a line is not broken."""
-    if width is None:
-        return lead + "  ".join(parts)
     room = width - cell_len(indent)
     kept = (part.replace(" ", _TOGETHER) if cell_len(part) <= room else part for part in parts)
     return wrapped("  ".join(kept), width, lead, indent).replace(_TOGETHER, " ")

@@ -8,9 +8,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from probe.comparison.divergence import Comparison
 from probe.comparison.result import SlotResult
-from probe.comparison.side import PARAMETER_ROLES
+from probe.comparison.run import Comparison
+from probe.comparison.steps.side import PARAMETER_ROLES
 from probe.errors import ConfigError
 from probe.report.names import harmless
 
@@ -34,8 +34,8 @@ def frame(comparison: Comparison) -> Any:
     """
     try:
         import pandas
-    except ImportError as error:
-        raise ImportError("a table needs pandas: pip install 'probe-align[table]'") from error
+    except ImportError:
+        raise ImportError("a table needs pandas: pip install 'probe-align[table]'") from None
     return pandas.DataFrame(rows(comparison), columns=COLUMNS)
 
 
@@ -66,7 +66,7 @@ def write_parquet(comparison: Comparison, path: str | Path) -> None:
     except ImportError as error:
         raise ConfigError(
             f"a Parquet file needs pandas and pyarrow: pip install 'probe-align[table]' ({error})"
-        ) from error
+        ) from None
     table = pandas.DataFrame(rows(comparison), columns=COLUMNS)
     pyarrow.parquet.write_table(pyarrow.Table.from_pandas(table, preserve_index=False), path)
 
@@ -86,7 +86,7 @@ COLUMNS = [
     "mean_abs", "estimated", "dtype_a", "dtype_b", "shape_a", "shape_b", "status", "matched_by", "why_not", "parts_a",
     "parts_b",
 ]  # fmt: skip
-"""docs/output.md says what is in them"""
+"""docs/reference/output.md says what is in them"""
 TEXTS = [
     "phase", "verdict", "path_a", "path_b", "class_a", "class_b", "role", "slot_a", "slot_b", "max_abs_at", "dtype_a", "dtype_b",
     "shape_a", "shape_b", "status", "matched_by", "why_not", "parts_a", "parts_b",

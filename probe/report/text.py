@@ -8,25 +8,31 @@ from collections.abc import Iterable
 from rich.cells import cell_len
 from rich.text import Text
 
-from probe.comparison.divergence import Comparison
-from probe.comparison.fixed import FIXED_MEASURES, TOLERANCE_IS
-from probe.comparison.guards import grouped
-from probe.comparison.result import Divergence, Inputs, NodeRef, Verdict
-from probe.comparison.side import Metrics
+from probe.comparison.answer import in_words
+from probe.comparison.coverage.guards import grouped
+from probe.comparison.noise.fixed import FIXED_MEASURES, TOLERANCE
+from probe.comparison.result import Divergence, Inputs, Kind, NodeRef, Verdict
+from probe.comparison.run import Comparison
+from probe.comparison.run_summary import RunSummary
+from probe.comparison.steps.side import Metrics
 from probe.report.branch import drawn
-from probe.report.layout import WIDTH, packed, padded, shortened, wrapped
+from probe.report.layout import PLAIN_WIDTH, WIDTH, packed, padded, shortened, wrapped
+from probe.report.left_out import but_for, rest
 from probe.report.names import LONGEST_LIST, counted, file_names, harmless, harmless_json, plain
 
 _STYLE = {Verdict.ALIGNED: "bold green", Verdict.DIVERGED: "bold red", Verdict.UNDECIDED: "bold yellow"}
 _NARROWEST = 40
 """columns; what is narrower wraps by itself"""
 _MOST_LISTED = 8
+_MOST_NOTES = 3
+_FROM_NUMBERS = (Kind.INTRODUCED, Kind.UPDATE)
+"""kinds of findings whose hint is read from the numbers of a place"""
 _MOST_PLACES = 6
 """of one side that are listed, where it has several for one"""
 _SUMMED = "of the gradients that it was computed from"
 
 
-def render(comparison: Comparison, top: int = 5, width: int | None = None) -> Text:
+def render(comparison: Comparison, top: int = 5, width: int | None = None, *, verbose: bool = False) -> Text:
     """Return the report, with the styles that a terminal shows.
 
     Parameters
@@ -36,56 +42,82 @@ def render(comparison: Comparison, top: int = 5, width: int | None = None) -> Te
     top
         how many divergences after the first are listed
     width
-        columns of the terminal. None, for what goes to none: names stay whole, and only sentences of what was found are
-        broken
+        columns of the terminal. None, for what goes to none: sentences take 80 columns, and names stay whole
+    verbose
+        show all notes, not only the first three
     """
-    return _Report(comparison, top, width).made()
+    return _Report(comparison, top, width, verbose).made()
 
 
 class _Report:
     """The report under way."""
 
-    def __init__(self, comparison: Comparison, top: int, width: int | None) -> None:
-        self.comparison, self.top = comparison, top
+    def __init__(self, comparison: Comparison, top: int, width: int | None, verbose: bool) -> None:
+        self.comparison, self.top, self.verbose = comparison, top, verbose
         self.columns = None if width is None else max(width, _NARROWEST)
-        self.width = None if self.columns is None else min(self.columns, WIDTH)
+        self.width = PLAIN_WIDTH if self.columns is None else min(self.columns, WIDTH)
         """of sentences"""
+        mistakes = () if comparison.verdict is Verdict.ALIGNED else comparison.mistaken
+        self.mistakes = mistakes if len(mistakes) > 1 else ()
+        """what is listed under the verdict, and nowhere else"""
         self.out = Text()
 
     def made(self) -> Text:
         """Return the report."""
         comparison, first = self.comparison, self.comparison.first_divergence
         self._head()
+        self._mapping_mistakes()
         if first is not None and comparison.verdict is Verdict.DIVERGED:
             self._first(first)
             self._others(comparison.divergences[1:])
         elif comparison.verdict is Verdict.ALIGNED:
             self._aligned()
         else:
-            self.out.append("Could not tell. Why:\n")
-            for doubt in comparison.doubts:
-                self._say(plain(doubt, LONGEST_LIST), "  ", "    ", "yellow")
-            self.out.append("\n")
+            self._undecided()
         self._footer()
-        for warning in comparison.warnings:
-            if comparison.verdict is not Verdict.UNDECIDED or warning not in comparison.doubts:
-                self._say(plain(warning, LONGEST_LIST), "note: ", "      ", "yellow")
+        self._notes()
         self.out.rstrip()
         return self.out
 
+    def _mapping_mistakes(self) -> None:
+        """List several lines of the mapping that do nothing: what follows may come of them. One is told as evidence or a note."""
+        if self.mistakes:
+            self._say(f"{len(self.mistakes)} lines of the mapping do nothing: correct them first", style="bold yellow")
+            for mistake in map(str, self.mistakes if self.verbose else self.mistakes[:_MOST_LISTED]):
+                self._tell(plain(mistake.removeprefix("the mapping's "), LONGEST_LIST))
+            if not self.verbose and len(self.mistakes) > _MOST_LISTED:
+                self._tell(f"{len(self.mistakes) - _MOST_LISTED} more: -v shows all")
+            self.out.append("\n")
+
+    def _undecided(self) -> None:
+        """Say why it could not be told, and what to do: the first reason as the answer, the others below."""
+        first, *others = self.comparison.doubts
+        self._say(plain(first, LONGEST_LIST), style="bold")
+        for doubt in others:
+            self._say(plain(doubt, LONGEST_LIST), "  also: ", "    ", "yellow")
+        self.out.append("\n")
+
+    def _notes(self) -> None:
+        """Add the first notes, and how many there are more."""
+        said = self.comparison.reasons if self.comparison.verdict is Verdict.UNDECIDED else ()
+        notes = in_words(each for each in self.comparison.notes if each not in (*said, *self.mistakes))
+        shown = notes if self.verbose else notes[:_MOST_NOTES]
+        for note in shown:
+            self._say(plain(note, LONGEST_LIST), "note: ", "      ", "yellow")
+        if len(shown) < len(notes):
+            self._say(f"{counted(len(notes) - len(shown), 'more note')}: -v shows all", style="yellow")
+
     def _say(self, text: str, lead: str = "", indent: str = "  ", style: str = "") -> None:
         """Add a sentence, on lines of its own."""
-        self.out.append(f"{wrapped(text, self.width, lead, indent)}\n", style=style)
+        self.out.append(f"{wrapped(text, self.width, lead, indent, whole=self.columns is None)}\n", style=style)
 
     def _tell(self, text: str, lead: str = "  ", style: str = "") -> None:
         """Add a sentence of what was found; a name in it stays whole where there is no terminal."""
-        lines = wrapped(text, self.width or WIDTH, lead, "    ", whole=self.width is None)
-        self.out.append(f"{lines}\n", style=style)
+        self._say(text, lead, "    ", style)
 
     def _head(self) -> None:
         verdict, left_out = self.comparison.verdict, self.comparison.left_out
-        but = f" but for what was not compared: {', '.join(left_out)}" if left_out else ""
-        answer = verdict.value.upper() + (but if verdict is Verdict.ALIGNED else "")
+        answer = verdict.value.upper() + (but_for(left_out) if verdict is Verdict.ALIGNED else "")
         answer = wrapped(answer, self.width, indent="  ")
         names = [plain(name) for name in file_names(self.comparison.path_a, self.comparison.path_b)]
         rest = len(verdict.value) + 8
@@ -95,26 +127,40 @@ class _Report:
         is_room = self.columns is None or cell_len(answer.rpartition("\n")[2]) + 2 + cell_len(files) <= self.columns
         self.out.append(answer, style="bold yellow" if left_out else "")
         self.out.stylize(_STYLE[verdict], 0, len(verdict.value))
-        self.out.append(f"  {files}\n\n" if is_room else f"\n  {files}\n\n")
+        self.out.append(f"  {files}\n" if is_room else f"\n  {files}\n")
+        self._runs()
+        self.out.append("\n")
+
+    def _runs(self) -> None:
+        """Say what A and B are recordings of: once, where that is the same."""
+        rows = [_facts(run) for run in self.comparison.runs]
+        names = ["A", "B"] if len(set(rows)) > 1 else ["A and B"]
+        widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+        for name, row in zip(names, rows, strict=False):
+            cells = [padded(cell, width) for cell, width in zip(row, widths, strict=True)]
+            self.out.append(f"{packed([name, *cells], self.width, '  ', '    ')}".rstrip() + "\n", style="dim")
 
     def _first(self, first: Divergence) -> None:
         begins, title = len(self.out), "First divergence"
         self._say(headline(first), f"{title}  ", "    ")
         self.out.stylize("bold", begins, begins + len(title))
         self._places(first)
-        for line in first.evidence:
-            self._tell(plain(line, LONGEST_LIST))
+        for said in first.facts:
+            if said not in self.mistakes:
+                self._tell(plain(str(said), LONGEST_LIST))
         numbers = _numbers(first)
         if numbers:
             self.out.append(f"{packed(numbers, self.width, '  ', '    ')}\n")
         if first.hint:
             self._tell(plain(first.hint, LONGEST_LIST), "  → ", "bold")
+            if _would_values_tell(first):
+                self._tell(_with_values(first), "    ")
         inherited = sum(slot.verdict == "inherited" for slot in self.comparison.slots)
         self._say(f"confidence {first.confidence:.2f}; {inherited} later tensors inherit the error", "  ", "    ")
         if self.comparison.flip is not None:
             self._say(stands(self.comparison), "  ", "    ")
         self.out.append("\n")
-        branch = drawn(self.comparison, self.columns or WIDTH)
+        branch = drawn(self.comparison, self.columns or PLAIN_WIDTH)
         if branch is not None:
             self.out.append_text(branch)
             self.out.append("\n")
@@ -167,13 +213,18 @@ class _Report:
     def _aligned(self) -> None:
         comparison = self.comparison
         known = [slot for slot in comparison.slots if slot.metrics.is_known]
-        equal = sum(slot.verdict == "equal" for slot in known)
+        alike = [slot for slot in known if slot.verdict == "equal"]
+        equal = sum(not slot.metrics.other_zeros for slot in alike)
+        others = len(alike) - equal
+        zeros = f", {others} {'is' if others == 1 else 'are'} equal but for the sign of zeros" if others else ""
         steps = counted(len({slot.step for slot in known}), "step")
-        self._say(f"No divergence in {len(known)} pairs of tensors over {steps}; {equal} are bit-equal.")
+        self._say(f"No divergence in {len(known)} pairs of tensors over {steps}; {equal} are bit-equal{zeros}.")
         if known and equal == len(known):
             self._say(
                 "That is what one program gives twice: if B was to be another framework, device or version, see probe info."
             )
+        if rest(comparison.left_out):
+            self._say(f"Not compared: {rest(comparison.left_out)}.")
         if comparison.unseen is not None:
             self._say(f"{comparison.unseen.text}.")
         flip = comparison.flip
@@ -228,6 +279,49 @@ class _Report:
             self._say(f"Left out by the mapping: {'; '.join(f'{text} in {side}' for side, text in texts.items())}")
 
 
+def _facts(run: RunSummary) -> tuple[str, ...]:
+    """Return the cells of a run's line."""
+    return (
+        plain(" and ".join(run.models)),
+        counted(run.modules, "module"),
+        f"{_large(run.parameters)} parameters",
+        counted(run.steps, "step"),
+        plain(f"{run.framework} {run.version.partition('+')[0]}"),
+    )
+
+
+def _large(number: int) -> str:
+    """Return a number of parameters as people say it: 494 M."""
+    for unit, name in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if number >= unit:
+            return f"{number / unit:.3g} {name}"
+    return str(number)
+
+
+def _would_values_tell(finding: Divergence) -> bool:
+    """Tell whether values would say more of a place: not where its hint is what was recorded, or numbers that are certain."""
+    certain = finding.is_read or any(hint["verified"] for hint in finding.hints)
+    return finding.estimated and finding.kind in _FROM_NUMBERS and not certain
+
+
+def _with_values(finding: Divergence) -> str:
+    """Return the option that records the values of a place on both sides, and what for."""
+    begin = "To verify it" if finding.hints else "To learn more"
+    sides = [refs[0] for refs in (finding.a, finding.b) if refs]
+    options = [_values_of(ref) for ref in sides] if len(sides) == 2 else ['task="tensor"']
+    if len(set(options)) == 1:
+        return f"{begin}, record its values: probe.start(..., {options[0]})."
+    return f"{begin}, record its values: probe.start(..., {options[0]}) in A, {options[1]} in B."
+
+
+def _values_of(ref: NodeRef) -> str:
+    """Return the option for one side: where the code of a module is named, what it hands to the modules inside tells."""
+    name = plain(ref.path)
+    if not name:
+        return 'task="tensor"'
+    return f'tensors=["{name}"]' if ref.slot else f'tensors=["{name}", "{name}.*"]'
+
+
 def headline(divergence: Divergence) -> str:
     """Return step, micro-batch, phase, kind and what is not called in one line."""
     ref = (divergence.a or divergence.b)[0]
@@ -263,7 +357,7 @@ def _numbers(divergence: Divergence) -> list[str]:
     if not _alike(error, metrics.rel_l2):
         parts[0] += f", {about}{error:.1e} {divergence.measure or _SUMMED}"
     if error > limit:
-        is_wanted = any(text.startswith(TOLERANCE_IS) for text in divergence.evidence)
+        is_wanted = any(said.code == TOLERANCE for said in divergence.facts)
         parts[0] += f" (limit {limit:.1e})" if is_wanted else f" (up to {limit:.1e} is noise)"
     if math.isfinite(metrics.cosine):
         digits = 2 if metrics.estimated else 6

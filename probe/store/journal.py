@@ -10,8 +10,12 @@ import os
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 import xxhash
+
+from probe.damage import said_of
+from probe.errors import FormatError
 
 _RUN = struct.Struct("<QQ")
 _END = struct.Struct("<8sQQ")
@@ -40,14 +44,22 @@ def pending(path: str | Path) -> list[tuple[int, bytes]]:
             return []
         file.seek(size - _END.size - length)
         body = file.read(length)
-    return list(_runs(body)) if xxhash.xxh3_64_intdigest(body) == digest else []
+    if xxhash.xxh3_64_intdigest(body) != digest:
+        return []
+    try:
+        return list(_runs(body, size - _END.size - length))
+    except (struct.error, ValueError) as error:
+        raise FormatError(said_of(path, "its journal", error)) from None
 
 
-def _runs(body: bytes) -> Iterator[tuple[int, bytes]]:
+def _runs(body: bytes, size: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the runs of a journal, which has the right hash: whoever wrote it may have meant harm all the same."""
     place = 0
     while place < len(body):
         offset, length = _RUN.unpack_from(body, place)
         place += _RUN.size + length
+        if place > len(body) or offset + length > size:
+            raise ValueError(f"{length} bytes at {offset} in a file of {size}")
         yield offset, body[place - length : place]
 
 
@@ -55,6 +67,12 @@ def readable(path: str | Path) -> Path | Overlay:
     """Return what `h5py.File` is to read: the path, or the file as its last commit would have left it."""
     runs = pending(path)
     return Overlay(path, runs) if runs else Path(path)
+
+
+def opened(path: str | Path) -> IO[bytes] | Overlay:
+    """Open the file as its last commit would have left it, to read its bytes."""
+    source = readable(path)
+    return source if isinstance(source, Overlay) else source.open("rb")
 
 
 def repair(path: str | Path) -> None:

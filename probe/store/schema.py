@@ -1,4 +1,4 @@
-"""Every name in a recording: groups, columns and their types (format 1, ``docs/file-format.md``)."""
+"""Every name in a recording: groups, columns and their types (format 1, ``docs/reference/file-format.md``)."""
 
 from __future__ import annotations
 

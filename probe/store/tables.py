@@ -13,7 +13,8 @@ import numpy as np
 from h5py import h5a, h5d, h5p, h5s, h5t
 
 from probe.store import schema
-from probe.store.disk import Disk
+from probe.store.reading.layout import stored_dtype
+from probe.store.writing.disk import Disk
 
 _MAX_RANK = 32
 """axes that a dataset can have"""
@@ -92,18 +93,10 @@ class Values:
 
 def storable(array: np.ndarray) -> np.ndarray:
     """Return an array as HDF5 can hold it: in C order, little-endian, ml_dtypes' numbers as unsigned integers."""
-    stored, is_view = _stored(array.dtype)
+    stored, is_view = stored_dtype(array.dtype)
     if is_view:
         return np.asarray(array, order="C").view(stored)
     return np.asarray(array, stored, order="C")
-
-
-@functools.cache
-def _stored(dtype: np.dtype) -> tuple[np.dtype, bool]:
-    """Return the dtype that values are stored as, and whether it stands for their bits."""
-    if dtype.kind == "V" or dtype.type.__module__.startswith("ml_dtypes"):
-        return np.dtype(f"<u{dtype.itemsize}"), True
-    return dtype.newbyteorder("<"), False
 
 
 def create_dataset(group: Any, name: bytes, data: np.ndarray, dtype: str, layout: Any) -> h5d.DatasetID:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,12 +12,16 @@ import h5py
 import numpy as np
 from h5py import h5g, h5s
 
-from probe.errors import StoreError
+from probe.errors import FormatError, StoreError
+from probe.numbers.statistics import dtype_of
 from probe.records import Phase, Role
-from probe.statistics import dtype_of
 from probe.store import journal
-from probe.store.reader import Reader
+from probe.store.reading import layout
+from probe.store.reading.hdf5 import open_on
+from probe.store.reading.reader import Reader
 from probe.store.tables import create_dataset, in_header, storable
+from probe.store.writing import system
+from probe.store.writing.disk import Disk
 
 _OPEN_GROUPS = 1000
 _PART = 1 << 22
@@ -40,14 +45,31 @@ def write_tree(path: str | Path) -> int:
     _complete(Path(path))
     with Reader(path) as reader:
         links = list(links_of(reader.records, [module.path for module in reader.modules], reader.slots))
+        reader.check_stored(tensor for _, tensor in links)
     try:
-        with h5py.File(path, "r+", locking=False) as file:
-            if "tree" in file:
+        _change(Path(path), links)
+    except OSError as error:
+        raise StoreError(f"cannot write to {path}: {error.strerror or error}; the recording is as it was") from None
+    return len(links)
+
+
+def _change(path: Path, links: list[tuple[str, int]]) -> None:
+    """Make the tree anew: all of it, or, whatever fails, nothing. Raises OSError."""
+    disk = Disk(path, system.CHANGED)
+    try:
+        with open_on(disk, "r+") as file:
+            if layout.has(file.id, "tree"):
                 del file["tree"]
             link_tree(file, links)
-    except OSError as error:
-        raise StoreError(f"cannot write to {path}: {error}") from error
-    return len(links)
+        disk.commit()
+    except BaseException as error:
+        disk.freeze()
+        with contextlib.suppress(OSError):
+            disk.close()
+        if disk.error is not None and isinstance(error, Exception):  # HDF5 says in its own words what it stumbled over
+            raise disk.error from None
+        raise
+    disk.close()
 
 
 def _complete(path: Path) -> None:
@@ -55,8 +77,10 @@ def _complete(path: Path) -> None:
     try:
         if path.is_file():
             journal.repair(path)
+    except FormatError:
+        raise
     except OSError as error:
-        raise StoreError(f"cannot write to {path}: {error}") from error
+        raise StoreError(f"cannot write to {path}: {error}") from None
 
 
 def links_of(records: np.ndarray, modules: Sequence[str], slots: Sequence[str]) -> Iterator[tuple[str, int]]:

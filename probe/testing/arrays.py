@@ -8,8 +8,8 @@ import hypothesis.extra.numpy as npst
 import numpy as np
 from hypothesis import strategies as st
 
+from probe.numbers.statistics import dtype_of
 from probe.records import TensorStats
-from probe.statistics import dtype_of
 
 DTYPES = (
     "float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64", "complex128",

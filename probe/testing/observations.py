@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import probe
+from probe.numbers.statistics import measure, measure_update
 from probe.records import HashKind
-from probe.statistics import measure, measure_update
 from probe.testing.arrays import sample
 from probe.testing.recording import Recording
 from probe.testing.training import TrainingKit

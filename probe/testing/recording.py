@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from probe.records import Phase, Role
-from probe.store.reader import Reader
+from probe.store.reading.reader import Reader
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from probe.axis_sums import axis_sums
-from probe.sketch import CHUNK
-from probe.statistics import dtype_of, measure, measure_update
+from probe.numbers.axis_sums import axis_sums
+from probe.numbers.sketch import CHUNK
+from probe.numbers.statistics import dtype_of, measure, measure_update
 from probe.testing.arrays import arrays, assert_stats_agree, sample
 from probe.testing.kit import AdapterKit
 

@@ -11,9 +11,9 @@ import numpy as np
 from click.testing import CliRunner, Result
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
-from probe.cli import main
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
+from probe.commands.cli import main
 
 WIDTHS = [80, 100, 120, 200]
 

@@ -15,7 +15,7 @@ import h5py
 import pytest
 
 import probe
-from probe.cli import compare_command
+from probe.commands.cli import compare_command
 from tests.cli.running import net, pair, record, run, runner_with
 
 # What goes wrong
@@ -89,7 +89,7 @@ def test_files_that_cannot_be_read(folder: Path, plain_run: Path, kind: str, com
     shutil.copy(plain_run, "a.h5")
     make(Path("bad.h5"))
     result = run(*command)
-    assert (result.exit_code, result.stdout) == (2, "")
+    assert (result.exit_code, result.stdout) == (3, "")
     assert re.fullmatch(f"Error: {message}\n", result.stderr), result.stderr
 
 
@@ -105,7 +105,7 @@ def test_the_files_of_several_ranks_are_named_where_theirs_is_none(folder: Path,
 
 def test_errors_of_probe_compare_are_a_line_too(folder: Path) -> None:
     result = runner_with().invoke(compare_command, ["none.h5", "none.h5"])
-    assert (result.exit_code, result.stdout, result.stderr) == (2, "", "Error: there is no file none.h5\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (3, "", "Error: there is no file none.h5\n")
 
 
 @pytest.mark.parametrize(
@@ -125,13 +125,13 @@ def test_mappings_that_cannot_be_used(folder: Path, text: str, message: str) -> 
     pair(net(), net())
     Path("map.yaml").write_text(text, encoding="utf-8")
     result = run("compare", "a.h5", "b.h5", "-lm", "map.yaml")
-    assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"Error: {message}\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (3, "", f"Error: {message}\n")
 
 
 def test_a_mapping_that_is_not_there(folder: Path) -> None:
     pair(net(), net())
     result = run("compare", "a.h5", "b.h5", "-lm", "megatron-core/qwn2")
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert re.search(
         r"^Error: there is no layer mapping megatron-core/qwn2: .*did you mean megatron-core/qwen2", result.stderr
     )
@@ -157,13 +157,13 @@ def test_a_mapping_that_is_not_there(folder: Path) -> None:
 def test_show_finds_nothing(folder: Path, plain_run: Path, arguments: list[str], message: str) -> None:
     shutil.copy(plain_run, "a.h5")
     result = run("show", "a.h5", *arguments)
-    assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"Error: {message}\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (3, "", f"Error: {message}\n")
 
 
 def test_a_report_that_cannot_be_written(folder: Path) -> None:
     pair(net(), net())
     result = run("compare", "a.h5", "b.h5", "-o", "nowhere/r.json")
-    assert (result.exit_code, result.stdout) == (2, "")
+    assert (result.exit_code, result.stdout) == (3, "")
     assert result.stderr == "Error: cannot write nowhere/r.json: No such file or directory\n"
 
 
@@ -176,13 +176,13 @@ def test_info_of_a_run_without_a_complete_step(folder: Path) -> None:
     message = "a.h5 has no complete step: its process was ended in the first one, is still in it, or could not write it (is the disk full?)"
     for arguments in (["info", "a.h5"], ["show", "a.h5"], ["compare", "a.h5", "b.h5"], ["compare", "b.h5", "a.h5"]):
         result = run(*arguments)
-        assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"Error: {message}\n")
+        assert (result.exit_code, result.stdout, result.stderr) == (3, "", f"Error: {message}\n")
 
 
 def test_as_a_program(folder: Path) -> None:
     pair(net(), net(wrong=[1]))
     environment = {**os.environ, "PYTHONPATH": str(Path(probe.__file__).parents[1])}
-    command = [sys.executable, "-m", "probe.cli", "compare", "a.h5", "b.h5"]
+    command = [sys.executable, "-m", "probe.commands.cli", "compare", "a.h5", "b.h5"]
     done = subprocess.run(command, capture_output=True, check=False, env=environment)
     assert (done.returncode, done.stderr) == (1, b"")
     text = done.stdout.decode("utf-8")
@@ -203,7 +203,7 @@ def test_an_error_in_probe_itself_is_no_divergence(
         raise error
 
     pair(net(), net())
-    monkeypatch.setattr("probe.cli.compare", fails)
+    monkeypatch.setattr("probe.comparison.run.compare", fails)
     environment = {} if debug is None else {"PROBE_DEBUG": debug}
     runner = runner_with(environment)
     for result in (
@@ -211,7 +211,7 @@ def test_an_error_in_probe_itself_is_no_divergence(
         run("view", "a.h5", "b.h5", **environment),
         runner.invoke(compare_command, ["a.h5", "b.h5"]),
     ):
-        assert (result.exit_code, result.stdout) == (2, "")
+        assert (result.exit_code, result.stdout) == (3, "")
         assert ("Traceback (most recent call last):" in result.stderr) is bool(debug)
         if debug:
             assert "in fails" in result.stderr
@@ -226,3 +226,15 @@ def test_an_error_in_probe_itself_is_no_divergence(
             "this is an error in probe itself, not in the recordings: please report it with the traceback, which "
             "PROBE_DEBUG=1 prints"
         )
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "gbk"])
+def test_what_an_encoding_lacks_is_replaced(folder: Path, encoding: str) -> None:
+    """The report has ≈, ✓ and →; the pipe of a Windows console or of LC_ALL=C has not."""
+    pair(net(), net(wrong=[1]))
+    done = subprocess.run(
+        [sys.executable, "-m", "probe", "compare", "a.h5", "b.h5"],
+        env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": str(Path(__file__).parents[2])}, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert b"DIVERGED" in done.stdout and b"?" in done.stdout

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
-from probe.comparison.divergence import Comparison
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.comparison.result import Verdict
+from probe.comparison.run import Comparison
 from tests.toys import GPT, MLP, batch, gpt, loss_of, module, replaced, scaled_gradient
 
 TASKS = ["statistics", "tensor"]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.comparison.result import Verdict
 from tests.comparison.planted import Recorder
 from tests.toys import plain_step
@@ -55,7 +55,9 @@ def test_an_extra_call_in_the_middle_shifts_nothing(run: Recorder) -> None:
         )
         assert text in found.warnings
         kind, places = ("called more often", ([], ["layer"])) if name == "B" else ("called less often", (["layer"], []))
-        assert found.as_json()["changes"] == [{"kind": kind, "a": places[0], "b": places[1], "text": text}]
+        (change,) = found.as_json()["changes"]
+        told = {"kind": kind, "a": places[0], "b": places[1], "code": "other-number-of-calls", "text": text}
+        assert change == told | {"facts": change["facts"]}
         assert (found.only_a, found.only_b) == ((), ()), "the module has a counterpart, this one call has none"
         inputs = [slot for slot in found["layer"] if slot.role.label == "input"]
         assert len(inputs) == 3 and {slot.metrics.status.value for slot in inputs} == {"equal"}

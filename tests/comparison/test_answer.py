@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 import probe
+from probe.comparison.coverage.left_out import What, Why
+from probe.comparison.notes import note
 from probe.comparison.result import SCHEMA, Verdict
 from probe.errors import ConfigError, NotRecordedError, StoreError
+from probe.matching import Reason
 from probe.matching.changes import ChangeKind
 from probe.records import Phase, Role
 from probe.report.text import render
@@ -94,29 +97,44 @@ METRICS = {
 
 
 HINT = {
-    "name": str, "grade": {"verified", "strong", "weak"}, "verified": bool, "found": str, "from": str, "check": str,
+    "name": str, "grade": {"verified", "strong", "weak"}, "verified": bool, "found": str, "code": str, "from": str, "check": str,
     "numbers": object,
 }  # fmt: skip
 
 
+NOTE = {"code": str, "facts": object, "text": str}
 DIVERGENCE = {
     "phase": {"init", "forward", "loss", "backward", "gradient", "update"},
     "role": {role.label for role in Role},
     "kind": {"inputs", "init", "introduced", "missing", "nonfinite", "shape", "dtype", "update"},
     "confidence": NUMBER, "a": [NODE], "b": [NODE], "metrics": (METRICS, None), "estimated": bool,
-    "limit": (*NUMBER, None), "evidence": [str], "hint": str, "hints": [HINT],
+    "limit": (*NUMBER, None), "evidence": [str], "hint": str, "facts": [NOTE], "advice": (NOTE, None), "hints": [HINT],
 }  # fmt: skip
 
 
 CLOSEST = {"phase": str, "role": str, "path_a": str, "slot_a": str, "error": NUMBER, "limit": NUMBER}
 
 
+LEFT_OUT = {
+    "what": {what.value for what in What}, "why": {why.value for why in Why}, "side": {"", "A", "B"}, "names": [str], "count": int,
+    "total": int,
+}  # fmt: skip
+
+
+NOTE = {"code": str, "facts": object, "text": str}
+
+
+RUN = {
+    "models": [str], "modules": int, "parameters": int, "steps": int, "framework": str, "version": str,
+    "is_without_gradients": bool,
+}  # fmt: skip
 DOCUMENT = {
-    "schema": int, "verdict": {"aligned", "diverged", "undecided"}, "first_divergence": (DIVERGENCE, None),
+    "schema": int, "verdict": {"aligned", "diverged", "undecided"}, "runs": {"a": RUN, "b": RUN}, "first_divergence": (DIVERGENCE, None),
     "divergences": [DIVERGENCE],
     "coverage": {"paired": int, "only_a": int, "only_b": int, "not_comparable": int, "compared": int},
-    "only_a": [str], "only_b": [str], "unneeded_a": [str], "unneeded_b": [str], "ignored_a": [str], "ignored_b": [str], "left_out": [str], "warnings": [str],
-    "noise": str, "changes": [{"kind": {kind.value for kind in ChangeKind}, "a": [str], "b": [str], "text": str}],
+    "only_a": [str], "only_b": [str], "unneeded_a": [str], "unneeded_b": [str], "ignored_a": [str], "ignored_b": [str], "left_out": [LEFT_OUT], "doubts": [str],
+    "warnings": [str], "notes": [NOTE], "reasons": [NOTE], "pairs": [{"a": [str], "b": [str], "because": {reason.value for reason in Reason}, "confidence": NUMBER}],
+    "noise": str, "mapping_mistakes": [str], "changes": [{"kind": {kind.value for kind in ChangeKind}, "a": [str], "b": [str], **NOTE}],
     "flip": ({"factor": (*NUMBER, None), "first_divergence": (*NUMBER, None), "closest": (CLOSEST, None)}, None),
     "unseen": ({"error": NUMBER, "text": str}, None),
     "inputs": {"equal": [str], "close": [str], "different": [str], "not_comparable": [str], "only_a": [str],
@@ -156,7 +174,7 @@ def test_json_has_the_names_of_the_design(
     text = json.dumps(found.as_json(), allow_nan=False)
     document = json.loads(text)
     conforms(document, DOCUMENT)
-    assert document["schema"] == SCHEMA == 1
+    assert document["schema"] == SCHEMA == 2
     assert document["verdict"] == ("diverged" if fault else "aligned")
     assert document["first_divergence"] == (document["divergences"][0] if fault else None)
     if fault == "eps":
@@ -207,8 +225,9 @@ def test_a_file_that_is_not_there(tmp_path: Path, clean: Clean) -> None:
 @pytest.mark.parametrize("verdict", [Verdict.ALIGNED, Verdict.UNDECIDED])
 def test_notes_are_shown_whole(verdict: Verdict, clean: Clean, run: Recorder) -> None:
     long = "weights that were not compared: " + ", ".join(f"layers.{i}.attn.qkv.weight" for i in range(40))
-    found = dataclasses.replace(probe.compare(clean(), run()), verdict=verdict, doubts=(long,), warnings=(long,))
-    assert long in render(found).plain.replace("\n", "")
+    said = (note("note-of-the-recording", side="A", text=long),)
+    found = dataclasses.replace(probe.compare(clean(), run()), verdict=verdict, reasons=said, notes=said)
+    assert long in " ".join(render(found).plain.split())
 
 
 def test_values_of_updates_are_said_to_be_kept_by_no_task(clean: Clean, run: Recorder) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor, operation
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor, operation
 from probe.comparison.result import Kind, Verdict
 from tests.comparison.planted import TASKS, Model, Recorder, changed, said
 from tests.toys import GPT, LENGTH, MLP, WIDTH, evaluate, module, replaced
@@ -119,8 +119,8 @@ def test_padding_by_the_module_on_one_side_and_before_it_on_the_other(run: Recor
     for found in (probe.compare(a, b), probe.compare(b, a)):
         assert found.verdict is Verdict.ALIGNED, found.first_divergence
         assert found.warnings == (
-            "at input 0 of layers.1.mlp.window the shapes differ, and what is returned there agrees: what the module does on one side (padding), "
-            "the code before it does on the other; it is not judged",
+            "at input 0 of layers.1.mlp.window the shapes differ, and what is computed of it agrees: the same steps in another order (padding, "
+            "pooling, the norm of one token); it is not judged",
         )
 
 

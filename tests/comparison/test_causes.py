@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor, operation
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor, operation
 from probe.comparison.result import Divergence, Kind, Verdict
 from probe.records import Phase
 from tests.comparison.planted import DOWN, UP, Clean, Model, Recorder, _dropped, changed
@@ -203,7 +203,7 @@ def test_training_against_evaluation_in_one_module(run: Recorder) -> None:
     assert "it runs in training mode in A and in evaluation mode in B" in first.evidence
     assert any(line.startswith("this Dropout is active in A only") for line in first.evidence)
     assert first.hint == "call train() or eval() on both models alike"
-    assert any(text.startswith("1 modules run in another mode, first layers.1.dropout") for text in found.warnings)
+    assert any(text.startswith("1 module runs in another mode, first layers.1.dropout") for text in found.warnings)
 
 
 # ---- Another dtype, another shape --------------------------------------------------------------------

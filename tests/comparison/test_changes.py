@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.comparison.result import Kind, Verdict
 from probe.report.text import render
 from tests.comparison.planted import Clean, Model, Recorder, changed

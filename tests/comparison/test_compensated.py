@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor, tanh
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor, tanh
 from probe.comparison.result import Verdict
 from probe.records import Phase
 from tests.comparison.planted import TASKS, Model, Recorder, said

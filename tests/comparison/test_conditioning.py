@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor, no_grad, softmax
-from probe.comparison import conditioning
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor, no_grad, softmax
 from probe.comparison.answer import Comparison
+from probe.comparison.noise import conditioning
 from probe.comparison.result import Verdict
 from tests.toys import MLP, VOCABULARY, WIDTH, module, record, replaced
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
-from probe.comparison.divergence import Comparison
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.comparison.result import Kind, Verdict
+from probe.comparison.run import Comparison
 from probe.records import Phase
 from tests.toys import batch, gpt, loss_of, module, record
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from probe.comparison.estimates import geometry
-from probe.comparison.metrics import Metrics
-from probe.sketch import sketch
+from probe.comparison.distance.estimates import geometry
+from probe.comparison.distance.metrics import Metrics
+from probe.numbers.sketch import sketch
 
 SHORT = 0.0026
 """length of B beside A: what is beside A of it is less than a hundredth of their difference, whatever its direction"""

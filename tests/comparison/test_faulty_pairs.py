@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.comparison.result import Kind, Verdict
 from probe.records import Phase, Role
 from tests.comparison.planted import (
@@ -324,7 +324,8 @@ def test_gradients_of_one_size_under_another_split_are_not_blamed_on_accumulatio
     assert first is not None and (first.phase, first.path) == (Phase.GRADIENT, "")
     more = "record both sides with the same split: that names the first module that differs"
     if scale != 1:
-        assert first.hint == f"{more}; or look at accumulation, loss scale and reduction over micro-batches or ranks"
+        other = "look at accumulation, zero_grad, loss scale and reduction over micro-batches or ranks"
+        assert first.hint == f"{more}; or {other}"
         return
     assert first.hint == more
     assert re.fullmatch(

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
+from probe.comparison.coverage.left_out import What, Why
 from probe.comparison.result import Kind, Verdict
 from probe.records import Phase
+from probe.report.left_out import but_for
 from tests.comparison.planted import MODEL_FAULTS, Clean, Recorder, changed, said
-from tests.toys import batch, loss_of, plain_step
+from tests.toys import batch, gpt, loss_of, plain_step
 
 PHASES = [["forward"], ["backward"], ["gradient"], ["update"], ["init"], ["init", "forward"], ["forward", "backward"]]
 
@@ -39,10 +41,10 @@ def test_what_was_filtered_on_either_side_is_no_fault(
 
 
 ALONE = {
-    ("init",): "the phases forward, backward, gradient and update",
-    ("update",): "the phases init, forward, backward and gradient",
-    ("forward",): "the phases init, backward, gradient and update",
-    ("init", "forward", "backward", "gradient"): "the phase update",
+    ("init",): "forward, backward, gradient, update",
+    ("update",): "init, forward, backward, gradient",
+    ("forward",): "init, backward, gradient, update",
+    ("init", "forward", "backward", "gradient"): "update",
 }
 
 
@@ -51,18 +53,26 @@ def test_the_headline_says_which_phases_one_side_alone_recorded(
     clean: Clean, run: Recorder, phases: tuple[str, ...]
 ) -> None:
     full, less = clean("statistics"), run(steps=2, phases=list(phases))
-    for side, pair in (("A", (full, less)), ("B", (less, full))):
+    for side, pair in (("B", (full, less)), ("A", (less, full))):
         found = probe.compare(*pair)
-        assert (found.verdict, found.left_out) == (Verdict.ALIGNED, (f"{ALONE[phases]} of {side}",))
-        assert str(found).startswith(f"ALIGNED but for what was not compared: {ALONE[phases]} of {side}")
-    assert probe.compare(less, run(steps=2, phases=list(phases))).left_out == ()
+        (left,) = found.left_out
+        assert (found.verdict, left.what, left.why, left.side) == (
+            Verdict.ALIGNED,
+            What.PHASES,
+            Why.NOT_RECORDED,
+            side,
+        )
+        assert " ".join(str(found).split()).startswith(f"ALIGNED but for {ALONE[phases]} (not recorded in {side}) A ")
+    both = probe.compare(less, run(steps=2, phases=list(phases)))
+    assert " ".join(str(both).split()).startswith(f"ALIGNED but for {ALONE[phases]} (not recorded) A ")
 
 
 def test_phases_that_were_asked_for_by_name_or_not_at_all(clean: Clean, run: Recorder) -> None:
     every = [phase.label for phase in Phase]
     assert probe.compare(clean("statistics"), run(steps=2, phases=every)).left_out == ()
     apart = probe.compare(run(phases=["init", "forward"]), run(phases=["forward", "gradient"]))
-    assert apart.left_out == ("the phase init of A", "the phase gradient of B")
+    text = "backward, update (not recorded), gradient (not recorded in A), init (not recorded in B)"
+    assert but_for(apart.left_out) == f" but for {text}"
 
 
 @pytest.mark.parametrize(
@@ -170,3 +180,15 @@ def test_gradients_that_backward_left_in_another_step_say_nothing(run: Recorder)
     assert found.doubts[0].startswith(
         "step 1: the gradients that the optimizer used differ (rel 3.3e-01), and those that "
     )
+
+
+@pytest.mark.parametrize("phases", [["forward"], ["init", "forward", "backward", "gradient"]])
+def test_where_no_update_was_recorded_a_later_step_is_less_sure_of_its_place(run: Recorder, phases: list[str]) -> None:
+    models = gpt(), gpt()
+    files = [
+        run(model, steps=2, phases=phases, optimizer=nn.AdamW(model.parameters(), lr=rate))
+        for model, rate in zip(models, (1e-3, 5e-2), strict=True)
+    ]
+    first = probe.compare(*files).first_divergence
+    assert first is not None and first.step == 1 and first.confidence < 0.5
+    assert first.evidence[-1].startswith("updates were not recorded in A and B: ")

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import probe
-from probe import origins
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor, cross_entropy, no_grad
-from probe.comparison.divergence import Comparison
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor, cross_entropy, no_grad
 from probe.comparison.result import Kind, Verdict
+from probe.comparison.run import Comparison
 from probe.records import Role
 from probe.report.text import render
+from probe.reproducibility import origins
 from tests.comparison.planted import TASKS, said
 from tests.toys import GPT, batch, gpt, loss_of, record
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor, softmax
-from probe.comparison.divergence import Comparison
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor, softmax
 from probe.comparison.result import Verdict
+from probe.comparison.run import Comparison
 from probe.report.text import render
 from tests.toys import LENGTH, VOCABULARY, WIDTH, batch, loss_of, record
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from probe.comparison.hints import formulas, patterns
+from probe.comparison.notes import note
+from probe.diagnosis import formulas
+from probe.diagnosis.causes import patterns
 from probe.records import Role
 
 
@@ -23,7 +25,7 @@ def test_products_are_computed_of_some_rows_and_columns() -> None:
     )
     found = dict(formulas._linear_formulas(half, SimpleNamespace(role=Role.OUTPUT)))  # type: ignore[arg-type]
     assert len(found) == 6 and all(values.size <= 128 * 256 for values in found.values())
-    np.testing.assert_allclose(found["x · Wᵀ + bias"], formulas._sampled_product(half))
+    np.testing.assert_allclose(found[note("product-with-bias")], formulas._sampled_product(half))
 
 
 def test_the_factor_of_a_finding_is_computed_once() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.comparison.result import Verdict
 
 SHAPES = [(), (1,), (2,), (0, 3), (2, 1), (1, 5), (7, 1, 3), (3, 4, 5), (2, 3, 2, 3), (2, 2, 2, 2, 2)]

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
-from probe.comparison import update_findings
-from probe.comparison.hints import choosing
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.comparison.result import Verdict
+from probe.diagnosis import choosing
 from tests.comparison.planted import Clean, Faulty
 
 
@@ -81,7 +80,7 @@ def test_settings_that_cannot_be_read_off_the_numbers_leave_the_finding(
             probe.step()
         return path
 
-    monkeypatch.setattr(update_findings, "named_settings", fails)
+    monkeypatch.setattr("probe.comparison.optimizer.naming.named_settings", fails)
     found = probe.compare(record(tmp_path / "a.h5", 0.1), record(tmp_path / "b.h5", 0.2))
     assert found.first_divergence is not None
     assert found.first_divergence.hint.startswith("the settings differ: lr 0.1 against 0.2")

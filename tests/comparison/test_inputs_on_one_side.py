@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor, cross_entropy
-from probe.comparison.divergence import Comparison
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor, cross_entropy
 from probe.comparison.result import Kind, Verdict
+from probe.comparison.run import Comparison
 from tests.comparison.planted import Recorder, said
 from tests.toys import GPT, batch, gpt, module, replaced
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.comparison.result import Kind
 from probe.records import Phase
 from tests.toys import gpt, module, plain_step, record

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor, cross_entropy
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor, cross_entropy
 from probe.comparison.result import Verdict
 from tests.toys import VOCABULARY, WIDTH, batch, record
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import probe
-from probe.comparison.divergence import Comparison
+from probe.comparison.run import Comparison
 from probe.errors import NotRecordedError
 from probe.report.text import render
 from tests.comparison.planted import Clean, Model, Recorder, changed
@@ -46,7 +46,8 @@ def test_asking_for_a_module_says_why_nothing_of_it_was_compared(found: Comparis
 
 
 def test_what_one_side_alone_has_is_no_misspelled_name(clean: Clean, run: Recorder) -> None:
-    found = probe.compare(clean("statistics"), run(), {"GPT": {"layers.2": "layers.7"}}, direction="a-to-b")
+    options = {"direction": "a-to-b", "min_confidence": 1}
+    found = probe.compare(clean("statistics"), run(), {"GPT": {"layers.2": "layers.7"}}, **options)
     with pytest.raises(
         NotRecordedError, match="'layers.2' has no counterpart on either side; a layer mapping can give"
     ):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.comparison.logged import Logged, logged_otherwise
+from probe.adapters.numpy import nn
+from probe.comparison.coverage.logged import Logged, logged_otherwise
 from probe.comparison.result import Verdict
 from tests.toys import gpt, module, plain_step
 
@@ -73,7 +73,7 @@ def test_what_is_said(name: str, x: float, y: float, is_said: bool) -> None:
 
 def test_either_side_may_lack_the_root() -> None:
     said = logged_otherwise(3, {"grad_norm": 9.0}, {"grad_norm": 3.0})
-    assert said == [
+    assert list(map(str, said)) == [
         "step 3: grad_norm was logged as 9 in A and 3 in B (A's is the square of B's: a norm of which the root was not taken); what was "
         "logged is judged by probe curves alone"
     ]
@@ -85,7 +85,7 @@ def test_what_one_side_alone_logged_is_told_once() -> None:
         logged.said(step, {"loss": 1.0, "seconds": 2.0}, {"lr": 1.0, "loss": 1.0} if step < 2 else {})
         for step in range(4)
     ]
-    assert found == [
+    assert [list(map(str, each)) for each in found] == [
         ["step 0: logged in B only, and not compared: lr"],
         [],
         ["step 2: logged in A only, and not compared: loss"],

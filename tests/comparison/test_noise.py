@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
-from probe.cli import compare_command
-from probe.comparison.floors import robust_floor, spread_factor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
+from probe.commands.cli import compare_command
+from probe.comparison.noise.floors import robust_floor, spread_factor
 from probe.comparison.result import Verdict
 from probe.errors import ConfigError
 from probe.records import Phase, Role
@@ -320,7 +320,7 @@ def test_the_command(clean: Clean, faulty: Faulty, run: Recorder, tmp_path: Path
     assert (result.exit_code, document["noise"]) == (1, f"1 further run of A ({noise.name})")
     assert document["flip"]["first_divergence"] > 1
     result = CliRunner().invoke(compare_command, [*options[:2], "--preset", "p-forward", "--rtol", "1"])
-    assert result.exit_code == 2 and "is a set of tolerances" in result.output
+    assert result.exit_code == 3 and "is a set of tolerances" in result.output
     shown = CliRunner().invoke(compare_command, ["--help"]).output
     assert all(
         option in shown for option in ("--noise", "--reference", "--atol", "--rtol", "--metric", "--rules", "--preset")

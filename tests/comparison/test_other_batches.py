@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor, no_grad
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor, no_grad
 from probe.comparison.result import Kind, Verdict
 from probe.records import Role
 from tests.comparison.planted import TASKS, Model, Recorder, changed, said

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor, softmax, tanh
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor, softmax, tanh
 from probe.comparison.result import Verdict
 from tests.toys import MLP, VOCABULARY, WIDTH, record, replaced
 

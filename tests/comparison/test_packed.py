@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy import nn
 from probe.comparison.result import Verdict
 from probe.records import Phase
 from tests.comparison.planted import Recorder

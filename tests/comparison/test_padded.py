@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor, cross_entropy
-from probe.comparison.divergence import Comparison
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor, cross_entropy
 from probe.comparison.result import Verdict
+from probe.comparison.run import Comparison
 from probe.records import Phase
 from tests.comparison.planted import Model, said
 from tests.toys import BATCH, GPT, LENGTH, batch, gpt, module, record, replaced

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor, softmax
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor, softmax
 from probe.records import Phase
 from tests.comparison.planted import Model, Recorder, step_of
 from tests.toys import GPT, MLP, gpt, loss_of, module, scaled_gradient

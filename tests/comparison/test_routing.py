@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor, no_grad
-from probe.comparison import tolerance
-from probe.comparison.divergence import Comparison
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor, no_grad
+from probe.comparison.noise import tolerance
 from probe.comparison.result import Verdict
+from probe.comparison.run import Comparison
 from tests.comparison.planted import TASKS, Model, Recorder, said
 from tests.toys import BATCH, LENGTH, VOCABULARY, WIDTH, batch, replaced
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.comparison.result import Verdict
 
 USUAL = ("running_mean", "running_var")
@@ -108,7 +108,7 @@ def test_under_a_mapping_other_names_are_told_and_lines_of_params_pair_them(usua
     assert found.verdict is Verdict.ALIGNED
     assert (
         "recorded, and not compared for want of a counterpart: buffer running_mean of * ×2, buffer running_var of * ×2 in A; buffer "
-        "mean of * ×2, buffer var of * ×2 in B; lines of params in a mapping pair what has another name (docs/mapping.md)"
+        "mean of * ×2, buffer var of * ×2 in B; lines of params in a mapping pair what has another name (docs/reference/mapping.md)"
     ) in found.warnings
     mapping.write_text("Norm:\n  params: {running_mean: mean, running_var: var}\n", encoding="utf-8")
     first = probe.compare(usual, b, mapping=mapping).first_divergence

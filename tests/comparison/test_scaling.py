@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.comparison.result import Verdict
-from probe.comparison.scaled_gradients import carry_factor
-from probe.comparison.scaling import AVERAGED, written
-from probe.comparison.side import Metrics, Status
-from probe.comparison.step_half import Event
+from probe.comparison.steps.side import Metrics, Status
+from probe.comparison.steps.step_half import Event
+from probe.comparison.walk.scaled_gradients import carry_factor
+from probe.comparison.walk.scaling import AVERAGED
 from probe.records import Phase, Role
+from probe.report.words.hints import written
 from tests.comparison.planted import MODEL_FAULTS, TASKS, UP, Clean, Model, Recorder, changed, in_micro_batches, step_of
 from tests.toys import batch, loss_of
 
@@ -207,7 +208,7 @@ def test_another_factor_in_each_micro_batch_is_a_loss_that_is_averaged_over_each
     text = (
         "B's gradients are another multiple of A's in each micro-batch: 0.666667 in micro-batch 0, 2 in micro-batch 1"
     )
-    assert first.evidence[-1] == text and first.hint == AVERAGED
+    assert first.evidence[-1] == text and first.advice == AVERAGED
     assert found.divergences == (first,)
     assert not any("the optimizer used them" in text for text in found.warnings)
 
@@ -231,7 +232,7 @@ def _masked(factor: float, kept: int) -> Callable[..., float]:
 def test_a_wrong_loss_of_one_micro_batch_has_no_other_factor(run: Recorder, task: str) -> None:
     found = probe.compare(run(step=_masked(1.0, 2), task=task), run(step=_masked(1024.0, 1), task=task))
     first = found.first_divergence
-    assert first is not None and first.phase is Phase.LOSS and first.hint != AVERAGED
+    assert first is not None and first.phase is Phase.LOSS and first.advice != AVERAGED
     assert not any("in each micro-batch" in text for text in first.evidence)
     assert max(slot.metrics.norm_ratio for slot in found.slots if slot.phase is Phase.BACKWARD) < 10
     assert (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy import nn
 from probe.report.text import render
 from tests.comparison.planted import DOWN, MODEL_FAULTS, TASKS, Clean, Model, Recorder
 from tests.toys import gpt, module, replaced, scaled_gradient

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
-from probe.comparison import tolerance
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
+from probe.comparison.noise import tolerance
+from probe.comparison.noise.tolerance import BACKWARD, COHERENT, Rule
 from probe.comparison.result import Verdict
-from probe.comparison.side import Metrics, Status
-from probe.comparison.tolerance import BACKWARD, COHERENT, Rule
+from probe.comparison.steps.side import Metrics, Status
 from probe.records import Phase
 from tests.toys import MLP, batch, gpt, loss_of, record, replaced, rounding_otherwise, scaled_gradient
 

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
-from probe.cli import main
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
+from probe.commands.cli import main
 from probe.comparison.result import Kind, Verdict
 from probe.errors import ConfigError
 from probe.records import Phase
-from tests.comparison.planted import Model, said
+from probe.store.reading.reader import Reader
+from tests.comparison.planted import Model, Recorder, said
 from tests.toys import gpt, module, plain_step
 
 from click.testing import CliRunner  # isort: skip
@@ -90,7 +91,7 @@ def test_steps_at_the_command_line(tmp_path: Path) -> None:
         result.output.split()
     )
     result = CliRunner().invoke(main, ["compare", str(whole), str(rest), "--steps", "3"])
-    assert result.exit_code == 2 and "--steps 3: expected A:B" in result.output
+    assert result.exit_code == 3 and "--steps 3: expected A:B" in result.output
 
 
 def test_recordings_that_have_some_steps_in_common(tmp_path: Path) -> None:
@@ -129,3 +130,9 @@ def test_curves_that_are_shifted_lead_to_the_place(tmp_path: Path) -> None:
     assert found.divergence is not None, (found.advice, found.findings)
     assert (found.divergence.path, found.divergence.a[0].step, found.divergence.b[0].step) == ("layers.1.norm2", 10, 0)
     assert found.advice == f"probe compare {whole} {rest} --steps 10:0"
+
+
+def test_a_count_of_steps_that_is_a_plain_number_is_not_written_to_behind_the_last_step(run: Recorder) -> None:
+    """It is a new tensor each time that it is asked for: that it is another one than before says nothing."""
+    with Reader(run(steps=2)) as reader:
+        assert reader.behind_last_step == {}

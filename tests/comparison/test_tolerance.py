@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from probe.comparison import tolerance
+from probe.comparison.noise import tolerance
 
 
 def test_integers_that_rounding_hardly_reaches_may_not_differ() -> None:

@@ -8,8 +8,8 @@ import h5py
 import numpy as np
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor, softmax
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor, softmax
 from probe.comparison.result import Verdict
 from probe.records import Role
 from tests.comparison.planted import Clean, Model, Recorder, said

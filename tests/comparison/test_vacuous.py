@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.comparison.result import Verdict
 from tests.toys import batch, gpt, plain_step, record
 

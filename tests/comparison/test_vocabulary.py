@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor, cross_entropy
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor, cross_entropy
 from probe.comparison.result import Kind, Verdict
 from probe.records import Phase
 from tests.comparison.planted import TASKS, Clean, Recorder, said

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
-from probe.comparison.divergence import Comparison
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.comparison.result import Verdict
+from probe.comparison.run import Comparison
 from probe.records import Phase, Role
 from probe.report.text import render
 from tests.comparison.planted import Recorder, said
@@ -272,7 +272,7 @@ def test_what_is_left_out_is_neither_paired_nor_left(run: Recorder, task: str) -
     assert without.only_a == () and without.coverage.only_a == 0 and found.coverage.only_a == 1
     assert without.verdict is Verdict.ALIGNED and not said(without, "extra")
     head = render(without).plain.partition("\n")[0]
-    assert head.startswith("ALIGNED but for what was not compared: 1 weight that the mapping ignores  A ")
+    assert head.startswith("ALIGNED but for 1 weight (ignored by the mapping)  A ")
 
 
 def test_what_is_left_out_is_not_blamed_but_named(run: Recorder, task: str) -> None:

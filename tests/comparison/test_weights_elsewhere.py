@@ -12,9 +12,9 @@ import yaml
 from click.testing import CliRunner
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
-from probe.cli import main
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
+from probe.commands.cli import main
 from probe.comparison.result import Verdict
 from probe.matching import Direction, Matching, Pair, Reason, WeightBundle
 from probe.matching.apart import with_places

@@ -12,9 +12,9 @@ import pytest
 
 from probe.conversion import convert_weights
 from probe.conversion.structure import Structure, Weight, layout_of
-from probe.layouts import CLASSES, FRAMEWORKS
+from probe.numbers.layouts import CLASSES, FRAMEWORKS
 from probe.records import ModuleInfo
-from probe.tree import Tree
+from probe.structure.tree import Tree
 from tests.frameworks.layers import INPUTS
 
 HERE = Path(__file__).parent

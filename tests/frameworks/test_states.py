@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probe.layouts import state_name
+from probe.numbers.layouts import state_name
 from tests.frameworks.optimizers import LR
 
 HERE = Path(__file__).parent

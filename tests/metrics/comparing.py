@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from probe.comparison.metrics import Metrics
+from probe.comparison.distance.metrics import Metrics
 
 Measure = Callable[..., Metrics]
 

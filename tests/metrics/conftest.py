@@ -8,8 +8,8 @@ from pathlib import Path
 import ml_dtypes  # noqa: F401  numpy knows its dtypes by name once it is imported
 import pytest
 
-from probe.comparison.metrics import Metrics, Side, measure_pair
-from probe.store.reader import Reader
+from probe.comparison.distance.metrics import Metrics, Side, measure_pair
+from probe.store.reading.reader import Reader
 from tests.files import Tensor, write_tensors
 from tests.metrics.comparing import Measure
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probe.comparison.masks import without_effect
-from probe.comparison.metrics import Side, Status
+from probe.comparison.distance.masks import without_effect
+from probe.comparison.distance.metrics import Side, Status
 from probe.records import Phase, Role
-from probe.store.reader import Reader
+from probe.store.reading.reader import Reader
 from tests.files import Tensor, write_tensors
 from tests.metrics.comparing import Measure
 
@@ -175,4 +175,4 @@ def test_values_tell_a_causal_mask_from_one_of_as_many(tmp_path: Path, values: b
 
 def _effect(folder: Path, mask: np.ndarray, values: bool) -> str:
     with Reader(write_tensors(folder / "mask.h5", [_given(mask)], values=values)) as reader:
-        return without_effect(Side(reader, 0), 0)
+        return str(without_effect(Side(reader, 0), 0) or "")

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from probe.comparison.metrics import Status, kind_of
+from probe.comparison.distance.metrics import Status, kind_of
+from probe.numbers.sketch import CHUNK
 from probe.records import HashKind
-from probe.sketch import CHUNK
 from tests.files import Tensor, arrays
 from tests.metrics.comparing import Measure, noise, relative
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probe.comparison.metrics import Side, Status, measure_pair
+from probe.comparison.distance.metrics import Side, Status, measure_pair
+from probe.numbers.sketch import WIDTH
 from probe.records import HashKind, TensorStats
-from probe.sketch import WIDTH
-from probe.store.reader import Reader
+from probe.store.reading.reader import Reader
 from tests.files import Tensor, arrays, write_tensors
 from tests.metrics.comparing import noise
 
@@ -68,8 +68,8 @@ def test_a_part_that_is_read_into_a_buffer_is_what_stands_in_the_file(tmp_path: 
 
 _COMPARE = """
 import pathlib, re, sys
-from probe.comparison.metrics import Side, measure_pair
-from probe.store.reader import Reader
+from probe.comparison.distance.metrics import Side, measure_pair
+from probe.store.reading.reader import Reader
 
 with Reader(sys.argv[1]) as a, Reader(sys.argv[2]) as b:
     found = measure_pair(Side(a, 0), 0, Side(b, 0), 0)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probe.comparison.metrics import Side, Status, measure_pair, squeezed
+from probe.comparison.distance.metrics import Side, Status, measure_pair, squeezed
+from probe.numbers.sketch import WIDTH
+from probe.numbers.statistics import dtype_of
 from probe.records import HashKind, Phase, Role, TensorStats
-from probe.sketch import WIDTH
-from probe.statistics import dtype_of
-from probe.store.reader import Reader
+from probe.store.reading.reader import Reader
 from tests.files import Tensor, arrays, write_tensors
 from tests.metrics.comparing import Measure, noise, relative
 

@@ -16,10 +16,10 @@ mindspore = pytest.importorskip("mindspore")
 
 from mindspore import Parameter, Tensor, nn, ops  # noqa: E402
 
-from probe.adapters import mindspore_calls as calls  # noqa: E402
-from probe.adapters.mindspore import MindSporeAdapter  # noqa: E402
-from probe.adapters.mindspore_optimizers import CLASSES  # noqa: E402
-from probe.statistics import dtype_of, measure  # noqa: E402
+from probe.adapters.mindspore import calls  # noqa: E402
+from probe.adapters.mindspore.adapter import MindSporeAdapter  # noqa: E402
+from probe.adapters.mindspore.optimizers import CLASSES  # noqa: E402
+from probe.numbers.statistics import dtype_of, measure  # noqa: E402
 from probe.testing import DTYPES, AdapterContract, assert_stats_agree  # noqa: E402
 
 UNSIGNED = ("uint16", "uint32", "uint64")

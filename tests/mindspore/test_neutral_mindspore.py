@@ -24,9 +24,9 @@ from mindspore import Tensor, nn  # noqa: E402
 from zoo_mindspore import CASES, Result, train  # noqa: E402
 
 import probe  # noqa: E402
-from probe.adapters import mindspore_calls as calls  # noqa: E402
-from probe.adapters.mindspore import MindSporeAdapter  # noqa: E402
-from probe.adapters.mindspore_optimizers import CLASSES  # noqa: E402
+from probe.adapters.mindspore import calls  # noqa: E402
+from probe.adapters.mindspore.adapter import MindSporeAdapter  # noqa: E402
+from probe.adapters.mindspore.optimizers import CLASSES  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::probe.errors.ProbeWarning")
 
@@ -151,8 +151,8 @@ def test_no_exception_from_a_hook_reaches_the_training(
     assert_same(plain("mlp"), result)
 
 
-@pytest.mark.parametrize("place", ["mindspore_graph.added", "mindspore_graph.Clock.now", "mindspore_graph.GRAPH.crossings",
-                                   "mindspore_optimizers._groups", "mindspore_optimizers.state_of"])  # fmt: skip
+@pytest.mark.parametrize("place", ["graph.added", "graph.Clock.now", "graph.GRAPH.crossings",
+                                   "optimizers._groups", "optimizers.state_of"])  # fmt: skip
 @pytest.mark.parametrize("watched", [True, False])
 def test_no_exception_from_inside_the_adapter_reaches_the_training(
     place: str, watched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -160,7 +160,7 @@ def test_no_exception_from_inside_the_adapter_reaches_the_training(
     def fail(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(f"probe.adapters.{place}", fail)
+    monkeypatch.setattr(f"probe.adapters.mindspore.{place}", fail)
     assert_same(plain("mlp"), train(CASES["mlp"], Recording(tmp_path / "a.h5", "tensor", watched)))
 
 

@@ -11,7 +11,7 @@ import zoo_paddle as zoo
 from paddle import Tensor, nn
 
 import probe
-from probe.adapters.paddle import PaddleAdapter
+from probe.adapters.paddle.adapter import PaddleAdapter
 from probe.testing import Recording
 
 Update = Callable[[paddle.optimizer.Optimizer, Tensor], None]

@@ -14,8 +14,8 @@ paddle = pytest.importorskip("paddle")
 from hooks import live_hooks  # noqa: E402
 from paddle import Tensor, nn  # noqa: E402
 
-from probe.adapters.paddle import PaddleAdapter  # noqa: E402
-from probe.statistics import dtype_of  # noqa: E402
+from probe.adapters.paddle.adapter import PaddleAdapter  # noqa: E402
+from probe.numbers.statistics import dtype_of  # noqa: E402
 from probe.testing import AdapterContract  # noqa: E402
 
 

@@ -1,4 +1,4 @@
-"""What the PaddlePaddle adapter relies on, a test for each sentence (docs/architecture.md, "Recording").
+"""What the PaddlePaddle adapter relies on, a test for each sentence (docs/reference/recording.md).
 
 No test here touches probe's adapter but for the tables in it: where one fails, PaddlePaddle has changed.
 """
@@ -371,7 +371,7 @@ def test_rate_and_decay_of_a_group_become_attributes_of_its_parameters() -> None
 
 
 def test_functions_that_run_a_backward_pass_have_the_names_that_are_looked_for() -> None:
-    from probe.adapters.paddle_backward import _ENTRIES
+    from probe.adapters.paddle.backward import _ENTRIES
 
     found: set[tuple[str, str]] = set()
 

@@ -12,9 +12,9 @@ import pytest
 paddle = pytest.importorskip("paddle")
 
 import probe  # noqa: E402
-from probe import origins  # noqa: E402
-from probe.adapters.paddle_seeding import to_tensor  # noqa: E402
-from probe.inputs import tensor_maker  # noqa: E402
+from probe.adapters.paddle.seeding import to_tensor  # noqa: E402
+from probe.reproducibility import origins  # noqa: E402
+from probe.reproducibility.inputs import tensor_maker  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

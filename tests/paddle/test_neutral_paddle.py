@@ -24,7 +24,7 @@ from paddle import Tensor, nn  # noqa: E402
 from zoo_paddle import CASES, Result, differences, train  # noqa: E402
 
 import probe  # noqa: E402
-from probe.adapters.paddle import PaddleAdapter  # noqa: E402
+from probe.adapters.paddle.adapter import PaddleAdapter  # noqa: E402
 from probe.testing import Recording  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::probe.errors.ProbeWarning", "ignore::UserWarning")

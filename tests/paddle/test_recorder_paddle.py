@@ -18,7 +18,7 @@ from paddle.distributed.fleet.utils import recompute  # noqa: E402
 from recorded import Update, missed, recorded  # noqa: E402
 
 import probe  # noqa: E402
-from probe.adapters.paddle_backward import set_hook  # noqa: E402
+from probe.adapters.paddle.backward import set_hook  # noqa: E402
 from probe.errors import ProbeWarning  # noqa: E402
 from probe.testing import Recording  # noqa: E402
 
@@ -155,7 +155,9 @@ def test_decay_of_adamw_follows_its_function_of_names(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert run.optimizer[0][1].hyper["betas"] == [0.9, 0.999] and run.optimizer[0][1].hyper["eps"] == 1e-8
     assert {s.slot for s in run.find(role="state", path="0")} == {
-        f"{slot}.{state}" for slot in ("weight", "bias") for state in ("moment1", "moment2")
+        f"{slot}.{state}"
+        for slot in ("weight", "bias")
+        for state in ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc")
     }
 
 

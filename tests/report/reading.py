@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from tests.toys import GPT, Block, gpt, module, record
 
 DATA = re.compile(r'<script type="text/plain" id="data">([^<]*)</script>')
@@ -71,6 +71,6 @@ def recorded(folder: Path, *, fault: bool = True, **options: Any) -> tuple[Path,
     return record(folder / "a.h5", **options), record(folder / "b.h5", port, **options)
 
 
-def compared(folder: Path, **options: Any) -> probe.comparison.divergence.Comparison:
+def compared(folder: Path, **options: Any) -> probe.comparison.run.Comparison:
     """Compare the model with its faulty port."""
     return probe.compare(*recorded(folder, **options), mapping=MAPPING)

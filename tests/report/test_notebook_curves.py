@@ -51,7 +51,7 @@ def test_undecided_says_why_once(tmp_path: Path) -> None:
     path = log(tmp_path / "a.csv")
     found = probe.curves(path, path)
     text = shown(found)
-    assert text.startswith("UNDECIDED A a.csv · B a.csv¦Could not tell. Why:¦")
+    assert text.startswith("UNDECIDED A a.csv · B a.csv¦")
     assert found.doubts and all(text.count(doubt) == 1 for doubt in found.doubts)
 
 

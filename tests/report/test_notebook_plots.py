@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import probe
-from probe.comparison.divergence import Comparison
+from probe.comparison.run import Comparison
 from probe.errors import ConfigError, NotRecordedError
 from probe.records import ModuleInfo
 from tests.files import Tensor, write_tensors

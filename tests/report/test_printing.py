@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import probe
-from probe.adapters import numpy_nn as nn
+from probe.adapters.numpy import nn
 from probe.report.text import render
 from tests.curve_runs import losses, write_csv
 from tests.toys import gpt, module, record
@@ -18,9 +18,15 @@ def test_an_answer_prints_as_its_report(tmp_path: Path) -> None:
         return model
 
     found = probe.compare(record(tmp_path / "a.h5", gpt()), record(tmp_path / "b.h5", faulty()))
-    assert str(found) == render(found, width=100).plain
-    assert str(found).startswith("DIVERGED  A a.h5  B b.h5\n\nFirst divergence  step 0 · forward · introduced\n")
+    assert str(found) == render(found, width=80).plain
+    assert str(found).startswith(
+        "DIVERGED  A a.h5  B b.h5\n  A and B  GPT  44 modules  8.64 K parameters  1 step  numpy "
+    )
+    assert "\n\nFirst divergence  step 0 · forward · introduced\n" in str(found)
     assert repr(found) == "<Comparison: diverged, first at layers.1.norm2: step 0, forward>"
+    assert repr(found.first_divergence).startswith(
+        "<Divergence: layers.1.norm2: step 0, forward output, introduced, confidence 0."
+    )
     output = found["layers.1.norm2"].output[0]
     assert repr(output).startswith("<layers.1.norm2 output 0, step 0: ") and repr(output).endswith(", introduced>")
     assert " relative error, norm B/A 0." in str(output)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.report.html import curves as curves_module
 from probe.report.html.curves import curves
 from probe.testing import sample
@@ -71,7 +71,7 @@ def test_a_long_curve_keeps_what_stands_out(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_gradients_that_are_one_on_the_other_side_have_one_norm() -> None:
-    from probe.curve_comparison.series import Series
+    from probe.curve_comparison.reading.series import Series
     from probe.report.html.curves import _together
 
     steps = np.arange(3)

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 import probe
-from probe.cli import main
-from probe.comparison.divergence import Comparison
+from probe.commands.cli import main
+from probe.comparison.run import Comparison
 from probe.errors import StoreError
 from probe.matching import Reason
 from probe.report.html import as_html
@@ -203,8 +203,8 @@ def test_the_command_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_values_of_a_turned_tensor_are_drawn_in_the_order_of_a(tmp_path: Path) -> None:
     """A [s, b, h] against a [b, s, h]: the picture has one element that is wrong, not all of them."""
-    from probe.comparison.metrics import Side, values_of_pair
-    from probe.store.reader import Reader
+    from probe.comparison.distance.metrics import Side, values_of_pair
+    from probe.store.reading.reader import Reader
     from tests.files import Tensor, write_tensors
 
     x = np.random.default_rng(0).standard_normal((3, 5, 4)).astype(np.float32)
@@ -232,4 +232,4 @@ def test_view_opens_it_in_the_browser(tmp_path: Path, monkeypatch: pytest.Monkey
     assert done.exit_code == 1 and asked == [(tmp_path / "x y.html").as_uri()]
     assert "no browser could be started here: open that file in one" in done.output
     done = CliRunner().invoke(main, ["view", str(a), str(b), "-o", str(tmp_path / "none" / "x.html")])
-    assert done.exit_code == 2 and "cannot write" in done.output
+    assert done.exit_code == 3 and "cannot write" in done.output

@@ -6,7 +6,7 @@ from probe.matching import Bundle, Matching, Pair, Reason
 from probe.matching.result import Direction
 from probe.records import ModuleInfo
 from probe.report.html.rows import State, merged
-from probe.tree import Tree
+from probe.structure.tree import Tree
 
 
 def tree(*paths: str, classes: dict[str, str] | None = None) -> Tree:

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.errors import ConfigError
 from probe.report.names import harmless
 from probe.report.table import COLUMNS, TEXTS, as_csv, frame, rows, safe_text, write_parquet
@@ -37,11 +37,11 @@ NAMES = [
     "🔥\u202ex",
     "\\x0a",
 ]
-DOCUMENT = Path(__file__).parents[2] / "docs" / "output.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "output.md"
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> probe.comparison.divergence.Comparison:
+def compared(tmp_path_factory: pytest.TempPathFactory) -> probe.comparison.run.Comparison:
     folder = tmp_path_factory.mktemp("tables")
     for file, factor in (("a.h5", 1.0), ("b.h5", 0.5)):
         model = nn.Sequential()
@@ -57,7 +57,8 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> probe.comparison.diver
 
 
 def test_every_column_is_said_with_its_unit() -> None:
-    said = re.findall(r"^\| (`.*?`) \|", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
+    tables = DOCUMENT.read_text(encoding="utf-8").partition("\n## Tables\n")[2]
+    said = re.findall(r"^\| (`.*?`) \|", tables, re.MULTILINE)
     assert [name for cell in said for name in re.findall(r"`(\w+)`", cell) if name in COLUMNS] == COLUMNS
     assert set(TEXTS) < set(COLUMNS)
 
@@ -72,7 +73,7 @@ def test_no_text_of_a_csv_is_a_formula(compared: Any) -> None:
 
 
 def test_a_csv_reads_back_as_the_document_says(compared: Any) -> None:
-    """The lines of docs/output.md are run as they stand there."""
+    """The lines of docs/reference/output.md are run as they stand there."""
     pandas = pytest.importorskip("pandas")
     lines = re.search(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
     assert lines is not None
@@ -105,14 +106,14 @@ def test_parquet_at_the_command_line(compared: Any, tmp_path: Path, monkeypatch:
     assert result.stderr == "diverged; the report is in t.parquet\n"
     assert len(pandas.read_parquet("t.parquet")) == len(compared.slots)
     result = run("compare", *pair, "-o", "none/t.parquet")
-    assert result.exit_code == 2 and result.stderr.startswith("Error: cannot write none/t.parquet: ")
+    assert result.exit_code == 3 and result.stderr.startswith("Error: cannot write none/t.parquet: ")
     assert "None" not in result.stderr
 
 
 def test_parquet_goes_to_no_terminal(compared: Any) -> None:
     result = run("compare", compared.path_a, compared.path_b, "--format", "parquet")
     message = "Error: Parquet is no text: say with -o to which file it goes\n"
-    assert (result.exit_code, result.stdout, result.stderr) == (2, "", message)
+    assert (result.exit_code, result.stdout, result.stderr) == (3, "", message)
 
 
 @pytest.mark.parametrize("missing", ["pyarrow", "pandas"])
@@ -127,7 +128,7 @@ def test_what_parquet_needs_is_named(
     text = f"a Parquet file needs pandas and pyarrow: pip install 'probe-align[table]' (import of {missing} halted; "
     assert str(caught.value).startswith(text)
     result = run("compare", compared.path_a, compared.path_b, "-o", tmp_path / "t.parquet")
-    assert result.exit_code == 2 and result.stderr == f"Error: {caught.value}\n"
+    assert result.exit_code == 3 and result.stderr == f"Error: {caught.value}\n"
     assert not (tmp_path / "t.parquet").exists()
 
 

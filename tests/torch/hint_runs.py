@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 import probe  # noqa: E402
-from probe.comparison.divergence import Comparison  # noqa: E402
+from probe.comparison.run import Comparison  # noqa: E402
 
 SAMPLES, POSITIONS, WIDTH, HEADS, VOCABULARY = 3, 10, 16, 4, 23
 PADDING = 3

@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
 
-from probe.adapters.torch import TorchAdapter  # noqa: E402
-from probe.statistics import measure  # noqa: E402
+from probe.adapters.torch.adapter import TorchAdapter  # noqa: E402
+from probe.numbers.statistics import measure  # noqa: E402
 from probe.testing import DTYPES, AdapterContract, assert_stats_agree  # noqa: E402
 
 UNSIGNED = ("uint16", "uint32", "uint64", "float8_e4m3fnuz", "float8_e5m2fnuz")

@@ -22,8 +22,8 @@ from train_hf import fixed_batch, next_token_loss, small_qwen2  # noqa: E402
 from train_megatron import wrong_qkv_order  # noqa: E402
 
 import probe  # noqa: E402
-from probe.comparison.divergence import Comparison  # noqa: E402
 from probe.comparison.result import Verdict  # noqa: E402
+from probe.comparison.run import Comparison  # noqa: E402
 from probe.records import Phase, Role  # noqa: E402
 
 QKV = {"to": ["q_proj", "k_proj", "v_proj"], "split": {"groups": "num_query_groups"}}

@@ -16,8 +16,8 @@ import probe  # noqa: E402
 from benchmarks.localisation import suite  # noqa: E402
 from benchmarks.localisation.pairs import Planted, Setup  # noqa: E402
 from benchmarks.localisation.training import Run, run_of  # noqa: E402
-from probe.comparison.divergence import Comparison  # noqa: E402
 from probe.comparison.result import Kind, Verdict  # noqa: E402
+from probe.comparison.run import Comparison  # noqa: E402
 from probe.records import Phase  # noqa: E402
 
 Tweak = Callable[[Run], object]
@@ -188,7 +188,7 @@ def test_a_run_that_goes_on_with_and_without_its_optimizers_state(restores: bool
         return
     first = found.first_divergence
     assert first is not None and (first.phase.label, first.path, first.step, first.b[0].step) == ("update", "", 3, 0)
-    assert "by the numbers: B's optimizer began with an empty state, A's goes on from the step before" in first.evidence
+    assert "the first of them: the optimizer's count of steps is 4 in A and 1 in B" in first.evidence
 
 
 # ---- an optimizer of one's own -----------------------------------------------------------------------

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,13 +17,13 @@ from torch import nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import probe
-from probe.comparison.divergence import Comparison
 from probe.comparison.result import Kind, Verdict
+from probe.comparison.run import Comparison
 from probe.report.text import render
-from probe.store.reader import Reader
-from probe.tree import Tree
+from probe.store.reading.reader import Reader
+from probe.structure.tree import Tree
+from tests.golden_files import golden
 
-GOLDEN = Path(__file__).parent.parent / "golden"
 LAYERS = 6
 RENAMED = {"Qwen2ForCausalLM": {"model": "backbone", "lm_head": "head"}}
 Model = nn.Module
@@ -250,12 +249,9 @@ def assert_said(found: Comparison, verdict: Verdict, a: tuple[str, ...], b: tupl
 def test_the_text(recordings: Callable[..., Path], case: str) -> None:
     how = {"equal": False, "task": "statistics", "renamed": False}
     found = probe.compare(recordings(None, **how), recordings(CASES[case][0], **how))
-    text = re.sub(r"(≈?-?\d+(\.\d+)?e[+-]\d+|≈?\d+\.\d+|\d+,\d{3})", "<number>", render(found).plain)
-    text = re.sub(r"\d+ later tensors", "<n> later tensors", re.sub(r"\S+\.h5", "<file>", text)) + "\n"
-    file = GOLDEN / f"changed-layers-{case}.txt"
-    if os.environ.get("OVERWRITE_GOLDEN"):
-        file.write_text(text, encoding="utf-8")
-    assert text == file.read_text(encoding="utf-8"), f"OVERWRITE_GOLDEN=1 writes {file.name} anew"
+    numbers = (r"(≈?-?\d+(\.\d+)?e[+-]\d+|≈?\d+\.\d+|\d+,\d{3})", "<number>")
+    more = ((r"\S+\.h5", "<file>"), (r"\d+ later tensors", "<n> later tensors"))
+    golden(f"changed-layers-{case}", f"{render(found).plain}\n", numbers, *more)
 
 
 def test_two_layers_are_one_finding(recordings: Callable[..., Path]) -> None:

@@ -120,7 +120,8 @@ def test_a_model_on_the_meta_device(tmp_path: Path) -> None:
         == [text for _, _, text in run.notes]
         == ["tensors on the meta device are not recorded; the first is param weight of 0"]
     )
-    assert len(run.calls) == 6 and not run.seen
+    assert len(run.calls) == 6
+    assert all(seen.slot.endswith(".step") for seen in run.seen)  # the optimizer's counts are on no meta device
 
 
 @pytest.mark.parametrize("task", ["statistics", "tensor", "norms", "structure"])

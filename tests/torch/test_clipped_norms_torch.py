@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import probe
-from probe.comparison.divergence import Comparison
 from probe.comparison.result import Verdict
+from probe.comparison.run import Comparison
 from probe.records import Phase
 
 torch = pytest.importorskip("torch")

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import probe
-from probe.adapters.torch import TorchAdapter
+from probe.adapters.torch.adapter import TorchAdapter
 from probe.checkpoints import open_checkpoint
 from probe.conversion import convert_checkpoint
 from probe.errors import ConversionError

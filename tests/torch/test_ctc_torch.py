@@ -8,7 +8,7 @@ from torch.nn import functional as F
 import probe
 from probe.comparison.result import Verdict
 from probe.records import Phase
-from probe.store.reader import Reader
+from probe.store.reading.reader import Reader
 
 FRAMES, BATCH, SYMBOLS, LENGTH = 200, 4, 50, 20
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 import probe  # noqa: E402
-from probe.curve_comparison.reading import read_curves  # noqa: E402
+from probe.curve_comparison.reading.files import read_curves  # noqa: E402
 
 VOCABULARY, WIDTH, BATCH, LENGTH = 32, 32, 8, 32
 

@@ -57,6 +57,42 @@ def room_for(frames: int) -> Iterator[None]:
         sys.setrecursionlimit(before)
 
 
+def deepest(forward: Callable[[nn.Module], object]) -> int:
+    """Return how many containers deep a model may be nested."""
+    low, high = 1, sys.getrecursionlimit()
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            forward(contained(middle))
+            low = middle
+        except RecursionError:
+            high = middle
+    return low
+
+
+def contained(levels: int) -> nn.Module:
+    model: nn.Module = nn.Linear(4, 4)
+    for _ in range(levels):
+        model = nn.Sequential(model)
+    return model
+
+
+def test_hooks_take_no_depth_from_the_model(tmp_path: Path) -> None:
+    """What just fits on the stack without probe fits with it."""
+
+    def forward(model: nn.Module) -> object:
+        return model(batch())
+
+    limit, levels = sys.getrecursionlimit(), deepest(forward)
+    model = contained(levels)
+    with probe.capture(model, tmp_path / "a.h5"):
+        forward(model)
+        probe.step()
+    run = Recording(tmp_path / "a.h5")
+    assert not run.notes and len({each.path for each in run.find(role="output")}) == levels + 1
+    assert sys.getrecursionlimit() == limit
+
+
 def in_a_large_thread(function: Callable[[], None]) -> None:
     """Run something with room on the C stack: PyTorch's own calls are deep."""
     failed: list[BaseException] = []

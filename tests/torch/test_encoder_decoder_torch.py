@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import probe
-from probe.comparison.divergence import Comparison
 from probe.comparison.result import Verdict
+from probe.comparison.run import Comparison
 
 torch = pytest.importorskip("torch")
 

@@ -1,4 +1,4 @@
-"""What the PyTorch adapter relies on, a test for each sentence (docs/architecture.md, "Recording"): forward hooks, torch.compile.
+"""What the PyTorch adapter relies on, a test for each sentence (docs/reference/recording.md): forward hooks, torch.compile.
 
 No test here touches probe: where one fails, PyTorch has changed, and the adapter has to be looked at.
 """

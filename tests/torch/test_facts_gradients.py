@@ -1,4 +1,4 @@
-"""What the PyTorch adapter relies on, a test for each sentence (docs/architecture.md, "Recording"): gradient hooks on tensors, autograd edges.
+"""What the PyTorch adapter relies on, a test for each sentence (docs/reference/recording.md): gradient hooks on tensors, autograd edges.
 
 No test here touches probe: where one fails, PyTorch has changed, and the adapter has to be looked at.
 """

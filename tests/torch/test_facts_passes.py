@@ -1,4 +1,4 @@
-"""What the PyTorch adapter relies on, a test for each sentence (docs/architecture.md, "Recording"): recomputation, the end of a backward pass.
+"""What the PyTorch adapter relies on, a test for each sentence (docs/reference/recording.md): recomputation, the end of a backward pass.
 
 No test here touches probe: where one fails, PyTorch has changed, and the adapter has to be looked at.
 """

@@ -1,4 +1,4 @@
-"""What the PyTorch adapter relies on, a test for each sentence (docs/architecture.md, "Recording"): optimizers, versions, weak references, modes, distributed training.
+"""What the PyTorch adapter relies on, a test for each sentence (docs/reference/recording.md): optimizers, versions, weak references, modes, distributed training.
 
 No test here touches probe: where one fails, PyTorch has changed, and the adapter has to be looked at.
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.kill import Expected
-from probe.store.reader import Reader
+from probe.store.reading.reader import Reader
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

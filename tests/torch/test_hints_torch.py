@@ -16,8 +16,8 @@ from hint_faults_ports import PORTS  # noqa: E402
 from hint_faults_training import TRAINING  # noqa: E402
 from hint_noise import NOISE  # noqa: E402
 
-from probe.comparison.hints import HINTS  # noqa: E402
 from probe.comparison.result import Divergence, Verdict  # noqa: E402
+from probe.diagnosis.table import HINTS  # noqa: E402
 
 FAULTS = {**MODULES, **FORMS, **TRAINING, **PORTS}
 CASES = [(name, task) for name, fault in FAULTS.items() for task in fault.tasks]

@@ -1,4 +1,4 @@
-"""What docs/inputs.md shows runs."""
+"""What docs/guide/inputs.md shows runs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from probe import origins
+from probe.reproducibility import origins
 
-GUIDE = Path(__file__).parents[2] / "docs" / "inputs.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "inputs.md"
 
 
 def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,6 +30,6 @@ def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         random.setstate(states[0])
         np.random.set_state(states[1])
         torch.set_rng_state(states[2])
-    said = capsys.readouterr().out
-    assert "first difference: batch 0" in said and "seed 42, deterministic: " in said
+    said = capsys.readouterr()
+    assert "first difference: batch 0" in said.out and "seed 42, deterministic: " in said.err
     assert names["logits"].shape == (8, 10)  # type: ignore[attr-defined]

@@ -15,8 +15,8 @@ import torch
 from torch.utils.data import DataLoader
 
 import probe
-from probe import origins
 from probe.errors import ConfigError
+from probe.reproducibility import origins
 
 DTYPES = [
     "bool",
@@ -58,7 +58,7 @@ def test_tensors_have_the_bits_of_the_arrays(dtype: str) -> None:
 
 
 def test_a_tensor_does_not_write_into_an_array() -> None:
-    from probe.adapters.torch_seeding import to_tensor
+    from probe.adapters.torch.seeding import to_tensor
 
     array = np.zeros(3)
     to_tensor(array).fill_(1)
@@ -71,7 +71,7 @@ def test_the_device_of_the_model() -> None:
 
 
 def test_dtypes_that_pytorch_lacks() -> None:
-    from probe.inputs import tensor_maker
+    from probe.reproducibility.inputs import tensor_maker
 
     with pytest.raises(
         ConfigError, match="no tensor of torch can be made from <U1|no tensor of torch can be made from str"

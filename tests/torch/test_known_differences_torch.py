@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from probe.comparison.known_difference_table import KNOWN_DIFFERENCES
+from probe.comparison.exemptions.known_differences import KNOWN_DIFFERENCES
 from tests import habits
 
 ROWS = {row.name: row for row in KNOWN_DIFFERENCES if "torch" in row.habits}

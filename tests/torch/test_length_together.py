@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import probe  # noqa: E402
-from probe.comparison.divergence import Comparison  # noqa: E402
 from probe.comparison.result import Verdict  # noqa: E402
+from probe.comparison.run import Comparison  # noqa: E402
 from probe.records import Phase  # noqa: E402
 
 LAYERS = 4

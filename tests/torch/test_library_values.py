@@ -12,8 +12,8 @@ pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from benchmarks.matching.pairs import PAIRS  # noqa: E402
-from probe.comparison.divergence import compare  # noqa: E402
 from probe.comparison.result import Verdict  # noqa: E402
+from probe.comparison.run import compare  # noqa: E402
 from probe.mapping import library  # noqa: E402
 
 AROUND_THE_ENCODER = {

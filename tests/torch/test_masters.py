@@ -12,10 +12,10 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import probe  # noqa: E402
-from probe.adapters.torch import TorchAdapter  # noqa: E402
+from probe.adapters.torch.adapter import TorchAdapter  # noqa: E402
 from probe.comparison.result import Verdict  # noqa: E402
 from probe.records import Phase, Role  # noqa: E402
-from probe.store.reader import Reader  # noqa: E402
+from probe.store.reading.reader import Reader  # noqa: E402
 
 WIDTH, STEPS = 32, 3
 NOTE = (

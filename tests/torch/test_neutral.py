@@ -27,7 +27,7 @@ from torch import Tensor, nn  # noqa: E402
 from zoo import CASES, DDP_CASES, Result, differences, train  # noqa: E402
 
 import probe  # noqa: E402
-from probe.adapters.torch import TorchAdapter  # noqa: E402
+from probe.adapters.torch.adapter import TorchAdapter  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::probe.errors.ProbeWarning", "ignore::DeprecationWarning")
 

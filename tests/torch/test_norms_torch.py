@@ -15,9 +15,9 @@ from torch import Tensor, nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import probe  # noqa: E402
-from probe import kernel  # noqa: E402
-from probe.adapters.torch import TorchAdapter  # noqa: E402
+from probe.adapters.torch.adapter import TorchAdapter  # noqa: E402
 from probe.errors import ProbeWarning, RecordingError  # noqa: E402
+from probe.numbers import kernel  # noqa: E402
 from probe.records import HashKind  # noqa: E402
 from probe.testing import Recording, sample  # noqa: E402
 

@@ -292,7 +292,7 @@ def test_plain_training_has_no_more_records(tmp_path: Path, task: str) -> None:
 
 
 def test_what_goes_wrong_does_not_reach_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from probe.adapters.torch import TorchAdapter
+    from probe.adapters.torch.adapter import TorchAdapter
 
     def broken(self: TorchAdapter, tensor: Any) -> bytes:
         raise ValueError("no sample")

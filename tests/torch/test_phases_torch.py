@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 import probe  # noqa: E402
 from probe.comparison.result import Verdict  # noqa: E402
 from probe.records import Phase, Role  # noqa: E402
-from probe.store.reader import Reader  # noqa: E402
+from probe.store.reading.reader import Reader  # noqa: E402
 
 
 def recorded(path: Path, phases: list[str] | None, lr: float = 1e-2) -> Path:

@@ -18,8 +18,8 @@ from facts import one_thread_one_seed  # noqa: F401, E402
 from torch import Tensor, nn  # noqa: E402
 
 import probe  # noqa: E402
-from probe.comparison.divergence import Comparison  # noqa: E402
 from probe.comparison.result import Verdict  # noqa: E402
+from probe.comparison.run import Comparison  # noqa: E402
 
 WIDTH = 96
 Reduce = Callable[[nn.Module, Tensor], None]

@@ -296,7 +296,7 @@ def test_state_and_hyper_parameters_of_adamw(tmp_path: Path) -> None:
     probe.stop()
     recording = Recording(tmp_path / "a.h5")
     states = {s.slot: s.values for s in recording.find(role="state")}
-    assert set(states) == {f"{name}.{key}" for name in ("weight", "bias") for key in ("exp_avg", "exp_avg_sq")}
+    assert set(states) == {f"{name}.{key}" for name in ("weight", "bias") for key in ("step", "exp_avg", "exp_avg_sq")}
     assert np.array_equal(states["weight.exp_avg"], optimizer.state[model.weight]["exp_avg"].numpy())
     groups = [g for _, g in recording.optimizer]
     assert [(g.class_name, g.group, g.parameters) for g in groups] == [("AdamW", 0, (0,)), ("AdamW", 1, (1,))]

@@ -15,13 +15,15 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 import probe  # noqa: E402
-from probe.adapters import torch_device, torch_operations, torch_statistics  # noqa: E402
-from probe.adapters.torch import TorchAdapter  # noqa: E402
-from probe.adapters.torch_modes import Quiet  # noqa: E402
+from probe.adapters.torch import device as torch_device  # noqa: E402
+from probe.adapters.torch import operations as torch_operations  # noqa: E402
+from probe.adapters.torch import statistics as torch_statistics  # noqa: E402
+from probe.adapters.torch.adapter import TorchAdapter  # noqa: E402
+from probe.adapters.torch.modes import Quiet  # noqa: E402
 from probe.errors import ProbeWarning  # noqa: E402
+from probe.numbers.sketch import axes_of  # noqa: E402
+from probe.numbers.statistics import measure as reference  # noqa: E402
 from probe.records import HashKind  # noqa: E402
-from probe.sketch import axes_of  # noqa: E402
-from probe.statistics import measure as reference  # noqa: E402
 from probe.testing import Recording, assert_stats_agree, sample  # noqa: E402
 
 
@@ -112,7 +114,9 @@ def test_a_parameter_whose_memory_is_freed_while_it_is_recorded(tmp_path: Path) 
             model(batch())
     run = Recording(tmp_path / "a.h5")
     (text,) = said(caught)
-    assert text.startswith("init param weight of 1 could not be recorded: ")
+    assert text.startswith(
+        "tensors whose memory the program has freed are not recorded; the first is param weight of 1"
+    )
     assert [note for _, _, note in run.notes] == [text]
     assert len(run.find(phase="init")) == 3 and len(run.find(path="", role="output")) == 1
 
@@ -336,7 +340,7 @@ def test_an_exception_while_contributions_are_added_up_does_not_reach_the_traini
         return model[0].weight.grad.numpy().tobytes()
 
     plain = train(None)
-    monkeypatch.setattr("probe.adapters.torch_graph.GRAPH.added", fails)
+    monkeypatch.setattr("probe.adapters.torch.graph.GRAPH.added", fails)
     with pytest.warns(ProbeWarning) as caught:
         assert train(tmp_path / "a.h5") == plain
     assert said(caught) == ["not recorded because of an error inside probe: RuntimeError('planted')"]

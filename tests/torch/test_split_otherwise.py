@@ -20,8 +20,8 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 import probe  # noqa: E402
-from probe.comparison.divergence import Comparison  # noqa: E402
 from probe.comparison.result import Verdict  # noqa: E402
+from probe.comparison.run import Comparison  # noqa: E402
 from probe.records import Phase  # noqa: E402
 
 WIDTH, ROWS = 32, 65
@@ -225,10 +225,11 @@ class Own(nn.Module):
         super().__init__()
         like = Wrapped(base)
         self.weight, self.bias = base.weight, base.bias
-        self.lora_a, self.lora_b = nn.Parameter(like.down.weight.detach()), nn.Parameter(like.up.weight.detach())
+        down, up = like.down.weight.detach(), like.up.weight.detach()
+        self.lora_a, self.lora_b = nn.Parameter(2 * down), nn.Parameter(2 * up)  # no numbers that pair them
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self.weight, self.bias) + x @ self.lora_a.T @ self.lora_b.T
+        return functional.linear(x, self.weight, self.bias) + x @ self.lora_a.T @ self.lora_b.T / 4
 
 
 def test_weights_that_learn_and_have_no_counterpart_are_not_said_to_stay_as_they_are(tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import probe  # noqa: E402
-from probe.adapters import torch_statistics  # noqa: E402
-from probe.adapters.torch import TorchAdapter  # noqa: E402
-from probe.adapters.torch_device import Pending, measure_on_device, settle  # noqa: E402
+from probe.adapters.torch import statistics as torch_statistics  # noqa: E402
+from probe.adapters.torch.adapter import TorchAdapter  # noqa: E402
+from probe.adapters.torch.device import Pending, measure_on_device, settle  # noqa: E402
+from probe.numbers.sketch import CHUNK  # noqa: E402
+from probe.numbers.statistics import measure, measure_update  # noqa: E402
 from probe.records import HashKind  # noqa: E402
-from probe.sketch import CHUNK  # noqa: E402
-from probe.statistics import measure, measure_update  # noqa: E402
-from probe.store.reader import Reader  # noqa: E402
+from probe.store.reading.reader import Reader  # noqa: E402
 from probe.testing import assert_stats_agree  # noqa: E402
 
 SHAPES = [(), (0,), (7,), (2, 0, 3), (33, 70), (3, 1, 5, 2), (20 * CHUNK + 5,)]

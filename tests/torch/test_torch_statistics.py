@@ -16,13 +16,13 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
 
-from probe.adapters import torch_operations  # noqa: E402
-from probe.adapters.torch import TorchAdapter  # noqa: E402
-from probe.adapters.torch_statistics import measure  # noqa: E402
-from probe.axis_sums import axis_sums  # noqa: E402
+from probe.adapters.torch import operations as torch_operations  # noqa: E402
+from probe.adapters.torch.adapter import TorchAdapter  # noqa: E402
+from probe.adapters.torch.statistics import measure  # noqa: E402
+from probe.numbers.axis_sums import axis_sums  # noqa: E402
+from probe.numbers.sketch import CHUNK  # noqa: E402
+from probe.numbers.statistics import measure as reference  # noqa: E402
 from probe.records import HashKind  # noqa: E402
-from probe.sketch import CHUNK  # noqa: E402
-from probe.statistics import measure as reference  # noqa: E402
 from probe.testing import assert_stats_agree  # noqa: E402
 from tests.vectors import array_of, assert_vector, vectors  # noqa: E402
 

@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/report.md in Chromium; scripts/report-images runs it.
+"""Takes the pictures of docs/guide/report.md in Chromium; scripts/report-images runs it.
 
 python -m tests.view.pictures A.h5 B.h5 FOLDER
 """
@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 import probe
 from probe.mapping import library
 from probe.report.html import as_html
-from probe.serving import Server, Session
+from probe.report.serving import Server, Session
 from tests.view.conftest import CHROMIUM
 
 MAPPING = "megatron-core/qwen2"
@@ -74,7 +74,7 @@ def _camera(browser: Browser, folder: Path) -> Callable[..., Any]:
 
 @contextmanager
 def _served(a: Path, b: Path, mapping: Path) -> Iterator[str]:
-    with Server(Session(lambda chosen: probe.compare(a, b, chosen), str(mapping), None)) as server:
+    with Server(Session(lambda chosen: probe.compare(a, b, chosen, min_confidence=1), str(mapping), None)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.url
         server.shutdown()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.records import Phase, Role
 from probe.report.html import as_html
 from probe.testing import sample
@@ -37,7 +37,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def partial(tmp_path: Path) -> Path:
     """The same with a mapping that leaves out the second norm of each layer."""
     mapping = {**MAPPING, "Block": {"norm1": "ln1", "attn": "attention"}}
-    return written(probe.compare(*recorded(tmp_path), mapping=mapping), tmp_path)
+    return written(probe.compare(*recorded(tmp_path), mapping=mapping, min_confidence=1), tmp_path)
 
 
 def selected(page: Any) -> str:
@@ -120,7 +120,7 @@ def test_the_panel_of_a_module(report: Path, opened: Show) -> None:
     page = opened(report).page
     panel = page.locator(".panel")
     text = panel.inner_text()
-    for part in ("layers.1.norm2", "decoder.1.ln2", "RMSNorm", "numpy_nn.py:", "Matched: mapped", "1 call: train mode",
+    for part in ("layers.1.norm2", "decoder.1.ln2", "RMSNorm", "nn.py:", "Matched: mapped", "1 call: train mode",
                  "step 0 · forward · introduced", "float32", "Worst elements"):  # fmt: skip
         assert part in text, part
     assert "[2, 6, 16]" in text
@@ -259,7 +259,7 @@ def test_lines_by_class_and_by_path(scope: str, paired: int, tmp_path: Path, ope
     lines = page.locator("textarea").input_value()
     assert ("PortedBlock" in lines) == (scope == "class") and "sum: residual" in lines
     (tmp_path / "map.yaml").write_text(lines, encoding="utf-8")
-    after = probe.compare(a, b, mapping=tmp_path / "map.yaml")
+    after = probe.compare(a, b, mapping=tmp_path / "map.yaml", min_confidence=1)
     assert len(after.only_a) == len(after.only_b) == 3 - paired
 
 

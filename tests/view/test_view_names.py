@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.report.html import as_html
 from probe.testing import sample
 

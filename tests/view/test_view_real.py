@@ -162,7 +162,7 @@ def test_pairs_by_mouse_change_the_next_comparison(
     mapping = tmp_path / "map.yaml"
     rest = "".join(line for line in known if not line.lstrip().startswith(lacking))
     mapping.write_text(rest, encoding="utf-8")
-    before = probe.compare(*runs[task], mapping=mapping)
+    before = probe.compare(*runs[task], mapping=mapping, min_confidence=1)
     assert before.first_divergence.path != WRONG[0] and (len(before.only_a), len(before.only_b)) == (7, 7)
     (tmp_path / "report.html").write_text(as_html(before), encoding="utf-8")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import probe
-from probe.serving import Server, Session
+from probe.report.serving import Server, Session
 from tests.report.reading import recorded
 from tests.test_serving import PARTIAL
 
@@ -22,7 +22,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     mapping = tmp_path / "map.yaml"
     mapping.write_text(PARTIAL, encoding="utf-8")
     runs = recorded(tmp_path, task="tensor")
-    found = Server(Session(lambda chosen: probe.compare(*runs, mapping=chosen), str(mapping), None))
+    found = Server(Session(lambda chosen: probe.compare(*runs, mapping=chosen, min_confidence=1), str(mapping), None))
     threading.Thread(target=found.serve_forever, args=(0.01,), daemon=True).start()
     yield found
     found.shutdown()

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import probe
-from probe.adapters import numpy_nn as nn
-from probe.adapters.numpy_tensor import Tensor
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.report.html import as_html
 from probe.testing import sample
 from tests.report.reading import DATA, MAPPING, compared, document_in, recorded
@@ -233,7 +233,7 @@ def test_what_the_first_divergence_is_called(path: str, named: str, tmp_path: Pa
 def test_pairs_that_were_collected_stay_in_sight(tmp_path: Path, opened: Show) -> None:
     mapping = {**MAPPING, "Block": {"norm1": "ln1", "attn": "attention"}}
     path = tmp_path / "report.html"
-    path.write_text(as_html(probe.compare(*recorded(tmp_path), mapping=mapping)), encoding="utf-8")
+    path.write_text(as_html(probe.compare(*recorded(tmp_path), mapping=mapping, min_confidence=1)), encoding="utf-8")
     page = opened(path).page
     page.get_by_label("Verdict", exact=True).select_option("unmatched")
     for name in ("norm2", "ln2"):

@@ -4,24 +4,31 @@ Nothing here is certain, so every pair says how sure it is. Large blocks meet by
 neither names nor nesting nor fusing changes (`regions`); single modules inside by shapes and the order in which they run
 (`line`), layers that are one layer on the other side among them (`fused`); modules that hold others when most of what
 they hold is paired (`inner`). Where both models have the same weights, their numbers decide (`values`).
+What pairs modules is imported when something is left to be paired.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from probe.matching.automatic import likeness, values
-from probe.matching.automatic.between import match_between
-from probe.matching.automatic.inner import drop_straddling, match_alone, match_inner
-from probe.matching.automatic.layouts import agree_on_groups
-from probe.matching.automatic.named import match_by_names
+from probe.matching.automatic.loose import match_loose
 from probe.matching.automatic.outline import Outline, outline, outline_of
-from probe.matching.automatic.parameters import match_parameters
-from probe.matching.automatic.regions import match_inside
-from probe.matching.automatic.running import match_running
-from probe.matching.automatic.state import Found
+from probe.matching.automatic.weights.packing import (
+    Packing,
+    may_lie_otherwise,
+    notes_of_orders,
+    packed_as_read,
+    with_numbers,
+)
+from probe.matching.automatic.weights.parameters import match_parameters
+from probe.matching.automatic.weights.running import match_running
 from probe.matching.result import Matching, Pair, Reason
-from probe.tree import Tree
+from probe.structure.tree import Tree
+
+if TYPE_CHECKING:
+    from probe.matching.automatic.state import Found
 
 _FAR = 0.9
 
@@ -29,9 +36,28 @@ _FAR = 0.9
 def leaves_something(matching: Matching, a: Tree, b: Tree) -> bool:
     """Tell whether there is anything for `complete` to do: something left on both sides, or pairs of doubtful paths."""
     return bool(matching.only_a and matching.only_b) or any(
-        pair.reason is Reason.SAME_PATH and likeness.of_classes(a.class_name(pair.a), b.class_name(pair.b)) < 0
-        for pair in matching.pairs
+        pair.reason is Reason.SAME_PATH and _may_be_doubtful(a, pair.a, b, pair.b) for pair in matching.pairs
     )
+
+
+def may_be_partial(matching: Matching, a: Tree, b: Tree) -> bool:
+    """Tell whether a line of the mapping pairs a layer that has siblings without a partner."""
+    lonely = [
+        {tree.modules[i].parent for i in only if not tree.children[i]}
+        for only, tree in ((matching.only_a, a), (matching.only_b, b))
+    ]
+    return any(
+        a.modules[pair.a].parent in lonely[0] or b.modules[pair.b].parent in lonely[1]
+        for pair in matching.pairs
+        if pair.reason is Reason.MAPPED
+    )
+
+
+def _may_be_doubtful(a: Tree, i: int, b: Tree, j: int) -> bool:
+    """Tell whether the classes of two modules leave open that they are a pair."""
+    classes = a.class_name(i), b.class_name(j)
+    are_leaves = not a.children[i] and not b.children[j]
+    return likeness.of_classes(*classes) < 0 or (are_leaves and classes[0] != classes[1])
 
 
 def complete(matching: Matching, a: Outline, b: Outline) -> Matching:
@@ -44,8 +70,12 @@ def complete(matching: Matching, a: Outline, b: Outline) -> Matching:
     a, b
         the two models
     """
-    doubtful = [pair for pair in matching.pairs if pair.reason is Reason.SAME_PATH and _is_doubtful(a, b, pair)]
-    kept = [pair for pair in matching.pairs if pair not in doubtful] if doubtful else list(matching.pairs)
+    from probe.matching.automatic.weights.layouts import agree_on_groups
+
+    by_path = [pair for pair in matching.pairs if pair.reason is Reason.SAME_PATH]
+    other = {pair for pair in by_path if _computes_otherwise(a, b, pair)}
+    doubtful = [pair for pair in by_path if pair not in other and _is_doubtful(a, b, pair)]
+    kept = [pair for pair in matching.pairs if pair not in other and pair not in doubtful]
     found = _started(matching, kept, a, b)
     if len(found.of_a) < len(a) and len(found.of_b) < len(b):
         _match_all(found, kept)
@@ -70,7 +100,7 @@ def complete(matching: Matching, a: Outline, b: Outline) -> Matching:
         weight_bundles=(*matching.weight_bundles, *found.weight_bundles),
         views_a={**found.views_a, **matching.views_a},
         views_b={**found.views_b, **matching.views_b},
-        warnings=(*matching.warnings, *said),
+        notes=(*matching.notes, *said),
     )
 
 
@@ -99,6 +129,12 @@ def without_guesses(matching: Matching, least: float) -> Matching:
     )
 
 
+def _computes_otherwise(a: Outline, b: Outline, pair: Pair) -> bool:
+    """Tell whether two modules have their path in common alone."""
+    i, j = pair.a, pair.b
+    return a.tree.class_name(i) != b.tree.class_name(j) and values.compute_otherwise(a, i, b, j)
+
+
 def _is_doubtful(a: Outline, b: Outline, pair: Pair) -> bool:
     """Tell whether two modules of one path are clearly different things."""
     i, j = pair.a, pair.b
@@ -117,22 +153,32 @@ def _is_doubtful(a: Outline, b: Outline, pair: Pair) -> bool:
 
 
 def _started(matching: Matching, kept: list[Pair], a: Outline, b: Outline) -> Found:
+    from probe.matching.automatic.state import Found
+
     parts: dict[str, dict[int, int]] = {"A": {}, "B": {}}
+    alone: dict[str, set[int]] = {"A": set(), "B": set()}
+    paired = {"A": {pair.a for pair in kept}, "B": {pair.b for pair in kept}}
     for bundle in matching.bundles:
         parts[bundle.side].update(dict.fromkeys(bundle.parts[1:], bundle.whole))
     for weights in matching.weight_bundles:
-        paired = {pair.a if weights.side == "A" else pair.b for pair in kept}
-        inside = (module for row in weights.parts for module, _ in row if module not in paired)
+        other = "A" if weights.side == "B" else "B"
+        inside = {module for row in weights.parts for module, _ in row} - paired[weights.side]
         parts[weights.side].update(dict.fromkeys(inside, weights.whole[0]))
+        alone[other] |= {weights.whole[0]} - paired[other]
     return Found(
         a, b, {pair.a: pair.b for pair in kept}, {pair.b: pair.a for pair in kept},
         frozenset(pair.a for pair in kept), parts=parts["A"], parts_b=parts["B"],
-        ignored_a=matching.ignored_a | matching.stepped_a.keys(),
-        ignored_b=matching.ignored_b | matching.stepped_b.keys(),
+        ignored_a=matching.ignored_a | matching.stepped_a.keys() | alone["A"],
+        ignored_b=matching.ignored_b | matching.stepped_b.keys() | alone["B"],
     )  # fmt: skip
 
 
 def _match_all(found: Found, kept: list[Pair]) -> None:
+    from probe.matching.automatic.between import match_between
+    from probe.matching.automatic.inner import drop_straddling, match_alone, match_inner
+    from probe.matching.automatic.named import match_by_names
+    from probe.matching.automatic.regions import match_inside
+
     if 0 not in found.of_a and 0 not in found.of_b:
         found.pair(0, 0, Reason.SAME_STRUCTURE, 1.0)
         todo = [(0, 0, 1.0)]
@@ -172,17 +218,24 @@ def _is_open(found: Found, pair: Pair) -> bool:
 
 
 def _left(side: Outline, done: set[int]) -> tuple[int, ...]:
-    return tuple(i for i in range(len(side)) if i not in done and not side.adds_nothing(i))
+    return tuple(i for i in range(len(side)) if i not in done)
 
 
 __all__ = [
     "Outline",
+    "Packing",
     "complete",
     "leaves_something",
+    "match_loose",
     "match_parameters",
     "match_running",
+    "may_be_partial",
+    "may_lie_otherwise",
+    "notes_of_orders",
     "outline",
     "outline_of",
+    "packed_as_read",
     "values",
+    "with_numbers",
     "without_guesses",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from probe.matching.automatic import likeness, values
 from probe.matching.automatic.likeness import kind_of
+from probe.matching.automatic.loose import tables
 from probe.matching.automatic.outline import Outline, is_matrix
 from probe.matching.automatic.state import Found
 from probe.matching.result import Reason
@@ -25,7 +26,10 @@ def match_inner(found: Found) -> None:
     """Pair the modules that hold others, the surest first; no pair lies across another."""
     a, b = found.a, found.b
     totals_a, totals_b = _totals(a), _totals(b)
-    embeddings_a, embeddings_b = _counted(a, "embedding"), _counted(b, "embedding")
+    tables_a, tables_b = tables(a, b), tables(b, a)
+    embeddings_a, embeddings_b = (
+        _counted(side, "embedding", own.__contains__) for side, own in ((a, tables_a), (b, tables_b))
+    )
     norms_a, norms_b = _counted(a, "norm"), _counted(b, "norm")
     untold_a, untold_b = _counted(a, "norm", found.has_a), _counted(b, "norm", found.has_b)
     scored = []
@@ -34,6 +38,8 @@ def match_inner(found: Found) -> None:
             continue
         held = [(k, _partner(found, k)) for k in _held(a, i)]
         for j in _candidates(found, held, totals_a[i], totals_b):
+            if a.is_list(i) != b.is_list(j):
+                continue  # one computes something, the other only holds what does
             if embeddings_a[i] != embeddings_b[j]:
                 continue  # one is given tokens, the other what an embedding made of them
             if norms_a[i] != norms_b[j] and 0 in (norms_a[i], norms_b[j]):
@@ -74,14 +80,18 @@ def _totals(side: Outline) -> list[float]:
 
 
 def _counted(side: Outline, kind: str, is_done: Callable[[int], bool] = lambda _: False) -> list[int]:
-    """Return how many modules of a kind, with nothing inside and no partner, stand below each module."""
-    found = [0] * len(side)
+    """Return how many modules of a kind, with no weights inside and no partner, stand below each module.
+
+    A norm that drops and activates what it returns holds modules for that, and is a norm.
+    """
+    found, inside = [0] * len(side), [0] * len(side)
     for index in reversed(side.preorder):
-        if not side.tree.children[index] and kind_of(side.tree.class_name(index)) == kind and not is_done(index):
+        if not inside[index] and kind_of(side.tree.class_name(index)) == kind and not is_done(index):
             found[index] += 1
         parent = side.tree.modules[index].parent
         if parent >= 0:
             found[parent] += found[index]
+            inside[parent] += inside[index] + len(side.weights[index])
     return found
 
 
@@ -118,7 +128,6 @@ def _likeness(found: Found, i: int, j: int) -> float:
     a, b = found.a, found.b
     score = 0.05 * likeness.of_classes(a.tree.class_name(i), b.tree.class_name(j))
     score += 0.12 * likeness.of_names(a.tree.name(i), b.tree.name(j))
-    score += 0.06 if a.is_list(i) == b.is_list(j) else 0.0
     if found.by_calls:
         score += 0.06 if (i in a.first_call) == (j in b.first_call) else -0.06
         score += 0.03 * values.close(a.outputs.get(i, ()), b.outputs.get(j, ()))
@@ -188,7 +197,9 @@ def match_alone(found: Found) -> None:
         theirs = _left_by_kind(found.b, j, found.has_b) if mine else {}
         for kind, left in mine.items():
             right = theirs.get(kind, [])
-            if len(left) == len(right) == 1 and kind[0] and kind[0] not in _SEVERAL_THINGS:
+            if len(left) != 1 or len(right) != 1 or not kind[0] or kind[0] in _SEVERAL_THINGS:
+                continue
+            if not values.compute_otherwise(found.a, left[0], found.b, right[0]):
                 found.pair(left[0], right[0], Reason.SAME_STRUCTURE, _ALONE * found.confidence(i))
 
 

@@ -7,17 +7,16 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 
 from probe.matching.automatic import likeness, values
-from probe.matching.automatic.fused import Fused, keep_fused, keep_inside
 from probe.matching.automatic.increasing import increasing
 from probe.matching.automatic.outline import Outline, is_matrix, rows_of
 from probe.matching.automatic.state import Found
 from probe.matching.automatic.unmeasured import match_unmeasured
+from probe.matching.automatic.weights.fused import FUSED_ROLES, Fused, keep_fused, keep_inside
 from probe.matching.result import Reason
 
 _PROVEN, _LIKE, _LESS, _ACROSS, _NEARBY, _BY_DEFINITION, _CONTRADICTED = 0.98, 0.92, 0.8, 0.7, 0.85, 0.5, 0.4
 _LONGEST = 4
 """layers that are one on the other side"""
-_FUSED_ROLES = (["q", "k", "v"], ["k", "v"], ["gate", "up"])
 _CELLS = 40_000
 _THRESHOLD = 0.8
 _ALONE = "rotary"
@@ -137,13 +136,15 @@ class Line:
         is_even = [n for _, n in left] == [n for _, n in right]
         for i, j, count_a, count_b, score in _best(left, right, self._single_score, self._fused_score):
             if count_a == count_b == 1:
-                self._keep_single(left[i][0], right[j][0], score, _LIKE if is_even else _LESS)
+                is_alone = len(left) == len(right) == 1
+                self._keep_single(left[i][0], right[j][0], score, _LIKE if is_even else _LESS, is_alone)
             else:
                 parts = [m for m, _ in (left[i : i + count_a] if count_a > 1 else right[j : j + count_b])]
                 whole = right[j][0] if count_a > 1 else left[i][0]
                 keep_fused(self.found, Fused("A" if count_a > 1 else "B", whole, tuple(parts)), self.confidence)
 
-    def _keep_single(self, i: int, j: int, score: float, sure: float) -> None:
+    def _keep_single(self, i: int, j: int, score: float, sure: float, is_alone: bool = False) -> None:
+        """Keep a pair; what is alone of its sizes between two that are known is no other layer if its weights differ, but a finding."""
         same = values.agree(self.a, i, self.b, j)
         if not self._is_one(i, j):
             keep_fused(
@@ -153,8 +154,8 @@ class Line:
         if same:
             self.found.pair(i, j, Reason.SAME_VALUES, min(_PROVEN, self.confidence + 0.1))
             return
-        doubt = 0.8 if self.found.weights_differ(i, j) else 1.0
-        doubt *= 0.8 if score < 2 else 1.0
+        doubt = 0.8 if self.found.weights_differ(i, j) and not is_alone else 1.0
+        doubt *= 0.8 if score < 2 and not is_alone else 1.0
         self.found.pair(i, j, Reason.SAME_STRUCTURE, min(sure, self.confidence) * doubt)
 
     def _single_score(self, i: int, j: int) -> float:
@@ -185,7 +186,7 @@ class Line:
         if total is None or any(piece is None for piece in pieces):
             return -math.inf
         roles = [likeness.role_of(mine.tree.name(i)) for i in parts]
-        if any(roles) and roles not in _FUSED_ROLES:
+        if any(roles) and roles not in FUSED_ROLES:
             return -math.inf
         proven = values.add_up([piece for piece in pieces if piece is not None], total)
         if proven is False and self.found.same_weights:
@@ -221,23 +222,32 @@ class Line:
         return several and likeness.of_names(self.a.tree.name(i), self.b.tree.name(j)) < 1
 
     def _contradict(self, i: int, j: int) -> bool:
-        """Tell whether two modules return other numbers, and it is not known that they are given the same."""
+        """Tell whether two modules return other numbers, and it is not known that they are given the same.
+
+        Of a table, which is given no tensor, the name and the sizes say that it is the same one: other numbers are a finding.
+        """
         seen = [side.outputs.get(k, ()) for side, k in ((self.a, i), (self.b, j))]
+        if not self.a.inputs.get(i) and not self.b.inputs.get(j) and self.a.tree.name(i) == self.b.tree.name(j):
+            return [each.shape for each in seen[0]] != [each.shape for each in seen[1]]
         known = all(each and each[0].numbers is not None and each[0].numbers.is_telling for each in seen)
-        given = values.close(self.a.inputs.get(i, ()), self.b.inputs.get(j, ()))
+        given = values.given(self.a.inputs.get(i, ()), self.b.inputs.get(j, ()))
         return self.found.same_weights and known and given < 2 and not self.a.weights[i]
 
     def _is_alone(self, i: int, j: int) -> bool:
-        """Tell whether two modules are of a kind that returns one thing here and another there, under other names."""
+        """Tell whether two modules are of a kind that returns one thing here and another there, under other names.
+
+        Cosines and sines of as many angles have one norm, whatever the angles are: these are one thing on both sides.
+        """
         kind = likeness.kind_of(self.a.tree.class_name(i))
-        return kind == _ALONE and self.a.tree.name(i) != self.b.tree.name(j)
+        is_one = values.have_one_norm(self.a.outputs.get(i, ()), self.b.outputs.get(j, ()))
+        return kind == _ALONE and self.a.tree.name(i) != self.b.tree.name(j) and not is_one
 
     def _other_score(self, i: int, j: int) -> float:
         a, b = self.a, self.b
         shapes = [sorted(w.shape for w in side.weights[k]) for side, k in ((a, i), (b, j))]
         likes = likeness.of_classes(a.tree.class_name(i), b.tree.class_name(j))
         seen = values.close(a.outputs.get(i, ()), b.outputs.get(j, ()))
-        if likes < 0 or (seen < 0 and not shapes[0]):
+        if likes < 0 or (seen < 0 and not shapes[0]) or values.compute_otherwise(a, i, b, j):
             return -math.inf
         if i in a.unmeasured or j in b.unmeasured:
             if likeness.kind_of(a.tree.class_name(i)) != likeness.kind_of(b.tree.class_name(j)):
@@ -247,7 +257,7 @@ class Line:
                 return -math.inf
         elif shapes[0] and shapes[0][0] != shapes[1][0]:
             return -math.inf
-        given = values.close(a.inputs.get(i, ()), b.inputs.get(j, ()))
+        given = values.given(a.inputs.get(i, ()), b.inputs.get(j, ()))
         score = 1.2 * likes + 0.5 * self._names(i, j) + 0.7 * seen + 0.3 * max(0.0, given)
         score += 1.0 if shapes[0] else 0.0
         return score if score >= _THRESHOLD else -math.inf

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from probe.layouts import layout_of
 from probe.matching.automatic.likeness import kind_of
-from probe.matching.automatic.turned import turned_classes
+from probe.matching.automatic.weights.turned import turned_classes
+from probe.numbers.layouts import layout_of
 from probe.records import HashKind, ModuleInfo, ParameterInfo, Phase, Role
-from probe.store.reader import Reader
-from probe.tree import Tree
+from probe.store.reading.reader import Reader
+from probe.structure.tree import Tree
 
 LISTS = {"ModuleList", "ModuleDict", "LayerList", "LayerDict", "CellList", "CellDict", "ParameterList", "list"}
 """classes that only hold modules"""
@@ -90,6 +90,8 @@ class Outline:
     reader: Reader | None = None
     slots: list[tuple[str, ...]] = field(default_factory=list)
     """what the parameters of each module are called there"""
+    buffers: dict[int, tuple[Weight, ...]] = field(default_factory=dict)
+    """by module, of floating-point numbers that were recorded"""
 
     def __post_init__(self) -> None:
         size = len(self.tree)
@@ -299,6 +301,7 @@ def outline_of(reader: Reader, tree: Tree | None = None) -> Outline:
     made = Outline(tree, weights_of(tree, reader.parameters, reader.info.framework, numbers, turned),
                    config=reader.info.model_config, reader=reader, slots=_slots(tree, reader.parameters))  # fmt: skip
     if records is not None:
+        made.buffers = _buffers_of(reader, records)
         calls = reader.of_step("calls", first)
         calls = calls[calls["recomputed"] == 0]
         made.first_call = _first_calls(calls)
@@ -361,7 +364,7 @@ def _is_below(tree: Tree, index: int, top: int) -> bool:
 
 def _plain(records: np.ndarray) -> np.ndarray:
     """Leave out all records but the weights at the beginning and the first calls of the first forward."""
-    is_weight = (records["role"] == Role.PARAM) & (records["phase"] == Phase.INIT)
+    is_weight = np.isin(records["role"], (Role.PARAM, Role.BUFFER)) & (records["phase"] == Phase.INIT)
     forwards = records["phase"] == Phase.FORWARD
     micros = records["micro"][forwards]
     first = (
@@ -371,8 +374,21 @@ def _plain(records: np.ndarray) -> np.ndarray:
     return records[is_weight | is_call]
 
 
-def _measured(reader: Reader, records: np.ndarray) -> dict[tuple[int, str], tuple[Numbers | None, int]]:
-    rows = records[(records["role"] == Role.PARAM) & (records["phase"] == Phase.INIT)]
+def _buffers_of(reader: Reader, records: np.ndarray) -> dict[int, tuple[Weight, ...]]:
+    """Return the buffers of each module."""
+    measured, found = _measured(reader, records, Role.BUFFER), {}
+    for index, each in enumerate(reader.parameters):
+        known = measured.get((each.module, each.slot))
+        if each.is_buffer and known is not None:
+            weight = Weight(each.canonical_slot, tuple(each.shape), *known, (), each.slot, parameter=index)
+            found[each.module] = (*found.get(each.module, ()), weight)
+    return found
+
+
+def _measured(
+    reader: Reader, records: np.ndarray, role: Role = Role.PARAM
+) -> dict[tuple[int, str], tuple[Numbers | None, int]]:
+    rows = records[(records["role"] == role) & (records["phase"] == Phase.INIT)]
     columns = (rows[name].tolist() for name in ("module", "slot", "tensor"))
     found = zip(*columns, _numbers(rows), strict=True)
     return {(module, reader.slots[slot]): (known, tensor) for module, slot, tensor, known in found}

@@ -11,10 +11,10 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
-from probe.matching.automatic.fused import stacked
 from probe.matching.automatic.line import Line
 from probe.matching.automatic.outline import Outline
 from probe.matching.automatic.state import Found
+from probe.matching.automatic.weights.fused import stacked
 
 _VOTERS = 24
 _SURE, _IN_ORDER, _DOUBTFUL, _BY_PLACE = 0.95, 0.9, 0.6, 0.45

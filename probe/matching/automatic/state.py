@@ -54,8 +54,8 @@ class Found:
         self._places = sorted(self.a.begin[i] for i in self.known)
 
     def pair(self, i: int, j: int, reason: Reason, confidence: float) -> bool:
-        """Keep a pair unless either has a partner."""
-        if self.has_a(i) or self.has_b(j):
+        """Keep a pair unless either has a partner, or is left out."""
+        if self.has_a(i) or self.has_b(j) or i in self.ignored_a or j in self.ignored_b:
             return False
         self.of_a[i], self.of_b[j] = j, i
         self.why[i] = reason, round(confidence, 3)

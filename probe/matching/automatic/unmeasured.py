@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from probe.matching.automatic import likeness
-from probe.matching.automatic.fused import Fused, keep_fused
 from probe.matching.automatic.outline import Outline, is_matrix
 from probe.matching.automatic.state import Found
+from probe.matching.automatic.weights.fused import Fused, keep_fused
 from probe.matching.result import Reason
 
 _FUSED, _SINGLE, _UNSURE = 0.75, 0.8, 0.65

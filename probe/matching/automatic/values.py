@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import numpy as np
 
-from probe.matching.automatic.outline import Outline, Seen, Weight
+from probe.matching.automatic.outline import Numbers, Outline, Seen, Weight
 
 _SAME_NORM = 1e-2
 _CLOSE = 2e-3
@@ -65,11 +65,15 @@ def add_up(parts: Sequence[Weight], whole: Weight) -> bool | None:
 
 
 def close(mine: Sequence[Seen], theirs: Sequence[Seen]) -> float:
-    """Return how much two lists of activations speak for a pair: 3 equal bytes, 2 equal numbers, −1 other sizes."""
+    """Return how much two lists of activations speak for a pair: 3 equal bytes, 2 equal numbers, −1 other sizes.
+
+    Several that lie in one on the other side are that one if they have its norm, as cosines and sines have: angles have another.
+    """
     if not mine or not theirs:
         return 0.0
-    first, second = mine[0], theirs[0]
-    if math.prod(first.shape) != math.prod(second.shape):
+    first, second = _as_one(mine, theirs[0]), _as_one(theirs, mine[0])
+    is_joined = first is not mine[0] or second is not theirs[0]
+    if math.prod(first.shape) != math.prod(second.shape) or (is_joined and not have_one_norm(mine, theirs)):
         return -1.0
     same_form = 0.5 if first.shape == second.shape else 0.0
     x, y = first.numbers, second.numbers
@@ -80,6 +84,50 @@ def close(mine: Sequence[Seen], theirs: Sequence[Seen]) -> float:
     spread = max(x.norm, y.norm) / math.sqrt(max(1, math.prod(first.shape)))
     is_close = math.isclose(x.norm, y.norm, rel_tol=_CLOSE) and abs(x.mean - y.mean) <= _CLOSE * spread
     return 2.0 if is_close and abs(x.max - y.max) <= 0.05 * abs(x.max) else same_form
+
+
+def have_one_norm(mine: Sequence[Seen], theirs: Sequence[Seen]) -> bool:
+    """Tell whether what two modules return is of one size and norm."""
+    if not mine or not theirs:
+        return False
+    first, second = _as_one(mine, theirs[0]), _as_one(theirs, mine[0])
+    norms = [each.numbers.norm for each in (first, second) if each.numbers is not None]
+    return (
+        math.prod(first.shape) == math.prod(second.shape) and len(norms) == 2 and math.isclose(*norms, rel_tol=_CLOSE)
+    )
+
+
+def _as_one(several: Sequence[Seen], other: Seen) -> Seen:
+    """Return what several tensors of one form are where they lie in the other one, as cosines and sines may; else the first."""
+    first, count = several[0], len(several)
+    are_parts = count > 1 and math.prod(other.shape) == count * math.prod(first.shape)
+    numbers = [each.numbers for each in several if each.numbers is not None]
+    if not are_parts or len({each.shape for each in several}) > 1 or len(numbers) < count:
+        return first
+    joined = Numbers(
+        min(each.min for each in numbers), max(each.max for each in numbers), sum(each.mean for each in numbers) / count,
+        math.hypot(*(each.norm for each in numbers)), None,
+    )  # fmt: skip
+    return Seen(other.shape, joined)
+
+
+def given(mine: Sequence[Seen], theirs: Sequence[Seen]) -> float:
+    """Return what `close` does of what two modules are given, one of which may be given more: all that the other one is, and more."""
+    fewer, more = sorted((mine, theirs), key=len)
+    kept = [next((each for each in more if _is_same(each, one)), None) for one in fewer]
+    return 3.0 if kept and None not in kept else close(mine, theirs)
+
+
+def _is_same(x: Seen, y: Seen) -> bool:
+    digests = [each.numbers.digest for each in (x, y) if each.numbers is not None and each.numbers.is_telling]
+    return len(digests) == 2 and digests[0] is not None and digests[0] == digests[1]
+
+
+def compute_otherwise(a: Outline, i: int, b: Outline, j: int) -> bool:
+    """Tell whether two modules without weights are given other sizes and return other numbers: silu(x) and silu(x) · y."""
+    if a.weights[i] or b.weights[j] or a.tree.children[i] or b.tree.children[j]:
+        return False
+    return given(a.inputs.get(i, ()), b.inputs.get(j, ())) < 0 and close(a.outputs.get(i, ()), b.outputs.get(j, ())) < 2
 
 
 def _telling(side: Outline, index: int) -> list[Weight]:

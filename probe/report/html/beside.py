@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from probe.comparison.divergence import Comparison
+from probe.comparison.run import Comparison
 from probe.errors import MappingError
 from probe.matching import Known, Reason
 from probe.matching.draft import draft, is_written_from_a
 from probe.report.names import file_names
-from probe.store.reader import Reader
-from probe.tree import Tree
+from probe.store.reading.reader import Reader
+from probe.structure.tree import Tree
 
 
 def beside(comparison: Comparison, a: Reader, b: Reader) -> dict[str, str]:
     """Say what lines of a mapping have to stand beside (``base``), and from which side they are written (``from``).
 
-    Beside a mapping nothing is guessed: where pairs were found without one, it is drafted; ``why_not`` says why it cannot be.
+    Where all pairs were found without a mapping, it is drafted, so that each is said; ``why_not`` says why it cannot be. Beside a mapping the lines
+    stand by themselves: what it leaves open is found again.
     """
     matching = comparison.matching
-    guessed = any(pair.reason in (Reason.SAME_STRUCTURE, Reason.SAME_VALUES) for pair in matching.pairs)
-    if not guessed:
+    reasons = {pair.reason for pair in matching.pairs}
+    is_guessed = bool(reasons & {Reason.SAME_STRUCTURE, Reason.SAME_VALUES})
+    if not is_guessed or Reason.MAPPED in reasons:
         return {"base": "", "from": matching.direction.value[0], "why_not": ""}
     known = [Known(Tree(reader.modules), reader.parameters, reader.info.model_config) for reader in (a, b)]
     names = file_names(comparison.path_a, comparison.path_b)

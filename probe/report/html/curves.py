@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from probe.comparison.result import SlotResult
-from probe.curve_comparison.names import GRAD_NORM, LOSS, LR
-from probe.curve_comparison.recorded import TOTAL, read_recording
-from probe.curve_comparison.series import Series
+from probe.curve_comparison.reading.names import GRAD_NORM, LOSS, LR
+from probe.curve_comparison.reading.recorded import TOTAL, read_recording
+from probe.curve_comparison.reading.series import Series
 from probe.records import Phase, Role
 from probe.report.html.numbers import numbers
 

@@ -2,7 +2,7 @@
 
 Tables lie by columns, so that many rows stay small. Modules are named by their index in their own tree, rows of the tree
 by their index in ``tree``, tensors by theirs in ``tensors``; texts that are said often by theirs in ``words``.
-docs/report.md describes it.
+docs/guide/report.md describes it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import math
 from collections.abc import Iterator, Mapping
 
 from probe._version import __version__
-from probe.comparison.divergence import Comparison
-from probe.comparison.fixed import TOLERANCE_IS
-from probe.comparison.metrics import Side, values_of_pair
-from probe.comparison.paired_step import paired_step
+from probe.comparison.distance.metrics import Side, values_of_pair
+from probe.comparison.noise.fixed import TOLERANCE
 from probe.comparison.result import Divergence, SlotResult, Verdict
+from probe.comparison.run import Comparison
+from probe.comparison.steps.paired_step import paired_step
 from probe.report.axes import Axes
 from probe.report.html import rows
 from probe.report.html.beside import beside
@@ -24,8 +24,8 @@ from probe.report.html.numbers import Words, number, numbers, speakable
 from probe.report.html.tensors import LARGEST, drawn
 from probe.report.names import file_names
 from probe.report.text import headline, stands
-from probe.store.reader import Reader
-from probe.tree import Tree
+from probe.store.reading.reader import Reader
+from probe.structure.tree import Tree
 
 SCHEMA = 1
 MOST_DRAWN = 20
@@ -173,7 +173,7 @@ class _Document:
             "headline": headline(found),
             "error": number(found.error),
             "measure": found.measure,
-            "is_fixed": any(text.startswith(TOLERANCE_IS) for text in found.evidence),
+            "is_fixed": any(said.code == TOLERANCE for said in found.facts),
             "row": self._row_of(found),
             "tensor": tensor,
             "drawn": drawn,

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Mapping
 from importlib import resources
 
-from probe.comparison.divergence import Comparison
+from probe.comparison.run import Comparison
 from probe.report.html.document import document
 from probe.report.names import file_names, harmless
 

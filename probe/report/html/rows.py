@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from probe.matching import Matching
-from probe.tree import Tree
+from probe.structure.tree import Tree
 
 ABSENT = -1
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from probe.comparison.divergence import Comparison
+from probe.comparison.answer import in_words
 from probe.comparison.result import Divergence, NodeRef, SlotResult, Verdict
+from probe.comparison.run import Comparison
 from probe.records import Phase
 from probe.report.notebook.markup import (
     Column,
@@ -46,11 +47,12 @@ def of_comparison(comparison: Comparison) -> str:
         parts += _found(first, "First divergence", stands(comparison) if comparison.flip is not None else "")
         parts += _others(comparison.divergences[1:])
     elif said is Verdict.UNDECIDED:
-        parts += [paragraph("Could not tell. Why:"), listed(comparison.doubts)]
+        parts.append(listed(comparison.doubts))
     else:
         parts.append(paragraph("Nothing that was compared differs by more than rounding explains."))
         parts += [] if comparison.unseen is None else [paragraph(text(comparison.unseen.text, LONGEST_LIST))]
-    notes = [each for each in comparison.warnings if said is not Verdict.UNDECIDED or each not in comparison.doubts]
+    told = comparison.reasons if said is Verdict.UNDECIDED else ()
+    notes = in_words(each for each in comparison.notes if each not in told)
     return framed(
         *parts, _by_phase(comparison.slots), _rests_on(comparison), listed([f"note: {each}" for each in notes])
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from probe.comparison.coverage.left_out import LeftOut
 from probe.comparison.result import Verdict
+from probe.report.left_out import but_for
 from probe.report.names import file_names
 from probe.report.notebook.markup import Html, dim, marked, paragraph, text
 from probe.report.text import LONGEST_LIST
@@ -13,10 +15,10 @@ _COLOURS = {Verdict.ALIGNED: "good", Verdict.DIVERGED: "bad", Verdict.UNDECIDED:
 _MOST = 5
 
 
-def verdict(said: Verdict, path_a: str, path_b: str, left_out: Sequence[str] = ()) -> Html:
+def verdict(said: Verdict, path_a: str, path_b: str, left_out: Sequence[LeftOut] = ()) -> Html:
     """Return the verdict, what it says nothing of, and which files it is about."""
     name_a, name_b = file_names(path_a, path_b)
-    left = f"but for what was not compared: {', '.join(left_out)}"
+    left = but_for(left_out).strip()
     return paragraph(
         Html(f'<b class="verdict {_COLOURS[said]}">{said.value.upper()}</b>'),
         marked(left, "warn") if left_out else "",

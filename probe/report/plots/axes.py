@@ -32,8 +32,8 @@ def pyplot() -> Any:
     """
     try:
         import matplotlib.pyplot
-    except ImportError as error:
-        raise ImportError(NEEDS_MATPLOTLIB) from error
+    except ImportError:
+        raise ImportError(NEEDS_MATPLOTLIB) from None
     return matplotlib.pyplot
 
 

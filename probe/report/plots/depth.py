@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from probe.comparison.divergence import Comparison
 from probe.comparison.result import SlotResult
+from probe.comparison.run import Comparison
 from probe.errors import ConfigError, NotRecordedError
 from probe.records import Phase
 from probe.report.plots.axes import BAND, SMALL, VERDICTS, WORDS, label, legend, one, title

@@ -11,7 +11,7 @@ import numpy as np
 from probe.errors import ConfigError, NotRecordedError
 from probe.records import Phase, Role
 from probe.report.plots.axes import A, label, legend, one, title
-from probe.store.reader import Reader
+from probe.store.reading.reader import Reader
 
 _MOST_NAMED = 6
 _ROLES = {"gradients": Role.PARAM_GRAD, "weights": Role.PARAM, "updates": Role.DELTA}

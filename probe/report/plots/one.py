@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from probe.numbers.statistics import as_real
 from probe.recording import Observed
 from probe.report.plots.axes import A, histogram, label, one, title
-from probe.statistics import as_real
 
 
 def draw(observed: Observed, ax: Any = None) -> Any:

@@ -126,7 +126,7 @@ function Lines({ report, collected, onCollected }) {
       </ul>
       {report.doc.serving && <Saving report={report} collected={collected} />}
       <p class="dim">{report.doc.serving ? "Or take them yourself: " : ""}{hasBase
-        ? "beside a mapping nothing is found by structure or values, so these lines stand in a draft of all pairs that were found. Save it, and compare again with -lm layer_mapping.yaml."
+        ? "these lines stand in a draft of all pairs that were found, so that each is said. Save it, and compare again with -lm layer_mapping.yaml."
         : "add these lines to your layer mapping, or save them as one, and compare again with -lm."}</p>
       {report.doc.mapping.why_not && <p class="state">Beside a mapping nothing is found by structure or values, and the pairs that were found cannot all be written down: {shown(report.doc.mapping.why_not)}</p>}
       <textarea readOnly spellcheck={false} aria-label="Lines of the layer mapping" rows={Math.min(24, text.split("\n").length)} value={text} />

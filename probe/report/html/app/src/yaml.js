@@ -1,4 +1,4 @@
-// Pairs that were picked, as lines of a layer mapping (docs/mapping.md).
+// Pairs that were picked, as lines of a layer mapping (docs/reference/mapping.md).
 
 const PLAIN = /^[A-Za-z_][\w-]*(\.[\w-]+)*$/;
 const WORDS = /^(y|yes|n|no|true|false|on|off|null|inf|nan)$/i;

@@ -1,0 +1,1 @@
+"""Which functions of the comparison change an answer: what fires is traced, then left out, one function at a time."""

@@ -1,0 +1,1 @@
+"""Each system call of the writer failing, at each of its occurrences."""

@@ -1,0 +1,270 @@
+"""MindSpore: cells, hooks, gradients, optimizers, in PyNative mode. Tested against 2.10 on the CPU.
+
+What of MindSpore this rests on stands in ``tests/mindspore/test_facts_mindspore.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import mindspore
+import numpy as np
+from mindspore import Parameter, Tensor, nn
+
+from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
+from probe.adapters.mindspore import calls, optimizers, statistics
+from probe.adapters.mindspore.graph import GRAPH, Backwards, Clock, edge_of, executor
+from probe.adapters.mindspore.keeping import kept, kept_optimizer
+from probe.adapters.mindspore.statistics import array_of, name_of, tensor_of
+from probe.adapters.shared import memory
+from probe.numbers import buffers, kernel
+from probe.numbers.layouts import class_names, layout_of
+from probe.numbers.statistics import dtype_of
+from probe.records import TensorStats
+
+_RUNNING_STATISTICS = ("moving_mean", "moving_variance", "running_mean", "running_var", "num_batches_tracked")
+"""parameters without gradient that are buffers"""
+_COMPILERS = ("staging_specialize", "_fn", "jit_trace_wrap")
+"""functions that ``mindspore.jit`` puts in the place of another, by its capture mode"""
+_NUMERIC_ENVIRONMENT = ("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "DEVICE_ID", "HCCL_DETERMINISTIC", "MS_JIT",
+                        "MS_DEV_JIT_ENABLE_VIEW_OP", "OMP_NUM_THREADS", "PYTHONHASHSEED")  # fmt: skip
+
+Removal = Callable[[], None]
+
+
+class MindSporeAdapter(Adapter):
+    """The verbs of `probe.adapters.base.Adapter` for ``mindspore.nn.Cell``."""
+
+    framework = "mindspore"
+    version = str(mindspore.__version__)
+    silent = "code that mindspore.jit compiles runs without hooks; leave mindspore.jit out while you record"
+
+    def __init__(self) -> None:
+        self._clock: Clock | None = None
+        self._backwards: Backwards | None = None
+        self._used: dict[int, Any] = {}
+        """the gradients of an optimizer's step that has begun, by their parameters' ids"""
+
+    # Models
+
+    def refusal(self, model: nn.Cell) -> str:
+        if mindspore.get_context("mode") == mindspore.GRAPH_MODE:
+            return (
+                "MindSpore is in graph mode, in which no hooks run: call "
+                "mindspore.set_context(mode=mindspore.PYNATIVE_MODE) before probe.start()"
+            )
+        return ""
+
+    def modules(self, model: nn.Cell) -> Iterable[NamedModule]:
+        for path, cell in _named_cells(model):
+            inside = [name for name, child in cell._cells.items() if child is not None and name != "_recompute_cell"]
+            yield NamedModule(path, cell, not inside or _is_compiled(cell))
+
+    def parameters(self, model: nn.Cell) -> Iterable[NamedTensor]:
+        found: dict[int, tuple[list[str], Tensor, nn.Cell, str]] = {}
+        for name, tensor, owner, slot in _named_tensors(model, "", []):
+            found.setdefault(id(tensor), ([], tensor, owner, slot))[0].append(name)
+        for of_buffers in (False, True):
+            for names, tensor, owner, slot in found.values():
+                if self.is_tensor(tensor) and _is_buffer(slot, tensor) is of_buffers:
+                    layout = layout_of("mindspore", class_names(type(owner)), slot)
+                    yield NamedTensor(tuple(names), tensor, of_buffers, layout.axes, layout.name)
+
+    def is_training(self, module: nn.Cell) -> bool:
+        return bool(module.training)
+
+    def cautions(self, model: nn.Cell) -> Iterable[str]:
+        for path, cell in _named_cells(model):
+            name = path or "the model"
+            if _is_compiled(cell):
+                yield f"{name} is compiled by mindspore.jit: what runs inside it is not recorded"
+            if any(not self.is_tensor(each) for each in cell._params.values() if each is not None):
+                yield f"{name} has parameters without values: they are not recorded; run init_parameters_data() first"
+
+    def environment(self) -> dict[str, object]:
+        return {
+            "device_target": mindspore.get_context("device_target"),
+            "deterministic": mindspore.get_context("deterministic"),
+            "pynative_synchronize": mindspore.get_context("pynative_synchronize"),
+            "statistics_on_cpu": kernel.INSTRUCTIONS or "numpy",
+            "initial_seed": str(mindspore.get_seed()),
+            "variables": {name: os.environ[name] for name in _NUMERIC_ENVIRONMENT if name in os.environ},
+        }
+
+    # Tensors
+
+    def is_tensor(self, value: object) -> bool:
+        return isinstance(value, Tensor) and name_of(value.dtype) in statistics.DTYPES and not value.has_init
+
+    def unreadable(self, value: object) -> str:
+        if isinstance(value, (mindspore.COOTensor, mindspore.CSRTensor, mindspore.RowTensor)):
+            return f"sparse tensors ({type(value).__name__})"
+        if not isinstance(value, Tensor):
+            return ""
+        return "tensors without values" if value.has_init else f"tensors of dtype {name_of(value.dtype)}"
+
+    def facts(self, tensor: Tensor) -> TensorFacts:
+        return TensorFacts(name_of(tensor.dtype), tuple(tensor.shape), self.requires_grad(tensor))
+
+    def requires_grad(self, tensor: Tensor) -> bool:
+        return tensor.requires_grad if isinstance(tensor, Parameter) else tensor._requires_grad
+
+    def is_leaf(self, tensor: Tensor) -> bool:
+        return tensor._is_leaf
+
+    def version_of(self, tensor: Tensor) -> int | None:
+        return None  # not all in-place writes change Tensor._version
+
+    def sample_of(self, tensor: Tensor) -> bytes | None:
+        is_on_cpu = mindspore.get_context("device_target") == "CPU"  # elsewhere all of it would be copied
+        return memory.sample(array_of(tensor)) if is_on_cpu else None
+
+    def measure(self, tensor: Tensor, axes: Sequence[int]) -> TensorStats:
+        return statistics.measure(tensor, axes)
+
+    def summarize(self, tensor: Tensor) -> TensorStats:
+        return statistics.summarize(tensor)
+
+    def measure_update(self, after: Tensor, before: Tensor, axes: Sequence[int]) -> tuple[str, TensorStats]:
+        return statistics.measure_update(after, before, axes)
+
+    def values(self, tensor: Tensor) -> np.ndarray:
+        array = array_of(tensor)
+        copy = buffers.empty(array.shape, array.dtype)
+        np.copyto(copy, array)
+        return copy
+
+    def assign(self, tensor: Tensor, values: np.ndarray) -> None:
+        """Put values of its shape into a parameter or buffer, in place, cast to its dtype.
+
+        Not by ``assign_value`` or ``set_data``: what was compiled before goes on with the memory of before.
+        """
+        tensor.copy_(tensor_of(values.astype(dtype_of(name_of(tensor.dtype)))))
+
+    def snapshot(self, tensor: Tensor) -> Tensor:
+        return tensor_of(array_of(tensor).copy())
+
+    def keep(self, parameters: Sequence[Parameter]) -> Removal:
+        return kept()
+
+    def keep_optimizer(self, optimizer: nn.Cell) -> Removal:
+        return kept_optimizer(optimizer)
+
+    # Hooks
+
+    def quiet(self) -> AbstractContextManager[object]:
+        return contextlib.nullcontext()
+
+    def context(self) -> CallContext:
+        in_backward = executor.get_current_autodiff_engine_id() >= 0
+        begins = bool(calls.entering) and calls.entering[-1].requires_grad and executor.enable_grad()
+        return CallContext(executor.requires_grad() or begins, in_backward, "")
+
+    def on_call(
+        self,
+        module: nn.Cell,
+        before: Callable[[tuple[Any, ...], dict[str, Any]], None],
+        after: Callable[[object, bool], None],
+    ) -> Removal:
+        return calls.watch(module, before, after)
+
+    def on_gradient(self, tensor: Tensor, found: Callable[[Tensor], None]) -> Removal | None:
+        def arrived(gradient: Tensor | None) -> None:
+            if gradient is not None:  # nothing was made of the tensor that the loss depends on
+                found(gradient)
+
+        return Tensor.register_hook(tensor, arrived).remove if self.requires_grad(tensor) else None
+
+    def graph_edges(self, tensors: Sequence[Tensor]) -> list[object]:
+        edges = [edge_of(tensor) for tensor in tensors]
+        if self._clock is None:
+            self._clock = Clock()
+        start = self._clock.now()
+        return [None if edge is None else (edge, start) for edge in edges]
+
+    def on_call_gradient(
+        self, edges: Sequence[object], outputs: Sequence[Tensor], found: Callable[[int, Tensor], None]
+    ) -> dict[int, Removal | None]:
+        nodes = (tensor._grad_node for tensor in outputs if tensor._requires_grad)
+        return GRAPH.watch(edges, nodes, found)
+
+    def on_parameter_gradients(self, parameters: Sequence[Parameter], ended: Callable[[list[int]], None]) -> Removal:
+        self._backwards = Backwards(parameters, ended)
+        return self._backwards.remove
+
+    def gradient(self, parameter: Parameter) -> Any:
+        used = self._used.get(id(parameter))
+        return self._backwards.sum_of(parameter) if used is None and self._backwards is not None else used
+
+    def forget_gradients(self) -> None:
+        if self._backwards is not None:
+            self._backwards.forget()
+
+    # Optimizers
+
+    def is_optimizer(self, value: object) -> bool:
+        return isinstance(value, optimizers.CLASSES)
+
+    def on_update(
+        self,
+        optimizer: nn.Cell | None,
+        before: Callable[[list[Group], str], None],
+        after: Callable[[list[Group]], None],
+    ) -> Removal:
+        groups: list[Group] = []
+
+        def begins(optimizer: nn.Cell, given: tuple[Any, ...]) -> None:
+            groups[:] = optimizers.groups_of(optimizer)
+            self._used, why_not = optimizers.gradients_used(optimizer, given)
+            try:
+                before(groups, why_not)
+            finally:
+                self._used = {}
+
+        def ended(optimizer: nn.Cell) -> None:
+            done, groups[:] = list(groups), []
+            if self._backwards is not None:
+                self._backwards.used([parameter for group in done for parameter in group.parameters])
+            after(done)
+
+        return optimizers.watch_all(begins, ended) if optimizer is None else optimizers.watch(optimizer, begins, ended)
+
+    def optimizer_state(self, optimizer: nn.Cell, parameter: Parameter) -> dict[str, Tensor]:
+        return optimizers.state_of(optimizer, parameter)
+
+    def groups_of(self, optimizer: Any) -> list[Group]:
+        return optimizers.groups_of(optimizer)
+
+
+def _named_cells(model: nn.Cell) -> Iterator[tuple[str, nn.Cell]]:
+    """Yield every cell once, without what MindSpore puts into cells that it is to compute again in backward."""
+    for path, cell in model.cells_and_names():
+        if not f".{path}.".count("._recompute_cell."):
+            yield path, cell
+
+
+def _named_tensors(cell: nn.Cell, prefix: str, around: list[nn.Cell]) -> Iterator[tuple[str, Tensor, nn.Cell, str]]:
+    """Yield every parameter and buffer under every one of its names, with the cell that holds it and its name there."""
+    for slot, tensor in [*cell._params.items(), *cell._buffers.items()]:
+        if isinstance(tensor, Tensor) and slot not in cell._non_persistent_buffers_set:
+            yield f"{prefix}{slot}", tensor, cell, slot
+    for name, child in cell._cells.items():
+        if child is not None and name != "_recompute_cell" and not any(child is each for each in around):
+            yield from _named_tensors(child, f"{prefix}{name}.", [*around, cell])
+
+
+def _is_buffer(slot: str, tensor: Tensor) -> bool:
+    """Tell running statistics, which MindSpore keeps as parameters without gradient, from frozen weights."""
+    if not isinstance(tensor, Parameter):
+        return True
+    return not tensor.requires_grad and slot in _RUNNING_STATISTICS
+
+
+def _is_compiled(cell: nn.Cell) -> bool:
+    """Tell whether ``mindspore.jit`` runs a cell."""
+    code = getattr(cell.construct, "__code__", None)
+    return code is not None and hasattr(cell.construct, "__wrapped__") and code.co_name in _COMPILERS

@@ -1,0 +1,1 @@
+"""A small framework of numpy alone: the second adapter, without which nothing would show what is general."""

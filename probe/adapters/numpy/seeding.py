@@ -1,0 +1,19 @@
+"""numpy: seeds, and tensors from arrays, of the framework in `probe.adapters.numpy.nn`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from probe.adapters.numpy.nn import Module, manual_seed
+from probe.adapters.numpy.tensor import Tensor
+
+
+def seed(seed: int, deterministic: bool) -> tuple[list[str], list[str]]:
+    """Seed the framework, which is deterministic anyway."""
+    manual_seed(seed)
+    return ["numpy_nn.manual_seed"], []
+
+
+def to_tensor(array: np.ndarray, model: Module | None = None) -> Tensor:
+    """Return a tensor with a copy of an array."""
+    return Tensor(np.array(array, order="C"))

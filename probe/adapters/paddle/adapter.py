@@ -1,0 +1,312 @@
+"""PaddlePaddle: layers, hooks, gradients, optimizers, in dynamic graph mode. Tested against 3.3; facts in ``tests/paddle``."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle.base.dygraph.base import in_sot_simulation_mode, in_to_static_mode
+from paddle.nn import Layer
+from paddle.nn.layer.layers import HookRemoveHelper
+
+from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
+from probe.adapters.paddle import statistics as paddle_statistics
+from probe.adapters.paddle.backward import Backwards, is_running, set_hook
+from probe.adapters.paddle.keeping import kept, kept_optimizer
+from probe.adapters.paddle.optimizer import Optimizer, Updates, groups_of, inner, state_of
+from probe.adapters.paddle.statistics import array_of, name_of
+from probe.adapters.shared import memory
+from probe.adapters.shared.hooking import CallHook, Removal, all_or_none, concealed, nothing, with_own_numbers
+from probe.adapters.shared.model_configs import config_of
+from probe.numbers import kernel
+from probe.numbers.layouts import class_names, layout_of
+from probe.numbers.statistics import dtype_of
+from probe.records import TensorStats
+
+_NUMERIC_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_NUMERIC_FLAGS = ("FLAGS_cudnn_deterministic", "FLAGS_embedding_deterministic", "FLAGS_use_mkldnn",
+                  "FLAGS_gemm_use_half_precision_compute_type")  # fmt: skip
+_STATISTICS_OF = {"_BatchNormBase": ("_mean", "_variance"), "BatchNorm": ("_mean", "_variance"),
+                  "SpectralNorm": ("weight_u", "weight_v")}  # fmt: skip
+"""what stands among the parameters of a class and is none: nobody trains it"""
+
+
+class PaddleAdapter(Adapter):
+    """The verbs of `probe.adapters.base.Adapter` for ``paddle.nn.Layer``."""
+
+    framework = "paddle"
+    version = str(paddle.__version__)
+    limits = (
+        "PaddlePaddle does not tell what one call contributes to the gradient of its input: what is recorded is the "
+        "total (grad_total), of all that use the tensor",
+    )
+
+    def __init__(self) -> None:
+        self._backwards: Backwards | None = None
+        self._updates: Updates | None = None
+        self._compiled: weakref.WeakSet[Layer] = weakref.WeakSet()
+
+    # Models
+
+    def modules(self, model: Layer) -> Iterable[NamedModule]:
+        for path, layer in model.named_sublayers(include_self=True):
+            if _is_compiled(layer):
+                self._compiled.update(layer.sublayers())
+            yield NamedModule(path, layer, next(layer.children(), None) is None)
+
+    def parameters(self, model: Layer) -> Iterable[NamedTensor]:
+        found: dict[int, tuple[list[str], Any, Layer, bool]] = {}
+        for path, layer in _every(model):
+            for slot, tensor, is_buffer in _own_tensors(layer):
+                name = f"{path}.{slot}" if path else slot
+                found.setdefault(id(tensor), ([], tensor, layer, is_buffer))[0].append(name)
+        for wanted in (False, True):
+            for names, tensor, layer, is_buffer in found.values():
+                if is_buffer is wanted:
+                    layout = layout_of("paddle", class_names(type(layer)), names[0].rpartition(".")[2])
+                    yield NamedTensor(tuple(names), tensor, is_buffer, layout.axes, layout.name)
+
+    def members(self, model: Layer) -> tuple[list[Any], list[Any]]:
+        layers: list[Any] = []
+        tensors: list[Any] = []
+        left: list[Any] = [model]
+        while left:
+            layer = left.pop()
+            if layer is not None:
+                layers.append(layer)
+                tensors += [*layer._parameters.values(), *_buffers(layer).values()]
+                left += layer._sub_layers.values()
+        return layers, [each for each in tensors if each is not None]
+
+    def is_training(self, module: Layer) -> bool:
+        return module.training
+
+    def cautions(self, model: Layer) -> Iterable[str]:
+        for path, layer in model.named_sublayers(include_self=True):
+            if _is_compiled(layer):
+                yield f"{path or 'the model'} is compiled (to_static): what runs inside it is not recorded"
+
+    def model_config(self, model: Layer) -> dict[str, object]:
+        return config_of(model.sublayers(include_self=True))
+
+    def environment(self) -> dict[str, object]:
+        wanted = [name for name in os.environ if name in _NUMERIC_ENVIRONMENT or name.startswith("FLAGS_")]
+        return {
+            "device": paddle.get_device(),
+            "default_dtype": paddle.get_default_dtype(),
+            "statistics_on_cpu": kernel.INSTRUCTIONS or "numpy",
+            "flags": dict(_flags()),
+            "initial_seed": str(paddle.framework.core.default_cpu_generator().initial_seed()),
+            "variables": {name: os.environ[name] for name in sorted(wanted)},
+        }
+
+    # Tensors
+
+    def is_tensor(self, value: object) -> bool:
+        return (
+            isinstance(value, paddle.Tensor)
+            and value.is_dense()
+            and not value.is_dist()
+            and (value._is_initialized() or 0 in value.shape)
+        )
+
+    def unreadable(self, value: object) -> str:
+        if not isinstance(value, paddle.Tensor):
+            return "symbolic values of a compiled program" if isinstance(value, paddle.pir.Value) else ""
+        if value.is_dist():
+            return "distributed tensors"
+        return "tensors without memory" if value.is_dense() else "sparse tensors"
+
+    def facts(self, tensor: paddle.Tensor) -> TensorFacts:
+        return TensorFacts(name_of(tensor.dtype), tuple(tensor.shape), not tensor.stop_gradient)
+
+    def requires_grad(self, tensor: paddle.Tensor) -> bool:
+        return not tensor.stop_gradient
+
+    def is_leaf(self, tensor: paddle.Tensor) -> bool:
+        return tensor.is_leaf
+
+    def version_of(self, tensor: paddle.Tensor) -> int | None:
+        return None  # set_value, copy_ and what optimizers do count as no writes
+
+    def sample_of(self, tensor: paddle.Tensor) -> bytes | None:
+        return memory.sample(array_of(tensor)) if paddle_statistics.is_on_cpu(tensor) else None
+
+    def measure(self, tensor: paddle.Tensor, axes: Sequence[int]) -> TensorStats:
+        return paddle_statistics.measure(tensor, axes)
+
+    def summarize(self, tensor: paddle.Tensor) -> TensorStats:
+        return paddle_statistics.summarize(tensor)
+
+    def measure_update(
+        self, after: paddle.Tensor, before: paddle.Tensor, axes: Sequence[int]
+    ) -> tuple[str, TensorStats]:
+        return paddle_statistics.measure_update(after, before, axes)
+
+    def values(self, tensor: paddle.Tensor) -> np.ndarray:
+        return paddle_statistics.copy_of(tensor)
+
+    def assign(self, tensor: paddle.Tensor, values: np.ndarray) -> None:
+        cast = values.astype(dtype_of(name_of(tensor.dtype)))
+        tensor.set_value(cast.view(np.uint16) if cast.dtype.name == "bfloat16" else cast)
+
+    def snapshot(self, tensor: paddle.Tensor) -> paddle.Tensor:
+        return tensor.detach()._copy_to(tensor.place, True)
+
+    def keep(self, parameters: Sequence[paddle.Tensor]) -> Removal:
+        return kept(parameters)
+
+    def keep_optimizer(self, optimizer: object) -> Removal:
+        return kept_optimizer(optimizer)
+
+    # Hooks
+
+    def quiet(self) -> AbstractContextManager[object]:
+        return _Quiet()
+
+    def context(self) -> CallContext:
+        tracer = paddle.framework._dygraph_tracer()
+        if tracer is None or in_to_static_mode() or in_sot_simulation_mode():
+            return CallContext(False, False, "", aside="while paddle.jit.to_static compiles")
+        backward = is_running()
+        if self._backwards is not None:
+            self._backwards.passing() if backward else self._backwards.outside()
+        autocast = "" if tracer._amp_level == paddle.base.core.AmpLevel.O0 else str(tracer._amp_dtype)
+        return CallContext(bool(tracer._has_grad), backward, autocast)
+
+    def on_call(
+        self,
+        module: Layer,
+        before: Callable[[tuple[Any, ...], dict[str, Any]], None],
+        after: Callable[[object, bool], None],
+    ) -> Removal:
+        if module in self._compiled:  # `cautions` has said it
+            return nothing
+        mine = weakref.ref(module)
+        pre, post = _PreHook(mine, before), _PostHook(mine, after)
+        tables = [value for name, value in vars(module).items() if name.startswith("_forward_p")]
+        register = functools.partial(
+            all_or_none,
+            lambda: concealed(pre, tables, module.register_forward_pre_hook(pre, with_kwargs=True).remove),
+            lambda: concealed(
+                post, tables, module.register_forward_post_hook(post, with_kwargs=True, always_call=True).remove
+            ),
+        )
+        return with_own_numbers(HookRemoveHelper, "next_hook_id", register)
+
+    def on_gradient(self, tensor: paddle.Tensor, found: Callable[[paddle.Tensor], None]) -> Removal | None:
+        if tensor.stop_gradient:
+            return None
+        backwards = self._backwards
+
+        def passing(gradient: paddle.Tensor) -> None:
+            found(gradient)
+            if backwards is not None:
+                backwards.passing()
+
+        return set_hook(tensor, passing)
+
+    def on_parameter_gradients(
+        self, parameters: Sequence[paddle.Tensor], ended: Callable[[list[int]], None]
+    ) -> Removal:
+        self._backwards = Backwards(parameters, ended)
+        return self._backwards.remove
+
+    def gradient(self, parameter: paddle.Tensor) -> paddle.Tensor | None:
+        gradient = self._updates.used(parameter) if self._updates is not None else None
+        if gradient is None:
+            main = getattr(parameter, "main_grad", None)
+            gradient = parameter._grad_ivar() if main is None else main
+        if gradient is None or not (gradient._is_initialized() or 0 in gradient.shape):
+            return None
+        return gradient
+
+    # Optimizers
+
+    def is_optimizer(self, value: object) -> bool:
+        return isinstance(inner(value), Optimizer)
+
+    def on_update(
+        self,
+        optimizer: object | None,
+        before: Callable[[list[Group], str], None],
+        after: Callable[[list[Group]], None],
+    ) -> Removal:
+        self._updates = Updates(optimizer, before, after)
+        return self._updates.remove
+
+    def optimizer_state(self, optimizer: Optimizer, parameter: paddle.Tensor) -> dict[str, paddle.Tensor]:
+        return {key: value for key, value in state_of(optimizer, parameter).items() if self.is_tensor(value)}
+
+    def groups_of(self, optimizer: Any) -> list[Group]:
+        return groups_of(optimizer)
+
+
+def _flags() -> Iterator[tuple[str, object]]:
+    """Yield the flags that change numerics, those that this build has."""
+    for name in _NUMERIC_FLAGS:
+        try:
+            yield name, paddle.get_flags(name)[name]
+        except ValueError:
+            pass
+
+
+def _every(model: Layer) -> Iterator[tuple[str, Layer]]:
+    """Yield every layer under each of its names."""
+    return model.named_sublayers(include_self=True, remove_duplicate=False)
+
+
+def _own_tensors(layer: Layer) -> Iterator[tuple[str, Any, bool]]:
+    """Yield (name, tensor, is a buffer) of what a layer itself has."""
+    statistics = [name for kind in type(layer).__mro__ for name in _STATISTICS_OF.get(kind.__name__, ())]
+    for slot, tensor in layer._parameters.items():
+        if tensor is not None and tensor._is_initialized():
+            yield slot, tensor, slot in statistics
+    for slot, tensor in _buffers(layer).items():
+        if isinstance(tensor, paddle.Tensor) and tensor._is_initialized():
+            yield slot, tensor, True
+
+
+def _buffers(layer: Layer) -> dict[str, Any]:
+    """Return what a layer keeps in its state; PaddlePaddle calls every tensor that is an attribute a buffer."""
+    passing = layer._non_persistable_buffer_names_set
+    return {slot: tensor for slot, tensor in layer._buffers.items() if slot not in passing}
+
+
+def _is_compiled(layer: Layer) -> bool:
+    """Tell whether a layer's forward was given to ``to_static``, or the layer was loaded as a program."""
+    forward = vars(layer).get("forward", None)
+    return forward is not None and any(kind.__name__ == "StaticFunction" for kind in type(forward).__mro__)
+
+
+class _PreHook(CallHook):
+    def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._module() is module:
+            self._call(args, kwargs)
+
+
+class _PostHook(CallHook):
+    def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
+        if self._module() is module:
+            self._call(output, output is None and sys.exc_info()[0] is not None)
+
+
+class _Quiet:
+    """No graph and no automatic casts, for the recorder's own operations."""
+
+    def __enter__(self) -> None:
+        self._tracer = paddle.framework._dygraph_tracer()
+        if self._tracer is not None:
+            self._before = self._tracer._has_grad, self._tracer._amp_level
+            self._tracer._has_grad, self._tracer._amp_level = False, paddle.base.core.AmpLevel.O0
+
+    def __exit__(self, *exc: object) -> None:
+        if self._tracer is not None:
+            self._tracer._has_grad, self._tracer._amp_level = self._before

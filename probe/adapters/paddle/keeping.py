@@ -1,0 +1,87 @@
+"""PaddlePaddle: putting back what a training step changes beside the weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import paddle
+
+from probe.adapters.paddle.optimizer import inner
+
+_STATES = ("_accumulators", "_master_weights", "_auxiliary_vars", "_already_create_accumulator",
+           "_accumulators_holder", "state")  # fmt: skip
+"""attributes of optimizers that steps change; the learning rate is the program's own"""
+
+
+def kept(parameters: Sequence[paddle.Tensor]) -> Callable[[], None]:
+    """Return what puts gradients and the states of all random generators back as they are now."""
+    gradients = [(parameter, _kept(parameter.grad)) for parameter in parameters if not parameter.stop_gradient]
+    cpu = paddle.get_rng_state("cpu")
+    cuda = paddle.get_cuda_rng_state() if paddle.is_compiled_with_cuda() else []
+
+    def undo() -> None:
+        for parameter, restored in gradients:
+            gradient = restored()
+            if gradient is None:
+                parameter.clear_gradient(False)
+            else:
+                parameter.grad = gradient
+        paddle.set_rng_state(cpu, "cpu")
+        if cuda:
+            paddle.set_cuda_rng_state(cuda)
+
+    return undo
+
+
+def kept_optimizer(optimizer: Any) -> Callable[[], None]:
+    """Return what puts an optimizer's states back: the same tensors, with the values that they have now."""
+    own = inner(optimizer)
+    states = {name: _kept(getattr(own, name)) for name in _STATES if hasattr(own, name)}
+
+    def undo() -> None:
+        for restored in states.values():
+            restored()
+
+    return undo
+
+
+def _kept(value: Any) -> Callable[[], Any]:
+    """Return what gives a value back as it is now; tensors, dicts, lists and sets stay the same objects."""
+    if isinstance(value, paddle.Tensor):
+        return _tensor_kept(value)
+    if isinstance(value, dict):
+        entries = {key: _kept(each) for key, each in value.items()}
+
+        def refilled() -> Any:
+            found = {key: restored() for key, restored in entries.items()}
+            value.clear()
+            value.update(found)
+            return value
+
+        return refilled
+    if isinstance(value, (list, set)):
+        fill = value.extend if isinstance(value, list) else value.update
+        members = [_kept(each) for each in value]
+
+        def filled() -> Any:
+            found = [restored() for restored in members]
+            value.clear()
+            fill(found)
+            return value
+
+        return filled
+    copied = value if callable(value) else copy.deepcopy(value)
+    return lambda: copied
+
+
+def _tensor_kept(value: paddle.Tensor) -> Callable[[], paddle.Tensor]:
+    now = value.detach()._copy_to(value.place, True)
+
+    def restored() -> paddle.Tensor:
+        with paddle.no_grad():
+            value.copy_(now, True)
+        return value
+
+    return restored

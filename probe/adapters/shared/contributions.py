@@ -1,0 +1,111 @@
+"""What one call of a module alone contributes to the gradients of its inputs: what crosses from its graph to theirs."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import Any
+
+NODES_LIMIT = 256
+
+Tensor = Any
+Node = Any
+Removal = Callable[[], None]
+Edge = tuple[Hashable, int]
+"""(a node's key, the number of its output)"""
+Place = tuple[Node, int]
+"""(a node of the call, the number of its input)"""
+
+
+class Graph(abc.ABC):
+    """The graph that backward walks, as a framework shows it: hooks can be registered on its nodes."""
+
+    @abc.abstractmethod
+    def crossings(self, roots: list[Node], wanted: Collection[Edge], start: int) -> dict[Edge, list[Place]]:
+        """Find, for each wanted edge, the places in the graph of a call that lead to it.
+
+        Only nodes that were made since ``start`` are walked: the call made them. Where more than NODES_LIMIT are met,
+        nothing is returned. Each framework walks by itself: it tells nodes in its own way, and this is done at every
+        call.
+        """
+
+    def kept(self, gradient: Tensor) -> Tensor:
+        """Return what is kept of a gradient until the others are there."""
+        return gradient
+
+    @abc.abstractmethod
+    def added(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return the sum of gradients, as a new tensor."""
+
+    def runs(self) -> bool:
+        """Tell whether the backward pass computes anything; it may be traced only, and what hooks do with it."""
+        return True
+
+    def watch(
+        self,
+        edges: Sequence[tuple[Edge, int] | None],
+        outputs: Iterable[Node | None],
+        found: Callable[[int, Tensor], None],
+    ) -> dict[int, Removal | None]:
+        """Do what `probe.adapters.base.Adapter.on_call_gradient` says, given the nodes of a call's outputs.
+
+        Parameters
+        ----------
+        edges
+            by input: where it stands in the graph, and the number that nodes had come to before the call
+        """
+        wanted: dict[Edge, list[int]] = {}
+        start = 0
+        for index, given in enumerate(edges):
+            if given is not None:
+                edge, start = given
+                wanted.setdefault(edge, []).append(index)
+        if not wanted:
+            return {}
+        roots = [node for node in outputs if node is not None]
+        return {
+            wanted[edge][0]: self._collect(places, wanted[edge][0], found)
+            for edge, places in self.crossings(roots, wanted, start).items()
+            if len(wanted[edge]) == 1
+        }
+
+    def _collect(self, places: list[Place], index: int, found: Callable[[int, Any], None]) -> Removal | None:
+        """Watch the gradients that cross the given places; if they are several, return what reports their sum."""
+        if len(places) == 1:
+            ((node, place),) = places
+            node.register_hook(_crossing(place, functools.partial(found, index), self.runs))
+            return None
+        parts: dict[int, Tensor] = {}
+        count = len(places)
+
+        def report() -> None:
+            arrived = [parts[key] for key in sorted(parts)]
+            parts.clear()
+            if arrived:
+                try:
+                    total: object = self.added(arrived)
+                except Exception as error:  # noqa: BLE001  out of memory, mostly; the recorder says what is missing
+                    total = error
+                found(index, total)
+
+        def keep(which: int, gradient: Tensor) -> None:
+            parts[which] = self.kept(gradient)
+            if len(parts) == count:
+                report()
+
+        for which, (node, place) in enumerate(places):
+            node.register_hook(_crossing(place, functools.partial(keep, which), self.runs))
+        return report
+
+
+def _crossing(
+    place: int, found: Callable[[Tensor], None], runs: Callable[[], bool]
+) -> Callable[[tuple[Any, ...], tuple[Any, ...]], None]:
+    """Return a hook for a node, which must not hold a node: the two would never be freed."""
+
+    def hook(grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
+        if runs() and grad_inputs[place] is not None:
+            found(grad_inputs[place])
+
+    return hook

@@ -1,0 +1,407 @@
+"""PyTorch: modules, hooks, gradients, optimizers. Tested against 2.13; facts in ``tests/torch/test_facts_*.py``."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import unserializable_hook
+
+from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts, plain_option
+from probe.adapters.shared.hooking import Removal, all_or_none
+from probe.adapters.shared.losses import losses_behind
+from probe.adapters.shared.model_configs import config_of
+from probe.adapters.shared.user_objects import attribute
+from probe.adapters.torch import device as torch_device
+from probe.adapters.torch import operations as torch_operations
+from probe.adapters.torch import statistics as torch_statistics
+from probe.adapters.torch.compiled import around_compiled
+from probe.adapters.torch.graph import GRAPH, Backwards, edge_of
+from probe.adapters.torch.hooks import around_call, numbered_apart, tracing
+from probe.adapters.torch.identity import PassingIdentity, TensorIdentity, writes_to
+from probe.adapters.torch.keeping import kept, kept_optimizer
+from probe.adapters.torch.modes import Quiet, Restored, unseen
+from probe.adapters.torch.sharded import held, readable
+from probe.adapters.torch.stages import learning_shapes
+from probe.numbers import buffers, kernel
+from probe.numbers.layouts import class_names, layout_of
+from probe.records import HashKind, TensorStats
+
+_WITHOUT_VALUES = (FakeTensor, FunctionalTensor)
+_RAW = {1: torch.uint8, 2: torch.int16}
+_SAMPLED = 64
+"""elements by which writes to a tensor are seen"""
+_NUMERIC_ENVIRONMENT = (
+    "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONHASHSEED", "PYTORCH_CUDA_ALLOC_CONF",
+)  # fmt: skip
+
+
+class TorchAdapter(Adapter):
+    """The verbs of `probe.adapters.base.Adapter` for ``torch.nn.Module``."""
+
+    framework = "torch"
+    version = str(torch.__version__)
+    counts_writes = True
+
+    def __init__(self) -> None:
+        self._backwards: Backwards | None = None
+
+    # Models
+
+    def modules(self, model: torch.nn.Module) -> Iterable[NamedModule]:
+        for path, module in model.named_modules():
+            yield NamedModule(path, module, next(module.children(), None) is None)
+
+    def parameters(self, model: torch.nn.Module) -> Iterable[NamedTensor]:
+        owners = dict(model.named_modules(remove_duplicate=False))
+        for is_buffer, named in ((False, model.named_parameters), (True, model.named_buffers)):
+            names: dict[int, list[str]] = {}
+            tensors: dict[int, torch.Tensor] = {}
+            for name, tensor in named(remove_duplicate=False):
+                if not torch.nn.parameter.is_lazy(tensor):
+                    names.setdefault(id(tensor), []).append(name)
+                    tensors[id(tensor)] = tensor
+            for key, tensor in tensors.items():
+                owner, _, slot = names[key][0].rpartition(".")
+                layout = layout_of("torch", class_names(type(owners[owner])), slot)
+                kept = slot not in owners[owner]._non_persistent_buffers_set
+                yield NamedTensor(tuple(names[key]), tensor, is_buffer, layout.axes, layout.name, kept)
+
+    def members(self, model: torch.nn.Module) -> tuple[list[Any], list[Any]]:
+        modules: list[Any] = []
+        tensors: list[Any] = []
+        left: list[Any] = [model]
+        while left:
+            module = left.pop()
+            if module is not None:
+                modules.append(module)
+                if not isinstance(module, torch.jit.ScriptModule):  # what is inside comes in new objects
+                    tensors += [*module._parameters.values(), *module._buffers.values()]
+                    left += module._modules.values()
+        return modules, [each for each in tensors if each is not None]
+
+    def is_training(self, module: torch.nn.Module) -> bool:
+        return module.training
+
+    def cautions(self, model: torch.nn.Module) -> Iterable[str]:
+        for path, module in model.named_modules():
+            name = path or "the model"
+            if isinstance(module, torch.jit.ScriptModule):
+                yield f"{name} is scripted or traced: the modules inside it are not recorded"
+                return
+            if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
+                yield f"{name} is compiled: modules inside it may run without being recorded; record it without torch.compile"
+            if not path and _flushes_subnormals():
+                yield "subnormal numbers count as zeros in statistics: torch.set_flush_denormal() is on"
+            if any(torch.nn.parameter.is_lazy(p) for p in module.parameters(recurse=False)):
+                yield f"{name} is lazy: its parameters are not recorded; run one forward before probe.start()"
+
+    def model_config(self, model: torch.nn.Module) -> dict[str, object]:
+        return config_of(model.modules())
+
+    def environment(self) -> dict[str, object]:
+        facts: dict[str, object] = {
+            "num_threads": torch.get_num_threads(),
+            "statistics_on_cpu": kernel.INSTRUCTIONS or "torch operations",
+            "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+            "float32_matmul_precision": torch.get_float32_matmul_precision(),
+            "cudnn_deterministic": torch.backends.cudnn.deterministic,
+            "cudnn_benchmark": torch.backends.cudnn.benchmark,
+            "initial_seed": str(torch.initial_seed()),
+            "variables": {name: os.environ[name] for name in _NUMERIC_ENVIRONMENT if name in os.environ},
+        }
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            facts["devices"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        return facts
+
+    # Tensors
+
+    def is_tensor(self, value: object) -> bool:
+        return (
+            isinstance(value, torch.Tensor)
+            and not isinstance(value, _WITHOUT_VALUES)
+            and value.layout is torch.strided
+            and not value.is_meta
+            and not value.is_nested
+            and not torch._C._functorch.is_functorch_wrapped_tensor(value)
+        )
+
+    def unreadable(self, value: object) -> str:
+        if not isinstance(value, torch.Tensor):
+            return ""
+        if value.is_meta or isinstance(value, _WITHOUT_VALUES):
+            return "tensors on the meta device" if value.is_meta else "tensors without values (fake, functional)"
+        return "nested tensors" if value.is_nested else f"tensors of {_name_of(value.layout)} layout"
+
+    def losses_behind(self, loss: torch.Tensor) -> list[str]:
+        return losses_behind(loss.grad_fn, lambda function: [node for node, _ in function.next_functions])
+
+    def facts(self, tensor: torch.Tensor) -> TensorFacts:
+        return TensorFacts(_name_of(tensor.dtype), held(tensor).shape, tensor.requires_grad)
+
+    def requires_grad(self, tensor: torch.Tensor) -> bool:
+        return tensor.requires_grad
+
+    def is_leaf(self, tensor: torch.Tensor) -> bool:
+        return tensor.is_leaf
+
+    def is_view(self, tensor: torch.Tensor) -> bool:
+        return tensor._is_view()
+
+    def identity(self, tensor: torch.Tensor, lasting: bool = True) -> TensorIdentity | PassingIdentity:
+        return TensorIdentity(tensor) if lasting or isinstance(tensor, torch.nn.Parameter) else PassingIdentity(tensor)
+
+    def writes_to(self, tensor: torch.Tensor) -> torch.Tensor:
+        return writes_to(tensor)
+
+    def writes_are_seen(self) -> bool:
+        return not (torch.distributed.is_available() and torch.distributed.is_initialized())
+
+    def version_of(self, tensor: torch.Tensor) -> int | None:
+        try:
+            return held(tensor)._version
+        except RuntimeError:  # an inference tensor has none
+            return None
+
+    def sample_of(self, tensor: torch.Tensor) -> bytes | None:
+        plain = held(tensor)
+        if (
+            not plain.numel() or not plain.is_contiguous() or not plain.untyped_storage().nbytes()
+        ):  # freed, as FSDP does
+            return None
+        with Quiet():  # what is written through .data has a version of its own
+            some = (
+                plain.detach().view(-1)[:: max(1, plain.numel() // _SAMPLED)].clone()
+            )  # a storage that numpy saw keeps its size
+            return some.view(torch.uint8).cpu().numpy().tobytes()
+
+    def measure(self, tensor: torch.Tensor, axes: Sequence[int]) -> TensorStats:
+        tensor = held(tensor)
+        stats = torch_statistics.measure_in_place(tensor, axes)
+        if stats is None:
+            with Quiet():
+                stats = torch_statistics.measure(readable(tensor), axes)
+        return stats
+
+    def settle(self, pending: Sequence[torch_device.Pending]) -> list[TensorStats]:
+        with Quiet():
+            return torch_device.settle(pending)
+
+    def summarize(self, tensor: torch.Tensor) -> TensorStats:
+        tensor = held(tensor)
+        stats = torch_statistics.summarize_in_place(tensor)
+        if stats is None:
+            with Quiet():
+                stats = torch_statistics.measure(readable(tensor), (), HashKind.NONE)
+        return stats
+
+    def measure_update(self, after: torch.Tensor, before: torch.Tensor, axes: Sequence[int]) -> tuple[str, TensorStats]:
+        with Quiet():
+            return torch_statistics.measure_update(readable(after), before, axes)
+
+    def axis_sums(self, tensor: torch.Tensor, axes: Sequence[int]) -> tuple[np.ndarray, ...]:
+        with Quiet():
+            return torch_operations.axis_sums(torch_statistics.measurable(readable(tensor).detach()), axes)
+
+    def values(self, tensor: torch.Tensor) -> np.ndarray:
+        plain = readable(tensor).detach().resolve_conj().resolve_neg()
+        extra = getattr(ml_dtypes, _name_of(plain.dtype), None)
+        if extra is not None:
+            plain = plain.view(_RAW[plain.element_size()])
+        array = buffers.empty(tuple(plain.shape), np.dtype(_name_of(plain.dtype)))
+        torch.from_numpy(array).copy_(plain)
+        return array if extra is None else array.view(extra)
+
+    def assign(self, tensor: torch.Tensor, values: np.ndarray) -> None:
+        bits = hasattr(ml_dtypes, values.dtype.name)
+        plain = torch.from_numpy(np.array(values.view(f"i{values.itemsize}") if bits else values))
+        with torch.no_grad():
+            held(tensor).copy_(plain.view(getattr(torch, values.dtype.name)) if bits else plain)
+
+    def snapshot(self, tensor: torch.Tensor) -> torch.Tensor:
+        return readable(tensor).detach().clone()
+
+    def keep(self, parameters: Sequence[torch.Tensor]) -> Removal:
+        return kept(parameters)
+
+    def keep_optimizer(self, optimizer: Optimizer) -> Removal:
+        return kept_optimizer(optimizer)
+
+    # Hooks
+
+    def quiet(self) -> AbstractContextManager[object]:
+        return Quiet()
+
+    def unseen(self) -> AbstractContextManager[object]:
+        return unseen()
+
+    def interrupted(self) -> None:
+        Restored.end()
+
+    def context(self) -> CallContext:
+        grad = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        task = torch._C._current_graph_task_id()
+        if self._backwards is not None and (task >= 0 or self._backwards.unsettled):
+            self._backwards.seen(task)
+        autocast = _autocast() if torch._C._is_any_autocast_enabled() else ""
+        return CallContext(grad, task >= 0, autocast, tracing() or learning_shapes())
+
+    def on_call(
+        self,
+        module: torch.nn.Module,
+        before: Callable[[tuple[Any, ...], dict[str, Any]], None],
+        after: Callable[[object, bool], None],
+    ) -> Removal:
+        if isinstance(module, torch.jit.ScriptModule):
+            raise TypeError("a ScriptModule takes no hooks with keyword arguments")
+        if module._compiled_call_impl is not None:
+            return around_compiled(module, before, after)
+        return around_call(module, before, after)
+
+    def on_gradient(self, tensor: torch.Tensor, found: Callable[[torch.Tensor], None]) -> Removal | None:
+        if not tensor.requires_grad:
+            return None
+        hook = unserializable_hook(functools.partial(_unless_compiled, found))  # or torch warns where it copies a leaf
+        return numbered_apart(lambda: tensor.register_hook(hook)).remove
+
+    def graph_edges(self, tensors: Sequence[torch.Tensor]) -> list[object]:
+        edges = [edge_of(tensor) if tensor.requires_grad else None for tensor in tensors]
+        start = torch._C._autograd._get_sequence_nr()
+        return [None if edge is None else (edge, start) for edge in edges]
+
+    def on_call_gradient(
+        self,
+        edges: Sequence[object],
+        outputs: Sequence[torch.Tensor],
+        found: Callable[[int, torch.Tensor], None],
+    ) -> dict[int, Removal | None]:
+        return numbered_apart(lambda: GRAPH.watch(edges, (tensor.grad_fn for tensor in outputs), found))
+
+    def on_parameter_gradients(self, parameters: Sequence[torch.Tensor], ended: Callable[[list[int]], None]) -> Removal:
+        self._backwards = Backwards(parameters, ended)
+        return self._backwards.remove
+
+    def forget_gradients(self) -> None:
+        if self._backwards is not None:
+            self._backwards.look_again()
+
+    def gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
+        main = attribute(parameter, "main_grad")  # where Megatron adds up, in float32, what it takes away from grad
+        grad = main if isinstance(main, torch.Tensor) else parameter.grad
+        if grad is not None and grad.layout is not torch.strided:
+            grad = grad.detach().to_dense()
+        return grad
+
+    # Optimizers
+
+    def is_optimizer(self, value: object) -> bool:
+        return isinstance(value, Optimizer)
+
+    def on_update(
+        self,
+        optimizer: Optimizer | None,
+        before: Callable[[list[Group], str], None],
+        after: Callable[[list[Group]], None],
+    ) -> Removal:
+        def pre_hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if not torch.compiler.is_compiling():
+                with unseen():
+                    groups, why_not = _groups(optimizer), _why_not_used(optimizer, args, kwargs)
+                before(groups, why_not)
+
+        def post_hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if not torch.compiler.is_compiling():
+                with unseen():
+                    groups = _groups(optimizer)
+                after(groups)
+
+        if optimizer is None:
+            register_pre, register_post = register_optimizer_step_pre_hook, register_optimizer_step_post_hook
+        else:
+            register_pre, register_post = optimizer.register_step_pre_hook, optimizer.register_step_post_hook
+        return numbered_apart(
+            lambda: all_or_none(lambda: register_pre(pre_hook).remove, lambda: register_post(post_hook).remove)
+        )
+
+    def optimizer_state(self, optimizer: Optimizer, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+        state = optimizer.state.get(parameter, {})
+        found = {str(key): _counted(value) for key, value in state.items()}
+        return {key: value for key, value in found.items() if self.is_tensor(value)}
+
+    def groups_of(self, optimizer: Any) -> list[Group]:
+        return _groups(optimizer)
+
+    def is_gathered(self, tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
+        return held(parameter) is not parameter and held(tensor) is tensor
+
+    def is_wider_copy(self, tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
+        tensor, parameter = held(tensor), held(parameter)
+        is_wider = tensor.shape == parameter.shape and tensor.element_size() > parameter.element_size()
+        if not is_wider or tensor.device != parameter.device:
+            return False
+        with Quiet():
+            return torch.equal(tensor.detach().to(parameter.dtype), parameter.detach())
+
+
+@functools.cache
+def _name_of(kind: torch.dtype | torch.layout) -> str:
+    return str(kind).removeprefix("torch.")
+
+
+def _counted(value: object) -> object:
+    """Return what an optimizer keeps, a plain count of its steps as a tensor; no default device or mode has a say in that."""
+    is_count = isinstance(value, int) and not isinstance(value, bool)
+    return torch.from_numpy(np.array(value, np.int64)) if is_count else value
+
+
+def _flushes_subnormals() -> bool:
+    return not np.nextafter(np.float32(0), np.float32(1)) * np.float32(1)
+
+
+def _unless_compiled(found: Callable[[torch.Tensor], None], gradient: torch.Tensor) -> None:
+    """Tell of a gradient; compiled autograd traces this function, and what it calls would be compiled with the user's backward."""
+    if not torch.compiler.is_dynamo_compiling():
+        found(gradient)
+
+
+def _autocast() -> str:
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            return _name_of(torch.get_autocast_dtype(device))
+    return ""
+
+
+def _groups(optimizer: Optimizer) -> list[Group]:
+    groups = []
+    for index, group in enumerate(optimizer.param_groups):
+        hyper = {key: _plain(value) for key, value in group.items() if key != "params"}
+        groups.append(Group(optimizer, type(optimizer).__name__, index, hyper, list(group["params"])))
+    return groups
+
+
+def _why_not_used(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    if any(callable(value) for value in (*args[1:], *kwargs.values())):
+        return "the optimizer computes its gradients in a closure"
+    if attribute(optimizer, "grad_scale") is not None:
+        return "the fused optimizer unscales its gradients inside its kernel"
+    return ""
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, torch.Tensor):
+        is_number = value.numel() == 1 and not value.is_meta and not value.is_complex()
+        return float(value) if is_number else f"tensor{tuple(value.shape)}"
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return plain_option(value)

@@ -1,0 +1,104 @@
+"""Statistics of tensors on an accelerator: computed there, without waiting for it, and fetched together.
+
+Nothing here asks the device for a value before `settle`: which elements are finite decides no branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from probe.adapters.torch.operations import INTEGERS, blocks, integer_signs, sketch_of, weighted_sums
+from probe.numbers.sketch import CHUNK, WIDTH, axes_of
+from probe.numbers.statistics import finish, update_hash
+from probe.records import HashKind, TensorStats
+
+_CHUNK = 16 * CHUNK
+"""elements that are turned to float64 at a time: fewer and longer kernels than on a CPU, some 100 MiB of temporaries"""
+_SUMS = 8
+
+
+class Pending(NamedTuple):
+    """Statistics that the device is still computing."""
+
+    numbers: torch.Tensor
+    """float64, shape (8 + 61 + 2·hashes,): sums and counts, sketch, halves of hashes as they lie in memory"""
+    count: int
+    """elements of the tensor"""
+    hash_kind: HashKind
+    is_update: bool = False
+    """the hashes are those of the tensor before and of the one after"""
+
+
+def measure_on_device(
+    tensor: torch.Tensor, order: Sequence[int], hash_kind: HashKind, hashed: Sequence[torch.Tensor] = ()
+) -> Pending:
+    """Begin to compute `probe.numbers.statistics.measure`.
+
+    Parameters
+    ----------
+    tensor, order, hash_kind
+        see `probe.adapters.torch.statistics.measure`
+    hashed
+        the tensors before and after, of whose difference ``tensor`` is; otherwise it is hashed itself
+    """
+    values = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    axes = axes_of(tuple(values.shape), tuple(order))
+    sketched = torch.zeros(WIDTH, dtype=torch.float64, device=values.device)
+    sums = []
+    for block, starts in blocks(values.squeeze(), _CHUNK):
+        part = block.to(torch.float64)
+        clean = torch.where(part.isfinite(), part, 0.0)
+        sums.append(_sums(part.reshape(-1), clean.reshape(-1)))
+        sketched += sketch_of(integer_signs(block) if values.dtype in INTEGERS else clean, axes, starts)
+    together = torch.stack(sums)
+    parts = [together[:, 0].amin()[None], together[:, 1].amax()[None], together[:, 2:].sum(0), sketched]
+    if hash_kind is not HashKind.NONE:
+        parts += [weighted_sums(each).view(torch.float64) for each in hashed or (tensor,)]
+    return Pending(torch.cat(parts), values.numel(), hash_kind, bool(hashed))
+
+
+def _sums(part: torch.Tensor, clean: torch.Tensor) -> torch.Tensor:
+    """Return (min, max, sum, sum of squares) of what is finite, (NaN, +Inf, −Inf, zeros), all as float64."""
+    if not part.numel():
+        return torch.tensor([torch.inf, -torch.inf] + [0.0] * 6, dtype=torch.float64, device=part.device)
+    finite = part.isfinite()
+    counts = [part.isnan(), part == torch.inf, part == -torch.inf, part == 0]
+    return torch.stack(
+        [
+            torch.where(finite, part, torch.inf).amin(),
+            torch.where(finite, part, -torch.inf).amax(),
+            clean.sum(),
+            torch.dot(clean, clean),
+            *[each.sum().to(torch.float64) for each in counts],
+        ]
+    )
+
+
+def settle(pending: Sequence[Pending]) -> list[TensorStats]:
+    """Wait for the devices, fetch all results in one transfer from each, and return the statistics."""
+    devices: dict[torch.device, list[int]] = {}
+    for index, each in enumerate(pending):
+        devices.setdefault(each.numbers.device, []).append(index)
+    settled: dict[int, TensorStats] = {}
+    for indices in devices.values():
+        fetched = torch.cat([pending[index].numbers for index in indices]).cpu()
+        rows = fetched.split([pending[index].numbers.numel() for index in indices])
+        settled.update((index, _finished(pending[index], row)) for index, row in zip(indices, rows, strict=True))
+    return [settled[index] for index in range(len(pending))]
+
+
+def _finished(pending: Pending, row: torch.Tensor) -> TensorStats:
+    low, high, total, squares, *counts = row[:_SUMS].tolist()
+    nan, posinf, neginf, zeros = map(int, counts)
+    words = [word % (1 << 64) for word in row[_SUMS + WIDTH :].contiguous().view(torch.int64).tolist()]
+    halves = (words[0], words[1]) if words and not pending.is_update else (0, 0)
+    sketched = row[_SUMS : _SUMS + WIDTH].numpy()
+    kind = pending.hash_kind
+    stats = finish(pending.count - nan - posinf - neginf, low, high, total, squares, (nan, posinf, neginf, zeros),
+                   (*halves, kind), sketched)  # fmt: skip
+    if pending.is_update:
+        return update_hash(stats, (words[2], words[3]), (words[0], words[1]), kind)
+    return stats

@@ -1,0 +1,75 @@
+"""Hooks on PyTorch's modules, and what of PyTorch runs them without computing anything: tracers, exports."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from probe.adapters.shared.hooking import CallHook, Removal, T, all_or_none, concealed, with_own_numbers
+from probe.adapters.shared.user_objects import attribute
+
+_TABLES = (
+    "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called",
+)  # fmt: skip
+"""where modules have the hooks on their calls"""
+_is_symbolic = getattr(torch.fx._symbolic_trace, "is_fx_symbolic_tracing", torch.fx._symbolic_trace.is_fx_tracing)
+"""the older one warns where there is the newer"""
+
+
+def tracing() -> str:
+    """Return in words by what the program is only looked at, or ``""`` where it runs."""
+    if torch._C._get_tracing_state() is not None:
+        return "inside torch.jit.trace or what is built on it (add_graph, the ONNX export)"
+    if torch.compiler.is_compiling():
+        return "inside torch.export"
+    if torch._C._functorch.maybe_current_level() is not None:
+        return "inside vmap or another function transform"
+    return "inside torch.fx.symbolic_trace" if _is_symbolic() else ""
+
+
+def numbered_apart(register: Callable[[], T]) -> T:
+    """Set hooks that are not counted among the user's."""
+    return with_own_numbers(RemovableHandle, "next_id", register)
+
+
+def around_call(
+    module: torch.nn.Module,
+    before: Callable[[tuple[Any, ...], dict[str, Any]], None],
+    after: Callable[[object, bool], None],
+) -> Removal:
+    """Call back around every call of a module; return what takes the hooks off."""
+    mine = weakref.ref(module)
+    pre, post = _PreHook(mine, before), _PostHook(mine, after)
+    tables = [attribute(module, name) for name in _TABLES]
+    register = functools.partial(
+        all_or_none,
+        lambda: concealed(pre, tables, module.register_forward_pre_hook(pre, with_kwargs=True).remove),
+        lambda: concealed(post, tables, module.register_forward_hook(post, with_kwargs=True, always_call=True).remove),
+    )
+    return numbered_apart(register)
+
+
+class _PreHook(CallHook):
+    def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # asked in this order, so that the module is no guard of what is compiled
+        if not torch.compiler.is_dynamo_compiling() and self._module() is module:
+            self._call(args, kwargs)
+
+
+class _PostHook(CallHook):
+    def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
+        if not torch.compiler.is_dynamo_compiling() and self._module() is module:
+            self._call(output, output is None and _raised())
+
+
+def _raised() -> bool:
+    """Tell whether a forward was left by an exception; checkpointing ends its second pass early by one of its own."""
+    error = sys.exc_info()[0]
+    return error is not None and error.__name__ != "_StopRecomputationError"

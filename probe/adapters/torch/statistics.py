@@ -1,0 +1,181 @@
+"""`probe.numbers.statistics.measure` for PyTorch tensors.
+
+On the CPU by the compiled loop of `probe.numbers.kernel`, or, where that could not be built, by PyTorch's operations, in chunks,
+in float64; on other devices by `probe.adapters.torch.device`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import xxhash
+
+from probe.adapters.shared import memory
+from probe.adapters.torch.device import Pending, measure_on_device
+from probe.adapters.torch.operations import INTEGERS, blocks, integer_signs, sketch_of, weighted_sums
+from probe.adapters.torch.sharded import PLAIN, plainly
+from probe.numbers import kernel
+from probe.numbers.sketch import WIDTH, axes_of
+from probe.numbers.statistics import finish, update_hash
+from probe.records import HashKind, TensorStats
+
+"""types that are what they seem: a subclass may have its values elsewhere"""
+_WITHOUT_FLOAT64 = ("mps", "npu")
+"""devices whose tensors are copied to the CPU to be measured"""
+_FLOATS = {torch.float32, torch.float64, torch.bfloat16, torch.float16}
+_KINDS = {getattr(torch, name): kind for name, kind in kernel.KINDS.items()}
+
+
+def measure(
+    tensor: torch.Tensor, order: Sequence[int] = (), hash_kind: HashKind | None = None
+) -> TensorStats | Pending:
+    """Return all statistics of a tensor, see `probe.numbers.statistics.measure`.
+
+    The hash is xxh3_128 for tensors on the CPU, and the position-weighted sum elsewhere, unless it is named. What is
+    computed on another device is pending until `probe.adapters.torch.device.settle`.
+    """
+    tensor = measurable(tensor.detach())
+    if hash_kind in (None, HashKind.XXH3_128):
+        plain = tensor.resolve_conj().resolve_neg().contiguous()
+        stats = measure_in_place(torch.view_as_real(plain) if plain.is_complex() else plain, order)
+        if stats is not None:
+            return stats
+    if hash_kind is None:
+        hash_kind = HashKind.XXH3_128 if tensor.is_cpu else HashKind.WSUM64
+    if not tensor.is_cpu and hash_kind is not HashKind.XXH3_128:
+        return measure_on_device(tensor, order, hash_kind)
+    return _measure_by_operations(tensor, order, hash_kind)
+
+
+def measurable(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor where there is float64: itself, or a copy on the CPU."""
+    return tensor.cpu() if tensor.device.type in _WITHOUT_FLOAT64 else tensor
+
+
+def measure_in_place(tensor: torch.Tensor, order: Sequence[int]) -> TensorStats | None:
+    """Let the compiled loop pass over a tensor as it lies in memory; None if that cannot be done.
+
+    No operation of PyTorch runs, so it does not matter in which mode the user's program is.
+    """
+    kind = _KINDS.get(tensor.dtype)
+    if kind is None or not _lies_plain(tensor):
+        return None
+    return memory.measure(tensor.data_ptr(), kind, tensor.shape, tensor.nbytes, order)
+
+
+def summarize_in_place(tensor: torch.Tensor) -> TensorStats | None:
+    """Do the same as `measure_in_place`, without the hash."""
+    kind = _KINDS.get(tensor.dtype)
+    if kind is None or not _lies_plain(tensor):
+        return None
+    return kernel.stats(tensor.data_ptr(), kind, tensor.shape, (), bytes(16), HashKind.NONE)
+
+
+def measure_update(
+    after: torch.Tensor, before: torch.Tensor, order: Sequence[int]
+) -> tuple[str, TensorStats | Pending]:
+    """Return the dtype of after − before and its statistics, see `probe.numbers.statistics.measure_update`."""
+    after, before = measurable(after.detach()), measurable(before.detach())
+    wide = torch.complex128 if after.is_complex() else torch.float64
+    name = str(wide).removeprefix("torch.")
+    if not after.is_cpu:
+        return name, measure_on_device(after.to(wide) - before.to(wide), order, HashKind.WSUM64, (before, after))
+    alike = after.dtype == before.dtype and after.shape == before.shape
+    if alike and after.dtype in _FLOATS and _lies_plain(after) and _lies_plain(before):
+        kind = _KINDS[after.dtype]
+        return name, memory.measure_update(after.data_ptr(), before.data_ptr(), kind, after.shape, after.nbytes, order)
+    stats = _measure_by_operations(after.to(wide) - before.to(wide), order, HashKind.NONE)
+    kind = HashKind.XXH3_128
+    return name, update_hash(stats, _hash(after, kind), _hash(before, kind), kind)
+
+
+def _lies_plain(tensor: torch.Tensor) -> bool:
+    """Tell whether the compiled loop can read a tensor: on the CPU, in C order, its memory not freed."""
+    return (
+        kernel.AVAILABLE
+        and type(tensor) in PLAIN
+        and tensor.is_cpu
+        and tensor.is_contiguous()
+        and not tensor.is_neg()
+        and (tensor.storage_offset() * tensor.itemsize + tensor.nbytes) <= tensor.untyped_storage().nbytes()
+    )
+
+
+def _measure_by_operations(tensor: torch.Tensor, order: Sequence[int], hash_kind: HashKind) -> TensorStats:
+    values = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    integer = values.dtype in INTEGERS
+    axes = axes_of(tuple(values.shape), tuple(order))
+    total = _Sums()
+    result = torch.zeros(WIDTH, dtype=torch.float64, device=values.device)
+    for block, starts in blocks(values.squeeze()):
+        part = block.to(torch.float64)
+        clean = total.add(part)
+        if integer:
+            clean = integer_signs(block)
+        result += sketch_of(clean, axes, starts)
+    low, high = _hash(tensor, hash_kind)
+    return finish(
+        *total.numbers(), (total.nan, total.posinf, total.neginf, total.zeros), (low, high, hash_kind),
+        result.cpu().numpy(),
+    )  # fmt: skip
+
+
+def _hash(tensor: torch.Tensor, kind: HashKind) -> tuple[int, int]:
+    if kind is HashKind.NONE:
+        return 0, 0
+    if kind is HashKind.WSUM64:
+        low, high = (word % (1 << 64) for word in weighted_sums(tensor).tolist())
+        return low, high
+    if not tensor.is_conj() and _lies_plain(tensor):
+        return memory.hash_of(tensor.data_ptr(), tensor.nbytes)
+    flat = plainly(tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).cpu())
+    nbytes = flat.numel() * flat.itemsize  # read past numpy: a storage that it saw keeps its size
+    digest = xxhash.xxh3_128_intdigest((ctypes.c_ubyte * nbytes).from_address(flat.data_ptr()) if nbytes else b"")
+    return digest & 0xFFFF_FFFF_FFFF_FFFF, digest >> 64
+
+
+class _Sums:
+    """Running sums over chunks; small tensors stay on the device until `numbers`."""
+
+    def __init__(self) -> None:
+        self.nan = self.posinf = self.neginf = self.zeros = 0
+        self._count = 0
+        self._low, self._high, self._total, self._squares = np.inf, -np.inf, 0.0, 0.0
+
+    def add(self, part: torch.Tensor) -> torch.Tensor:
+        """Add a chunk (float64); return it with its non-finite elements set to zero."""
+        if not part.numel():
+            return part
+        flat = part.reshape(-1)
+        low, high = torch.aminmax(flat)
+        sums = torch.stack([low, high, flat.sum(), torch.dot(flat, flat), flat.count_nonzero().to(flat.dtype)])
+        values = sums.tolist()
+        count = flat.numel()
+        if not np.isfinite(values[:2]).all():
+            part, values, count = self._without_nonfinite(part)
+        if count:
+            self._low, self._high = min(self._low, values[0]), max(self._high, values[1])
+            self._total += values[2]
+            self._squares += values[3]
+            self.zeros += int(count - values[4])
+        self._count += count
+        return part
+
+    def _without_nonfinite(self, part: torch.Tensor) -> tuple[torch.Tensor, list[float], int]:
+        self.nan += int(part.isnan().sum())
+        self.posinf += int((part == np.inf).sum())
+        self.neginf += int((part == -np.inf).sum())
+        finite = part.isfinite()
+        only = part[finite]
+        clean = torch.where(finite, part, torch.zeros((), dtype=part.dtype, device=part.device))
+        if not only.numel():
+            return clean, [], 0
+        values = [only.min(), only.max(), only.sum(), only.square().sum(), only.count_nonzero()]
+        return clean, [float(value) for value in values], only.numel()
+
+    def numbers(self) -> tuple[int, float, float, float, float]:
+        """Return (count, min, max, sum, sum of squares) over the finite elements."""
+        return self._count, self._low, self._high, self._total, self._squares

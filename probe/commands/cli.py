@@ -1,0 +1,474 @@
+"""The commands ``probe`` and ``probe-compare``.
+
+Only what every command needs is imported here. A command imports the rest when it runs, so that ``--help`` and shell
+completion are there at once; `tests/test_startup.py` holds this.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import gc
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from probe._version import __version__
+from probe.commands.defaults import FRAMEWORKS, METRICS, MIN_CONFIDENCE, MIN_COVERAGE, PRESET_NAMES
+from probe.commands.summaries import Group
+from probe.errors import ProbeError
+
+if TYPE_CHECKING:
+    from probe.comparison.run import Comparison
+
+_HELP = {"help_option_names": ["-h", "--help"]}
+_EXIT = {"aligned": 0, "diverged": 1, "undecided": 2}
+"""exit status by verdict"""
+_TROUBLE = 3
+"""exit status of an error"""
+_DEBUG = "PROBE_DEBUG"
+"""environment variable"""
+_NEW_OBJECTS = 50_000
+"""containers that may be added before the next look for unreachable cycles; 700 by default"""
+_TABLE_WIDTH = 200
+_FORMATS = {".json": "json", ".csv": "csv", ".parquet": "parquet", ".html": "html", ".txt": "text"}
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Turn the errors of probe, and of files that cannot be used, into a line on stderr and exit status 3.
+
+    What nobody expected too: 1 would mean diverged. Its traceback comes where PROBE_DEBUG is set.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        _replace_what_it_lacks(stream)
+    try:
+        yield
+    except ProbeError as error:
+        raise _Failure(str(error)) from error
+    except click.ClickException as error:
+        error.exit_code = _TROUBLE
+        raise
+    except (click.exceptions.Exit, click.Abort):
+        raise
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # click ends quietly where nobody reads what is printed
+            raise
+        if error.filename is None:
+            raise _unexpected(error) from error
+        raise _Failure(f"cannot use {error.filename}: {error.strerror}") from error
+    except Exception as error:
+        raise _unexpected(error) from error
+
+
+@contextlib.contextmanager
+def _rarely_collecting() -> Iterator[None]:
+    """Look for unreachable cycles rarely, and not at the end of the process: that is a fifth of a small comparison."""
+    usual = gc.get_threshold()
+    gc.set_threshold(_NEW_OBJECTS)
+    atexit.unregister(gc.freeze)  # of an earlier command of this process
+    atexit.register(gc.freeze)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+
+
+def _replace_what_it_lacks(stream: Any) -> None:
+    """Print ? for what a terminal's or pipe's encoding lacks, such as ≈ in ASCII, in the place of an error."""
+    if getattr(stream, "errors", "") == "strict" and hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="replace")
+
+
+class _Telling(click.Command):
+    """A command that tells what is wrong in a line, its usage too."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _told():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, context: click.Context) -> Any:
+        with _told(), _rarely_collecting():
+            return super().invoke(context)
+
+
+class _LazyGroup(_Telling, Group):
+    """Commands of other modules, each of which is imported when its command is called."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._places: dict[str, tuple[str, str]] = {}
+
+    def add_later(self, name: str, module: str, attribute: str, help_line: str) -> None:
+        """Add a command of a module; the line stands in this group's help."""
+        self._places[name] = (module, attribute)
+        self.add_command(click.Command(name, help=help_line))
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name in self._places:
+            module, attribute = self._places.pop(name)
+            self.add_command(getattr(importlib.import_module(module), attribute), name)
+        return super().get_command(context, name)
+
+
+def _unexpected(error: Exception) -> _Failure:
+    """Return what is said of an error in probe itself; print its traceback where that was asked for."""
+    import traceback
+
+    if os.environ.get(_DEBUG):
+        traceback.print_exception(type(error), error, error.__traceback__)
+        return _Failure("this is an error in probe itself: please report it with the traceback above")
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return _Failure(
+        f"{type(error).__name__}: {error} ({Path(frame.filename).name}, line {frame.lineno})\n"
+        f"this is an error in probe itself, not in the recordings: please report it with the traceback, which {_DEBUG}=1 prints"
+    )
+
+
+class _Failure(click.ClickException):
+    exit_code = _TROUBLE
+
+    def __init__(self, message: str) -> None:
+        from probe.report.names import LONGEST_LIST, plain
+
+        super().__init__("\n".join(plain(line, LONGEST_LIST) for line in message.split("\n")))
+
+
+@click.group(cls=_LazyGroup, context_settings=_HELP)
+@click.version_option(__version__, package_name="probe-align", prog_name="probe")
+def main() -> None:
+    """Two runs of the same model disagree: where is the first place that is really wrong?
+
+    Record both runs with probe.start(model, "a.h5") and probe.step(loss=loss), then
+
+        probe compare a.h5 b.h5
+
+    To see an answer first: probe demo
+    """
+
+
+@main.command("compare", cls=_Telling, context_settings=_HELP)
+@click.argument("a", type=click.Path())
+@click.argument("b", type=click.Path())
+@click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models.")
+@click.option(
+    "--map-direction", type=click.Choice(["a-to-b", "b-to-a"]), help="Which side the mapping is written from."
+)
+@click.option("--strict", is_flag=True, help="A line of the mapping that does nothing is an error, not a warning.")
+@click.option("--noise", multiple=True, type=click.Path(), metavar="A2",
+              help="A further legitimate run of A: what it differs by is noise (repeatable).")  # fmt: skip
+@click.option("--reference", type=click.Path(), metavar="REF",
+              help="A run of A's model in higher precision: how much further from it is B than A?")  # fmt: skip
+@click.option("--steps", metavar="A:B", help="Which step of B is a step of A: 100:0 where B resumed at A's step 100.")
+@click.option("--atol", type=float, help="Absolute tolerance of every tensor, in the place of what is known of noise.")
+@click.option("--rtol", type=float, help="Relative tolerance of every tensor.")
+@click.option("--metric", type=click.Choice(list(METRICS)), help="What they are held against; default allclose.")
+@click.option(
+    "--rules", type=click.Path(), metavar="FILE", help="Tolerances for some modules, or leaving them unjudged."
+)
+@click.option("--preset", metavar="NAME", help=f"An acceptance table: {', '.join(PRESET_NAMES)}.")
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["text", "json", "csv", "parquet", "html"]),
+    help="Default: text, or by the name of -o.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False),
+    help="Write the report to a file (.html, .txt, .json), or all rows (.csv, .parquet).",
+)
+@click.option("--top", default=5, show_default=True, help="How many further divergences to list.")
+@click.option("--min-coverage", default=MIN_COVERAGE, show_default=True, type=click.FloatRange(0, 1),
+              help="Below this share of paired module calls nothing is called aligned.")  # fmt: skip
+@click.option("--min-confidence", default=MIN_CONFIDENCE, show_default=True, type=click.FloatRange(0, 1),
+              help="Leave out pairs of modules found without a mapping that are less sure; 1 leaves out all.")  # fmt: skip
+@click.option("--why", metavar="PATH", help="How this module was judged, tensor by tensor, in the place of the report (text or JSON).")  # fmt: skip
+@click.option("-v", "--verbose", is_flag=True, help="Show all notes, not only the first three.")
+def compare_command(
+    a: str, b: str, mapping: str | None, map_direction: str | None, strict: bool, style: str | None, output: str | None,
+    top: int, min_coverage: float, min_confidence: float, why: str | None, verbose: bool, **chosen: Any,
+) -> None:  # fmt: skip
+    """Name the first place where recording B really diverges from recording A.
+
+    \b
+    Exit status: 0 aligned, 1 diverged, 2 could not tell, 3 error.
+    Example:     probe compare a.h5 b.h5 -lm megatron-core/qwen2
+                 probe compare a.h5 b.h5 --noise a2.h5
+                 probe compare a.h5 b.h5 --preset p-forward
+    """
+    style = style or _style_of(output)
+    if style == "parquet" and output is None:
+        raise _Failure("Parquet is no text: say with -o to which file it goes")
+    result = _compared(a, b, mapping, direction=map_direction, strict=strict, min_coverage=min_coverage,
+                       min_confidence=min_confidence, **chosen)  # fmt: skip
+    if why is not None:
+        _show_why(result, why, style, output)
+    elif output is None:
+        _show(result, style, top, verbose)
+    else:
+        _write(output, result, style, top)
+        _say_where(result, output)
+    sys.exit(_EXIT[result.verdict])
+
+
+def _show_why(result: Comparison, path: str, style: str, output: str | None) -> None:
+    """Show how a module was judged."""
+    import json
+
+    from probe.report.names import harmless_json
+
+    if style not in ("text", "json") or output is not None:
+        raise _Failure("--why is shown here, as text or with --format json")
+    why = result.why(path)
+    click.echo(
+        harmless_json(json.dumps(why.as_json(), indent=2, ensure_ascii=False)) if style == "json" else str(why).rstrip()
+    )
+
+
+def _compared(a: str, b: str, mapping: str | None, **options: Any) -> Comparison:
+    """Compare two recordings, with progress on a terminal."""
+    from probe.comparison.run import compare
+
+    if not sys.stderr.isatty():  # rich would end its progress by an empty line
+        return compare(a, b, mapping, **options)
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("comparing", total=None)
+        options["progress"] = lambda done, total: progress.update(task, completed=done, total=total)
+        return compare(a, b, mapping, **options)
+
+
+def _write(output: str, result: Comparison, style: str, top: int = 0) -> None:
+    try:
+        if style == "parquet":
+            from probe.report import table
+
+            table.write_parquet(result, output)
+        else:
+            Path(output).write_text(_rendered(result, style, top), encoding="utf-8")
+    except OSError as error:
+        raise _Failure(f"cannot write {output}: {error.strerror or error}") from error
+
+
+def _say_where(result: Comparison, output: str) -> None:
+    from probe.report.left_out import but_for
+    from probe.report.names import harmless
+
+    but = but_for(result.left_out) if result.verdict == "aligned" else ""
+    click.echo(f"{result.verdict.value}{but}; the report is in {harmless(output)}", err=True)
+
+
+def _style_of(output: str | None) -> str:
+    """Return the format that a file's name asks for."""
+    suffix = Path(output or "").suffix.lower()
+    style = _FORMATS.get(suffix) if suffix else "text"
+    if style is None:
+        raise _Failure(f"cannot tell the format of {output}: expected {', '.join(_FORMATS)}, or --format")
+    return style
+
+
+def _show(result: Comparison, style: str, top: int, verbose: bool) -> None:
+    if style == "text":
+        from rich.console import Console
+
+        from probe.report import text
+
+        console = Console(soft_wrap=True, highlight=False)
+        is_sized = console.is_terminal or "COLUMNS" in os.environ
+        console.print(text.render(result, top, console.width if is_sized else None, verbose=verbose))
+    else:
+        click.echo(_rendered(result, style, top), nl=False)
+
+
+def _rendered(result: Comparison, style: str, top: int) -> str:
+    if style == "json":
+        import json
+
+        from probe.report.names import harmless_json
+
+        return harmless_json(json.dumps(result.as_json(), indent=2, ensure_ascii=False)) + "\n"
+    if style == "html":
+        from probe.report.html import as_html
+
+        return as_html(result)
+    from probe.report import table, text
+
+    return table.as_csv(result) if style == "csv" else text.render(result, top, verbose=True).plain + "\n"
+
+
+@main.command("view")
+@click.argument("a", type=click.Path())
+@click.argument("b", type=click.Path())
+@click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Where to keep the page; default: a new folder.")
+@click.option(
+    "--serve", is_flag=True, help="From a server on this machine alone: pairs that you pick are saved, and compared."
+)
+@click.option("--save-to", type=click.Path(dir_okay=False), metavar="FILE",
+              help="With --serve, the only file that it writes: a new layer mapping; default: that of -lm.")  # fmt: skip
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="With --serve; default: a free one.")
+def view_command(
+    a: str, b: str, mapping: str | None, output: str | None, serve: bool, save_to: str | None, port: int
+) -> None:
+    """Compare two recordings and look at the HTML report in the browser.
+
+    \b
+    Example: probe view a.h5 b.h5 -lm megatron-core/qwen2
+             probe view a.h5 b.h5 -lm map.yaml --serve
+    """
+    if serve:
+        if output is not None:
+            raise _Failure("--serve keeps no page: expected it or -o, not both")
+        _serve(a, b, mapping, save_to, port)
+    if save_to is not None or port:
+        raise _Failure("--save-to and --port are for --serve")
+    import tempfile
+    import webbrowser
+
+    result = _compared(a, b, mapping)
+    place = output or str(Path(tempfile.mkdtemp(prefix="probe-")) / "report.html")
+    _write(place, result, "html")
+    _say_where(result, place)
+    if not webbrowser.open(Path(place).resolve().as_uri()):
+        click.echo("no browser could be started here: open that file in one", err=True)
+    sys.exit(_EXIT[result.verdict])
+
+
+def _serve(a: str, b: str, mapping: str | None, save_to: str | None, port: int) -> NoReturn:
+    """Show the report from a server until Ctrl+C; the exit status is that of the last comparison."""
+    import webbrowser
+
+    from probe.report.names import harmless
+    from probe.report.serving import Server, Session
+
+    session = Session(lambda chosen: _compared(a, b, chosen), mapping, save_to)
+    with Server(session, port) as server:
+        click.echo(f"{server.url}\npairs are saved in {harmless(str(session.file))}; Ctrl+C ends", err=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            webbrowser.open(server.url)
+            server.serve_forever()
+    session.wait()
+    sys.exit(_EXIT[session.comparison.verdict])
+
+
+@main.command()
+@click.argument("file", type=click.Path())
+def info(file: str) -> None:
+    """Tell what a recording holds.
+
+    \b
+    Example: probe info a.h5
+    """
+    from rich.console import Console
+
+    from probe.report import inspect
+
+    Console(highlight=False).print(inspect.summary(file))
+
+
+@main.command()
+@click.argument("file", type=click.Path())
+@click.argument("pattern", default="*")
+@click.option("--step", type=int, help="Only this step.")
+@click.option("--phase", help="Only this phase: init, forward, loss, backward, gradient or update.")
+@click.option("--limit", default=200, show_default=True, help="At most this many records; 0 for all.")
+def show(file: str, pattern: str, step: int | None, phase: str | None, limit: int) -> None:
+    """List what was recorded of the modules whose path or class matches PATTERN (a glob).
+
+    \b
+    Example: probe show a.h5 "model.layers.3.*" --phase forward
+    """
+    from rich.console import Console
+
+    from probe.report import inspect
+
+    Console(highlight=False, soft_wrap=True).print(inspect.listing(file, pattern, step, phase, limit))
+
+
+@main.command("convert", cls=_Telling)
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option("--to", required=True, type=click.Choice(FRAMEWORKS), help="Whose weights to write.")
+@click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models.")
+@click.option(
+    "--map-direction", type=click.Choice(["a-to-b", "b-to-a"]), help="Which side the mapping is written from."
+)
+@click.option(
+    "--from", "model", metavar="RECORDING|FRAMEWORK", help="A recording of the source's model; its structure is enough."
+)
+@click.option("--like", metavar="RECORDING", help="A recording of the target's model; its structure is enough.")
+@click.option("--dtype", help="float32, float16 or bfloat16; default: as the source.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: SOURCE-paddle, by the framework.")
+@click.option("--name-mappings", metavar="MODULE:CLASS", help="A class of PaddleNLP whose _get_name_mappings to use.")
+@click.option("--allow-missing", multiple=True, metavar="NAME|GLOB", help="What the source need not have.")
+@click.option("--allow-extra", multiple=True, metavar="NAME|GLOB", help="What the target need not take.")
+def convert_command(
+    source: Path,
+    output: Path | None,
+    mapping: str | None,
+    map_direction: str | None,
+    name_mappings: str | None,
+    **options: Any,
+) -> None:
+    """Convert weights: a file, the index of several, or a folder with configuration and tokenizer.
+
+    Reads safetensors, pytorch_model.bin, .pdparams and .ckpt. The names of tensors do not tell which of them to
+    transpose, the classes of the modules do: a recording of either model says them (task="structure" is enough), one
+    of both is needed where probe does not know a class.
+
+    \b
+    Example: probe convert bert/ --to paddle --from torch.h5 -lm bert.yaml
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from probe.conversion import convert_checkpoint
+    from probe.conversion.name_mappings import imported
+    from probe.report.names import harmless
+    from probe.report.weights import conversion_table
+
+    options["direction"] = map_direction
+    if name_mappings:
+        chosen, options["config"] = imported(name_mappings, source)
+    else:
+        chosen = mapping
+    if sys.stderr.isatty():
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("converting", total=None)
+            options["progress"] = lambda done, total: progress.update(task, completed=done, total=total)
+            target, plan = convert_checkpoint(source, output, chosen, **options)
+    else:
+        target, plan = convert_checkpoint(source, output, chosen, **options)
+    console = Console(highlight=False)
+    Console(highlight=False, width=max(_TABLE_WIDTH, console.width), soft_wrap=True).print(conversion_table(plan))
+    click.echo(f"{len(plan.moves)} tensors are in {harmless(str(target))}", err=True)
+
+
+main.add_later(
+    "curves", "probe.curve_comparison.command", "curves_command",
+    "Compare two runs step by step: loss, gradient norm, learning rate, logged numbers, norms of single gradients.",
+)  # fmt: skip
+main.add_later("demo", "probe.demo", "demo_command", "Compare two recordings that come with probe.")
+main.add_later(
+    "export", "probe.commands.export_commands", "export_group",
+    "Give a recording to other programs: TensorBoard, or any that reads HDF5.",
+)  # fmt: skip
+main.add_later("map", "probe.commands.map_commands", "map_group", "Layer mappings: what takes the place of what.")
+
+
+def compare_main() -> None:
+    """Run ``probe compare`` as a program of its own."""
+    compare_command(prog_name="probe-compare")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What was compared, what was not, and how far the verdict is from another one."""

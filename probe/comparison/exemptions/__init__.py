@@ -1,0 +1,1 @@
+"""What differs by more than rounding and is no fault."""

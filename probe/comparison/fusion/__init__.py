@@ -1,0 +1,1 @@
+"""One to many: packed weights, bundles of modules, padded vocabularies, shards."""

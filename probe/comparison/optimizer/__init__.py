@@ -1,0 +1,1 @@
+"""What the optimizers of both sides did, by their settings and by the numbers."""

@@ -1,0 +1,1 @@
+"""One step of both sides, paired: calls, events, dataflow, the history of each weight."""

@@ -1,0 +1,1 @@
+"""A comparison of curves as text, rows, pictures."""

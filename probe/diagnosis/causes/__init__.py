@@ -1,0 +1,1 @@
+"""Causes that are tried on a finding, by kind."""

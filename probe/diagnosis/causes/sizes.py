@@ -1,0 +1,211 @@
+"""Numbers in fewer bits, rotary angles, tensors that are one number: what a tensor alone, or two alone, tell."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from probe.comparison.fusion.moved_weights import Elsewhere
+from probe.comparison.notes import Note, note
+from probe.diagnosis.causes.rounded import ROUNDED, is_rounded, rounded
+from probe.diagnosis.evidence import Evidence, Half, distance
+from probe.diagnosis.grades import Found, verified, weak
+from probe.numbers.statistics import unit_roundoff
+from probe.records import Phase, Role
+
+_FEW = 64
+"""elements from which on it is no chance that all are rounded"""
+_KEPT = 0.5
+"""rounding explains an error if what it leaves over is at most this share of it"""
+
+
+# Precision
+
+
+def precision(evidence: Evidence) -> Found | None:
+    """One side's numbers have fewer bits than their dtype."""
+    values = evidence.values
+    if values is None or values.a.size < _FEW or not values.difference.any():
+        return None
+    for side, own, other, half in (("B", values.b, values.a, evidence.b), ("A", values.a, values.b, evidence.a)):
+        for name in ("bfloat16", "float16", "TensorFloat-32"):
+            if ROUNDED[name] < 2 * unit_roundoff(half.dtype) or not is_rounded(own, name) or is_rounded(other, name):
+                continue
+            if distance(own, other) > 4 * ROUNDED[name]:
+                continue
+            exactly = distance(rounded(other, name), own) <= _KEPT * evidence.error
+            code = "rounded-value-of-other-side" if exactly else "has-fewer-bits"
+            return verified(Note(code, {"side": side, "format": name, "dtype": half.dtype}), format=name, side=side)
+    return None
+
+
+def dtype(evidence: Evidence) -> Found | None:
+    """The two tensors have other dtypes, and the error is at most some roundings of the coarser one."""
+    names = [half.dtype for half in evidence.halves]
+    units = [unit_roundoff(name) for name in names]
+    if evidence.event.is_one_sided or min(units) == 0 or max(units) < 4 * min(units):
+        return None
+    side, coarse = ("B", names[1]) if units[1] > units[0] else ("A", names[0])
+    if not evidence.error <= 64 * max(units):
+        return None
+    return weak(note("other-dtypes", a=names[0], b=names[1], side=side, coarse=coarse), a=names[0], b=names[1])
+
+
+# Tensors that are one number
+
+
+def one_number(evidence: Evidence) -> Found | None:
+    """All elements are one number on one side alone."""
+    if evidence.event.is_one_sided or not math.prod(evidence.pairs.a.shapes[evidence.event.row_a]) > 1:
+        return None
+    for side, half, other in (("B", evidence.b, evidence.a), ("A", evidence.a, evidence.b)):
+        low, high = half.column("min"), half.column("max")
+        if low == high and not half.column("nan") and other.column("min") != other.column("max"):
+            return verified(note("one-number", side=side, number=low), side=side, number=low)
+    return None
+
+
+def redrawn(evidence: Evidence) -> Found | None:
+    """Initial weights that have the same spread and nothing else in common, and are nowhere else in the other model."""
+    metrics = evidence.metrics
+    size = math.prod(evidence.pairs.a.shapes[evidence.event.row_a]) if evidence.event.row_a >= 0 else 0
+    if (
+        evidence.role is not Role.PARAM
+        or metrics is None
+        or evidence.event.is_one_sided
+        or size < 1024
+        or metrics.estimated
+    ):
+        return None
+    is_alike = abs(metrics.norm_ratio - 1) < 4 / math.sqrt(size) and abs(metrics.cosine) < 4 / math.sqrt(size)
+    means = [abs(half.column("mean")) / half.column("rms") for half in evidence.halves if half.column("rms")]
+    if not is_alike or max(means, default=1.0) > 8 / math.sqrt(size):
+        return None
+    if Elsewhere(evidence.pairs).may_be(evidence.event):
+        return None
+    return weak(note("drawn-anew"), cosine=metrics.cosine)
+
+
+# Rotary embeddings
+
+
+@dataclass(frozen=True, slots=True)
+class _Angles:
+    base: float
+    stretch: float
+    """what positions are divided by"""
+    layout: str
+    first: int
+    """number of the first position"""
+
+
+def rotary(evidence: Evidence) -> Found | None:
+    """Cosines, sines or angles of rotary embeddings, of which base, scaling, layout and first position are solved."""
+    names = f"{evidence.classes[0]} {evidence.classes[1]} {evidence.finding.path}".casefold()
+    if "rot" not in names and "rope" not in names:
+        return None
+    found = [_angles(half, evidence) for half in evidence.halves]
+    a, b = found
+    if a is None or b is None or a == b:
+        return None
+    differing = []
+    for what in ("base", "stretch", "layout", "first"):
+        x, y = getattr(a, what), getattr(b, what)
+        same = math.isclose(x, y, rel_tol=1e-3) if isinstance(x, float) else x == y
+        if not same:
+            differing.append(Note(f"rotary-{what}", {"a": x, "b": y}))
+    said = note("rotary-embeddings", differing=tuple(differing))
+    return verified(said, by="from-angles", base_a=a.base, base_b=b.base) if differing else None
+
+
+def _angles(half: Half, evidence: Evidence) -> _Angles | None:
+    """Solve how angles of [positions, size] were made, from their sines, cosines or themselves."""
+    values = half.read(half.row)
+    if values is None or values.ndim < 2 or values.shape[-1] % 2 or values.shape[-2] < 3:
+        positions = None if values is None else evidence.axis_of_positions(values.shape)
+        if values is None or positions is None or values.shape[-1] % 2:
+            return None
+        values = np.moveaxis(values, positions, -2)
+    table = values.reshape(-1, *values.shape[-2:])[0]
+    for first in (0, 1):
+        for make, back in ((np.cos, np.arccos), (np.sin, np.arcsin), (np.asarray, np.asarray)):
+            for layout, columns in (("halves", slice(0, table.shape[1] // 2)), ("pairs", slice(0, None, 2))):
+                found = _solved(table, columns, make, back, first, layout)
+                if found is not None:
+                    return found
+    return None
+
+
+def _solved(table: np.ndarray, columns: slice, make: object, back: object, first: int, layout: str) -> _Angles | None:
+    row = table[1 - first, columns]
+    if not callable(make) or not callable(back) or (make is not np.asarray and np.abs(row).max() > 1):
+        return None
+    frequency = np.asarray(back(row), np.float64)
+    used = np.flatnonzero(frequency > 0.02)
+    if len(used) < 2 or len(frequency) < 2:
+        return None
+    rate, start = np.polyfit(-used / len(frequency), np.log(frequency[used]), 1)
+    angles = (np.arange(table.shape[0]) + first)[:, None] * np.exp(
+        start - rate * np.arange(len(frequency)) / len(frequency)
+    )
+    half = make(angles)
+    whole = np.concatenate([half, half], axis=1) if layout == "halves" else np.repeat(half, 2, axis=1)
+    if distance(whole, table) > 1e-2:
+        return None
+    return _Angles(float(f"{math.exp(rate):.4g}"), float(f"{math.exp(-start):.4g}"), layout, first)
+
+
+# Running statistics
+
+
+def momentum(evidence: Evidence) -> Found | None:
+    """How much of the batch's statistics went into the running ones."""
+    name = evidence.pairs.canonical(evidence.event)
+    if (
+        evidence.role is not Role.BUFFER
+        or evidence.event.phase is not Phase.UPDATE
+        or name not in ("running_mean", "running_var")
+    ):
+        return None
+    found = [_momentum(half, evidence, name) for half in evidence.halves]
+    if None in found or found[0] == found[1]:
+        return None
+    (a, kind_a), (b, kind_b) = (each for each in found if each is not None)
+    if math.isclose(a, b, rel_tol=1e-2):
+        said = note("variance-of-batch", a=kind_a, b=kind_b)
+    else:
+        said = note("momentum-of-statistics", a=a, b=b)
+    return verified(said, by="from-inputs", a=a, b=b)
+
+
+def _momentum(half: Half, evidence: Evidence, name: str) -> tuple[float, Note | None] | None:
+    calls = [
+        key
+        for key in evidence.pairs.nodes
+        if evidence.pairs.matching.pairs[evidence.pairs.nodes[key].pair].a == evidence.a.module
+    ]
+    if len(calls) != 1:
+        return None
+    node = evidence.pairs.nodes[calls[0]]
+    rows = half.slots(Role.INPUT, (node.micro, half.module, node.call if half is evidence.a else node.call_b))
+    x = half.read(next(iter(rows.values()), -1))
+    old, new = half.parameter(name, Role.BUFFER), half.parameter(name, Role.BUFFER, Phase.UPDATE)
+    if x is None or old is None or new is None or x.ndim < 2:
+        return None
+    flat = np.moveaxis(x, 1, 0).reshape(x.shape[1], -1)
+    count = flat.shape[1]
+    batches: list[tuple[Note | None, np.ndarray]] = [(None, flat.mean(axis=1))]
+    if name == "running_var":
+        batches = [
+            (note("divided-by-n-minus-1"), flat.var(axis=1) * count / max(1, count - 1)),
+            (note("divided-by-n"), flat.var(axis=1)),
+        ]
+    for kind, batch in batches:
+        away = batch - old
+        squares = float(away @ away)
+        share = float((new - old) @ away) / squares if squares else 0.0
+        if share and distance(old + share * away, new) <= 1e-5:
+            return float(f"{share:.4g}"), kind
+    return None

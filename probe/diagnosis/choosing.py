@@ -1,0 +1,148 @@
+"""Trying the hints on the findings, the best supported first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from probe.comparison.distance.metrics import Status
+from probe.comparison.failing import unless_it_fails
+from probe.comparison.notes import Note, note
+from probe.comparison.result import Divergence, Kind
+from probe.comparison.steps.events import StepPairs
+from probe.comparison.steps.step_half import ONE_SIDED, Event
+from probe.diagnosis.evidence import Evidence
+from probe.diagnosis.grades import Found, Grade
+from probe.diagnosis.hint import Hint
+from probe.diagnosis.table import HINTS, OF_NUMBERS
+from probe.records import Phase
+
+_MOST_FINDINGS = 8
+"""findings of a step, the first ones, whose tensors are read once more"""
+_MOST_HINTS = 3
+_KINDS = (Kind.INPUTS, Kind.INTRODUCED, Kind.INIT, Kind.UPDATE, Kind.DTYPE)
+_GRADIENT_SCALE, _PERMUTED = "gradient scale", "permuted"
+_IN_ITS_PLACE = "computed-in-its-place"
+"""code of advice that only what is verified says more than"""
+_OF_LOSS = "loss-scale-or-reduction"
+"""code of the advice on a factor that all gradients have"""
+_SCALES = {"scale-of-value", "scale-of-passed-back"}
+_GENERAL = {
+    *_SCALES, _OF_LOSS, "accumulation-and-reduction", "backward-of-module", "backward-of-own-code", "behind-optimizer-step",
+    "betas-and-first-state", "clipping-and-unscaling", "code-between-models", "code-of-module", "code-that-calls-module",
+    "code-that-makes-call", "computed-between", "copying-and-learning-rate", "decay-of-group", "dtype-of-loss",
+    "learning-rate-and-copying", "learning-rate-and-correction", "learning-rate-and-schedule", "loaded-state-and-skipped-steps",
+    "loading-of-running-statistics", "loading-of-weight", "loss-function", "loss-function-and-scale", "maker-of-inputs",
+    "modules-compared-by-weights", "modules-left-out-by-mapping", "modules-without-counterpart", "number-of-layers",
+    "order-of-building", "order-of-calls", "place-of-tied-weights", "place-of-weights", "precision-of-module",
+    "same-numbers-in-another-order", "schedule-and-correction", "set-back-behind-optimizer-step", "settings-of-module",
+    "settings-of-norm", "settings-of-parameter", "sizes-padding-and-strides", "skipping-of-steps", "split-of-layer",
+    "update-of-running-statistics", "what-optimizer-divides-by", "writes-behind-step", "writes-between-forwards",
+}  # fmt: skip
+"""codes of the walk's own advice that a better one takes the place of: it says where to look, not what is wrong"""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A hint that the numbers of a finding support."""
+
+    hint: Hint
+    found: Found
+
+    @property
+    def advice(self) -> Note:
+        """What was found, whether it is verified, what to look at."""
+        found = self.found
+        is_verified = found.grade is Grade.VERIFIED
+        return note("supported", name=self.hint.name, found=found.said, is_verified=is_verified, by=found.by)
+
+    def as_json(self) -> dict[str, object]:
+        """Return it by the names in JSON."""
+        return {
+            "name": self.hint.name, "grade": self.found.grade.label, "verified": self.found.grade is Grade.VERIFIED,
+            "found": str(self.found.said), "code": self.found.said.code,
+            "from": str(self.found.by) if self.found.by else "", "check": self.hint.check,
+            "numbers": {name: _plain(value) for name, value in self.found.numbers.items()},
+        }  # fmt: skip
+
+
+def _plain(value: object) -> object:
+    """Return a value as JSON has it."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, Note):
+        return str(value)
+    if isinstance(value, (float, np.floating)):
+        return float(value) if math.isfinite(value) else None
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def with_hints(pairs: StepPairs, findings: Sequence[Divergence], warnings: list[str]) -> list[Divergence]:
+    """Return the findings of a step, the first of them with the hints that their numbers support.
+
+    A hint that fails is left out, which is added to the warnings: what is wrong is known without it.
+    """
+    return [*(_hinted(pairs, finding, warnings) for finding in findings[:_MOST_FINDINGS]), *findings[_MOST_FINDINGS:]]
+
+
+def _hinted(pairs: StepPairs, finding: Divergence, warnings: list[str]) -> Divergence:
+    event = finding.event or _event_of_loss(pairs, finding)
+    if event is None or event.metrics is None or finding.kind not in _KINDS:
+        return finding
+    given = supported(Evidence(pairs, finding, event), warnings)
+    if not given:
+        return finding
+    return replace(finding, advice=_chosen(finding, given[0]), hints=tuple(each.as_json() for each in given))
+
+
+def _chosen(finding: Divergence, best: Given) -> Note | None:
+    """Return a finding's hint: the walk's own where that says more than what is tried here."""
+    own, is_verified = _lead(finding.advice), best.found.grade is Grade.VERIFIED
+    is_general = not own or own in _GENERAL or (own == _IN_ITS_PLACE and is_verified)
+    says_less = best.hint.name == _GRADIENT_SCALE and own == _OF_LOSS
+    if finding.kind is Kind.INPUTS and is_verified:
+        also = note("verified", found=best.found.said) if best.hint.name == _PERMUTED else best.advice
+        return note("and-also", first=finding.advice, then=also)
+    return finding.advice if not is_general or says_less or finding.kind is Kind.DTYPE else best.advice
+
+
+def _lead(advice: Note | None) -> str:
+    """Return the code of advice, that of the first of several."""
+    while advice is not None and ("ways" in advice.facts or "first" in advice.facts):
+        advice = advice.facts["ways"][0] if "ways" in advice.facts else advice.facts["first"]
+    return advice.code if advice is not None else ""
+
+
+def _event_of_loss(pairs: StepPairs, finding: Divergence) -> Event | None:
+    """Return an event for a loss, which is a number and no record."""
+    if finding.phase is not Phase.LOSS or not finding.a or not finding.b:
+        return None
+    ref = finding.a[0]
+    modules = {pairs.a.reader.modules[pair.a].path: index for index, pair in enumerate(pairs.matching.pairs)}
+    pair = modules.get(ref.path)
+    if pair is None:
+        return None
+    return Event(ref.step, ref.micro, Phase.LOSS, finding.role, pair, ref.call, ref.slot, ref.slot, ONE_SIDED, ONE_SIDED,
+                 finding.metrics)  # fmt: skip
+
+
+def supported(evidence: Evidence, warnings: list[str]) -> list[Given]:
+    """Return the hints that the numbers of a finding support, the best supported first; those that fail as warnings."""
+    metrics = evidence.metrics
+    if metrics is None or metrics.status is not Status.COMPARED:
+        return []
+    hints = OF_NUMBERS if evidence.is_number else HINTS
+    with np.errstate(all="ignore"):
+        found = [(hint, _tried(hint, evidence, warnings)) for hint in hints if evidence.role in hint.roles]
+    given = [Given(hint, each) for hint, each in found if each is not None]
+    return sorted(given, key=lambda each: each.found.grade)[:_MOST_HINTS]
+
+
+def _tried(hint: Hint, evidence: Evidence, warnings: list[str]) -> Found | None:
+    found = unless_it_fails(lambda: hint.test(evidence), None, hint.name, evidence.finding.path, warnings)
+    if found is None or found.grade is not Grade.VERIFIED or evidence.has_counterpart:
+        return found
+    return replace(found, grade=Grade.STRONG, by=None)

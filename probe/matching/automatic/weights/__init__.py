@@ -1,0 +1,1 @@
+"""How weights of paired modules correspond: layouts, packed rows, other names."""

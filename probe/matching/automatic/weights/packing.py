@@ -1,0 +1,420 @@
+"""How rows lie in weights that are a pair, where nothing says it: read from the sums of the rows that a run begins with.
+
+In how many groups q, k and v lie in one weight, how many heads there are, where no recorded configuration has the number that a mapping
+names; q, k and v in one weight on both sides, head by head here and one after the other there; and which of several parts comes first in
+one weight, where their names were all that told. What holds in most layers is how that model reads its weights; the odd one is a fault.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from probe.comparison.notes import Note, note
+from probe.matching.automatic.likeness import kind_of
+from probe.matching.automatic.outline import Outline, Weight
+from probe.matching.automatic.weights.fused import CAST, divisors, fitting_groups, sums_of_rows
+from probe.matching.automatic.weights.layouts import kind_of_bundle
+from probe.matching.result import Bundle, Matching, Place, WeightBundle
+from probe.numbers import fused
+from probe.numbers.fused import Fusion
+from probe.records import Phase, Role
+from probe.store.reading.reader import Reader
+
+_ROUNDING = 1e-6
+"""error of sums of equal rows, which are kept as float32"""
+_FEWEST, _MOST = 4, 1 << 16
+"""rows of a weight whose order is looked for"""
+_MOST_BLOCKS = 1 << 12
+_PARTS = (3, 2, 4)
+"""equal parts that lie in one: q, k and v; gate and up; the gates of a recurrent layer"""
+_OTHER_ROWS = {"embedding", "norm", "recurrent"}
+"""kinds of layers of which the rows of a weight are not the columns of what they return"""
+_MOST_PARTS = 4
+"""of which every order is tried"""
+
+Order = tuple[int, ...]
+Each = Bundle | WeightBundle
+How = tuple[tuple[str, object], ...]
+"""fields of a bundle, and what they are"""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """A matching with what was found."""
+
+    matching: Matching
+    found: tuple[Bundle, ...] = ()
+    """modules of which no mapping says that their rows lie in another order"""
+    guessed: tuple[tuple[Bundle, Bundle], ...] = ()
+    """those of `found` whose parts lie in another order than was guessed, each with what was guessed"""
+    notes: tuple[Note, ...] = ()
+    lost: tuple[Note, ...] = ()
+    """what is left open"""
+
+    def without(self, bundles: Sequence[Bundle]) -> Packing:
+        """Return it with the rows of some modules taken to lie alike, or as was guessed first."""
+        back = {found: guess for found, guess in self.guessed if found in bundles}
+        matching = _with_parts(self.matching, back)
+        left = tuple(each for each in matching.bundles if each in back.values() or each not in bundles)
+        found = tuple(each for each in self.found if each not in bundles)
+        return replace(self, matching=replace(matching, bundles=left), found=found)
+
+
+def may_lie_otherwise(matching: Matching, a: Reader, b: Reader) -> bool:
+    """Tell whether there is anything for `packed_as_read` to do: a number that nothing says, or equal numbers in other places."""
+    if any(map(_is_open, (*matching.bundles, *matching.weight_bundles))) or any(
+        map(_has_guessed_parts, matching.bundles)
+    ):
+        return True
+    of_a, of_b = _initial(a), _initial(b)
+    return any(_are_elsewhere(of_a[i], of_b[j]) for i, j in _plain_pairs(matching) if i in of_a and j in of_b)
+
+
+def packed_as_read(matching: Matching, a: Outline, b: Outline) -> Packing:
+    """Return a matching with the numbers that nothing says, and with the orders of rows that hold in most layers of a kind."""
+    packing = with_numbers(matching, a, b)
+    rows = tuple(_other_orders(packing.matching, a, b))
+    parts = {guess: found for guess, found in _other_parts(packing.matching, a, b) if guess != found}
+    matching = _with_parts(packing.matching, parts)
+    matching = replace(matching, bundles=(*matching.bundles, *rows))
+    guessed = tuple((found, guess) for guess, found in parts.items())
+    return replace(packing, matching=matching, found=(*rows, *parts.values()), guessed=guessed)
+
+
+def with_numbers(matching: Matching, a: Outline, b: Outline) -> Packing:
+    """Return a matching with the numbers that nothing says; modules of which the weights do not say them have no counterpart."""
+    opened = _Opened.of(matching, a, b)
+    return Packing(opened.settled(), notes=tuple(opened.said()), lost=tuple(opened.left()))
+
+
+def _plain_pairs(matching: Matching) -> Iterator[tuple[int, int]]:
+    """Yield the pairs of modules of which nothing says that one is several of the other side."""
+    inside = {side: {k for each in matching.bundles if each.side == side for k in each.parts} for side in "AB"}
+    for each in matching.bundles:
+        inside["B" if each.side == "A" else "A"].add(each.whole)
+    yield from (
+        (pair.a, pair.b)
+        for pair in matching.pairs
+        if pair.has_calls and pair.a not in inside["A"] and pair.b not in inside["B"]
+    )
+
+
+# Whether anything lies in another order
+
+
+def _initial(side: Reader) -> dict[int, list[tuple[float, ...]]]:
+    """Return ends, norm and hash of the matrices of each module that the run begins with."""
+    step = int(side.steps["step"][0]) if len(side.steps) else -1
+    rows = side.of_step("records", step)
+    rows = rows[(rows["role"] == Role.PARAM) & (rows["phase"] == Phase.INIT)]
+    found: dict[int, list[tuple[float, ...]]] = defaultdict(list)
+    names = ("shape", "module", "min", "max", "norm", "hash_lo", "hash_hi")
+    for shape, module, *numbers in zip(*(rows[name].tolist() for name in names), strict=True):
+        if len(side.shapes[shape]) == 2:
+            found[module].append(tuple(numbers))
+    return found
+
+
+def _are_elsewhere(mine: list[tuple[float, ...]], theirs: list[tuple[float, ...]]) -> bool:
+    """Tell whether two modules have one matrix each, of the same numbers about, and no equal ones."""
+    if len(mine) != 1 or len(theirs) != 1 or mine == theirs:
+        return False
+    x, y = mine[0][:3], theirs[0][:3]
+    return x[0] < x[1] and all(math.isclose(u, v, rel_tol=CAST) for u, v in zip(x, y, strict=True))
+
+
+# Numbers that nothing says
+
+
+def _is_open(bundle: Each) -> bool:
+    return not bundle.groups or bundle.rotary < 0
+
+
+@dataclass
+class _Opened:
+    """Bundles of which a number is not known, and what their weights say of it."""
+
+    matching: Matching
+    a: Outline
+    b: Outline
+    bundles: list[Each]
+    read: dict[Hashable, Counter[How]] = field(default_factory=lambda: defaultdict(Counter))
+    """by kind of layer, in how many what was read"""
+
+    @classmethod
+    def of(cls, matching: Matching, a: Outline, b: Outline) -> _Opened:
+        found = cls(matching, a, b, [each for each in (*matching.bundles, *matching.weight_bundles) if _is_open(each)])
+        for bundle in found.bundles:
+            how = _read(a, b, bundle)
+            found.read[kind_of_bundle(a, b, bundle)].update([how] if how else [])
+        return found
+
+    def how(self, bundle: Each) -> How:
+        """Return what most layers of a kind say; nothing where they do not agree."""
+        votes = self.read[kind_of_bundle(self.a, self.b, bundle)]
+        most = votes.most_common(1)
+        return most[0][0] if most and 2 * most[0][1] > votes.total() else ()
+
+    def settled(self) -> Matching:
+        """Return the matching with what is known now; modules of which it is not are left."""
+        if not self.bundles:
+            return self.matching
+        kept: list[list[Each]] = [[], []]
+        gone: list[Bundle] = []
+        for place, bundles in enumerate((self.matching.bundles, self.matching.weight_bundles)):
+            for bundle in bundles:
+                how = self.how(bundle) if _is_open(bundle) else ()
+                if how or not _is_open(bundle):
+                    kept[place].append(replace(bundle, **dict(how)))  # type: ignore[arg-type]
+                elif isinstance(bundle, Bundle):
+                    gone.append(bundle)
+        return _left_alone(replace(self.matching, bundles=tuple(kept[0]), weight_bundles=tuple(kept[1])), gone)  # type: ignore[arg-type]
+
+    def said(self) -> Iterator[Note]:
+        """Yield which numbers were found."""
+        found = {(each.missing, how): None for each in self.bundles if (how := self.how(each))}
+        for missing, how in found:
+            name, value = how[-1]
+            yield note(
+                "number-read-from-weights", number=missing, value=_described(value) if name == "order" else value
+            )
+
+    def left(self) -> Iterator[Note]:
+        """Yield which numbers were not, and what is not compared for that."""
+        lost: dict[str, list[str]] = defaultdict(list)
+        for each in self.bundles:
+            if not self.how(each):
+                tree = (self.b if each.side == "A" else self.a).tree
+                lost[each.missing].append(tree.path(each.whole if isinstance(each, Bundle) else each.whole[0]))
+        for missing, paths in lost.items():
+            yield note("number-not-known", number=missing, paths=tuple(paths))
+
+
+def _left_alone(matching: Matching, bundles: Sequence[Bundle]) -> Matching:
+    """Return a matching in which the modules of some bundles have no counterpart."""
+    gone: dict[str, set[int]] = {"A": set(), "B": set()}
+    for each in bundles:
+        gone[each.side].update(each.parts)
+        gone["B" if each.side == "A" else "A"].add(each.whole)
+    return replace(
+        matching,
+        pairs=tuple(pair for pair in matching.pairs if pair.a not in gone["A"] and pair.b not in gone["B"]),
+        only_a=tuple(sorted({*matching.only_a, *gone["A"]})),
+        only_b=tuple(sorted({*matching.only_b, *gone["B"]})),
+    )
+
+
+def _read(a: Outline, b: Outline, bundle: Each) -> How:
+    """Return what the sums of rows say of a number; nothing where there are none, or they do not fit."""
+    mine, theirs = (a, b) if bundle.side == "A" else (b, a)
+    if isinstance(bundle, Bundle):
+        pieces, whole = [_matrix(mine, part) for part in bundle.parts], _matrix(theirs, bundle.whole)
+    else:
+        pieces, whole = [_weight(mine, place) for place in bundle.parts[0]], _weight(theirs, bundle.whole)
+    known = [each for each in pieces if each is not None]
+    if whole is None or len(known) < len(pieces):
+        return ()
+    if len(known) > 1:
+        possible = divisors(math.gcd(*(piece.shape[0] for piece in known)))
+        groups = fitting_groups(mine, theirs, known, whole, possible)
+        return (("groups", groups),) if groups else ()
+    sums = sums_of_rows(mine, known[0]), sums_of_rows(theirs, whole)
+    if sums[0] is None or sums[1] is None or len(sums[0]) != len(sums[1]):
+        return ()
+    if bundle.rotary:
+        heads = _heads(*sums)
+        return (("rotary", heads),) if heads else ()
+    order = order_between(sums[1], sums[0])
+    return () if order is None else (("groups", 1), ("order", order))
+
+
+def _heads(part: np.ndarray, whole: np.ndarray) -> int:
+    """Return in how many heads neighbours of the part are the two halves of the whole; 0 where they are not."""
+    for heads in divisors(len(part) // 2) if len(part) % 2 == 0 else ():
+        if _fits(fused.fuse([[part]], Fusion(0, rotary=heads)), whole, CAST) and heads < len(part) // 2:
+            return heads
+    return 0
+
+
+def _matrix(side: Outline, index: int) -> Weight | None:
+    return next((weight for weight in side.weights[index] if len(weight.shape) > 1), None)
+
+
+def _weight(side: Outline, place: Place) -> Weight | None:
+    return next((weight for weight in side.weights[place[0]] if place[1] in (weight.slot, weight.recorded)), None)
+
+
+# The same rows in another order
+
+
+def _other_orders(matching: Matching, a: Outline, b: Outline) -> Iterator[Bundle]:
+    """Yield the modules of B whose rows lie in another order than those of A: that of most of their kind."""
+    kinds: dict[Hashable, dict[Bundle, Order | None]] = defaultdict(dict)
+    for i, j in _plain_pairs(matching):
+        mine, theirs = _matrix(a, i), _matrix(b, j)
+        if (
+            mine is not None
+            and theirs is not None
+            and _may_be_reordered(a, i, mine)
+            and _may_be_reordered(b, j, theirs)
+        ):
+            bundle = Bundle("B", i, (j,))
+            kinds[kind_of_bundle(a, b, bundle), mine.shape == theirs.shape][bundle] = _order(a, mine, b, theirs)
+    for members in kinds.values():
+        votes = Counter(order for order in members.values() if order is not None)
+        most = votes.most_common(1)
+        if most and most[0][0] and 2 * most[0][1] > len(members):
+            yield from (replace(bundle, order=most[0][0]) for bundle in members)
+
+
+def _has_guessed_parts(bundle: Bundle) -> bool:
+    return 1 < len(bundle.parts) <= _MOST_PARTS and not bundle.is_known and not bundle.rotary and not bundle.order
+
+
+def _other_parts(matching: Matching, a: Outline, b: Outline) -> Iterator[tuple[Bundle, Bundle]]:
+    """Yield the modules of which it was guessed how they lie in one, and each as most of its kind do."""
+    kinds: dict[Hashable, dict[Bundle, Bundle | None]] = defaultdict(dict)
+    for bundle in filter(_has_guessed_parts, matching.bundles):
+        kinds[kind_of_bundle(a, b, bundle)][bundle] = _as_it_lies(a, b, bundle)
+    for members in kinds.values():
+        votes = Counter((_places(guess, found), found.groups) for guess, found in members.items() if found is not None)
+        most = votes.most_common(1)
+        if most and 2 * most[0][1] > len(members):
+            places, groups = most[0][0]
+            for guess in members:
+                yield (
+                    guess,
+                    replace(guess, parts=tuple(guess.parts[place] for place in places), groups=groups, is_known=True),
+                )
+
+
+def _as_it_lies(a: Outline, b: Outline, bundle: Bundle) -> Bundle | None:
+    """Return some modules in the order in which they lie in one, by the sums of its rows; None where these tell of none."""
+    mine, theirs = (a, b) if bundle.side == "A" else (b, a)
+    whole = _matrix(theirs, bundle.whole)
+    for parts in itertools.permutations(bundle.parts):
+        pieces = [piece for part in parts if (piece := _matrix(mine, part)) is not None]
+        if whole is None or len(pieces) < len(parts):
+            return None
+        possible = dict.fromkeys((bundle.groups, *divisors(math.gcd(*(piece.shape[0] for piece in pieces)))))
+        groups = fitting_groups(mine, theirs, pieces, whole, list(possible))
+        if groups:
+            return replace(bundle, parts=parts, groups=groups)
+    return None
+
+
+def _places(guess: Bundle, found: Bundle) -> Order:
+    """Return which of the parts that were guessed stand one after the other."""
+    return tuple(guess.parts.index(part) for part in found.parts)
+
+
+def _with_parts(matching: Matching, others: Mapping[Bundle, Bundle]) -> Matching:
+    """Return a matching with other bundles in the place of some; the first part of each is its partner."""
+    if not others:
+        return matching
+    firsts = {(old.side, old.whole): new.parts[0] for old, new in others.items()}
+    pairs = [
+        replace(pair, a=firsts.get(("A", pair.b), pair.a), b=firsts.get(("B", pair.a), pair.b))
+        for pair in matching.pairs
+    ]
+    bundles = tuple(others.get(bundle, bundle) for bundle in matching.bundles)
+    return replace(matching, pairs=tuple(sorted(pairs, key=lambda pair: pair.a)), bundles=bundles)
+
+
+def _may_be_reordered(side: Outline, index: int, weight: Weight) -> bool:
+    return (
+        len(weight.shape) == 2
+        and not side.tree.children[index]
+        and sum(len(each.shape) > 1 for each in side.weights[index]) == 1
+        and kind_of(side.tree.class_name(index)) not in _OTHER_ROWS
+    )
+
+
+def _order(a: Outline, mine: Weight, b: Outline, theirs: Weight) -> Order | None:
+    """Return which rows of B those of A are; None where nothing tells, or they are others."""
+    x, y = mine.numbers, theirs.numbers
+    if mine.shape != theirs.shape or x is None or y is None or not x.is_telling:
+        return None
+    if x.digest is not None and x.digest == y.digest:
+        return ()
+    if not all(math.isclose(*each, rel_tol=CAST) for each in ((x.min, y.min), (x.max, y.max), (x.norm, y.norm))):
+        return None
+    sums = sums_of_rows(a, mine), sums_of_rows(b, theirs)
+    return None if sums[0] is None or sums[1] is None else order_between(*sums)
+
+
+def order_between(a: np.ndarray, b: np.ndarray) -> Order | None:
+    """Return the blocks of B in the order in which A has them, by one number for each row; None where they are other rows.
+
+    Any order is found of rows that are equal; of rows that were cast, q, k and v (or other equal parts) in other groups.
+    """
+    if len(a) != len(b) or not _FEWEST <= len(a) <= _MOST:
+        return None
+    if _fits(b, a, CAST):
+        return ()
+    rows = np.empty(len(a), np.int64)
+    rows[np.argsort(a, kind="stable")] = np.argsort(b, kind="stable")
+    if _fits(b[rows], a, _ROUNDING):
+        order = fused.in_blocks(rows)
+        return order if 0 < len(order) <= _MOST_BLOCKS else None
+    return next((order for order in _usual(len(a)) if _fits(fused.reordered(b, order), a, CAST)), None)
+
+
+def _usual(rows: int) -> Iterator[Order]:
+    """Yield the orders in which code bases have equal parts: one after the other on one side, in groups on the other."""
+    for parts in _PARTS:
+        for groups in divisors(rows // parts)[1:] if rows % parts == 0 else ():
+            if parts * groups <= _MOST_BLOCKS:
+                yield fused.order_of([1] * parts, groups, 1)
+                yield fused.order_of([1] * parts, 1, groups)
+
+
+def _fits(made: np.ndarray, whole: np.ndarray, within: float) -> bool:
+    return len(made) == len(whole) and bool(np.linalg.norm(made - whole) <= within * np.linalg.norm(whole))
+
+
+# What to say
+
+
+def notes_of_orders(packing: Packing, a: Outline, b: Outline) -> Iterator[Note]:
+    """Yield which modules were found to have their rows in another order, and what a mapping would say."""
+    yield from _notes_of_parts(packing, a, b)
+    kinds: dict[tuple[Hashable, Order], list[Bundle]] = defaultdict(list)
+    for bundle in (each for each in packing.found if len(each.parts) == 1):
+        kinds[kind_of_bundle(a, b, bundle), bundle.order].append(bundle)
+    for (_, order), bundles in kinds.items():
+        first = bundles[0]
+        ends = {"a": a.tree.path(first.whole), "b": b.tree.path(first.parts[0])}
+        yield note("rows-in-another-order", count=len(bundles), order=_described(order), **ends)
+
+
+def _notes_of_parts(packing: Packing, a: Outline, b: Outline) -> Iterator[Note]:
+    """Yield which parts lie in one weight in another order than their names say."""
+    kinds: dict[Hashable, list[Bundle]] = defaultdict(list)
+    for bundle in (each for each in packing.found if len(each.parts) > 1):
+        kinds[kind_of_bundle(a, b, bundle)].append(bundle)
+    for bundles in kinds.values():
+        first = min(bundles, key=lambda each: each.whole)
+        mine, theirs, other = (a, b, "B") if first.side == "A" else (b, a, "A")
+        yield note(
+            "parts-in-another-order", side=other, path=theirs.tree.path(first.whole), count=len(bundles),
+            parts=tuple(mine.tree.name(part) for part in first.parts), groups=first.groups,
+        )  # fmt: skip
+
+
+def _described(order: object) -> Note:
+    """Say in which order B has the blocks of A."""
+    assert isinstance(order, tuple)
+    for parts in _PARTS:
+        groups = len(order) // parts
+        if len(order) % parts == 0 and groups > 1:
+            for letters, counts in (("AB", (groups, 1)), ("BA", (1, groups))):
+                if order == fused.order_of([1] * parts, *counts[::-1]):
+                    return note("parts-in-groups", parts=parts, groups=groups, grouped=letters[0], other=letters[1])
+    return note("order-of-blocks", order=order)

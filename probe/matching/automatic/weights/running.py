@@ -1,0 +1,144 @@
+"""Running statistics of modules that are a pair, where a class of one's own calls them by other names.
+
+They are buffers that a step writes to: the mean and the variance of a norm, averages of a codebook. Zeros and ones as training
+begins, and other numbers behind a step where one side is wrong: of itself one says little. So all modules of a class are asked
+together which of its buffers are equal behind the step, which before it, and which are called alike.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from probe.matching.automatic.values import rounded
+from probe.matching.result import Matching, Reason, View
+from probe.numbers.statistics import dtype_of, is_float
+from probe.records import Phase, Role
+from probe.store.reading.reader import Reader
+
+_SAME_VALUES, _SAME_KIND = 0.98, 0.85
+_KINDS = ("mean", "var")
+"""what is in the names of most"""
+
+Numbers = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A buffer that a step writes to."""
+
+    slot: str
+    name: str
+    """what it is called in the canonical layout"""
+    shape: tuple[int, ...]
+    before: Numbers | None
+    after: Numbers
+
+    @property
+    def kind(self) -> str:
+        """The part of its name that says what it is; empty where nothing does."""
+        return next((kind for kind in _KINDS if kind in self.name.casefold()), "")
+
+
+Names = tuple[str, str]
+Members = list[tuple[int, int, Sequence[_Running], Sequence[_Running]]]
+
+
+def match_running(matching: Matching, a: Reader, b: Reader, least: float) -> Matching:
+    """Return a matching with views of running statistics that the two sides call by other names.
+
+    Parameters
+    ----------
+    matching
+        pairs of modules; where a mapping made them, it is the mapping that says what is called how
+    a, b
+        the recordings
+    least
+        guesses that are less sure are not made
+    """
+    if _names(a, [pair.a for pair in matching.pairs]) == _names(b, [pair.b for pair in matching.pairs]):
+        return matching
+    by_class: dict[Names, Members] = defaultdict(list)
+    running_a, running_b = _running(a), _running(b)
+    named_a, named_b = ({module for module, _ in views} for views in (matching.views_a, matching.views_b))
+    for pair in matching.pairs:
+        if pair.a in named_a or pair.b in named_b:  # a mapping says what they are
+            continue
+        mine, theirs = running_a.get(pair.a, ()), running_b.get(pair.b, ())
+        known = {each.name for each in mine} & {each.name for each in theirs}
+        mine, theirs = ([each for each in own if each.name not in known] for own in (mine, theirs))
+        if mine and theirs and pair.reason is not Reason.MAPPED:
+            by_class[a.modules[pair.a].class_name, b.modules[pair.b].class_name].append((pair.a, pair.b, mine, theirs))
+    views_a, views_b = dict(matching.views_a), dict(matching.views_b)
+    for members in by_class.values():
+        for (name_a, name_b), sure in _met(members).items():
+            is_a = "running_" in name_b  # what has the usual name keeps it
+            for i, j, mine, theirs in members if sure >= least else ():
+                module, own, views, old, new = (
+                    (i, mine, views_a, name_a, name_b) if is_a else (j, theirs, views_b, name_b, name_a)
+                )
+                for each in own:
+                    if each.name == old:
+                        views.setdefault((module, each.slot), View(new, confidence=sure))
+    return replace(matching, views_a=views_a, views_b=views_b)
+
+
+def _names(reader: Reader, modules: Sequence[int]) -> list[set[str]]:
+    """Return what the buffers of each module are called."""
+    found: dict[int, set[str]] = defaultdict(set)
+    for each in reader.parameters:
+        if each.is_buffer:
+            found[each.module].add(each.canonical_slot)
+    return [found.get(module, set()) for module in modules] if found else []
+
+
+def _running(reader: Reader) -> dict[int, list[_Running]]:
+    """Return the buffers, by module, that the first recorded step writes to."""
+    buffers = {
+        (each.module, each.slot): each
+        for each in reader.parameters
+        if each.is_buffer and is_float(dtype_of(each.dtype))
+    }
+    if not buffers or not len(reader.steps):
+        return {}
+    records = reader.of_step("records", int(reader.steps["step"][0]))
+    before, after = (_numbers(reader, records, phase) for phase in (Phase.INIT, Phase.UPDATE))
+    found: dict[int, list[_Running]] = defaultdict(list)
+    for (module, slot), info in buffers.items():
+        place = module, slot
+        if place in after and before.get(place) != after[place]:
+            shape = tuple(size for size in info.shape if size != 1)  # those of size 1 are there for a product
+            found[module].append(_Running(slot, info.canonical_slot, shape, before.get(place), after[place]))
+    return found
+
+
+def _numbers(reader: Reader, records: np.ndarray, phase: Phase) -> dict[tuple[int, str], Numbers]:
+    rows = records[(records["role"] == Role.BUFFER) & (records["phase"] == phase)]
+    columns = zip(*(rows[name].tolist() for name in ("module", "slot", "min", "max", "norm")), strict=True)
+    return {
+        (module, reader.slots[slot]): (rounded(low), rounded(high), rounded(norm))
+        for module, slot, low, high, norm in columns
+    }
+
+
+def _met(members: Members) -> dict[Names, float]:
+    """Return which names are a pair, and how sure that is; the best first, each name once."""
+    signs: dict[Names, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for _, _, mine, theirs in members:
+        for (k, x), (m, y) in product(enumerate(mine), enumerate(theirs)):
+            if x.shape == y.shape:
+                is_like = x.after == y.after, x.before == y.before is not None, x.kind == y.kind != "", k == m
+                signs[x.name, y.name] = [
+                    count + sign for count, sign in zip(signs[x.name, y.name], is_like, strict=True)
+                ]
+    found: dict[Names, float] = {}
+    for names in sorted(signs, key=lambda each: signs[each], reverse=True):
+        if not any(set(names) & set(other) for other in found):
+            after, _, kind, _ = signs[names]
+            if after or kind:  # that both began with zeros says nothing
+                found[names] = _SAME_VALUES if after else _SAME_KIND
+    return found

@@ -1,0 +1,1 @@
+"""Lines of a mapping that do nothing, or may be wrong."""

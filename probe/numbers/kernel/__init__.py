@@ -1,0 +1,140 @@
+"""Statistics and sketch in one pass over a tensor in memory: a compiled loop, where it could be built.
+
+`AVAILABLE` says whether it is there; without it adapters compute the same numbers with their framework's operations.
+All integer formulas come from `probe.numbers.sketch`: the compiled part gets them as a plan, one per shape.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from probe.numbers.sketch import VALUE_SEED, WIDTH, Axis, axes_of
+from probe.records import HashKind, TensorStats
+
+try:
+    from probe.numbers.kernel import _kernel
+except ImportError:  # no compiler when probe was installed
+    _kernel = None
+
+AVAILABLE = _kernel is not None
+INSTRUCTIONS = _kernel.instructions if AVAILABLE else ""
+"""the best instruction set of this machine: ``avx512``, ``avx2`` or ``plain``"""
+
+WITHOUT = (
+    "the compiled loop is missing (no C compiler when probe was installed): the recording holds the same, but statistics of tensors on the "
+    "CPU take several times as long. To build it, install a C compiler (gcc, clang), then probe again, with pip's options "
+    "--force-reinstall --no-deps --no-cache-dir"
+)
+"""what is said once where it is not `AVAILABLE`"""
+
+KINDS = {name: kind for kind, name in enumerate(
+    ("float32", "float64", "bfloat16", "float16", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64",
+     "uint64")
+)} | {"bool": 5}  # fmt: skip
+"""dtypes that the loop reads, by their number in it"""
+
+_SHORT = 16
+"""a last axis shorter than this is taken together with the one before it"""
+_LANES = 8
+_PERIOD = 2048
+"""sums of a row that are kept apart, at most, so that they stay in the cache"""
+_PLANS_LIMIT = 32 << 20
+"""bytes of plans that are kept"""
+_TABLED = 1 << 18
+"""the signs of a row's axis longer than this are made by the loop as it goes"""
+
+
+def use(instructions: str) -> bool:
+    """Compute with another instruction set from now on, if the machine has it; for tests."""
+    return _kernel.use(instructions)
+
+
+class _NoAxis(Axis):
+    """What takes the place of the row's axis where there is none: one element, with its own sign, in bucket 0."""
+
+    stride = 1
+    seed = np.uint64(0)
+
+    def signs(self, start: int, stop: int) -> np.ndarray:
+        return np.ones(stop - start)
+
+
+_NOTHING = _NoAxis(1, 0)
+
+
+def digest(address: int, nbytes: int) -> bytes:
+    """Return the xxh3_128 hash of the bytes at an address, big-endian."""
+    return _kernel.digest(address, nbytes)
+
+
+def stats(
+    address: int, kind: int, shape: tuple[int, ...], order: tuple[int, ...], digest: bytes, hash_kind: HashKind,
+    subtracted: int = 0,
+) -> TensorStats:  # fmt: skip
+    """Pass over a contiguous tensor in memory; return the statistics of `probe.numbers.statistics.measure`.
+
+    Parameters
+    ----------
+    address
+        of its first element
+    kind
+        its dtype, of `KINDS`
+    shape, order
+        as `probe.numbers.sketch.axes_of` takes them
+    digest, hash_kind
+        the hash that belongs to it, big-endian
+    subtracted
+        address of a tensor of floats of the same kind and shape: the difference is measured, taken in float64
+    """
+    plan = _plans.get((shape, order)) or _plan(shape, order)
+    numbers, sketch = _kernel.measure(address, kind, plan, VALUE_SEED, subtracted, digest, hash_kind)
+    return TensorStats._make((*numbers, np.frombuffer(sketch)))
+
+
+_plans: dict[tuple[tuple[int, ...], tuple[int, ...]], bytes] = {}
+
+
+def _plan(shape: tuple[int, ...], order: tuple[int, ...]) -> bytes:
+    plan = _make_plan(shape, order)
+    if len(plan) + sum(map(len, _plans.values())) > _PLANS_LIMIT:
+        _plans.clear()
+    _plans[tuple(shape), order] = plan
+    return plan
+
+
+def _make_plan(shape: tuple[int, ...], order: tuple[int, ...]) -> bytes:
+    """Return what the loop needs to know of a shape, in the layout that kernel.c reads.
+
+    A row is the last axis, with the inner block of shorter axes behind it; the axes before it are counted by an
+    odometer. Element j of a row is added to sum j mod period, which belongs to one bucket: the period is a multiple
+    of 61 times the size of the inner block.
+    """
+    axes = list(axes_of(shape, order))
+    row = axes.pop() if axes else _NOTHING
+    inner_signs, inner_buckets = np.ones(1), np.zeros(1, np.int64)
+    while axes and row.size < _SHORT and inner_signs.size * row.size <= WIDTH:
+        inner_signs = np.multiply.outer(row.signs(0, row.size), inner_signs).reshape(-1)
+        inner_buckets = np.add.outer(row.buckets(0, row.size), inner_buckets).reshape(-1) % WIDTH
+        row = axes.pop()
+    inner = inner_signs.size
+    period = WIDTH * inner
+    if period * _LANES <= _PERIOD:
+        period *= _LANES
+    period = min(period, max(row.size * inner, 1))
+    tabled = row.size <= _TABLED
+    rows = math.prod(axis.size for axis in axes) if row.size else 0
+    parts = [
+        np.array([row.size * inner, rows, len(axes), inner, period, row.stride, tabled], np.int64),
+        np.array([row.seed], np.uint64),
+        np.array([axis.size for axis in axes], np.int64),
+        np.multiply.outer(row.signs(0, row.size), inner_signs).astype(np.float32) if tabled else np.empty(0),
+        inner_signs.astype(np.float32),
+        inner_buckets.astype(np.uint8),
+    ]
+    back = pow(row.stride, -1, WIDTH)  # a shift of s buckets is one of s / stride (mod 61) indices of the row's axis
+    for axis in axes:
+        parts.append(axis.signs(0, axis.size).astype(np.int8))
+        parts.append((axis.buckets(0, axis.size) * back % WIDTH).astype(np.uint8))
+    return b"".join(part.tobytes() for part in parts)

@@ -1,0 +1,62 @@
+"""`Why` in words: a table of what was compared of a module, and the exemptions behind its verdicts."""
+
+from __future__ import annotations
+
+import math
+
+from probe.comparison.result import SlotResult
+from probe.comparison.why import Why, explained
+from probe.report.layout import PLAIN_WIDTH, wrapped
+from probe.report.names import plain
+
+_HEAD = ("tensor", "error", "sources", "limit", "verdict")
+_ERROR = "error: relative, ‖A−B‖ / max(‖A‖, ‖B‖), or the share of integers that differ; sources: the largest error of what it was computed from; limit: noise up to here"
+
+
+def render(why: Why, width: int = PLAIN_WIDTH) -> str:
+    """Return the table and what its codes mean."""
+    places: dict[tuple[str, ...], list[SlotResult]] = {}
+    for slot in why.slots:
+        places.setdefault(_place(slot), []).append(slot)
+    lines: list[str] = []
+    for place, slots in places.items():
+        lines += [*([""] if lines else []), *_heading(place), *_table(slots)]
+    lines += ["", wrapped(_ERROR, width, indent="  ")]
+    lines += [wrapped(explained(code), width, f"{code}: ", "  ") for code in why.codes]
+    return "\n".join(lines) + "\n"
+
+
+def _place(slot: SlotResult) -> tuple[str, ...]:
+    where = [
+        f"{path or 'the root'} ({kind})" for path, kind in ((slot.path_a, slot.class_a), (slot.path_b, slot.class_b))
+    ]
+    return where[0], where[1], f"step {slot.step}, paired: {slot.reason}"
+
+
+def _heading(place: tuple[str, ...]) -> list[str]:
+    a, b, when = place
+    return [f"A  {plain(a)}", f"B  {plain(b)}", when]
+
+
+def _table(slots: list[SlotResult]) -> list[str]:
+    rows = [_HEAD, *(_row(slot) for slot in slots)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
+    return [
+        "  " + "  ".join([*(cell.ljust(size) for cell, size in zip(row, widths, strict=False)), row[-1]])
+        for row in rows
+    ]
+
+
+def _row(slot: SlotResult) -> tuple[str, ...]:
+    names = slot.slot_a if slot.slot_a == slot.slot_b else f"{slot.slot_a} / {slot.slot_b}"
+    said = slot.exemption or ("" if slot.metrics.is_known else slot.metrics.reason)
+    tried = [code for code in slot.tried if code != slot.exemption]
+    verdict = f"{slot.verdict}: {said}" if said else slot.verdict
+    verdict = f"{verdict} (tried: {', '.join(tried)})" if tried else verdict
+    number = "".join(f", {name} {at}" for name, at in (("micro", slot.micro), ("call", slot.call)) if at)
+    kind = f"{slot.phase.label} {slot.role.label} {plain(names)}{number}"
+    return kind, _number(slot.error), _number(slot.sources), _number(slot.limit), verdict
+
+
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else "0" if not value else f"{value:.1e}"

@@ -1,0 +1,1 @@
+"""The same beginning on both sides: seeds, inputs, batches; and the same run with rounding added."""

@@ -1,0 +1,125 @@
+"""`noise_run`: the baseline once more with weights that are off by rounding, as a floor of noise without a second device."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from probe.adapters.base import Adapter, Group, NamedTensor, adapter_for
+from probe.errors import ConfigError, warn
+from probe.numbers.statistics import as_real, is_float
+from probe.session import capture
+
+_SEEDS = 2**32
+_SIXTEEN_BIT_SHARE = 16
+"""of this many elements of a 16-bit weight one is moved: kernels that sum in float32 round few of them otherwise"""
+_NARROWER = {"": 0, "bfloat16": 16, "float16": 13}
+"""bits of float32 that a cast takes away"""
+_BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+@contextlib.contextmanager
+def noise_run(
+    model: Any, path: str | os.PathLike[str] | None = None, *, seed: int = 0, dtype: str = "", **options: Any
+) -> Iterator[Path | None]:
+    """Record what runs inside a ``with`` block, with weights that are moved by one unit in the last place at random.
+
+    Run the same steps as in the recording A; ``probe.compare(a, b, noise=path)`` then takes what differs as noise. At the end
+    of the block weights, buffers, gradients, random numbers and every optimizer that made a step in it are as they were
+    before, bit for bit; learning rate schedules and data loaders are the program's own.
+
+    Parameters
+    ----------
+    model, path, options
+        as for `probe.capture`
+    seed
+        which elements are moved, and where to: another one gives another run
+    dtype
+        what autocast computes in, ``"bfloat16"`` or ``"float16"``: weights in float32 are then moved by a unit of that, since
+        smaller moves are lost when they are cast
+
+    Raises
+    ------
+    ConfigError
+        the seed or the dtype is none
+    """
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < _SEEDS:
+        raise ConfigError(f"seed={seed!r} cannot be used; expected an integer from 0 to {_SEEDS - 1}")
+    if dtype not in _NARROWER:
+        raise ConfigError(f"dtype={dtype!r} cannot be used; expected 'bfloat16' or 'float16', or none without autocast")
+    with contextlib.ExitStack() as undone:
+        for number, part in enumerate(model if isinstance(model, (list, tuple)) else [model]):
+            _Perturbed(adapter_for(part), part, undone).perturb(np.random.default_rng([int(seed), number]), dtype)
+        with capture(model, path, **options) as target:
+            yield target
+
+
+class _Perturbed:
+    """A model whose weights are moved, and what undoes all that a training step changes."""
+
+    def __init__(self, adapter: Adapter, model: Any, undone: contextlib.ExitStack) -> None:
+        self.adapter, self._undone = adapter, undone
+        self._tensors = list(adapter.parameters(model))
+        self._seen: list[object] = []
+        for state, put_back in ((random.getstate(), random.setstate), (np.random.get_state(), np.random.set_state)):
+            undone.callback(put_back, state)
+        self._keep("the random numbers and gradients", adapter.keep([each.tensor for each in self._tensors]))
+        for each in self._tensors:
+            undone.callback(self._assign, each, self._values(each))
+        undone.callback(adapter.on_update(None, self._keep_optimizers, lambda groups: None))
+
+    def perturb(self, generator: np.random.Generator, dtype: str) -> None:
+        """Move the weights of two dimensions and more; a norm's scale is no sum in which the moves cancel."""
+        for each in self._tensors:
+            if not each.is_buffer and len(self.adapter.facts(each.tensor).shape) > 1:
+                values = self._values(each)
+                if move(values, generator, dtype):
+                    self._assign(each, values)
+
+    def _values(self, each: NamedTensor) -> np.ndarray:
+        with self.adapter.quiet():
+            return self.adapter.values(each.tensor)
+
+    def _assign(self, each: NamedTensor, values: np.ndarray) -> None:
+        with self.adapter.quiet():
+            self.adapter.assign(each.tensor, values)
+
+    def _keep_optimizers(self, groups: list[Group], why_not: str) -> None:
+        for optimizer in {id(group.optimizer): group.optimizer for group in groups}.values():
+            if not any(optimizer is seen for seen in self._seen):
+                self._seen.append(optimizer)
+                self._keep(f"the state of {type(optimizer).__name__}", self.adapter.keep_optimizer(optimizer))
+
+    def _keep(self, what: str, undo: Callable[[], None] | None) -> None:
+        if undo is None:
+            warn(f"noise_run puts back the weights; {what} it cannot put back under {self.adapter.framework}")
+        else:
+            self._undone.callback(undo)
+
+
+def move(values: np.ndarray, generator: np.random.Generator, dtype: str = "") -> bool:
+    """Move elements to a neighbouring number, in place: all of them, of 16-bit dtypes a share. Tell whether any was.
+
+    Those of float32 that are cast to a narrower dtype are moved by a unit of that, and are as few.
+    """
+    real = as_real(values).reshape(-1) if is_float(values.dtype) or values.dtype.kind == "c" else np.empty(0)
+    bits = _BITS.get(real.dtype.itemsize)
+    if not real.size or bits is None:
+        return False
+    whole = real.view(bits)
+    moved = np.isfinite(real) & (real != 0)
+    lost = _NARROWER[dtype] if real.dtype.itemsize == 4 else 0
+    if real.dtype.itemsize == 2 or lost:
+        moved &= generator.integers(0, _SIXTEEN_BIT_SHARE, real.size) == 0
+    steps = (generator.integers(0, 2, real.size).astype(bits) * 2 - 1) << lost
+    before = whole.copy()
+    whole[moved] += steps[moved]
+    left = ~np.isfinite(real) | ((real == 0) & moved)  # the largest and the smallest number have one neighbour
+    whole[left] = before[left]
+    return bool(moved.any())

@@ -1,0 +1,101 @@
+"""`seed_all`: one seed for Python, numpy and every framework that is imported, and what determinism it leaves open."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from probe.errors import ConfigError
+from probe.reproducibility import origins
+
+_LOADED_AS = {
+    "torch": "torch",
+    "paddle": "paddle",
+    "mindspore": "mindspore",
+    "numpy": "probe.adapters.numpy.nn",
+}
+"""module that is loaded where a framework is in use; ``probe/adapters/<framework>_seeding.py`` seeds it"""
+_SEEDS = 2**32
+
+
+@dataclass(frozen=True)
+class Seeding:
+    """What `seed_all` did; printing it says it in words."""
+
+    seed: int
+    deterministic: bool
+    done: tuple[str, ...]
+    """what was set"""
+    missing: tuple[str, ...]
+    """what is not deterministic yet, any more, or at all, and why"""
+
+    def __str__(self) -> str:
+        head = f"seed {self.seed}{', deterministic' if self.deterministic else ''}: {', '.join(self.done)}"
+        return "\n".join([head, *(f"  not deterministic: {text}" for text in self.missing)])
+
+
+def seed_all(seed: int = 42, deterministic: bool = True) -> Seeding:
+    """Seed Python, numpy and each framework that is imported, and ask for deterministic operations.
+
+    Call it after the imports and before the model is made. What it did is said on stderr and kept in every recording
+    of this process.
+
+    Parameters
+    ----------
+    seed
+        from 0 to 2**32 − 1; the same on every rank, unless you add the rank
+    deterministic
+        also switch every framework to deterministic operations; False leaves its switches as they are
+
+    Raises
+    ------
+    ConfigError
+        the seed is no such number
+    """
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < _SEEDS:
+        raise ConfigError(
+            f"seed={seed!r} cannot be used by every framework; expected an integer from 0 to {_SEEDS - 1}"
+        )
+    seed = int(seed)
+    random.seed(seed)
+    done = ["random", "numpy.random"]
+    missing = ["generators that the program makes itself (numpy.random.default_rng()) have seeds of their own"]
+    if deterministic:
+        for found, texts in zip(_hash_seed(seed), (done, missing), strict=True):
+            texts += found
+    for framework, loaded in _LOADED_AS.items():
+        if loaded in sys.modules:
+            module = importlib.import_module(f"probe.adapters.{framework}.seeding")
+            for found, texts in zip(module.seed(seed, deterministic), (done, missing), strict=True):
+                texts += found
+    np.random.seed(seed)  # behind the frameworks, of which one does it too
+    seeding = Seeding(seed, deterministic, tuple(done), tuple(missing))
+    origins.note(seed=seed, deterministic=deterministic, seeded=list(done), not_deterministic=list(missing))
+    print(f"probe: {seeding}", file=sys.stderr)
+    return seeding
+
+
+def _hash_seed(seed: int) -> tuple[list[str], list[str]]:
+    """Fix the order of sets of strings in processes to come; that of this one was fixed when it began."""
+    os.environ.setdefault("PYTHONHASHSEED", str(seed))
+    value = os.environ["PYTHONHASHSEED"]
+    if _at_start("PYTHONHASHSEED").isdigit():
+        return [], []
+    text = "the order of sets of strings in this process: PYTHONHASHSEED has to be set before Python starts"
+    return [f"PYTHONHASHSEED={value} for processes to come"], [text]
+
+
+def _at_start(name: str) -> str:
+    """Return an environment variable as it was when this process began, where the system tells."""
+    try:
+        block = Path("/proc/self/environ").read_bytes()
+    except OSError:
+        return os.environ.get(name, "")
+    entries = (entry.partition(b"=") for entry in block.split(b"\0"))
+    return next((value.decode(errors="replace") for key, _, value in entries if key == name.encode()), "")

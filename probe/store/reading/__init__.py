@@ -1,0 +1,1 @@
+"""Reading a recording, whoever wrote it."""

@@ -1,0 +1,19 @@
+"""Opening HDF5 on an object of Python in place of a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import h5py
+
+
+def open_on(source: Any, mode: str, **options: Any) -> h5py.File:
+    """Open it as `h5py.File` does; what it raises has no frames of h5py.
+
+    These hold what HDF5 calls Python for when it is given back: where an error lives until the process ends, and be it in
+    the context of `SystemExit`, there is no Python left then, and the process crashes.
+    """
+    try:
+        return h5py.File(source, mode, **options)
+    except Exception as error:
+        raise error.with_traceback(None) from None

@@ -1,0 +1,435 @@
+"""Reading a recording. Nothing behind the last row of ``/steps`` is ever looked at."""
+
+from __future__ import annotations
+
+import functools
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import h5py
+import numpy as np
+import xxhash
+
+from probe.damage import said_of
+from probe.errors import FormatError, NotRecordedError, StoreError
+from probe.numbers.axis_sums import reordered, squeezed
+from probe.numbers.statistics import dtype_of
+from probe.records import HashKind, ModuleInfo, OptimizerGroup, ParameterInfo, RunInfo
+from probe.store.reading import layout, validation
+from probe.store.reading.recorded_file import RecordedFile
+
+T = TypeVar("T")
+
+_ROWS = 1 << 16
+"""of a table, that are read at once where only some of them are kept"""
+
+
+class Reader:
+    """One recording, opened for reading; tables are read when first asked for.
+
+    Parameters
+    ----------
+    path
+        a file written by `probe.start`, which may still be being written
+
+    Raises
+    ------
+    StoreError
+        there is no such file, or it cannot be opened
+    FormatError
+        it is not a recording, or one of a newer format
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._file = RecordedFile(self.path)
+        self.attributes = self._file.attributes["/"]
+        try:
+            self._steps = self._made("steps", validation.steps)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    @functools.cached_property
+    def info(self) -> RunInfo:
+        """The attributes of the run."""
+        return self._attempt("/", lambda: validation.run_info(self.attributes))
+
+    @property
+    def steps(self) -> np.ndarray:
+        """Complete steps, rows of `schema.STEPS`."""
+        return self._steps
+
+    def require_steps(self) -> None:
+        """Raise StoreError where a process was ended before it had completed a step: there is nothing to look at."""
+        if not len(self._steps) and not self.info.closed:
+            raise StoreError(
+                f"{self.path} has no complete step: its process was ended in the first one, is still in it, or could not write it "
+                "(is the disk full?)"
+            )
+
+    def _complete(self, counter: str) -> int:
+        return int(self._steps[counter][-1]) if len(self._steps) else 0
+
+    def _attempt(self, what: str, read: Callable[[], T]) -> T:
+        return self._file.attempt(what, read)
+
+    def _made(self, name: str, make: Callable[[np.ndarray], T], first: int = 0, last: int | None = None) -> T:
+        """Read rows of a table and make something of them, which raises where they cannot be right."""
+        return self._attempt(f"/{name}", lambda: make(self._file.rows(name, first, last)))
+
+    def _rows_of_steps(self, table: str, first: int, last: int) -> np.ndarray:
+        """Return rows of a table that belong to complete steps."""
+        check = {"records": self._check_records, "calls": self._check_calls}.get(table)
+
+        def make(rows: np.ndarray) -> np.ndarray:
+            if check is not None and len(rows):
+                check(rows, first)
+            return rows
+
+        return self._made(table, make, first, last)
+
+    def _check_records(self, rows: np.ndarray, first: int) -> None:
+        known = {"module": len(self.modules), "slot": len(self.slots), "shape": len(self.shapes)}
+        tensors = self._tensor_ids if rows["tensor"].max() >= 0 else np.empty(0, np.int64)
+        for start in range(0, len(rows), _ROWS):
+            validation.records(rows[start : start + _ROWS], self._steps, first + start, known, tensors)
+
+    def _check_calls(self, rows: np.ndarray, first: int) -> None:
+        for start in range(0, len(rows), _ROWS):
+            validation.calls(rows[start : start + _ROWS], self._steps, first + start, len(self.modules))
+
+    def of_step(self, table: str, step: int) -> np.ndarray:
+        """Return the rows of ``records``, ``calls`` or ``sketches`` that belong to a complete step."""
+        counter = "n_calls" if table == "calls" else "n_records"
+        found = np.flatnonzero(self._steps["step"] == step)
+        if not found.size:
+            return self._rows_of_steps(table, 0, 0)
+        first = int(self._steps[counter][found[0] - 1]) if found[0] else 0
+        last = int(self._steps[counter][found[0]])
+        return self._rows_of_steps(table, first, last)
+
+    @property
+    def observations(self) -> int:
+        """How many records the complete steps have."""
+        return self._complete("n_records")
+
+    @functools.cached_property
+    def records(self) -> np.ndarray:
+        """Rows of `schema.RECORDS`, one per observation."""
+        return self._rows_of_steps("records", 0, self._complete("n_records"))
+
+    @functools.cached_property
+    def calls(self) -> np.ndarray:
+        """Rows of `schema.CALLS`, one per module call."""
+        return self._rows_of_steps("calls", 0, self._complete("n_calls"))
+
+    @functools.cached_property
+    def sketches(self) -> np.ndarray:
+        """float64, shape (records, 61)."""
+        return self._rows_of_steps("sketches", 0, self._complete("n_records"))
+
+    @functools.cached_property
+    def modules(self) -> list[ModuleInfo]:
+        """All modules, in the order of the tree."""
+        return self._made("modules", validation.modules)
+
+    @functools.cached_property
+    def parameters(self) -> list[ParameterInfo]:
+        """All parameters and buffers."""
+        return self._made("parameters", lambda rows: validation.parameters(rows, len(self.modules)))
+
+    def axis_sums(self, step: int, parameter: int, axes: Sequence[int]) -> tuple[np.ndarray, ...]:
+        """Return the sums along each axis of a parameter as a step began with it (`probe.numbers.axis_sums`); nothing where there are none.
+
+        Parameters
+        ----------
+        axes
+            the order in which its stored axes are meant
+        """
+        sums = tuple(self._sums[start : start + count] for start, count in self._axis_sums.get((step, parameter), ()))
+        recorded = self.parameters[parameter].axes if sums else ()
+        recorded = (*recorded, *range(len(recorded), len(axes)))
+        return sums if tuple(axes) == recorded else reordered(sums, [recorded.index(axis) for axis in axes])
+
+    @functools.cached_property
+    def _axis_sums(self) -> dict[tuple[int, int], list[tuple[int, int]]]:
+        """By step and parameter: the place and number of its sums along each axis."""
+        if not self._file.has("axis_sums"):  # older files have none
+            return {}
+        shapes = [
+            squeezed([each.shape[axis] for axis in each.axes or range(len(each.shape))]) for each in self.parameters
+        ]
+        return self._made("axis_sums", lambda rows: validation.axis_sums(rows, shapes, len(self._sums)))
+
+    @functools.cached_property
+    def _sums(self) -> np.ndarray:
+        return self._made("sums", np.asarray)
+
+    @functools.cached_property
+    def slots(self) -> list[str]:
+        """Names of slots, by index."""
+        return self._made("slots", lambda rows: [_text(name) for name in rows])
+
+    @functools.cached_property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Shapes, by index."""
+        return self._made("shapes", lambda rows: [validation.shape_in(text) for text in rows])
+
+    @functools.cached_property
+    def scalars(self) -> list[tuple[int, str, float]]:
+        """(step, name, value) of everything that was logged as a number."""
+        rows = self._rows_of_steps("scalars", 0, self._complete("n_scalars"))
+        return [(int(r["step"]), _text(r["name"]), float(r["value"])) for r in rows]
+
+    def scalars_of(self, step: int) -> dict[str, float]:
+        """Return what was logged as a number in a step, by name."""
+        return self._scalars_by_step.get(step, {})
+
+    @functools.cached_property
+    def _scalars_by_step(self) -> dict[int, dict[str, float]]:
+        found: dict[int, dict[str, float]] = {}
+        for step, name, value in self.scalars:
+            found.setdefault(step, {})[name] = value
+        return found
+
+    @functools.cached_property
+    def notes(self) -> list[tuple[int, int, str]]:
+        """(step, module or −1, text) of what could not be recorded."""
+        rows = self._rows_of_steps("notes", 0, self._complete("n_notes"))
+        return [(int(r["step"]), int(r["module"]), _text(r["text"])) for r in rows]
+
+    @functools.cached_property
+    def optimizer(self) -> list[tuple[int, OptimizerGroup]]:
+        """(step, group) for every parameter group of every recorded step."""
+        return self._made(
+            "optimizer", lambda rows: validation.optimizer(rows, len(self.parameters)), 0, self._complete("n_optimizer")
+        )
+
+    def groups_of(self, step: int) -> list[OptimizerGroup]:
+        """Return the parameter groups of a step."""
+        return self._groups_by_step.get(step, [])
+
+    @functools.cached_property
+    def _groups_by_step(self) -> dict[int, list[OptimizerGroup]]:
+        found: dict[int, list[OptimizerGroup]] = {}
+        for step, group in self.optimizer:
+            found.setdefault(step, []).append(group)
+        return found
+
+    @functools.cached_property
+    def environment(self) -> dict[str, Any]:
+        """What was recorded of the machine and its software."""
+        return self._file.attributes.get("environment", {})
+
+    @property
+    def steps_made(self) -> int | None:
+        """How many steps the run made until it was stopped, recorded or not; None where the file does not say."""
+        made = self.environment.get("steps_made")
+        return (
+            None if made is None else self._attempt("/environment steps_made", lambda: validation.count_of_steps(made))
+        )
+
+    @functools.cached_property
+    def behind_last_step(self) -> dict[str, Any]:
+        """What the optimizers were set to, and the hashes of their states, where that changed behind the last step."""
+        text = self.environment.get("behind_last_step", "{}")
+        return self._attempt("/environment behind_last_step", lambda: validation.behind_last_step(text))
+
+    def listed(self, fact: str) -> list[str]:
+        """Return what of the environment is a list of texts; an empty one where it was not recorded."""
+        text = self.environment.get(fact, "[]")
+        return self._attempt(f"/environment {fact}", lambda: [str(each) for each in validation.list_in(text)])
+
+    def records_of(self, modules: Sequence[int]) -> np.ndarray:
+        """Return the records of some modules, without keeping those of the others."""
+        return self._chosen(None, lambda rows: np.isin(rows["module"], modules))
+
+    def chosen_records(self, columns: Sequence[str], wanted: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """Return some columns of the records for which ``wanted`` is true, without keeping those of the others."""
+        return self._chosen(list(columns), wanted)
+
+    def _chosen(self, columns: list[str] | None, wanted: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        def part(start: int, stop: int) -> np.ndarray:
+            if columns is not None:
+                rows = self._file.columns("records", columns, start, stop)
+                return rows[wanted(rows)]
+            rows = self._file.rows("records", start, stop)
+            if len(rows):
+                self._check_records(rows, start)
+            return rows[wanted(rows)]
+
+        total = self._complete("n_records")
+        parts = [functools.partial(part, start, min(start + _ROWS, total)) for start in range(0, max(total, 1), _ROWS)]
+        return np.concatenate([self._attempt("/records", each) for each in parts])
+
+    @functools.cached_property
+    def _tensor_index(self) -> np.ndarray:
+        def make(rows: np.ndarray) -> np.ndarray:
+            validation.tensor_index(rows, self.shapes, self._file.count("tensors/blob"))
+            return rows[np.argsort(rows["id"], kind="stable")]
+
+        return self._made("tensor_index", make)
+
+    @functools.cached_property
+    def _tensor_ids(self) -> np.ndarray:
+        return np.ascontiguousarray(self._tensor_index["id"])
+
+    def _row_of(self, tensor: int) -> np.void:
+        """Return where a tensor lies."""
+        at = int(np.searchsorted(self._tensor_ids, tensor))
+        if at == len(self._tensor_ids) or self._tensor_ids[at] != tensor:
+            raise NotRecordedError(f"no values were stored for this tensor in {self.path}; record with task='tensor'")
+        return self._tensor_index[at]
+
+    def values(self, tensor: int) -> np.ndarray:
+        """Return the stored values of a tensor, in their own dtype.
+
+        Raises
+        ------
+        NotRecordedError
+            ``tensor`` is −1, or the file does not hold it
+        """
+        parts = list(self.parts(tensor, chunk=0))
+        return parts[0]
+
+    def parts(self, tensor: int, chunk: int, into: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        """Yield the values of a tensor in C order, flat, ``chunk`` elements at a time; at once and shaped if 0.
+
+        Where there is a buffer ``into`` (bytes), a part may lie in it, and the next one overwrites it.
+        """
+        yield from self._checked(tensor, self._parts(self._row_of(tensor), chunk, into))
+
+    def _checked(self, tensor: int, parts: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+        """Pass values on; raise FormatError behind the last of them if they do not have the hash of their record."""
+        digest = xxhash.xxh3_128()
+        for part in parts:
+            digest.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
+            yield part
+        if digest.intdigest() != self._hash_of(tensor, digest.intdigest()):
+            raise FormatError(f"{self.path} is damaged: the values of tensor {tensor} are not those that were recorded")
+
+    def _hash_of(self, tensor: int, unknown: int) -> int:
+        """Return the hash over the bytes of a stored tensor; ``unknown`` where it has none."""
+        rows = self._hashes
+        at = int(np.searchsorted(rows["tensor"], tensor))
+        is_there = at < len(rows["tensor"]) and rows["tensor"][at] == tensor
+        return int(rows["hash_hi"][at]) << 64 | int(rows["hash_lo"][at]) if is_there else unknown
+
+    @functools.cached_property
+    def _hashes(self) -> dict[str, np.ndarray]:
+        """By columns, in the order of their numbers: the stored tensors that have a hash over their bytes."""
+        columns = ("tensor", "hash_hi", "hash_lo")
+        rows = self.chosen_records(
+            (*columns, "hash_kind"), lambda rows: (rows["tensor"] >= 0) & (rows["hash_kind"] == HashKind.XXH3_128)
+        )
+        last = len(rows) - 1 - np.unique(rows["tensor"][::-1], return_index=True)[1]
+        return {name: np.ascontiguousarray(rows[name][last]) for name in columns}
+
+    def _parts(self, row: np.void, chunk: int, into: np.ndarray | None) -> Iterator[np.ndarray]:
+        what = f"tensor {row['id']}"
+        dtype = dtype_of(row["dtype"].decode())
+        if row["offset"] >= 0:
+            yield from _split(self._attempt(what, lambda: self._from_blob(row)), chunk)
+        elif not chunk or row["nbytes"] <= chunk * dtype.itemsize:
+            whole = self._attempt(what, lambda: self._dataset(row)[()])
+            yield from _split(_typed(whole, dtype), chunk)
+        else:
+            offset = self._attempt(what, lambda: _offset(self._dataset(row)))
+            try:
+                yield from _streamed(self.path, offset, int(row["nbytes"]) // dtype.itemsize, dtype, chunk, into)
+            except OSError as error:
+                raise FormatError(said_of(self.path, what, error)) from None
+
+    def _dataset(self, row: np.void) -> h5py.Dataset:
+        """Return the dataset of a tensor that does not lie in the blob."""
+        stored, _ = layout.stored_dtype(dtype_of(row["dtype"].decode()))
+        return self._file.tensor(int(row["id"]), stored, self.shapes[row["shape"]])
+
+    def _from_blob(self, row: np.void) -> np.ndarray:
+        start, count = int(row["offset"]), int(row["nbytes"])
+        raw = self._file.rows("tensors/blob", start, start + count)
+        return raw.view(dtype_of(row["dtype"].decode())).reshape(self.shapes[row["shape"]])
+
+    def block(self, tensor: int, box: Sequence[slice]) -> np.ndarray:
+        """Return a part of a stored tensor; axes of size 1 are left out, in ``box`` too."""
+        row = self._row_of(tensor)
+        left = list(box)
+        wanted = tuple(left.pop(0) if size != 1 else slice(0, 1) for size in self.shapes[row["shape"]])
+        if row["offset"] >= 0:
+            part = self.values(tensor)[wanted]
+        else:
+            raw = self._attempt(f"tensor {tensor}", lambda: self._dataset(row)[wanted])
+            part = _typed(raw, dtype_of(row["dtype"].decode()))
+        return part.reshape([each.stop - each.start for each in box])
+
+    def check_stored(self, tensors: Iterable[int]) -> None:
+        """Raise FormatError where one of some stored tensors lies elsewhere than in this file, or is not what the index says."""
+        for tensor in dict.fromkeys(tensors):
+            row = self._row_of(tensor)
+            if row["offset"] < 0:
+                self._attempt(f"tensor {tensor}", functools.partial(self._dataset, row))
+
+    def shape_of(self, tensor: int) -> tuple[int, ...]:
+        """Return the shape of a stored tensor."""
+        return self.shapes[self._row_of(tensor)["shape"]]
+
+
+def _split(array: np.ndarray, chunk: int) -> Iterator[np.ndarray]:
+    if not chunk:
+        yield array
+        return
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, chunk):
+        yield flat[start : start + chunk]
+
+
+def _offset(dataset: h5py.Dataset) -> int:
+    """Return where the bytes of a contiguous dataset begin in the file."""
+    offset = dataset.id.get_offset()
+    if offset is None:
+        raise OSError("it has no storage")
+    return int(offset)
+
+
+def _streamed(
+    path: Path, offset: int, count: int, dtype: np.dtype, chunk: int, into: np.ndarray | None
+) -> Iterator[np.ndarray]:
+    """Read values ``chunk`` at a time, straight from their bytes in the file."""
+    with open(path, "rb", buffering=0) as raw:
+        raw.seek(offset)
+        while count:
+            size = min(chunk, count)
+            part = np.empty(size, dtype) if into is None else into[: size * dtype.itemsize].view(dtype)
+            _fill(raw, memoryview(part.view(np.uint8)))
+            count -= size
+            yield part
+
+
+def _fill(raw: io.FileIO, wanted: memoryview) -> None:
+    """Read as many bytes as there is room for."""
+    while wanted:
+        got = raw.readinto(wanted)
+        if not got:
+            raise OSError("the file ends too early")
+        wanted = wanted[got:]
+
+
+def _typed(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return array if array.dtype == dtype else array.view(dtype)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

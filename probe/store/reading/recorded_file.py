@@ -1,0 +1,128 @@
+"""An HDF5 file as the reader sees it: tables and tensors that have been looked at before they are read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import h5py
+import numpy as np
+from h5py import h5d, h5g, h5s, h5t
+
+from probe.damage import CAUSES, Damaged, said_of
+from probe.errors import FormatError, ProbeError
+from probe.store.reading import layout
+from probe.store.reading.opening import ATTEMPTS, opened
+
+T = TypeVar("T")
+
+_TYPES: dict[str, tuple[np.dtype, h5t.TypeID, h5t.TypeID]] = {}
+"""of tables by name: what the rows of the last one are, here, in memory for HDF5, and as they are stored"""
+
+
+class RecordedFile:
+    """One open file, which a writer may be changing.
+
+    Raises
+    ------
+    StoreError
+        there is no such file, or it cannot be opened
+    FormatError
+        it is not a recording, or one of a newer format
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file, self.attributes = opened(path)
+        """by the name of the group"""
+        self._tables: dict[str, h5d.DatasetID] = {}
+
+    def close(self) -> None:
+        """Close the file."""
+        self._tables.clear()
+        self._file.close()
+
+    def attempt(self, what: str, read: Callable[[], T]) -> T:
+        """Read something and look whether it can be; open the file anew and try again where a writer has changed it meanwhile.
+
+        Raises
+        ------
+        FormatError
+            the file is damaged, or leads out of itself
+        """
+        for attempt in range(ATTEMPTS):
+            try:
+                return read()
+            except ProbeError:
+                raise
+            except (Damaged, *CAUSES) as error:
+                failure = error
+            if self.attributes["/"].get("closed", False):
+                break
+            self.close()
+            time.sleep(0.01 * attempt)
+            self._file, self.attributes = opened(self.path)
+        raise FormatError(said_of(self.path, what, failure)) from failure
+
+    def has(self, name: str) -> bool:
+        """Tell whether the file has something at its top, which older ones may lack."""
+        return layout.has(h5g.open(self._file.id, b"/"), name)
+
+    def rows(self, name: str, first: int = 0, last: int | None = None) -> np.ndarray:
+        """Return rows of a table, without the objects that h5py makes of a table: making them takes longer than reading few rows."""
+        table = self._table(name)
+        count, *rest = table.shape
+        last = count if last is None else last
+        if not 0 <= first <= last <= count:
+            raise Damaged(f"it has {count} rows, {last} were counted")
+        dtype, in_memory = _types(name, table)
+        found = np.empty((last - first, *rest), dtype)
+        if found.size:
+            where = table.get_space()
+            where.select_hyperslab((first, *(0 for _ in rest)), found.shape)
+            table.read(h5s.create_simple(found.shape), where, found, in_memory)
+        return found
+
+    def columns(self, name: str, columns: list[str], first: int, last: int) -> np.ndarray:
+        """Return some columns of a table."""
+        return h5py.Dataset(self._table(name)).fields(columns)[first:last]
+
+    def count(self, name: str) -> int:
+        """Return how many rows a table has."""
+        return self._table(name).shape[0]
+
+    def tensor(self, number: int, stored: np.dtype, shape: tuple[int, ...]) -> h5py.Dataset:
+        """Return the dataset of a tensor that does not lie in the blob.
+
+        Parameters
+        ----------
+        stored
+            the dtype that its values are stored as
+        """
+        name = f"tensors/{number}"
+        found = h5py.Dataset(layout.dataset(self._file, name))
+        if found.dtype != stored or found.shape != shape or found.chunks is not None:
+            raise Damaged(f"/{name} holds {found.dtype} {found.shape}, expected {stored} {shape}, in one piece")
+        if found.nbytes > self._size():
+            raise Damaged(f"/{name} has {found.nbytes} bytes, for which the file has no room")
+        return found
+
+    def _table(self, name: str) -> h5d.DatasetID:
+        found = self._tables.get(name)
+        if found is None:
+            found = self._tables[name] = layout.table(self._file, name, self.path)
+        return found
+
+    def _size(self) -> int:
+        return self.path.stat().st_size
+
+
+def _types(name: str, table: h5d.DatasetID) -> tuple[np.dtype, h5t.TypeID]:
+    """Return what a table's rows are, kept for the next table that is stored alike: to tell it anew takes longer than reading."""
+    known = _TYPES.get(name)
+    if known is None or not table.get_type().equal(known[2]):
+        dtype = table.dtype
+        known = _TYPES[name] = dtype, h5t.py_create(dtype), h5t.py_create(dtype, logical=True)
+    return known[:2]

@@ -1,0 +1,1 @@
+"""Writing a recording: what was committed survives whatever happens next."""

@@ -1,0 +1,92 @@
+"""Why a module was judged as it was: verdicts with their reasons, and the table of exemptions behind them."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import probe
+from benchmarks import verdict_page
+from probe.adapters.numpy import nn
+from probe.commands.cli import main
+from probe.comparison.exemptions.table import EXEMPTIONS, REFITS
+from probe.errors import NotRecordedError
+from probe.records import Phase, Role
+from tests.comparison.planted import Recorder, module
+from tests.toys import gpt
+
+COMPARISON = Path(probe.__file__).parent / "comparison"
+
+
+def with_other_eps() -> nn.Module:
+    model = gpt()
+    module(model, "layers.1.norm2").eps = 1e-2  # type: ignore[attr-defined]
+    return model
+
+
+def test_where_it_is_born_and_what_inherits(run: Recorder) -> None:
+    found = probe.compare(run(gpt()), run(with_other_eps()))
+    why = found.why("layers.1.norm2")
+    (born,) = [each for each in why.slots if (each.phase, each.role) == (Phase.FORWARD, Role.OUTPUT)]
+    assert (born.verdict, born.exemption) == ("introduced", "") and born.error > born.limit > born.sources
+    assert born.tried == tuple(REFITS)  # nothing of it excused the error
+    assert [line for line in str(why).splitlines() if "introduced" in line and "tried: padding, moved-factor" in line]
+    behind = [each for each in found.why("layers.1.mlp").slots if each.phase is Phase.FORWARD]
+    assert {each.verdict for each in behind} == {"inherited"} and all(each.sources > 1e-3 for each in behind)
+
+
+def test_what_is_exempt_says_why(run: Recorder) -> None:
+    def with_table(scale: float) -> nn.Module:
+        model = gpt()
+        model.table = nn.Buffer(model.embed.weight.data * scale)
+        return model
+
+    why = probe.compare(run(with_table(1)), run(with_table(2))).why("")
+    (table,) = [each for each in why.slots if each.slot_a == "table" and each.phase is Phase.INIT]
+    assert (table.verdict, table.exemption) == ("not judged", "other-buffer")
+    assert f"other-buffer: {EXEMPTIONS['other-buffer']}"[:60] in str(why)
+    assert why.as_json()["exemptions"]["other-buffer"] == EXEMPTIONS["other-buffer"]
+
+
+def test_a_module_that_is_not_there(run: Recorder) -> None:
+    path = run(gpt())
+    with pytest.raises(NotRecordedError, match="layers.9"):
+        probe.compare(path, run(with_other_eps())).why("layers.9")
+
+
+def test_the_command(run: Recorder) -> None:
+    files = [str(run(gpt())), str(run(with_other_eps()))]
+    done = CliRunner().invoke(main, ["compare", *files, "--why", "layers.1.norm2"])
+    assert done.exit_code == 1 and done.output.startswith("A  layers.1.norm2 (")
+    done = CliRunner().invoke(main, ["compare", *files, "--why", "layers.1.norm2", "--format", "json"])
+    found = json.loads(done.output)
+    assert [row["verdict"] for row in found["tensors"] if row["role"] == "output"][0] == "introduced"
+    assert set(found["exemptions"]) == set(REFITS)
+    refused = CliRunner().invoke(main, ["compare", *files, "--why", "layers.1.norm2", "--format", "csv"])
+    assert refused.exit_code == 3 and "--format json" in refused.output
+
+
+def given_codes() -> set[str]:
+    """Return the codes that the comparison exempts tensors with."""
+    found = set()
+    for path in COMPARISON.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                named = [keyword.value for keyword in node.keywords if keyword.arg == "exempt"]
+                called = node.args if isinstance(node.func, ast.Attribute) and node.func.attr == "exempt" else []
+                found |= {each.value for each in (*named, *called) if isinstance(each, ast.Constant)}
+    return found
+
+
+def test_every_exemption_has_a_row_and_every_row_is_used() -> None:
+    assert given_codes() | {"no-limit", "other-buffer"} == set(EXEMPTIONS)
+
+
+def test_the_page_lists_the_table() -> None:
+    assert verdict_page.made(verdict_page.PAGE.read_text(encoding="utf-8")) == verdict_page.PAGE.read_text(
+        encoding="utf-8"
+    )

@@ -1,0 +1,214 @@
+"""Every system call of the writer fails, at every occurrence: listed steps are exact, the training ends as without probe.
+
+Here some occurrences of reads and of the rarer ways to fail; `PROBE_FAILING=1` takes all.
+`python -m benchmarks.failing_calls` does the same from outside of the process, with every error number and with kills.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import errno
+import mmap
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from benchmarks import kill
+from benchmarks.failing_calls import training
+from probe.errors import StoreError
+from probe.store import journal
+from probe.store.reading.reader import Reader
+from probe.store.tree import write_tree
+from probe.store.writing import system
+from probe.store.writing.uncached import LEAST
+from probe.store.writing.writer import Writer
+from tests.failing import CALLS, Failing
+from tests.resources import handles
+from tests.rows import INFO, add_record, end_step
+
+FAILURES: dict[str, dict[str, Any]] = {
+    "once": {"error": errno.ENOSPC},
+    "once, half done": {"error": errno.EDQUOT, "done": 0.5},
+    "once, though done": {"error": errno.EIO, "done": 1},
+    "from then on": {"error": errno.EIO, "lasting": True},
+    "from then on, half done": {"error": errno.EFBIG, "done": 0.5, "lasting": True},
+}
+STRIDE = 1 if os.environ.get("PROBE_FAILING") else 11
+STORE = Path(system.__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def alone() -> bytes:
+    return training.train(None)
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("earlier") / "a.h5"
+    training.train(path, 1)
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> kill.Expected:
+    path = tmp_path_factory.mktemp("whole") / "a.h5"
+    training.train(path)
+    return kill.Expected(path, 0.0)
+
+
+def steps_of(commits: int) -> int:
+    """Return how many steps there are behind so many commits: the first is the empty file, the last its end."""
+    return min(max(commits - 1, 0), training.STEPS)
+
+
+@pytest.fixture(scope="module")
+def calls(alone: bytes, earlier: bytes, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int]]:
+    """Return the calls of a run in which none fails, each with the commits before it."""
+    path = tmp_path_factory.mktemp("calls") / "a.h5"
+    path.write_bytes(earlier)
+    with Failing() as calls:
+        assert training.record(path, alone, overwrite=True) is None
+    assert {name for name, _ in calls.made} == {*CALLS} - {"pwrite"}
+    return calls.made
+
+
+def tried(failure: str, calls: list[tuple[str, int]]) -> list[int]:
+    """Return which calls fail: all once, but for reads, of which there are many; some in other ways."""
+    first = [*FAILURES].index(failure) % STRIDE
+    return [n for n, (name, _) in enumerate(calls) if n % STRIDE == first or (failure == "once" and name != "pread")]
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_every_call_in_turn(
+    failure: str, calls: list[tuple[str, int]], alone: bytes, earlier: bytes, expected: kill.Expected, tmp_path: Path
+) -> None:
+    path, before, left = tmp_path / "a.h5", handles(), []
+    for number in tried(failure, calls):
+        path.write_bytes(earlier)
+        with Failing("any", number, **FAILURES[failure]) as failing:
+            said = training.record(path, alone, overwrite=True)
+        assert failing.fired
+        committed = steps_of(failing.made[number][1])
+        left.append(training.check(path, expected, said, committed, earlier, tree=number % STRIDE == 0))
+        assert handles() == before, (number, calls[number])
+        for each in tmp_path.iterdir():
+            each.unlink()
+    assert {*left} >= ({-1, 0, 1, 2, 3, 4, 5} if failure == "once" else {-1, 0, 5})
+    lost = [steps for steps in left if steps < training.STEPS]
+    assert lost == sorted(lost)
+
+
+@pytest.mark.parametrize("call", ["pwritev", "overwrite", "pread"])
+def test_a_call_that_does_a_part_is_made_again(
+    call: str, alone: bytes, earlier: bytes, expected: kill.Expected, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.h5"
+    for number in range(0, 1000, STRIDE):
+        path.write_bytes(earlier)
+        with Failing(call, number, short=True, lasting=bool(number % 2)) as calls:
+            assert training.record(path, alone, overwrite=True) is None
+        assert training.check(path, expected, None, training.STEPS) == training.STEPS
+        path.unlink()
+        if not calls.fired:
+            break
+    assert number > 20
+
+
+@pytest.mark.parametrize("call", ["any", "pwritev", "overwrite", "ftruncate"])
+def test_the_readable_tree_is_made_whole_or_not_at_all(call: str, earlier: bytes, tmp_path: Path) -> None:
+    """A recording is not lost by what only makes it easier to read."""
+    path, number = tmp_path / "a.h5", 0
+    path.write_bytes(earlier)
+    whole, names = kill.Expected(path, 0.0), names_of(path)
+    with h5py.File(path, "r+") as file:
+        del file["tree"]
+    without = path.read_bytes()
+    while True:
+        path.write_bytes(without)
+        with Failing(call, number, error=errno.EIO, done=0.5, lasting=True) as calls, contextlib.suppress(StoreError):
+            write_tree(path)
+        assert whole.check(path) == 1, calls.made[number]
+        assert names_of(path) in ([], names)
+        if not calls.fired:
+            break
+        number += STRIDE if call == "any" else 1
+    assert number > 0 and names_of(path) == names
+
+
+def names_of(path: Path) -> list[str]:
+    """Return what stands in the readable tree of a recording."""
+    found: list[str] = []
+    with h5py.File(journal.readable(path), "r") as file:
+        if "tree" in file:
+            file["tree"].visit(found.append)
+    return found
+
+
+@pytest.mark.parametrize("command", ["compare a.h5 a.h5", "export tree a.h5"])
+def test_an_error_that_lives_until_the_end_does_not_crash_the_process(command: str, tmp_path: Path) -> None:
+    """Where HDF5 is open on an object of Python, the errors of h5py hold what it gives back to Python."""
+    (tmp_path / "a.h5").write_bytes(b"x" * 5000 + b"".join(journal.parts([(4096, b"y" * 100)])))
+    environment = {**os.environ, "PYTHONPATH": str(STORE.parents[1])}
+    program = [sys.executable, "-c", "from probe.commands.cli import main; main()", *command.split()]
+    done = subprocess.run(program, capture_output=True, check=False, env=environment, cwd=tmp_path)
+    assert done.returncode == 3 and done.stderr.startswith(b"Error: a.h5 is not an HDF5 file")
+
+
+def large(number: int) -> np.ndarray:
+    """Return values that are written past the system's cache: many of them, at the border of a page."""
+    array = np.frombuffer(mmap.mmap(-1, 2 * LEAST), np.float64)
+    array[:] = number
+    return array
+
+
+@pytest.mark.parametrize("failure", [*FAILURES, "short"])
+def test_large_values(failure: str, tmp_path: Path) -> None:
+    """Written past the cache where the file system has it."""
+    options, number = FAILURES.get(failure, {"short": True}), 0
+    while True:
+        path = tmp_path / f"{number}.h5"
+        with Failing("any", number, **options) as calls:
+            try:
+                writer = Writer(path, INFO)
+                for step in range(3):
+                    add_record(writer, large(step), step=step)
+                    end_step(writer, step)
+                writer.close()
+                steps, said = 3, ""
+            except StoreError as error:
+                assert str(path) in str(error)
+                steps, said = None, str(error)
+        if path.exists() and "could not be removed" not in said:
+            with Reader(path) as reader:
+                assert steps in (None, len(reader.steps))
+                assert [reader.values(step)[-1] for step in range(len(reader.steps))] == [*range(len(reader.steps))]
+        if not calls.fired:
+            break
+        number += 1 if failure == "once" else 4
+    assert number > 20
+
+
+def test_the_writer_makes_no_other_calls() -> None:
+    """They go through one module, so that those above are all there are."""
+    allowed = {"getpid", "strerror", "SEEK_SET", "SEEK_CUR", "SEEK_END", "O_WRONLY", "environ", "register_at_fork"}
+    written = [path for path in (STORE / "writing").glob("*.py") if path.stem not in ("system", "growth")]
+    assert len(written) > 6
+    for path in (*written, STORE / "tables.py", STORE / "tree.py"):
+        name = path.stem
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
+                assert node.attr in allowed, f"{name}: os.{node.attr}"
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OF_PATHS:
+                assert isinstance(node.func.value, ast.Name) and node.func.value.id in ("system", "both", "h5g"), (
+                    f"{name}: {ast.unparse(node)}"
+                )
+
+
+_OF_PATHS = {"unlink", "rename", "exists", "stat", "open", "touch"}

@@ -1,0 +1,108 @@
+"""How large and how deep things may be: what a reader can keep in mind.
+
+What was larger before these rules is listed by name; the lists may become shorter only.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "probe"
+LONGEST_FUNCTION = 60
+"""lines, without the docstring"""
+MOST_METHODS = 20
+MOST_FILES = 16
+DEEPEST = 2
+"""an interface, and what implements it"""
+HIERARCHIES = {"errors", "adapters/numpy/nn"}
+"""exceptions, and the modules of a framework"""
+LONG: set[str] = set()
+LARGE = {
+    "adapters/base:Adapter",
+    "adapters/mindspore/adapter:MindSporeAdapter",
+    "adapters/numpy/adapter:NumpyAdapter",
+    "adapters/paddle/adapter:PaddleAdapter",
+    "adapters/torch/adapter:TorchAdapter",
+    "comparison/steps/dataflow:Flow",
+    "comparison/steps/events:StepPairs",
+    "comparison/steps/side:Side",
+    "diagnosis/evidence:Evidence",
+    "mapping/parsing:_Parser",
+    "matching/automatic/line:Line",
+    "matching/draft:_Draft",
+    "matching/walk:Walk",
+    "recorder/recorder:Recorder",
+    "recorder/updates:Updates",
+    "store/reading/reader:Reader",
+    "store/writing/disk:Disk",
+    "store/writing/writer:Writer",
+}
+FULL: set[str] = set()
+DEEP = {
+    "comparison/noise/measured:FurtherRuns",
+    "comparison/noise/measured:Reference",
+    "comparison/noise/measured:_FurtherRunsStep",
+    "comparison/noise/measured:_ReferenceStep",
+    "testing/contract:AdapterContract",
+    "testing/observations:ObservationContract",
+}
+
+
+def trees() -> Iterator[tuple[str, ast.Module]]:
+    """Yield every module's path in the package, and its syntax tree."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield path.relative_to(PACKAGE).with_suffix("").as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+
+
+TREES = dict(trees())
+
+
+def classes() -> Iterator[tuple[str, ast.ClassDef]]:
+    for name, tree in TREES.items():
+        yield from ((name, node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+
+
+def lines_of(function: ast.FunctionDef) -> int:
+    """Return the lines of a function behind its docstring."""
+    body = function.body
+    if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        body = body[1:]
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    found = {
+        f"{name}:{node.name}"
+        for name, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and lines_of(node) > LONGEST_FUNCTION
+    }
+    assert found == LONG
+
+
+def test_no_class_has_more_methods_than_one_remembers() -> None:
+    found = {
+        f"{name}:{node.name}"
+        for name, node in classes()
+        if sum(isinstance(each, ast.FunctionDef) for each in node.body) > MOST_METHODS
+    }
+    assert found == LARGE
+
+
+def test_no_class_is_an_implementation_of_an_implementation() -> None:
+    bases = {node.name: {ast.unparse(base).partition("[")[0] for base in node.bases} for _, node in classes()}
+
+    def depth(name: str) -> int:
+        return 1 + max((depth(base) for base in bases[name] if base in bases and base != name), default=0)
+
+    assert {
+        f"{name}:{node.name}" for name, node in classes() if name not in HIERARCHIES and depth(node.name) > DEEPEST
+    } == DEEP
+
+
+def test_no_folder_has_more_files_than_one_looks_through() -> None:
+    folders = {path.parent for path in PACKAGE.rglob("*.py")}
+    count = {folder: sum(each.name != "__init__.py" for each in folder.glob("*.py")) for folder in folders}
+    assert {folder.relative_to(PACKAGE).as_posix() for folder, files in count.items() if files > MOST_FILES} == FULL

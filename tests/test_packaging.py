@@ -1,0 +1,58 @@
+"""What an installed probe consists of: setup.cfg and setup.py against the folders. `scripts/try-wheel` builds and installs it."""
+
+from __future__ import annotations
+
+import configparser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "probe"
+SOURCES = {".py", ".pyc", ".c", ".h", ".so", ".pyd"}
+"""modules, and what the compiled loop is built from"""
+PAGE_SOURCES = PACKAGE / "report" / "html" / "app"
+"""what page.html is built from: not installed"""
+
+
+def setup() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg", encoding="utf-8")
+    return parser
+
+
+def package_data() -> set[Path]:
+    """Return the files that setup.cfg names as data."""
+    folders = {"probe.layer_mappings": ROOT / "layer_mappings"}
+    found: set[Path] = set()
+    for package, patterns in setup()["options.package_data"].items():
+        folder = folders.get(package, ROOT / package.replace(".", "/"))
+        for pattern in filter(None, (part.strip() for part in patterns.replace(",", "\n").splitlines())):
+            files = set(folder.glob(pattern))
+            assert files, f"{package} has no {pattern}"
+            found |= files
+    return found
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in PACKAGE.rglob("*.py") if path.is_file()}))
+def test_every_folder_with_modules_is_a_package(folder: Path) -> None:
+    """`find_packages` passes over a folder without it, and over everything below."""
+    for each in [folder, *folder.parents]:
+        assert (each / "__init__.py").is_file(), f"{each.relative_to(ROOT)} is not installed: it lacks __init__.py"
+        if each == PACKAGE:
+            break
+
+
+def test_packages_are_found_and_not_listed_by_hand() -> None:
+    assert not setup().has_option("options", "packages")
+    assert "find_packages(" in (ROOT / "setup.py").read_text(encoding="utf-8")
+
+
+def test_every_other_file_is_installed_as_data() -> None:
+    data = package_data()
+    others = {
+        path
+        for path in [*PACKAGE.rglob("*"), *(ROOT / "layer_mappings").rglob("*")]
+        if path.is_file() and path.suffix not in SOURCES and PAGE_SOURCES not in path.parents
+    }
+    assert others - data == set()
