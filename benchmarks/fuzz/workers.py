@@ -27,6 +27,8 @@ _NOW = struct.Struct("<Qd")
 _GRACE = 15.0
 """seconds of the processor that a worker may hang where no signal reaches it"""
 _TEXTS = ("mappings", "options", "curves")
+_FRESH, _LONG_AGO = 10, 1e9
+"""one file in so many is as new as one that is still written to, which is read again where it is damaged; when the others were written"""
 _SHARE_OF_BYTES = 0.4
 """of mutated recordings, those in which bytes are changed and not what HDF5 says"""
 
@@ -175,6 +177,8 @@ def _one(kind: Kind, seed: int, number: int, watch: Watch, own: dict[Seed, float
         kind.folder / f"input-{number}{chosen.suffix}"
     )  # HDF5 takes a file that is still open for the one of its name
     path.write_bytes(data)
+    if number % _FRESH:
+        os.utime(path, (_LONG_AGO, _LONG_AGO))
     outcome = "fell"
     try:
         with watch.watching(len(data), own[chosen]):

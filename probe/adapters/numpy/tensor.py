@@ -1,11 +1,13 @@
 """Tensors of the numpy framework: arrays with a graph, and functions of them.
 
-Everything is computed on one thread in a fixed order: twice the same program gives twice the same bits.
+Everything is computed on one thread in a fixed order, and what kernels of a CPU or a BLAS round in their own ways is computed in
+float64 and rounded: the same program gives the same bits twice, on any machine.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import heapq
 import itertools
 import weakref
@@ -15,6 +17,8 @@ from typing import Any
 import numpy as np
 
 Removal = Callable[[], None]
+_BLOCK = 8
+"""products that are added up before the sum is rounded to float32"""
 _numbers = itertools.count()
 _grad_enabled = True
 
@@ -150,14 +154,14 @@ class Tensor:
     def __matmul__(self, other: Tensor) -> Tensor:
         x, y = self.data, other.data
         return operation(
-            x @ y,
-            (self, lambda g: _fitted(g @ y.swapaxes(-1, -2), x.shape)),
-            (other, lambda g: _fitted(x.swapaxes(-1, -2) @ g, y.shape)),
+            matmul(x, y),
+            (self, lambda g: _fitted(matmul(g, y.swapaxes(-1, -2)), x.shape)),
+            (other, lambda g: _fitted(matmul(x.swapaxes(-1, -2), g), y.shape)),
         )
 
     def __pow__(self, power: float) -> Tensor:
         x = self.data
-        return operation(x**power, (self, lambda g: g * power * x ** (power - 1)))
+        return operation(_power(x, power), (self, lambda g: g * power * _power(x, power - 1)))
 
     def __getitem__(self, index: Any) -> Tensor:
         index = index.data if isinstance(index, Tensor) else index
@@ -212,6 +216,23 @@ def operation(data: np.ndarray, *sources: tuple[Tensor, Callable[[np.ndarray], n
     return Tensor(data, True, Node(parents)) if parents and _grad_enabled else Tensor(data)
 
 
+def matmul(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return x @ y; float32 is added up block by block, so that it does not depend on the BLAS."""
+    if x.dtype != np.float32 or y.dtype != np.float32 or min(x.ndim, y.ndim) < 2 or not x.shape[-1]:
+        return x @ y
+    wide_x, wide_y = x.astype(np.float64), y.astype(np.float64)
+    blocks = (slice(first, first + _BLOCK) for first in range(0, x.shape[-1], _BLOCK))
+    return functools.reduce(np.add, ((wide_x[..., at] @ wide_y[..., at, :]).astype(np.float32) for at in blocks))
+
+
+def _rounded(function: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
+    return function(x.astype(np.float64)).astype(x.dtype)
+
+
+def _power(x: np.ndarray, power: float) -> np.ndarray:
+    return _rounded(lambda wide: wide**power, x)
+
+
 def _tensor(value: object, like: Tensor) -> Tensor:
     return value if isinstance(value, Tensor) else Tensor(np.asarray(value, dtype=like.dtype))
 
@@ -235,14 +256,14 @@ def _accumulate(leaf: Tensor, gradient: np.ndarray) -> None:
 
 def exp(x: Tensor) -> Tensor:
     """Return e to the power of each element."""
-    y = np.exp(x.data)
+    y = _rounded(np.exp, x.data)
     return operation(y, (x, lambda g: g * y))
 
 
 def log(x: Tensor) -> Tensor:
     """Return the natural logarithm of each element."""
     value = x.data
-    return operation(np.log(value), (x, lambda g: g / value))
+    return operation(_rounded(np.log, value), (x, lambda g: g / value))
 
 
 def relu(x: Tensor, inplace: bool = False) -> Tensor:
@@ -254,7 +275,7 @@ def relu(x: Tensor, inplace: bool = False) -> Tensor:
 
 def tanh(x: Tensor) -> Tensor:
     """Return the hyperbolic tangent of each element."""
-    y = np.tanh(x.data)
+    y = _rounded(np.tanh, x.data)
     return operation(y, (x, lambda g: g * (1 - y * y)))
 
 

@@ -17,8 +17,12 @@ from probe.comparison.distance.masks import compare_masks
 from probe.comparison.distance.values import aligned_values, compare_values, largest_share
 from probe.comparison.notes import note
 from probe.comparison.steps.side import OVERFLOW, PLAIN, Metrics, Side, Status, Taken, kind_of, squeezed
+from probe.errors import FormatError
+from probe.records import Role
 
 NO_STATISTICS = note("no-statistics")
+_COUNTS = {"nan": "NaN", "posinf": "+Inf", "neginf": "-Inf", "zeros": "0"}
+"""columns of a record, and what they count"""
 
 
 def measure_pair(a: Side, i: int, b: Side, j: int, *, free_axes: bool = True, factor: float = 1.0) -> Metrics:
@@ -41,6 +45,7 @@ def measure_pair(a: Side, i: int, b: Side, j: int, *, free_axes: bool = True, fa
     turned = _turned(shape_a, a.axes(i), shape_b, b.axes(j))
     if turned is None and factor == 1 and same_layout(a, i, b, j) and digest == b.digest(j):
         norm_a, norm_b = a.norm(i), b.norm(j)
+        _check_statistics(a, i, b, j)
         return Metrics(Status.EQUAL, 0.0, 1.0, 0.0, norm_a, norm_b, 0.0, None, 0.0, 0.0)
     can_be_read = a.has_values(i) and b.has_values(j) and _fits(shape_a, shape_b)
     masks = compare_masks(a, i, b, j, free_axes=free_axes, turned=turned, can_be_read=can_be_read)
@@ -54,6 +59,18 @@ def measure_pair(a: Side, i: int, b: Side, j: int, *, free_axes: bool = True, fa
     if metrics.status is Status.EQUAL and turned is None and factor == 1 and _differ_in_bits(a, i, b, j):
         return replace(metrics, other_zeros=True)
     return metrics
+
+
+def _check_statistics(a: Side, i: int, b: Side, j: int) -> None:
+    """Raise FormatError where tensors of one hash do not have one number of zeros, NaN and Inf: a file is damaged."""
+    for name in _COUNTS:
+        count, other = a.columns[name][i], b.columns[name][j]
+        if count != other:
+            where = f"{Role(a.columns['role'][i]).label} {a.slots[i]} of step {a.step}"
+            raise FormatError(
+                f"{a.reader.path} or {b.reader.path} is damaged: {where} has the same hash in both, but not the same number of "
+                f"elements that are {_COUNTS[name]} ({count} and {other}); record it again"
+            )
 
 
 def _differ_in_bits(a: Side, i: int, b: Side, j: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,32 @@ from probe.store import journal, schema
 from probe.store.reading import heaps, layout
 from probe.store.reading.hdf5 import open_on
 
-ATTEMPTS = 5
+_ATTEMPTS = 5
 """how often a file is read that a writer may be changing"""
+_SETTLED = 2.0
+"""seconds after the last write, from which on no writer is in the middle of one"""
+
+
+def attempts(path: Path) -> Iterator[int]:
+    """Yield the number of each attempt to read a file that a writer may be changing, after a pause.
+
+    A file that did not change during the attempt, and that nobody has written to for a while, would be read alike again.
+    """
+    for attempt in range(_ATTEMPTS):
+        time.sleep(0.01 * attempt)
+        before = _last_write(path)
+        yield attempt
+        if before is not None and before == _last_write(path) and abs(time.time() - before[0]) > _SETTLED:
+            return
+
+
+def _last_write(path: Path) -> tuple[float, int] | None:
+    """Return when a file was written to last, and its size; None where it is gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime, found.st_size
 
 
 def opened(path: Path) -> tuple[h5py.File, dict[str, dict[str, Any]]]:
@@ -28,8 +53,7 @@ def opened(path: Path) -> tuple[h5py.File, dict[str, dict[str, Any]]]:
         raise StoreError(f"{path} is a folder; give the recording in it, a file that probe.start wrote (.h5)")
     if not path.is_file():
         raise StoreError(f"there is no file {path}{of_ranks(path)}")
-    for attempt in range(ATTEMPTS):  # a writer may be changing it
-        time.sleep(0.01 * attempt)
+    for _ in attempts(path):
         try:
             file = open_on(journal.readable(path), "r", locking=False)
         except PermissionError as error:

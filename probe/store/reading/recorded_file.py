@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -14,7 +13,7 @@ from h5py import h5d, h5g, h5s, h5t
 from probe.damage import CAUSES, Damaged, said_of
 from probe.errors import FormatError, ProbeError
 from probe.store.reading import layout
-from probe.store.reading.opening import ATTEMPTS, opened
+from probe.store.reading.opening import attempts, opened
 
 T = TypeVar("T")
 
@@ -52,7 +51,7 @@ class RecordedFile:
         FormatError
             the file is damaged, or leads out of itself
         """
-        for attempt in range(ATTEMPTS):
+        for _ in attempts(self.path):
             try:
                 return read()
             except ProbeError:
@@ -62,7 +61,6 @@ class RecordedFile:
             if self.attributes["/"].get("closed", False):
                 break
             self.close()
-            time.sleep(0.01 * attempt)
             self._file, self.attributes = opened(self.path)
         raise FormatError(said_of(self.path, what, failure)) from failure
 
