@@ -15,8 +15,8 @@ from probe.records import Phase
 from tests.toys import batch, gpt, loss_of, module, plain_step, record, replaced, rounding_otherwise, scaled_gradient
 
 UP = "layers.1.mlp.up"
-BY = 6.5e-7
-"""11 unit roundoffs of float32: the norm may be off by 6, elements by 22 behind what is off by 3"""
+BY = 5.6e-7
+"""9 unit roundoffs of float32: the norm may be off by 6, elements by 22 behind what is off by 3"""
 FACTORS = (1 + BY * (1 + 1.2 * (-1.0) ** np.arange(32))).astype(np.float32)
 """off by 1.6 times as much in all, up and down"""
 
@@ -39,7 +39,7 @@ def test_a_small_factor_of_a_module_is_named(tmp_path: Path, task: str) -> None:
     a, b = record(tmp_path / "a.h5", gpt(), task=task), record(tmp_path / "b.h5", scaling(), task=task)
     first = probe.compare(a, b).first_divergence
     assert first is not None and (first.step, first.phase, first.path) == (0, Phase.FORWARD, UP)
-    assert first.measure == "of the norm" and first.error == pytest.approx(BY, rel=0.2)
+    assert first.measure == "of the norm" and first.error == pytest.approx(BY, rel=0.3)
     assert (
         f"its norm is off by {first.error:.1e}, which rounding makes no larger than {first.limit:.1e}" in first.evidence
     )

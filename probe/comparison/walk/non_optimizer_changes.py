@@ -179,14 +179,16 @@ def changed_otherwise(pairs: StepPairs, before: StepWeights | None, now: StepWei
             return None
         begun = [weights.left for weights in before.halves]
     changes = [_changes(*each) for each in zip(pairs.halves, begun, now.halves, strict=True)]
-    alone = [_alone(*changes), _alone(*reversed(changes))]
+    a, b = changes
+    sizes = {key: math.prod(pairs.a.shapes[row]) for key, row in now.halves[0].rows.items()}
+    inherited = _inherited(begun, now, [key for key in a if key in b and a[key].share and b[key].share])
+    is_apart = {key: _gap([(a[key], b[key])], inherited, sizes[key])[2] for key in a if key in b}
+    alone = [_alone(a, b, is_apart), _alone(b, a, is_apart)]
     which = max((0, 1), key=lambda index: max(alone[index].values(), default=0.0))
-    half, found = pairs.halves[which], alone[which]
-    times = 0.0
+    half, found, times = pairs.halves[which], alone[which], 0.0
     if not found:
         half = pairs.halves[0]
-        sizes = {key: math.prod(half.side.shapes[row]) for key, row in now.halves[0].rows.items()}
-        found, times = _apart(*changes, begun, now, sizes)
+        found, times = _apart(a, b, inherited, sizes)
     if not found:
         return None
     pair, slot = max(found, key=lambda key: found[key])
@@ -197,22 +199,15 @@ def changed_otherwise(pairs: StepPairs, before: StepWeights | None, now: StepWei
     return Otherwise(half.name, path, slot, found, len(changes[which]), when, unmoved, is_within, theirs, times)
 
 
-def _apart(
-    a: _Changes, b: _Changes, begun: Sequence[Sketches], now: StepWeights, sizes: Mapping[Key, int]
-) -> tuple[dict[Key, float], float]:
-    """Return the changes that both sides make and that are further apart than rounding, and all else that differs, explain.
-
-    What is made of weights (an average, a bound, a grid) may be made of any: it inherits the errors of all that the step began with, of
-    the updates, and of what it left elsewhere. A grid turns a small error into a few whole steps: its root counts, as for updates.
+def _apart(a: _Changes, b: _Changes, inherited: float, sizes: Mapping[Key, int]) -> tuple[dict[Key, float], float]:
+    """Return the changes that both sides make and that are further apart than what they inherit explains.
 
     Parameters
     ----------
     a, b
         what each side changes
-    begun
-        the weights that both began with
-    now
-        what the step tells of both
+    inherited
+        see `_inherited`
     sizes
         numbers of elements
 
@@ -223,24 +218,36 @@ def _apart(
     keys = [key for key in a if key in b and a[key].share and b[key].share]
     if not keys:
         return {}, 1.0
-    left, updates = ([getattr(half, name) for half in now.halves] for name in ("left", "updates"))
-    others = [{key: each[key] for key in each.keys() - set(keys)} for each in left]
-    inherited = math.hypot(*(_distance(*each) for each in (begun, updates, others)))
     whole, ratio, is_wrong = _gap([(a[key], b[key]) for key in keys], inherited, sum(sizes[key] for key in keys))
     found = {key: gap for key in keys for gap, _, wrong in [_gap([(a[key], b[key])], inherited, sizes[key])] if wrong}
     return found or (dict.fromkeys(keys, whole) if is_wrong else {}), ratio
 
 
+def _inherited(begun: Sequence[Sketches], now: StepWeights, changed: Sequence[Key]) -> float:
+    """Return how far apart, as a norm, all is that changes of these weights may be made of.
+
+    What is made of weights (an average, a bound, a grid) may be made of any: of what the step began with, of the updates, and of
+    what it left of weights that are not changed so.
+    """
+    left, updates = ([getattr(half, name) for half in now.halves] for name in ("left", "updates"))
+    others = [{key: each[key] for key in each.keys() - set(changed)} for each in left]
+    return math.hypot(*(_distance(*each) for each in (begun, updates, others)))
+
+
 def _gap(changes: Sequence[tuple[_Change, _Change]], inherited: float, count: int) -> tuple[float, float, bool]:
-    """Return how far changes are apart as one vector, how many times as long B's is, and whether that is wrong."""
+    """Return how far changes are apart as one vector, how many times as long B's is, and whether that is wrong.
+
+    A grid turns a small error into a few whole steps: the root of what is inherited counts, as for updates.
+    """
     lengths = [math.hypot(*(float(np.linalg.norm(pair[side].sketch)) for pair in changes)) for side in (0, 1)]
     size = max(lengths)
-    if not min(lengths):
+    if not size:
         return 0.0, 1.0, False
     gap = math.hypot(*(float(np.linalg.norm(x.sketch - y.sketch)) for x, y in changes)) / size
     rounding = math.hypot(*(x.rounding + y.rounding for x, y in changes)) / size
     steps = _ROOT * math.sqrt(inherited / size) + _FLIPS / math.sqrt(count) if inherited else 0.0
-    return gap, lengths[1] / lengths[0], gap > steps + rounding
+    ratio = lengths[1] / lengths[0] if lengths[0] else math.inf
+    return gap, ratio, gap > steps + rounding
 
 
 def _distance(a: Sketches, b: Sketches) -> float:
@@ -248,14 +255,21 @@ def _distance(a: Sketches, b: Sketches) -> float:
     return math.hypot(*(float(np.linalg.norm(a[key] - b[key])) for key in a.keys() & b.keys()))
 
 
-def _alone(mine: _Changes, theirs: _Changes) -> dict[Key, float]:
-    """Return the changes of one side that the other has not made; where it has no such weight, if it has made none."""
+def _alone(mine: _Changes, theirs: _Changes, is_apart: Mapping[Key, bool]) -> dict[Key, float]:
+    """Return the changes of one side that the other has not made; where it has no such weight, if it has made none.
+
+    Of weights that both have, they are further apart than what they inherit explains where the other side makes such changes too.
+    """
     changed = any(each.share for each in theirs.values())
     return {
         key: each.share
         for key, each in mine.items()
-        if each.share and (theirs[key].measured < _OTHER_SIDE * each.share if key in theirs else not changed)
-    }
+        if each.share
+        and (
+            theirs[key].measured < _OTHER_SIDE * each.share and (is_apart[key] or not changed)
+            if key in theirs else not changed
+        )
+    }  # fmt: skip
 
 
 def _rows_of(half: StepHalf, role: Role) -> Iterator[tuple[Key, str, list[int]]]:

@@ -21,6 +21,14 @@ _MOST_AXES = 64
 _MOST = 2**63 - 1
 _MOST_STEPS = 2**31
 _KINDS = "biufc"
+_PHASES = {
+    Role.PARAM: (Phase.INIT, Phase.FORWARD, Phase.UPDATE), Role.BUFFER: (Phase.INIT, Phase.UPDATE),
+    Role.INPUT: (Phase.FORWARD,), Role.OUTPUT: (Phase.FORWARD,), Role.VALUE: (Phase.FORWARD, Phase.LOSS),
+    Role.GRAD_OUTPUT: (Phase.BACKWARD,), Role.GRAD_INPUT: (Phase.BACKWARD,), Role.GRAD_TOTAL: (Phase.BACKWARD,),
+    Role.PARAM_GRAD: (Phase.GRADIENT, Phase.UPDATE), Role.STATE: (Phase.UPDATE,), Role.DELTA: (Phase.UPDATE,),
+}  # fmt: skip
+"""in which phases a role is recorded"""
+_IS_RECORDED = np.array([[phase in _PHASES[role] for role in Role] for phase in Phase])
 _COUNTERS = ("n_records", "n_calls", "n_scalars", "n_notes", "n_optimizer")
 
 
@@ -69,6 +77,7 @@ def records(rows: np.ndarray, step_rows: np.ndarray, first: int, known: Mapping[
         ("requires_grad", 2),
     ):
         between(rows, column, 0, high)
+    _roles(rows)
     for column in ("call", "nan", "posinf", "neginf", "zeros"):
         between(rows, column, 0, _MOST)
     between(rows, "tensor", -1, _MOST)
@@ -78,6 +87,14 @@ def records(rows: np.ndarray, step_rows: np.ndarray, first: int, known: Mapping[
         at = np.minimum(np.searchsorted(tensors, stored), max(len(tensors) - 1, 0))
         if not len(tensors) or np.any(tensors[at] != stored):
             raise Damaged("it refers to a tensor that /tensor_index does not have")
+
+
+def _roles(rows: np.ndarray) -> None:
+    """Raise Damaged where a role is recorded in a phase in which there is none of it: nothing would look for it there."""
+    wrong = np.flatnonzero(~_IS_RECORDED[rows["phase"], rows["role"]])
+    if len(wrong):
+        role, phase = Role(rows["role"][wrong[0]]).label, Phase(rows["phase"][wrong[0]]).label
+        raise Damaged(f"row {wrong[0]} is the {role} of a module in the phase {phase}, in which there is none")
 
 
 def _of_steps(rows: np.ndarray, step_rows: np.ndarray, counter: str, first: int) -> None:
