@@ -22,7 +22,7 @@ by their bytes; all others by bytes, or numbers, words and lines of text. probe 
 An input falls if the process crashes; if what it leads to would be printed as "an error in probe itself"; if it takes {seconds:.0f} s of the
 processor more than the valid one; if it takes more memory than {factor} times its size and {memory} MiB; if a file is opened that was not named, by
 Python (audit hook) or by HDF5 (inotify on the file that links and layouts refer to); or if it is `ALIGNED` with the valid one, without anything said to be left out,
-although a tensor is on one side alone, or has another dtype, shape, number of NaN or Inf, or a norm that differs by more than 1 %.
+although a tensor is on one side alone, or has another size, number of NaN or Inf, or a norm that differs by more than 1 %.
 
 | kind | inputs | refused | answered | fell | inputs a second |
 |---|---:|---:|---:|---:|---:|

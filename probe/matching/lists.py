@@ -19,7 +19,7 @@ Fingerprint = Callable[[int], frozenset[object]]
 _CELLS = 250_000
 """pairs of members that are held against each other; longer lists are told by weights of which no two are alike"""
 _OWN, _SHARED, _SHAPED, _SAME_CLASS, _OPEN = 16, 8, 3, 2, 1
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"\d{1,18}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ _CHILD = re.compile(
     r"\((?P<name>[^()\s]+)\): (?:(?P<count>\d+) x )?(?:[\w.]+\.)?(?P<class>\w+)(?P<open>[(<])(?P<text>.*)"
 )
 _ROOT = re.compile(r"(?:[\w.]+\.)?(?P<class>\w+)(?P<open>[(<])(?P<text>.*)")
-_RANGE = re.compile(r"(\d+)-(\d+)")
+_RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
 _PARAMETER = re.compile(
     r"\((?P<name>[^()\s]+)\): Parameter containing: \[(?P<type>[\w.]+) of size (?P<size>[\dx]*)[^\]]*\]"
 )

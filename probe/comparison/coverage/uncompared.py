@@ -65,9 +65,7 @@ class Uncompared:
         tops = {node.pair for node in pairs.nodes.values() if node.parent is None}
         for event in events:
             is_of_call = event.role in _OF_CALLS and not (event.role is Role.INPUT and event.pair in tops)
-            is_state = event.role is Role.STATE and not is_counter(
-                pairs.a, event.row_a, event.slot_a.partition(".")[2]
-            )  # counts are held against each other as numbers, whatever they are kept in
+            is_state = event.role is Role.STATE and not _are_counters(pairs, event)
             if event.metrics is not None and (is_of_call or is_state):
                 self._unlike.setdefault(_named(pairs.half("A"), event), event.metrics.why)
 
@@ -120,6 +118,11 @@ class Uncompared:
                     self._alone[half.name][_named(half, event)] = None
             elif event.metrics is not None and _is_unlike(event):
                 self._unlike.setdefault(_named(half, event), event.metrics.why)
+
+
+def _are_counters(pairs: StepPairs, event: Event) -> bool:
+    """Tell whether states count steps on both sides: they are held against each other as numbers, whatever they are kept in."""
+    return all(is_counter(half.side, half.row(event), half.slot(event).partition(".")[2]) for half in pairs.halves)
 
 
 def _is_unlike(event: Event) -> bool:

@@ -21,8 +21,10 @@ from probe.errors import FormatError
 from probe.records import Role
 
 NO_STATISTICS = note("no-statistics")
-_COUNTS = {"nan": "NaN", "posinf": "+Inf", "neginf": "-Inf", "zeros": "0"}
-"""columns of a record, and what they count"""
+_OF_VALUES = ("nan", "posinf", "neginf", "norm")
+"""columns that equal values have alike; what counts as zero depends on whether subnormal numbers are flushed"""
+_SUMMED = 1e-3
+"""relative difference of norms of the same values, summed up by other programs"""
 
 
 def measure_pair(a: Side, i: int, b: Side, j: int, *, free_axes: bool = True, factor: float = 1.0) -> Metrics:
@@ -62,15 +64,22 @@ def measure_pair(a: Side, i: int, b: Side, j: int, *, free_axes: bool = True, fa
 
 
 def _check_statistics(a: Side, i: int, b: Side, j: int) -> None:
-    """Raise FormatError where tensors of one hash do not have one number of zeros, NaN and Inf: a file is damaged."""
-    for name in _COUNTS:
-        count, other = a.columns[name][i], b.columns[name][j]
-        if count != other:
-            where = f"{Role(a.columns['role'][i]).label} {a.slots[i]} of step {a.step}"
-            raise FormatError(
-                f"{a.reader.path} or {b.reader.path} is damaged: {where} has the same hash in both, but not the same number of "
-                f"elements that are {_COUNTS[name]} ({count} and {other}); record it again"
-            )
+    """Raise FormatError where tensors of one hash have other statistics: a file is damaged."""
+    x, y = ({name: side.columns[name][row] for name in _OF_VALUES} for side, row in ((a, i), (b, j)))
+    if x != y and not all(map(_are_alike, x.values(), y.values())):
+        where = f"{Role(a.columns['role'][i]).label} {a.slots[i]} of step {a.step}"
+        raise FormatError(
+            f"{a.reader.path} or {b.reader.path} is damaged: {where} has the same hash in both, but other statistics: "
+            f"{_text(x)}, and {_text(y)}; record it again"
+        )
+
+
+def _are_alike(x: float, y: float) -> bool:
+    return x == y or math.isnan(x) or math.isnan(y) or math.isclose(x, y, rel_tol=_SUMMED)
+
+
+def _text(statistics: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in statistics.items())
 
 
 def _differ_in_bits(a: Side, i: int, b: Side, j: int) -> bool:

@@ -22,7 +22,7 @@ from probe.numbers.layouts import state_name
 from probe.numbers.statistics import dtype_of, is_float, unit_roundoff
 from probe.records import HashKind, Phase, Role, StepState, Task
 from probe.store.reading.reader import Reader
-from probe.store.reading.validation import of_calls
+from probe.store.reading.validation import of_step
 from probe.structure.tree import Tree
 
 PARAMETER_ROLES = (Role.PARAM, Role.BUFFER, Role.PARAM_GRAD, Role.STATE, Role.DELTA)
@@ -157,7 +157,7 @@ class Side:
         self.columns = {name: rows[name].tolist() for name in rows.dtype.names}
         self.calls = reader.of_step("calls", step)
         with reading(reader.path, f"step {step} of it"):
-            of_calls(rows[: self._n_own], self.calls)
+            of_step(rows[: self._n_own], self.calls)
         self.counted = self.calls["recomputed"] == 0
         """calls that count: not those that activation checkpointing made again, nor those that another one stands for"""
         self._name_what_wrappers_hold()

@@ -132,6 +132,8 @@ def table(file: h5py.File, name: str, path: Path) -> h5d.DatasetID:
     )
     if stored > size or shape[0] * row > most:
         raise Damaged(f"/{name} announces {shape[0]} rows, for which a file of {size} bytes has no room")
+    if name != "sketches" and found.get_num_chunks() < -(-shape[0] // chunk[0]):
+        raise Damaged(f"/{name} announces {shape[0]} rows, of which some were never written")
     if chunk[1:] != shape[1:] or chunk[0] * row > max(_LARGEST_CHUNK, size):
         raise Damaged(f"/{name} has chunks of {chunk[0] * row} bytes in a file of {size} bytes")
     _check_chunks(found, name, row, path)

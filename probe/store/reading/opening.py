@@ -21,20 +21,29 @@ from probe.store.reading.hdf5 import open_on
 
 _ATTEMPTS = 5
 """how often a file is read that a writer may be changing"""
+_PAUSE = 0.01
+"""seconds before the second attempt; before each later one so much more"""
 _SETTLED = 2.0
 """seconds after the last write, from which on no writer is in the middle of one"""
+_PATIENCE = 10.0
+"""seconds for which a file is read anew that was written to during each attempt"""
 
 
-def attempts(path: Path) -> Iterator[int]:
-    """Yield the number of each attempt to read a file that a writer may be changing, after a pause.
+def attempts(path: Path) -> Iterator[None]:
+    """Yield for each attempt to read a file that a writer may be changing.
 
-    A file that did not change during the attempt, and that nobody has written to for a while, would be read alike again.
+    An attempt during which the file was written to does not count, for a while. A file that did not change during the attempt, and
+    that nobody has written to for some seconds, would be read alike again.
     """
-    for attempt in range(_ATTEMPTS):
-        time.sleep(0.01 * attempt)
+    ends, attempt = time.monotonic() + _PATIENCE, 0
+    while attempt < _ATTEMPTS:
+        time.sleep(_PAUSE * attempt)
         before = _last_write(path)
-        yield attempt
-        if before is not None and before == _last_write(path) and abs(time.time() - before[0]) > _SETTLED:
+        yield
+        after = _last_write(path)
+        if before == after or time.monotonic() > ends:
+            attempt += 1
+        if after is None or (before == after and abs(time.time() - after[0]) > _SETTLED):
             return
 
 

@@ -80,6 +80,9 @@ def records(rows: np.ndarray, step_rows: np.ndarray, first: int, known: Mapping[
     _roles(rows)
     for column in ("call", "nan", "posinf", "neginf", "zeros"):
         between(rows, column, 0, _MOST)
+    for column in ("rms", "norm"):
+        if np.any(rows[column] < 0):
+            raise Damaged(f"{column} is {rows[column].min()} in a row, expected 0 or more")
     between(rows, "tensor", -1, _MOST)
     dtypes(set(rows["dtype"].tolist()))
     stored = rows["tensor"][rows["tensor"] >= 0]
@@ -116,14 +119,27 @@ def calls(rows: np.ndarray, step_rows: np.ndarray, first: int, modules: int) -> 
     dtypes(set(rows["autocast"].tolist()) - {b""})
 
 
-def of_calls(rows: np.ndarray, call_rows: np.ndarray) -> None:
-    """Check what modules were given and returned in a step: each in a micro in which a module was called."""
-    if not len(call_rows):
-        return
-    wrong = np.isin(rows["phase"], (Phase.FORWARD, Phase.BACKWARD)) & ~np.isin(rows["micro"], call_rows["micro"])
+def of_step(rows: np.ndarray, call_rows: np.ndarray) -> None:
+    """Check the records of one step against each other and against its calls: nothing of it may go by unseen.
+
+    What modules were given and returned stands in a micro in which a module was called, parameters' gradients in one of them or in the
+    first, weights and updates in the first; what an update changed is recorded too.
+    """
+    phases, micros = rows["phase"], rows["micro"]
+    called = np.unique(call_rows["micro"])
+    wrong = (np.isin(phases, (Phase.INIT, Phase.UPDATE)) & (micros != 0)) | (
+        (phases == Phase.GRADIENT) & ~np.isin(micros, [0, *called])
+    )
+    if len(call_rows):
+        wrong |= np.isin(phases, (Phase.FORWARD, Phase.BACKWARD)) & ~np.isin(micros, called)
     if wrong.any():
         row = rows[np.flatnonzero(wrong)[0]]
         raise Damaged(f"it has a tensor of micro {row['micro']}, in which no module was called")
+    is_update, is_left = rows["role"] == Role.DELTA, (rows["role"] == Role.PARAM) & (phases == Phase.UPDATE)
+    places = np.stack([rows[name].astype(np.int64) for name in ("module", "slot", "shape")], axis=1)
+    left = set(map(tuple, places[is_left].tolist()))
+    if not left.issuperset(map(tuple, places[is_update].tolist())):
+        raise Damaged("it has the update of a parameter, and not what a parameter of that shape became")
 
 
 def modules(rows: np.ndarray) -> list[ModuleInfo]:
