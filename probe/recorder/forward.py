@@ -27,7 +27,7 @@ class Forward:
     ) -> None:
         """Begin a call, and record what it is given."""
         run, calls = self.run, self._calls
-        if not run.active:
+        if not run.active or run.paused:
             calls.count_forward(index)
             return
         if run.too_many(len(calls.all), CALLS, "module calls"):

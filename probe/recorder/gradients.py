@@ -122,7 +122,7 @@ class Gradients:
         """Record the gradients of the parameters that a backward pass has given one."""
         run = self.run
         self.last_step = run.step
-        if not run.active or run.norms or not run.wants[Phase.GRADIENT]:
+        if run.passes_over or run.norms or not run.wants[Phase.GRADIENT]:
             return
         for index in touched:
             gradient = run.adapter.gradient(run.tensors[index].tensor)
@@ -134,7 +134,7 @@ class Gradients:
     def record_given(self, given: dict[int, Any]) -> None:
         """Record the gradients that the user handed over, but for those that a backward pass has brought."""
         run = self.run
-        if not run.active or run.norms or not run.wants[Phase.GRADIENT]:
+        if run.passes_over or run.norms or not run.wants[Phase.GRADIENT]:
             return
         micro = max(self._calls.micro, 0)
         for index in sorted(given.keys() - self.found):
