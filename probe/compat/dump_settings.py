@@ -137,17 +137,18 @@ def translated(config: Mapping[str, Any], where: str = "") -> Translation:
 
 def _sections(config: Mapping[str, Any], draft: Draft) -> list[tuple[str, Mapping[str, Any]]]:
     """Return the objects that count: of mindstudio-probe the top and the section of its task."""
+    task = ""
     if draft.tool == DUMP:
         inner = [(name, config.get(name, {})) for name in (_COMMON, _E2E)]
         rest = {name: value for name, value in config.items() if name not in (_COMMON, _E2E)}
         found = [*inner, ("", rest)]
     else:
-        task = config.get("task") or "statistics"
+        task = str(config.get("task") or "statistics")
         top = {name: value for name, value in config.items() if not (name in TASKS and isinstance(value, Mapping))}
-        found = [("", {**top, "task": task}), (TASK_SECTION, config.get(task, {}) if isinstance(task, str) else {})]
+        found = [("", {**top, "task": config.get("task") or task}), (TASK_SECTION, config.get(task, {}))]
     for name, values in found:
         if not isinstance(values, Mapping):
-            raise draft.refuse(name if draft.tool == DUMP else str(config["task"]), values, "expected an object")
+            raise draft.refuse(task if name == TASK_SECTION else name, values, "expected an object")
     return found
 
 
@@ -386,7 +387,7 @@ FIELDS = (
         ("tensor_list", "`tensors`", "as `list`: these in full, statistics of the others", _tensor_list),
         ("data_mode", "`phases`", "`forward` is `init`, `forward`, `loss`; `backward` is `init`, `backward`, `gradient`; all (default) is also "
          "`update`; `input` or `output` alone is named: both are recorded", _data_mode),
-        ("summary_mode", _NONE, "always all: statistics, and a hash of 128 bits in the place of `md5` and `xor`", _nothing),
+        ("summary_mode", _NONE, "always all: statistics, and a hash in the place of `md5` and `xor`", _nothing),
         ("bench_path", _NONE, "named: record both sides and compare them", _said("record both sides, then probe compare")),
         ("diff_nums", _NONE, "only read with `bench_path`", _nothing),
         ("slice", _NONE, "named: whole tensors are recorded", _said(_ALL_IN_FULL)),

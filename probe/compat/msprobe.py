@@ -215,7 +215,8 @@ def seed_all(
     found = seeding.seed_all(seed, deterministic=mode)
     if rm_dropout:
         done, left = seeding.remove_dropout()
-        say("\n".join([f"dropout off: {', '.join(done) or 'nothing'}", *(f"  not off: {text}" for text in left)]))
+        head = f"probe: dropout off: {', '.join(done) or 'nothing'}"
+        print("\n".join([head, *(f"  not off: {text}" for text in left)]), file=sys.stderr)
     return found
 
 
