@@ -29,8 +29,8 @@ def jump(
     files, so this is done for short recordings only.
     """
     first = next((each for each in findings if each.kind is not FindingKind.STANDARD), None)
-    if first is None or first.kind is FindingKind.SETTING:
-        return None, ""  # a setting is the place itself
+    if first is None or first.kind in (FindingKind.SETTING, FindingKind.METRIC):
+        return None, ""  # a setting is the place itself, a metric comes of the whole training
     steps = _wanted(first, a)
     if a.model is None or b.model is None:
         return None, _to_record(steps, a) if first.is_sudden else _FIRST_STEPS

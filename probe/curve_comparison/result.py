@@ -16,6 +16,7 @@ from probe.curve_comparison.pairing import PairedSeries
 from probe.curve_comparison.parameters import SettingDifference
 from probe.curve_comparison.signs import Sign, SignJudgement
 from probe.curve_comparison.standard import Criterion, StandardVerdict
+from probe.curve_comparison.tolerance import MetricLimit
 
 SCHEMA = 1
 QUARTERS = 4
@@ -32,6 +33,8 @@ class FindingKind(enum.StrEnum):
     """a curve leaves the noise band"""
     NORM = "norm"
     """parameters' gradient norms leave it"""
+    METRIC = "metric"
+    """a metric's last value is not within the limit that the user gave"""
     BIASED = "biased"
     """a steady offset"""
     STANDARD = "standard"
@@ -66,6 +69,8 @@ class SeriesResult:
     sign: SignJudgement
     decides: bool
     """it counts for the verdict"""
+    metric: MetricLimit | None = None
+    """what the user accepts of its last value; then nothing else of it is judged"""
 
     @property
     def first_out(self) -> int | None:
@@ -75,7 +80,7 @@ class SeriesResult:
     @property
     def is_biased(self) -> bool:
         """Tell whether there is a steady offset."""
-        return self.sign.sign is Sign.BIASED
+        return self.metric is None and self.sign.sign is Sign.BIASED
 
     @property
     def worst(self) -> int:
@@ -117,6 +122,8 @@ class SeriesResult:
         """How it stands in a word or two."""
         if not len(self.pair):
             return "no step in common"
+        if self.metric is not None:
+            return "accepted" if self.first_out is None else "not accepted"
         if self.first_out is not None:
             return "out of the band"
         if bool(((self.pair.difference == 0) | ~self.pair.finite).all()):
@@ -134,7 +141,7 @@ class SeriesResult:
         return {
             "name": self.name, "decides": self.decides, "steps": len(self.pair), "only_a": self.pair.only_a,
             "only_b": self.pair.only_b, "judgement": self.judgement, "first_out": self.first_out,
-            "steps_out": self.steps_out,
+            "steps_out": self.steps_out, "metric": None if self.metric is None else str(self.metric),
             "worst_at": int(self.pair.steps[self.worst]) if len(self.pair) else None,
             "worst": finite(float(self.pair.difference[self.worst])) if len(self.pair) else None,
             "mean_absolute": finite(self.mean_absolute), "mean_relative": finite(self.mean_relative),

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from probe.comparison.result import Verdict
+from probe.curve_comparison.findings import metric_text
 from probe.curve_comparison.norms import NormResult
 from probe.curve_comparison.result import CurveComparison, Finding, SeriesResult
 from probe.curve_comparison.showing.terminal import drawn
@@ -49,12 +50,12 @@ def render(answer: CurveComparison, *, norms: bool = False, plot: bool = True) -
     elif answer.findings:
         _findings(out, answer)
     else:
-        single = [
-            f"{each.steps_out} of {_shown(each.name)}" for each in answer.series if each.decides and each.steps_out
-        ]
+        single = [f"{each.steps_out} of {_shown(each.name)}" for each in _by_the_band(answer) if each.steps_out]
         but = f" but single ones ({', '.join(single)})" if single else ""
-        _say(out, f"No step leaves the noise band{but}, and no offset is steady, in {_compared(answer)}.")
-        _say(out, _how_wide(answer))
+        if _by_the_band(answer) or answer.norms.results:
+            _say(out, f"No step leaves the noise band{but}, and no offset is steady, in {_compared(answer)}.")
+            _say(out, _how_wide(answer))
+        _metrics(out, answer)
         out.append("\n")
     _table(out, answer)
     _norms(out, answer, norms)
@@ -68,6 +69,18 @@ def render(answer: CurveComparison, *, norms: bool = False, plot: bool = True) -
             _say(out, warning, "note: ", "yellow")
     out.rstrip()
     return out
+
+
+def _by_the_band(answer: CurveComparison) -> list[SeriesResult]:
+    """Return the curves that decide by what is known of noise."""
+    return [each for each in answer.series if each.decides and each.metric is None]
+
+
+def _metrics(out: Text, answer: CurveComparison) -> None:
+    """Say of each metric that is accepted what it is; the others are findings."""
+    for each in answer.series:
+        if each.metric is not None and len(each.pair) and each.first_out is None:
+            _say(out, f"{_shown(each.name)} is accepted: {metric_text(each, each.metric)}", f"{_mark(True)} ")
 
 
 def _undecided(out: Text, answer: CurveComparison) -> None:
@@ -119,7 +132,7 @@ def _wrapped(lead: str, text: str) -> str:
 
 
 def _compared(answer: CurveComparison) -> str:
-    deciding = [each for each in answer.series if each.decides and len(each.pair)]
+    deciding = [each for each in _by_the_band(answer) if len(each.pair)]
     steps = max((len(each.pair) for each in deciding), default=0)
     what = [_shown(each.name) for each in deciding[:_MOST_CURVES]]
     if answer.norms.results:
@@ -130,7 +143,7 @@ def _compared(answer: CurveComparison) -> str:
 def _how_wide(answer: CurveComparison) -> str:
     """Say how wide the band was that the first curve stayed in, and what that does not judge."""
     rest = "whether single steps and tensors are right is what probe compare judges"
-    first = next((each for each in answer.series if each.decides and len(each.pair)), None)
+    first = next((each for each in _by_the_band(answer) if len(each.pair)), None)
     half = np.array([]) if first is None else (first.band.high - first.band.low) / 2
     known = half[np.isfinite(half)]
     if first is None or not len(known):
