@@ -32,7 +32,7 @@ LAYERS = [
     ["store", "adapters.base", "mapping", "checkpoints"],
     ["adapters.shared", "compat.reprod_log"],
     ["adapters"],
-    ["reproducibility.inputs", "reproducibility.seeding", "structure.printed"],
+    ["reproducibility.inputs", "reproducibility.seeding", "reproducibility.schedules", "structure.printed"],
     ["reproducibility.batches"],
     ["reproducibility.batch_comparison"],
     ["recorder", "matching"],
