@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import enum
 import fnmatch
 import re
 import sys
@@ -35,6 +36,17 @@ _LARGEST = 256 << 10
 """bytes of a configuration"""
 
 
+class Batch(enum.StrEnum):
+    """What is kept of what the models themselves are given, where only norms are recorded of the rest."""
+
+    HASH = "hash"
+    """hashes of integers: ids, labels, masks"""
+    ALL = "all"
+    """hashes of everything, images too"""
+    IDS = "ids"
+    """integers in full, whatever the task"""
+
+
 @dataclass(frozen=True)
 class RecordConfig:
     """Options of `probe.start`, as they were understood.
@@ -56,6 +68,7 @@ class RecordConfig:
     """record the step after one with NaN or Inf in full"""
     on_loss_jump: float | None = None
     """record the step after one whose loss exceeds so many times the running median in full"""
+    batch: Batch = Batch.HASH
     folder: str = field(default="", metadata=_OF_ANOTHER_TOOL)
     """where recordings go that have no path"""
     said: str = field(default="", metadata=_OF_ANOTHER_TOOL)
@@ -98,6 +111,7 @@ class RecordConfig:
             tensors=tensors,
             on_nonfinite=_flag("on_nonfinite", merged.get("on_nonfinite", False)),
             on_loss_jump=_factor("on_loss_jump", merged.get("on_loss_jump", False)),
+            batch=Batch(_choice("batch", merged.get("batch", Batch.HASH), [kind.value for kind in Batch])),
             folder=folder,
             said=said,
         )
@@ -174,6 +188,7 @@ class RecordConfig:
             "tensors": self.tensors,
             "on_nonfinite": self.on_nonfinite,
             "on_loss_jump": self.on_loss_jump,
+            "batch": self.batch.value,
         }
 
 

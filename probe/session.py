@@ -53,6 +53,7 @@ def start(
     optimizer: object | None = None,
     on_nonfinite: bool | None = None,
     on_loss_jump: bool | float | None = None,
+    batch: str | None = None,
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     overwrite: bool | None = None,
     quiet: bool = False,
@@ -92,6 +93,9 @@ def start(
         recorded output), record the next step in full, whatever ``steps`` says
     on_loss_jump
         the same after a step whose loss exceeds 3 times (or this factor) the median of the last 32
+    batch
+        what ``task="norms"`` keeps of what the model is given: ``"hash"`` (default) of integers, such as ids; ``"all"``, hashes of
+        images and the like too; ``"ids"``, the integers in full, also with ``task="statistics"``
     config
         a mapping, or a YAML or JSON file, with the same options; also mindstudio-probe's config.json and the JSON of MindSpore's
         Dump as they are: what is not done as they say is said once
@@ -118,7 +122,7 @@ def start(
     if _current is not None and _current.running:
         raise RecordingError(f"a recording to {_current.path} is under way; call probe.stop() first")
     options = {"level": level, "task": task, "steps": steps, "ranks": ranks, "modules": modules, "phases": phases,
-               "tensors": tensors, "on_nonfinite": on_nonfinite, "on_loss_jump": on_loss_jump}  # fmt: skip
+               "tensors": tensors, "on_nonfinite": on_nonfinite, "on_loss_jump": on_loss_jump, "batch": batch}  # fmt: skip
     settings = RecordConfig.from_options(config, **options)
     models = _named_models(model)
     adapter = _common_adapter(models)

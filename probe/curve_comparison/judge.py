@@ -14,7 +14,7 @@ from probe.comparison.steps.common_steps import Shift
 from probe.curve_comparison import findings
 from probe.curve_comparison.band import Band, band_of, band_of_metric
 from probe.curve_comparison.guards import Guards
-from probe.curve_comparison.jump import jump
+from probe.curve_comparison.jump import batches_of, jump
 from probe.curve_comparison.norms import LocalNorms, combined, judge_norms
 from probe.curve_comparison.offsets import judge_offset
 from probe.curve_comparison.pairing import pair
@@ -129,6 +129,7 @@ class _Judge:
             verdict, tuple(found), tuple(series), norms, verdict_by_standard, settings, self._noise(),
             tuple(dict.fromkeys(self.guards.warnings)), tuple(dict.fromkeys(self.guards.doubts)), by_standard, self.a.path,
             self.b.path, self.a.kind, self.b.kind, tuple(run.path for run in self.further), divergence, advice,
+            batches_of(self.a, self.b, found, self.shift),
         )  # fmt: skip
 
     def _names(self) -> list[str]:

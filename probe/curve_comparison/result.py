@@ -151,6 +151,47 @@ class SeriesResult:
         }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The beginning of a batch: ids, or whatever integers the model was given."""
+
+    side: str
+    name: str
+    shape: tuple[int, ...]
+    rows: tuple[tuple[int, ...], ...]
+    """of the first samples, the first numbers"""
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Whether the models of both runs were given the same, step by step."""
+
+    steps: int
+    """steps of which that is known"""
+    first: int | None
+    """number, in A, of the first step in which they were not"""
+    names: tuple[str, ...]
+    """what differs there, as A calls it"""
+    moved: int | None
+    """how many steps later than A the model of B was given what A's was in that step; None where it never was"""
+    samples: tuple[Sample, ...]
+    """of the step in which the runs part, where ids were recorded"""
+
+    def as_json(self) -> dict[str, object]:
+        """Return the fields by their names in JSON."""
+        samples = [
+            {"side": each.side, "name": each.name, "shape": list(each.shape), "rows": [list(row) for row in each.rows]}
+            for each in self.samples
+        ]
+        return {
+            "steps": self.steps,
+            "first": self.first,
+            "names": list(self.names),
+            "moved": self.moved,
+            "samples": samples,
+        }
+
+
 @dataclass(frozen=True)
 class CurveComparison:
     """The answer of `probe.curves`, and what it rests on."""
@@ -179,6 +220,8 @@ class CurveComparison:
     """the first place that is wrong in the first step out, where both sides recorded that in full"""
     advice: str = ""
     """what to record, or to run, to find that place"""
+    batches: Batches | None = None
+    """None where no step of both sides has its batch"""
 
     @property
     def first_step(self) -> int | None:
@@ -228,7 +271,7 @@ class CurveComparison:
             "series": [each.as_json() for each in self.series], "norms": _norms_json(self.norms),
             "standard": _standard_json(self.standard),
             "settings": [_setting_json(each) for each in self.settings], "noise": self.noise,
-            "first_divergence": None if self.divergence is None else self.divergence.as_json(), "advice": self.advice,
+            "first_divergence": None if self.divergence is None else self.divergence.as_json(), "advice": self.advice, "batches": None if self.batches is None else self.batches.as_json(),
             "warnings": list(self.warnings), "doubts": list(self.doubts),
             "a": {"path": self.path_a, "kind": self.kind_a}, "b": {"path": self.path_b, "kind": self.kind_b},
             "further": list(self.further),

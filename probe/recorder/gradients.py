@@ -174,7 +174,7 @@ class Gradients:
             return
         self._last_micro = max(call.micro, 0)
         self._is_differentiated |= self.run.adapter.requires_grad(gradient)
-        self._measuring.observe(Phase.BACKWARD, role, slot, gradient, call, order=-seq, logged=logged)
+        self._measuring.observe(Phase.BACKWARD, role, slot, gradient, call, order=-seq, always=logged)
 
     @guarded
     def _leaf_gradient(self, found: Found, micro: int, micros: set[int], gradient: Any) -> None:

@@ -160,7 +160,7 @@ class Recorder:
         else:
             call, phase = Call(run.step, max(calls.micro, 0), run.seq, 0, 0, grad_enabled=True), Phase.LOSS
         if calls.original_of(call) is call:
-            self._measuring.observe(phase, Role.VALUE, name, tensor, call, logged=True)
+            self._measuring.observe(phase, Role.VALUE, name, tensor, call, always=True)
         if not run.norms and (calls.in_graph(call) or not call.recomputed):
             self._gradients.watch_logged(call, name, tensor)
 

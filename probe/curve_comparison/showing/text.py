@@ -12,7 +12,7 @@ from rich.text import Text
 from probe.comparison.result import Verdict
 from probe.curve_comparison.findings import metric_text
 from probe.curve_comparison.norms import NormResult
-from probe.curve_comparison.result import CurveComparison, Finding, SeriesResult
+from probe.curve_comparison.result import Batches, CurveComparison, Finding, SeriesResult
 from probe.curve_comparison.showing.terminal import drawn
 from probe.curve_comparison.standard import ACCEPTABLE, Criterion, StandardVerdict, percent
 from probe.report.layout import PLAIN_WIDTH, padded, shortened, wrapped
@@ -64,6 +64,15 @@ def render(answer: CurveComparison, *, norms: bool = False, plot: bool = True) -
         out.append(f"{drawn(answer.series[0])}\n\n")
     runs = "".join(f", {_file(path)}" for path in answer.further)
     out.append(f"noise: {answer.noise}{runs}\n")
+    if answer.batches is not None and not (answer.findings and answer.verdict is not Verdict.UNDECIDED):
+        is_equal = answer.batches.first is None
+        text = f"the models are given the same in {counted(answer.batches.steps, 'step')}"
+        _say(
+            out,
+            text if is_equal else _other_batches(answer.batches),
+            "" if is_equal else "note: ",
+            "" if is_equal else "yellow",
+        )
     for warning in answer.warnings:
         if answer.verdict is not Verdict.UNDECIDED or warning not in answer.doubts:
             _say(out, warning, "note: ", "yellow")
@@ -106,6 +115,7 @@ def _findings(out: Text, answer: CurveComparison) -> None:
         out.append(f"    {plain(place.path) or 'the whole model'}  {plain(place.class_name)}\n")
         if answer.divergence.hint:
             _say(out, answer.divergence.hint, "    → ")
+    _batches(out, answer, first.step)
     if answer.advice:
         _say(out, answer.advice, "  ")
     out.append("\n")
@@ -114,6 +124,32 @@ def _findings(out: Text, answer: CurveComparison) -> None:
         for finding in answer.findings[1:]:
             _finding(out, finding, f"step {finding.step}: ")
         out.append("\n")
+
+
+def _batches(out: Text, answer: CurveComparison, step: int) -> None:
+    """Say whether the models were given the same in the step of a finding, and what that is."""
+    batches = answer.batches
+    if batches is None:
+        return
+    if batches.first is None or batches.first > step:
+        _say(out, f"what the models were given is the same on both sides up to step {step}", "  ")
+    else:
+        _say(out, _other_batches(batches), "  ", "yellow")
+    for each in batches.samples:
+        shape = ", ".join(map(str, each.shape))
+        out.append(f"  {each.side}: {_shown(each.name)} [{shape}]\n")
+        for number, row in enumerate(each.rows):
+            more = " …" if len(row) * len(each.rows) < math.prod(each.shape) else ""
+            _say(out, f"{' '.join(map(str, row))}{more}", f"    {number}: ")
+
+
+def _other_batches(batches: Batches) -> str:
+    names = ", ".join(map(_shown, batches.names))
+    moved = ""
+    if batches.moved:
+        count = abs(batches.moved)
+        moved = f"; B has A's {count} step{'s' if count > 1 else ''} {'later' if batches.moved > 0 else 'earlier'}"
+    return f"the models are given other data from step {batches.first} on ({names}{moved}): look at the sampler and its seed"
 
 
 def _say(out: Text, text: str, lead: str = "", style: str = "") -> None:
