@@ -111,7 +111,7 @@ class RecordConfig:
             tensors=tensors,
             on_nonfinite=_flag("on_nonfinite", merged.get("on_nonfinite", False)),
             on_loss_jump=_factor("on_loss_jump", merged.get("on_loss_jump", False)),
-            batch=Batch(_choice("batch", merged.get("batch", Batch.HASH), [kind.value for kind in Batch])),
+            batch=Batch(_choice("batch", merged.get("batch") or Batch.HASH, [kind.value for kind in Batch])),
             folder=folder,
             said=said,
         )
@@ -188,7 +188,7 @@ class RecordConfig:
             "tensors": self.tensors,
             "on_nonfinite": self.on_nonfinite,
             "on_loss_jump": self.on_loss_jump,
-            "batch": self.batch.value,
+            "batch": None if self.batch is Batch.HASH else self.batch.value,
         }
 
 

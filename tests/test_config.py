@@ -239,10 +239,11 @@ def test_it_is_frozen_and_goes_into_the_file() -> None:
         tensors="b",
         on_nonfinite=True,
         on_loss_jump=4,
+        batch="ids",
     )
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.task = Task.TENSOR  # type: ignore[misc]
     assert json.loads(json.dumps(config.as_json())) == {
         "task": "tensor", "level": "module", "steps": [[1, 1], [2, 3], "every 5"], "ranks": [1], "modules": ["a*"],
-        "phases": ["init"], "tensors": ["b"], "on_nonfinite": True, "on_loss_jump": 4.0, "batch": "hash",
+        "phases": ["init"], "tensors": ["b"], "on_nonfinite": True, "on_loss_jump": 4.0, "batch": "ids",
     }  # fmt: skip

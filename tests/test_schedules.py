@@ -60,6 +60,7 @@ def test_float32_is_rounding_also_where_a_rate_falls_to_nothing() -> None:
         (linear(ahead=-1), 0, "A is one step ahead"),
         (linear(total=900), 101, "the rate changes until step 999 in A, until step 900 in B: the number of steps"),
         (lambda step: max(linear()(step), 1e-6), 0, "the last rate is 3.33333e-08 in A, 1e-06 in B: the lowest rate"),
+        (linear(total=1200), 101, "the last rate is 3.33333e-08 in A, 5.48182e-06 in B: the number of steps, the lowest rate, or"),
         (lambda step: linear()(step) * (1.03 if step == 500 else 1), 500, ""),
         (lambda step: math.nan if step == 7 else linear()(step), 7, ""),
     ],

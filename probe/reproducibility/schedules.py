@@ -170,15 +170,16 @@ def _hints(a: np.ndarray, b: np.ndarray) -> list[str]:
         early, late = (a, b) if by > 0 else (b, a)
         if len(a) > 2 and np.allclose(late[:-1], early[1:], _RELATIVE, _ROUNDED * np.abs(a).max()) and np.ptp(a):
             return [f"{who}: it counts steps from another number, or steps before the optimizer"]
-    found = []
     peaks, ends = (int(a.argmax()), int(b.argmax())), (_last_change(a), _last_change(b))
     if peaks[0] != peaks[1]:
-        found.append(f"the largest rate is that of step {peaks[0]} in A, of step {peaks[1]} in B: the warm-up")
-    if ends[0] != ends[1]:
-        found.append(f"the rate changes until step {ends[0]} in A, until step {ends[1]} in B: the number of steps")
+        return [f"the largest rate is that of step {peaks[0]} in A, of step {peaks[1]} in B: the warm-up"]
+    stops_above = (ends[0] < ends[1] and a[-1] > b[-1]) or (ends[1] < ends[0] and b[-1] > a[-1])
+    if ends[0] != ends[1] and not stops_above:
+        return [f"the rate changes until step {ends[0]} in A, until step {ends[1]} in B: the number of steps"]
     if a[-1] != b[-1]:
-        found.append(f"the last rate is {a[-1]:.6g} in A, {b[-1]:.6g} in B: the lowest rate, or the form of the decay")
-    return found
+        what = "the lowest rate" if stops_above else "the number of steps, the lowest rate, or the form of the decay"
+        return [f"the last rate is {a[-1]:.6g} in A, {b[-1]:.6g} in B: {what}"]
+    return []
 
 
 def _last_change(rates: np.ndarray) -> int:
