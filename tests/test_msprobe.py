@@ -178,6 +178,21 @@ def test_the_model_in_a_variable_of_the_caller_is_taken(
     )
 
 
+def test_the_model_of_a_trainer_is_taken() -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.model = nn.Linear(3, 2)
+            self.model_wrapped = nn.Sequential(self.model)
+
+        def step(self) -> None:
+            PrecisionDebugger.start()
+            self.model_wrapped(Tensor(sample((4, 3))))
+
+    debugger()
+    Trainer().step()
+    assert recorded().modules[0].class_name == "Sequential"
+
+
 def test_no_model_and_several_are_errors() -> None:
     def none() -> None:
         PrecisionDebugger.start()

@@ -257,7 +257,7 @@ def _is_model(value: Any) -> bool:
 
 
 def _model_of(caller: FrameType) -> Any:
-    """Return the model in the caller's variables: the only one with parameters that is not inside another.
+    """Return the model in the caller's variables, or those of its ``self``: the only one with parameters that is not inside another.
 
     Raises
     ------
@@ -265,7 +265,8 @@ def _model_of(caller: FrameType) -> Any:
         there is none, or there are several
     """
     where = f"{caller.f_code.co_name}()" if caller.f_code.co_name != "<module>" else "the script"
-    for variables in (caller.f_locals, caller.f_globals):
+    own = getattr(caller.f_locals.get("self"), "__dict__", {})  # of a trainer
+    for variables in (caller.f_locals, own, caller.f_globals):
         models = _outermost({name: value for name, value in variables.items() if _is_model(value)})
         if len(models) > 1:
             raise ConfigError(
