@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from probe.reproducibility.batches import load_batches, save_batches
     from probe.reproducibility.inputs import make_inputs
     from probe.reproducibility.perturbing import noise_run
+    from probe.reproducibility.schedules import compare_schedules
     from probe.reproducibility.seeding import seed_all
     from probe.session import capture, log, start, step, stop
 
@@ -46,6 +47,7 @@ __all__ = [
     "capture",
     "compare",
     "compare_batches",
+    "compare_schedules",
     "convert_weights",
     "curves",
     "load_batches",
@@ -65,6 +67,7 @@ _HOMES = {
     "capture": "session:capture",
     "compare": "comparison.run:compare",
     "compare_batches": "reproducibility.batch_comparison:compare_batches",
+    "compare_schedules": "reproducibility.schedules:compare_schedules",
     "convert_weights": "conversion:convert_weights",
     "curves": "curve_comparison:curves",
     "load_batches": "reproducibility.batches:load_batches",

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import enum
 import fnmatch
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from probe.compat import dump_settings
 from probe.damage import CAUSES, Damaged, parsed
 from probe.errors import ConfigError
 from probe.records import Phase, Task
@@ -25,10 +27,24 @@ LOSS_JUMP = 3.0
 _RANGE = re.compile(r"(\d+)-(\d+)")
 _EVERY = re.compile(r"every *(\d+)")
 _ENDLESS = sys.maxsize
+_PART = "~"
+"""before a text that is part of a path or class"""
+_OF_ANOTHER_TOOL = {"is no option": True}
 _LONGEST = 40
 """characters of a step, or of a range of them"""
 _LARGEST = 256 << 10
 """bytes of a configuration"""
+
+
+class Batch(enum.StrEnum):
+    """What is kept of what the models themselves are given, where only norms are recorded of the rest."""
+
+    HASH = "hash"
+    """hashes of integers: ids, labels, masks"""
+    ALL = "all"
+    """hashes of everything, images too"""
+    IDS = "ids"
+    """integers in full, whatever the task"""
 
 
 @dataclass(frozen=True)
@@ -44,7 +60,7 @@ class RecordConfig:
     """ranges of steps; ``"every 100"`` is one that does not end"""
     ranks: frozenset[int] | None = None
     modules: tuple[str, ...] | None = None
-    """globs of module paths, or class names; with ``!`` in front they exclude"""
+    """globs of module paths, or class names, or ``~`` and a part of either; with ``!`` in front they exclude"""
     phases: frozenset[Phase] | None = None
     tensors: tuple[str, ...] | None = None
     """globs of module paths: only these in full, statistics of the others"""
@@ -52,22 +68,34 @@ class RecordConfig:
     """record the step after one with NaN or Inf in full"""
     on_loss_jump: float | None = None
     """record the step after one whose loss exceeds so many times the running median in full"""
+    batch: Batch = Batch.HASH
+    folder: str = field(default="", metadata=_OF_ANOTHER_TOOL)
+    """where recordings go that have no path"""
+    said: str = field(default="", metadata=_OF_ANOTHER_TOOL)
+    """what is not done as another tool's configuration says"""
 
     @classmethod
     def from_options(cls, config: str | Path | Mapping[str, Any] | None = None, **options: Any) -> RecordConfig:
         """Check options as `probe.start` takes them; those in ``config`` are overridden by the others.
+
+        ``config`` may be one of mindstudio-probe or of MindSpore's Dump (`probe.compat.dump_settings`).
 
         Raises
         ------
         ConfigError
             an option is unknown or has a value that makes no sense
         """
-        merged = {**_loaded(config), **{key: value for key, value in options.items() if value is not None}}
-        known = [field.name for field in dataclasses.fields(cls)]
+        where = str(config) if isinstance(config, (str, Path)) else ""
+        loaded, folder, said = load_config(config), "", ""
+        if dump_settings.is_foreign(loaded):
+            meant = dump_settings.translated(loaded, where)
+            loaded, folder, said = meant.options, meant.folder, meant.said
+        merged = {**loaded, **{key: value for key, value in options.items() if value is not None}}
+        known = [each.name for each in dataclasses.fields(cls) if not each.metadata]
         for name in merged:
             if name not in known:
-                where = f"{config}: " if isinstance(config, (str, Path)) else ""
-                raise ConfigError(f"{where}unknown option {name!r}; expected one of {', '.join(known)}")
+                place = f"{where}: " if where else ""
+                raise ConfigError(f"{place}unknown option {name!r}; expected one of {', '.join(known)}")
         task = _choice("task", merged.get("task", Task.STATISTICS), [task.value for task in Task])
         tensors = _patterns("tensors", merged.get("tensors"))
         if tensors and task in (Task.STRUCTURE, Task.NORMS):
@@ -83,6 +111,9 @@ class RecordConfig:
             tensors=tensors,
             on_nonfinite=_flag("on_nonfinite", merged.get("on_nonfinite", False)),
             on_loss_jump=_factor("on_loss_jump", merged.get("on_loss_jump", False)),
+            batch=Batch(_choice("batch", merged.get("batch") or Batch.HASH, [kind.value for kind in Batch])),
+            folder=folder,
+            said=said,
         )
 
     @classmethod
@@ -157,11 +188,17 @@ class RecordConfig:
             "tensors": self.tensors,
             "on_nonfinite": self.on_nonfinite,
             "on_loss_jump": self.on_loss_jump,
+            "batch": None if self.batch is Batch.HASH else self.batch.value,
         }
 
 
 def _matches(patterns: list[str], path: str, class_name: str) -> bool:
-    return any(fnmatch.fnmatchcase(path, pattern) or pattern == class_name for pattern in patterns)
+    return any(
+        pattern[1:] in f"{path}.{class_name}"
+        if pattern.startswith(_PART)
+        else fnmatch.fnmatchcase(path, pattern) or pattern == class_name
+        for pattern in patterns
+    )
 
 
 def _hint(pattern: str, modules: Sequence[tuple[str, str]]) -> str:
@@ -172,7 +209,14 @@ def _hint(pattern: str, modules: Sequence[tuple[str, str]]) -> str:
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
-def _loaded(config: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
+def load_config(config: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what a YAML or JSON file holds, or a mapping as it is.
+
+    Raises
+    ------
+    ConfigError
+        it cannot be read, or holds no names and values
+    """
     if config is None:
         return {}
     if isinstance(config, Mapping):
@@ -237,12 +281,12 @@ def _factor(option: str, value: object) -> float | None:
 
 
 def _ranges(value: object) -> tuple[range, ...] | None:
-    """Parse steps: 3, [0, 10], range(5), "10-20", "every 100", or a list of such; an empty list means all."""
+    """Parse steps: 3, [0, 10], range(5), "10-20", "every 100", "0|5-8", or a list of such; an empty list means all."""
     if value is None:
         return None
     items = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
     found = []
-    for item in items:
+    for item in _apart(items):
         if len(str(item)) > _LONGEST:
             raise ConfigError(f"steps={str(item)[:_LONGEST]} …: expected numbers of steps")
         between = _RANGE.fullmatch(item.replace(" ", "")) if isinstance(item, str) else None
@@ -260,6 +304,12 @@ def _ranges(value: object) -> tuple[range, ...] | None:
         if not found[-1]:
             raise ConfigError(f"steps={value!r}: the range {item!r} runs backwards")
     return tuple(found) or None
+
+
+def _apart(items: list[Any]) -> Iterator[Any]:
+    """Yield steps one by one of what is joined by ``|``, as MindSpore's Dump has them: "0|5-8|100-120"."""
+    for item in items:
+        yield from item.split("|") if isinstance(item, str) and "|" in item else [item]
 
 
 def _as_json(chosen: range) -> object:

@@ -144,6 +144,26 @@ class Recording:
         """What could not be recorded, in words."""
         return [text for _, _, text in self._reader.notes]
 
+    def batch(self, step: int, micro: int = 0) -> dict[str, np.ndarray]:
+        """Return what the models were given in a step, by the names of arguments, where values were recorded.
+
+        Raises
+        ------
+        NotRecordedError
+            no values of that step's batch were recorded; ``probe.start(..., batch="ids")`` records integers
+        """
+        roots = [index for index, module in enumerate(self.modules) if module.parent < 0]
+        rows = self._reader.records_of(roots)
+        wanted = (
+            (rows["step"] == step) & (rows["micro"] == micro) & (rows["role"] == Role.INPUT) & (rows["tensor"] >= 0)
+        )
+        found = {self._reader.slots[row["slot"]]: self._reader.values(int(row["tensor"])) for row in rows[wanted]}
+        if not found:
+            raise NotRecordedError(
+                f'{self._reader.path.name} has no values of what the model was given in step {step}: record with batch="ids"'
+            )
+        return found
+
     def plot(self, what: str = "gradients", *, only: str = "*", ax: Any = None) -> Any:
         """Draw norms, or what was logged, over the steps (needs matplotlib).
 

@@ -53,6 +53,7 @@ def start(
     optimizer: object | None = None,
     on_nonfinite: bool | None = None,
     on_loss_jump: bool | float | None = None,
+    batch: str | None = None,
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     overwrite: bool | None = None,
     quiet: bool = False,
@@ -74,12 +75,13 @@ def start(
         whole runs: gradient norms, and statistics without hash and sketch of the outputs of ``modules``, which
         are by default the root and its main blocks)
     steps
-        which steps: ``3``, ``[0, 10]``, ``[0, "10-20"]``, ``"every 100"``, ``[0, "10-20", "every 1000"]``;
+        which steps: ``3``, ``[0, 10]``, ``[0, "10-20"]``, ``"every 100"``, ``[0, "10-20", "every 1000"]``, ``"0|5-8|100-120"``;
         default all
     ranks
         which ranks record; default all
     modules
-        whose tensors: globs of module paths or class names, with ``!`` in front to leave out
+        whose tensors: globs of module paths or class names, or ``~text`` for those with such a text in either; with ``!``
+        in front to leave out
     phases
         of ``init``, ``forward``, ``loss``, ``backward``, ``gradient``, ``update``
     tensors
@@ -91,8 +93,12 @@ def start(
         recorded output), record the next step in full, whatever ``steps`` says
     on_loss_jump
         the same after a step whose loss exceeds 3 times (or this factor) the median of the last 32
+    batch
+        what ``task="norms"`` keeps of what the model is given: ``"hash"`` (default) of integers, such as ids; ``"all"``, hashes of
+        images and the like too; ``"ids"``, the integers in full, also with ``task="statistics"``
     config
-        a mapping, or a YAML or JSON file, with the same options
+        a mapping, or a YAML or JSON file, with the same options; also mindstudio-probe's config.json and the JSON of MindSpore's
+        Dump as they are: what is not done as they say is said once
     overwrite
         replace a recording of that name; default: only where ``$PROBE_OVERWRITE`` is 1
     quiet
@@ -116,7 +122,7 @@ def start(
     if _current is not None and _current.running:
         raise RecordingError(f"a recording to {_current.path} is under way; call probe.stop() first")
     options = {"level": level, "task": task, "steps": steps, "ranks": ranks, "modules": modules, "phases": phases,
-               "tensors": tensors, "on_nonfinite": on_nonfinite, "on_loss_jump": on_loss_jump}  # fmt: skip
+               "tensors": tensors, "on_nonfinite": on_nonfinite, "on_loss_jump": on_loss_jump, "batch": batch}  # fmt: skip
     settings = RecordConfig.from_options(config, **options)
     models = _named_models(model)
     adapter = _common_adapter(models)
@@ -136,7 +142,9 @@ def start(
         )
     for text in settings.unmatched(_names(adapter, models)):
         warn(text)
-    target = _target(path, rank, world_size)
+    if settings.said:
+        warn(settings.said)
+    target = _target(path, rank, world_size, settings.folder)
     info = RunInfo(
         run_id=uuid.uuid4().hex,
         framework=adapter.framework,
@@ -212,10 +220,39 @@ def step(loss: Any = None, *, grads: Any = None, **scalars: Any) -> None:
             _warned = True
             warn("probe.step() does nothing: no recording is under way")
         return
+    _current.step(_numbers(_current, loss, scalars), grads)
+
+
+def note_numbers(loss: Any = None, **scalars: Any) -> None:
+    """Record numbers of the step under way, as `step` takes them."""
+    if _current is not None:
+        for name, number in _numbers(_current, loss, scalars).items():
+            _current.log_number(name, number)
+
+
+def _numbers(recorder: Recorder, loss: Any, scalars: Mapping[str, Any]) -> dict[str, float]:
     if loss is not None:
-        _current.look_at_loss(loss)
-    named = {**({} if loss is None else {"loss": loss}), **scalars}
-    _current.step(_current.numbers(named, "probe.step()"), grads)
+        recorder.look_at_loss(loss)
+    return recorder.numbers({**({} if loss is None else {"loss": loss}), **scalars}, "probe.step()")
+
+
+def pause(is_paused: bool = True) -> None:
+    """Pass over the module calls that begin from now on, or with False record them again.
+
+    A step in which no call was recorded is left out of the file; it counts all the same.
+    """
+    if _current is not None:
+        _current.pause(is_paused)
+
+
+def is_under_way() -> bool:
+    """Tell whether a recording was begun and not ended, also where this rank does not record."""
+    return _excluded or (_current is not None and _current.running)
+
+
+def is_tensor(value: object) -> bool:
+    """Tell whether a value is a tensor of the model that is recorded."""
+    return _current is not None and _current.is_tensor(value)
 
 
 def stop() -> None:
@@ -323,11 +360,13 @@ def _place_in_the_world() -> tuple[int, int]:
     return 0, 1
 
 
-def _target(path: str | os.PathLike[str] | None, rank: int, world_size: int) -> Path:
+def _target(path: str | os.PathLike[str] | None, rank: int, world_size: int, folder: str = "") -> Path:
     default = time.strftime("probe-%Y%m%d-%H%M%S.h5") if world_size == 1 else _name_for_all_ranks()
-    given = os.environ.get("PROBE_DUMP") if path is None else path
-    target = Path(given or default)
+    given = os.environ.get("PROBE_DUMP") if path is None and not folder else path
+    target = Path(given or folder or default)
     try:
+        if folder and not given:
+            target.mkdir(parents=True, exist_ok=True)
         is_folder = target.is_dir()
     except OSError as error:
         raise StoreError(f"cannot create {target}: {error.strerror}; is the folder there and writable?") from None

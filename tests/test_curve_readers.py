@@ -113,7 +113,7 @@ def test_what_else_megatron_prints(tmp_path: Path) -> None:
     run = read_curves(write(tmp_path / "log", text))
     assert math.isnan(run.series["grad_norm"].values[1])
     assert run.series["validation lm loss value"].values.tolist() == [2.95]
-    assert run.series["loss scale"].values.tolist() == [1.0, 1.0]
+    assert run.series["loss_scale"].values.tolist() == [1.0, 1.0]
     assert is_of_the_machine("elapsed time per iteration (ms)") and not is_of_the_machine("loss scale")
 
 
@@ -130,7 +130,7 @@ def test_mindformers_prints_the_mean_beside_the_loss(tmp_path: Path) -> None:
     [
         ("lm loss", "loss"), ("train/loss", "loss"), ("Loss", "loss"), ("lm-loss-training/lm loss", "lm-loss-training/lm loss"),
         ("grad norm", "grad_norm"), ("global_norm", "grad_norm"), ("grad-norm/grad-norm", "grad_norm"), ("train/grad_norm", "grad_norm"),
-        ("learning-rate", "lr"), ("learning_rate", "lr"), ("eval/loss", "eval/loss"), ("aux loss", "aux loss"), ("loss scale", "loss scale"),
+        ("learning-rate", "lr"), ("learning_rate", "lr"), ("eval/loss", "eval/loss"), ("aux loss", "aux loss"), ("loss scale", "loss_scale"), ("loss_scale", "loss_scale"), ("scaling_sens", "loss_scale"), ("train/loss_scale", "loss_scale"),
     ],
 )  # fmt: skip
 def test_names(written: str, name: str) -> None:
@@ -144,7 +144,7 @@ def test_two_names_of_one_thing_are_both_kept(tmp_path: Path) -> None:
 
 MEGATRON_LINE = " iteration        1/      10 | learning rate: 1.0E-05 | lm loss: {} | grad norm: 1.000 |\n"
 BAD: dict[str, tuple[str | bytes, str]] = {
-    "nothing": ("", "{path} is empty; expected a recording of probe, a log of Megatron or MindFormers"),
+    "nothing": ("", "{path} is empty; expected a recording of probe, a log of Megatron, MindFormers, PaddleNLP"),
     "prose": ("\nhello\n", "{path}, line 2: neither the header of a CSV with a column of steps (step, steps, "),
     "bytes": (b"PK\x03\x04\x00\x00", "{path} is a file of bytes that probe does not know; expected a recording of probe"),
     "csv cell": ("step,loss\n0,1.5\n1,abc\n", "{path}, line 3: loss: expected a number, got 'abc'"),

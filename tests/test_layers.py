@@ -13,9 +13,10 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "probe"
 LAYERS = [
     ["_version", "errors", "messages", "records", "commands.defaults", "commands.summaries", "comparison.notes"],
-    ["damage"],
+    ["damage", "compat.dump_settings"],
     [
         "numbers.sketch",
+        "compat.compare_json",
         "numbers.slots",
         "config",
         "structure.tree",
@@ -29,9 +30,9 @@ LAYERS = [
     ["numbers.axis_sums"],
     ["adapters.shared.user_objects"],
     ["store", "adapters.base", "mapping", "checkpoints"],
-    ["adapters.shared"],
+    ["adapters.shared", "compat.reprod_log"],
     ["adapters"],
-    ["reproducibility.inputs", "reproducibility.seeding", "structure.printed"],
+    ["reproducibility.inputs", "reproducibility.seeding", "reproducibility.schedules", "structure.printed"],
     ["reproducibility.batches"],
     ["reproducibility.batch_comparison"],
     ["recorder", "matching"],
@@ -39,7 +40,7 @@ LAYERS = [
     ["diagnosis"],
     ["session", "recording", "report"],
     ["report.notebook", "report.plots"],
-    ["curve_comparison", "commands.map_commands", "reproducibility.perturbing"],
+    ["curve_comparison", "commands.map_commands", "reproducibility.perturbing", "compat.msprobe"],
     ["report.html"],
     ["report.serving"],
     ["report.tensorboard"],
@@ -59,11 +60,11 @@ UPWARDS = {
 """imports inside a function that may go up: a result offers its own table, its picture, what a notebook shows of it"""
 CAPTURE = [
     "reproducibility", "numbers.slots", "numbers.kernel", "numbers.buffers", "structure.blocks", "adapters", "recorder", "session",
-    "store.writing",
+    "store.writing", "compat.msprobe",
 ]  # fmt: skip
 COMPARE = [
     "mapping", "matching", "comparison", "diagnosis", "recording", "report", "curve_comparison", "commands.map_commands",
-    "commands.export_commands", "commands.cli", "demo",
+    "commands.export_commands", "commands.cli", "demo", "compat.compare_json",
 ]  # fmt: skip
 FRAMEWORKS = {"torch", "paddle", "mindspore"}
 ONLY_INSIDE_FUNCTIONS = {"pandas", "pyarrow", "tensorboardX", "matplotlib", "IPython", "transformers"}

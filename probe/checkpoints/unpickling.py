@@ -50,6 +50,17 @@ class _Array:
         self.array = np.frombuffer(data, kind.dtype).reshape(shape, order="F" if is_fortran else "C")
 
 
+class _ArrayOrObject(_Array):
+    """An array, or the only element of one that holds a Python object: how ``numpy.save`` writes a dict."""
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, kind, _, data = state
+        if kind.dtype.kind == "O" and shape == () and isinstance(data, list) and len(data) == 1:
+            self.array = _with_arrays(data[0])
+        else:
+            super().__setstate__(state)
+
+
 _NUMBERS = "biufc"
 _ORDERS = ("<", ">", "|", "=")
 _PLAIN = re.compile(r"[<>|=]?(\?|[biufcSU][0-9]{1,4})")
@@ -113,6 +124,15 @@ class WeightsUnpickler(pickle._Unpickler):
             raise
         except (Damaged, *CAUSES) as error:
             raise ConversionError(f"{self._path} is damaged, or no file of weights: {error}") from None
+
+
+class ObjectUnpickler(WeightsUnpickler):
+    """The same of a file that ``numpy.save`` wrote of a dict of arrays."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what a pickle refers to, when it is harmless."""
+        found = super().find_class(module, name)
+        return _ArrayOrObject if found is _Array else found
 
 
 def state_dict_in(found: Any, path: Path, kind: type) -> Mapping[str, Any]:

@@ -154,8 +154,10 @@ def main() -> None:
 
 
 @main.command("compare", cls=_Telling, context_settings=_HELP)
-@click.argument("a", type=click.Path())
-@click.argument("b", type=click.Path())
+@click.argument("a", type=click.Path(), required=False, metavar="A")
+@click.argument("b", type=click.Path(), required=False, metavar="B")
+@click.option("-i", "--input", "named", type=click.Path(), metavar="FILE",
+              help="In the place of A and B: mindstudio-probe's compare.json; A is its bench_path, B its npu_path.")  # fmt: skip
 @click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models.")
 @click.option(
     "--map-direction", type=click.Choice(["a-to-b", "b-to-a"]), help="Which side the mapping is written from."
@@ -193,8 +195,9 @@ def main() -> None:
 @click.option("--why", metavar="PATH", help="How this module was judged, tensor by tensor, in the place of the report (text or JSON).")  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Show all notes, not only the first three.")
 def compare_command(
-    a: str, b: str, mapping: str | None, map_direction: str | None, strict: bool, style: str | None, output: str | None,
-    top: int, min_coverage: float, min_confidence: float, why: str | None, verbose: bool, **chosen: Any,
+    a: str | None, b: str | None, named: str | None, mapping: str | None, map_direction: str | None, strict: bool,
+    style: str | None, output: str | None, top: int, min_coverage: float, min_confidence: float, why: str | None,
+    verbose: bool, **chosen: Any,
 ) -> None:  # fmt: skip
     """Name the first place where recording B really diverges from recording A.
 
@@ -204,6 +207,7 @@ def compare_command(
                  probe compare a.h5 b.h5 --noise a2.h5
                  probe compare a.h5 b.h5 --preset p-forward
     """
+    a, b = _sides(a, b, named)
     style = style or _style_of(output)
     if style == "parquet" and output is None:
         raise _Failure("Parquet is no text: say with -o to which file it goes")
@@ -217,6 +221,22 @@ def compare_command(
         _write(output, result, style, top)
         _say_where(result, output)
     sys.exit(_EXIT[result.verdict])
+
+
+def _sides(a: str | None, b: str | None, named: str | None) -> tuple[str, str]:
+    """Return the two recordings that were given, or that a compare.json names."""
+    if named is None:
+        if a is None or b is None:
+            raise click.MissingParameter(param_hint="'A'" if a is None else "'B'", param_type="argument")
+        return a, b
+    if a is not None:
+        raise _Failure(f"-i {named} names both recordings: expected it, or A and B")
+    from probe.compat.compare_json import read_compare_json
+
+    found = read_compare_json(named)
+    if found.ignored:
+        click.echo(f"{named}: ignored: {', '.join(found.ignored)}", err=True)
+    return str(found.a), str(found.b)
 
 
 def _show_why(result: Comparison, path: str, style: str, output: str | None) -> None:

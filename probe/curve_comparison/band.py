@@ -10,7 +10,16 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from probe.curve_comparison.pairing import PairedSeries
 from probe.curve_comparison.signs import SignJudgement
-from probe.curve_comparison.tolerance import AHEAD, GAIN, LOOK_AHEAD, SUSTAINED, WARM_UP, WIDENED, Tolerance
+from probe.curve_comparison.tolerance import (
+    AHEAD,
+    GAIN,
+    LOOK_AHEAD,
+    SUSTAINED,
+    WARM_UP,
+    WIDENED,
+    MetricLimit,
+    Tolerance,
+)
 from probe.curve_comparison.unlike_noise import UnlikeNoise, largest_before
 
 
@@ -70,6 +79,15 @@ def band_of(pair: PairedSeries, tolerance: Tolerance, offset: SignJudgement | No
         out = one_sided | (pair.finite & ((pair.b < low) | (pair.b > high)))
     gross = one_sided | (out & tolerance.spikes_count)
     return Band(low, high, first_sustained(out.astype(float), np.full(len(pair), 0.5), gross), out)
+
+
+def band_of_metric(pair: PairedSeries, metric: MetricLimit) -> Band:
+    """Return the band that a user's limit makes; only the last step, which is accepted or not, is a first one out."""
+    allowed = np.maximum(metric.allowed(pair.a), pair.resolution)
+    with np.errstate(invalid="ignore"):
+        out = (np.isfinite(pair.a) != np.isfinite(pair.b)) | (np.nan_to_num(np.abs(pair.difference)) > allowed)
+    last = len(pair) - 1
+    return Band(pair.a - allowed, pair.a + allowed, last if len(pair) and out[last] else None, out)
 
 
 def first_sustained(errors: np.ndarray, limits: np.ndarray, gross: np.ndarray) -> int | None:

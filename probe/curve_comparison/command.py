@@ -31,6 +31,8 @@ _FORMATS = {".json": "json", ".csv": "csv", ".txt": "text"}
 )
 @click.option("--steps", metavar="A:B", help="Which step of B is a step of A: 0:1 where B counts from 1.")
 @click.option("--only", multiple=True, metavar="NAME|GLOB", help="Only these curves, and all of them decide.")
+@click.option("--metric", "metrics", multiple=True, metavar="NAME:LIMIT",
+              help="Its last values may differ by LIMIT: 0.15% of A's, or 0.002 (repeatable).")  # fmt: skip
 @click.option("--standard", is_flag=True, help="Judge by the migration standard instead of step by step.")
 @click.option("--norms", is_flag=True, help="List the gradient norms of every parameter.")
 @click.option("--plot/--no-plot", "drawn", default=True, help="Draw the loss in the terminal.")
@@ -41,21 +43,23 @@ _FORMATS = {".json": "json", ".csv": "csv", ".txt": "text"}
               help="Write to a file: .png, .svg, .txt, .json, .csv (repeatable).")  # fmt: skip
 def curves_command(
     a: str, b: str, mapping: str | None, direction: str | None, noise: tuple[str, ...], steps: str | None,
-    only: tuple[str, ...], standard: bool, norms: bool, drawn: bool, style: str | None, output: tuple[str, ...],
+    only: tuple[str, ...], metrics: tuple[str, ...], standard: bool, norms: bool, drawn: bool, style: str | None, output: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Compare two runs step by step: loss, gradient norm, learning rate, logged numbers, norms of single gradients.
 
-    A and B are recordings or logs, in any combination: of Megatron, MindFormers, transformers' Trainer
-    (trainer_state.json), TensorBoard, JSON lines or CSV. Named are the first step that leaves the noise band,
-    a steady offset, and what the migration standard says.
+    A and B are recordings or logs, in any combination: of Megatron, MindFormers, PaddleNLP, transformers' Trainer
+    (trainer_state.json, or what it prints), MindSpore's LossMonitor, TensorBoard, JSON lines or CSV. Named are the first
+    step that leaves the noise band, a steady offset, and what the migration standard says.
 
     \b
     Exit status: 0 aligned, 1 diverged, 2 could not tell, 3 error.
     Example:     probe curves a.h5 b.h5 --noise a2.h5 -o curves.png
                  probe curves megatron.log mindformers.log --standard
+                 probe curves a.csv b.csv --metric accuracy:0.15%
     """
     styles = [_style_of(name, style) for name in output]
-    answer = curves(a, b, mapping, noise=noise, steps=steps, only=only or None, standard=standard, direction=direction)
+    answer = curves(a, b, mapping, noise=noise, steps=steps, only=only or None, metrics=metrics, standard=standard,
+                    direction=direction)  # fmt: skip
     for name, kind in zip(output, styles, strict=True):
         _write(answer, name, kind, norms, drawn)
     if all(kind in ("png", "svg") for kind in styles):

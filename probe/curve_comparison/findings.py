@@ -16,7 +16,7 @@ from probe.curve_comparison.reading.names import GRAD_NORM, LOSS, LR
 from probe.curve_comparison.reading.recorded import BEFORE_CLIPPING, TOTAL
 from probe.curve_comparison.result import Finding, FindingKind, SeriesResult
 from probe.curve_comparison.standard import StandardVerdict, percent
-from probe.curve_comparison.tolerance import AHEAD, WARM_UP, is_loss
+from probe.curve_comparison.tolerance import AHEAD, WARM_UP, MetricLimit, is_loss
 
 _MOST_NAMED = 4
 _GROWN = 0.5
@@ -47,6 +47,7 @@ HINTS = {
     ),
     "offset": "the loss (reduction, padding, auxiliary losses), inputs, weights, the precision of single modules",
     "squared": "what is logged: {squared}'s numbers are the square of {root}'s in every step, a norm of which the root was not taken",
+    "metric": "the whole training: its loss, its data, its settings, and how the metric itself is computed",
     "spike": "this step's batch alone: its ids and decoded text; skip it and run again",
 }
 """what to look at, by what was found"""
@@ -55,7 +56,7 @@ _OF_BACKWARD = {HINTS["gradient"], HINTS["norm alone"], HINTS["norm all"]}
 """what holds only where nothing before it is wrong"""
 
 _RANK = {FindingKind.NONFINITE: 0, FindingKind.BAND: 1, FindingKind.NORM: 2, FindingKind.SETTING: 3, FindingKind.BIASED: 4,
-         FindingKind.STANDARD: 5}  # fmt: skip
+         FindingKind.STANDARD: 5, FindingKind.METRIC: 6}  # fmt: skip
 """inside a step the loss comes before gradients, the update behind them; what is about all steps comes last"""
 
 
@@ -92,6 +93,8 @@ def of_standard(standard: StandardVerdict, step: int) -> list[Finding]:
 
 def _of_series(each: SeriesResult, settings: tuple[SettingDifference, ...]) -> list[Finding]:
     found = []
+    if each.metric is not None:
+        return [] if each.band.first is None else [_not_accepted(each, each.metric)]
     if each.band.first is not None:
         found.append(_out(each, each.band.first, settings))
     if each.is_biased and (is_loss(each.name) or not found):
@@ -125,6 +128,21 @@ def _out(each: SeriesResult, at: int, settings: tuple[SettingDifference, ...]) -
     else:
         hint = HINTS["gradient"]
     return Finding(FindingKind.BAND, step, each.name, text, hint, not is_gradual(each))
+
+
+def _not_accepted(each: SeriesResult, metric: MetricLimit) -> Finding:
+    text = f"{each.name} is not accepted: {metric_text(each, metric)}"
+    return Finding(FindingKind.METRIC, int(each.pair.steps[-1]), each.name, text, HINTS["metric"], is_sudden=False)
+
+
+def metric_text(each: SeriesResult, metric: MetricLimit) -> str:
+    """Say what the last values are, and how many before are further apart than is accepted."""
+    pair = each.pair
+    a, b = float(pair.a[-1]), float(pair.b[-1])
+    apart = percent(abs(b - a) / abs(a), metric.limit) if metric.is_relative and a else f"{abs(b - a):.4g}"
+    before = int(each.band.out[:-1].sum())
+    more = f"; further apart in {before} of {len(pair) - 1} steps before" if before else ""
+    return f"{a:.6g} in A, {b:.6g} in B at its last step, {int(pair.steps[-1])} (Δ {apart}; up to {metric} is accepted){more}"
 
 
 def _squared(pair: PairedSeries) -> str:

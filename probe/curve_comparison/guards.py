@@ -126,6 +126,8 @@ class Guards:
         both = ~np.isfinite(pair.a) & ~np.isfinite(pair.b)
         if both.any():
             self._doubt(f"{each.name} is not finite on both sides at step {int(pair.steps[both.argmax()])}")
+        if each.metric is not None:
+            return
         if each.sign.sign is Sign.SHORT and len(pair):
             self._doubt(
                 f"{each.name}: {each.sign.steps} {'step is' if each.sign.steps == 1 else 'steps are'} too few to tell an offset of {each.sign.offset:+.2g} from noise"

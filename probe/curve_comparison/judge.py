@@ -12,9 +12,9 @@ import numpy as np
 from probe.comparison.result import Divergence, Verdict
 from probe.comparison.steps.common_steps import Shift
 from probe.curve_comparison import findings
-from probe.curve_comparison.band import Band, band_of
+from probe.curve_comparison.band import Band, band_of, band_of_metric
 from probe.curve_comparison.guards import Guards
-from probe.curve_comparison.jump import jump
+from probe.curve_comparison.jump import batches_of, jump
 from probe.curve_comparison.norms import LocalNorms, combined, judge_norms
 from probe.curve_comparison.offsets import judge_offset
 from probe.curve_comparison.pairing import pair
@@ -22,9 +22,16 @@ from probe.curve_comparison.parameters import Counterpart, counterparts, directi
 from probe.curve_comparison.reading.files import read_curves
 from probe.curve_comparison.reading.names import LOSS, is_of_the_machine
 from probe.curve_comparison.reading.series import RunCurves
-from probe.curve_comparison.result import CurveComparison, Finding, SeriesResult
+from probe.curve_comparison.result import CurveComparison, Finding, FindingKind, SeriesResult
 from probe.curve_comparison.standard import StandardVerdict, judge_standard
-from probe.curve_comparison.tolerance import LEAST_16_BIT, LOCAL_NORM, decides, tolerance_of
+from probe.curve_comparison.tolerance import (
+    LEAST_16_BIT,
+    LOCAL_NORM,
+    MetricLimit,
+    decides,
+    metric_limits,
+    tolerance_of,
+)
 from probe.errors import ConfigError
 from probe.mapping import LayerMapping, load_mapping
 from probe.matching import Direction
@@ -43,6 +50,7 @@ def curves(
     noise: Source | Sequence[Source] = (),
     steps: str | tuple[int, int] | None = None,
     only: str | Iterable[str] | None = None,
+    metrics: str | Iterable[str] | Mapping[str, str | float] = (),
     standard: bool = False,
     direction: str | None = None,
 ) -> CurveComparison:
@@ -51,8 +59,8 @@ def curves(
     Parameters
     ----------
     a, b
-        recordings, or logs: Megatron's, MindFormers', ``trainer_state.json``, JSON lines, TensorBoard, CSV; A is the
-        baseline
+        recordings, or logs: Megatron's, MindFormers', PaddleNLP's, a Trainer's output or ``trainer_state.json``, LossMonitor's, JSON
+        lines, TensorBoard, CSV; A is the baseline
     mapping
         a layer mapping, by which the parameters of two recordings are paired
     noise
@@ -62,6 +70,9 @@ def curves(
     only
         globs of names: only these curves, and all of them decide; by default losses, gradient norms and learning
         rates decide
+    metrics
+        ``"accuracy:0.15%"`` (of A's value) or ``"accuracy:0.002"`` (absolute): the last values of these curves must be as close, and
+        decide; nothing else of them is judged
     standard
         judge by the migration standard instead of step by step
     direction
@@ -78,8 +89,9 @@ def curves(
     further = [noise] if isinstance(noise, (str, Path)) else list(noise)
     patterns = [only] if isinstance(only, str) else None if only is None else list(only)
     way = direction_named(direction)
+    limits = metric_limits([metrics] if isinstance(metrics, str) else metrics)
     runs = [read_curves(path) for path in (a, b, *further)]
-    judge = _Judge(runs[0], runs[1], runs[2:], shift, patterns)
+    judge = _Judge(runs[0], runs[1], runs[2:], shift, patterns, limits)
     names = judge.parameters(load_mapping(mapping), way)
     return judge.judged(names, standard, lambda found: jump(runs[0], runs[1], found, shift, mapping, direction))
 
@@ -88,10 +100,11 @@ class _Judge:
     """The comparison under way."""
 
     def __init__(
-        self, a: RunCurves, b: RunCurves, further: list[RunCurves], shift: Shift, only: list[str] | None
-    ) -> None:
-        self.a, self.b, self.shift, self.only = a, b, shift, only
-        self.guards = Guards(a, b, shift, only is not None)
+        self, a: RunCurves, b: RunCurves, further: list[RunCurves], shift: Shift, only: list[str] | None,
+        metrics: Mapping[str, MetricLimit],
+    ) -> None:  # fmt: skip
+        self.a, self.b, self.shift, self.only, self.metrics = a, b, shift, only, metrics
+        self.guards = Guards(a, b, shift, only is not None or bool(metrics))
         self.further = self.guards.usable(further)
         self.is_mapped = False
 
@@ -116,32 +129,37 @@ class _Judge:
             verdict, tuple(found), tuple(series), norms, verdict_by_standard, settings, self._noise(),
             tuple(dict.fromkeys(self.guards.warnings)), tuple(dict.fromkeys(self.guards.doubts)), by_standard, self.a.path,
             self.b.path, self.a.kind, self.b.kind, tuple(run.path for run in self.further), divergence, advice,
+            batches_of(self.a, self.b, found, self.shift),
         )  # fmt: skip
 
     def _names(self) -> list[str]:
         """Return the curves to compare, those that decide first; say which stand on one side only, or are left out."""
         both = [name for name in self.a.series if name in self.b.series]
         self.guards.only_on_one_side(self.a.series, self.b.series)
-        if self.only is not None:
-            chosen = [name for name in both if any(fnmatchcase(name, pattern) for pattern in self.only)]
-            missing = [pattern for pattern in self.only if not any(fnmatchcase(name, pattern) for name in both)]
-            if missing:
+        wanted = [("only", pattern) for pattern in self.only or ()] + [("metric", name) for name in self.metrics]
+        for option, pattern in wanted:
+            if not any(fnmatchcase(name, pattern) if option == "only" else name == pattern for name in both):
                 raise ConfigError(
-                    f"--only {missing[0]}: no curve of that name on both sides; there are {', '.join(sorted(both)) or 'none'}"
+                    f"--{option} {pattern}: no curve of that name on both sides; there are {', '.join(sorted(both)) or 'none'}"
                 )
-            return chosen
-        left = sorted(name for name in both if is_of_the_machine(name))
+        if self.only is not None:
+            patterns = [*self.only, *self.metrics]
+            return [name for name in both if any(name == each or fnmatchcase(name, each) for each in patterns)]
+        left = sorted(name for name in both if is_of_the_machine(name) and name not in self.metrics)
         if left:
             self.guards.warnings.append(f"not compared, being about the machine: {', '.join(left)}")
         kept = [name for name in both if name not in left]
-        return sorted(kept, key=lambda name: (not decides(name), name != LOSS, name))
+        return sorted(kept, key=lambda name: (not decides(name) and name not in self.metrics, name != LOSS, name))
 
     def _judge(self, name: str) -> SeriesResult:
         others = [run.series[name] for run in self.further if name in run.series]
         paired = pair(self.a.series[name], self.b.series[name], others, self.shift)
         tolerance = tolerance_of(name)
-        counts = decides(name) if self.only is None else True
+        metric = self.metrics.get(name)
+        counts = decides(name) if self.only is None and metric is None else True
         offset = judge_offset(paired, tolerance)
+        if metric is not None:
+            return SeriesResult(name, paired, band_of_metric(paired, metric), offset, counts, metric)
         band = band_of(paired, tolerance, offset) if len(paired) else _no_band()
         return SeriesResult(name, paired, band, offset, counts)
 
@@ -187,7 +205,7 @@ class _Judge:
     def _verdict(self, found: list[Finding], standard: StandardVerdict, by_standard: bool) -> Verdict:
         if self.guards.is_worthless:
             return Verdict.UNDECIDED
-        if by_standard:
+        if by_standard and not any(each.kind is FindingKind.METRIC for each in found):
             return Verdict.UNDECIDED if self.guards.blocks_standard else standard.verdict
         return Verdict.DIVERGED if found else Verdict.UNDECIDED if self.guards.doubts else Verdict.ALIGNED
 

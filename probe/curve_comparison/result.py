@@ -16,6 +16,7 @@ from probe.curve_comparison.pairing import PairedSeries
 from probe.curve_comparison.parameters import SettingDifference
 from probe.curve_comparison.signs import Sign, SignJudgement
 from probe.curve_comparison.standard import Criterion, StandardVerdict
+from probe.curve_comparison.tolerance import MetricLimit
 
 SCHEMA = 1
 QUARTERS = 4
@@ -32,6 +33,8 @@ class FindingKind(enum.StrEnum):
     """a curve leaves the noise band"""
     NORM = "norm"
     """parameters' gradient norms leave it"""
+    METRIC = "metric"
+    """a metric's last value is not within the limit that the user gave"""
     BIASED = "biased"
     """a steady offset"""
     STANDARD = "standard"
@@ -66,6 +69,8 @@ class SeriesResult:
     sign: SignJudgement
     decides: bool
     """it counts for the verdict"""
+    metric: MetricLimit | None = None
+    """what the user accepts of its last value; then nothing else of it is judged"""
 
     @property
     def first_out(self) -> int | None:
@@ -75,7 +80,7 @@ class SeriesResult:
     @property
     def is_biased(self) -> bool:
         """Tell whether there is a steady offset."""
-        return self.sign.sign is Sign.BIASED
+        return self.metric is None and self.sign.sign is Sign.BIASED
 
     @property
     def worst(self) -> int:
@@ -117,6 +122,8 @@ class SeriesResult:
         """How it stands in a word or two."""
         if not len(self.pair):
             return "no step in common"
+        if self.metric is not None:
+            return "accepted" if self.first_out is None else "not accepted"
         if self.first_out is not None:
             return "out of the band"
         if bool(((self.pair.difference == 0) | ~self.pair.finite).all()):
@@ -134,7 +141,7 @@ class SeriesResult:
         return {
             "name": self.name, "decides": self.decides, "steps": len(self.pair), "only_a": self.pair.only_a,
             "only_b": self.pair.only_b, "judgement": self.judgement, "first_out": self.first_out,
-            "steps_out": self.steps_out,
+            "steps_out": self.steps_out, "metric": None if self.metric is None else str(self.metric),
             "worst_at": int(self.pair.steps[self.worst]) if len(self.pair) else None,
             "worst": finite(float(self.pair.difference[self.worst])) if len(self.pair) else None,
             "mean_absolute": finite(self.mean_absolute), "mean_relative": finite(self.mean_relative),
@@ -142,6 +149,47 @@ class SeriesResult:
             "sign": {"judgement": sign.sign.value, "offset": finite(sign.offset), "share": finite(sign.share),
                      "p_value": finite(sign.p_value), "runs_z": finite(sign.runs_z), "steps": sign.steps},
         }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The beginning of a batch: ids, or whatever integers the model was given."""
+
+    side: str
+    name: str
+    shape: tuple[int, ...]
+    rows: tuple[tuple[int, ...], ...]
+    """of the first samples, the first numbers"""
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Whether the models of both runs were given the same, step by step."""
+
+    steps: int
+    """steps of which that is known"""
+    first: int | None
+    """number, in A, of the first step in which they were not"""
+    names: tuple[str, ...]
+    """what differs there, as A calls it"""
+    moved: int | None
+    """how many steps later than A the model of B was given what A's was in that step; None where it never was"""
+    samples: tuple[Sample, ...]
+    """of the step in which the runs part, where ids were recorded"""
+
+    def as_json(self) -> dict[str, object]:
+        """Return the fields by their names in JSON."""
+        samples = [
+            {"side": each.side, "name": each.name, "shape": list(each.shape), "rows": [list(row) for row in each.rows]}
+            for each in self.samples
+        ]
+        return {
+            "steps": self.steps,
+            "first": self.first,
+            "names": list(self.names),
+            "moved": self.moved,
+            "samples": samples,
+        }
 
 
 @dataclass(frozen=True)
@@ -172,6 +220,8 @@ class CurveComparison:
     """the first place that is wrong in the first step out, where both sides recorded that in full"""
     advice: str = ""
     """what to record, or to run, to find that place"""
+    batches: Batches | None = None
+    """None where no step of both sides has its batch"""
 
     @property
     def first_step(self) -> int | None:
@@ -221,7 +271,7 @@ class CurveComparison:
             "series": [each.as_json() for each in self.series], "norms": _norms_json(self.norms),
             "standard": _standard_json(self.standard),
             "settings": [_setting_json(each) for each in self.settings], "noise": self.noise,
-            "first_divergence": None if self.divergence is None else self.divergence.as_json(), "advice": self.advice,
+            "first_divergence": None if self.divergence is None else self.divergence.as_json(), "advice": self.advice, "batches": None if self.batches is None else self.batches.as_json(),
             "warnings": list(self.warnings), "doubts": list(self.doubts),
             "a": {"path": self.path_a, "kind": self.kind_a}, "b": {"path": self.path_b, "kind": self.kind_b},
             "further": list(self.further),

@@ -6,9 +6,14 @@ M is the MindFormers precision guide (its migration standard and its case); C wa
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from probe.curve_comparison.reading.names import GRAD_NORM, LOSS, LR, is_of_the_machine
+from probe.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,23 @@ class Tolerance:
     """a single step out of the widest band is a finding; else it takes `SUSTAINED` of `AHEAD`"""
     is_noisy: bool = True
     """it depends on what was trained; a learning rate does not"""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricLimit:
+    """How far the last values of a metric may be apart: what the user says, in the place of what is known of noise."""
+
+    name: str
+    limit: float
+    is_relative: bool
+    """a share of A's value"""
+
+    def allowed(self, a: np.ndarray) -> np.ndarray:
+        """Return the largest difference that is accepted, for values of A."""
+        return self.limit * np.abs(a) if self.is_relative else np.full(a.shape, self.limit)
+
+    def __str__(self) -> str:
+        return f"{100 * self.limit:.6g} %" if self.is_relative else f"{self.limit:.6g}"
 
 
 KINDS = {
@@ -87,3 +109,38 @@ def is_loss(name: str) -> bool:
 def decides(name: str) -> bool:
     """Tell whether a series counts for the verdict: losses, gradient norms and learning rates do."""
     return tolerance_of(name) is not OTHER and not is_of_the_machine(name)
+
+
+def metric_limits(given: Iterable[str] | Mapping[str, str | float]) -> dict[str, MetricLimit]:
+    """Return limits by the names of metrics.
+
+    Parameters
+    ----------
+    given
+        ``"accuracy:0.15%"`` (of A's value), ``"accuracy:0.002"`` (absolute), or the same as a mapping
+
+    Raises
+    ------
+    ConfigError
+        there is no name, or the limit is no number from 0
+    """
+    pairs = given.items() if isinstance(given, Mapping) else [_name_and_limit(each) for each in given]
+    return {name: _limit(name, str(limit).strip()) for name, limit in pairs}
+
+
+def _name_and_limit(text: str) -> tuple[str, str]:
+    name, _, limit = text.rpartition(":")
+    return name.strip(), limit
+
+
+def _limit(name: str, text: str) -> MetricLimit:
+    is_relative = text.endswith("%")
+    try:
+        value = float(text.removesuffix("%")) / (100 if is_relative else 1)
+    except ValueError:
+        value = math.nan
+    if not name or not 0 <= value < math.inf:
+        raise ConfigError(
+            f"--metric {name}:{text}: expected a name and a limit, such as accuracy:0.15% or accuracy:0.002"
+        )
+    return MetricLimit(name, value, is_relative)

@@ -38,6 +38,15 @@ def is_float(dtype: np.dtype) -> bool:
 
 
 @functools.cache
+def is_integer(name: str) -> bool:
+    """Tell whether a recorded dtype's name is one of integers or bools; what numpy does not know is none."""
+    try:
+        return dtype_of(name).kind in "biu"
+    except TypeError:
+        return False
+
+
+@functools.cache
 def unit_roundoff(name: str) -> float:
     """Return u, half the distance from 1 to the next number; 0 for integers and bools.
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from probe.config import Batch
 from probe.numbers.slots import flatten
+from probe.numbers.statistics import is_integer
 from probe.recorder.calls import CALLS, Call, Calls
 from probe.recorder.gradients import Gradients
 from probe.recorder.measuring import Measuring
@@ -27,7 +29,7 @@ class Forward:
     ) -> None:
         """Begin a call, and record what it is given."""
         run, calls = self.run, self._calls
-        if not run.active:
+        if not run.active or run.paused:
             calls.count_forward(index)
             return
         if run.too_many(len(calls.all), CALLS, "module calls"):
@@ -48,6 +50,8 @@ class Forward:
         live = module()
         call = calls.begin(index, context, bool(live is not None and run.adapter.is_training(live)), stack)
         if run.norms:
+            if index in run.roots and not call.recomputed and call.micro >= 0:
+                self._observe_batch(call, args, kwargs)
             return
         if not call.recomputed:
             self._updates.record_changed(index, call.micro)
@@ -76,6 +80,13 @@ class Forward:
         if not stack:
             self._measuring.forget()
             self._gradients.look_at_views()
+
+    def _observe_batch(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record the hashes of what a model is given, where only norms are recorded of the rest."""
+        adapter = self.run.adapter
+        for slot, tensor in flatten(args, adapter.is_tensor) + flatten(kwargs, adapter.is_tensor):
+            if self.run.config.batch is Batch.ALL or is_integer(adapter.facts(tensor).dtype):
+                self._measuring.observe(Phase.FORWARD, Role.INPUT, slot, tensor, call, always=True)
 
     def _observe(self, role: Role, call: Call, value: object, named: dict[str, Any]) -> list[tuple[str, Any]]:
         """Record the tensors in what a call is given or returns, unless it is a second pass; return them."""

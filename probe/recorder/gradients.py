@@ -122,7 +122,7 @@ class Gradients:
         """Record the gradients of the parameters that a backward pass has given one."""
         run = self.run
         self.last_step = run.step
-        if not run.active or run.norms or not run.wants[Phase.GRADIENT]:
+        if run.passes_over or run.norms or not run.wants[Phase.GRADIENT]:
             return
         for index in touched:
             gradient = run.adapter.gradient(run.tensors[index].tensor)
@@ -134,7 +134,7 @@ class Gradients:
     def record_given(self, given: dict[int, Any]) -> None:
         """Record the gradients that the user handed over, but for those that a backward pass has brought."""
         run = self.run
-        if not run.active or run.norms or not run.wants[Phase.GRADIENT]:
+        if run.passes_over or run.norms or not run.wants[Phase.GRADIENT]:
             return
         micro = max(self._calls.micro, 0)
         for index in sorted(given.keys() - self.found):
@@ -174,7 +174,7 @@ class Gradients:
             return
         self._last_micro = max(call.micro, 0)
         self._is_differentiated |= self.run.adapter.requires_grad(gradient)
-        self._measuring.observe(Phase.BACKWARD, role, slot, gradient, call, order=-seq, logged=logged)
+        self._measuring.observe(Phase.BACKWARD, role, slot, gradient, call, order=-seq, always=logged)
 
     @guarded
     def _leaf_gradient(self, found: Found, micro: int, micros: set[int], gradient: Any) -> None:

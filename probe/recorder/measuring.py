@@ -10,9 +10,11 @@ import numpy as np
 
 from probe.adapters.base import TensorFacts
 from probe.adapters.shared.user_objects import Identity
+from probe.config import Batch
 from probe.errors import RecordingError
 from probe.numbers.sketch import WIDTH
 from probe.numbers.slots import DEPTH, holds_tensor, is_container
+from probe.numbers.statistics import is_integer
 from probe.recorder.calls import Call
 from probe.recorder.contents import joined
 from probe.recorder.run import Run, guarded
@@ -54,10 +56,10 @@ class Measuring:
 
     def observe(
         self, phase: Phase, role: Role, slot: str, tensor: Any, call: Call, order: int | None = None, *,
-        logged: bool = False,
+        always: bool = False,
     ) -> None:  # fmt: skip
-        """Record a tensor of a call; what the user logged is recorded whatever its module."""
-        if logged or self.run.keep[call.module]:
+        """Record a tensor of a call, or ``always``, whatever its module: what the user logged, a batch."""
+        if always or self.run.keep[call.module]:
             self._record(phase, role, call.module, call.number, slot, tensor, call.micro, order, (), fresh=False)
 
     def observe_parameter(
@@ -145,8 +147,10 @@ class Measuring:
                     run.writer.slot(slot),
                     run.writer.shape(facts.shape),
                 )  # where there is no room for them, not even measured
-                stats = self._measured(tensor, axes, fresh, role in _LASTING)
-                if run.in_full[module] and stats.hash_kind is not HashKind.NONE:
+                stats = self._measured(tensor, axes, fresh, role)
+                if (
+                    run.in_full[module] or self._is_of_ids(role, module, facts)
+                ) and stats.hash_kind is not HashKind.NONE:
                     if type(stats) is not TensorStats:
                         (stats,) = run.adapter.settle([stats])
                     copy = functools.partial(self._copied, tensor)
@@ -158,12 +162,18 @@ class Measuring:
             what = f"{phase.label} {role.label} {slot} of {run.name_of(module)}"
             run.note(f"{what} could not be recorded: {error!r}", module)
 
-    def _measured(self, tensor: Any, axes: tuple[int, ...], fresh: bool, lasting: bool) -> TensorStats:
+    def _is_of_ids(self, role: Role, module: int, facts: TensorFacts) -> bool:
+        """Tell whether values are wanted because they are a batch's."""
+        run = self.run
+        is_given = role is Role.INPUT and module in run.roots
+        return run.config.batch is Batch.IDS and is_given and is_integer(facts.dtype)
+
+    def _measured(self, tensor: Any, axes: tuple[int, ...], fresh: bool, role: Role) -> TensorStats:
         """Return a tensor's statistics; those of the same object, unwritten since, are not computed again."""
         run = self.run
         if run.config.task is Task.STRUCTURE:
             return _UNMEASURED
-        if run.norms:
+        if run.norms and role is not Role.INPUT:  # of inputs there are those of a batch alone
             return run.adapter.summarize(tensor)
         version = run.adapter.version_of(tensor) if self._reuses and not fresh else None
         if version is None:
@@ -172,7 +182,7 @@ class Measuring:
         if known is not None and known[0].is_of(tensor) and known[1] == version:
             return known[2]
         stats = run.adapter.measure(tensor, axes)
-        self._seen[id(tensor)] = (run.adapter.identity(tensor, lasting), version, stats)
+        self._seen[id(tensor)] = (run.adapter.identity(tensor, role in _LASTING), version, stats)
         return stats
 
     def _copied(self, tensor: Any) -> np.ndarray:
@@ -199,7 +209,7 @@ class Measuring:
             self._add(facts_row, slot, stats, values)
 
     def _add(self, facts_row: tuple[Any, ...], slot: str, stats: TensorStats, values: int) -> None:
-        if stats.hash_kind is HashKind.NONE:
+        if stats.hash_kind is HashKind.NONE or self.run.norms:  # sketches are large, and a batch needs none
             self.run.writer.add_record((*facts_row, *stats[:-1], values), None)
             self.run.nbytes += _RECORD_BYTES
         else:

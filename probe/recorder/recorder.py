@@ -160,7 +160,7 @@ class Recorder:
         else:
             call, phase = Call(run.step, max(calls.micro, 0), run.seq, 0, 0, grad_enabled=True), Phase.LOSS
         if calls.original_of(call) is call:
-            self._measuring.observe(phase, Role.VALUE, name, tensor, call, logged=True)
+            self._measuring.observe(phase, Role.VALUE, name, tensor, call, always=True)
         if not run.norms and (calls.in_graph(call) or not call.recomputed):
             self._gradients.watch_logged(call, name, tensor)
 
@@ -253,7 +253,17 @@ class Recorder:
         """Record nothing more, and leave everything as it is: in a forked process."""
         self.run.running = False
 
+    def pause(self, is_paused: bool) -> None:
+        """Pass over the calls that begin from now on, or record them again; what is under way is recorded to its end."""
+        with self.run.lock:
+            self.run.paused = is_paused
+
     # Steps
+
+    def _pass_over_empty(self) -> None:
+        """Leave a step out of the file in which nothing was recorded because of a pause."""
+        if self.run.paused and not self.run.seq:
+            self.run.active = self.run.recorded = False
 
     def _begin_step(self, because: str = "") -> None:
         self.run.begin_step(because)
@@ -267,6 +277,7 @@ class Recorder:
         """Close the step and begin the next one; return what is to be said."""
         run = self.run
         self._calls.abandon(self._calls.stack)
+        self._pass_over_empty()
         if run.recorded:
             self._updates.record_left()
             self._measuring.settle()
@@ -289,6 +300,7 @@ class Recorder:
     def _last_step(self, state: StepState, one_step: bool) -> str:
         """Close the open step; return what is to be said."""
         run = self.run
+        self._pass_over_empty()
         if run.recorded:
             self._updates.record_left()
             self._measuring.settle()

@@ -60,6 +60,8 @@ class Run:
         """whether this step is in the file"""
         self.active = False
         """whether hooks record: not in other steps, nor when there was too much in this one"""
+        self.paused = False
+        """whether calls that begin now are passed over, and with them a step in which none was recorded"""
         self.norms = False
         """whether of this step the norms alone are"""
         self.because = ""
@@ -82,6 +84,11 @@ class Run:
         self.active = self.recorded = bool(because) or self.config.wants_step(self.step)
         self.norms = self.config.task is Task.NORMS and not because
         self.nbytes = self.seq = 0
+
+    @property
+    def passes_over(self) -> bool:
+        """Whether there is nothing in this step to which what happens now would belong."""
+        return not self.active or (self.paused and not self.seq)
 
     def end(self) -> None:
         """Hold nothing of the models any longer, and say nothing more."""

@@ -196,7 +196,7 @@ class Updates:
     def before_update(self, groups: list[Group], why_not: str) -> None:
         """Record the gradients as they are used; ``why_not`` says why they are not those, or is empty."""
         run = self.run
-        if not run.active or not run.wants[Phase.UPDATE]:
+        if run.passes_over or not run.wants[Phase.UPDATE]:
             self._behind.forget()
             return
         self._masters.look(tensor for group in groups for tensor in group.parameters)
@@ -214,7 +214,7 @@ class Updates:
             self.count += is_own and not run.step
             self.has_own |= is_own
             self.others += not is_own
-        if not run.active or run.norms or not run.wants[Phase.UPDATE]:
+        if run.passes_over or run.norms or not run.wants[Phase.UPDATE]:
             return
         if run.too_many(len(self.groups), _GROUPS, "groups of updated parameters"):
             self.run.kept.clear()

@@ -81,6 +81,18 @@ def seed_all(seed: int = 42, deterministic: bool = True) -> Seeding:
     return seeding
 
 
+def remove_dropout() -> tuple[list[str], list[str]]:
+    """Set p of dropout to 0 in each framework that is imported; return what was set, and what is left."""
+    done: list[str] = []
+    missing: list[str] = []
+    for framework, loaded in _LOADED_AS.items():
+        if loaded in sys.modules:
+            module = importlib.import_module(f"probe.adapters.{framework}.seeding")
+            for found, texts in zip(module.remove_dropout(), (done, missing), strict=True):
+                texts += found
+    return done, missing
+
+
 def _hash_seed(seed: int) -> tuple[list[str], list[str]]:
     """Fix the order of sets of strings in processes to come; that of this one was fixed when it began."""
     os.environ.setdefault("PYTHONHASHSEED", str(seed))

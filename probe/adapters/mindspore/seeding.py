@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import mindspore
 import numpy as np
+
+_DROPOUTS = ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d")
+_ZERO = "_probe_p_is_zero"
 
 
 def seed(seed: int, deterministic: bool) -> tuple[list[str], list[str]]:
@@ -23,6 +30,26 @@ def seed(seed: int, deterministic: bool) -> tuple[list[str], list[str]]:
     if mindspore.get_context("device_target") == "GPU":
         missing.append("MindSpore's operations on a GPU: set_deterministic is read on Ascend alone")
     return done, missing
+
+
+def remove_dropout() -> tuple[list[str], list[str]]:
+    """Set p of dropout cells to 0 that are made from now on; return what was set, and what is left."""
+    for name in _DROPOUTS:
+        cell = getattr(mindspore.nn, name)
+        if _ZERO not in vars(cell):
+            cell.__init__ = _with_p_of_zero(cell.__init__)
+            setattr(cell, _ZERO, True)
+    return [f"p=0 in mindspore.nn.{', '.join(_DROPOUTS)} made from now on"], [
+        "mindspore.ops.dropout and mindspore.mint"
+    ]
+
+
+def _with_p_of_zero(init: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(init)
+    def without(self: Any, *args: Any, **named: Any) -> None:
+        init(self, p=0.0)
+
+    return without
 
 
 def to_tensor(array: np.ndarray, model: mindspore.nn.Cell | None = None) -> mindspore.Tensor:

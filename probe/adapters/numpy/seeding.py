@@ -14,6 +14,11 @@ def seed(seed: int, deterministic: bool) -> tuple[list[str], list[str]]:
     return ["numpy_nn.manual_seed"], []
 
 
+def remove_dropout() -> tuple[list[str], list[str]]:
+    """Leave dropout as it is; return what was set, and what is left."""
+    return [], ["numpy_nn.Dropout: set p=0"]
+
+
 def to_tensor(array: np.ndarray, model: Module | None = None) -> Tensor:
     """Return a tensor with a copy of an array."""
     return Tensor(np.array(array, order="C"))

@@ -48,6 +48,11 @@ def _without_effect() -> list[str]:
     return found
 
 
+def remove_dropout() -> tuple[list[str], list[str]]:
+    """Leave dropout as it is; return what was set, and what is left."""
+    return [], ["PaddlePaddle's dropout: set p=0 in the model's configuration"]
+
+
 def to_tensor(array: np.ndarray, model: paddle.nn.Layer | None = None) -> paddle.Tensor:
     """Return a tensor with the bits of an array, at the place of a model's first parameter.
 

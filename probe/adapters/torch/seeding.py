@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import torch
+from torch.nn import functional
 
 _RAW = {1: np.uint8, 2: np.int16}
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+_DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+_ZERO = "_probe_p_is_zero"
 
 
 def seed(seed: int, deterministic: bool) -> tuple[list[str], list[str]]:
@@ -33,6 +38,30 @@ def seed(seed: int, deterministic: bool) -> tuple[list[str], list[str]]:
     if hasattr(torch, "npu"):
         done.append(f"HCCL_DETERMINISTIC={os.environ.setdefault('HCCL_DETERMINISTIC', 'true')}")
     return done, missing
+
+
+def remove_dropout() -> tuple[list[str], list[str]]:
+    """Set p of the functions to 0 that dropout modules call too; return what was set, and what is left."""
+    for name in _DROPOUTS:
+        setattr(functional, name, _with_p_of_zero(getattr(functional, name)))
+    return (
+        [f"p=0 in torch.nn.functional.{', '.join(_DROPOUTS)}, which the modules call"],
+        [
+            "dropout_p of torch.nn.functional.scaled_dot_product_attention, torch.dropout, and dropout inside nn.LSTM, GRU and RNN"
+        ],
+    )
+
+
+def _with_p_of_zero(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    if getattr(function, _ZERO, False):
+        return function
+
+    @functools.wraps(function)
+    def without(input: torch.Tensor, p: float = 0.5, *args: Any, **named: Any) -> torch.Tensor:
+        return function(input, 0.0, *args, **named)
+
+    setattr(without, _ZERO, True)
+    return without
 
 
 def to_tensor(array: np.ndarray, model: torch.nn.Module | None = None) -> torch.Tensor:

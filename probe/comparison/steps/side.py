@@ -148,7 +148,7 @@ class Side:
     ) -> None:  # fmt: skip
         self.reader, self.step, self.homes = reader, step, homes or {}
         self.parameters = [at_home(each, self.homes) for each in reader.parameters]
-        rows, sketches = reader.of_step("records", step), reader.of_step("sketches", step)
+        rows, sketches = _judged(reader, step)
         self._n_own = len(rows)
         """rows of this step; behind them are those that the step before left"""
         if continues:
@@ -436,6 +436,19 @@ def stand_ins(seen: set[int], tree: Tree) -> dict[int, int]:
     """Return wrappers that were seen to run while what they hold was not, as compiled models do, and what they hold."""
     found = {index: tree.unwrapped(index) for index in seen if tree.wrapped(index) is not None}
     return {wrapper: inner for wrapper, inner in found.items() if inner not in seen}
+
+
+def _judged(reader: Reader, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the records of a step and their sketches.
+
+    Where only norms were recorded, the hashes of what the model was given are left out: probe curves compares them.
+    """
+    rows, sketches = reader.of_step("records", step), reader.of_step("sketches", step)
+    if reader.info.config.get("task") != Task.NORMS:
+        return rows, sketches
+    is_given = rows["role"] == Role.INPUT
+    is_full = bool(np.any(rows["hash_kind"][~is_given]))
+    return (rows, sketches) if is_full else (rows[~is_given], sketches[~is_given])
 
 
 @functools.cache

@@ -15,8 +15,8 @@ _HDF5 = b"\x89HDF\r\n\x1a\n"
 _HEAD = 1 << 12
 _STATE = "trainer_state.json"
 _EXPECTED = (
-    "expected a recording of probe, a log of Megatron or MindFormers, a trainer_state.json, JSON lines, TensorBoard "
-    "events or a CSV with a column “step”"
+    "expected a recording of probe, a log of Megatron, MindFormers, PaddleNLP, transformers' Trainer or MindSpore's LossMonitor, a "
+    "trainer_state.json, JSON lines, TensorBoard events or a CSV with a column “step”"
 )
 
 

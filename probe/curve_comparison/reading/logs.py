@@ -1,16 +1,19 @@
-"""Training logs in lines of text: Megatron's and MindFormers'."""
+"""Training logs in lines of text: Megatron's, MindFormers', and what trainers print."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from probe.curve_comparison.reading import framework_logs as printed
+from probe.curve_comparison.reading.framework_logs import Found, Printed
 from probe.curve_comparison.reading.names import GRAD_NORM, LOSS, LR, canonical
 from probe.curve_comparison.reading.series import Collector, RunCurves
 from probe.errors import FormatError
 
 MEGATRON, MINDFORMERS = "Megatron log", "MindFormers log"
+PADDLENLP, TRAINER, LOSS_MONITOR = "PaddleNLP log", "Trainer output", "LossMonitor output"
 
 _MEGATRON = re.compile(r"\biteration\s+(\d+)\s*/\s*\d+\s*\|(.*)")
 _VALIDATION = re.compile(r"\b(validation|test) loss at iteration (\d+)([^|]*)\|(.*)")
@@ -21,22 +24,20 @@ _LEADING = re.compile(rf"\s*({_NUMBER.pattern})(?:\s*[A-Za-z/%]*)?\s*$", re.IGNO
 _NOTHING = {"", "none", "null", "n/a"}
 EXPECTED = (
     "Megatron's “iteration 1/ 500 | … | lm loss: 1.08E+01 | grad norm: 2.1 |” or "
-    "MindFormers' “Epoch:[ 1/ 2], step:[ 1/ 500], loss: 10.8, …, global_norm: 2.1”"
+    "MindFormers' “Epoch:[ 1/ 2], step:[ 1/ 500], loss: 10.8, …, global_norm: 2.1”, PaddleNLP's “loss: 10.8, …, global_step: 1”, "
+    "the Trainer's “{'loss': 10.8, …, 'epoch': 0.1}” or LossMonitor's “epoch: 1 step: 1, loss is 10.8”"
 )
 
 
 def kind_of_log(text: str) -> str:
     """Return whose log lines stand in a text, or nothing."""
-    for kind, pattern in ((MEGATRON, _MEGATRON), (MINDFORMERS, _MINDFORMERS)):
-        if pattern.search(text):
-            return kind
-    return ""
+    return next((kind for kind, (is_kind, _) in _KINDS.items() if is_kind(text)), "")
 
 
 def read_log(path: Path, text: str) -> RunCurves:
     """Return the curves of a log in which `kind_of_log` found lines.
 
-    Every field with a number is taken. Steps of MindFormers are counted through all epochs.
+    Every field with a number is taken. Steps of MindFormers and LossMonitor are counted through all epochs.
 
     Raises
     ------
@@ -44,12 +45,11 @@ def read_log(path: Path, text: str) -> RunCurves:
         a loss, gradient norm or learning rate is no number; with the line
     """
     kind = kind_of_log(text)
-    fields = _megatron_fields if kind == MEGATRON else _mindformers_fields
+    rows, notes = _KINDS[kind][1](text.splitlines())
     found = Collector()
-    for number, line in enumerate(text.splitlines(), 1):
-        for step, name, value in fields(line):
-            _take(found, step, name, value, f"{path}, line {number}")
-    return RunCurves(str(path), kind, found.series(), {}, found.notes)
+    for row in rows:
+        _take(found, row.step, row.name, row.text, f"{path}, line {row.line}")
+    return RunCurves(str(path), kind, found.series(), {}, (*found.notes, *notes))
 
 
 def _megatron_fields(line: str) -> Iterator[tuple[int, str, str]]:
@@ -87,3 +87,20 @@ def _take(found: Collector, step: int, name: str, text: str, where: str) -> None
         found.add(step, name, float(number[1]), number[1])
     elif canonical(name) in (LOSS, GRAD_NORM, LR) and text.strip().lower() not in _NOTHING:
         raise FormatError(f"{where}: {name}: expected a number, got {text.strip()[:80]!r}")
+
+
+def _line_by_line(fields: Callable[[str], Iterator[tuple[int, str, str]]]) -> Callable[[list[str]], Printed]:
+    def read(lines: list[str]) -> Printed:
+        return Printed([Found(number, *field) for number, line in enumerate(lines, 1) for field in fields(line)])
+
+    return read
+
+
+_KINDS: dict[str, tuple[Callable[[str], object], Callable[[list[str]], Printed]]] = {
+    MEGATRON: (_MEGATRON.search, _line_by_line(_megatron_fields)),
+    MINDFORMERS: (_MINDFORMERS.search, _line_by_line(_mindformers_fields)),
+    PADDLENLP: (printed.is_paddlenlp, printed.read_paddlenlp),
+    TRAINER: (printed.is_trainer, printed.read_trainer),
+    LOSS_MONITOR: (printed.is_loss_monitor, printed.read_loss_monitor),
+}
+"""what tells a log, and what reads it; the first that fits counts"""

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from probe.curve_comparison.reading.names import LR
-from probe.curve_comparison.reading.series import Collector, RecordedModel, RunCurves, Series
+from probe.curve_comparison.reading.series import Collector, Given, RecordedModel, RunCurves, Series
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
 
@@ -43,17 +43,32 @@ def read_recording(path: Path) -> RunCurves:
             series[TOTAL] = _total(norms, TOTAL)
             before = _before_clipping(reader, series[TOTAL])
             series |= {} if before is None else {BEFORE_CLIPPING: before}
-        return RunCurves(str(path), KIND, series, norms, found.notes, model)
+        return RunCurves(str(path), KIND, series, norms, found.notes, model, _batches(reader))
 
 
 def _model(reader: Reader) -> RecordedModel:
     groups = {int(step): reader.groups_of(int(step)) for step in reader.steps["step"]}
     records = reader.records
-    rich = np.unique(records["step"][records["hash_kind"] != 0])
+    is_rich = (records["hash_kind"] != 0) & (records["role"] != Role.INPUT)  # hashes of a batch are there in any case
+    rich = np.unique(records["step"][is_rich])
     return RecordedModel(
         reader.info.run_id, reader.modules, reader.parameters, {step: found for step, found in groups.items() if found},
         frozenset(map(int, rich)), any(dtype.startswith(_NARROW) for dtype in np.unique(records["dtype"]).tolist()),
     )  # fmt: skip
+
+
+def _batches(reader: Reader) -> dict[int, tuple[Given, ...]]:
+    """Return what the models were given in every step, in the order of their calls; forwards without gradients are left out."""
+    roots = [index for index, module in enumerate(reader.modules) if module.parent < 0]
+    columns = ["step", "micro", "slot", "dtype", "shape", "hash_hi", "hash_lo", "hash_kind", "tensor"]
+    records = reader.records
+    of_models = (records["role"] == Role.INPUT) & np.isin(records["module"], roots)
+    rows = records[of_models & (records["micro"] >= 0) & (records["hash_kind"] != 0)][columns]
+    found: dict[int, list[Given]] = {}
+    for step, micro, slot, dtype, shape, high, low, kind, tensor in rows.tolist():
+        given = Given(micro, reader.slots[slot], dtype.decode(), reader.shapes[shape], (kind, high, low), tensor)
+        found.setdefault(step, []).append(given)
+    return {step: tuple(given) for step, given in found.items()}
 
 
 def _rates(model: RecordedModel) -> dict[str, Series]:

@@ -58,6 +58,26 @@ class RecordedModel:
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """A tensor of a step's batch, as the model was given it."""
+
+    micro: int
+    slot: str
+    dtype: str
+    shape: tuple[int, ...]
+    hash: tuple[int, int, int]
+    """kind, higher and lower half"""
+    tensor: int
+    """number of its values in the file, −1 where there are none"""
+
+    @property
+    def name(self) -> str:
+        """How it is called: by its name in the call, and the number of the micro-batch behind the first."""
+        plain = f"argument {self.slot}" if self.slot.isdecimal() else self.slot
+        return f"{plain} of micro-batch {self.micro}" if self.micro else plain
+
+
+@dataclass(frozen=True, slots=True)
 class RunCurves:
     """All curves of one run."""
 
@@ -71,6 +91,8 @@ class RunCurves:
     """what is to be known about the reading"""
     model: RecordedModel | None = None
     """only of recordings"""
+    batches: Mapping[int, tuple[Given, ...]] = field(default_factory=dict)
+    """what the model was given, by step; only of recordings"""
 
 
 class Collector:

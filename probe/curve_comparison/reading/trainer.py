@@ -12,7 +12,8 @@ from probe.errors import FormatError
 
 TRAINER, LINES = "Trainer state", "JSON lines"
 STEP_NAMES = ("step", "steps", "global_step", "iteration", "iter", "current_steps", "_step")
-_SUMMARY = {"train_runtime", "train_loss", "total_flos", "train_samples_per_second", "train_steps_per_second"}
+SUMMARY = {"train_runtime", "train_loss", "total_flos", "train_samples_per_second", "train_steps_per_second"}
+"""what a Trainer says of the whole run at its end"""
 
 
 def read_json(path: Path, text: str) -> RunCurves:
@@ -83,7 +84,7 @@ def _take(found: Collector, entry: Any, where: str) -> None:
     step = _step_of(entry)
     if step is None:
         raise FormatError(f"{where}: expected an object with a step ({', '.join(STEP_NAMES)}), got {str(entry)[:80]}")
-    summary = _SUMMARY & entry.keys()
+    summary = SUMMARY & entry.keys()
     for name, value in entry.items():
         if name in STEP_NAMES or name in summary or isinstance(value, bool) or not isinstance(value, (int, float)):
             continue

@@ -10,8 +10,9 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from probe.comparison.result import Verdict
+from probe.curve_comparison.findings import metric_text
 from probe.curve_comparison.norms import NormResult
-from probe.curve_comparison.result import CurveComparison, Finding, SeriesResult
+from probe.curve_comparison.result import Batches, CurveComparison, Finding, SeriesResult
 from probe.curve_comparison.showing.terminal import drawn
 from probe.curve_comparison.standard import ACCEPTABLE, Criterion, StandardVerdict, percent
 from probe.report.layout import PLAIN_WIDTH, padded, shortened, wrapped
@@ -49,12 +50,12 @@ def render(answer: CurveComparison, *, norms: bool = False, plot: bool = True) -
     elif answer.findings:
         _findings(out, answer)
     else:
-        single = [
-            f"{each.steps_out} of {_shown(each.name)}" for each in answer.series if each.decides and each.steps_out
-        ]
+        single = [f"{each.steps_out} of {_shown(each.name)}" for each in _by_the_band(answer) if each.steps_out]
         but = f" but single ones ({', '.join(single)})" if single else ""
-        _say(out, f"No step leaves the noise band{but}, and no offset is steady, in {_compared(answer)}.")
-        _say(out, _how_wide(answer))
+        if _by_the_band(answer) or answer.norms.results:
+            _say(out, f"No step leaves the noise band{but}, and no offset is steady, in {_compared(answer)}.")
+            _say(out, _how_wide(answer))
+        _metrics(out, answer)
         out.append("\n")
     _table(out, answer)
     _norms(out, answer, norms)
@@ -63,11 +64,32 @@ def render(answer: CurveComparison, *, norms: bool = False, plot: bool = True) -
         out.append(f"{drawn(answer.series[0])}\n\n")
     runs = "".join(f", {_file(path)}" for path in answer.further)
     out.append(f"noise: {answer.noise}{runs}\n")
+    if answer.batches is not None and not (answer.findings and answer.verdict is not Verdict.UNDECIDED):
+        is_equal = answer.batches.first is None
+        text = f"the models are given the same in {counted(answer.batches.steps, 'step')}"
+        _say(
+            out,
+            text if is_equal else _other_batches(answer.batches),
+            "" if is_equal else "note: ",
+            "" if is_equal else "yellow",
+        )
     for warning in answer.warnings:
         if answer.verdict is not Verdict.UNDECIDED or warning not in answer.doubts:
             _say(out, warning, "note: ", "yellow")
     out.rstrip()
     return out
+
+
+def _by_the_band(answer: CurveComparison) -> list[SeriesResult]:
+    """Return the curves that decide by what is known of noise."""
+    return [each for each in answer.series if each.decides and each.metric is None]
+
+
+def _metrics(out: Text, answer: CurveComparison) -> None:
+    """Say of each metric that is accepted what it is; the others are findings."""
+    for each in answer.series:
+        if each.metric is not None and len(each.pair) and each.first_out is None:
+            _say(out, f"{_shown(each.name)} is accepted: {metric_text(each, each.metric)}", f"{_mark(True)} ")
 
 
 def _undecided(out: Text, answer: CurveComparison) -> None:
@@ -93,6 +115,7 @@ def _findings(out: Text, answer: CurveComparison) -> None:
         out.append(f"    {plain(place.path) or 'the whole model'}  {plain(place.class_name)}\n")
         if answer.divergence.hint:
             _say(out, answer.divergence.hint, "    → ")
+    _batches(out, answer, first.step)
     if answer.advice:
         _say(out, answer.advice, "  ")
     out.append("\n")
@@ -101,6 +124,32 @@ def _findings(out: Text, answer: CurveComparison) -> None:
         for finding in answer.findings[1:]:
             _finding(out, finding, f"step {finding.step}: ")
         out.append("\n")
+
+
+def _batches(out: Text, answer: CurveComparison, step: int) -> None:
+    """Say whether the models were given the same in the step of a finding, and what that is."""
+    batches = answer.batches
+    if batches is None:
+        return
+    if batches.first is None or batches.first > step:
+        _say(out, f"what the models were given is the same on both sides up to step {step}", "  ")
+    else:
+        _say(out, _other_batches(batches), "  ", "yellow")
+    for each in batches.samples:
+        shape = ", ".join(map(str, each.shape))
+        out.append(f"  {each.side}: {_shown(each.name)} [{shape}]\n")
+        for number, row in enumerate(each.rows):
+            more = " …" if len(row) * len(each.rows) < math.prod(each.shape) else ""
+            _say(out, f"{' '.join(map(str, row))}{more}", f"    {number}: ")
+
+
+def _other_batches(batches: Batches) -> str:
+    names = ", ".join(map(_shown, batches.names))
+    moved = ""
+    if batches.moved:
+        count = abs(batches.moved)
+        moved = f"; B has A's {count} step{'s' if count > 1 else ''} {'later' if batches.moved > 0 else 'earlier'}"
+    return f"the models are given other data from step {batches.first} on ({names}{moved}): look at the sampler and its seed"
 
 
 def _say(out: Text, text: str, lead: str = "", style: str = "") -> None:
@@ -119,7 +168,7 @@ def _wrapped(lead: str, text: str) -> str:
 
 
 def _compared(answer: CurveComparison) -> str:
-    deciding = [each for each in answer.series if each.decides and len(each.pair)]
+    deciding = [each for each in _by_the_band(answer) if len(each.pair)]
     steps = max((len(each.pair) for each in deciding), default=0)
     what = [_shown(each.name) for each in deciding[:_MOST_CURVES]]
     if answer.norms.results:
@@ -130,7 +179,7 @@ def _compared(answer: CurveComparison) -> str:
 def _how_wide(answer: CurveComparison) -> str:
     """Say how wide the band was that the first curve stayed in, and what that does not judge."""
     rest = "whether single steps and tensors are right is what probe compare judges"
-    first = next((each for each in answer.series if each.decides and len(each.pair)), None)
+    first = next((each for each in _by_the_band(answer) if len(each.pair)), None)
     half = np.array([]) if first is None else (first.band.high - first.band.low) / 2
     known = half[np.isfinite(half)]
     if first is None or not len(known):
