@@ -89,6 +89,8 @@ class Divergence:
     """modules that its code does not call, on the side that does not"""
     uncalled_on: str = ""
     """that side, A or B"""
+    blame: str = ""
+    """who answers, a code of `probe.comparison.blame.table`; empty where the phase alone tells"""
     agreeing: tuple[str, ...] = ()
     """paths of modules named with it of which the own part agrees: of a packed weight, the parts that do not differ"""
     hints: tuple[dict[str, object], ...] = field(default=(), repr=False)
@@ -134,6 +136,7 @@ class Divergence:
             "phase": self.phase.label,
             "role": self.role.label,
             "kind": self.kind.value,
+            "blame": self.blame,
             "confidence": round(self.confidence, 3),
             "a": [ref.as_json() for ref in self.a],
             "b": [ref.as_json() for ref in self.b],
@@ -248,6 +251,8 @@ class SlotResult:
     """why it is not judged: a code of `probe.comparison.exemptions.table.EXEMPTIONS`"""
     tried: tuple[str, ...] = ()
     """what was tried on it because it differs: codes of `probe.comparison.exemptions.table.REFITS`, in their order"""
+    blame: str = ""
+    """which row of `probe.comparison.blame.table` answers for it, where it is wrong by itself"""
     reads: Callable[[SlotResult], tuple[np.ndarray, np.ndarray]] | None = field(default=None, repr=False, compare=False)
     """gives the values of both sides; of what ``answer[path]`` returns"""
 

@@ -11,8 +11,7 @@ from probe.commands.defaults import MIN_CONFIDENCE, MIN_COVERAGE
 from probe.comparison.answer import Comparison
 from probe.comparison.blame.guesses import Guesses, with_groups, with_guesses
 from probe.comparison.blame.mapping_errors import Misled
-from probe.comparison.blame.values import charge_batches, lacking_inputs
-from probe.comparison.coverage import left_out
+from probe.comparison.blame.values import blame_batches, lacking_inputs
 from probe.comparison.coverage import trivial_comparison as vacuous
 from probe.comparison.coverage.changes import OF_ORDER, changed_calls
 from probe.comparison.coverage.conspicuous import Conspicuous, sticking_out
@@ -22,6 +21,7 @@ from probe.comparison.coverage.guards import Guards
 from probe.comparison.coverage.left_out import LeftOut
 from probe.comparison.coverage.left_weights import sides_without_updates, weighed_by_weights
 from probe.comparison.coverage.logged import Logged
+from probe.comparison.coverage.table import Covered, find_left_out
 from probe.comparison.coverage.tally import Tally
 from probe.comparison.coverage.uncompared import Uncompared
 from probe.comparison.coverage.verdict_margin import flip_of
@@ -319,7 +319,7 @@ class _Run:
             return
         differing = differing_batches(pairs)
         if differing:
-            charge_batches(walk, note("micro-batches-of-other-data", input=differing, **split))
+            blame_batches(walk, note("micro-batches-of-other-data", input=differing, **split))
             return
         self.notes.append(note("micro-batches-differ", step=pairs.step, **split))
 
@@ -384,16 +384,10 @@ class _Run:
         yield from unneeded
 
     def _left_out(self, coverage: Coverage, min_coverage: float) -> Iterator[LeftOut]:
-        """Yield what the verdict says nothing of, what was not recorded first."""
-        tally, readers = self.tally, (self.a, self.b)
-        yield from left_out.unrecorded_phases(readers, tally.phases)
-        yield from left_out.unrecorded_modules(readers)
-        yield from left_out.uncompared_steps(readers, self.shift)
-        yield from left_out.uncompared_loss(readers, self.steps, tally.phases, tally.slots)
-        yield from left_out.uncompared_calls(coverage, tally.weights_left, tally.weights_ignored, min_coverage)
-        yield from left_out.other_modes(self.modes.values())
-        yield from left_out.overflowed(tally.overflowed)
-        yield from left_out.unjudged(tally.slots, self.uncompared.buffers)
+        """Yield what the verdict says nothing of."""
+        return find_left_out(Covered(
+            (self.a, self.b), self.steps, self.shift, self.tally, coverage, self.modes, self.uncompared.buffers, min_coverage
+        ))  # fmt: skip
 
     def _answer(self, matching: Matching, min_coverage: float) -> Comparison:
         tally = self.tally

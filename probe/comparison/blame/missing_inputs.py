@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from probe.comparison.blame.case import Case
 from probe.comparison.blame.one_sided_inputs import effect, has_counterpart, is_named_as_labels, named, size_of, ways_to
 from probe.comparison.noise import tolerance
 from probe.comparison.notes import Note, note
@@ -11,8 +12,10 @@ from probe.comparison.walk.state import Walk, append, classes_of, path_a, refs_o
 from probe.records import Phase, Role
 
 
-def charge_lacking_input(walk: Walk, place: Node, event: Event, what: Note, at: tuple[int, int]) -> bool:
-    """Charge something wrong in a call, at positions of A and of B, to what it and the model get on one side only."""
+def missing_input(case: Case) -> bool:
+    """Blame an input that the model, and the call in which something is wrong, get on one side only."""
+    walk, place, event, at = case.walk, case.caller, case.event, case.before
+    assert place is not None
     alone: dict[str, list[str]] = {}
     for slot, side in walk.lacking.get(id(place), ()):
         alone.setdefault(side, []).append(slot)
@@ -40,7 +43,7 @@ def charge_lacking_input(walk: Walk, place: Node, event: Event, what: Note, at: 
     ]
     append(walk, Divergence(
         Phase.FORWARD, Role.INPUT, Kind.INPUTS, 0.8, *refs_of(walk, top.pair, top, slot, slot), event.metrics,
-        tolerance.FORWARD.limit(roundoff(walk, event), 0.0), (*facts, what), advice,
+        tolerance.FORWARD.limit(roundoff(walk, event), 0.0), (*facts, case.what), advice,
     ), event)  # fmt: skip
     return True
 

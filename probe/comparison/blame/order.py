@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from probe.comparison.blame.case import Case
 from probe.comparison.coverage.changes import OF_ORDER, change_at, exchanged, is_exchanged
 from probe.comparison.distance.metrics import measure_pair
 from probe.comparison.noise import tolerance
@@ -21,17 +22,18 @@ _AS_GIVEN = 1e-2
 """relative error up to which two calls were given the same"""
 
 
-def charge_order(walk: Walk, node: Node, event: Event) -> bool:
-    """Charge a wrong input to the order of layers: they stand, or run, at other places in B."""
+def order_of_layers(case: Case) -> bool:
+    """Blame the order of layers for a wrong input: they stand, or run, at other places in B."""
+    walk, node, event = case.walk, case.node, case.event
     paths = [walk.pairs.a.reader.modules[module_a(walk, each)].path for each in (node, *node.ancestors())]
     found = (change_at(walk.pairs.changes, OF_ORDER, "A", [path]) for path in paths)
     change = next((each for each in found if each is not None), None)
     if change is not None:
-        if change not in walk.charged:
-            walk.charged.add(change)
+        if change not in walk.told_of_order:
+            walk.told_of_order.add(change)
             _add_change(walk, node, event, change)
         return True
-    return _charge_order_of_calls(walk, node, event)
+    return _order_of_calls(walk, node, event)
 
 
 def _add_change(walk: Walk, node: Node, event: Event, change: Change) -> None:
@@ -53,7 +55,7 @@ def _add_change(walk: Walk, node: Node, event: Event, change: Change) -> None:
     ))  # fmt: skip
 
 
-def _charge_order_of_calls(walk: Walk, node: Node, event: Event) -> bool:
+def _order_of_calls(walk: Walk, node: Node, event: Event) -> bool:
     siblings = [each for each in walk.pairs.nodes.values() if each.parent is node.parent]
     pair = exchanged(node, siblings)
     if pair is None:
@@ -61,9 +63,9 @@ def _charge_order_of_calls(walk: Walk, node: Node, event: Event) -> bool:
     mine, theirs = pair
     if not _may_stand_for(walk, mine, theirs) or _is_harmless(walk, node, mine, theirs):
         return False
-    if (mine, theirs) in walk.charged:
+    if (mine, theirs) in walk.told_of_order:
         return True
-    walk.charged.add((mine, theirs))
+    walk.told_of_order.add((mine, theirs))
     if theirs.begin_b < mine.begin_b < theirs.end_b:
         _add_held(walk, mine, theirs, event)
         return True

@@ -173,7 +173,7 @@ class Tally:
             pairs.a.shapes[event.row_a], pairs.b.shapes[event.row_b], pair.reason.value, event.metrics, event.row_a,
             event.row_b, judged.limit, judged.error, *parts, judged.verdict,
             "" if judged.held is None else judged.held.measure, judged.held is not None and judged.held.is_fixed,
-            judged.sources, judged.exemption, judged.tried,
+            judged.sources, judged.exemption, judged.tried, judged.blame,
         )  # fmt: skip
 
     def _first_nan(self, pairs: StepPairs, events: Iterable[Event]) -> Note | None:

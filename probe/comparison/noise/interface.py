@@ -95,7 +95,7 @@ class StepNoise:
         scale = Held(abs(event.metrics.norm_ratio - 1), tolerance.scale_limit(rule.scale, u, sources), SCALE_MEASURE)
         return scale.explained() if scale.is_wrong and not held.is_wrong else held
 
-    def charged(self, error: float) -> None:
+    def introduced(self, error: float) -> None:
         """Take in that an error is a finding: what is behind it inherits it. The built-in model knows it of the sources."""
 
     def exact(self, event: Event, limit: float) -> Held:

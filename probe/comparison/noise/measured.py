@@ -150,7 +150,7 @@ class _MeasuredStep(StepNoise):
             self._account.add(found.limit, rule.limit(u, sources.error))
         return found
 
-    def charged(self, error: float) -> None:
+    def introduced(self, error: float) -> None:
         self._loudest = max(self._loudest, error)
 
     def _held(self, event: Event, error: float, rule: Rule, u: float, sources: Level) -> Held:

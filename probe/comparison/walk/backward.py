@@ -6,18 +6,17 @@ import functools
 import math
 from fnmatch import fnmatchcase
 
-from probe.comparison.blame import causes
-from probe.comparison.blame.gaps import cut_in, gap_behind
+from probe.comparison.blame.case import Case, answer
+from probe.comparison.blame.gradients import GRADIENT
 from probe.comparison.blame.order import module_a
 from probe.comparison.fusion.sharded import side_with_parts
 from probe.comparison.noise import conditioning, tolerance
 from probe.comparison.noise.tolerance import Level
-from probe.comparison.notes import Note, note
+from probe.comparison.notes import Note
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.steps.dataflow import Flow, Use, turns
 from probe.comparison.steps.step_half import Event, Node
 from probe.comparison.walk.forward import is_inside_rearranged
-from probe.comparison.walk.inputs import lone_caller
 from probe.comparison.walk.loss import (
     is_model,
     is_most_of_loss,
@@ -28,17 +27,12 @@ from probe.comparison.walk.loss import (
 from probe.comparison.walk.scaling import factor_of, loss_scale_of, meaning_of, scaling_note
 from probe.comparison.walk.state import (
     Walk,
-    add,
-    append,
     class_a,
     confidence,
-    kind_of_finding,
-    path_a,
     peaks_of,
     refs_of,
     root_refs,
     roundoff,
-    scale_hint,
     settle,
     underflow_limit,
 )
@@ -181,7 +175,7 @@ def _judge_backward_event(walk: Walk, node: Node, event: Event) -> None:
     wrong = held.is_wrong and not sources.tainted and not is_behind  # what is returned may be used inside, too
     settle(walk, event, held.limit, wrong, sources.error, error=held.error, held=held)
     if wrong:
-        _charge_gradient(walk, node, event)
+        answer(GRADIENT, Case(walk, node, event, tolerance.BACKWARD))
     own = Level()
     own.add(metrics.rel_l2, roundoff(walk, event), walk.noise.excess(event, metrics.rel_l2))
     if metrics.is_lower_bound:
@@ -194,32 +188,6 @@ def _judge_backward_event(walk: Walk, node: Node, event: Event) -> None:
     if event.role is Role.GRAD_OUTPUT:
         walk.backward.setdefault(node, Level()).merge(own)
         walk.arrived.setdefault(node.pair, Level()).merge(own)
-
-
-def _others_agree(walk: Walk, node: Node, event: Event) -> bool:
-    """Tell whether a call has other outputs, to which the same gradient comes back on both sides."""
-    found = [
-        judged.verdict for judged in walk.events
-        if judged.event is not event and judged.event.role is Role.GRAD_OUTPUT and judged.event.pair == node.pair
-        and (judged.event.micro, judged.event.call) == (event.micro, event.call)
-    ]  # fmt: skip
-    return bool(found) and all(verdict in ("equal", "noise") for verdict in found)
-
-
-def _handed_on_by(walk: Walk, node: Node, event: Event) -> Node | None:
-    """Return the call whose code lies between a tensor with a wrong gradient and who was given it with a right one, in total.
-
-    Then they are two tensors of the same numbers: what the code makes of the first passes something else back.
-    """
-    use = walk.flow.use_of(node, event)
-    if use is None or event.role is not Role.GRAD_OUTPUT:
-        return None
-    right = {
-        (judged.event.micro, judged.event.pair, judged.event.call, judged.event.slot_a) for judged in walk.events
-        if judged.event.role is Role.GRAD_TOTAL and judged.verdict in ("equal", "noise")
-    }  # fmt: skip
-    given = [user for user, slot in use.consumers if (user.micro, user.pair, user.call, slot) in right]
-    return next((user.parent for user in given if user not in node.ancestors()), None)
 
 
 def _is_sum_of_parts(walk: Walk, node: Node, event: Event) -> bool:
@@ -315,78 +283,6 @@ def _cancelled_by_norm(walk: Walk, node: Node, event: Event) -> float:
     given, made, arrived = (walk.pairs.a.columns["norm"][rows[0][0]] for rows in found)
     left = given * max(event.metrics.norm_a, event.metrics.norm_b)
     return made * arrived / left if left else 0.0
-
-
-def _gradient(walk: Walk, node: Node, event: Event) -> dict[str, object]:
-    """Return the facts of a gradient that differs."""
-    error = math.nan if event.metrics is None else event.metrics.rel_l2
-    return {"step": walk.pairs.step, "path": path_a(walk, node.pair), "slot": event.slot_a, "error": error}
-
-
-def _charge_gradient(walk: Walk, node: Node, event: Event) -> None:
-    assert event.metrics is not None
-    kind = kind_of_finding(event.metrics)
-    hint = scale_hint(event.metrics, "scale-of-passed-back")
-    birth = causes.born(walk.pairs, node, event)
-    born = (birth,) if birth else ()
-    if event.role is Role.GRAD_INPUT:
-        facts = (
-            note("gradient-of-output-agrees") if node.pair in walk.arrived else note("gradient-of-output-not-compared"),
-            note("passed-back-differs", slot=event.slot_a), *born,
-        )  # fmt: skip
-        add(walk, Phase.BACKWARD, kind, event, node.pair, tolerance.BACKWARD, facts, node=node,
-                  advice=hint or note("backward-of-module"))  # fmt: skip
-        return
-    is_compensated = event.role is Role.GRAD_OUTPUT and (node, event.slot_a) in walk.compensated
-    handed_on = _handed_on_by(walk, node, event)
-    place = node.parent if is_compensated else handed_on or walk.flow.culprit(node, event)
-    if place is None:
-        caller = lone_caller(walk.pairs, node)
-        if caller:
-            walk.reasons.append(note("gradient-of-a-lone-caller", caller=caller, **_gradient(walk, node, event)))
-            return
-        if not last_outputs_known(walk, [node]):
-            walk.reasons.append(note("gradient-without-outputs", **_gradient(walk, node, event)))
-            return
-        facts = (note("outputs-agree"), note("gradient-of-outputs-differs"), *born)
-        is_of_one = _others_agree(walk, node, event) and walk.loss_agrees
-        if is_of_one:
-            facts += (note("loss-and-other-outputs-agree"),)
-        advice = hint or note("loss-function-and-scale", slot=event.slot_a if is_of_one else "")
-        add(walk, Phase.LOSS, kind, event, node.pair, tolerance.BACKWARD, facts, node=node, advice=advice)
-        return
-    side = walk.flow.swallowing_side(place)
-    if not side and _charge_cut(walk, place):
-        return
-    what = "output" if event.role is Role.GRAD_OUTPUT else "input"
-    if place.pair not in walk.arrived and not last_outputs_known(walk, [place]):
-        walk.reasons.append(note("gradient-with-nothing-behind", what=what, **_gradient(walk, node, event)))
-        return
-    gap = gap_behind(walk.pairs, node, place) if event.role is Role.GRAD_OUTPUT else None
-    facts = (
-        note("gradient-differs", path=path_a(walk, node.pair), role=what, slot=event.slot_a),
-        note("passed-back-before-agrees"),
-        *((note("lies", place=gap),) if gap else ()),
-        *born,
-    )
-    if side:
-        facts += (note("passes-nothing-back", path=path_a(walk, place.pair), side=side),)
-        hint = note("detached-in-module")
-    add(walk, Phase.BACKWARD, kind, event, place.pair, tolerance.BACKWARD, facts, node=place,
-              advice=hint or note("backward-of-own-code"))  # fmt: skip
-
-
-def _charge_cut(walk: Walk, place: Node) -> bool:
-    """Charge a wrong gradient to the code behind a call that gets none on one side: the missing one is what is wrong first."""
-    cut = cut_in(walk.pairs, place)
-    if cut is None:
-        return False
-    facts = (note("gets-no-gradient", path=cut.name, side=cut.side), note("lies", place=cut.place))
-    append(walk, Divergence(
-        Phase.BACKWARD, Role.GRAD_OUTPUT, Kind.MISSING, 0.95, *refs_of(walk, cut.around.pair, cut.around, "", ""), None, math.nan, facts,
-        note("cuts-graph-at", side=cut.side, place=cut.place),
-    ))  # fmt: skip
-    return True
 
 
 @functools.cache

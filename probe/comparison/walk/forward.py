@@ -7,17 +7,15 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from probe.comparison.blame.order import module_a
+from probe.comparison.blame.table import blame_changes, blame_input, blame_output
+from probe.comparison.blame.unpaired_calls import side_with_part
 from probe.comparison.blame.values import (
     SAME_BATCH,
-    charge_change,
-    charge_dtype,
-    charge_input,
-    charge_output,
+    blame_dtype,
     context_of,
     judge_given,
     mode_name,
     place_of,
-    side_with_part,
 )
 from probe.comparison.distance.metrics import Status, are_merged, squeezed
 from probe.comparison.exemptions import expert_routing as choices
@@ -137,7 +135,7 @@ def _compare_batches(walk: Walk, events: Iterable[tuple[Node, Event]]) -> None:
     other = [(n, e) for n, e in tops if e.role is Role.INPUT and not _same_size(walk, e)]
     outputs = [e for _, e in tops if e.role is Role.OUTPUT]
     if other and not walk.findings and not (outputs and all(map(partial(_same_size, walk), outputs))):
-        charge_input(walk, *other[0], tolerance.FORWARD)
+        blame_input(walk, *other[0])
         context_of(walk, None).tainted = True
 
 
@@ -225,7 +223,7 @@ def _judge_forward_event(walk: Walk, node: Node, event: Event) -> None:
             settle(walk, event, math.nan, False, exempt=held.exemption)
             return
     if is_input and node.parent is None and _has_other_axes(walk, node, event):
-        _charge_other_axes(walk, node, event)
+        _blame_other_axes(walk, node, event)
         return
     wrong = held.is_wrong and not context.tainted
     if wrong and (
@@ -234,15 +232,15 @@ def _judge_forward_event(walk: Walk, node: Node, event: Event) -> None:
         or _may_be_chosen_otherwise(walk, node, event, held, context, u)
     ):
         return
-    wrong = wrong and not _charge_other_size(walk, node, event)
+    wrong = wrong and not _blame_other_size(walk, node, event)
     settle(walk, event, held.limit, wrong, sources.error, error=held.error, held=held)
     if wrong:
         if is_input:
-            charge_input(walk, node, event, tolerance.FORWARD)
+            blame_input(walk, node, event)
         else:
-            charge_output(walk, node, event)
+            blame_output(walk, node, event)
     elif event.role is Role.OUTPUT and not context.tainted:
-        charge_dtype(walk, node, event, sources.error)
+        blame_dtype(walk, node, event, sources.error)
     is_noise = not held.is_wrong and not context.tainted and not walk.findings
     if is_noise and event.role is Role.OUTPUT and roundoff(walk, event):
         walk.largest = max(walk.largest, metrics.rel_l2)
@@ -315,7 +313,7 @@ def _sets_aside(walk: Walk, node: Node, event: Event) -> bool:
     if is_known or hold(walk, node, event, 0.0, Level()).verdict or is_handed_on(walk.pairs, node, event):
         return False
     settle(walk, event, 0.0, True)
-    charge_input(walk, node, event, tolerance.FORWARD)
+    blame_input(walk, node, event)
     walk.aside.append(Aside(event, walk.findings.pop()))
     walk.digests_aside.add(digests)
     walk.with_inputs.add(node)
@@ -328,7 +326,7 @@ def _has_other_axes(walk: Walk, node: Node, event: Event) -> bool:
     return runs_same_code(walk, node) and sorted(shapes[0]) != sorted(shapes[1]) and not are_merged(*shapes)
 
 
-def _charge_other_axes(walk: Walk, node: Node, event: Event) -> None:
+def _blame_other_axes(walk: Walk, node: Node, event: Event) -> None:
     shapes = [list(half.side.shapes[half.row(event)]) for half in walk.pairs.halves]
     settle(walk, event, math.nan, False)
     add(walk, Phase.FORWARD, Kind.INPUTS, event, node.pair, tolerance.FORWARD,
@@ -408,7 +406,7 @@ def _leave_open(walk: Walk, node: Node, event: Event, context: Level) -> None:
         level.tainted = True
 
 
-def _charge_other_size(walk: Walk, node: Node, event: Event) -> bool:
+def _blame_other_size(walk: Walk, node: Node, event: Event) -> bool:
     """Charge a wrong value to the first tensor of another size that it may be computed of; tell whether there is one."""
     found = walk.other_sizes.behind(node, event)
     if found:
@@ -417,7 +415,7 @@ def _charge_other_size(walk: Walk, node: Node, event: Event) -> bool:
     return bool(found)
 
 
-def charge_first_other_size(walk: Walk) -> None:
+def blame_first_other_size(walk: Walk) -> None:
     """Charge the first tensor of another size: what is computed of all of them differs."""
     _add_other_size(walk, walk.other_sizes.open[0])
     _taint_behind(walk, list(walk.other_sizes.open))
@@ -437,8 +435,8 @@ def _add_other_size(walk: Walk, each: OtherSize) -> None:
     is_input = event.role is Role.INPUT
     place = place_of(walk, node) if is_input else node
     if place is None:
-        charge_input(walk, node, event, tolerance.FORWARD)
-    elif not (is_input and charge_change(walk, node, event, tolerance.FORWARD)):
+        blame_input(walk, node, event)
+    elif not (is_input and blame_changes(walk, node, event)):
         what = note("of-another-size", role=event.role.label, slot=event.slot_a, path=path_a(walk, node.pair),
                     why=event.metrics.why)  # fmt: skip
         add(walk, Phase.FORWARD, Kind.SHAPE, event, place.pair, tolerance.FORWARD, (what,), node=place,

@@ -15,9 +15,9 @@ from probe.comparison.notes import Note, note
 from probe.comparison.once import once
 from probe.comparison.result import Divergence, Kind, cause_order
 from probe.comparison.steps.step_half import Event, Node
-from probe.comparison.walk.forward import charge_first_other_size, settle_other_sizes
+from probe.comparison.walk.forward import blame_first_other_size, settle_other_sizes
 from probe.comparison.walk.state import Walk, append, refs_of, root_refs
-from probe.comparison.walk.values import charge_padded
+from probe.comparison.walk.values import blame_padded
 from probe.numbers.statistics import unit_roundoff
 from probe.records import Phase, Role
 from probe.structure.tree import Tree
@@ -54,7 +54,7 @@ def _judge_loss(walk: Walk, a: dict[str, float], b: dict[str, float]) -> None:
     if not held.is_wrong or not nodes or any(f.phase is Phase.LOSS for f in walk.findings):
         return
     if walk.other_sizes.open and not all(map(partial(_all_outputs_known, walk), nodes)):
-        charge_first_other_size(walk)
+        blame_first_other_size(walk)
         return
     if not last_outputs_known(walk, nodes) and walk.findings:
         return
@@ -63,7 +63,7 @@ def _judge_loss(walk: Walk, a: dict[str, float], b: dict[str, float]) -> None:
             walk.reasons.append(note("loss-without-outputs", step=walk.pairs.step, a=x, b=y))
         walk.state.loss_was_doubted = True
         return
-    if charge_padded(walk):
+    if blame_padded(walk):
         return
     metrics = Metrics(Status.COMPARED, held.error, norm_a=abs(x), norm_b=abs(y), max_abs=abs(x - y))
     models = [node for node in nodes if is_model(walk, node)]

@@ -88,7 +88,7 @@ def judge_gradients(walk: Walk) -> None:
     backwards = [event for event in reversed(both) if _judge_parameter_gradient(walk, event, owners)]
     found = _reduced_alike(walk, backwards[::-1])
     if not walk.cut:
-        _charge_missing_gradients(walk, [event for event in events if event.is_one_sided])
+        _blame_missing_gradients(walk, [event for event in events if event.is_one_sided])
     if found and is_later and not walk.arrived and not walk.pairs.same_micros:
         _doubt_gradients(walk, found, len(both))
     elif len(set(walk.factors_of_passes)) <= 1:  # else sums of gradients with several factors cannot agree
@@ -241,7 +241,7 @@ def _remember_written(walk: Walk) -> None:
     pool(walk, pooled, tolerance.UPDATED_GAIN)
 
 
-def _charge_missing_gradients(walk: Walk, events: list[Event]) -> None:
+def _blame_missing_gradients(walk: Walk, events: list[Event]) -> None:
     """Charge parameters that learn on one side only to the call behind them that passes nothing back there, or each to itself."""
     for name in "AB":
         missing = [event for event in events if (event.row_a < 0) == (name == "A")]
@@ -250,10 +250,10 @@ def _charge_missing_gradients(walk: Walk, events: list[Event]) -> None:
             ran = {node.pair for node in walk.pairs.nodes.values() if node.begin < swallower.begin}
             before = [event for event in missing if event.pair in ran]
             if before:
-                _charge_swallower(walk, swallower, name, before)
+                _blame_swallower(walk, swallower, name, before)
             missing = [event for event in missing if event.pair not in ran]
         for event in missing:
-            _charge_missing_gradient(walk, event)
+            _blame_missing_gradient(walk, event)
 
 
 def _swallower(walk: Walk, name: str) -> Node | None:
@@ -264,7 +264,7 @@ def _swallower(walk: Walk, name: str) -> Node | None:
     return max(found, key=lambda node: node.begin, default=None)
 
 
-def _charge_swallower(walk: Walk, node: Node, name: str, behind: list[Event]) -> None:
+def _blame_swallower(walk: Walk, node: Node, name: str, behind: list[Event]) -> None:
     first = behind[0]
     facts = (
         note("passes-nothing-back", path=path_a(walk, node.pair), side=name),
@@ -278,7 +278,7 @@ def _charge_swallower(walk: Walk, node: Node, name: str, behind: list[Event]) ->
     ))  # fmt: skip
 
 
-def _charge_missing_gradient(walk: Walk, event: Event) -> None:
+def _blame_missing_gradient(walk: Walk, event: Event) -> None:
     side = "A" if event.row_a >= 0 else "B"
     slot = event.slot_a or event.slot_b
     if event.pair in walk.uncalled:

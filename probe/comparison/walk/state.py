@@ -113,6 +113,8 @@ class Judged:
     """why it is not judged, a code of `probe.comparison.exemptions.table`"""
     tried: tuple[str, ...] = ()
     """codes of `exemptions.REFITS` that were tried on it, in their order"""
+    blame: str = ""
+    """who answers for it, a code of `probe.comparison.blame.table`, where it is wrong by itself"""
 
     def exempt(self, code: str) -> None:
         """Take the verdict back: it is not judged, for a reason of `probe.comparison.exemptions.table`."""
@@ -172,7 +174,7 @@ class Walk:
     """by the id of a call: inputs of which it is not known whether they agree"""
     lacking: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
     """by the id of a call: inputs that one side alone has, as (slot, side)"""
-    charged: set[object] = field(default_factory=set)
+    told_of_order: set[object] = field(default_factory=set)
     """changes of order that are findings already"""
     rearranged: set[Node] = field(default_factory=set)
     """calls that were given elements in another order, though a caller of theirs returns the same"""
@@ -265,7 +267,7 @@ def settle(
     metrics = event.metrics
     assert metrics is not None
     if held is not None and held.is_wrong and not exempt:
-        walk.noise.charged(held.error)
+        walk.noise.introduced(held.error)
     verdict = (held.verdict if held is not None else "") or _verdict(walk, event, metrics, wrong)
     exempt = exempt or (held.exemption if held is not None else "")
     if verdict == "noise" and limit >= _NOTHING and not exempt and not _is_judged_before(event):

@@ -7,12 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 from probe.comparison.blame.order import module_a
-from probe.comparison.blame.values import (
-    charge_input,
-    charge_output,
-    context_of,
-    returns_loss,
-)
+from probe.comparison.blame.table import blame_input, blame_output
+from probe.comparison.blame.values import context_of, returns_loss
 from probe.comparison.distance.combined import add_sum
 from probe.comparison.exemptions.mask_inside import have_other_masks, mask_alike, side_with_mask, where_not_masked
 from probe.comparison.exemptions.padding import Padded
@@ -241,7 +237,7 @@ def refitted(walk: Walk, node: Node, event: Event, u: float, sources: Level, hel
     return held
 
 
-def charge_padded(walk: Walk) -> bool:
+def blame_padded(walk: Walk) -> bool:
     """Charge the first error in padding that A's loss may be computed from after all; tell whether there is one."""
     matters = [padded.matters for padded in walk.padded]
     if walk.findings or not matters or (False in matters and True not in matters):
@@ -252,9 +248,9 @@ def charge_padded(walk: Walk) -> bool:
     judged = walk.judged[id(first.event)]
     judged.verdict, judged.error = "introduced", first.whole.rel_l2
     if first.event.role is Role.INPUT:
-        charge_input(walk, first.node, first.event, tolerance.FORWARD)
+        blame_input(walk, first.node, first.event)
     else:
-        charge_output(walk, first.node, first.event)
+        blame_output(walk, first.node, first.event)
     return True
 
 

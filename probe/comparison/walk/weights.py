@@ -69,7 +69,7 @@ def judge_init(walk: Walk) -> None:
     if walk.pairs.step and not _have_parted(walk, pooled):
         walk.drifted = found
     elif len(found) > max(1, tolerance.MOST * judged) and len({event.pair for event in found}) > 1:
-        _charge_all_weights(walk, found, judged)
+        _blame_all_weights(walk, found, judged)
     else:
         for event in found:
             add(walk, Phase.INIT, Kind.INIT, event, event.pair, tolerance.INIT, (note("weights-differ", when=when(walk)),),
@@ -133,7 +133,7 @@ def _is_top(walk: Walk, event: Event) -> bool:
     return key in walk.pairs.nodes and walk.pairs.nodes[key].parent is None
 
 
-def _charge_all_weights(walk: Walk, found: list[Event], judged: int) -> None:
+def _blame_all_weights(walk: Walk, found: list[Event], judged: int) -> None:
     said = note("parameters-differ", count=len(found), judged=judged, when=when(walk))
     advice = _moved(walk, found) or _not_recorded(walk) or note("start-from-the-same-weights")
     add(walk, Phase.INIT, Kind.INIT, found[0], None, tolerance.INIT, (said,), advice=advice, root=True)
