@@ -39,7 +39,7 @@ LAYERS = [
     ["diagnosis"],
     ["session", "recording", "report"],
     ["report.notebook", "report.plots"],
-    ["curve_comparison", "commands.map_commands", "reproducibility.perturbing"],
+    ["curve_comparison", "commands.map_commands", "commands.preset_commands", "reproducibility.perturbing"],
     ["report.html"],
     ["report.serving"],
     ["report.tensorboard"],
@@ -49,7 +49,7 @@ LAYERS = [
 ]
 """units by layer; a unit imports itself and those of layers above it, the longest name that fits counts"""
 UPWARDS = {
-    ("comparison.run", "diagnosis.choosing"), ("comparison.run", "diagnosis.known_differences"), ("comparison.notes", "report.words"), ("comparison.why", "report.why"), ("comparison.answer", "report.table"), ("comparison.answer", "report.text"), ("comparison.answer", "report.notebook.answers"),
+    ("comparison.run", "diagnosis.choosing"), ("comparison.run", "diagnosis.known_differences"), ("comparison.notes", "report.words"), ("comparison.why", "report.why"), ("comparison.answer", "report.table"), ("comparison.answer", "report.text"), ("comparison.answer", "report.notebook.answers"), ("comparison.acceptance.result", "report.acceptance"),
     ("comparison.answer", "report.plots.depth"), ("comparison.result", "report.notebook.answers"),
     ("comparison.result", "report.notebook.tensors"), ("comparison.result", "report.plots.pair"),
     ("recording", "report.notebook.recordings"), ("recording", "report.plots.norms"), ("recording", "report.plots.one"),
