@@ -464,6 +464,10 @@ def convert_command(
 
 
 main.add_later(
+    "check", "probe.commands.check_commands", "check_group",
+    "Checks of one run, or of what two runs start from: overflow, data, weights, initialisation.",
+)  # fmt: skip
+main.add_later(
     "curves", "probe.curve_comparison.command", "curves_command",
     "Compare two runs step by step: loss, gradient norm, learning rate, logged numbers, norms of single gradients.",
 )  # fmt: skip
