@@ -36,10 +36,17 @@ LAYERS = [
     ["reproducibility.batch_comparison"],
     ["recorder", "matching"],
     ["comparison", "conversion"],
-    ["diagnosis"],
+    ["diagnosis", "checks"],
     ["session", "recording", "report"],
     ["report.notebook", "report.plots"],
-    ["curve_comparison", "commands.map_commands", "commands.preset_commands", "reproducibility.perturbing"],
+    ["commands.run_checks"],
+    [
+        "curve_comparison",
+        "commands.check_commands",
+        "commands.map_commands",
+        "commands.preset_commands",
+        "reproducibility.perturbing",
+    ],
     ["report.html"],
     ["report.serving"],
     ["report.tensorboard"],
@@ -55,6 +62,8 @@ UPWARDS = {
     ("recording", "report.notebook.recordings"), ("recording", "report.plots.norms"), ("recording", "report.plots.one"),
     ("curve_comparison.result", "curve_comparison.showing.plot"), ("curve_comparison.result", "curve_comparison.showing.text"),
     ("curve_comparison.result", "curve_comparison.showing.notebook"),
+    ("checks.overflow.checking", "report.checks.overflow"), ("checks.data.checking", "report.checks.data"),
+    ("checks.weights.checking", "report.checks.weights"), ("checks.initial.checking", "report.checks.initial"),
 }  # fmt: skip
 """imports inside a function that may go up: a result offers its own table, its picture, what a notebook shows of it"""
 CAPTURE = [
@@ -62,7 +71,7 @@ CAPTURE = [
     "store.writing",
 ]  # fmt: skip
 COMPARE = [
-    "mapping", "matching", "comparison", "diagnosis", "recording", "report", "curve_comparison", "commands.map_commands",
+    "mapping", "matching", "comparison", "diagnosis", "checks.overflow", "checks.data", "checks.initial", "recording", "report", "curve_comparison", "commands.map_commands",
     "commands.export_commands", "commands.cli", "demo",
 ]  # fmt: skip
 FRAMEWORKS = {"torch", "paddle", "mindspore"}

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -78,4 +78,57 @@ def data_command(a: str, b: str | None, tokenizer: str | None, as_json: bool) ->
     _finish(check_data(a, b, tokenizer=tokenizer), render, as_json)
 
 
-COMMANDS: tuple[click.Command, ...] = (overflow_command, data_command)
+@click.command("init")
+@click.argument("a", type=click.Path())
+@click.argument("b", type=click.Path())
+@_MAPPING
+@_DIRECTION
+@click.option("--alpha", default=1e-3, show_default=True, type=click.FloatRange(0, 1, min_open=True, max_open=True),
+              help="How often two seeds of one initialisation may be told apart by chance, over all parameters together.")  # fmt: skip
+@_VERBOSE
+@_JSON
+def init_command(a: str, b: str, mapping: str | None, as_json: bool, verbose: bool, **options: Any) -> None:
+    """Hold the initial weights of two models against each other as distributions: other seeds pass, another gain is named.
+
+    \b
+    Exit status: 0 nothing found, 1 found, 2 could not be checked, 3 error.
+    Example:     probe check init a.h5 b.h5 -lm map.yaml
+    """
+    from probe.checks.initial import check_init
+    from probe.report.checks.initial import render
+
+    _finish(check_init(a, b, mapping, **options), render, as_json, verbose=verbose)
+
+
+@click.command("weights")
+@click.argument("a", type=click.Path())
+@click.argument("b", type=click.Path())
+@_MAPPING
+@_DIRECTION
+@click.option("--from", "source", metavar="RECORDING", help="A recording of A's model; its structure is enough.")
+@click.option("--like", metavar="RECORDING", help="A recording of B's model; its structure is enough.")
+@click.option(
+    "--init",
+    metavar="CHECKPOINT",
+    help="B's model before anything was loaded: what is still equal to it was never loaded.",
+)
+@_VERBOSE
+@_JSON
+def weights_command(a: str, b: str, mapping: str | None, as_json: bool, verbose: bool, **options: Any) -> None:
+    """Hold two trained checkpoints against each other, weight by weight: sizes, decay groups, and weights never loaded.
+
+    A and B are files of weights, indices of several, or folders. Weights are paired by their names; else by a layer mapping, with
+    recordings of both models where it names classes.
+
+    \b
+    Exit status: 0 nothing found, 1 found, 2 could not be checked, 3 error.
+    Example:     probe check weights reference/ ours/
+                 probe check weights hf/ megatron.pt -lm map.yaml --from a.h5 --like b.h5
+    """
+    from probe.checks.weights import check_weights
+    from probe.report.checks.weights import render
+
+    _finish(check_weights(a, b, mapping, **options), render, as_json, verbose=verbose)
+
+
+COMMANDS: tuple[click.Command, ...] = (overflow_command, data_command, weights_command, init_command)

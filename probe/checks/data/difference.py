@@ -130,7 +130,7 @@ def _of_values(
 ) -> tuple[SampleDifference | None, Line | None]:
     """Hold the values of a field against each other, sample by sample."""
     shapes = [each.tensor.shape[1:] for each in (*mine, *theirs)]
-    step, micro = pair.a[0].step, pair.a[0].micro if len(pair.a) == 1 else -1
+    step, micro = pair.a[0].step, pair.a[0].micro if len(pair.a) == len(pair.b) == 1 else -1
     if any(len(each.tensor.shape) < 1 for each in (*mine, *theirs)) or len(set(shapes)) > 1:
         told = tuple(each[0].tensor.shape for each in (mine, theirs))
         return None, Line(

@@ -94,6 +94,15 @@ def first_birth(reader: Reader) -> tuple[Birth | None, Count]:
     return found, Count(tensors, steps, masks)
 
 
+def _is_mask(row: Any) -> bool:
+    """Tell whether a tensor has −Inf alone beside elements that are all one number."""
+    return not (row["nan"] or row["posinf"] or row["min"] < row["max"]) and bool(row["neginf"])
+
+
+def _share(reader: Reader, row: Any) -> float:
+    return round(int(row["neginf"]) / max(math.prod(reader.shapes[row["shape"]]), 1), 9)
+
+
 class _Step:
     """A step of a recording in the order of time."""
 
@@ -114,12 +123,13 @@ class _Step:
     def _hides(self, index: int) -> bool:
         """Tell whether a tensor has −Inf alone where it hides positions.
 
-        All of its finite elements are one number, or what it is given to makes finite numbers of it, as a softmax does.
+        All of its finite elements are one number, a mask was added to it, or what it is given to makes finite numbers of it, as a
+        softmax does.
         """
         row = self.rows[index]
         if row["nan"] or row["posinf"]:
             return False
-        if not row["min"] < row["max"]:
+        if _is_mask(row) or _share(self.reader, row) in self._masked_shares(index):
             return True
         same = self.rows["role"] == Role.INPUT
         if row["role"] != Role.INPUT or row["phase"] != Phase.FORWARD:
@@ -128,6 +138,11 @@ class _Step:
         else:
             same &= np.arange(len(self.rows)) == index
         return any(self._makes_finite(self.rows[each]) for each in np.flatnonzero(same).tolist())
+
+    def _masked_shares(self, before: int) -> set[float]:
+        """Return what shares of their elements the masks before a tensor hide: what one is added to has the same."""
+        rows = self.rows[:before][self.bad[:before]]
+        return {_share(self.reader, row) for row in rows if _is_mask(row)}
 
     def _makes_finite(self, row: Any) -> bool:
         outputs = self._of_call(row, Role.OUTPUT)
@@ -240,12 +255,20 @@ class _Step:
             arrived = self._of_call(row, Role.GRAD_OUTPUT).tolist()
             given = [*self._weights_of(module), *self._of_call(row, Role.INPUT).tolist(), *arrived]
             return self._made(Origin.BACKWARD, first, module, given)
-        caller = self._caller(self._call(row))
-        rows = self.rows
+        caller, rows = self._caller(self._call(row)), self.rows
+        while caller is not None and self._returns_the_same(caller, row):
+            module = int(self.calls["module"][caller])
+            caller = self._caller(caller)
         earlier = np.flatnonzero((rows["phase"] == Phase.BACKWARD) & ~self.bad & (np.arange(len(rows)) < first))
         if caller is None:
             return self._made(Origin.LOSS, first, module, self._of_call(row, Role.OUTPUT).tolist())
         return self._made(Origin.BACKWARD_CODE, first, int(self.calls["module"][caller]), earlier[-2:].tolist())
+
+    def _returns_the_same(self, call: int, row: Any) -> bool:
+        """Tell whether the gradient at the output of a call is that of a record: what it calls last returns its output."""
+        names = ("hash_lo", "hash_hi", "hash_kind")
+        arrived = self.rows[self._of_call(self.calls[call], Role.GRAD_OUTPUT)]
+        return any(all(each[name] == row[name] for name in names) for each in arrived)
 
     def _late(self, first: int) -> Birth:
         """Return the birth of what belongs to a parameter: its gradient, its update, a state of the optimizer."""

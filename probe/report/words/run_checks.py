@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from probe.comparison.coverage.guards import grouped
 from probe.report.words.notes import in_model, many
 
+_MOST = 4
+"""names in a sentence"""
 _KINDS = ("NaN", "+Inf", "−Inf")
 
 
@@ -84,9 +87,7 @@ def _shifted(shift: str, habit: str | None, is_wrong: bool) -> str:
     if habit is None or shift == "other than the ids":
         return told
     if not is_wrong:
-        return (
-            f"{told}, as a model needs that {'shifts them itself' if habit == 'the model' else 'does not shift them'}"
-        )
+        return f"{told}; this model {'shifts them itself' if habit == 'the model' else 'does not shift them'}"
     if habit == "the model":
         return f"{told}, and this model shifts them once more: give it the ids themselves as labels"
     return f"{told}, and this model does not shift them: it learns to repeat its input"
@@ -112,6 +113,113 @@ _OUTSIDE = {
     "given to the model": "look at the data: what the program gives to the model is not finite",
     "weight": "look at how the weights were loaded or initialised, and at the update before",
     "logged": "look at the code that makes the logged tensor",
+}
+
+# Initialisation
+
+
+def _chance(p: float) -> str:
+    return "p < 1e-16" if p < 1e-16 else f"p {p:.0e}"
+
+
+def _initialised(
+    names: Sequence[str], failed: Sequence[str], mean_a: float, mean_b: float, std_a: float, std_b: float, p: float,
+    like_a: str, like_b: str,
+) -> str:  # fmt: skip
+    told = []
+    if "constant" in failed:
+        sides = (
+            f"{like or f'random, std {std:.3g}'} in {side}"
+            for side, like, std in (("A", like_a, std_a), ("B", like_b, std_b))
+        )
+        return f"{grouped(names, _MOST)}: {', '.join(sides)}"
+    if "std" in failed:
+        told.append(f"std {std_a:.3g} in A, {std_b:.3g} in B ({std_b / std_a:.3g} times)")
+    if "mean" in failed:
+        told.append(f"mean {mean_a:.2g} in A, {mean_b:.2g} in B")
+    if not told:
+        told.append(
+            "same mean and std, another distribution"
+            if "distribution" in failed
+            else "other largest magnitudes: another distribution"
+        )
+    likes = [f"{side} is like {like}" for side, like in (("A", like_a), ("B", like_b)) if like and like_a != like_b]
+    end = f"; {', '.join(likes)}" if likes else ""
+    return f"{grouped(names, _MOST)}: {', '.join(told)}, {_chance(p)}{end}"
+
+
+_INITIAL: dict[str, str | Callable[..., str]] = {
+    "no-initial-weights": "the recordings hold no numbers of initial weights: record the first step, with task='statistics' or 'tensor'",
+    "initialised-otherwise": _initialised,
+    "initialised-alike": lambda count, tests, level: (
+        f"{many(count, 'parameter')} alike: none of {many(tests, 'test')} has a p below {level:.1e}"
+    ),
+    "weights-are-equal": lambda count, total: (
+        f"all of {many(total, 'weight')} are equal: they were loaded, or drawn with one seed"
+        if count == total and total
+        else f"no pair of weights could be tested ({count} of {total} are equal)"
+    ),
+    "some-weights-are-equal": lambda count, total: (
+        f"{count} of {many(total, 'weight')} are equal in A and B: constant, loaded, or drawn with one seed"
+    ),
+    "too-few-elements": lambda count, fewest: f"{many(count, 'weight')} of fewer than {fewest} elements",
+    "parameters-without-counterpart": lambda a, b: (
+        "only " + "; ".join(f"in {side}: {grouped(names, _MOST)}" for side, names in (("A", a), ("B", b)) if names)
+    ),
+}
+
+# Trained weights
+
+
+def _never_loaded(names: Sequence[str], why: str) -> str:
+    verb = "was" if len(names) == 1 else "were"
+    return f"{grouped(names, _MOST)} {verb} never loaded, or trained: {why}"
+
+
+def _kind_size(kind: str, base: str, count: int, ratio: float, usual: float, is_smaller: bool) -> str:
+    told = f"{kind} are {ratio:.3f} times as long in B as in A, {base} {usual:.3f} times"
+    if is_smaller:
+        return f"{told}: does weight decay act on them in B, and not in A? Look at the groups without decay"
+    return f"{told}: does weight decay act on them in A, and not in B? Look at the groups without decay"
+
+
+def _matrices(kind: str, ratio: float) -> str:
+    return f"{kind} are {ratio:.3f} times as long in B as in A: look at weight decay, the learning rate and the number of steps"
+
+
+def _sticks_out(names: Sequence[str], norm: float, std: float, kind: str, usual: float) -> str:
+    spread = f", its standard deviation {std:.3f} times" if std == std and abs(std / norm - 1) > 0.02 else ""
+    return f"{grouped(names, _MOST)}: norm {norm:.3f} times A's{spread}; {kind} usually have {usual:.3f} times"
+
+
+_WEIGHTS: dict[str, str | Callable[..., str]] = {
+    "weights-not-paired": lambda paired, total, has_mapping: (
+        f"{paired} of {many(total, 'weight')} have a counterpart: "
+        + (
+            "the mapping needs the classes of both models: give recordings of them with --from and --like"
+            if has_mapping
+            else "give a layer mapping (-lm), and recordings of both models (--from, --like)"
+        )
+    ),
+    "weights-never-loaded": _never_loaded,
+    "weights-look-loaded": lambda count, equal: (
+        f"all of {many(count, 'weight')} are equal in A and B"
+        if equal == count
+        else f"none of {many(count, 'weight')} looks like a fresh one"
+        + (f"; {equal} are equal in A and B" if equal else "")
+    ),
+    "trained-weights-not-finite": lambda names: f"NaN or Inf in {grouped(names, _MOST)}",
+    "no-sizes-to-compare": "no weight is different from 0 on both sides",
+    "kind-of-other-size": _kind_size,
+    "matrices-of-other-size": _matrices,
+    "kinds-of-one-size": lambda ratios: f"norm B/A: {', '.join(ratios)}",
+    "weight-sticks-out": _sticks_out,
+    "no-weight-sticks-out": lambda count: f"none of {many(count, 'weight')} differs more than the others of its kind",
+    "weights-misshapen": lambda texts: (
+        f"of other shapes: {'; '.join(texts[:_MOST])}"
+        + (f" and {len(texts) - _MOST} more" if len(texts) > _MOST else "")
+    ),
+    "weights-all-paired": lambda count: f"all of {many(count, 'weight')} have a counterpart",
 }
 
 _DATA: dict[str, str | Callable[..., str]] = {
@@ -187,4 +295,6 @@ WORDS: dict[str, str | Callable[..., str]] = {
         else "look for 0/0, Inf − Inf, or the root or logarithm of a negative number"
     ),
     **_DATA,
+    **_INITIAL,
+    **_WEIGHTS,
 }
