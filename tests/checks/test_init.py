@@ -182,6 +182,7 @@ def test_several_tests_together() -> None:
         (normal(0.02), (64, 64), False, "normal(0, 0.02)"), (uniform(1 / math.sqrt(3 * 128)), (64, 128), False, "uniform ±1/√fan_in"),
         (uniform(math.sqrt(2 / 192)), (64, 128), False, "Xavier uniform"), (normal(math.sqrt(2 / 192)), (64, 128), False, "Xavier normal"),
         (normal(math.sqrt(2 / (16 * 9))), (64, 16, 3, 3), False, "Kaiming normal"), (normal(1.0), (100, 64), True, "normal(0, 1)"),
+        (uniform(math.sqrt(2 / 164)), (100, 64), True, "Xavier uniform"), (uniform(1 / math.sqrt(192)), (100, 64), True, ""),
         (normal(0.037), (64, 64), False, ""), (lambda rng, shape: np.ones(shape), (64,), False, "constant 1"),
     ],
 )  # fmt: skip

@@ -94,8 +94,11 @@ def scaled(part: str, factor: float) -> Arrays:
     return {name: each * np.float32(factor) if part in name else each for name, each in trained(1).items()}
 
 
-@pytest.mark.parametrize(("part", "kind"), [("norm.weight", "norm weights"), ("bias", "biases")])
-@pytest.mark.parametrize(("factor", "is_smaller"), [(0.9, True), (1.1, False)])
+@pytest.mark.parametrize(
+    ("part", "kind", "factor", "is_smaller"),
+    [("norm.weight", "norm weights", 0.9, True), ("norm.weight", "norm weights", 1.1, False), ("bias", "biases", 0.7, True),
+     ("bias", "biases", 1.4, False)],
+)  # fmt: skip
 def test_a_group_that_decays_otherwise_is_named(
     tmp_path: Path, part: str, kind: str, factor: float, is_smaller: bool
 ) -> None:

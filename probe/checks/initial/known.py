@@ -10,6 +10,8 @@ from probe.checks.initial.distributions import Drawn
 
 _UNIFORM, _NORMAL = "uniform", "normal"
 _PEAK_OF_UNIFORM = math.sqrt(3.0)
+_OF_UNIFORM = 0.2
+"""times 1/n is the relative variance of the standard deviation of n uniform elements: (κ − 1)/4 with κ = 1.8"""
 _FEWEST = 256
 """elements from which on a shape can be told"""
 _STANDARD_ERRORS = 4.0
@@ -36,16 +38,16 @@ def _constant(name: str, std: float) -> Initialisation:
 
 INITIALISATIONS = (
     Initialisation("uniform ±1/√fan_in (PyTorch's and MindSpore's default of Linear)", _UNIFORM, lambda i, o: 1 / math.sqrt(3 * i)),
-    Initialisation("Xavier uniform (PaddlePaddle's default of Linear)", _UNIFORM, lambda i, o: math.sqrt(2 / (i + o))),
+    Initialisation("Xavier uniform (PaddlePaddle's default of Linear and Embedding)", _UNIFORM, lambda i, o: math.sqrt(2 / (i + o)), False),
     Initialisation("Xavier normal", _NORMAL, lambda i, o: math.sqrt(2 / (i + o))),
     Initialisation("Kaiming uniform (ReLU)", _UNIFORM, lambda i, o: math.sqrt(2 / i)),
     Initialisation("Kaiming normal (ReLU)", _NORMAL, lambda i, o: math.sqrt(2 / i)),
     Initialisation("LeCun uniform (Kaiming, linear)", _UNIFORM, lambda i, o: math.sqrt(1 / i)),
     Initialisation("LeCun normal (Kaiming, linear)", _NORMAL, lambda i, o: math.sqrt(1 / i)),
     _constant("normal(0, 0.02)", 0.02),
-    _constant("normal(0, 0.01)", 0.01),
+    _constant("normal(0, 0.01) (MindSpore's default of Embedding)", 0.01),
     _constant("normal(0, 0.006)", 0.006),
-    _constant("normal(0, 1) (the default of Embedding)", 1.0),
+    _constant("normal(0, 1) (PyTorch's default of Embedding)", 1.0),
 )  # fmt: skip
 """PyTorch: torch.nn.init and reset_parameters of its layers; PaddlePaddle: paddle.nn.initializer; models: initializer_range"""
 
@@ -79,7 +81,8 @@ def _fitting(sample: Drawn, shape: Sequence[int], is_table: bool) -> Iterator[st
     found = fans(shape)
     if sample.count < _FEWEST or found is None:
         return
-    form = _UNIFORM if sample.peak < _PEAK_OF_UNIFORM * 1.03 else _NORMAL
+    highest = _PEAK_OF_UNIFORM * (1 + _STANDARD_ERRORS * math.sqrt(_OF_UNIFORM / sample.count))
+    form = _UNIFORM if sample.peak < highest else _NORMAL
     if abs(sample.mean) > _STANDARD_ERRORS * sample.std / math.sqrt(sample.count):
         return
     for each in INITIALISATIONS:

@@ -12,15 +12,19 @@ from probe.comparison.notes import note
 from probe.matching.lists import family
 
 _LOADED, _SIZES, _SINGLE, _FINITE = "loaded", "size by kind", "single weights", "finite"
-GROUP = 0.05
-"""logarithm of the ratio of norms, and of that ratio to the matrices', from which on a kind of weights has another size; runs that differed
-in their seeds alone had 0.04"""
+GROUP = {Kind.MATRIX: 0.05, Kind.EMBEDDING: 0.05, Kind.SCALE: 0.05, Kind.BIAS: 0.2}
+"""logarithm of the ratio of norms, and of that ratio to the matrices', from which on a kind of weights has another size; small models that were
+trained with other seeds or orders of the data had 0.04, their biases 0.1"""
 ALONE = 0.1
 """the same of a kind that has too few weights to show how far their norms scatter"""
 SEVERAL = 5
 """weights that are not too few"""
-SINGLE = {Kind.MATRIX: 0.1, Kind.EMBEDDING: 0.1, Kind.SCALE: 0.1, Kind.BIAS: 0.7}
-"""logarithm of the ratio of a weight's norm to its kind's, from which on it may stick out; biases, which begin at 0, scatter most"""
+SINGLE = {
+    "norm_ratio": {Kind.MATRIX: 0.1, Kind.EMBEDDING: 0.1, Kind.SCALE: 0.1, Kind.BIAS: 0.7},
+    "std_ratio": {Kind.MATRIX: 0.1, Kind.EMBEDDING: 0.1, Kind.SCALE: 0.7, Kind.BIAS: 0.7},
+}
+"""by measure and kind: logarithm of the ratio of a weight's to its kind's, from which on it may stick out; biases begin at 0, norm weights at one
+number, so that their spreads are what training alone has made, and scatter most"""
 SPREADS = 6.0
 """robust standard deviations of its kind's ratios, from which on it does"""
 ERRORS = 4.0
@@ -110,7 +114,7 @@ def size_lines(rows: Sequence[WeightRow]) -> Iterator[Line]:
     ratios = {kind: [math.log(row.norm_ratio) for row in found] for kind, found in by_kind.items()}
     centre = statistics.median(ratios[base])
     others = list(_kinds(ratios, base, centre))
-    if abs(centre) > _threshold(ratios[base]):
+    if abs(centre) > _threshold(ratios[base], base):
         others.insert(
             0, Line(_SIZES, State.FOUND, note("matrices-of-other-size", kind=base.value, ratio=math.exp(centre)))
         )
@@ -146,17 +150,17 @@ def _kinds(ratios: dict[Kind, list[float]], base: Kind, centre: float) -> Iterat
     for kind, found in ratios.items():
         own = statistics.median(found)
         apart = own - centre
-        if kind is not base and min(abs(own), abs(apart)) > _threshold(found):
+        if kind is not base and min(abs(own), abs(apart)) > _threshold(found, kind):
             facts = {"kind": kind.value, "base": base.value, "count": len(found)}
             yield Line(_SIZES, State.FOUND, note("kind-of-other-size", **facts, ratio=math.exp(own),
                        usual=math.exp(centre), is_smaller=apart < 0))  # fmt: skip
 
 
-def _threshold(found: Sequence[float]) -> float:
+def _threshold(found: Sequence[float], kind: Kind) -> float:
     """Return from which difference on the median of ratios tells."""
     if len(found) < SEVERAL:
-        return ALONE
-    return max(GROUP, ERRORS * _spread(found) / math.sqrt(len(found)))
+        return max(ALONE, GROUP[kind])
+    return max(GROUP[kind], ERRORS * _spread(found) / math.sqrt(len(found)))
 
 
 def _spread(found: Sequence[float]) -> float:
@@ -168,13 +172,13 @@ def sticking_out(by_kind: dict[Kind, list[WeightRow]]) -> list[WeightRow]:
     """Return the weights whose norm, or spread, is to A's otherwise than those of their kind are."""
     found: dict[int, WeightRow] = {}
     for kind, rows in by_kind.items():
-        for measure in ("norm_ratio", "std_ratio"):
+        for measure, least in SINGLE.items():
             logs = {
                 id(row): math.log(ratio) for row in rows if math.isfinite(ratio := getattr(row, measure)) and ratio > 0
             }
             if len(logs) < SEVERAL:
                 continue
-            centre, limit = statistics.median(logs.values()), max(SINGLE[kind], SPREADS * _spread(list(logs.values())))
+            centre, limit = statistics.median(logs.values()), max(least[kind], SPREADS * _spread(list(logs.values())))
             found.update({id(row): row for row in rows if id(row) in logs and abs(logs[id(row)] - centre) > limit})
     return list(found.values())
 

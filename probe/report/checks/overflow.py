@@ -39,6 +39,8 @@ def render(result: Overflow, width: int | None = None, *, verbose: bool = False)
     if result.birth is not None:
         out.append("\n")
         out.append_text(_birth(result.birth, width))
+        if result.birth.is_skipped:
+            out.append("  the optimizer left every weight as it was in that step, as a loss scaler does\n")
         if result.advice is not None:
             out.append(
                 f"{wrapped(plain(str(result.advice), LONGEST_LIST), room_of(width), '  → ', '    ')}\n", style="bold"
