@@ -183,6 +183,12 @@ def test_padding_without_a_mask(tmp_path: Path) -> None:
     assert [note.code for note in found.found] == ["padding-without-mask"]
 
 
+def test_an_end_of_sequence_that_is_the_pad_id_too_needs_no_mask(tmp_path: Path) -> None:
+    ids = np.where(IDS == PAD, 2, IDS)
+    found = check_data(recorded(tmp_path / "a.h5", ids, mask=None, config={**CONFIG, "pad_token_id": 2}))
+    assert "mask against pad id" not in states(found)
+
+
 # Labels
 
 
@@ -209,6 +215,22 @@ def test_which_ids_labels_are(labels: np.ndarray, shift: Shift) -> None:
 )  # fmt: skip
 def test_who_shifts_labels(file: str, name: str, habit: Habit | None) -> None:
     assert habit_of(ModuleInfo("", name, -1, file)) is habit
+
+
+def test_the_label_of_the_last_token_is_padding_where_labels_are_the_next_ids(tmp_path: Path) -> None:
+    right = np.concatenate([LABELS[:, 1:], np.full((3, 1), -100)], axis=1)
+    assert check_data(recorded(tmp_path / "a.h5", labels=right)).status is Status.CLEAN
+    wrong = right.copy()
+    wrong[1, 3] = PAD  # position 3 is the last token, and position 4 padding
+    (said,) = check_data(recorded(tmp_path / "b.h5", labels=wrong)).found
+    assert (said.code, said.facts["sample"], said.facts["position"]) == ("padding-is-trained-on", 1, 3)
+
+
+def test_labels_that_are_the_ids_and_are_given_before_them(tmp_path: Path) -> None:
+    with probe.capture(model := Model(CONFIG, ROWS), tmp_path / "a.h5", task="tensor"):
+        model(labels=Tensor(IDS), input_ids=Tensor(IDS))
+        probe.step()
+    assert code(check_data(tmp_path / "a.h5"), "labels") == "labels-shifted"
 
 
 def test_labels_that_are_the_ids_are_known_from_statistics(tmp_path: Path) -> None:

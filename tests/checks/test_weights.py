@@ -23,6 +23,7 @@ from tests.golden_files import golden
 
 Arrays = dict[str, np.ndarray]
 LAYERS, WIDTH = 6, 24
+COUNT = 1 + 4 * LAYERS
 
 
 def trained(noise: int = 0) -> Arrays:
@@ -31,6 +32,7 @@ def trained(noise: int = 0) -> Arrays:
     state: Arrays = {"embed.weight": start.standard_normal((60, WIDTH)) * 0.05}
     for at in range(LAYERS):
         state[f"layers.{at}.up.weight"] = start.standard_normal((2 * WIDTH, WIDTH)) * (0.05 + 0.002 * at)
+        state[f"layers.{at}.mix.weight"] = start.standard_normal((WIDTH, WIDTH)) * 0.06
         state[f"layers.{at}.up.bias"] = start.standard_normal(2 * WIDTH) * 0.03
         state[f"layers.{at}.norm.weight"] = 1 + start.standard_normal(WIDTH) * 0.1
     for name, each in state.items():
@@ -54,7 +56,7 @@ def codes(found: Weights) -> list[str]:
 
 def test_another_run_of_the_same_training_passes(tmp_path: Path) -> None:
     found = held(tmp_path, trained(1))
-    assert found.status is Status.CLEAN and len(found.rows) == 1 + 3 * LAYERS and not found.fresh
+    assert found.status is Status.CLEAN and len(found.rows) == COUNT and not found.fresh
 
 
 def test_the_numbers_are_numpys(tmp_path: Path) -> None:
@@ -94,6 +96,13 @@ def scaled(part: str, factor: float) -> Arrays:
     return {name: each * np.float32(factor) if part in name else each for name, each in trained(1).items()}
 
 
+def scaled_matrices(factor: float) -> Arrays:
+    return {
+        name: each * np.float32(factor) if each.ndim == 2 and "embed" not in name else each
+        for name, each in trained(1).items()
+    }
+
+
 @pytest.mark.parametrize(
     ("part", "kind", "factor", "is_smaller"),
     [("norm.weight", "norm weights", 0.9, True), ("norm.weight", "norm weights", 1.1, False), ("bias", "biases", 0.7, True),
@@ -116,7 +125,7 @@ def test_a_single_embedding_needs_more(tmp_path: Path) -> None:
 
 
 def test_all_matrices_of_another_size(tmp_path: Path) -> None:
-    found = held(tmp_path, scaled("up.weight", 0.9))
+    found = held(tmp_path, scaled_matrices(0.9))
     assert codes(found) == ["matrices-of-other-size"], "the other kinds are as long as in A"
 
 
@@ -129,9 +138,9 @@ def test_biases_that_learned_nothing_are_no_sizes(tmp_path: Path) -> None:
     """A softmax takes the bias of a key away: what is left of its gradient is rounding."""
     a, b = trained(), trained(1)
     for seed, state in enumerate((a, b)):
-        for at in range(LAYERS):
+        for at in range(2):
             noise = np.random.default_rng(seed * 50 + at).standard_normal(WIDTH).astype(np.float32)
-            state[f"layers.{at}.key.bias"] = noise * np.float32(1e-8 * (1 + 2 * seed))
+            state[f"layers.{at}.key.bias"] = noise * np.float32(1e-8 * (1 + 4 * seed))
     assert held(tmp_path, b, a).status is Status.CLEAN
 
 
@@ -178,6 +187,19 @@ def test_of_two_trainings_from_different_weights_only_a_fresh_one_is_named(tmp_p
     assert held(tmp_path, fresh(dict(other))).fresh == ("layers.2.up.weight",)
 
 
+def test_a_trained_weight_that_is_by_chance_like_a_fresh_one_is_not_named(tmp_path: Path) -> None:
+    rng = np.random.default_rng(77)
+    a, b = (
+        {name: rng.permutation(each.reshape(-1)).reshape(each.shape) for name, each in trained().items()}
+        for _ in range(2)
+    )
+    for state, std in ((a, 0.0225), (b, 0.02)):
+        state["layers.2.up.weight"] = (rng.standard_normal((2 * WIDTH, WIDTH)) * std).astype(np.float32)
+    found = held(tmp_path, b, a)
+    row = next(row for row in found.rows if row.name_b == "layers.2.up.weight")
+    assert (row.like_a, row.like_b) == ("", "normal(0, 0.02)") and not found.fresh
+
+
 def test_what_is_still_equal_to_the_fresh_initialisation(tmp_path: Path) -> None:
     init = trained(5)
     b = trained(1)
@@ -201,7 +223,7 @@ def test_nan_is_found(tmp_path: Path) -> None:
 def test_wrappers_prefixes_and_transposed_weights(tmp_path: Path) -> None:
     b = {f"module.model.{name}": np.ascontiguousarray(each.T) for name, each in trained(1).items()}
     found = held(tmp_path, b)
-    assert found.status is Status.CLEAN and len(found.rows) == 1 + 3 * LAYERS
+    assert found.status is Status.CLEAN and len(found.rows) == COUNT
     assert all(row.correlation > 0.9 for row in found.rows)
 
 
@@ -254,7 +276,7 @@ def test_the_command(tmp_path: Path) -> None:
     golden("check-weights", result.stdout, (r"^FOUND .*(\n  /.*)*", "FOUND  <files>"))
     assert run_command("check", "weights", a, b, "-v").stdout.count("layers.") > 10
     document = json.loads(run_command("check", "weights", a, b, "--json").stdout)
-    assert document["never_loaded"] == ["layers.2.up.weight"] and len(document["weights"]) == 1 + 3 * LAYERS
+    assert document["never_loaded"] == ["layers.2.up.weight"] and len(document["weights"]) == COUNT
     assert run_command("check", "weights", a, a).exit_code == 0
     missing = run_command("check", "weights", a, tmp_path / "none.pt")
     assert missing.exit_code == 3 and "there is no" in missing.stderr
