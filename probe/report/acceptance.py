@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -101,17 +102,27 @@ def _place(where: Where) -> tuple[str, str]:
     return plain(where.path_a or where.path_b) or "(the whole model)", end
 
 
-def for_page(acceptance: Acceptance) -> dict[str, object]:
-    """Return the table for the HTML page: texts only."""
-    return {
-        "decision": acceptance.decision.value,
-        "title": f"{_HEADLINES[acceptance.decision][0].capitalize()} by {acceptance.preset.name}",
-        "source": f"{acceptance.preset.source}: {acceptance.preset.text}",
-        "head": [*_HEAD, "where"],
-        "rows": [[*_cells(item), "".join(_place(item.where)) if item.where and item.measure.figure else ""]
-                 for item in acceptance.items],
-        "notes": [str(note) for note in acceptance.notes],
-    }  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """An acceptance table as texts, for pages."""
+
+    decision: str
+    title: str
+    source: str
+    head: list[str]
+    rows: list[list[str]]
+    """cells; the last one names the tensor that is furthest off"""
+    notes: list[str]
+
+
+def for_page(acceptance: Acceptance) -> Shown:
+    """Return the table for the HTML page and notebooks."""
+    return Shown(
+        acceptance.decision.value, f"{_HEADLINES[acceptance.decision][0].capitalize()} by {acceptance.preset.name}",
+        f"{acceptance.preset.source}: {acceptance.preset.text}", [*_HEAD, "where"],
+        [[*_cells(item), "".join(_place(item.where)) if item.where and item.measure.figure else ""] for item in acceptance.items],
+        [str(note) for note in acceptance.notes],
+    )  # fmt: skip
 
 
 def presets_text(presets: Iterable[Preset], width: int = PLAIN_WIDTH) -> Text:

@@ -330,6 +330,7 @@ def test_a_table_in_the_terminal_and_in_files(tmp_path: Path) -> None:
     assert written.exit_code == 1 and written.stderr.startswith(f"diverged, not accepted by {TABLE}; the report is in")
     shown = page_of(probe.compare(a, b, preset=TABLE))["acceptance"]
     assert isinstance(shown, dict) and shown["title"] == f"Not accepted by {TABLE}" and len(shown["rows"]) == 5
+    assert f"<b>Not accepted by {TABLE}</b>" in probe.compare(a, b, preset=TABLE)._repr_html_()
 
 
 def test_the_list_of_tables() -> None:

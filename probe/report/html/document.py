@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 
 from probe._version import __version__
 from probe.comparison.distance.metrics import Side, values_of_pair
@@ -106,7 +107,7 @@ class _Document:
     def _acceptance(self) -> object:
         """Return the acceptance table that was asked for."""
         table = self.comparison.acceptance
-        return None if table is None else speakable(for_page(table))
+        return None if table is None else asdict(for_page(table))
 
     # The runs and what ran
 
