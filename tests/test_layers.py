@@ -37,10 +37,18 @@ LAYERS = [
     ["reproducibility.batch_comparison"],
     ["recorder", "matching"],
     ["comparison", "conversion"],
-    ["diagnosis"],
+    ["diagnosis", "checks"],
     ["session", "recording", "report"],
     ["report.notebook", "report.plots"],
-    ["curve_comparison", "commands.map_commands", "reproducibility.perturbing", "compat.msprobe"],
+    ["commands.run_checks"],
+    [
+        "curve_comparison",
+        "commands.check_commands",
+        "commands.map_commands",
+        "commands.preset_commands",
+        "reproducibility.perturbing",
+        "compat.msprobe",
+    ],
     ["report.html"],
     ["report.serving"],
     ["report.tensorboard"],
@@ -50,12 +58,14 @@ LAYERS = [
 ]
 """units by layer; a unit imports itself and those of layers above it, the longest name that fits counts"""
 UPWARDS = {
-    ("comparison.run", "diagnosis.choosing"), ("comparison.run", "diagnosis.known_differences"), ("comparison.notes", "report.words"), ("comparison.why", "report.why"), ("comparison.answer", "report.table"), ("comparison.answer", "report.text"), ("comparison.answer", "report.notebook.answers"),
+    ("comparison.run", "diagnosis.choosing"), ("comparison.run", "diagnosis.known_differences"), ("comparison.notes", "report.words"), ("comparison.why", "report.why"), ("comparison.answer", "report.table"), ("comparison.answer", "report.text"), ("comparison.answer", "report.notebook.answers"), ("comparison.acceptance.result", "report.acceptance"),
     ("comparison.answer", "report.plots.depth"), ("comparison.result", "report.notebook.answers"),
     ("comparison.result", "report.notebook.tensors"), ("comparison.result", "report.plots.pair"),
     ("recording", "report.notebook.recordings"), ("recording", "report.plots.norms"), ("recording", "report.plots.one"),
     ("curve_comparison.result", "curve_comparison.showing.plot"), ("curve_comparison.result", "curve_comparison.showing.text"),
     ("curve_comparison.result", "curve_comparison.showing.notebook"),
+    ("checks.overflow.checking", "report.checks.overflow"), ("checks.data.checking", "report.checks.data"),
+    ("checks.weights.checking", "report.checks.weights"), ("checks.initial.checking", "report.checks.initial"),
 }  # fmt: skip
 """imports inside a function that may go up: a result offers its own table, its picture, what a notebook shows of it"""
 CAPTURE = [
@@ -63,7 +73,7 @@ CAPTURE = [
     "store.writing", "compat.msprobe",
 ]  # fmt: skip
 COMPARE = [
-    "mapping", "matching", "comparison", "diagnosis", "recording", "report", "curve_comparison", "commands.map_commands",
+    "mapping", "matching", "comparison", "diagnosis", "checks.overflow", "checks.data", "checks.initial", "recording", "report", "curve_comparison", "commands.map_commands",
     "commands.export_commands", "commands.cli", "demo", "compat.compare_json",
 ]  # fmt: skip
 FRAMEWORKS = {"torch", "paddle", "mindspore"}

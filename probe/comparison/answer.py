@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from probe.comparison.acceptance.result import Acceptance
 from probe.comparison.coverage.detection_limit import Unseen
 from probe.comparison.coverage.left_out import LeftOut
 from probe.comparison.coverage.verdict_margin import Flip
@@ -73,6 +74,8 @@ class Comparison:
     """modules that were taken for the same"""
     runs: tuple[RunSummary, ...] = ()
     """what A and B are recordings of"""
+    acceptance: Acceptance | None = None
+    """the answer of the acceptance table that was asked for, which the verdict does not depend on; None where none was"""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -201,4 +204,5 @@ class Comparison:
             "noise": self.noise,
             "flip": None if self.flip is None else self.flip.as_json(),
             "unseen": None if self.unseen is None else self.unseen.as_json(),
+            "acceptance": None if self.acceptance is None else self.acceptance.as_json(),
         }

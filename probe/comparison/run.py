@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from probe.commands.defaults import MIN_CONFIDENCE, MIN_COVERAGE
+from probe.comparison.acceptance.deciding import decided
+from probe.comparison.acceptance.tally import Tally as AcceptanceTally
 from probe.comparison.answer import Comparison
-from probe.comparison.blame.guesses import Guesses, with_groups, with_guesses
+from probe.comparison.blame.guesses import Guesses, paired_modules
 from probe.comparison.blame.mapping_errors import Misled
 from probe.comparison.blame.values import blame_batches, lacking_inputs
 from probe.comparison.coverage import trivial_comparison as vacuous
@@ -32,6 +34,7 @@ from probe.comparison.fusion.vocabulary_notes import notes as vocabulary_notes
 from probe.comparison.module_pairs import module_pairs
 from probe.comparison.noise.interface import Noise
 from probe.comparison.noise.ladder import NoiseOptions, ladder
+from probe.comparison.noise.presets import preset_named
 from probe.comparison.notes import Note, note
 from probe.comparison.optimizer.behind_last_step import changed_behind
 from probe.comparison.result import (
@@ -64,10 +67,9 @@ from probe.comparison.walk.values import warn_of_padding
 from probe.comparison.walk.weights import judge_drift, judge_init
 from probe.errors import ConfigError
 from probe.mapping import load_mapping
-from probe.matching import Direction, Known, Matching, Reason, match
+from probe.matching import Direction, Matching, Reason
 from probe.matching.automatic import may_lie_otherwise, notes_of_orders, outline_of, packed_as_read
 from probe.matching.changes import changes_of
-from probe.matching.initial_weights import fingerprints
 from probe.matching.unneeded import needing_no_partner
 from probe.records import NEVER_STEPPED, Phase, Role
 from probe.store.reading.reader import Reader
@@ -125,7 +127,8 @@ def compare(
         fixed tolerances for some modules, or leaving them unjudged: a YAML file, or a list of dicts with ``path``, and
         ``atol``, ``rtol``, ``metric`` or ``ignore``
     preset
-        an acceptance table, such as ``p-forward`` or ``paddlenlp/qwen2-0.5b``
+        an acceptance table to hold the runs against beside the verdict, such as ``paddlenlp/qwen2-0.5b``: see ``acceptance``
+        of the answer
     progress
         called with (done, total) steps
 
@@ -144,9 +147,10 @@ def compare(
         first.require_steps()
         second.require_steps()
         chosen = None if direction is None else _direction(direction)
-        options = NoiseOptions(noise, reference, atol, rtol, metric, rules, preset)
+        options = NoiseOptions(noise, reference, atol, rtol, metric, rules)
+        table = None if preset is None else AcceptanceTally(preset_named(preset), first, second)
         with ladder(first, second, options, parsed.judging) as rung:
-            run = _Run(first, second, rung, shift)
+            run = _Run(first, second, rung, shift, table)
             return run.compared(parsed, chosen, strict, min_coverage, min_confidence, progress)
 
 
@@ -161,8 +165,8 @@ def _direction(name: str) -> Direction:
 class _Run:
     """The comparison under way."""
 
-    def __init__(self, a: Reader, b: Reader, noise: Noise, shift: Shift) -> None:
-        self.a, self.b, self.noise, self.shift = a, b, noise, shift
+    def __init__(self, a: Reader, b: Reader, noise: Noise, shift: Shift, table: AcceptanceTally | None) -> None:
+        self.a, self.b, self.noise, self.shift, self.table = a, b, noise, shift, table
         self.tree_a, self.tree_b = Tree(a.modules), Tree(b.modules)
         from probe.diagnosis.known_differences import (
             KnownDifferences,  # named beside the verdict, never on the way to it
@@ -192,11 +196,8 @@ class _Run:
         self, mapping: Any, direction: Direction | None, strict: bool, min_coverage: float, min_confidence: float,
         progress: Progress | None,
     ) -> Comparison:  # fmt: skip
-        weights = fingerprints(self.a, self.tree_a, self.b, self.tree_b)
         sides = (self.a, self.tree_a), (self.b, self.tree_b)
-        certain = match(*(Known(tree, side.parameters, side.info.model_config) for side, tree in sides), mapping,
-                        *weights, direction, strict)  # fmt: skip
-        guessed = with_guesses(with_groups(certain, *sides), *sides, min_confidence)
+        guessed = paired_modules(*sides, mapping, direction, strict, min_confidence)
         steps = self._guard()
         matching = self._packed(guessed, steps)
         self.guesses = Guesses(matching, self.tree_a, self.tree_b)
@@ -219,6 +220,9 @@ class _Run:
                 if rest:
                     self.notes.append(note("later-steps-not-judged", count=rest, step=step))
                 break
+        if self.table is not None and not self.ends:
+            for step in steps[len(self.steps) :]:
+                self.table.measure(paired_step(self.a, self.b, step, step + self.shift.to_b, matching, self.changes))
         return self._answer(matching, min_coverage)
 
     def _packed(self, guessed: Matching, steps: Sequence[int]) -> Matching:
@@ -340,6 +344,8 @@ class _Run:
         self._doubt(*walk.reasons)
         self.given.add(pairs, walk.events, lacking_inputs(walk))
         self.notes += self.tally.add(pairs, walk.events)
+        if self.table is not None:
+            self.table.add(pairs, walk.events)
         if self.findings and len(self.steps) > 1:
             left, unrecorded = self.tally.weights_left, sides_without_updates(pairs)
             self.findings = [weighed_by_weights(finding, left, unrecorded) for finding in self.findings]
@@ -446,6 +452,7 @@ class _Run:
             *(tuple(tree.path(index) for index in sorted(ignored)) for tree, ignored in
               ((self.tree_a, matching.ignored_a), (self.tree_b, matching.ignored_b))),
             pairs=module_pairs(matching, self.tree_a, self.tree_b), runs=self.runs,
+            acceptance=None if self.table is None else decided(self.table, verdict, self.findings, self.reasons),
         )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from probe.comparison.result import Divergence, Inputs, Kind, NodeRef, Verdict
 from probe.comparison.run import Comparison
 from probe.comparison.run_summary import RunSummary
 from probe.comparison.steps.side import Metrics
+from probe.report import acceptance
 from probe.report.branch import drawn
 from probe.report.layout import PLAIN_WIDTH, WIDTH, packed, padded, shortened, wrapped
 from probe.report.left_out import but_for, rest
@@ -66,6 +67,7 @@ class _Report:
         """Return the report."""
         comparison, first = self.comparison, self.comparison.first_divergence
         self._head()
+        self._acceptance()
         self._mapping_mistakes()
         if first is not None and comparison.verdict is Verdict.DIVERGED:
             self._first(first)
@@ -87,6 +89,12 @@ class _Report:
                 self._tell(plain(mistake.removeprefix("the mapping's "), LONGEST_LIST))
             if not self.verbose and len(self.mistakes) > _MOST_LISTED:
                 self._tell(f"{len(self.mistakes) - _MOST_LISTED} more: -v shows all")
+            self.out.append("\n")
+
+    def _acceptance(self) -> None:
+        """Add the acceptance table that was asked for."""
+        if self.comparison.acceptance is not None:
+            self.out.append_text(acceptance.render(self.comparison.acceptance, self.columns))
             self.out.append("\n")
 
     def _undecided(self) -> None:

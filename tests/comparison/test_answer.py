@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 import probe
+from probe.comparison.acceptance.result import Outcome
 from probe.comparison.coverage.left_out import What, Why
+from probe.comparison.noise.presets import Scope
+from probe.comparison.noise.tolerated import Relation
 from probe.comparison.notes import note
 from probe.comparison.result import SCHEMA, Verdict
 from probe.errors import ConfigError, NotRecordedError, StoreError
@@ -124,6 +127,19 @@ LEFT_OUT = {
 NOTE = {"code": str, "facts": object, "text": str}
 
 
+WHERE = {
+    "step": int, "micro": int, "phase": str, "role": str, "path_a": str, "slot_a": str, "path_b": str, "slot_b": str, "call": int,
+    "index": (list, None), "rel_l2": (*NUMBER, None), "limit": (*NUMBER, None), "largest": (*NUMBER, None),
+}  # fmt: skip
+ACCEPTED_ITEM = {
+    "item": {scope.value for scope in Scope}, "metric": str, "atol": NUMBER, "rtol": NUMBER, "bound": NUMBER, "figure": (*NUMBER, None),
+    "outcome": {outcome.value for outcome in Outcome}, "relation": {relation.name.lower() for relation in Relation},
+    "where": (WHERE, None), "judged": int, "open": int, "uncompared": int, "excused": int, "wide": int,
+}  # fmt: skip
+ACCEPTANCE = {
+    "preset": str, "source": str, "text": str, "decision": {"accepted", "not accepted", "undecided"}, "items": [ACCEPTED_ITEM],
+    "steps": [int], "notes": [NOTE],
+}  # fmt: skip
 RUN = {
     "models": [str], "modules": int, "parameters": int, "steps": int, "framework": str, "version": str,
     "is_without_gradients": bool,
@@ -137,6 +153,7 @@ DOCUMENT = {
     "noise": str, "mapping_mistakes": [str], "changes": [{"kind": {kind.value for kind in ChangeKind}, "a": [str], "b": [str], **NOTE}],
     "flip": ({"factor": (*NUMBER, None), "first_divergence": (*NUMBER, None), "closest": (CLOSEST, None)}, None),
     "unseen": ({"error": NUMBER, "text": str}, None),
+    "acceptance": (ACCEPTANCE, None),
     "inputs": {"equal": [str], "close": [str], "different": [str], "not_comparable": [str], "only_a": [str],
                "only_b": [str]},
 }  # fmt: skip
@@ -170,7 +187,8 @@ def conforms(value: object, form: object, where: str = "$") -> None:
 def test_json_has_the_names_of_the_design(
     clean: Clean, faulty: Faulty, run: Recorder, fault: str | None, task: str
 ) -> None:
-    found = probe.compare(clean(task), faulty(fault, task) if fault else run(task=task))
+    b = faulty(fault, task) if fault else run(task=task)
+    found = probe.compare(clean(task), b, preset="paddlenlp/qwen2-0.5b")
     text = json.dumps(found.as_json(), allow_nan=False)
     document = json.loads(text)
     conforms(document, DOCUMENT)

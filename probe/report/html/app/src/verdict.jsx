@@ -112,6 +112,21 @@ function Others({ report, onSelect }) {
   );
 }
 
+/** The acceptance table that was asked for: the verdict does not depend on it. */
+function Acceptance({ table }) {
+  return (
+    <div class="acceptance">
+      <h2>{shown(table.title)}</h2>
+      <p class="dim">{shown(table.source)}</p>
+      <table>
+        <thead><tr>{table.head.map((name) => <th scope="col">{name}</th>)}</tr></thead>
+        <tbody>{table.rows.map((cells) => <tr>{cells.map((cell, at) => at ? <td><bdi>{shown(cell)}</bdi></td> : <th scope="row">{cell}</th>)}</tr>)}</tbody>
+      </table>
+      {table.notes.map((text) => <p class="evidence"><bdi>{shown(text)}</bdi></p>)}
+    </div>
+  );
+}
+
 export function Verdict({ report, onSelect }) {
   const { answer } = report.doc;
   const { coverage } = answer;
@@ -121,7 +136,7 @@ export function Verdict({ report, onSelect }) {
   return (
     <section class={`verdict ${answer.verdict}`} aria-label="The answer">
       <h1>{TITLES[answer.verdict]}</h1>
-      <div class="answer"><Answer report={report} onSelect={onSelect} /><Others report={report} onSelect={onSelect} /></div>
+      <div class="answer"><Answer report={report} onSelect={onSelect} />{report.doc.acceptance && <Acceptance table={report.doc.acceptance} />}<Others report={report} onSelect={onSelect} /></div>
       <dl class="facts">
         {report.findings[0] && <><dt>Confidence</dt><dd>{report.findings[0].confidence.toFixed(2)}</dd></>}
         <dt>Compared</dt><dd>{coverage.paired} of {count(total, "module call")} of {smaller}</dd>
