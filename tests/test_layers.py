@@ -34,7 +34,7 @@ LAYERS = [
     ["reproducibility.inputs", "reproducibility.seeding", "structure.printed"],
     ["reproducibility.batches"],
     ["reproducibility.batch_comparison"],
-    ["recorder", "matching"],
+    ["recorder", "matching", "settings"],
     ["comparison", "conversion"],
     ["diagnosis"],
     ["session", "recording", "report"],
@@ -43,7 +43,8 @@ LAYERS = [
     ["report.html"],
     ["report.serving"],
     ["report.tensorboard"],
-    ["commands.export_commands", "demo"],
+    ["commands.export_commands", "commands.setting_checks", "demo"],
+    ["commands.check_commands"],
     ["commands.cli", ""],
     ["testing", "__main__"],
 ]
@@ -62,7 +63,7 @@ CAPTURE = [
     "store.writing",
 ]  # fmt: skip
 COMPARE = [
-    "mapping", "matching", "comparison", "diagnosis", "recording", "report", "curve_comparison", "commands.map_commands",
+    "mapping", "matching", "settings", "comparison", "diagnosis", "recording", "report", "curve_comparison", "commands.map_commands",
     "commands.export_commands", "commands.cli", "demo",
 ]  # fmt: skip
 FRAMEWORKS = {"torch", "paddle", "mindspore"}

@@ -15,6 +15,7 @@ from probe.comparison.module_pairs import ModulePair
 from probe.comparison.notes import Note, as_json
 from probe.comparison.result import SCHEMA, Coverage, Divergence, Inputs, SlotResult, SlotResults, Verdict
 from probe.comparison.run_summary import RunSummary
+from probe.comparison.settings import DifferingSetting
 from probe.comparison.steps.paired_values import values_of
 from probe.comparison.why import Why
 from probe.errors import NotRecordedError
@@ -73,6 +74,8 @@ class Comparison:
     """modules that were taken for the same"""
     runs: tuple[RunSummary, ...] = ()
     """what A and B are recordings of"""
+    settings: tuple[DifferingSetting, ...] = field(default=(), repr=False)
+    """what their configurations, optimizers and environments hold otherwise, likely causes first"""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -201,4 +204,5 @@ class Comparison:
             "noise": self.noise,
             "flip": None if self.flip is None else self.flip.as_json(),
             "unseen": None if self.unseen is None else self.unseen.as_json(),
+            "settings": [each.as_json() for each in self.settings],
         }

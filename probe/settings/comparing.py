@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from probe.settings.resolving import Settings, Value, shown
+from probe.errors import ConfigError
 from probe.settings.setting import Category, Effect, Setting
+from probe.settings.side import Settings, Value, shown
 from probe.settings.table import BY_NAME, TABLE
 from probe.settings.values import alike, parsed
 
@@ -48,7 +50,7 @@ class Difference:
         return {
             "setting": self.setting, "category": self.category.value, "effect": self.effect.value, "counts": self.effect.counts,
             **{
-                side: {"name": each.name, "value": each.value, "shown": each.shown, "from": each.origin.value}
+                side: {"name": each.name, "value": _plain(each.value), "shown": each.shown, "from": each.origin.value}
                 for side, each in (("a", self.a), ("b", self.b))
             },
         }  # fmt: skip
@@ -73,6 +75,16 @@ class Held:
         """The differences for which the two cannot be expected to agree."""
         return tuple(each for each in self.differences if each.effect.counts)
 
+    def require_common(self) -> None:
+        """Raise ConfigError where the two have no setting in common: nothing was compared."""
+        if not self.equal and not self.differences:
+            about = [
+                f"{side.source.path} ({side.source.form}, names of {side.source.dialect})" for side in (self.a, self.b)
+            ]
+            raise ConfigError(
+                f"{about[0]} and {about[1]} have no setting in common: expected two configurations of the same part of a run"
+            )
+
 
 _ORDER = (Effect.NUMBERS, Effect.RANDOM, Effect.PRECISION, Effect.UNKNOWN, Effect.ROUNDING, Effect.NONE)
 
@@ -92,8 +104,9 @@ def held_against(a: Settings, b: Settings) -> Held:
             equal.append(row.name)
         else:
             differences.append(Difference(row.name, row.category, row.effect, mine, theirs))
-    differences += _of_the_rest(a, b)
-    ranked = sorted(differences, key=lambda each: _ORDER.index(each.effect))
+    named = {each.setting for each in differences}
+    own = [each for each in differences if not (each.a.of in named and each.b.of in named)]
+    ranked = sorted([*own, *_of_the_rest(a, b)], key=lambda each: _ORDER.index(each.effect))
     return Held(a, b, tuple(ranked), tuple(equal), tuple(only_a), tuple(only_b))
 
 
@@ -106,7 +119,9 @@ def _applying(row: Setting, side: Settings) -> Value | None:
     return side.values.get(row.name)
 
 
-def _unset(row: Setting, a: Settings, b: Settings, mine: Value | None, theirs: Value | None) -> tuple[Value | None, Value | None]:
+def _unset(
+    row: Setting, a: Settings, b: Settings, mine: Value | None, theirs: Value | None
+) -> tuple[Value | None, Value | None]:
     """Return values where one side has set a variable, and the other is known not to have."""
     lacking = a if mine is None else b
     is_variable = row.variables and not row.recorded and not any(row.names(side.source.dialect) for side in (a, b))
@@ -138,6 +153,11 @@ def _means_same(a: Any, b: Any) -> bool:
         return bool(a == b) or (alike(a, b) if not isinstance(a, (list, tuple, dict)) else list(a) == list(b))
     except (TypeError, ValueError, RecursionError):
         return str(a) == str(b)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _short(value: Any) -> str:

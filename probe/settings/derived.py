@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from probe.settings.resolving import Origin, Settings, Value
 from probe.settings.setting import Dialect, Part
+from probe.settings.side import Origin, Settings, Value
 from probe.settings.source import Form, Names
 
 _LLAMA3_POSITIONS = 8192
@@ -50,7 +50,9 @@ def _width_of_mlp(settings: Settings, names: Names) -> None:
         hidden = int((names.get("ffn_dim_multiplier") or 1) * hidden)
         settings.put("intermediate_size", float(multiple * -(-hidden // multiple)), Origin.DEFAULT)
     elif source.dialect is Dialect.MEGATRON and settings.known("gated_mlp"):
-        settings.put("intermediate_size", float(int(4 * width * 2 / 3 / _GATED_MULTIPLE) * _GATED_MULTIPLE), Origin.DEFAULT)
+        settings.put(
+            "intermediate_size", float(int(4 * width * 2 / 3 / _GATED_MULTIPLE) * _GATED_MULTIPLE), Origin.DEFAULT
+        )
     else:
         settings.put("intermediate_size", 4 * width, Origin.DEFAULT)
 
@@ -78,7 +80,11 @@ def _biases(settings: Settings, names: Names) -> None:
 def _gelu(settings: Settings, names: Names) -> None:
     """Megatron's kernel of bias and GELU, which is the default, computes GELU by tanh."""
     source = settings.source
-    if source.dialect is not Dialect.MEGATRON or source.form is Form.RECORDING or settings.known("activation") != "gelu":
+    if (
+        source.dialect is not Dialect.MEGATRON
+        or source.form is Form.RECORDING
+        or settings.known("activation") != "gelu"
+    ):
         return
     is_fused = names.get("no_bias_gelu_fusion") is not True and names.get("bias_gelu_fusion") is not False
     if is_fused and settings.known("mlp_bias") and settings.known("gated_mlp") is False:
@@ -96,7 +102,11 @@ def _rope_of_megatron(settings: Settings, names: Names) -> None:
         if settings.values.get("rope_scaling_factor") is None and source.parts:
             settings.put("rope_scaling_factor", _LLAMA3_FACTOR, Origin.DEFAULT)
         settings.put("rope_original_positions", float(_LLAMA3_POSITIONS), Origin.DEFAULT)
-    elif settings.known("multi_latent_attention") and names.get("rope_type") != "rope" and compressed not in (None, 1, 1.0):
+    elif (
+        settings.known("multi_latent_attention")
+        and names.get("rope_type") != "rope"
+        and compressed not in (None, 1, 1.0)
+    ):
         settings.put("rope_scaling", "yarn", like="rope_scaling_factor")
         settings.put("rope_scaling_factor", float(compressed), like="rope_scaling_factor")
         if settings.known("rope_original_positions") is None:
@@ -109,7 +119,11 @@ def _rope_of_megatron(settings: Settings, names: Names) -> None:
 def _rope_of_mindformers(settings: Settings, names: Names) -> None:
     """Without a way to stretch the factor is 1 and says nothing; position_embedding_type may name the way."""
     kind = str(names.get("position_embedding_type") or "").lower()
-    if settings.source.dialect is Dialect.MINDFORMERS and kind in ("yarn", "llama3") and settings.known("rope_scaling") in (None, "none"):
+    if (
+        settings.source.dialect is Dialect.MINDFORMERS
+        and kind in ("yarn", "llama3")
+        and settings.known("rope_scaling") in (None, "none")
+    ):
         settings.put("rope_scaling", kind)
 
 
@@ -126,7 +140,12 @@ def _experts(settings: Settings, names: Names) -> None:
         settings.put("moe_intermediate_size", settings.known("intermediate_size"), like="intermediate_size")
         width = settings.known("moe_intermediate_size")
     shared = next((names.get(name) for name in ("n_shared_experts", "shared_expert_num") if names.find(name)), None)
-    if isinstance(shared, (int, float)) and not isinstance(shared, bool) and width and not _is_given(settings, "shared_expert_size"):
+    if (
+        isinstance(shared, (int, float))
+        and not isinstance(shared, bool)
+        and width
+        and not _is_given(settings, "shared_expert_size")
+    ):
         settings.put("shared_expert_size", shared * width)
     facts["has_shared_expert"] = bool(settings.known("shared_expert_size"))
     facts["has_several_experts"] = (settings.known("experts_per_token") or 2) > 1
@@ -141,7 +160,8 @@ def _router(settings: Settings, names: Names) -> None:
     if settings.source.dialect is Dialect.MEGATRON and settings.known("router_score") == "sigmoid":
         settings.put("router_normalize", True)
     is_off = names.get("output_router_logits") is False or (
-        settings.source.dialect is Dialect.MEGATRON and str(names.get("moe_router_load_balancing_type")).lower() in ("none", "noaux_tc")
+        settings.source.dialect is Dialect.MEGATRON
+        and str(names.get("moe_router_load_balancing_type")).lower() in ("none", "noaux_tc")
     )
     is_hugging_face = settings.source.dialect in (Dialect.TRANSFORMERS, Dialect.VLLM, Dialect.PADDLENLP)
     is_never_asked = is_hugging_face and settings.source.is_model and not names.find("output_router_logits")
@@ -157,10 +177,23 @@ def _mtp(settings: Settings, names: Names) -> None:
         settings.facts["has_mtp"] = layers > 0
 
 
+def _residuals(settings: Settings, names: Names) -> None:
+    """Residuals have the dtype of the products, where nothing else is asked for."""
+    if settings.source.is_model and settings.known("residual_dtype") is None and settings.known("compute_dtype"):
+        taken = settings.values["compute_dtype"]
+        settings.values["residual_dtype"] = Value(
+            taken.value, taken.shown, taken.name, Origin.DERIVED, of="compute_dtype"
+        )
+
+
 def _clipping(settings: Settings, names: Names) -> None:
     """MindFormers clips where it is told to."""
     source = settings.source
-    if source.dialect is Dialect.MINDFORMERS and Part.TRAINING in source.parts and names.get("runner_wrapper.use_clip_grad") is not True:
+    if (
+        source.dialect is Dialect.MINDFORMERS
+        and Part.TRAINING in source.parts
+        and names.get("runner_wrapper.use_clip_grad") is not True
+    ):
         settings.put("clip_grad", 0.0)
 
 
@@ -184,7 +217,7 @@ def _is_given(settings: Settings, name: str) -> bool:
 
 
 DERIVATIONS: tuple[Callable[[Settings, Names], Any], ...] = (
-    _window, _heads, _biases, _gelu, _width_of_mlp, _vocabulary, _rope_of_megatron, _rope_of_mindformers, _experts, _router, _mtp,
+    _window, _heads, _biases, _gelu, _width_of_mlp, _vocabulary, _rope_of_megatron, _rope_of_mindformers, _experts, _router, _mtp, _residuals,
     _clipping, _optimizer, _tf32,
 )  # fmt: skip
 """in this order"""

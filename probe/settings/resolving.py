@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from probe.settings.setting import Dialect, Kind, Setting
+from probe.settings.derived import DERIVATIONS
+from probe.settings.setting import Dialect, Setting
+from probe.settings.side import Origin, Settings, Value, shown, title_of
 from probe.settings.source import Form, Names, Source
-from probe.settings.table import BY_NAME, TABLE
+from probe.settings.table import TABLE
 from probe.settings.table.models import MINDFORMERS_TYPES, MODELS
 from probe.settings.values import MISSING, Unreadable, made, normalised
 
@@ -17,61 +17,8 @@ _TYPES = ("model_type",)
 _MINDFORMERS_TYPE = "model_config.type"
 
 
-class Origin(enum.StrEnum):
-    """Where a value comes from."""
-
-    GIVEN = "given"
-    DEFAULT = "default"
-    """of a key that is missing"""
-    IMPLIED = "implied"
-    """by the model's name"""
-    DERIVED = "derived"
-    """from others"""
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A setting on one side."""
-
-    value: Any
-    """normalised"""
-    shown: str
-    """as the configuration has it"""
-    name: str
-    """what the configuration calls it"""
-    origin: Origin = Origin.GIVEN
-    slack: float = 0.0
-    """by how much a number may be apart that means the same"""
-
-
-@dataclass(slots=True)
-class Settings:
-    """One side's settings."""
-
-    source: Source
-    values: dict[str, Value] = field(default_factory=dict)
-    """by the names of the table"""
-    facts: dict[str, Any] = field(default_factory=dict)
-    """what conditions ask for beside settings"""
-    rest: dict[str, Any] = field(default_factory=dict)
-    """entries that the table does not have, by their whole names"""
-
-    def known(self, name: str) -> Any:
-        """Return a value, or a fact; None where it is not known."""
-        value = self.values.get(name)
-        return value.value if value is not None else self.facts.get(name)
-
-    def put(self, name: str, value: Any, origin: Origin = Origin.DERIVED, like: str = "", slack: float = 0.0) -> None:
-        """Set a value; by the name that the configuration has for it, or for the setting ``like``."""
-        row, known = BY_NAME[name], self.values.get(like or name)
-        title = known.name if known else _title(self.source, next(iter(row.names(self.source.dialect)), name))
-        self.values[name] = Value(value, shown(value), title, origin, slack)
-
-
 def resolved(source: Source) -> Settings:
     """Return the settings of a configuration."""
-    from probe.settings.derived import DERIVATIONS
-
     names = Names(source.keys)
     settings = Settings(source)
     used: set[str] = set()
@@ -99,11 +46,13 @@ def _given(row: Setting, source: Source, names: Names) -> Iterator[tuple[Value, 
         bare, _, action = name.partition("|")
         key = names.find(bare)
         if key is not None:
-            yield from _value_of(row, source, source.keys[key], action, _title(source, bare), key)
+            yield from _value_of(row, source, source.keys[key], action, title_of(source, bare), key)
     for name in row.recorded.split():
         bare, _, action = name.partition("|")
         if bare in source.recorded:
-            yield from _value_of(row, source, source.recorded[bare], action, bare.removeprefix("group.").removeprefix("flags."), "")
+            yield from _value_of(
+                row, source, source.recorded[bare], action, bare.removeprefix("group.").removeprefix("flags."), ""
+            )
     for name in row.variables.split():
         if name in source.variables:
             yield from _value_of(row, source, source.variables[name], "", name, "")
@@ -141,22 +90,3 @@ def _default(row: Setting, source: Source, names: Names) -> Any:
         if dialect == source.dialect and (not section or any(key.split(".")[0] == section for key in source.keys)):
             return value
     return None
-
-
-def _title(source: Source, name: str) -> str:
-    """Return a name as the configuration writes it."""
-    return f"--{name.replace('_', '-')}" if source.form is Form.SHELL else name
-
-
-def shown(value: Any) -> str:
-    """Return a value as a report shows it."""
-    if isinstance(value, bool) or value is None:
-        return str(value)
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:.10g}"
-    return str(value)
-
-
-def is_flag(name: str) -> bool:
-    """Tell whether a setting is on or off."""
-    return name in BY_NAME and BY_NAME[name].kind is Kind.FLAG

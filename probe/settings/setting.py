@@ -27,7 +27,7 @@ class Effect(enum.StrEnum):
     PRECISION = "precision"
     """the same computation in another precision"""
     RANDOM = "random"
-    """other random numbers, or the same ones elsewhere"""
+    """other random numbers, or sums in an order that changes from run to run"""
     ROUNDING = "rounding"
     """the same computation in the same precision; sums are taken in another order"""
     NONE = "none"

@@ -123,7 +123,12 @@ _READERS: dict[Kind, Callable[[Setting, Any, Dialect | None], Any]] = {
 
 def alike(a: Any, b: Any, slack: float = 0.0) -> bool:
     """Tell whether two normalised values mean the same; numbers may be apart by ``slack``."""
-    if isinstance(a, (int, float)) and isinstance(b, (int, float)) and not isinstance(a, bool) and not isinstance(b, bool):
+    if (
+        isinstance(a, (int, float))
+        and isinstance(b, (int, float))
+        and not isinstance(a, bool)
+        and not isinstance(b, bool)
+    ):
         return math.isclose(a, b, rel_tol=1e-6, abs_tol=_SAME) or abs(a - b) <= slack
     if isinstance(a, str) and isinstance(b, str):
         return a.lower() == b.lower()
@@ -231,6 +236,7 @@ _ACTIONS: Mapping[str, Callable[[Any, str], Any]] = {
     "left_and_self": _left_and_self,
     "leading_zeros": _leading_zeros,
     "number": _plain_number,
+    "positive": lambda value, _: value if value is not None and float(value) > 0 else MISSING,
     "inverse_root": lambda value, _: MISSING if value is None else float(value) ** -0.5,
     "pre_or_post": lambda value, _: "pre" if _is_true(value) else "post",
     "is_fused": lambda value, _: MISSING if value is None else str(value).lower() != "eager",

@@ -18,6 +18,7 @@ from probe.matching import Reason
 from probe.matching.changes import ChangeKind
 from probe.records import Phase, Role
 from probe.report.text import render
+from probe.settings.setting import Category, Effect
 from tests.comparison.planted import Clean, Faulty, Recorder, mostly_statistics
 from tests.toys import TO_SEQUENCE_FIRST, SequenceFirst, gpt
 
@@ -109,6 +110,7 @@ DIVERGENCE = {
     "kind": {"inputs", "init", "introduced", "missing", "nonfinite", "shape", "dtype", "update"},
     "confidence": NUMBER, "a": [NODE], "b": [NODE], "metrics": (METRICS, None), "estimated": bool,
     "limit": (*NUMBER, None), "evidence": [str], "hint": str, "facts": [NOTE], "advice": (NOTE, None), "hints": [HINT],
+    "settings": [str],
 }  # fmt: skip
 
 
@@ -128,6 +130,11 @@ RUN = {
     "models": [str], "modules": int, "parameters": int, "steps": int, "framework": str, "version": str,
     "is_without_gradients": bool,
 }  # fmt: skip
+VALUE = {"name": str, "value": object, "shown": str, "from": {"given", "default", "implied", "derived"}}
+SETTING = {
+    "setting": str, "category": {each.value for each in Category}, "effect": {each.value for each in Effect}, "counts": bool,
+    "a": VALUE, "b": VALUE, "findings": [int], "text": str,
+}  # fmt: skip
 DOCUMENT = {
     "schema": int, "verdict": {"aligned", "diverged", "undecided"}, "runs": {"a": RUN, "b": RUN}, "first_divergence": (DIVERGENCE, None),
     "divergences": [DIVERGENCE],
@@ -137,6 +144,7 @@ DOCUMENT = {
     "noise": str, "mapping_mistakes": [str], "changes": [{"kind": {kind.value for kind in ChangeKind}, "a": [str], "b": [str], **NOTE}],
     "flip": ({"factor": (*NUMBER, None), "first_divergence": (*NUMBER, None), "closest": (CLOSEST, None)}, None),
     "unseen": ({"error": NUMBER, "text": str}, None),
+    "settings": [SETTING],
     "inputs": {"equal": [str], "close": [str], "different": [str], "not_comparable": [str], "only_a": [str],
                "only_b": [str]},
 }  # fmt: skip

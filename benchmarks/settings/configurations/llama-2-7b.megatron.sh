@@ -32,6 +32,7 @@ TRAINING_ARGS=(
     --adam-beta1 0.9
     --adam-beta2 0.95
     --clip-grad 1.0
+    --seed 0
     --fp16
 )
 torchrun --nproc_per_node $GPUS_PER_NODE pretrain_gpt.py ${MODEL_ARGS[@]} ${TRAINING_ARGS[@]} --tensor-model-parallel-size 2

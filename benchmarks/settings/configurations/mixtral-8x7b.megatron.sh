@@ -48,6 +48,7 @@ TRAINING_ARGS=(
     --lr-warmup-fraction 0.03
     --adam-beta2 0.95
     --clip-grad 1.0
+    --seed 0
     --bf16
 )
 MODEL_PARALLEL_ARGS=(

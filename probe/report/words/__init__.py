@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from probe.comparison.notes import Note
-from probe.report.words import findings, hints, matching, notes, optimizers, supported, tensors, walk
+from probe.report.words import findings, hints, matching, notes, optimizers, settings, supported, tensors, walk
 
 Words = str | Callable[..., str]
 
@@ -18,6 +18,7 @@ TABLES = (
     hints.WORDS,
     optimizers.WORDS,
     supported.WORDS,
+    settings.WORDS,
 )
 WORDS: Mapping[str, Words] = {code: words for table in TABLES for code, words in table.items()}
 """by code: a template for `str.format`, or a function that is given the facts by name"""

@@ -21,9 +21,7 @@ _CONFIG = "config.json"
 _LARGEST = 16 << 20
 """bytes of a file that is read as text"""
 _AND = "+"
-_EXPECTED = (
-    "expected a recording, config.json, YAML, arguments as they were printed or as JSON, or a shell script with --options"
-)
+_EXPECTED = "expected a recording, config.json, YAML, arguments as they were printed or as JSON, or a shell script with --options"
 
 
 def read(path: str) -> Source:
@@ -107,7 +105,9 @@ def _together(path: str, sources: list[Source]) -> Source:
     """Return one side's configurations as one: model and training, of one code base."""
     dialects = list(dict.fromkeys(each.dialect for each in sources))
     if len(dialects) > 1:
-        raise ConfigError(f"{path}: {' and '.join(dialects)} name settings differently; expected files of one code base between the +")
+        raise ConfigError(
+            f"{path}: {' and '.join(dialects)} name settings differently; expected files of one code base between the +"
+        )
     return Source(
         path,
         sources[0].form,

@@ -26,7 +26,13 @@ _MARKS: dict[Dialect, tuple[str, ...]] = {
 _WEIGHT = {Dialect.PADDLENLP: 4, Dialect.VLLM: 4}
 """of a key: these two take the names of transformers beside their own"""
 _OF_MODEL = ("model_type", "architectures", "num_hidden_layers", "hidden_size", "n_embd", "d_model")
-_OF_TRAINING = ("per_device_train_batch_size", "learning_rate", "num_train_epochs", "max_grad_norm", "lr_scheduler_type")
+_OF_TRAINING = (
+    "per_device_train_batch_size",
+    "learning_rate",
+    "num_train_epochs",
+    "max_grad_norm",
+    "lr_scheduler_type",
+)
 _TRAINING_SECTIONS = ("optimizer", "runner_wrapper", "lr_schedule")
 _CHECKPOINT = "use_checkpoint_args"
 _MODEL_NEEDED = ("num_layers", "hidden_size", "num_attention_heads")
@@ -44,16 +50,24 @@ def source_of(path: str, form: Form, values: Mapping[Any, Any], variables: Mappi
     names = Names(keys)
     dialect = dialect_of(keys)
     if not any(names.find(_bare(name)) for row in TABLE for name in row.names(dialect)) and not variables:
-        raise ConfigError(f"{path}: none of its {len(keys)} entries is a setting that probe knows; see docs/reference/settings.md")
-    is_config = form is Form.ARGUMENTS_JSON and dialect in (Dialect.TRANSFORMERS, Dialect.PADDLENLP) and _has(names, _OF_MODEL)
-    return Source(path, Form.CONFIG_JSON if is_config else form, dialect, keys, _parts(dialect, form, names), variables or {})
+        raise ConfigError(
+            f"{path}: none of its {len(keys)} entries is a setting that probe knows; see docs/reference/settings.md"
+        )
+    is_config = (
+        form is Form.ARGUMENTS_JSON and dialect in (Dialect.TRANSFORMERS, Dialect.PADDLENLP) and _has(names, _OF_MODEL)
+    )
+    return Source(
+        path, Form.CONFIG_JSON if is_config else form, dialect, keys, _parts(dialect, form, names), variables or {}
+    )
 
 
 def dialect_of(keys: Mapping[str, Any]) -> Dialect:
     """Return whose names keys are."""
     sections = {key.rpartition(".")[0] for key in keys}
     present = {end for key in [*keys, *sections] for end in _ends(key)}
-    scores = {dialect: _WEIGHT.get(dialect, 1) * sum(mark in present for mark in marks) for dialect, marks in _MARKS.items()}
+    scores = {
+        dialect: _WEIGHT.get(dialect, 1) * sum(mark in present for mark in marks) for dialect, marks in _MARKS.items()
+    }
     return max(scores, key=lambda dialect: scores[dialect])
 
 

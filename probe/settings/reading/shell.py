@@ -143,7 +143,13 @@ class _Reader:
 
     def _run(self, statement: str) -> None:
         is_export = statement.startswith(("export ", "declare -x "))
-        rest = statement.removeprefix("export ").removeprefix("declare -x ").removeprefix("local ").removeprefix("readonly ").strip()
+        rest = (
+            statement.removeprefix("export ")
+            .removeprefix("declare -x ")
+            .removeprefix("local ")
+            .removeprefix("readonly ")
+            .strip()
+        )
         words = list(_words(rest))
         while words and (match := _ASSIGNMENT.match(words[0])):
             words.pop(0)
@@ -156,7 +162,9 @@ class _Reader:
 
     def _assign(self, name: str, value: str, adds: bool, exports: bool) -> None:
         if value.startswith("("):
-            made = " ".join(_quoted(each) for word in _words(value[1:].rpartition(")")[0]) for each in self._expanded(word))
+            made = " ".join(
+                _quoted(each) for word in _words(value[1:].rpartition(")")[0]) for each in self._expanded(word)
+            )
         else:
             made = _unquoted(self._filled(value))
         self.values[name] = f"{self.values.get(name, '')} {made}".strip() if adds else made

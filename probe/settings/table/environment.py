@@ -23,7 +23,7 @@ SWITCHES = (
             recorded="flags.FLAGS_gemm_use_half_precision_compute_type", variables="FLAGS_gemm_use_half_precision_compute_type",
             places=(places.PRODUCTS,)),
     Setting("default_dtype", _E, "dtype of new tensors", Kind.DTYPE, Effect.PRECISION, recorded="default_dtype", places=(places.DTYPES,)),
-    Setting("deterministic", _E, "deterministic operations", Kind.FLAG, Effect.ROUNDING, transformers="full_determinism",
+    Setting("deterministic", _E, "deterministic operations", Kind.FLAG, Effect.RANDOM, transformers="full_determinism",
             megatron="deterministic_mode use_deter_comp", mindformers="context.deterministic deterministic train_precision_sync",
             recorded="deterministic_algorithms deterministic",
             defaults={"transformers": False, "megatron": False, "mindformers": False}, recommended=True),

@@ -12,7 +12,12 @@ _PLAIN: dict[str, object] = {
     "multi_latent_attention": False, "num_mtp_layers": 0, "lm_head_bias": False, "init_std": 0.02, "attention_softcap": "off",
     "logits_softcap": "off", "num_experts": 1,
 }  # fmt: skip
-_ROTARY: dict[str, object] = {"position_embedding": "rope", "rope_theta": 10000.0, "rotary_fraction": 1.0, "rotary_interleaved": False}
+_ROTARY: dict[str, object] = {
+    "position_embedding": "rope",
+    "rope_theta": 10000.0,
+    "rotary_fraction": 1.0,
+    "rotary_interleaved": False,
+}
 _NO_BIAS: dict[str, object] = {"qkv_bias": False, "attention_out_bias": False, "mlp_bias": False}
 _BIAS: dict[str, object] = dict.fromkeys(_NO_BIAS, True)
 _LLAMA: dict[str, object] = {

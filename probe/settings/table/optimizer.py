@@ -80,10 +80,10 @@ SCHEDULE = (
             mindformers="lr_schedule.warmup_steps", none=0,
             defaults={"transformers": 0, "paddlenlp": 0, "megatron": 0, "mindformers": 0}, recommended=0,
             checklist="lr_warmup_fraction", places=(places.UPDATE,)),
-    Setting("train_steps", _O, "steps of the training", transformers="max_steps", megatron="train_iters", mindformers="lr_schedule.total_steps",
+    Setting("train_steps", _O, "steps of the training", transformers="max_steps|positive", megatron="train_iters", mindformers="lr_schedule.total_steps|positive",
             only_with=_SCHEDULED, checklist="lr", places=(places.UPDATE,)),
-    Setting("lr_decay_steps", _O, "steps of the schedule", transformers="decay_steps", megatron="lr_decay_iters",
-            mindformers="lr_schedule.decay_steps", only_with=_SCHEDULED, checklist="lr", places=(places.UPDATE,)),
+    Setting("lr_decay_steps", _O, "steps of the schedule", transformers="decay_steps|positive", megatron="lr_decay_iters",
+            mindformers="lr_schedule.decay_steps|positive", only_with=_SCHEDULED, checklist="lr", places=(places.UPDATE,)),
 )  # fmt: skip
 
 BATCHES = (

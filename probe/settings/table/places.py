@@ -6,7 +6,18 @@ from probe.settings.setting import Place
 
 _VALUES = ("output", "value", "input")
 _ATTENTIONS = ("*attention*", "*attn*", "*mha*", "*mla*")
-_MLPS = ("*mlp*", "*feedforward*", "*feed_forward*", "*ffn*", "*act*", "*silu*", "*gelu*", "*swiglu*", "*glu*", "*expert*")
+_MLPS = (
+    "*mlp*",
+    "*feedforward*",
+    "*feed_forward*",
+    "*ffn*",
+    "*act*",
+    "*silu*",
+    "*gelu*",
+    "*swiglu*",
+    "*glu*",
+    "*expert*",
+)
 
 NORM = Place(("*norm*",), ("forward",), _VALUES, hints=("eps", "eps outside the root"))
 NORM_KIND = Place(("*norm*",), hints=("norm statistics", "norm weight", "norm bias", "unbiased variance"))
@@ -35,7 +46,10 @@ ROUTER = Place(("*router*", "*gate*", "*moe*", "*sparsemlp*", "*sparse*"), ("for
 EXPERTS = Place(("*moe*", "*expert*", "*sparse*", "*mlp*"))
 LOSS = Place(phases=("loss",))
 LABELS = Place(phases=("loss",), hints=("label smoothing",))
-SCALED_GRADIENTS = Place(phases=("loss", "gradient", "backward"), hints=("loss times a count", "loss reduction", "gradient divided by a count"))
+SCALED_GRADIENTS = Place(
+    phases=("loss", "gradient", "backward"),
+    hints=("loss times a count", "loss reduction", "gradient divided by a count"),
+)
 CLIPPING = Place(phases=("update",), hints=("clipping", "scale of a used gradient"))
 UPDATE = Place(phases=("update",), hints=("learning rate",))
 DECAY = Place(phases=("update",), hints=("weight decay",))
@@ -43,6 +57,10 @@ INITIAL = Place(phases=("init",), hints=("drawn anew", "weight scale"))
 DTYPES = Place(kinds=("dtype",), hints=("dtype", "rounded", "low precision product"))
 NORM_DTYPE = Place(("*norm*",), hints=("dtype", "rounded"))
 SOFTMAX_DTYPE = Place((*_ATTENTIONS, "*softmax*"), hints=("rounded",))
-PRODUCTS = Place(("*linear*", "*dense*", "*conv*", *_ATTENTIONS, *_MLPS), ("forward", "backward", "gradient"), hints=("low precision product",))
+PRODUCTS = Place(
+    ("*linear*", "*dense*", "*conv*", *_ATTENTIONS, *_MLPS),
+    ("forward", "backward", "gradient"),
+    hints=("low precision product",),
+)
 IDS = Place(kinds=("inputs",), hints=("one value for another", "some ids"))
 MASKS = Place(_ATTENTIONS, ("forward",), hints=("padding", "causal mask"))

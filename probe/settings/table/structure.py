@@ -69,9 +69,6 @@ NORMS = (
             mindformers="sandwich_norm|means:both", places=(places.RESIDUAL, places.LAYERS)),
     Setting("parallel_residual", _S, "attention and MLP run side by side", Kind.FLAG,
             transformers="use_parallel_residual parallel_attn", places=(places.RESIDUAL,)),
-    Setting("fp32_residual", _S, "the residual is summed in float32", Kind.FLAG, Effect.PRECISION,
-            transformers="residual_in_fp32", megatron="fp32_residual_connection",
-            mindformers="fp32_residual_connection", checklist="residual_add", places=(places.DTYPES, places.RESIDUAL)),
 )  # fmt: skip
 
 MLP = (

@@ -59,9 +59,13 @@ PRECISION = (
 )  # fmt: skip
 
 
-def _ways(name: str, what: str, transformers: str, megatron: str, mindformers: str, paddlenlp: str, vllm: str, checklist: str) -> Setting:
+def _ways(
+    name: str, what: str, transformers: str, megatron: str, mindformers: str, paddlenlp: str, vllm: str, checklist: str
+) -> Setting:
     """Return a row of a number of processes."""
-    defaults: dict[str, object] = {"megatron": 1, "mindformers": 1, "vllm": 1} if megatron != "data_parallel_size" else {}
+    defaults: dict[str, object] = (
+        {"megatron": 1, "mindformers": 1, "vllm": 1} if megatron != "data_parallel_size" else {}
+    )
     return Setting(name, _D, what, effect=Effect.ROUNDING, transformers=transformers, megatron=megatron, mindformers=mindformers,
                    paddlenlp=paddlenlp, vllm=vllm, none=1, defaults=defaults, recommended=1, checklist=checklist)  # fmt: skip
 
