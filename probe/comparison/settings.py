@@ -89,5 +89,9 @@ def _named(finding: Divergence, settings: list[DifferingSetting]) -> Divergence:
 
 
 def unseen_settings(settings: Iterable[DifferingSetting]) -> list[Note]:
-    """Say which settings should change numbers, and show in no finding."""
-    return [note("setting-shows-nowhere", setting=each.note) for each in settings if each.is_unseen]
+    """Say which settings should change numbers, and show in no finding; of the optimizers' the walk over the updates says so."""
+    return [
+        note("setting-shows-nowhere", setting=each.note)
+        for each in settings
+        if each.is_unseen and not (each.difference.row and each.difference.row.recorded.startswith("group."))
+    ]

@@ -16,11 +16,13 @@ from probe.settings.table.determinism import ANY, ATTRIBUTES, Step
 
 _TITLES = {"torch": "PyTorch", "paddle": "PaddlePaddle", "mindspore": "MindSpore", ANY: "every framework"}
 _SWITCHES = (
-    "deterministic_algorithms", "deterministic", "float32_matmul_precision", "matmul_tf32", "cudnn_tf32", "cudnn_deterministic", "cudnn_benchmark",
+    "deterministic_algorithms", "deterministic", "float32_matmul_precision", "matmul_tf32", "cudnn_tf32",
+    "cudnn_deterministic", "cudnn_benchmark",
     "num_threads", "runtime_num_threads", "enable_graph_kernel", "mode",
 )  # fmt: skip
 """what is shown of a recording without -v"""
-_NO_SWITCHES = {"framework_version", "devices", "git_commit", "loss_functions", "inputs", "behind_last_step", "unread_variables", "not_deterministic",
+_NO_SWITCHES = {"framework_version", "devices", "git_commit", "loss_functions", "inputs", "behind_last_step",
+                "unread_variables", "not_deterministic",
                 "seeded", "steps_made"}  # fmt: skip
 
 
@@ -152,10 +154,14 @@ def as_json(advices: Sequence[Advice], differences: Sequence[Difference]) -> dic
 def _advice_json(advice: Advice) -> dict[str, object]:
     found = advice.environment
     return {
-        "title": found.title, "frameworks": dict(found.frameworks), "devices": list(found.devices), "variables": dict(found.variables),
+        "title": found.title, "frameworks": dict(found.frameworks), "devices": list(found.devices),
+        "variables": dict(found.variables),
         "switches": {name: value for name, value in found.recorded.items() if _is_switch(name)},
-        "missing": [{"framework": step.framework, "variable": step.variable, "value": step.value, "call": step.call, "why": step.why,
+        "missing": [{"framework": step.framework, "variable": step.variable, "value": step.value, "call": step.call,
+                     "why": step.why,
                      "by_seed_all": step.by_seed_all} for step in advice.missing],
-        "without_effect": [{"variable": each.variable, "value": each.value, "why": each.why, "instead": each.instead} for each in advice.unread],
-        "lacking": [{"dtype": each.dtype, "device": each.device, "wanted": each.wanted, "is_used": each.is_used} for each in advice.unfit],
+        "without_effect": [{"variable": each.variable, "value": each.value, "why": each.why,
+                            "instead": each.instead} for each in advice.unread],
+        "lacking": [{"dtype": each.dtype, "device": each.device, "wanted": each.wanted,
+                     "is_used": each.is_used} for each in advice.unfit],
     }  # fmt: skip

@@ -20,7 +20,8 @@ from probe.settings.table.checklist import CHECKLIST, FROM_RECORDINGS
 _MOST_SHOWN = 4
 _ORIGINS = {Origin.DEFAULT: "default", Origin.IMPLIED: "of this model", Origin.DERIVED: "computed"}
 _EFFECTS = {
-    Effect.NUMBERS: "", Effect.PRECISION: "precision", Effect.RANDOM: "random", Effect.ROUNDING: "rounding only", Effect.NONE: "",
+    Effect.NUMBERS: "", Effect.PRECISION: "precision", Effect.RANDOM: "random", Effect.ROUNDING: "rounding only",
+    Effect.NONE: "",
     Effect.UNKNOWN: "effect unknown",
 }  # fmt: skip
 Row = tuple[str, str, str, str]
@@ -82,7 +83,7 @@ def _value(value: Value) -> str:
     return plain(value.shown or "''") + (f" ({origin})" if origin else "")
 
 
-# ---- two configurations -----------------------------------------------------------------------------------------------
+# ---- two configurations --------------------------------------------------------------------------
 
 
 def held(sides: Held, width: int | None, *, verbose: bool) -> Text:
@@ -90,7 +91,7 @@ def held(sides: Held, width: int | None, *, verbose: bool) -> Text:
     out = Text()
     count = len(sides.counting)
     answer = (
-        f"DIFFERENT: {counted(count, 'setting')} that change numbers"
+        f"DIFFERENT: {counted(count, 'setting')} that change{'s' if count == 1 else ''} numbers"
         if count
         else f"SAME in {counted(len(sides.equal), 'setting')} that both have"
     )
@@ -124,8 +125,9 @@ def _category(category: Category, sides: Held, width: int | None, verbose: bool)
     sign, style = (
         ("✗", "red") if counting else ("~", "yellow") if differing else ("✓", "green") if equal else ("–", "dim")
     )
-    out = Text(f"{sign} {padded(category.value, 18)} ", style=style)
-    out.append(f"{_verdict(counting, differing, equal, loose)}\n")
+    lead = f"{sign} {padded(category.value, 18)} "
+    out = Text(f"{_wrapped(_verdict(counting, differing, equal, loose), width, lead, '    ')}\n")
+    out.stylize(style, 0, len(lead))
     shown = differing if verbose else counting
     if shown:
         out.append(table([(*_cells(each), _EFFECTS[each.effect]) for each in shown], width, "    "))
@@ -162,10 +164,12 @@ def _recommended(sides: Held, width: int | None, verbose: bool) -> Text:
             )
     if not rows:
         return Text()
-    out = Text(f"\nNot as the checklists recommend while you align: {counted(len(rows), 'setting')}", style="bold")
-    if not verbose:
-        return out.append("; -v shows them\n", style="dim")
-    return out.append("\n").append(table(rows, width))
+    more = "" if verbose else "; -v shows them"
+    title = _wrapped(
+        f"Not as the checklists recommend while you align: {counted(len(rows), 'setting')}{more}", width, "", "  "
+    )
+    out = Text(f"\n{title}\n", style="dim")
+    return out.append(table(rows, width)) if verbose else out
 
 
 def _is_recommended(value: object, recommended: object) -> bool:

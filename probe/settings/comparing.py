@@ -48,7 +48,8 @@ class Difference:
     def as_json(self) -> dict[str, object]:
         """Return the fields by their names in JSON."""
         return {
-            "setting": self.setting, "category": self.category.value, "effect": self.effect.value, "counts": self.effect.counts,
+            "setting": self.setting, "category": self.category.value, "effect": self.effect.value,
+            "counts": self.effect.counts,
             **{
                 side: {"name": each.name, "value": _plain(each.value), "shown": each.shown, "from": each.origin.value}
                 for side, each in (("a", self.a), ("b", self.b))
@@ -139,7 +140,7 @@ def _of_the_rest(a: Settings, b: Settings) -> Iterator[Difference]:
     """Yield entries of one name that the table does not have."""
     if a.source.dialect is not b.source.dialect:
         return
-    for key in a.rest.keys() & b.rest.keys():
+    for key in sorted(a.rest.keys() & b.rest.keys()):
         mine, theirs = a.rest[key], b.rest[key]
         if _NO_SETTING.search(key.lower()) or key.rpartition(".")[2].startswith("_") or _means_same(mine, theirs):
             continue

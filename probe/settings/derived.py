@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,13 @@ def _heads(settings: Settings, names: Names) -> None:
         settings.put("num_key_value_heads", heads)
     if heads and width and settings.known("head_dim") is None and Dialect.VLLM is not settings.source.dialect:
         settings.put("head_dim", width / heads, like="num_attention_heads")
+
+
+def _layers(settings: Settings, names: Names) -> None:
+    """MindSpeed counts layers that do nothing."""
+    idle, layers = names.get("noop_layers"), settings.known("num_layers")
+    if settings.source.dialect is Dialect.MEGATRON and idle is not None and layers:
+        settings.put("num_layers", layers - len(re.findall(r"\d+", str(idle))))
 
 
 def _width_of_mlp(settings: Settings, names: Names) -> None:
@@ -212,12 +220,23 @@ def _tf32(settings: Settings, names: Names) -> None:
         settings.values["tf32"] = Value(variable == "1", variable, "NVIDIA_TF32_OVERRIDE")
 
 
+def _device(settings: Settings, names: Names) -> None:
+    """Whether a recording is of an accelerator: switches of its libraries do nothing on a CPU."""
+    source = settings.source
+    if source.form is Form.RECORDING:
+        devices = (
+            source.recorded.get("devices") or source.recorded.get("device") or source.recorded.get("device_target")
+        )
+        settings.facts["on_accelerator"] = devices is not None and str(devices).lower() != "cpu"
+
+
 def _is_given(settings: Settings, name: str) -> bool:
     return name in settings.values and settings.values[name].origin is Origin.GIVEN
 
 
 DERIVATIONS: tuple[Callable[[Settings, Names], Any], ...] = (
-    _window, _heads, _biases, _gelu, _width_of_mlp, _vocabulary, _rope_of_megatron, _rope_of_mindformers, _experts, _router, _mtp, _residuals,
-    _clipping, _optimizer, _tf32,
+    _layers, _window, _heads, _biases, _gelu, _width_of_mlp, _vocabulary, _rope_of_megatron, _rope_of_mindformers,
+    _experts, _router, _mtp, _residuals,
+    _clipping, _optimizer, _tf32, _device,
 )  # fmt: skip
 """in this order"""

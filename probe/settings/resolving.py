@@ -42,7 +42,7 @@ def resolved(source: Source) -> Settings:
 
 def _given(row: Setting, source: Source, names: Names) -> Iterator[tuple[Value, str]]:
     """Yield what a configuration says of a setting, the name that counts first, each with its whole key."""
-    for name in row.names(source.dialect):
+    for name in dict.fromkeys(name for dialect in (source.dialect, *source.also) for name in row.names(dialect)):
         bare, _, action = name.partition("|")
         key = names.find(bare)
         if key is not None:

@@ -38,6 +38,8 @@ class Source:
     """facts of a recording's environment, and of its optimizers behind ``group.``"""
     knows_variables: bool = False
     """a variable that is not among them was not set"""
+    also: tuple[Dialect, ...] = ()
+    """whose names are looked for too, where it is not sure whose it uses"""
 
     @property
     def is_model(self) -> bool:
@@ -46,21 +48,29 @@ class Source:
 
 
 OWN_SECTIONS = frozenset(
-    ("vision_config", "vision_tower", "visual", "vision_model", "audio_config", "speech_config", "audio_encoder", "eval_dataset",
-     "eval_dataset_task", "callbacks", "eval_callbacks", "generation_config", "generation", "processor", "tokenizer", "metric",
-     "monitor_config", "quantization_config", "pet_config", "lora_config", "peft_config", "mcore_adapter", "swap_config", "draft_config",
-     "speculative_config", "recompute_config", "dit_config", "vae_config", "encoder_config", "quantization", "profiling")
+    ("vision_config", "vision_tower", "visual", "vision_model", "audio_config", "speech_config", "audio_encoder",
+     "eval_dataset",
+     "eval_dataset_task", "callbacks", "eval_callbacks", "generation_config", "generation", "processor", "tokenizer",
+     "metric",
+     "monitor_config", "quantization_config", "pet_config", "lora_config", "peft_config", "mcore_adapter",
+     "swap_config", "draft_config",
+     "speculative_config", "recompute_config", "dit_config", "vae_config", "encoder_config", "quantization",
+     "profiling")
 )  # fmt: skip
 """sections of another model, or of what is no model: a name without its section does not mean what is in there"""
 
 
-def flattened(values: Mapping[Any, Any], before: str = "") -> dict[str, Any]:
-    """Return the entries of nested dicts by their names with dots; empty ones and lists stay whole."""
+_DEEPEST = 12
+"""sections inside of sections"""
+
+
+def flattened(values: Mapping[Any, Any], before: str = "", depth: int = 0) -> dict[str, Any]:
+    """Return the entries of nested dicts by their names with dots; empty ones, lists and what lies too deep stay whole."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{before}.{key}" if before else str(key)
-        if isinstance(value, Mapping) and value:
-            found |= flattened(value, name)
+        if isinstance(value, Mapping) and value and depth < _DEEPEST:
+            found |= flattened(value, name, depth + 1)
         else:
             found[name] = value
     return found

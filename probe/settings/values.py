@@ -12,8 +12,10 @@ from typing import Any
 from probe.settings.setting import Dialect, Kind, Setting
 
 _DTYPES = {
-    "float32": "float32", "fp32": "float32", "float": "float32", "f32": "float32", "32": "float32", "bfloat16": "bfloat16", "bf16": "bfloat16",
-    "float16": "float16", "fp16": "float16", "half": "float16", "f16": "float16", "float64": "float64", "fp64": "float64", "double": "float64",
+    "float32": "float32", "fp32": "float32", "float": "float32", "f32": "float32", "32": "float32",
+    "bfloat16": "bfloat16", "bf16": "bfloat16",
+    "float16": "float16", "fp16": "float16", "half": "float16", "f16": "float16", "float64": "float64",
+    "fp64": "float64", "double": "float64",
     "float8_e4m3fn": "float8", "fp8": "float8",
 }  # fmt: skip
 _TRUE = {"true", "yes", "on", "1", "t", "y", "enable", "enabled"}

@@ -10,7 +10,8 @@ from probe.adapters.shared.environment import told, variables
 from probe.numbers import kernel
 
 _CONTEXT = (
-    "device_target", "mode", "deterministic", "pynative_synchronize", "enable_graph_kernel", "op_precision_mode", "jit_level", "ascend_config",
+    "device_target", "mode", "deterministic", "pynative_synchronize", "enable_graph_kernel", "op_precision_mode",
+    "jit_level", "ascend_config",
     "runtime_num_threads",
 )  # fmt: skip
 

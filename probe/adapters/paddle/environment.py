@@ -14,16 +14,23 @@ from probe.numbers import kernel
 NUMERIC_FLAGS = (
     "FLAGS_cudnn_deterministic", "FLAGS_embedding_deterministic", "FLAGS_cudnn_exhaustive_search", "FLAGS_use_mkldnn",
     "FLAGS_gemm_use_half_precision_compute_type", "FLAGS_use_accuracy_compatible_kernel", "FLAGS_use_legacy_gemm",
-    "FLAGS_enable_cublas_tensor_op_math", "FLAGS_cudnn_batchnorm_spatial_persistent", "FLAGS_flash_attn_version", "FLAGS_check_nan_inf",
+    "FLAGS_enable_cublas_tensor_op_math", "FLAGS_cudnn_batchnorm_spatial_persistent", "FLAGS_flash_attn_version",
+    "FLAGS_check_nan_inf",
 )  # fmt: skip
 PREFIX = "FLAGS_"
 _READ_BY_PYTHON = frozenset(
-    ("1f1b_backward_forward_overlap", "FIXED_PORT", "FORCE_USE_PROGRAM_CACHE", "LAUNCH_BARRIER", "START_PORT", "apply_pass_to_program",
-     "dist_prim_all", "enable_auto_recompute", "enable_fused_ffn_qkv_pass", "enable_moe_utils", "enable_pir_api", "enable_prim_after_distribute",
-     "enable_tensor_fusion", "infer_spmd_enable", "last_vpp_chunk_forward", "log_memory_stats", "model_return_data", "nccl_nrings", "new_einsum",
-     "optim_transformation", "p2p_device_synchronize", "pipeline_nccl_comm_init_option", "pp_check_naninf", "print_auto_recompute_debug",
-     "print_extra_attrs", "print_launcher_env", "profile_optimizer_details_steps", "profile_pipeline_details_steps", "program_topo_reorder",
-     "shard_bypass_dygraph_optimizer", "sharding_sort_parameters", "sharding_v2_check_zero_padding", "stop_check_timeout", "sync_before_allreduce",
+    ("1f1b_backward_forward_overlap", "FIXED_PORT", "FORCE_USE_PROGRAM_CACHE", "LAUNCH_BARRIER", "START_PORT",
+     "apply_pass_to_program",
+     "dist_prim_all", "enable_auto_recompute", "enable_fused_ffn_qkv_pass", "enable_moe_utils", "enable_pir_api",
+     "enable_prim_after_distribute",
+     "enable_tensor_fusion", "infer_spmd_enable", "last_vpp_chunk_forward", "log_memory_stats", "model_return_data",
+     "nccl_nrings", "new_einsum",
+     "optim_transformation", "p2p_device_synchronize", "pipeline_nccl_comm_init_option", "pp_check_naninf",
+     "print_auto_recompute_debug",
+     "print_extra_attrs", "print_launcher_env", "profile_optimizer_details_steps", "profile_pipeline_details_steps",
+     "program_topo_reorder",
+     "shard_bypass_dygraph_optimizer", "sharding_sort_parameters", "sharding_v2_check_zero_padding",
+     "stop_check_timeout", "sync_before_allreduce",
      "sync_nccl_allreduce", "trace_api", "use_shm_cache")
 )  # fmt: skip
 """behind the prefix: variables that are no flags, which PaddlePaddle 3.3's own Python code asks the environment for"""

@@ -12,6 +12,7 @@ from torch import backends
 from probe.adapters.shared.environment import told, variables
 from probe.numbers import kernel
 
+_KERNELS = ("flash", "mem_efficient", "math", "cudnn")
 _SWITCHES: Mapping[str, Callable[[], object]] = {
     "num_threads": torch.get_num_threads,
     "interop_threads": torch.get_num_interop_threads,
@@ -29,7 +30,7 @@ _SWITCHES: Mapping[str, Callable[[], object]] = {
     "cudnn_deterministic": lambda: backends.cudnn.deterministic,
     "cudnn_benchmark": lambda: backends.cudnn.benchmark,
     "mkldnn": lambda: torch._C._get_mkldnn_enabled() and backends.mkldnn.is_available(),
-    "sdp_kernels": lambda: [name for name in ("flash", "mem_efficient", "math", "cudnn") if getattr(backends.cuda, f"{name}_sdp_enabled")()],
+    "sdp_kernels": lambda: [name for name in _KERNELS if getattr(backends.cuda, f"{name}_sdp_enabled")()],
     "cpu_capability": lambda: backends.cpu.get_cpu_capability(),
     "cuda": lambda: torch.version.cuda,
     "initial_seed": lambda: str(torch.initial_seed()),

@@ -15,7 +15,7 @@ def _setting(a_name: str, b_name: str, a: str, b: str) -> str:
 
 def _behind(settings: Sequence[Note], first: Note | None) -> str:
     said = "; ".join(map(str, settings))
-    return f"the recordings hold other settings: {said}" + (f"; {first}" if first else "")
+    return f"{said}; {first}" if first else said
 
 
 WORDS: dict[str, str | Callable[..., str]] = {

@@ -11,20 +11,29 @@ from probe.settings.source import Form, Names, Source, flattened
 from probe.settings.table import TABLE
 
 _MARKS: dict[Dialect, tuple[str, ...]] = {
-    Dialect.PADDLENLP: ("paddlenlp_version", "tensor_parallel_degree", "pipeline_parallel_degree", "amp_master_grad", "fp16_opt_level",
+    Dialect.PADDLENLP: ("paddlenlp_version", "tensor_parallel_degree", "pipeline_parallel_degree", "amp_master_grad",
+                        "fp16_opt_level",
                         "sharding_parallel_degree", "unified_checkpoint", "fuse_attention_qkv"),
-    Dialect.MINDFORMERS: ("runner_config", "runner_wrapper", "moe_config", "model.model_config", "lr_schedule", "run_mode", "trainer.model_name",
-                          "n_kv_heads", "layernorm_compute_type", "softmax_compute_type", "param_init_type", "use_past", "mindformers_version"),
-    Dialect.VLLM: ("max_model_len", "gpu_memory_utilization", "enforce_eager", "hf_overrides", "max_num_seqs", "kv_cache_dtype"),
-    Dialect.MEGATRON: ("tensor_model_parallel_size", "num_query_groups", "norm_epsilon", "layernorm_epsilon", "ffn_hidden_size", "micro_batch_size",
-                       "untie_embeddings_and_output_weights", "swiglu", "kv_channels", "use_mcore_models", "hidden_dropout", "lr_decay_style",
+    Dialect.MINDFORMERS: ("runner_config", "runner_wrapper", "moe_config", "model.model_config", "lr_schedule",
+                          "run_mode", "trainer.model_name",
+                          "n_kv_heads", "layernorm_compute_type", "softmax_compute_type", "param_init_type",
+                          "use_past", "mindformers_version"),
+    Dialect.VLLM: ("max_model_len", "gpu_memory_utilization", "enforce_eager", "hf_overrides", "max_num_seqs",
+                   "kv_cache_dtype"),
+    Dialect.MEGATRON: ("tensor_model_parallel_size", "num_query_groups", "norm_epsilon", "layernorm_epsilon",
+                       "ffn_hidden_size", "micro_batch_size",
+                       "untie_embeddings_and_output_weights", "swiglu", "kv_channels", "use_mcore_models",
+                       "hidden_dropout", "lr_decay_style",
                        "disable_bias_linear", "init_method_std", "rotary_base"),
-    Dialect.TRANSFORMERS: ("transformers_version", "architectures", "model_type", "per_device_train_batch_size", "lr_scheduler_type",
+    Dialect.TRANSFORMERS: ("transformers_version", "architectures", "model_type", "per_device_train_batch_size",
+                           "lr_scheduler_type",
                            "num_hidden_layers", "rope_theta", "torch_dtype", "adam_epsilon"),
 }  # fmt: skip
 """keys, or sections, of one code base alone; the first dialect with the most of them counts"""
 _WEIGHT = {Dialect.PADDLENLP: 4, Dialect.VLLM: 4}
 """of a key: these two take the names of transformers beside their own"""
+_SURE = 2
+"""keys of one code base alone"""
 _OF_MODEL = ("model_type", "architectures", "num_hidden_layers", "hidden_size", "n_embd", "d_model")
 _OF_TRAINING = (
     "per_device_train_batch_size",
@@ -63,12 +72,22 @@ def source_of(path: str, form: Form, values: Mapping[Any, Any], variables: Mappi
 
 def dialect_of(keys: Mapping[str, Any]) -> Dialect:
     """Return whose names keys are."""
+    scores = _scores(keys)
+    best = max(scores, key=lambda dialect: scores[dialect])
+    return best if scores[best] else Dialect.TRANSFORMERS
+
+
+def others(keys: Mapping[str, Any], dialect: Dialect) -> tuple[Dialect, ...]:
+    """Return the dialects whose names may be among keys too, where too few of them tell whose they are."""
+    return tuple(each for each in Dialect if each is not dialect) if _scores(keys)[dialect] < _SURE else ()
+
+
+def _scores(keys: Mapping[str, Any]) -> dict[Dialect, int]:
     sections = {key.rpartition(".")[0] for key in keys}
     present = {end for key in [*keys, *sections] for end in _ends(key)}
-    scores = {
+    return {
         dialect: _WEIGHT.get(dialect, 1) * sum(mark in present for mark in marks) for dialect, marks in _MARKS.items()
     }
-    return max(scores, key=lambda dialect: scores[dialect])
 
 
 def _ends(key: str) -> list[str]:

@@ -9,9 +9,10 @@ from typing import Any
 
 from probe.records import OptimizerGroup, ParameterInfo
 from probe.settings.advising import Environment, of_recording
-from probe.settings.reading.dialects import dialect_of
+from probe.settings.reading.dialects import dialect_of, others
 from probe.settings.setting import Part
 from probe.settings.source import Form, Source, flattened
+from probe.settings.table import BY_NAME
 from probe.store.reading.reader import Reader
 
 _VARIABLES = "variables"
@@ -55,15 +56,17 @@ def source_of_reader(reader: Reader) -> Source:
     variables = facts.pop(_VARIABLES, None)
     facts["framework_version"] = f"{reader.info.framework} {reader.info.framework_version}"
     groups = next((reader.groups_of(int(step)) for step in reader.steps["step"] if reader.groups_of(int(step))), [])
+    dialect = dialect_of(keys)
     return Source(
         str(reader.path),
         Form.RECORDING,
-        dialect_of(keys),
+        dialect,
         keys,
         frozenset({Part.MODEL}) if any(name in keys for name in _MODEL) else frozenset(),
         {str(name): str(value) for name, value in variables.items()} if isinstance(variables, Mapping) else {},
         {**flattened(facts), **_of_groups(groups, reader.parameters)},
         knows_variables=isinstance(variables, Mapping),
+        also=others(keys, dialect),
     )
 
 
@@ -82,7 +85,9 @@ def _of_groups(groups: Iterable[OptimizerGroup], parameters: list[ParameterInfo]
     if not sized:
         return {}
     _, main = max(sized, key=lambda each: each[0])
-    found = {"group.class": main.class_name, **{f"group.{name}": value for name, value in main.hyper.items()}}
+    found = {f"group.{name}": value for name, value in main.hyper.items()}
+    if main.class_name.lower() in BY_NAME["optimizer"].words:  # a class of one's own may be any of them
+        found["group.optimizer"] = main.class_name
     decays = [_decay(group) for _, group in sized]
     for name in ("weight_decay", "coeff"):
         if name in main.hyper and any(decays):

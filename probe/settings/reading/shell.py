@@ -26,7 +26,8 @@ _UNKNOWN = "\0"
 _STOPS = {"|", "||", "&&", "&", ";", ">", ">>", "2>&1", "<"}
 _WORDS = {"do", "done", "then", "else", "fi", "in", "exec", "time", "nohup"}
 _OPERATORS: dict[type, Callable[[int, int], int]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv, ast.FloorDiv: operator.floordiv,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
+    ast.FloorDiv: operator.floordiv,
 }  # fmt: skip
 _DEEPEST = 20
 _MOST = 10_000

@@ -6,7 +6,8 @@ from probe.settings.setting import Category
 
 CHECKLIST: dict[Category, tuple[str, ...]] = {
     Category.STRUCTURE: (
-        "num_layers", "num_heads", "hidden_size", "intermediate_size", "n_kv_heads", "Regularization function", "rms_norm_eps",
+        "num_layers", "num_heads", "hidden_size", "intermediate_size", "n_kv_heads", "Regularization function",
+        "rms_norm_eps",
         "dropout", "Fusion computation",
     ),
     Category.MOE: (
@@ -14,11 +15,13 @@ CHECKLIST: dict[Category, tuple[str, ...]] = {
         "use_fused_ops_topkrouter", "use_shared_expert_gating",
     ),
     Category.OPTIMIZER: (
-        "adam optimizer", "eps", "beta1", "beta2", "weight_decay", "lr", "lr_warmup_fraction", "clip_grad", "global_batch_size",
+        "adam optimizer", "eps", "beta1", "beta2", "weight_decay", "lr", "lr_warmup_fraction", "clip_grad",
+        "global_batch_size",
     ),
     Category.WEIGHTS: ("param_init_type", "init-method-std"),
     Category.PRECISION: (
-        "compute_dtype", "layernorm_compute_type", "softmax_compute_type", "rotary_dtype", "Calculation of weights", "bias add",
+        "compute_dtype", "layernorm_compute_type", "softmax_compute_type", "rotary_dtype", "Calculation of weights",
+        "bias add",
         "residual add", "loss", "Operator High Precision Mode",
     ),
     Category.PARALLEL: (
