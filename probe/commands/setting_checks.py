@@ -27,7 +27,8 @@ def shown(text: Text) -> None:
     """Print a text, in colours on a terminal."""
     from rich.console import Console
 
-    Console(soft_wrap=True, highlight=False).print(text, end="")
+    text.rstrip()
+    Console(soft_wrap=True, highlight=False).print(text)
 
 
 def columns() -> int | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from probe.errors import ConfigError
 from probe.settings.setting import Category, Effect, Setting
-from probe.settings.side import Settings, Value, shown
+from probe.settings.side import Origin, Settings, Value, shown
 from probe.settings.table import BY_NAME, TABLE
 from probe.settings.values import alike, parsed
 
@@ -104,11 +104,21 @@ def held_against(a: Settings, b: Settings) -> Held:
         elif alike(mine.value, theirs.value, max(mine.slack, theirs.slack)):
             equal.append(row.name)
         else:
-            differences.append(Difference(row.name, row.category, row.effect, mine, theirs))
+            differences.append(Difference(row.name, row.category, row.effect, *_by_one_name(mine, theirs, a, b)))
     named = {each.setting for each in differences}
     own = [each for each in differences if not (each.a.of in named and each.b.of in named)]
     ranked = sorted([*own, *_of_the_rest(a, b)], key=lambda each: _ORDER.index(each.effect))
     return Held(a, b, tuple(ranked), tuple(equal), tuple(only_a), tuple(only_b))
+
+
+def _by_one_name(mine: Value, theirs: Value, a: Settings, b: Settings) -> tuple[Value, Value]:
+    """Return both values by the name that one side has given, where the other has no name for it in the same code base."""
+    if a.source.dialect is b.source.dialect and a.source.form is b.source.form:
+        if mine.origin is Origin.GIVEN and theirs.origin is not Origin.GIVEN:
+            return mine, replace(theirs, name=mine.name)
+        if theirs.origin is Origin.GIVEN and mine.origin is not Origin.GIVEN:
+            return replace(mine, name=theirs.name), theirs
+    return mine, theirs
 
 
 def _applying(row: Setting, side: Settings) -> Value | None:

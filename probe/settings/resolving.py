@@ -10,7 +10,7 @@ from probe.settings.setting import Dialect, Setting
 from probe.settings.side import Origin, Settings, Value, shown, title_of
 from probe.settings.source import Form, Names, Source
 from probe.settings.table import TABLE
-from probe.settings.table.models import MINDFORMERS_TYPES, MODELS
+from probe.settings.table.models import FIXED, MINDFORMERS_TYPES, MODELS
 from probe.settings.values import MISSING, Unreadable, made, normalised
 
 _TYPES = ("model_type",)
@@ -30,6 +30,8 @@ def resolved(source: Source) -> Settings:
     for name, value in _implied(source, names).items():
         if name not in settings.values:
             settings.put(name, value, Origin.IMPLIED)
+    for name, value in FIXED.get(str(names.get("model_type")), {}).items():
+        settings.put(name, value, Origin.IMPLIED)
     for row in TABLE:
         default = _default(row, source, names)
         if row.name not in settings.values and default is not None:

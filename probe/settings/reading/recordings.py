@@ -16,7 +16,7 @@ from probe.settings.table import BY_NAME
 from probe.store.reading.reader import Reader
 
 _VARIABLES = "variables"
-_NESTED = ("packages", "flags", _VARIABLES, "devices", "ascend_config")
+_NESTED = ("packages", "flags", _VARIABLES, "devices", "ascend_config", "unread_variables", "sdp_kernels")
 """facts of the environment that are JSON in the file"""
 _MODEL = ("model_type", "architectures")
 

@@ -92,6 +92,9 @@ MODELS: dict[str, dict[str, object]] = {
     "roberta": _BERT,
 }  # fmt: skip
 
+FIXED: dict[str, dict[str, object]] = {"glm4": {"attention_out_bias": False}}
+"""what a model's code does whatever its configuration says by a name that means more elsewhere"""
+
 _MINDFORMERS_LLAMA: dict[str, object] = {
     **_LLAMA, "norm_eps": 1e-5, "init_std": 0.01, "compute_dtype": "float16", "norm_dtype": "float32",
     "softmax_dtype": "float32",
