@@ -11,7 +11,7 @@ import click
 
 from benchmarks.settings.pairs import CLEAN, FOLDER, PLANTED, Pair, Plant
 from probe.settings.comparing import Held, held_against
-from probe.settings.reading import read
+from probe.settings.reading.files import read
 from probe.settings.resolving import resolved
 
 HEAD = """# Settings

@@ -64,7 +64,7 @@ def config_command(a: str, b: str, verbose: bool, as_json: bool) -> None:
     """
     from probe.report import settings as report
     from probe.settings.comparing import held_against
-    from probe.settings.reading import read
+    from probe.settings.reading.files import read
     from probe.settings.resolving import resolved
 
     sides = held_against(*(resolved(read(path)) for path in (a, b)))
@@ -109,7 +109,7 @@ def _environments(files: list[str], framework: str | None) -> tuple[list[Environ
     """Return the environments of recordings, or of this process, and what differs between two."""
     from probe.settings.comparing import held_against
     from probe.settings.process import this_process
-    from probe.settings.reading.recordings import environment_of
+    from probe.settings.reading.environments import environment_of
     from probe.settings.resolving import resolved
 
     if not files:

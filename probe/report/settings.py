@@ -35,14 +35,14 @@ def section(settings: Sequence[DifferingSetting], width: int | None, *, verbose:
     shown = told if verbose else told[:_MOST_SHOWN]
     if not settings:
         return out
-    out.append("Settings that differ", style="bold")
-    more = len(settings) - len(shown)
+    title, more = "Settings that differ", len(settings) - len(shown)
     if not shown:
-        out.append(
-            f": {more}, in rounding at most or without an effect that is known; -v shows {'it' if more == 1 else 'them'}\n"
-        )
+        them = "it" if more == 1 else "them"
+        text = f"{title}: {more}, in rounding at most or without an effect that is known; -v shows {them}"
+        out.append(f"{_wrapped(text, width, '', '  ')}\n")
+        out.stylize("bold", 0, len(title))
         return out
-    out.append("\n")
+    out.append(f"{title}\n", style="bold")
     rows = [(*_cells(each.difference), _remark(each)) for each in shown]
     out.append(table(rows, width))
     if more:

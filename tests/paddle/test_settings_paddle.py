@@ -10,7 +10,7 @@ import pytest
 import probe
 from probe.adapters.paddle.environment import environment, is_read, unread
 from probe.settings.advising import advice
-from probe.settings.reading.recordings import environment_of
+from probe.settings.reading.environments import environment_of
 from probe.settings.table.determinism import TRAPS
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from probe.errors import ConfigError, StoreError
-from probe.settings.reading import read
+from probe.settings.reading.files import read
 from probe.settings.reading.printed import printed_arguments
 from probe.settings.reading.shell import script
 from probe.settings.resolving import resolved

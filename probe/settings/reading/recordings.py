@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from probe.records import OptimizerGroup, ParameterInfo
-from probe.settings.advising import Environment, of_recording
 from probe.settings.reading.dialects import dialect_of, others
 from probe.settings.setting import Part
 from probe.settings.source import Form, Source, flattened
@@ -31,22 +30,6 @@ def recorded(path: str | Path) -> Source:
     """
     with Reader(path) as reader:
         return source_of_reader(reader)
-
-
-def environment_of(path: str | Path) -> tuple[Source, Environment]:
-    """Return the settings that a recording holds, and its environment with the dtypes that were computed in.
-
-    Raises
-    ------
-    StoreError, FormatError
-        it cannot be read
-    """
-    with Reader(path) as reader:
-        source = source_of_reader(reader)
-        dtypes = {each.dtype for each in reader.parameters} | {
-            name.decode() for name in set(reader.calls["autocast"].tolist())
-        }
-        return source, of_recording(source, str(reader.path), tuple(sorted(dtypes - {""})))
 
 
 def source_of_reader(reader: Reader) -> Source:
