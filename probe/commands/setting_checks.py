@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -86,8 +87,9 @@ def env_command(a: str | None, b: str | None, framework: str | None, verbose: bo
     """Look at this environment, or at those of recordings: what is set, what to set for determinism, what has no effect.
 
     \b
-    Exit status: 0 nothing is wrong, 1 a variable has no effect, a dtype is not there, or two environments differ
-                 in what changes numbers, 3 error.
+    Exit status: 0 nothing is wrong, 3 error, 1 a variable has no effect, a dtype
+                 that was used is not there, or two recordings differ in what
+                 changes numbers.
     Example:     probe check env
                  probe check env a.h5 b.h5
     """
@@ -113,7 +115,8 @@ def _environments(files: list[str], framework: str | None) -> tuple[list[Environ
     from probe.settings.resolving import resolved
 
     if not files:
-        return [this_process(_switches(framework) if framework else None)], []
+        here = this_process()  # before a framework sets variables of its own
+        return [here if framework is None else _with_switches(here, framework)], []
     found = [environment_of(file) for file in files]
     if len(found) < 2:
         return [each for _, each in found], []
@@ -122,12 +125,13 @@ def _environments(files: list[str], framework: str | None) -> tuple[list[Environ
     return [each for _, each in found], of_environment
 
 
-def _switches(framework: str) -> dict[str, Any]:
+def _with_switches(environment: Environment, framework: str) -> Environment:
     """Import a framework and ask it for its switches."""
     try:
-        return importlib.import_module(f"probe.adapters.{framework}.environment").environment()
+        facts = importlib.import_module(f"probe.adapters.{framework}.environment").environment()
     except ImportError as error:
         raise ConfigError(f"--framework {framework}: {error}; expected a framework that is installed here") from None
+    return replace(environment, recorded=facts, frameworks={framework: environment.frameworks.get(framework, "")})
 
 
 def _is_of_environment(difference: Difference) -> bool:

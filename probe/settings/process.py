@@ -6,8 +6,6 @@ import contextlib
 import importlib.metadata
 import os
 import subprocess
-from collections.abc import Mapping
-from typing import Any
 
 from probe.settings.advising import Environment
 from probe.settings.table import TABLE
@@ -17,26 +15,20 @@ _PACKAGES = {
     "torch": "torch", "paddlepaddle": "paddle", "paddlepaddle-gpu": "paddle", "mindspore": "mindspore",
 }  # fmt: skip
 _FAMILIES = ("CUBLAS_", "CUDNN_", "HCCL_", "LCCL_", "MS_", "NCCL_", "NVTE_", *FAMILIES)
-_NO_NUMBERS = ("_PATH", "_DIR", "_HOME", "_FILE", "_TOKEN", "_KEY", "_SECRET", "_PASSWORD")
+_NO_NUMBERS = ("_PATH", "_DIR", "_HOME", "_FILE", "_TOKEN", "_KEY", "_SECRET", "_PASSWORD", "_TIMEOUT")
 _ASK_NVIDIA = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
 _ASK_ASCEND = ["npu-smi", "info", "-l"]
 _SECONDS = 10
 _LONGEST = 200
 
 
-def this_process(switches: Mapping[str, Any] | None = None) -> Environment:
-    """Return what programs that are started from here find; no framework is imported.
-
-    Parameters
-    ----------
-    switches
-        of a framework that somebody else has imported: what its adapter's ``environment`` returns
-    """
+def this_process() -> Environment:
+    """Return what programs that are started from here find. No framework is imported."""
     frameworks = {}
     for package, framework in _PACKAGES.items():
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             frameworks[framework] = importlib.metadata.version(package)
-    return Environment("this process", frameworks, _variables(), tuple(_devices()), switches or {})
+    return Environment("this process", frameworks, _variables(), tuple(_devices()))
 
 
 def _variables() -> dict[str, str]:

@@ -15,6 +15,7 @@ from probe.adapters.torch.adapter import TorchAdapter
 from probe.adapters.torch.environment import environment
 from probe.comparison.result import Verdict
 from probe.report.text import render
+from probe.settings.advising import Environment, advice
 from probe.settings.reading.dialects import source_of
 from probe.settings.reading.recordings import recorded
 from probe.settings.resolving import resolved
@@ -62,6 +63,26 @@ def test_asking_changes_nothing() -> None:
     state = torch.get_rng_state()
     environment()
     assert torch.equal(state, torch.get_rng_state()) and not torch.cuda.is_initialized()
+
+
+def test_devices_are_recorded_where_cuda_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU is here: what is asked for, and that its answer is understood."""
+    asked = {
+        "is_available": True,
+        "is_initialized": True,
+        "device_count": 1,
+        "get_device_capability": (7, 0),
+        "get_device_name": "Tesla V100",
+    }
+    for name, answer in asked.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+    facts = environment()
+    assert facts["devices"] == ["Tesla V100 (compute capability 7.0)"]
+    found = advice(Environment("a.h5", {"torch": "2"}, {}, tuple(facts["devices"]), facts, ("bfloat16",)))  # type: ignore[arg-type]
+    assert [each.dtype for each in found.unfit] == ["bfloat16"] and found.is_wrong
+    assert {step.variable for step in found.missing} >= {"CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE"}
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    assert "devices" not in environment(), "asking would start CUDA"
 
 
 def test_functions_and_dtypes_of_a_configuration_are_recorded_by_name() -> None:

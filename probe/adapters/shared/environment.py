@@ -39,6 +39,7 @@ _NO_NUMBERS = (
     "_HOST",
     "_ADDR",
     "_ADDRESS",
+    "_TIMEOUT",
 )
 """how names end of variables that name places, or nobody's business"""
 _LONGEST = 200

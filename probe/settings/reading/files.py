@@ -15,6 +15,7 @@ from probe.settings.reading.shell import script
 from probe.settings.source import Form, Source
 
 _RECORDINGS = (".h5", ".hdf5", ".probe")
+_HDF5 = b"\x89HDF\r\n\x1a\n"
 _YAML = (".yaml", ".yml")
 _SHELL = (".sh", ".bash", ".sbatch", ".slurm")
 _CONFIG = "config.json"
@@ -39,11 +40,19 @@ def read(path: str) -> Source:
         return _together(path, [read(each) for each in path.split(_AND)])
     if place.is_dir():
         place = place / _CONFIG
-    if place.suffix.lower() in _RECORDINGS:
+    if place.suffix.lower() in _RECORDINGS or _begins_as_hdf5(place):
         from probe.settings.reading.recordings import recorded
 
         return recorded(place)
     return _of_text(str(place), _text_of(place))
+
+
+def _begins_as_hdf5(place: Path) -> bool:
+    try:
+        with open(place, "rb") as file:
+            return file.read(len(_HDF5)) == _HDF5
+    except OSError:
+        return False
 
 
 def _text_of(place: Path) -> str:

@@ -16,7 +16,7 @@ WEIGHTS = (
             megatron="init_method_xavier_uniform", defaults={"megatron": False}, checklist="init-method-std",
             places=(places.INITIAL,)),
     Setting("seed", _X, "seed of the random numbers", effect=Effect.RANDOM, transformers="seed", megatron="seed",
-            mindformers="seed", recorded="seed", defaults={"transformers": 42, "paddlenlp": 42, "megatron": 1234},
+            mindformers="seed", defaults={"transformers": 42, "paddlenlp": 42, "megatron": 1234},
             places=(places.INITIAL, places.DROPOUT)),
 )  # fmt: skip
 
