@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from benchmarks.settings.__main__ import held, of_pair, of_plant
+from benchmarks.settings.__main__ import held, of_pair, of_plant, page, scores
 from benchmarks.settings.pairs import CLEAN, FOLDER, PLANTED, Pair, Plant
 from probe.report import settings as report
 
@@ -42,3 +42,8 @@ def test_reports_fit_the_terminal(pair: Pair, width: int) -> None:
         assert all(cell_len(line) <= width for line in text.splitlines())
         for each in sides.counting:
             assert each.a.name in text.replace("\n", " ").replace("  ", " ") or "…" in text
+
+
+def test_the_page_of_evidence_is_what_is_scored() -> None:
+    written = (FOLDER.parents[2] / "docs" / "evidence" / "settings.md").read_text(encoding="utf-8")
+    assert page(list(scores())) == written, "run python -m benchmarks.settings --markdown docs/evidence/settings.md"
