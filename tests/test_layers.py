@@ -35,7 +35,7 @@ LAYERS = [
     ["reproducibility.inputs", "reproducibility.seeding", "reproducibility.schedules", "structure.printed"],
     ["reproducibility.batches"],
     ["reproducibility.batch_comparison"],
-    ["recorder", "matching"],
+    ["recorder", "matching", "settings"],
     ["comparison", "conversion"],
     ["diagnosis", "checks"],
     ["session", "recording", "report"],
@@ -52,7 +52,8 @@ LAYERS = [
     ["report.html"],
     ["report.serving"],
     ["report.tensorboard"],
-    ["commands.export_commands", "demo"],
+    ["commands.export_commands", "commands.setting_checks", "demo"],
+    ["commands.check_commands"],
     ["commands.cli", ""],
     ["testing", "__main__"],
 ]
@@ -73,7 +74,7 @@ CAPTURE = [
     "store.writing", "compat.msprobe",
 ]  # fmt: skip
 COMPARE = [
-    "mapping", "matching", "comparison", "diagnosis", "checks.overflow", "checks.data", "checks.initial", "recording", "report", "curve_comparison", "commands.map_commands",
+    "mapping", "matching", "settings", "comparison", "diagnosis", "checks.overflow", "checks.data", "checks.initial", "recording", "report", "curve_comparison", "commands.map_commands",
     "commands.export_commands", "commands.cli", "demo", "compat.compare_json",
 ]  # fmt: skip
 FRAMEWORKS = {"torch", "paddle", "mindspore"}

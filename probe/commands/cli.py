@@ -393,17 +393,30 @@ def _serve(a: str, b: str, mapping: str | None, save_to: str | None, port: int) 
 
 @main.command()
 @click.argument("file", type=click.Path())
-def info(file: str) -> None:
-    """Tell what a recording holds.
+@click.argument("other", type=click.Path(), required=False)
+@click.option(
+    "--diff", is_flag=True, help="Which settings two recordings hold otherwise: model, optimizers, environment."
+)
+@click.option("-v", "--verbose", is_flag=True, help="With --diff, all of them.")
+def info(file: str, other: str | None, diff: bool, verbose: bool) -> None:
+    """Tell what a recording holds, or which settings two of them hold otherwise.
 
     \b
     Example: probe info a.h5
+             probe info --diff a.h5 b.h5
     """
     from rich.console import Console
 
     from probe.report import inspect
 
-    Console(highlight=False).print(inspect.summary(file))
+    if diff != (other is not None):
+        raise _Failure("expected one recording, or two with --diff")
+    console = Console(highlight=False, soft_wrap=diff)
+    if other is None:
+        console.print(inspect.summary(file))
+        return
+    is_sized = console.is_terminal or "COLUMNS" in os.environ
+    console.print(inspect.difference(file, other, console.width if is_sized else None, verbose=verbose), end="")
 
 
 @main.command()
@@ -485,7 +498,7 @@ def convert_command(
 
 main.add_later(
     "check", "probe.commands.check_commands", "check_group",
-    "Checks of one run, or of what two runs start from: overflow, data, weights, initialisation.",
+    "Checks of one run, of what two runs start from, and of configurations and environments.",
 )  # fmt: skip
 main.add_later(
     "curves", "probe.curve_comparison.command", "curves_command",

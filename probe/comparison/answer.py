@@ -16,6 +16,7 @@ from probe.comparison.module_pairs import ModulePair
 from probe.comparison.notes import Note, as_json
 from probe.comparison.result import SCHEMA, Coverage, Divergence, Inputs, SlotResult, SlotResults, Verdict
 from probe.comparison.run_summary import RunSummary
+from probe.comparison.settings import DifferingSetting
 from probe.comparison.steps.paired_values import values_of
 from probe.comparison.why import Why
 from probe.errors import NotRecordedError
@@ -76,6 +77,8 @@ class Comparison:
     """what A and B are recordings of"""
     acceptance: Acceptance | None = None
     """the answer of the acceptance table that was asked for, which the verdict does not depend on; None where none was"""
+    settings: tuple[DifferingSetting, ...] = field(default=(), repr=False)
+    """what their configurations, optimizers and environments hold otherwise, likely causes first"""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -205,4 +208,5 @@ class Comparison:
             "flip": None if self.flip is None else self.flip.as_json(),
             "unseen": None if self.unseen is None else self.unseen.as_json(),
             "acceptance": None if self.acceptance is None else self.acceptance.as_json(),
+            "settings": [each.as_json() for each in self.settings],
         }

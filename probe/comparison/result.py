@@ -97,6 +97,8 @@ class Divergence:
     """what its numbers support, the best first, by the names in JSON"""
     is_read: bool = field(default=False, repr=False)
     """the hint is a setting that was recorded: no values would tell more"""
+    settings: tuple[str, ...] = field(default=(), repr=False)
+    """settings that differ between the recordings and may be behind it, by their names in the table of settings"""
 
     def __repr__(self) -> str:
         place = ", ".join(dict.fromkeys(ref.path or "the whole model" for ref in self.a or self.b))
@@ -148,6 +150,7 @@ class Divergence:
             "facts": [as_json(each) for each in self.facts],
             "advice": as_json(self.advice) if self.advice else None,
             "hints": list(self.hints),
+            "settings": list(self.settings),
         }
 
     def _repr_html_(self) -> str:

@@ -28,6 +28,7 @@ from probe.comparison.coverage.tally import Tally
 from probe.comparison.coverage.uncompared import Uncompared
 from probe.comparison.coverage.verdict_margin import flip_of
 from probe.comparison.distance.metrics import Metrics, Status
+from probe.comparison.failing import unless_it_fails
 from probe.comparison.fusion.one_to_many import completed
 from probe.comparison.fusion.row_orders import refuted_orders
 from probe.comparison.fusion.vocabulary_notes import notes as vocabulary_notes
@@ -48,6 +49,7 @@ from probe.comparison.result import (
     independent,
 )  # fmt: skip
 from probe.comparison.run_summary import RunSummary, summary_of
+from probe.comparison.settings import DifferingSetting, differing_settings, unseen_settings, with_settings
 from probe.comparison.steps.common_steps import Shift
 from probe.comparison.steps.dataflow import passes
 from probe.comparison.steps.events import StepPairs
@@ -395,6 +397,15 @@ class _Run:
             (self.a, self.b), self.steps, self.shift, self.tally, coverage, self.modes, self.uncompared.buffers, min_coverage
         ))  # fmt: skip
 
+    def _settings(self) -> tuple[DifferingSetting, ...]:
+        """Return the settings that differ; name them in the findings that they belong to, the others in notes."""
+        found = unless_it_fails(
+            lambda: differing_settings(self.a, self.b, self.findings), (), "settings", "", self.notes
+        )
+        self.findings = with_settings(self.findings, found)
+        self.notes += unseen_settings(found)
+        return found
+
     def _answer(self, matching: Matching, min_coverage: float) -> Comparison:
         tally = self.tally
         known, coverage = tally.known, tally.coverage
@@ -440,6 +451,7 @@ class _Run:
             verdict = Verdict.UNDECIDED
         if verdict is Verdict.ALIGNED and self.conspicuous is not None and self.noise.is_built_in:
             self.notes.append(self.conspicuous.note)
+        settings = self._settings()
         changes = tuple(dict.fromkeys(self.changes))
         found = {each for finding in self.findings for each in finding.facts}
         self.notes[:0] = [change.note for change in changes if change.note not in found]
@@ -451,7 +463,7 @@ class _Run:
             tuple(self._left_out(coverage, min_coverage)), tuple(self.steps), changes,
             *(tuple(tree.path(index) for index in sorted(ignored)) for tree, ignored in
               ((self.tree_a, matching.ignored_a), (self.tree_b, matching.ignored_b))),
-            pairs=module_pairs(matching, self.tree_a, self.tree_b), runs=self.runs,
+            pairs=module_pairs(matching, self.tree_a, self.tree_b), runs=self.runs, settings=settings,
             acceptance=None if self.table is None else decided(self.table, verdict, self.findings, self.reasons),
         )  # fmt: skip
 

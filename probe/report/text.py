@@ -14,6 +14,7 @@ from probe.comparison.noise.fixed import FIXED_MEASURES, TOLERANCE
 from probe.comparison.result import Divergence, Inputs, Kind, NodeRef, Verdict
 from probe.comparison.run import Comparison
 from probe.comparison.run_summary import RunSummary
+from probe.comparison.settings import unseen_settings
 from probe.comparison.steps.side import Metrics
 from probe.report import acceptance
 from probe.report.branch import drawn
@@ -76,6 +77,7 @@ class _Report:
             self._aligned()
         else:
             self._undecided()
+        self._settings()
         self._footer()
         self._notes()
         self.out.rstrip()
@@ -108,7 +110,8 @@ class _Report:
     def _notes(self) -> None:
         """Add the first notes, and how many there are more."""
         said = self.comparison.reasons if self.comparison.verdict is Verdict.UNDECIDED else ()
-        notes = in_words(each for each in self.comparison.notes if each not in (*said, *self.mistakes))
+        listed = unseen_settings(self.comparison.settings)
+        notes = in_words(each for each in self.comparison.notes if each not in (*said, *self.mistakes, *listed))
         shown = notes if self.verbose else notes[:_MOST_NOTES]
         for note in shown:
             self._say(plain(note, LONGEST_LIST), "note: ", "      ", "yellow")
@@ -247,6 +250,14 @@ class _Report:
                 f"all limits were divided by {_times(1 / flip.factor)}, it would be a divergence"
             )
         self.out.append("\n")
+
+    def _settings(self) -> None:
+        """List the settings that the recordings hold otherwise."""
+        if self.comparison.settings:
+            from probe.report.settings import section
+
+            self.out.append_text(section(self.comparison.settings, self.columns, verbose=self.verbose))
+            self.out.append("\n")
 
     def _footer(self) -> None:
         comparison, coverage = self.comparison, self.comparison.coverage

@@ -21,6 +21,7 @@ from probe.matching import Reason
 from probe.matching.changes import ChangeKind
 from probe.records import Phase, Role
 from probe.report.text import render
+from probe.settings.setting import Category, Effect
 from tests.comparison.planted import Clean, Faulty, Recorder, mostly_statistics
 from tests.toys import TO_SEQUENCE_FIRST, SequenceFirst, gpt
 
@@ -109,9 +110,10 @@ NOTE = {"code": str, "facts": object, "text": str}
 DIVERGENCE = {
     "phase": {"init", "forward", "loss", "backward", "gradient", "update"},
     "role": {role.label for role in Role},
-    "kind": {"inputs", "init", "introduced", "missing", "nonfinite", "shape", "dtype", "update"},
+    "kind": {"inputs", "init", "introduced", "missing", "nonfinite", "shape", "dtype", "update"}, "blame": str,
     "confidence": NUMBER, "a": [NODE], "b": [NODE], "metrics": (METRICS, None), "estimated": bool,
     "limit": (*NUMBER, None), "evidence": [str], "hint": str, "facts": [NOTE], "advice": (NOTE, None), "hints": [HINT],
+    "settings": [str],
 }  # fmt: skip
 
 
@@ -144,6 +146,11 @@ RUN = {
     "models": [str], "modules": int, "parameters": int, "steps": int, "framework": str, "version": str,
     "is_without_gradients": bool,
 }  # fmt: skip
+VALUE = {"name": str, "value": object, "shown": str, "from": {"given", "default", "implied", "derived"}}
+SETTING = {
+    "setting": str, "category": {each.value for each in Category}, "effect": {each.value for each in Effect}, "counts": bool,
+    "a": VALUE, "b": VALUE, "findings": [int], "text": str,
+}  # fmt: skip
 DOCUMENT = {
     "schema": int, "verdict": {"aligned", "diverged", "undecided"}, "runs": {"a": RUN, "b": RUN}, "first_divergence": (DIVERGENCE, None),
     "divergences": [DIVERGENCE],
@@ -154,6 +161,7 @@ DOCUMENT = {
     "flip": ({"factor": (*NUMBER, None), "first_divergence": (*NUMBER, None), "closest": (CLOSEST, None)}, None),
     "unseen": ({"error": NUMBER, "text": str}, None),
     "acceptance": (ACCEPTANCE, None),
+    "settings": [SETTING],
     "inputs": {"equal": [str], "close": [str], "different": [str], "not_comparable": [str], "only_a": [str],
                "only_b": [str]},
 }  # fmt: skip

@@ -169,5 +169,5 @@ def test_the_models_configuration_is_found_in_it_or_below() -> None:
 
     wrapped = nn.Sequential(nn.Linear(1, 1), nn.Identity())
     wrapped[1].config = Config()
-    assert ADAPTER.model_config(wrapped) == {"heads": 4, "eps": 1e-6}
+    assert ADAPTER.model_config(wrapped) == {"heads": 4, "eps": 1e-6, "dtype": "torch.float32"}
     assert ADAPTER.model_config(nn.Linear(1, 1)) == {}

@@ -6,7 +6,6 @@ What of MindSpore this rests on stands in ``tests/mindspore/test_facts_mindspore
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -17,11 +16,13 @@ from mindspore import Parameter, Tensor, nn
 
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
 from probe.adapters.mindspore import calls, optimizers, statistics
+from probe.adapters.mindspore import environment as mindspore_environment
 from probe.adapters.mindspore.graph import GRAPH, Backwards, Clock, edge_of, executor
 from probe.adapters.mindspore.keeping import kept, kept_optimizer
 from probe.adapters.mindspore.statistics import array_of, name_of, tensor_of
 from probe.adapters.shared import memory
-from probe.numbers import buffers, kernel
+from probe.adapters.shared.model_configs import config_of
+from probe.numbers import buffers
 from probe.numbers.layouts import class_names, layout_of
 from probe.numbers.statistics import dtype_of
 from probe.records import TensorStats
@@ -30,8 +31,6 @@ _RUNNING_STATISTICS = ("moving_mean", "moving_variance", "running_mean", "runnin
 """parameters without gradient that are buffers"""
 _COMPILERS = ("staging_specialize", "_fn", "jit_trace_wrap")
 """functions that ``mindspore.jit`` puts in the place of another, by its capture mode"""
-_NUMERIC_ENVIRONMENT = ("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "DEVICE_ID", "HCCL_DETERMINISTIC", "MS_JIT",
-                        "MS_DEV_JIT_ENABLE_VIEW_OP", "OMP_NUM_THREADS", "PYTHONHASHSEED")  # fmt: skip
 
 Removal = Callable[[], None]
 
@@ -85,15 +84,11 @@ class MindSporeAdapter(Adapter):
             if any(not self.is_tensor(each) for each in cell._params.values() if each is not None):
                 yield f"{name} has parameters without values: they are not recorded; run init_parameters_data() first"
 
+    def model_config(self, model: nn.Cell) -> dict[str, object]:
+        return config_of(cell for _, cell in _named_cells(model))
+
     def environment(self) -> dict[str, object]:
-        return {
-            "device_target": mindspore.get_context("device_target"),
-            "deterministic": mindspore.get_context("deterministic"),
-            "pynative_synchronize": mindspore.get_context("pynative_synchronize"),
-            "statistics_on_cpu": kernel.INSTRUCTIONS or "numpy",
-            "initial_seed": str(mindspore.get_seed()),
-            "variables": {name: os.environ[name] for name in _NUMERIC_ENVIRONMENT if name in os.environ},
-        }
+        return mindspore_environment.environment()
 
     # Tensors
 

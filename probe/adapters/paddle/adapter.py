@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +16,7 @@ from paddle.nn import Layer
 from paddle.nn.layer.layers import HookRemoveHelper
 
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
+from probe.adapters.paddle import environment as paddle_environment
 from probe.adapters.paddle import statistics as paddle_statistics
 from probe.adapters.paddle.backward import Backwards, is_running, set_hook
 from probe.adapters.paddle.keeping import kept, kept_optimizer
@@ -25,14 +25,10 @@ from probe.adapters.paddle.statistics import array_of, name_of
 from probe.adapters.shared import memory
 from probe.adapters.shared.hooking import CallHook, Removal, all_or_none, concealed, nothing, with_own_numbers
 from probe.adapters.shared.model_configs import config_of
-from probe.numbers import kernel
 from probe.numbers.layouts import class_names, layout_of
 from probe.numbers.statistics import dtype_of
 from probe.records import TensorStats
 
-_NUMERIC_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-_NUMERIC_FLAGS = ("FLAGS_cudnn_deterministic", "FLAGS_embedding_deterministic", "FLAGS_use_mkldnn",
-                  "FLAGS_gemm_use_half_precision_compute_type")  # fmt: skip
 _STATISTICS_OF = {"_BatchNormBase": ("_mean", "_variance"), "BatchNorm": ("_mean", "_variance"),
                   "SpectralNorm": ("weight_u", "weight_v")}  # fmt: skip
 """what stands among the parameters of a class and is none: nobody trains it"""
@@ -97,15 +93,7 @@ class PaddleAdapter(Adapter):
         return config_of(model.sublayers(include_self=True))
 
     def environment(self) -> dict[str, object]:
-        wanted = [name for name in os.environ if name in _NUMERIC_ENVIRONMENT or name.startswith("FLAGS_")]
-        return {
-            "device": paddle.get_device(),
-            "default_dtype": paddle.get_default_dtype(),
-            "statistics_on_cpu": kernel.INSTRUCTIONS or "numpy",
-            "flags": dict(_flags()),
-            "initial_seed": str(paddle.framework.core.default_cpu_generator().initial_seed()),
-            "variables": {name: os.environ[name] for name in sorted(wanted)},
-        }
+        return paddle_environment.environment()
 
     # Tensors
 
@@ -247,15 +235,6 @@ class PaddleAdapter(Adapter):
 
     def groups_of(self, optimizer: Any) -> list[Group]:
         return groups_of(optimizer)
-
-
-def _flags() -> Iterator[tuple[str, object]]:
-    """Yield the flags that change numerics, those that this build has."""
-    for name in _NUMERIC_FLAGS:
-        try:
-            yield name, paddle.get_flags(name)[name]
-        except ValueError:
-            pass
 
 
 def _every(model: Layer) -> Iterator[tuple[str, Layer]]:

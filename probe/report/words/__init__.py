@@ -13,6 +13,7 @@ from probe.report.words import (
     notes,
     optimizers,
     run_checks,
+    settings,
     supported,
     tensors,
     walk,
@@ -31,6 +32,7 @@ TABLES = (
     supported.WORDS,
     acceptance.WORDS,
     run_checks.WORDS,
+    settings.WORDS,
 )
 WORDS: Mapping[str, Words] = {code: words for table in TABLES for code, words in table.items()}
 """by code: a template for `str.format`, or a function that is given the facts by name"""
