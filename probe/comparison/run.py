@@ -12,12 +12,13 @@ from probe.comparison.acceptance.deciding import decided
 from probe.comparison.acceptance.tally import Tally as AcceptanceTally
 from probe.comparison.answer import Comparison
 from probe.comparison.blame.guesses import Guesses, paired_modules
-from probe.comparison.blame.mapping_errors import Misled
+from probe.comparison.blame.mapping_errors import MappingErrors
 from probe.comparison.blame.values import blame_batches, lacking_inputs
-from probe.comparison.coverage import trivial_comparison as vacuous
+from probe.comparison.coverage import trivial_comparison
 from probe.comparison.coverage.changes import OF_ORDER, changed_calls
 from probe.comparison.coverage.conspicuous import Conspicuous, sticking_out
-from probe.comparison.coverage.detection_limit import unseen_of
+from probe.comparison.coverage.detection_limit import limit_of_detection
+from probe.comparison.coverage.doubts import different_models, mostly_not_comparable, not_finite, without_gradients
 from probe.comparison.coverage.flags import differing_flags
 from probe.comparison.coverage.guards import Guards
 from probe.comparison.coverage.left_out import LeftOut
@@ -26,7 +27,7 @@ from probe.comparison.coverage.logged import Logged
 from probe.comparison.coverage.table import Covered, find_left_out
 from probe.comparison.coverage.tally import Tally
 from probe.comparison.coverage.uncompared import Uncompared
-from probe.comparison.coverage.verdict_margin import flip_of
+from probe.comparison.coverage.verdict_margin import margin_of
 from probe.comparison.distance.metrics import Metrics, Status
 from probe.comparison.failing import unless_it_fails
 from probe.comparison.fusion.one_to_many import completed
@@ -48,7 +49,7 @@ from probe.comparison.result import (
     cause_order,
     independent,
 )  # fmt: skip
-from probe.comparison.run_summary import RunSummary, summary_of
+from probe.comparison.run_summary import summary_of
 from probe.comparison.settings import DifferingSetting, differing_settings, unseen_settings, with_settings
 from probe.comparison.steps.common_steps import Shift
 from probe.comparison.steps.dataflow import passes
@@ -57,7 +58,7 @@ from probe.comparison.steps.paired_step import paired_step
 from probe.comparison.steps.step_half import ONE_SIDED
 from probe.comparison.walk.backward import judge_backward
 from probe.comparison.walk.buffers import judge_buffers
-from probe.comparison.walk.forward import judge_forward, settle_other_sizes, warn_of_order
+from probe.comparison.walk.forward import judge_forward, resolve_other_sizes, warn_of_order
 from probe.comparison.walk.inputs import GivenTally, differing_batches, inverted_masks
 from probe.comparison.walk.loss import judge_inputs, judge_loss
 from probe.comparison.walk.non_optimizer_changes import StepWeights, changed_otherwise
@@ -204,7 +205,7 @@ class _Run:
         matching = self._packed(guessed, steps)
         self.guesses = Guesses(matching, self.tree_a, self.tree_b)
         self.changes = changes_of(matching, self.tree_a, self.tree_b)
-        self.misled = Misled(matching, self.tree_a, self.tree_b, self.changes)
+        self.mapping_errors = MappingErrors(matching, self.tree_a, self.tree_b, self.changes)
         if matching.only_a or matching.only_b:
             outlines = outline_of(self.a, self.tree_a), outline_of(self.b, self.tree_b)
             self.tally.unneeded = needing_no_partner(matching, *outlines, self.changes)
@@ -283,7 +284,7 @@ class _Run:
                 judge_forward(walk, micro)
             if not pairs.micros_a:
                 judge_loss(walk, self.a.scalars_of(pairs.step), self.b.scalars_of(pairs.step_b))
-            settle_other_sizes(walk)
+            resolve_other_sizes(walk)
             judge_buffers(walk)
         elif self._steps_run_together(pairs):
             self._collect(pairs, walk)
@@ -318,7 +319,7 @@ class _Run:
         """The batch was split into micro-batches differently: check that it is the same data."""
         split = {"a": len(pairs.micros_a), "b": len(pairs.micros_b)}
         if not pairs.micros_a or not pairs.micros_b:
-            self._doubt(_without_gradients(self.runs) or note("no-micro-batch-on-one-side", step=pairs.step, **split))
+            self._doubt(without_gradients(self.runs) or note("no-micro-batch-on-one-side", step=pairs.step, **split))
             return
         if pairs.share is not None:
             self._doubt(note("part-of-batch-not-compared", share=pairs.share))
@@ -365,7 +366,7 @@ class _Run:
         from probe.diagnosis.choosing import with_hints
 
         found = with_hints(pairs, findings, self.notes)
-        return map(self.misled.weighed, map(self.guesses.weighed, map(self.known.named, found)))
+        return map(self.mapping_errors.weighed, map(self.guesses.weighed, map(self.known.named, found)))
 
     def _doubt_order(self, walk: Walk) -> None:
         """Doubt the step if weights stand at other places and nothing shows whether they run there too."""
@@ -406,42 +407,54 @@ class _Run:
         self.notes += unseen_settings(found)
         return found
 
-    def _answer(self, matching: Matching, min_coverage: float) -> Comparison:
+    def _doubt_coverage(self, known: Sequence[SlotResult], coverage: Coverage, min_coverage: float) -> None:
+        """Doubt an answer that too few modules or tensors of the two models stand behind, and a finding too."""
         tally = self.tally
-        known, coverage = tally.known, tally.coverage
-        if self.findings and coverage.total and coverage.share < min_coverage:
+        is_small = bool(coverage.total) and coverage.share < min_coverage
+        if self.findings and is_small:
             first = self.findings[0]
             told = note(
                 "few-calls-have-a-counterpart", paired=coverage.paired, total=coverage.total, side=coverage.smaller
             )
             self.findings[0] = replace(first, confidence=first.confidence / 2, facts=(*first.facts, told))
-        of_models = [slot for slot in known if slot.role is not Role.STATE]  # any two optimizers count their steps
-        if not of_models and not self.findings:
-            self._doubt(vacuous.nothing_compared([reader.info.config.get("task") for reader in (self.a, self.b)]))
-        if coverage.share < min_coverage and coverage.total:
-            self._doubt(_different_models(self.runs, coverage, min_coverage), is_first=True)
+        if not _of_models(known) and not self.findings:
+            tasks = [reader.info.config.get("task") for reader in (self.a, self.b)]
+            self._doubt(trivial_comparison.nothing_compared(tasks))
+        if is_small:
+            self._doubt(different_models(self.runs, coverage, min_coverage), is_first=True)
         if coverage.not_comparable > len(known) > 0:
-            self._doubt(_mostly_not_comparable(coverage.not_comparable, tally.slots))
+            self._doubt(mostly_not_comparable(coverage.not_comparable, tally.slots))
+
+    def _doubt_numbers(self, known: Sequence[SlotResult]) -> None:
+        """Doubt an answer behind NaN, or over zeros, and note what took part in no comparison, where nothing was found."""
+        tally = self.tally
+        self.notes += [*tally.uncompared_weights(), *trivial_comparison.notes(known)]
+        if self.findings:
+            return
         are_trained = any(
             slot.role is Role.DELTA and max(slot.metrics.norm_a, slot.metrics.norm_b) > 0 for slot in known
         )
         nan = tally.nan or (None if are_trained else next(iter(tally.overflowed.values()), None))
-        if nan is not None and not self.findings:
+        if nan is not None:
             self._doubt(note("not-judged-behind-nan", nan=nan))
-        self.notes += [*tally.uncompared_weights(), *vacuous.notes(known)]
-        if not self.findings:
-            self.notes += self.uncompared.notes()
-            self.notes += changed_behind((self.a, self.b), self.steps[-1]) if self.steps else ()
-            self._doubt(*vacuous.reasons(known, tally.roots, tally.groups, has_others=bool(tally.weights_left)))
+        self.notes += self.uncompared.notes()
+        self.notes += changed_behind((self.a, self.b), self.steps[-1]) if self.steps else ()
+        self._doubt(*trivial_comparison.reasons(known, tally.roots, tally.groups, has_others=bool(tally.weights_left)))
         infinite = [
             slot for slot in known
             if slot.metrics.status is Status.NONFINITE and slot.step not in tally.overflowed and slot.verdict != "not judged"
         ]  # fmt: skip
-        if infinite and not self.findings:
-            self._doubt(_infinite(infinite[0]))
+        if infinite:
+            self._doubt(not_finite(infinite[0]))
+
+    def _answer(self, matching: Matching, min_coverage: float) -> Comparison:
+        tally = self.tally
+        known, coverage = tally.known, tally.coverage
+        self._doubt_coverage(known, coverage, min_coverage)
+        self._doubt_numbers(known)
         self.notes += self.noise.notes()
         self._doubt(*self.noise.reasons(tally.slots))
-        is_told = bool(of_models) and not (coverage.total and coverage.share < min_coverage)
+        is_told = bool(_of_models(known)) and not (coverage.total and coverage.share < min_coverage)
         if self.unshown is not None and not self.findings and is_told:
             self.findings = [self.unshown]  # of another model, other settings say nothing
         elif self.unshown is not None and not any(finding.is_read for finding in self.findings):
@@ -458,8 +471,8 @@ class _Run:
         return Comparison(
             verdict, tuple(self.findings), coverage, tuple(dict.fromkeys(self.notes)), self.noise.name, tuple(tally.slots),
             matching, str(self.a.path), str(self.b.path), *self._only(),
-            self.given.inputs, tuple(dict.fromkeys(self.reasons)), flip_of(verdict, self.findings, tally.slots),
-            unseen_of(verdict, self.noise.uses_built_in, tally.slots),
+            self.given.inputs, tuple(dict.fromkeys(self.reasons)), margin_of(verdict, self.findings, tally.slots),
+            limit_of_detection(verdict, self.noise.uses_built_in, tally.slots),
             tuple(self._left_out(coverage, min_coverage)), tuple(self.steps), changes,
             *(tuple(tree.path(index) for index in sorted(ignored)) for tree, ignored in
               ((self.tree_a, matching.ignored_a), (self.tree_b, matching.ignored_b))),
@@ -468,39 +481,14 @@ class _Run:
         )  # fmt: skip
 
 
-def _without_gradients(runs: Sequence[RunSummary]) -> Note | None:
-    """Say which side alone ran with gradients switched off; None where none did."""
-    names = [name for name, run in zip("AB", runs, strict=True) if run.is_without_gradients]
-    return note("gradients-off-on-one-side", side=names[0]) if len(names) == 1 else None
-
-
-def _different_models(runs: Sequence[RunSummary], coverage: Coverage, wanted: float) -> Note:
-    """Say that too few modules are pairs, and of what models."""
-    return note(
-        "different-models", models=tuple(run.models for run in runs), modules=tuple(run.modules for run in runs),
-        paired=coverage.paired, total=coverage.total, side=coverage.smaller, wanted=wanted,
-    )  # fmt: skip
+def _of_models(slots: Iterable[SlotResult]) -> list[SlotResult]:
+    """Return those that say something of the models: any two optimizers count their steps."""
+    return [slot for slot in slots if slot.role is not Role.STATE]
 
 
 def _named(findings: Iterable[Divergence], side: str) -> set[str]:
     """Return the paths of a side that findings name."""
     return {ref.path for finding in findings for ref in (finding.a if side == "A" else finding.b)}
-
-
-def _infinite(slot: SlotResult) -> Note:
-    """Say which pair of tensors is not finite in the same places, where none is to blame for it."""
-    return note(
-        "not-finite-in-other-places", step=slot.step, phase=slot.phase.label, role=slot.role.label, slot=slot.slot_a, path=slot.path_a,
-    )  # fmt: skip
-
-
-def _mostly_not_comparable(count: int, slots: Sequence[SlotResult]) -> Note:
-    """Say how many pairs of tensors could not be compared, and why the first could not."""
-    first = next(slot for slot in slots if not slot.metrics.is_known)
-    return note(
-        "mostly-not-comparable", count=count, total=len(slots), role=first.role.label, slot=first.slot_a, path=first.path_a,
-        why=first.metrics.why,
-    )  # fmt: skip
 
 
 __all__ = ["ONE_SIDED", "Comparison", "Kind", "Metrics", "NodeRef", "Reason", "compare"]

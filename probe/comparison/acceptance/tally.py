@@ -168,7 +168,7 @@ class Tally:
     def _where(self, pairs: StepPairs, event: Event, largest: float, judged: Judged | None) -> Where:
         pair, metrics = pairs.matching.pairs[event.pair], event.metrics
         assert metrics is not None
-        limit = math.nan if judged is None or judged.held is not None and judged.held.measure else judged.limit
+        limit = math.nan if judged is None or judged.check is not None and judged.check.measure else judged.limit
         return Where(
             event.step, event.micro, event.phase, event.role, self.a.modules[pair.a].path, event.slot_a,
             self.b.modules[pair.b].path, event.slot_b, event.call, metrics.max_abs_at, metrics.rel_l2, limit, largest,

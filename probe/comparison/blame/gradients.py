@@ -122,7 +122,7 @@ GRADIENT = (
 def _place(case: Case) -> Node | None:
     """Return the call whose code lies between who used a tensor and its gradient; None where only the loss used it."""
     walk, node, event = case.walk, case.node, case.event
-    is_compensated = event.role is Role.GRAD_OUTPUT and (node, event.slot_a) in walk.compensated
+    is_compensated = event.role is Role.GRAD_OUTPUT and (node, event.slot_a) in walk.moved_factors
     return node.parent if is_compensated else _handed_on_by(case) or walk.flow.culprit(node, event)
 
 

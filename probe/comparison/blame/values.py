@@ -38,10 +38,10 @@ from probe.comparison.walk.state import (
     kind_of_finding,
     parameters_of,
     path_a,
+    record,
     refs_of,
     roundoff,
     scale_hint,
-    settle,
     unpaired,
     unpaired_between,
 )
@@ -209,9 +209,9 @@ def judge_given(walk: Walk, node: Node, event: Event) -> None:
     sources = 0.0 if ran_before(walk.pairs, node, event) else context.error
     limit = tolerance.FORWARD.limit(u, sources) if u else tolerance.INTEGER_GAIN * sources
     sizes = {math.prod(half.side.shapes[half.row(event)]) for half in walk.pairs.halves}
-    held = walk.noise.start(event, limit) if u else walk.noise.exact(event, limit)
-    wrong = held.is_wrong if metrics.is_known else len(sizes) > 1
-    if settle(walk, event, held.limit, wrong and not context.tainted, sources, error=held.error, held=held):
+    check = walk.noise.start(event, limit) if u else walk.noise.exact(event, limit)
+    wrong = check.is_wrong if metrics.is_known else len(sizes) > 1
+    if record(walk, event, check.limit, wrong and not context.tainted, sources, error=check.error, check=check):
         what = metrics.why or note("logged-input-differs", slot=event.slot_a)
         add(
             walk, Phase.FORWARD, Kind.INPUTS, event, node.pair, tolerance.FORWARD, (what,), node=node, advice=SAME_BATCH

@@ -172,7 +172,7 @@ class Tally:
             b.class_name, event.slot_b, pairs.a.dtypes[event.row_a], pairs.b.dtypes[event.row_b],
             pairs.a.shapes[event.row_a], pairs.b.shapes[event.row_b], pair.reason.value, event.metrics, event.row_a,
             event.row_b, judged.limit, judged.error, *parts, judged.verdict,
-            "" if judged.held is None else judged.held.measure, judged.held is not None and judged.held.is_fixed,
+            "" if judged.check is None else judged.check.measure, judged.check is not None and judged.check.is_fixed,
             judged.sources, judged.exemption, judged.tried, judged.blame,
         )  # fmt: skip
 

@@ -15,7 +15,7 @@ from functools import partial
 
 from probe.commands.defaults import ALLCLOSE
 from probe.comparison.noise import tolerance as built_in
-from probe.comparison.noise.interface import BUILT_IN, Held, Noise, StepNoise
+from probe.comparison.noise.interface import BUILT_IN, Check, Noise, StepNoise
 from probe.comparison.noise.tolerance import Level, Rule
 from probe.comparison.noise.tolerated import bound_of, largest_of, lets_zeros_pass, measured
 from probe.comparison.notes import Note, note
@@ -125,7 +125,7 @@ class _FixedStep(StepNoise):
     def __init__(self, fixed: Fixed, pairs: StepPairs, below: StepNoise) -> None:
         self.fixed, self.pairs, self.below = fixed, pairs, below
         self._rules: dict[tuple[int, Phase, Role, bool], JudgingRule | None] = {}
-        self._measured: dict[int, Held] = {}
+        self._measured: dict[int, Check] = {}
         """by the id of the event, without what it was computed from"""
         self._failed: set[int] = set()
         """ids of events that are wrong, or inherit it, though no rule of ours is about them"""
@@ -139,7 +139,7 @@ class _FixedStep(StepNoise):
             if isinstance(rate, float) and rate and min(absolute) > _HIDES * abs(rate):
                 fixed.seen.rates[rate] = min(absolute) / abs(rate)
 
-    def held(self, event: Event, error: float, rule: Rule, u: float, sources: Level) -> Held:
+    def check(self, event: Event, error: float, rule: Rule, u: float, sources: Level) -> Check:
         """Return what is held against what."""
         chosen = self._rule(event, rule is built_in.LOSS)
         if rule is built_in.LOSS:
@@ -147,19 +147,19 @@ class _FixedStep(StepNoise):
             self._events.append(event)
         inherits = math.isinf(sources.excess)
         if chosen is None:
-            held = self.below.held(event, error, rule, u, sources)
-            if held.is_wrong or (inherits and error > rule.limit(u, 0.0)):
+            check = self.below.check(event, error, rule, u, sources)
+            if check.is_wrong or (inherits and error > rule.limit(u, 0.0)):
                 self._failed.add(id(event))
                 self._events.append(event)
-            return self._behind_suspect(held)
+            return self._behind_suspect(check)
         found = self._held(event, chosen)
         if found.is_wrong and inherits:
             return _inherited(found)
-        if found.is_open and self.below.held(event, error, rule, u, sources).is_wrong:
+        if found.is_open and self.below.check(event, error, rule, u, sources).is_wrong:
             self._suspect(event)
         return self._behind_suspect(found)
 
-    def exact(self, event: Event, limit: float) -> Held:
+    def exact(self, event: Event, limit: float) -> Check:
         """Return what is held against what for integers: no tolerance is for them, but a rule may leave them unjudged."""
         chosen = self._rule(event, False)
         if chosen is not None and chosen.tolerance is None:
@@ -182,7 +182,7 @@ class _FixedStep(StepNoise):
             return self.below.explains_update(event)
         return not self._held(event, chosen).is_wrong
 
-    def start(self, event: Event, limit: float) -> Held:
+    def start(self, event: Event, limit: float) -> Check:
         """Return what is held against what for weights and inputs that the step begins with."""
         chosen = self._rule(event, False)
         if chosen is None:
@@ -192,24 +192,24 @@ class _FixedStep(StepNoise):
             self._suspect(event)
         return self._behind_suspect(found)
 
-    def loss(self, a: float, b: float, limit: float) -> Held:
+    def loss(self, a: float, b: float, limit: float) -> Check:
         """Return what is held against what for the numbers that ``probe.step`` was given as loss."""
         return self._behind_suspect(self._loss(a, b, limit))
 
-    def _loss(self, a: float, b: float, limit: float) -> Held:
+    def _loss(self, a: float, b: float, limit: float) -> Check:
         found = self.below.loss(a, b, limit)
         chosen = next((rule for rule in self.fixed.rules if _fits_loss(rule)), None)
         if chosen is None or math.isinf(found.error):
             return found
         if chosen.tolerance is None:
-            return Held(found.error, math.nan).exempt("fixed-rule")
+            return Check(found.error, math.nan).exempt("fixed-rule")
         wanted = chosen.tolerance
         if wanted.metric in ("rel_l2", "max_rel"):
-            return Held(found.error, wanted.rtol)
+            return Check(found.error, wanted.rtol)
         if wanted.metric == "cosine":
             return found
         gap, allowed = abs(a - b), wanted.atol + wanted.rtol * abs(a)
-        return Held(gap, allowed, _NAMES["max_abs"], inherits=False) if math.isfinite(gap) else found
+        return Check(gap, allowed, _NAMES["max_abs"], inherits=False) if math.isfinite(gap) else found
 
     # What cannot be judged
 
@@ -217,9 +217,9 @@ class _FixedStep(StepNoise):
         """Keep what rounding does not explain and no tolerance can judge: whether it is the fault is not known."""
         self.fixed.seen.suspect = self.fixed.seen.suspect or self._name(event)
 
-    def _behind_suspect(self, held: Held) -> Held:
+    def _behind_suspect(self, check: Check) -> Check:
         """Return the same as inherited where it comes behind such a tensor: events are judged in the order of cause."""
-        return _inherited(held) if held.is_wrong and self.fixed.seen.suspect else held
+        return _inherited(check) if check.is_wrong and self.fixed.seen.suspect else check
 
     # Rules
 
@@ -245,21 +245,21 @@ class _FixedStep(StepNoise):
 
     # Errors
 
-    def _held(self, event: Event, rule: JudgingRule) -> Held:
+    def _held(self, event: Event, rule: JudgingRule) -> Check:
         key = id(event)
         if key not in self._measured:
             self._events.append(event)
             self._measured[key] = self._fresh(event, rule)
         return self._measured[key]
 
-    def _fresh(self, event: Event, rule: JudgingRule) -> Held:
+    def _fresh(self, event: Event, rule: JudgingRule) -> Check:
         metrics, wanted, seen = event.metrics, rule.tolerance, self.fixed.seen
         assert metrics is not None
         if wanted is None:
             seen.ignored += 1
-            return Held(metrics.rel_l2, math.nan, inherits=False, is_fixed=True).exempt("fixed-rule")
+            return Check(metrics.rel_l2, math.nan, inherits=False, is_fixed=True).exempt("fixed-rule")
         if not metrics.is_known or math.isinf(metrics.rel_l2):
-            return Held(metrics.rel_l2, 0.0, inherits=False, is_fixed=True)
+            return Check(metrics.rel_l2, 0.0, inherits=False, is_fixed=True)
         self._note_width(event, wanted)
         limit = bound_of(wanted)
         share = partial(self.pairs.worst_share, event, wanted.atol, wanted.rtol)
@@ -267,9 +267,9 @@ class _FixedStep(StepNoise):
         if math.isnan(error):
             seen.open += 1
             seen.first_open = seen.first_open or self._name(event)
-            return Held(metrics.rel_l2, math.nan, inherits=False, is_fixed=True, is_open=True).exempt("needs-values")
+            return Check(metrics.rel_l2, math.nan, inherits=False, is_fixed=True, is_open=True).exempt("needs-values")
         facts = (note(TOLERANCE, wanted=str(wanted), rule=rule.name),) if error > limit else ()
-        return Held(error, limit, _NAMES[wanted.metric], facts, False, is_fixed=True)
+        return Check(error, limit, _NAMES[wanted.metric], facts, False, is_fixed=True)
 
     def _note_width(self, event: Event, wanted: Tolerance) -> None:
         """Keep whether zeros would pass in the place of B, and what the absolute tolerance hides."""
@@ -289,9 +289,9 @@ class _FixedStep(StepNoise):
         return f"{event.phase.label} {event.role.label} {event.slot_a} of {path}"
 
 
-def _inherited(held: Held) -> Held:
+def _inherited(check: Check) -> Check:
     """Return the same as a consequence of something else."""
-    return held._replace(facts=(), inherits=True, verdict="inherited")
+    return check._replace(facts=(), inherits=True, verdict="inherited")
 
 
 def _fits_loss(rule: JudgingRule) -> bool:

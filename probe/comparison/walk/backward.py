@@ -30,10 +30,10 @@ from probe.comparison.walk.state import (
     class_a,
     confidence,
     peaks_of,
+    record,
     refs_of,
     root_refs,
     roundoff,
-    settle,
     underflow_limit,
 )
 from probe.records import Phase, Role
@@ -68,14 +68,14 @@ def _judge_turn(walk: Walk, events: list[tuple[Node, Event]]) -> None:
     """Judge the gradients that ran back before the model was called anew."""
     _look_for_scaling(walk, events)
     for node, event in events:
-        factor = walk.compensated.get((node, event.slot_a), 1.0) if event.role is Role.GRAD_OUTPUT else 1.0
+        factor = walk.moved_factors.get((node, event.slot_a), 1.0) if event.role is Role.GRAD_OUTPUT else 1.0
         if factor != 1:
             event.metrics = walk.pairs.measured(event, event.factor / factor)
     for node, event in events:
         if is_inside_rearranged(walk, node):
-            settle(walk, event, math.nan, False, exempt="reordered-inside")
+            record(walk, event, math.nan, False, exempt="reordered-inside")
         elif (event.role, node, event.slot_a) in walk.other_totals:
-            settle(walk, event, math.nan, False, exempt="other-consumers")
+            record(walk, event, math.nan, False, exempt="other-consumers")
         else:
             _judge_backward_event(walk, node, event)
 
@@ -139,10 +139,10 @@ def _judge_backward_event(walk: Walk, node: Node, event: Event) -> None:
         norm = max(metrics.norm_a, metrics.norm_b)
         walk.grad_norm[event.pair] = math.hypot(walk.grad_norm.get(event.pair, 0.0), norm)
     if not metrics.is_known:
-        settle(walk, event, math.nan, False)
+        record(walk, event, math.nan, False)
         return
     if _is_sum_of_parts(walk, node, event):
-        settle(walk, event, math.nan, False, exempt="sum-of-parts")
+        record(walk, event, math.nan, False, exempt="sum-of-parts")
         return
     use = walk.flow.use_of(node, event)
     consumers = [] if use is None else [consumer for consumer, _ in use.consumers]
@@ -162,18 +162,18 @@ def _judge_backward_event(walk: Walk, node: Node, event: Event) -> None:
         rule = tolerance.backward_rule(metrics, size, lambda: peaks_of(walk, event), rule, has_scale)
     else:
         rule = rule.with_scale(None)
-    held = walk.noise.held(event, metrics.rel_l2, rule, u, sources)
-    held = held.widened(max(_limit_at_a_kink(walk, node, event, use), underflow_limit(walk, event)))
-    held = held.widened(_limit_beside(walk, node, event, use, held.limit))
-    if held.is_wrong and event.role is Role.GRAD_OUTPUT:  # where all queries are alike, so are all errors
+    check = walk.noise.check(event, metrics.rel_l2, rule, u, sources)
+    check = check.raise_limit(max(_limit_at_a_kink(walk, node, event, use), underflow_limit(walk, event)))
+    check = check.raise_limit(_limit_beside(walk, node, event, use, check.limit))
+    if check.is_wrong and event.role is Role.GRAD_OUTPUT:  # where all queries are alike, so are all errors
         scores = conditioning.score_size(walk.pairs, node.parent)
-        held = held.widened(held.limit * scores / tolerance.SCORES)
-    held = held.widened(_OF_CANCELLED * _cancelled_by_norm(walk, node, event) * max(u, sources.error))
+        check = check.raise_limit(check.limit * scores / tolerance.SCORES)
+    check = check.raise_limit(_OF_CANCELLED * _cancelled_by_norm(walk, node, event) * max(u, sources.error))
     if from_loss:
-        held = held.widened(rounding_of_alignments(walk, node, event))
+        check = check.raise_limit(rounding_of_alignments(walk, node, event))
     is_behind = from_loss and any(finding.phase is Phase.BACKWARD for finding in walk.findings)
-    wrong = held.is_wrong and not sources.tainted and not is_behind  # what is returned may be used inside, too
-    settle(walk, event, held.limit, wrong, sources.error, error=held.error, held=held)
+    wrong = check.is_wrong and not sources.tainted and not is_behind  # what is returned may be used inside, too
+    record(walk, event, check.limit, wrong, sources.error, error=check.error, check=check)
     if wrong:
         answer(GRADIENT, Case(walk, node, event, tolerance.BACKWARD))
     own = Level()

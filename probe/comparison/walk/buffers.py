@@ -11,7 +11,7 @@ from probe.comparison.noise.tolerance import Level
 from probe.comparison.notes import note
 from probe.comparison.result import Kind
 from probe.comparison.steps.step_half import Event
-from probe.comparison.walk.state import Walk, add, path_a, roundoff, settle
+from probe.comparison.walk.state import Walk, add, path_a, record, roundoff
 from probe.records import Phase, Role
 
 _RUNNING = ("running_mean", "running_var")
@@ -31,10 +31,12 @@ def judge_buffers(walk: Walk) -> None:
         if _has_other_integers(walk, event, before.get(key)):
             counted.append(event)
         sources = _sources_of_buffer(walk, event, before.get(key))
-        held = walk.noise.held(event, metrics.rel_l2, tolerance.FORWARD, max(roundoff(walk, event), sources.u), sources)
-        held = held.widened(held.limit * _cancelled(walk, event))
-        limit = held.limit
-        wrong = metrics.is_known and roundoff(walk, event) > 0 and held.is_wrong
+        check = walk.noise.check(
+            event, metrics.rel_l2, tolerance.FORWARD, max(roundoff(walk, event), sources.u), sources
+        )
+        check = check.raise_limit(check.limit * _cancelled(walk, event))
+        limit = check.limit
+        wrong = metrics.is_known and roundoff(walk, event) > 0 and check.is_wrong
         is_as_expected = variance.explains(event, before.get(key), limit)
         if wrong and is_as_expected:
             explained.append(path_a(walk, event.pair))
@@ -44,7 +46,7 @@ def judge_buffers(walk: Walk) -> None:
         )
         exempt, wrong = ("other-buffer", False) if is_unknown else ("", wrong)
         limit = math.nan if exempt else limit
-        if settle(walk, event, limit, wrong, sources.error, error=held.error, held=held, exempt=exempt):
+        if record(walk, event, limit, wrong, sources.error, error=check.error, check=check, exempt=exempt):
             facts = (note("buffer-differs-after-step", slot=event.slot_a),)
             add(walk, Phase.FORWARD, Kind.INTRODUCED, event, event.pair, tolerance.FORWARD, facts,
                       advice=note("update-of-running-statistics"))  # fmt: skip

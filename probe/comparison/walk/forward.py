@@ -18,21 +18,21 @@ from probe.comparison.blame.values import (
     place_of,
 )
 from probe.comparison.distance.metrics import Status, are_merged, squeezed
-from probe.comparison.exemptions import expert_routing as choices
+from probe.comparison.exemptions import expert_routing
 from probe.comparison.exemptions.label_inputs import Aside, is_handed_on
-from probe.comparison.exemptions.moved_factor import Compensation
+from probe.comparison.exemptions.moved_factor import MovedFactors
 from probe.comparison.exemptions.other_sizes import OtherSize
 from probe.comparison.exemptions.padding import Padding
-from probe.comparison.exemptions.reordered_tokens import Arrangement
+from probe.comparison.exemptions.reordered_tokens import Reordering
 from probe.comparison.noise import tolerance
-from probe.comparison.noise.interface import Held
+from probe.comparison.noise.interface import Check
 from probe.comparison.noise.tolerance import Level
 from probe.comparison.notes import note
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.steps.input_pairing import without_wrong_guesses
 from probe.comparison.steps.step_half import Event, Node
 from probe.comparison.walk.inputs import given_otherwise, is_given, logged_apart
-from probe.comparison.walk.state import Walk, add, order, path_a, refs_of, requires_grad_of, roundoff, settle
+from probe.comparison.walk.state import Walk, add, order, path_a, record, refs_of, requires_grad_of, roundoff
 from probe.comparison.walk.values import (
     hold,
     refitted,
@@ -68,9 +68,9 @@ def judge_forward(walk: Walk, micro: int) -> None:
     walk.other_batch = not all(_same_size(walk, event) for event in tops)
     _compare_modes(walk, {id(node): node for node, _ in events}.values())
     walk.begins_alike = weights_agree(walk)
-    walk.arrangement = Arrangement(walk.pairs, events, walk.state.parameters, partial(roundoff, walk))
-    walk.compensation = Compensation(walk.pairs, events)
-    walk.choosing = choices.choosing(walk.pairs, events)
+    walk.reordering = Reordering(walk.pairs, events, walk.state.parameters, partial(roundoff, walk))
+    walk.moving = MovedFactors(walk.pairs, events)
+    walk.choosing = expert_routing.choosing(walk.pairs, events)
     walk.flipped = {
         (node, walk.pairs.a.shapes[event.row_a]): share
         for node, event in events
@@ -116,16 +116,16 @@ def is_inside_rearranged(walk: Walk, node: Node) -> bool:
 
 def _pass_over(walk: Walk, node: Node, event: Event) -> bool:
     """Pass over what differs because it stands in another order inside a call that returns the same, or was given it so."""
-    around, told = walk.arrangement.flattened(node, event), walk.flattened
-    if around is None and walk.arrangement.flattened_after(node, event):
+    around, told = walk.reordering.flattened(node, event), walk.flattened
+    if around is None and walk.reordering.flattened_after(node, event):
         around, told = node, walk.flattened_after
     if around is None:
-        around, told = walk.arrangement.around(node, event), walk.around
+        around, told = walk.reordering.around(node, event), walk.around
     if around is None:
         return False
     walk.rearranged.add(node)
     told[path_a(walk, around.pair)] = None
-    settle(walk, event, math.nan, False, exempt="reordered")
+    record(walk, event, math.nan, False, exempt="reordered")
     return True
 
 
@@ -195,7 +195,7 @@ def _judge_forward_event(walk: Walk, node: Node, event: Event) -> None:
     is_input = event.role is Role.INPUT
     context = _context_of_input(walk, node) if is_input else context_of(walk, node)
     if is_inside_rearranged(walk, node):
-        settle(walk, event, math.nan, False, exempt="reordered-inside")
+        record(walk, event, math.nan, False, exempt="reordered-inside")
         return
     if is_given(walk.pairs, node, event):
         judge_given(walk, node, event)
@@ -216,24 +216,24 @@ def _judge_forward_event(walk: Walk, node: Node, event: Event) -> None:
         sources = sources if is_input else with_cancelled(walk, node, event, sources, u)
         sources = with_hidden(walk, node, event, sources, u)
         sources = with_angles(walk, node, event, sources)
-    held = hold(walk, node, event, u, sources)
-    if held.is_wrong and not context.tainted and not held.is_fixed:
-        held = refitted(walk, node, event, u, sources, held)
-        if held.verdict:
-            settle(walk, event, math.nan, False, exempt=held.exemption)
+    check = hold(walk, node, event, u, sources)
+    if check.is_wrong and not context.tainted and not check.is_fixed:
+        check = refitted(walk, node, event, u, sources, check)
+        if check.verdict:
+            record(walk, event, math.nan, False, exempt=check.exemption)
             return
     if is_input and node.parent is None and _has_other_axes(walk, node, event):
         _blame_other_axes(walk, node, event)
         return
-    wrong = held.is_wrong and not context.tainted
+    wrong = check.is_wrong and not context.tainted
     if wrong and (
         _pass_over(walk, node, event)
         or _is_chosen_otherwise(walk, node, event)
-        or _may_be_chosen_otherwise(walk, node, event, held, context, u)
+        or _may_be_chosen_otherwise(walk, node, event, check, context, u)
     ):
         return
     wrong = wrong and not _blame_other_size(walk, node, event)
-    settle(walk, event, held.limit, wrong, sources.error, error=held.error, held=held)
+    record(walk, event, check.limit, wrong, sources.error, error=check.error, check=check)
     if wrong:
         if is_input:
             blame_input(walk, node, event)
@@ -241,10 +241,10 @@ def _judge_forward_event(walk: Walk, node: Node, event: Event) -> None:
             blame_output(walk, node, event)
     elif event.role is Role.OUTPUT and not context.tainted:
         blame_dtype(walk, node, event, sources.error)
-    is_noise = not held.is_wrong and not context.tainted and not walk.findings
+    is_noise = not check.is_wrong and not context.tainted and not walk.findings
     if is_noise and event.role is Role.OUTPUT and roundoff(walk, event):
         walk.largest = max(walk.largest, metrics.rel_l2)
-    if held.verdict != "not judged" or roundoff(walk, event):
+    if check.verdict != "not judged" or roundoff(walk, event):
         _take_in(walk, node, event, context, wrong)
 
 
@@ -267,25 +267,25 @@ def _is_chosen_otherwise(walk: Walk, node: Node, event: Event) -> bool:
     share = walk.flipped.get((node, walk.pairs.a.shapes[event.row_a]), 0.0)
     if event.role is not Role.OUTPUT or not roundoff(walk, event) or event.metrics.rel_l2 > math.sqrt(share):
         return False
-    settle(walk, event, math.nan, False, exempt="expert-routing")
+    record(walk, event, math.nan, False, exempt="expert-routing")
     _take_in(walk, node, event, context_of(walk, node), False)
     return True
 
 
-def _may_be_chosen_otherwise(walk: Walk, node: Node, event: Event, held: Held, context: Level, u: float) -> bool:
+def _may_be_chosen_otherwise(walk: Walk, node: Node, event: Event, check: Check, context: Level, u: float) -> bool:
     """Pass over a few tokens of what a call returns, or hands on, where it chooses and 16 bits may have made it choose otherwise."""
     is_input = event.role is Role.INPUT
     begun = walk.choosing.get(node.parent if is_input else node)
     if begun is None or is_input and node.begin < begun or u <= tolerance.SIXTEEN_BIT:
         return False
-    tokens, is_seen = choices.explain(walk.pairs, event, max(context.error, u), held.limit)
+    tokens, is_seen = expert_routing.explain(walk.pairs, event, max(context.error, u), check.limit)
     if tokens is None:
         return False
     what = {
         "role": event.role.label,
         "slot": event.slot_a,
         "path": path_a(walk, node.pair),
-        "error": held.error,
+        "error": check.error,
         "tokens": tokens,
     }
     if not walk.findings and is_seen:
@@ -293,7 +293,7 @@ def _may_be_chosen_otherwise(walk: Walk, node: Node, event: Event, held: Held, c
     elif not walk.findings:
         walk.reasons.append(note("tokens-may-be-routed-otherwise", **what))
     walk.noise.routes_differ = True
-    settle(walk, event, math.nan, False, exempt="routed-tokens")
+    record(walk, event, math.nan, False, exempt="routed-tokens")
     _take_in(walk, node, event, context, is_input)  # what the caller goes on with has these tokens, too
     return True
 
@@ -307,12 +307,12 @@ def _sets_aside(walk: Walk, node: Node, event: Event) -> bool:
     if node.parent is not None:
         if digests not in walk.digests_aside:
             return False
-        settle(walk, event, math.nan, False, exempt="label-inputs")
+        record(walk, event, math.nan, False, exempt="label-inputs")
         return True
     is_known = digests in walk.state.carried | walk.state.returned
     if is_known or hold(walk, node, event, 0.0, Level()).verdict or is_handed_on(walk.pairs, node, event):
         return False
-    settle(walk, event, 0.0, True)
+    record(walk, event, 0.0, True)
     blame_input(walk, node, event)
     walk.aside.append(Aside(event, walk.findings.pop()))
     walk.digests_aside.add(digests)
@@ -328,7 +328,7 @@ def _has_other_axes(walk: Walk, node: Node, event: Event) -> bool:
 
 def _blame_other_axes(walk: Walk, node: Node, event: Event) -> None:
     shapes = [list(half.side.shapes[half.row(event)]) for half in walk.pairs.halves]
-    settle(walk, event, math.nan, False)
+    record(walk, event, math.nan, False)
     add(walk, Phase.FORWARD, Kind.INPUTS, event, node.pair, tolerance.FORWARD,
               (note("shapes-differ", a=tuple(shapes[0]), b=tuple(shapes[1])),), node=node, advice=SAME_BATCH)  # fmt: skip
     for level in (context_of(walk, node), context_of(walk, None)):
@@ -385,7 +385,7 @@ def _leave_open(walk: Walk, node: Node, event: Event, context: Level) -> None:
     if (is_permuted or is_in_chunks) and not context.tainted and _pass_over(walk, node, event):
         return
     is_wrong = is_wrong and not is_in_chunks
-    settle(walk, event, math.nan, False, context.error)
+    record(walk, event, math.nan, False, context.error)
     if is_input:
         walk.unknown.setdefault(id(node), set()).add(event.slot_a)
     what = {"role": event.role.label, "slot": event.slot_a, "path": path_a(walk, node.pair)}
@@ -443,7 +443,7 @@ def _add_other_size(walk: Walk, each: OtherSize) -> None:
                   advice=note("sizes-padding-and-strides"))  # fmt: skip
 
 
-def settle_other_sizes(walk: Walk) -> None:
+def resolve_other_sizes(walk: Walk) -> None:
     """Say of tensors of other sizes that nothing behind them is wrong; one of which nothing is computed that agrees is a finding."""
     nodes = {(node.micro, node.pair, node.call): node for node in walk.pairs.nodes.values()}
     returned = [

@@ -15,7 +15,7 @@ from probe.comparison.notes import Note, note
 from probe.comparison.once import once
 from probe.comparison.result import Divergence, Kind, cause_order
 from probe.comparison.steps.step_half import Event, Node
-from probe.comparison.walk.forward import blame_first_other_size, settle_other_sizes
+from probe.comparison.walk.forward import blame_first_other_size, resolve_other_sizes
 from probe.comparison.walk.state import Walk, append, refs_of, root_refs
 from probe.comparison.walk.values import blame_padded
 from probe.numbers.statistics import unit_roundoff
@@ -33,7 +33,7 @@ _OF_ALIGNMENTS = 4
 def judge_loss(walk: Walk, a: dict[str, float], b: dict[str, float]) -> None:
     """Judge the loss that was given to ``probe.step``, and with it what nothing before it has told about."""
     _judge_loss(walk, a, b)
-    settle_other_sizes(walk)
+    resolve_other_sizes(walk)
 
 
 def _judge_loss(walk: Walk, a: dict[str, float], b: dict[str, float]) -> None:
@@ -49,9 +49,9 @@ def _judge_loss(walk: Walk, a: dict[str, float], b: dict[str, float]) -> None:
     precisions = [tolerance.precision_of(each) for each in (x, y)]
     u = min(precisions)  # where one side alone is coarser, that side has rounded it
     inherited = max((_loss_error(walk, node, outputs.error, u) for node in nodes), default=0.0)
-    held = walk.noise.loss(x, y, max(tolerance.SCALAR_LOSS.limit(u, outputs.error), inherited, outputs.u))
-    walk.loss_agrees = not held.is_wrong
-    if not held.is_wrong or not nodes or any(f.phase is Phase.LOSS for f in walk.findings):
+    check = walk.noise.loss(x, y, max(tolerance.SCALAR_LOSS.limit(u, outputs.error), inherited, outputs.u))
+    walk.loss_agrees = not check.is_wrong
+    if not check.is_wrong or not nodes or any(f.phase is Phase.LOSS for f in walk.findings):
         return
     if walk.other_sizes.open and not all(map(partial(_all_outputs_known, walk), nodes)):
         blame_first_other_size(walk)
@@ -65,7 +65,7 @@ def _judge_loss(walk: Walk, a: dict[str, float], b: dict[str, float]) -> None:
         return
     if blame_padded(walk):
         return
-    metrics = Metrics(Status.COMPARED, held.error, norm_a=abs(x), norm_b=abs(y), max_abs=abs(x - y))
+    metrics = Metrics(Status.COMPARED, check.error, norm_a=abs(x), norm_b=abs(y), max_abs=abs(x - y))
     models = [node for node in nodes if is_model(walk, node)]
     facts = (
         note("losses-differ", a=x, b=y),
@@ -79,9 +79,9 @@ def _judge_loss(walk: Walk, a: dict[str, float], b: dict[str, float]) -> None:
         hint = note("dtype-of-loss")
     refs = refs_of(walk, models[0].pair, models[0], "loss", "loss") if models else root_refs(walk)
     append(walk, Divergence(
-        Phase.LOSS, Role.VALUE, Kind.INTRODUCED if math.isfinite(held.error) else Kind.NONFINITE, 0.95,
-        *refs, metrics, held.limit, facts,
-        hint, is_independent=outputs.error <= tolerance.LOSS.limit(outputs.u, 0.0), measure=held.measure,
+        Phase.LOSS, Role.VALUE, Kind.INTRODUCED if math.isfinite(check.error) else Kind.NONFINITE, 0.95,
+        *refs, metrics, check.limit, facts,
+        hint, is_independent=outputs.error <= tolerance.LOSS.limit(outputs.u, 0.0), measure=check.measure,
     ))  # fmt: skip
 
 
@@ -321,8 +321,8 @@ def _models(walk: Walk) -> frozenset[int]:
     found = {tree.root}
     for index in models:
         found.add(index)
-        while (held := tree.wrapped(index)) is not None:
-            index = tree.children[index][held]
+        while (check := tree.wrapped(index)) is not None:
+            index = tree.children[index][check]
             found.add(index)
     return frozenset(found)
 

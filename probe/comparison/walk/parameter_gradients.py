@@ -49,10 +49,10 @@ from probe.comparison.walk.state import (
     parameter_owners,
     path_a,
     peaks_of,
+    record,
     refs_of,
     roundoff,
     scale_hint,
-    settle,
     underflow_limit,
 )
 from probe.comparison.walk.weights import pool
@@ -77,7 +77,7 @@ def judge_gradients(walk: Walk) -> None:
         walk.notes.append(note("gradients-routed-otherwise"))
         for event in both:
             assert event.metrics is not None
-            settle(walk, event, math.nan, False, exempt="routed-gradients")
+            record(walk, event, math.nan, False, exempt="routed-gradients")
             walk.state.gradients[event.pair, event.slot_a] = event.metrics.rel_l2
         return
     _look_for_common_factor(walk, both)
@@ -154,7 +154,7 @@ def _judge_parameter_gradient(walk: Walk, event: Event, owners: dict[tuple[int, 
     metrics = event.metrics
     assert metrics is not None
     if not metrics.is_known:
-        return settle(walk, event, math.nan, False)
+        return record(walk, event, math.nan, False)
     pairs = owners.get((event.pair, event.slot_a), [event.pair])
     own = max(metrics.norm_a, metrics.norm_b)
     sources = sources_of_gradient(walk, pairs)
@@ -179,14 +179,14 @@ def _judge_parameter_gradient(walk: Walk, event: Event, owners: dict[tuple[int, 
     if has_arrived(walk, pairs) and not walk.findings:
         size = math.prod(walk.pairs.a.shapes[event.row_a])
         rule = tolerance.backward_rule(metrics, size, lambda: peaks_of(walk, event), rule)
-    held = walk.noise.held(event, error, rule, u, given)
-    held = held.widened(max(rounding, underflow_limit(walk, event)))
-    if held.is_wrong and walk.arrived:
-        held = held.widened(rule.gain * given.error * cancelled_in(walk, event, pairs))
-    wrong = held.is_wrong and not sources.tainted
+    check = walk.noise.check(event, error, rule, u, given)
+    check = check.raise_limit(max(rounding, underflow_limit(walk, event)))
+    if check.is_wrong and walk.arrived:
+        check = check.raise_limit(rule.gain * given.error * cancelled_in(walk, event, pairs))
+    wrong = check.is_wrong and not sources.tainted
     if not walk.arrived and not wrong and u > tolerance.SIXTEEN_BIT:
         walk.largest_behind = max(walk.largest_behind, error)
-    return settle(walk, event, held.limit, wrong, sources.error, error=held.error, held=held)
+    return record(walk, event, check.limit, wrong, sources.error, error=check.error, check=check)
 
 
 def _are_routed_otherwise(walk: Walk) -> bool:

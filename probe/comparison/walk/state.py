@@ -11,13 +11,13 @@ import numpy as np
 
 from probe.comparison.distance.metrics import Metrics, Status
 from probe.comparison.exemptions.label_inputs import Aside
-from probe.comparison.exemptions.moved_factor import Compensation
+from probe.comparison.exemptions.moved_factor import MovedFactors
 from probe.comparison.exemptions.other_sizes import OtherSizes
 from probe.comparison.exemptions.padding import Padded, Padding
-from probe.comparison.exemptions.reordered_tokens import Arrangement
+from probe.comparison.exemptions.reordered_tokens import Reordering
 from probe.comparison.fusion.parts import agreeing, facts
 from probe.comparison.noise import tolerance
-from probe.comparison.noise.interface import Held, StepNoise
+from probe.comparison.noise.interface import Check, StepNoise
 from probe.comparison.noise.tolerance import Level, Rule
 from probe.comparison.notes import Note, note
 from probe.comparison.once import once
@@ -69,7 +69,7 @@ class State:
     padding_was_told: bool = False
     loss_was_doubted: bool = False
     parts_were_told: bool = False
-    compensated: set[tuple[int, str]] = field(default_factory=set)
+    moved_factors: set[tuple[int, str]] = field(default_factory=set)
     """outputs, by pair and slot, of which it was said that a factor stands elsewhere"""
     unpaired: dict[int, tuple[dict[str, None], dict[str, None]]] = field(default_factory=dict)
     """parameters, of A and of B, that have no counterpart, by the pair of modules"""
@@ -107,7 +107,7 @@ class Judged:
     """what was held against the limit: of a parameter's gradient, relative to the gradients it was computed from"""
     sources: float
     """the largest error among what it was computed from"""
-    held: Held | None = None
+    check: Check | None = None
     """how it was judged; None where the built-in model alone is asked"""
     exemption: str = ""
     """why it is not judged, a code of `probe.comparison.exemptions.table`"""
@@ -185,7 +185,7 @@ class Walk:
     padding: Padding = field(init=False)
     padded: list[Padded] = field(default_factory=list)
     """tensors that differ in padding alone"""
-    compensated: dict[tuple[Node, str], float] = field(default_factory=dict)
+    moved_factors: dict[tuple[Node, str], float] = field(default_factory=dict)
     """outputs that are a multiple of A's for which the code outside makes up, by call and slot: what B's are times A's"""
     with_border: set[tuple[Node, str]] = field(default_factory=set)
     """outputs that differ though all that is made of them agrees, and are no multiples, by call and slot"""
@@ -241,9 +241,9 @@ class Walk:
     """the same by its number, of those in which that could be told"""
     scaling: tuple[float, Divergence] | None = None
     """that factor, and the finding, which is none if the optimizer used them without it"""
-    arrangement: Arrangement = field(init=False)
+    reordering: Reordering = field(init=False)
     """in which orders elements stand, in the micro-batch that is walked"""
-    compensation: Compensation = field(init=False)
+    moving: MovedFactors = field(init=False)
     """factors and borders that the code behind a module makes up for, in that micro-batch"""
     other_totals: set[tuple[Role, Node, str]] = field(default_factory=set)
     """gradients that other code contributes to on the two sides"""
@@ -259,21 +259,21 @@ class Walk:
         self.roundoffs = (self.pairs.a.roundoffs, self.pairs.b.roundoffs)
 
 
-def settle(
+def record(
     walk: Walk, event: Event, limit: float, wrong: bool, sources: float = 0.0, *, error: float | None = None,
-    exempt: str = "", held: Held | None = None,
+    exempt: str = "", check: Check | None = None,
 ) -> bool:  # fmt: skip
     """Note an event's verdict, or that it is not judged and why; return whether it is a finding."""
     metrics = event.metrics
     assert metrics is not None
-    if held is not None and held.is_wrong and not exempt:
-        walk.noise.introduced(held.error)
-    verdict = (held.verdict if held is not None else "") or _verdict(walk, event, metrics, wrong)
-    exempt = exempt or (held.exemption if held is not None else "")
+    if check is not None and check.is_wrong and not exempt:
+        walk.noise.introduced(check.error)
+    verdict = (check.verdict if check is not None else "") or _verdict(walk, event, metrics, wrong)
+    exempt = exempt or (check.exemption if check is not None else "")
     if verdict == "noise" and limit >= _NOTHING and not exempt and not _is_judged_before(event):
         exempt = "no-limit"
     judged = Judged(
-        event, limit, "not judged" if exempt else verdict, metrics.rel_l2 if error is None else error, sources, held, exempt,
+        event, limit, "not judged" if exempt else verdict, metrics.rel_l2 if error is None else error, sources, check, exempt,
         tuple(walk.tried.pop(id(event), ())),
     )  # fmt: skip
     walk.events.append(judged)
@@ -343,16 +343,16 @@ def add(
     limit, error = (
         (rule.limit(roundoff(walk, event), 0.0), math.nan) if judged is None else (judged.limit, judged.error)
     )
-    held = None if judged is None else judged.held
+    check = None if judged is None else judged.check
     about = (
-        *(() if held is None else held.facts),
+        *(() if check is None else check.facts),
         *(() if root or pair != event.pair else facts(walk.pairs, event, limit)),
     )
     right = () if root or pair != event.pair else agreeing(walk.pairs, event, limit)
     share, guess = guessed(walk, event, pair)
     append(walk, Divergence(phase, event.role, kind, share * confidence(walk, event, node), *refs, event.metrics, limit,
                             (*said, *about, *guess), advice, error, is_apart or stands_apart(walk, event, rule),
-                            "" if held is None else held.measure, event, agreeing=right))  # fmt: skip
+                            "" if check is None else check.measure, event, agreeing=right))  # fmt: skip
 
 
 def guessed(walk: Walk, event: Event, pair: int | None) -> tuple[float, tuple[Note, ...]]:
@@ -373,17 +373,17 @@ def append(walk: Walk, divergence: Divergence, event: Event | None = None) -> No
     """Add a finding; with what was held against what, by the rung that judged, at the event that shows it."""
     judged = walk.judged.get(id(event))
     if judged is not None:
-        held = judged.held or Held(judged.error, judged.limit)
-        divergence = replace(divergence, limit=judged.limit, error=judged.error, measure=held.measure,
-                             facts=(*divergence.facts, *held.facts))  # fmt: skip
+        check = judged.check or Check(judged.error, judged.limit)
+        divergence = replace(divergence, limit=judged.limit, error=judged.error, measure=check.measure,
+                             facts=(*divergence.facts, *check.facts))  # fmt: skip
     walk.findings.append(divergence)
 
 
 def stands_apart(walk: Walk, event: Event, rule: Rule) -> bool:
     """Tell whether what an event was computed from agrees, up to rounding: then it is no consequence of anything."""
     judged = walk.judged.get(id(event))
-    if judged is not None and judged.held is not None and judged.held.inherits is not None:
-        return not judged.held.inherits
+    if judged is not None and judged.check is not None and judged.check.inherits is not None:
+        return not judged.check.inherits
     return judged is None or judged.sources <= rule.limit(roundoff(walk, event), 0.0)
 
 

@@ -15,7 +15,7 @@ from probe.comparison.distance.combined import is_finite
 from probe.comparison.distance.metrics import Metrics, Status
 from probe.comparison.noise import tolerance
 from probe.comparison.noise.drift import drifted, share_of_update
-from probe.comparison.noise.interface import Held
+from probe.comparison.noise.interface import Check
 from probe.comparison.noise.tolerance import Level
 from probe.comparison.notes import Note, note
 from probe.comparison.optimizer.clipping import SUMMED_IN, apart_by_summing
@@ -26,7 +26,7 @@ from probe.comparison.optimizer.settings import decays, unknown_settings
 from probe.comparison.optimizer.skipped_steps import is_change, skipped_on_one_side
 from probe.comparison.steps.step_half import Event, StepHalf
 from probe.comparison.walk.scaled_gradients import USED, is_scaled
-from probe.comparison.walk.state import parameter_owners, roundoff, settle
+from probe.comparison.walk.state import parameter_owners, record, roundoff
 from probe.comparison.walk.update_findings import (
     Fault,
     Updating,
@@ -128,11 +128,11 @@ def _used_gradients(updating: Updating) -> list[Fault]:
         u = roundoff(updating.walk, event)
         given = Level()
         given.add(max(raw, together) if raw is not None else 1.0, 0.0)
-        held = updating.walk.noise.held(event, metrics.rel_l2, tolerance.USED, u, given)
-        held = held.widened(held.limit + apart)
-        limit = held.limit
-        wrong = metrics.is_known and raw is not None and raw <= 0.1 and held.is_wrong
-        if settle(updating.walk, event, limit, wrong, raw or 0.0, error=held.error, held=held):
+        check = updating.walk.noise.check(event, metrics.rel_l2, tolerance.USED, u, given)
+        check = check.raise_limit(check.limit + apart)
+        limit = check.limit
+        wrong = metrics.is_known and raw is not None and raw <= 0.1 and check.is_wrong
+        if record(updating.walk, event, limit, wrong, raw or 0.0, error=check.error, check=check):
             zeros = "" if min(metrics.norm_a, metrics.norm_b) else "B" if metrics.norm_a else "A"
             said = note("used-gradient-differs", zeros=zeros)
             faults.append(Fault(event, limit, said, note("clipping-and-unscaling"), sources=raw or 0.0))
@@ -181,7 +181,7 @@ def _updates(updating: Updating) -> list[Fault]:
             if fault is not None and math.isnan(fault.limit):
                 limit = math.nan  # it was not the relative error that told
             error = updating.state.gradients.get((event.pair, event.slot_a), 0.0)
-            settle(updating.walk, event, limit, fault is not None and not fault.is_weak, error)
+            record(updating.walk, event, limit, fault is not None and not fault.is_weak, error)
         if fault is not None:
             faults.append(fault)
     return faults
@@ -284,7 +284,7 @@ def _counts(updating: Updating) -> list[Fault]:
     for event in two_sided(updating, Role.STATE):
         parameter, _, state = event.slot_a.partition(".")
         if is_counter(updating.pairs.a, event.row_a, state):
-            if settle(updating.walk, event, math.nan, (event.pair, parameter) in differing):
+            if record(updating.walk, event, math.nan, (event.pair, parameter) in differing):
                 shown[event.pair, parameter] = event
     return [
         Fault(
@@ -418,29 +418,31 @@ def _states(updating: Updating) -> list[Fault]:
         error = max(error, updating.state.optimizer.get((event.pair, event.slot_a), 0.0))
         given = Level()
         given.add(error, 0.0)
-        held = updating.walk.noise.held(event, metrics.rel_l2, tolerance.STATE, roundoff(updating.walk, event), given)
+        check = updating.walk.noise.check(event, metrics.rel_l2, tolerance.STATE, roundoff(updating.walk, event), given)
         is_exact = not error and updating.exact.has_same_gradient(event)
         if is_exact:
-            held = _held_exactly(updating, event, held, cancelled)
+            check = _held_exactly(updating, event, check, cancelled)
         else:
-            held = held.widened(held.limit * cancelled + updating.rounding)
-        limit, is_wrong = held.limit, held.is_wrong
+            check = check.raise_limit(check.limit * cancelled + updating.rounding)
+        limit, is_wrong = check.limit, check.is_wrong
         is_longer = abs(metrics.norm_ratio - 1) > max(tolerance.RATIO_LIMIT, math.sqrt(error))
         if metrics.is_known and (is_wrong or is_longer) and not is_exact and _is_divided(updating, event):
-            limit, held, is_wrong = math.nan, None, is_longer and not _is_as_long_as_update(updating, event)
+            limit, check, is_wrong = math.nan, None, is_longer and not _is_as_long_as_update(updating, event)
         wrong = metrics.is_known and error <= tolerance.UPDATE_ERROR_LIMIT and is_wrong
         updating.state.optimizer[event.pair, event.slot_a] = metrics.rel_l2 if metrics.is_known else 1.0
-        if settle(updating.walk, event, limit, wrong, error, error=held.error if held is not None else None, held=held):
+        if record(
+            updating.walk, event, limit, wrong, error, error=check.error if check is not None else None, check=check
+        ):
             name = event.slot_a.partition(".")[2]
             said = note("state-differs", name=name, ratio=digits(metrics.norm_ratio, 4))
             faults.append(Fault(event, limit, said, note("betas-and-first-state"), sources=error))
     return faults
 
 
-def _held_exactly(updating: Updating, event: Event, held: Held, cancelled: float) -> Held:
+def _held_exactly(updating: Updating, event: Event, check: Check, cancelled: float) -> Check:
     """Return a state that was made of the same gradient, bit for bit, with what rounding alone makes of it."""
-    limit = min(held.limit, ROUNDINGS * roundoff(updating.walk, event)) * cancelled
-    return held if held.is_fixed else held._replace(limit=limit)
+    limit = min(check.limit, ROUNDINGS * roundoff(updating.walk, event)) * cancelled
+    return check if check.is_fixed else check._replace(limit=limit)
 
 
 def _is_divided(updating: Updating, event: Event) -> bool:

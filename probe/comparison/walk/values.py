@@ -14,7 +14,7 @@ from probe.comparison.exemptions.mask_inside import have_other_masks, mask_alike
 from probe.comparison.exemptions.padding import Padded
 from probe.comparison.exemptions.residual_inside import addend
 from probe.comparison.noise import conditioning, tolerance
-from probe.comparison.noise.interface import SCALE_MEASURE, Held
+from probe.comparison.noise.interface import SCALE_MEASURE, Check
 from probe.comparison.noise.tolerance import Level
 from probe.comparison.notes import note
 from probe.comparison.steps.step_half import Event, Node
@@ -30,7 +30,7 @@ from probe.comparison.walk.state import (
 from probe.records import Phase, Role
 
 
-def hold(walk: Walk, node: Node, event: Event, u: float, sources: Level) -> Held:
+def hold(walk: Walk, node: Node, event: Event, u: float, sources: Level) -> Check:
     """Hold an output against what its sources and rounding explain."""
     assert event.metrics is not None
     size, error = math.prod(walk.pairs.a.shapes[event.row_a]), event.metrics.rel_l2
@@ -42,12 +42,12 @@ def hold(walk: Walk, node: Node, event: Event, u: float, sources: Level) -> Held
     shift = _shift(walk, event, size)
     of_value = tolerance.forward_rule(error, event.metrics.norm_ratio, shift, size, peaks, alike=alike)
     rule = tolerance.LOSS if is_loss else of_value
-    held = walk.noise.held(event, error, rule, u, sources)
-    if held.is_wrong and held.measure == SCALE_MEASURE:
-        held = held.widened(_learned(walk, node, event))
-    elif held.is_wrong and rule.plain is not None:
-        held = held.widened(rule.plain.gain * _learned(walk, node, event))
-    return held
+    check = walk.noise.check(event, error, rule, u, sources)
+    if check.is_wrong and check.measure == SCALE_MEASURE:
+        check = check.raise_limit(_learned(walk, node, event))
+    elif check.is_wrong and rule.plain is not None:
+        check = check.raise_limit(rule.plain.gain * _learned(walk, node, event))
+    return check
 
 
 def _learned(walk: Walk, node: Node, event: Event) -> float:
@@ -120,69 +120,69 @@ def with_angles(walk: Walk, node: Node, event: Event, sources: Level) -> Level:
     return replace(sources, error=max(sources.error, error))
 
 
-def without_padding(walk: Walk, node: Node, event: Event, u: float, sources: Level, held: Held) -> Held:
+def without_padding(walk: Walk, node: Node, event: Event, u: float, sources: Level, check: Check) -> Check:
     """Leave out an error that is in padding alone, and what later tensors have of it; values are needed for that."""
     kept, whole = walk.padding.without(event), event.metrics
     if kept is None or whole is None:
-        return held
+        return check
     event.metrics = kept
     found = hold(walk, node, event, u, sources)
     if found.is_wrong and not walk.padded:
         event.metrics = whole
-        return held
+        return check
     if not found.is_wrong:
         walk.padded.append(Padded(node, event, whole, walk.padding))
     return found
 
 
-def without_factor(walk: Walk, node: Node, event: Event, u: float, sources: Level, held: Held) -> Held:
+def without_factor(walk: Walk, node: Node, event: Event, u: float, sources: Level, check: Check) -> Check:
     """Leave out a factor between what a module returns on the two sides which the code outside makes up for."""
     whole = event.metrics
     assert whole is not None
-    factor = walk.compensation.factor(node, event, held.limit)
+    factor = walk.moving.factor(node, event, check.limit)
     if factor == 1:
-        return held
+        return check
     event.metrics = walk.pairs.measured(event, factor)
     found = hold(walk, node, event, u, sources)
     if found.is_wrong or event.metrics.is_lower_bound:
         event.metrics, event.factor = whole, 1.0
-        return held
-    walk.compensated[node, event.slot_a] = factor
-    if (event.pair, event.slot_a) not in walk.state.compensated:
-        walk.state.compensated.add((event.pair, event.slot_a))
+        return check
+    walk.moved_factors[node, event.slot_a] = factor
+    if (event.pair, event.slot_a) not in walk.state.moved_factors:
+        walk.state.moved_factors.add((event.pair, event.slot_a))
         walk.notes.append(
             note("factor-stands-elsewhere", slot=event.slot_a, path=path_a(walk, event.pair), factor=factor)
         )
     return found
 
 
-def made_up_for(walk: Walk, node: Node, event: Event, u: float, sources: Level, held: Held) -> Held:
+def made_up_for(walk: Walk, node: Node, event: Event, u: float, sources: Level, check: Check) -> Check:
     """Pass over what a module returns otherwise on the two sides where all that is made of it agrees: the border lies elsewhere."""
-    error = walk.compensation.error_of_uses(node, event, held.limit)
+    error = walk.moving.error_of_uses(node, event, check.limit)
     if error is None:
-        error = walk.compensation.error_of_next(node, event, held.limit)
+        error = walk.moving.error_of_next(node, event, check.limit)
     if error is None:
-        return held
+        return check
     walk.with_border.add((node, event.slot_a))
     walk.borders[f"output {event.slot_a} of {path_a(walk, event.pair)}"] = None
     for level in map(partial(context_of, walk), (node, node.parent)):
         level.add(error, roundoff(walk, event), error)
-    return held.exempt("moved-border")
+    return check.exempt("moved-border")
 
 
-def without_mask(walk: Walk, node: Node, event: Event, u: float, sources: Level, held: Held) -> Held:
+def without_mask(walk: Walk, node: Node, event: Event, u: float, sources: Level, check: Check) -> Check:
     """Leave out the mask that one side alone has put into what its attention is given, or hands on; the other side's code adds it.
 
     Where both have one and hide by other numbers, what either hides is left out, if that is the same.
     """
     if node.parent is None:
-        return held
+        return check
     frameworks = {half.side.reader.info.framework for half in walk.pairs.halves}
     side = side_with_mask(walk.pairs, event) if len(frameworks) > 1 or not runs_same_code(walk, node) else ""
     if not side and not (have_other_masks(walk.pairs, event) and mask_alike(walk.pairs, event)):
-        return held
+        return check
     whole, event.metrics = event.metrics, where_not_masked(walk.pairs, event)
-    found = held.exempt("mask-inside") if event.metrics is None else hold(walk, node, event, u, sources)
+    found = check.exempt("mask-inside") if event.metrics is None else hold(walk, node, event, u, sources)
     if found.is_wrong or event.metrics is None:
         event.metrics = whole
     if not found.is_wrong:
@@ -195,10 +195,10 @@ def without_mask(walk: Walk, node: Node, event: Event, u: float, sources: Level,
     return found
 
 
-def without_addend(walk: Walk, node: Node, event: Event, u: float, sources: Level, held: Held) -> Held:
+def without_addend(walk: Walk, node: Node, event: Event, u: float, sources: Level, check: Check) -> Check:
     """Take an input for the sum of two, where one side's module adds them itself: the residual, in a norm that is fused with it."""
     whole, rows = event.metrics, (event.row_a, event.row_b)
-    found = held
+    found = check
     for half in walk.pairs.halves if event.role is Role.INPUT and node.parent is not None else ():
         row = addend(half, node, event, walk.lacking.get(id(node), ()))
         if row is None:
@@ -206,7 +206,7 @@ def without_addend(walk: Walk, node: Node, event: Event, u: float, sources: Leve
         total = add_sum(half.side, (half.row(event), row), half.modules[node.pair])
         event.row_a, event.row_b = (total, rows[1]) if half.name == "A" else (rows[0], total)
         event.metrics = walk.pairs.measured(event, event.factor)
-        found = hold(walk, node, event, u, sources) if event.metrics.is_known else held.exempt("residual-inside")
+        found = hold(walk, node, event, u, sources) if event.metrics.is_known else check.exempt("residual-inside")
         event.row_a, event.row_b = rows
         if not found.is_wrong:
             walk.with_addend.add((node, event.slot_a))
@@ -214,7 +214,7 @@ def without_addend(walk: Walk, node: Node, event: Event, u: float, sources: Leve
                 walk.unseen_sums[path_a(walk, node.pair)] = None
             return found
     event.metrics = whole
-    return held
+    return check
 
 
 _REFITS = {
@@ -224,17 +224,17 @@ _REFITS = {
     "moved-border": made_up_for,
     "residual-inside": without_addend,
 }
-"""by code of `exemptions.REFITS`: how a value is held without what differs and is no fault"""
+"""by code of `exemptions.REFITS`: how a value is judged without what differs and is no fault"""
 
 
-def refitted(walk: Walk, node: Node, event: Event, u: float, sources: Level, held: Held) -> Held:
+def refitted(walk: Walk, node: Node, event: Event, u: float, sources: Level, check: Check) -> Check:
     """Try on a value that differs by more than its sources explain whether that is something that may differ."""
     for code, refit in _REFITS.items():
-        if not held.is_wrong:
+        if not check.is_wrong:
             break
         walk.tried.setdefault(id(event), []).append(code)
-        held = refit(walk, node, event, u, sources, held)
-    return held
+        check = refit(walk, node, event, u, sources, check)
+    return check
 
 
 def blame_padded(walk: Walk) -> bool:

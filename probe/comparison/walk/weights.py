@@ -25,10 +25,10 @@ from probe.comparison.walk.state import (
     parameter_owners,
     path_a,
     path_b,
+    record,
     requires_grad_of,
     roundoff,
     scale_hint,
-    settle,
     when,
 )
 from probe.records import Phase, Role
@@ -52,11 +52,11 @@ def judge_init(walk: Walk) -> None:
         if requires_grad_of(walk, event)[0] != requires_grad_of(walk, event)[1]:
             walk.frozen.add(walk.pairs.matching.pairs[event.pair].a)
         u = roundoff(walk, event)
-        held = walk.noise.start(event, _init_limit(walk, u))
-        is_judged = held.verdict != "not judged" and not walk.pairs.is_padded(event)
+        check = walk.noise.start(event, _init_limit(walk, u))
+        is_judged = check.verdict != "not judged" and not walk.pairs.is_padded(event)
         if metrics.status is Status.NOT_COMPARABLE and is_judged:
             _form_mismatch(walk, event)
-        if settle(walk, event, held.limit, metrics.is_known and held.is_wrong, error=held.error, held=held):
+        if record(walk, event, check.limit, metrics.is_known and check.is_wrong, error=check.error, check=check):
             found.append(event)
         if metrics.is_known:
             norm = max(metrics.norm_a, metrics.norm_b)
@@ -89,11 +89,11 @@ def _judge_buffers_before(walk: Walk) -> None:
             continue
         is_judged = is_running(walk, event) and not walk.pairs.step
         rule = tolerance.INIT if is_judged else tolerance.FORWARD
-        held = walk.noise.start(event, rule.limit(roundoff(walk, event), 0.0))
-        if held.is_wrong and not is_judged:
+        check = walk.noise.start(event, rule.limit(roundoff(walk, event), 0.0))
+        if check.is_wrong and not is_judged:
             walk.state.other_buffers.add((event.pair, event.slot_a))
-            settle(walk, event, math.nan, False, exempt="other-buffer")
-        elif settle(walk, event, held.limit, held.is_wrong, error=held.error, held=held):
+            record(walk, event, math.nan, False, exempt="other-buffer")
+        elif record(walk, event, check.limit, check.is_wrong, error=check.error, check=check):
             add(walk, Phase.INIT, Kind.INIT, event, event.pair, tolerance.INIT,
                       (note("running-statistics-differ", when=when(walk)),), advice=note("loading-of-running-statistics"))  # fmt: skip
 
