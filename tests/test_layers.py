@@ -26,7 +26,7 @@ LAYERS = [
         "numbers.fused",
     ],
     ["numbers.statistics", "numbers.kernel", "numbers.buffers", "structure.blocks", "structure.printed_weights"],
-    ["numbers.axis_sums"],
+    ["numbers.axis_sums", "targets"],
     ["adapters.shared.user_objects"],
     ["store", "adapters.base", "mapping", "checkpoints"],
     ["adapters.shared"],
@@ -59,7 +59,7 @@ UPWARDS = {
 """imports inside a function that may go up: a result offers its own table, its picture, what a notebook shows of it"""
 CAPTURE = [
     "reproducibility", "numbers.slots", "numbers.kernel", "numbers.buffers", "structure.blocks", "adapters", "recorder", "session",
-    "store.writing",
+    "store.writing", "targets",
 ]  # fmt: skip
 COMPARE = [
     "mapping", "matching", "comparison", "diagnosis", "recording", "report", "curve_comparison", "commands.map_commands",

@@ -56,6 +56,26 @@ def around_call(
     return numbered_apart(register)
 
 
+def before_any_call(before: Callable[[torch.nn.Module], None]) -> Removal:
+    """Call back before every call of any module; return what takes the hook off.
+
+    PyTorch has listed the module's own hooks by then, and would pass over those that ``before`` sets on it: they are called here.
+    """
+
+    def hook(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        if torch.compiler.is_dynamo_compiling():
+            return
+        known = set(module._forward_pre_hooks)
+        before(module)
+        added = [(key, each) for key, each in module._forward_pre_hooks.items() if key not in known]
+        if added:  # PyTorch gives hooks on all modules no keyword arguments, but has them where it calls them
+            kwargs = sys._getframe(1).f_locals.get("kwargs", {})
+            for key, each in added:
+                each(module, args, kwargs) if key in module._forward_pre_hooks_with_kwargs else each(module, args)
+
+    return numbered_apart(lambda: torch.nn.modules.module.register_module_forward_pre_hook(hook).remove)
+
+
 class _PreHook(CallHook):
     def __call__(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # asked in this order, so that the module is no guard of what is compiled
