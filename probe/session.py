@@ -157,6 +157,12 @@ def recordings_begun() -> int:
     return _starts
 
 
+def tell(text: str) -> None:
+    """Say something of the recording under way, where it says anything: on rank 0, unless it is to be quiet."""
+    if _tells:
+        say(text)
+
+
 def update_began(groups: list[Group], why_not: str) -> None:
     """Tell the recording that an optimizer was in the middle of its step when the recording began."""
     if _current is not None:

@@ -84,13 +84,17 @@ def check(path: str | os.PathLike[str] | None = None, *, overwrite: bool | None 
         an option makes no sense
     ExistsError
         the file is already there, and ``overwrite`` is off
+    StoreError
+        its folder isn't there
     """
     settings = RecordConfig.from_options(**options)
     rank, world_size = place_in_the_world()
-    if path is None or not settings.wants_rank(rank) or overwrites(overwrite):
+    if path is None or not settings.wants_rank(rank):
         return
     target = target_of(path, rank, world_size)
-    if target.exists():
+    if not target.parent.is_dir():
+        raise StoreError(f"cannot create {target}: the folder {target.parent} isn't there")
+    if target.exists() and not overwrites(overwrite):
         raise already_there(target)
 
 
