@@ -152,6 +152,17 @@ def is_recording() -> bool:
     return _current is not None and _current.running
 
 
+def steps_by_itself() -> bool:
+    """Tell whether the recording under way is one that `start_by_itself` began, and that the program has left to itself."""
+    return is_recording() and _current.steps_by_itself
+
+
+def look_at_loss(loss: Any) -> None:
+    """Record by which functions a loss was made, whose value `step` is given as a number."""
+    if _current is not None:
+        _current.look_at_loss(loss)
+
+
 def recordings_begun() -> int:
     """Return how many recordings this process has begun, those included that left its rank out."""
     return _starts

@@ -111,6 +111,7 @@ def trained_by(adapter: Adapter, called: Any) -> Choice | None:
     if not mine:
         return None
     if live.held.keys() - mine:
+        del live
         gc.collect()  # what an earlier training left may be among it
         live = Live.of(adapter)
     models = _largest(live, called, mine)

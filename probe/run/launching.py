@@ -69,14 +69,21 @@ def run(program: Program) -> None:
         main.clear()
         main.update({"__name__": "__main__", "__doc__": None, "__builtins__": builtins, "__annotations__": {}}, **names)
         exec(code, main)
-    except (SystemExit, KeyboardInterrupt):
+    except SystemExit:
         raise
     except BaseException as error:  # noqa: BLE001  what python does with all that a program raises
         raised = error
     else:
         return
     _report(raised)  # not while it is handled: what the program's hook raises has nothing to do with that
+    if isinstance(raised, KeyboardInterrupt):  # python ends by the signal, of which the shell is to know
+        sys.excepthook = _printed_already
+        raise raised
     sys.exit(1)
+
+
+def _printed_already(*error: object) -> None:
+    return None
 
 
 def _read(path: str) -> tuple[CodeType, dict[str, Any]]:

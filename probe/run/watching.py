@@ -41,11 +41,14 @@ class Watch:
         """of the optimizer's step under way, inside which a closure may run the first forward"""
         self._missed = 0
         """optimizers' steps behind a forward with gradients that began no recording"""
+        self._inside: tuple[int, Any, Callable[[], None]] | None = None
+        """the thread and the module that was looked at in vain and is running: what it calls need not be looked at"""
         self._removals = [adapter.on_any_call(self._before_call)]
         self._removals.append(adapter.on_update(None, self._before_update, self._after_update))
 
     def end(self) -> None:
         """Look at nothing any more."""
+        self._left()
         while self._removals:
             self._removals.pop()()
 
@@ -90,6 +93,10 @@ class Watch:
         if _is_recorded_otherwise():
             self._ended()
             return
+        if self._inside is not None and self._inside[0] == threading.get_ident():
+            if self._inside[1] is not module:
+                return
+            self._left()  # it was left by an interrupt
         context = self._adapter.context()
         if not context.grad_enabled or context.recomputing or context.aside or not is_trainable(self._adapter, module):
             return
@@ -102,6 +109,20 @@ class Watch:
         self._looks, self._next_look = self._looks + 1, now + _SHARE * (now - began)
         if choice is not None:
             self._record(choice)
+        else:
+            self._enter(module)
+
+    def _enter(self, module: Any) -> None:
+        """Look at nothing that a module calls."""
+        self._left()
+        with contextlib.suppress(Exception):  # it takes no hooks
+            removal = self._adapter.on_call(module, _ignore, lambda output, raised: self._left())
+            self._inside = threading.get_ident(), module, removal
+
+    def _left(self) -> None:
+        inside, self._inside = self._inside, None
+        if inside is not None:
+            inside[2]()
 
     def _record(self, choice: Choice) -> None:
         from probe import session
@@ -134,3 +155,7 @@ def _is_recorded_otherwise() -> bool:
     """Tell whether the program calls probe.start() itself, now or earlier."""
     session = sys.modules.get("probe.session")
     return session is not None and session.recordings_begun() > 0
+
+
+def _ignore(*args: object) -> None:
+    return None
