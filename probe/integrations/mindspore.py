@@ -45,7 +45,9 @@ class ProbeCallback(Callback):
     def on_train_step_begin(self, run_context: Any) -> None:
         """Keep the learning rate."""
         known = run_context.original_args()
-        self._recording.note_rate(known.optimizer or known.train_network.optimizer)  # the latter where a Model was given no other
+        self._recording.note_rate(
+            known.optimizer or known.train_network.optimizer
+        )  # the latter where a Model was given no other
 
     @harmless
     def on_train_step_end(self, run_context: Any) -> None:

@@ -20,13 +20,28 @@ class Words(Dataset):
 
 set_seed(0)
 config = Qwen2Config(
-    vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2
+    vocab_size=64,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
 )
 model = Qwen2ForCausalLM(config)
 arguments = TrainingArguments(
-    output_dir=tempfile.mkdtemp(), per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=3, logging_steps=1,
-    eval_strategy="steps", eval_steps=1, per_device_eval_batch_size=32, learning_rate=0.01, report_to=[], use_cpu=True,
-    save_strategy="no", disable_tqdm=True,
+    output_dir=tempfile.mkdtemp(),
+    per_device_train_batch_size=2,
+    gradient_accumulation_steps=2,
+    max_steps=3,
+    logging_steps=1,
+    eval_strategy="steps",
+    eval_steps=1,
+    per_device_eval_batch_size=32,
+    learning_rate=0.01,
+    report_to=[],
+    use_cpu=True,
+    save_strategy="no",
+    disable_tqdm=True,
 )
 trainer = Trainer(model, arguments, train_dataset=Words(), eval_dataset=Words())
 trainer.train()

@@ -51,8 +51,16 @@ pytorch.seed_everything(0)
 module = Module()
 callbacks = []
 trainer = pytorch.Trainer(
-    accelerator="cpu", devices=1, max_steps=3, accumulate_grad_batches=2, val_check_interval=2, callbacks=callbacks,
-    logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    accelerator="cpu",
+    devices=1,
+    max_steps=3,
+    accumulate_grad_batches=2,
+    val_check_interval=2,
+    callbacks=callbacks,
+    logger=False,
+    enable_checkpointing=False,
+    enable_progress_bar=False,
+    enable_model_summary=False,
 )
 trainer.fit(module, DataLoader(Rows(), 4), DataLoader(Rows(), 24))
 np.savez(sys.argv[1], **{k: v.numpy() for k, v in module.state_dict().items()})

@@ -82,7 +82,9 @@ def main():
                 for words, labels in held_out:
                     criterion(model(words).flatten(0, 1), labels.flatten())
             model.train()
-    np.savez(args.out.replace("RANK", str(rank)), losses=losses, **{k: v.numpy() for k, v in model.state_dict().items()})
+    np.savez(
+        args.out.replace("RANK", str(rank)), losses=losses, **{k: v.numpy() for k, v in model.state_dict().items()}
+    )
     if ranks > 1:
         torch.distributed.destroy_process_group()
 
