@@ -22,7 +22,9 @@ _watches: list[Watch] = []
 
 
 def from_environment() -> None:
-    """Record what ``PROBE_RECORD`` asks for; python calls this when it starts. It raises nothing."""
+    """Record what ``PROBE_RECORD`` asks for; python calls this when it starts, twice where it finds its packages by two ways."""
+    if _imports is not None:
+        return
     os.environ["PROBE_RECORD"] = os.path.abspath(os.environ["PROBE_RECORD"])
     _follow(None)
 

@@ -54,7 +54,7 @@ class Imports:
         execute = loader.exec_module  # type: ignore[attr-defined]
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module  # type: ignore[attr-defined]
+            vars(loader).pop("exec_module", None)
             try:
                 execute(module)
             except BaseException:

@@ -44,7 +44,7 @@ def loss_of(x, y):
 differentiated = ms.value_and_grad(loss_of, None, optimizer.parameters)
 rng = np.random.default_rng(0)
 net(ms.Tensor(rng.standard_normal((4, 16), "float32")))  # nobody wants gradients of this one
-for step in range(3):
+for _ in range(3):
     x, y = (ms.Tensor(rng.standard_normal((4, width), "float32")) for width in (16, 4))
     loss, gradients = differentiated(x, y)
     optimizer(gradients)
