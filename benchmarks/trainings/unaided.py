@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import click
@@ -47,6 +47,10 @@ class Trial:
     """what a user changes to record by a callback"""
     before: tuple[Edit, ...] = ()
     """what makes another script of it"""
+    environment: str = ""
+    """of the script's own, which `benchmarks/trainings/venv` makes; without it, the one that runs this"""
+    stands_in: bool = False
+    """the library is a stand-in of this benchmark"""
     ranks: int = 1
     steps: int = 3
     micros: int = 2
@@ -106,6 +110,10 @@ _OF_LIGHTNING = Trial(
     "Lightning", "lightning_module.py", ("module = Module()", "module = Module()\nmodule.net[2].norm.eps = 1e-3"),
     r"(^|\.)2\.norm$", ("torch", "lightning"), callback=_LIGHTNING, ways=(RUN, CALLBACK),
 )  # fmt: skip
+_OF_PADDLENLP = Trial(
+    "PaddleNLP's Trainer", "paddlenlp_trainer.py", ("model = Model()", "model = Model()\nmodel.blocks[1].norm._epsilon = 1e-3"),
+    r"(^|\.)blocks\.1\.norm$", ("paddlenlp",), environment=".venv-paddlenlp", callback=_PADDLENLP, ways=(RUN, CALLBACK),
+)  # fmt: skip
 TRIALS = (
     _TORCH,
     Trial("plain torch, torchrun, 2 ranks", "plain_torch.py", _TORCH.fault, _TORCH.place, ("torch",), ranks=2, ways=(RUN, VARIABLE)),
@@ -123,10 +131,8 @@ TRIALS = (
         "PaddlePaddle", "paddle_loop.py", ("model = Model()", "model = Model()\nmodel.blocks[1].norm._epsilon = 1e-3"),
         r"(^|\.)blocks\.1\.norm$", ("paddle",),
     ),
-    Trial(
-        "PaddleNLP's Trainer, a stand-in", "paddlenlp_trainer.py", ("model = Model()", "model = Model()\nmodel.blocks[1].norm._epsilon = 1e-3"),
-        r"(^|\.)blocks\.1\.norm$", ("paddle",), callback=_PADDLENLP, ways=(RUN, CALLBACK),
-    ),
+    _OF_PADDLENLP,
+    replace(_OF_PADDLENLP, name="PaddleNLP's Trainer, a stand-in", needs=("paddle",), environment="", stands_in=True),
     Trial(
         "MindSpore, Model.train", "mindspore_model.py", ("net = Net()", "net = Net()\nnet.blocks[1].norm.epsilon = 1e-3\nnet.blocks[1].norm.layer_norm.epsilon = 1e-3"),
         r"(^|\.)blocks\.1\.norm$", ("mindspore",), callback=_MINDSPORE, micros=1, ways=(RUN, CALLBACK),
@@ -169,7 +175,7 @@ def _judge(trial: Trial, way: str, text: str, folder: Path, outcome: Outcome) ->
         outcome.same &= sorted(plain) == sorted(recorded) and all(
             plain[k].tobytes() == recorded[k].tobytes() for k in plain
         )
-        _look(trial, _file(trial, folder / way, rank), outcome)
+        look(trial, _file(trial, folder / way, rank), outcome)
     answer = probe.compare(_file(trial, folder / way), _file(trial, folder / f"{way}-faulty"))
     outcome.named = answer.divergences[0].path if answer.divergences else answer.verdict.name
     outcome.is_right = re.search(trial.place, outcome.named) is not None
@@ -179,7 +185,7 @@ def launched(trial: Trial, text: str, folder: Path, way: str = "") -> None:
     """Run a script in a folder of its own; raise RuntimeError with what it said if it fails."""
     folder.mkdir(parents=True)
     (folder / "train.py").write_text(text, encoding="utf-8")
-    python = hooked(folder / "venv") if way == VARIABLE else Path(sys.executable)
+    python = hooked(folder / "venv") if way == VARIABLE else python_of(trial)
     command = [str(python)]
     if trial.ranks > 1:
         command += [
@@ -194,7 +200,7 @@ def launched(trial: Trial, text: str, folder: Path, way: str = "") -> None:
         command += ["-m", "probe.run", "-o", "a.h5"]
     words = ["--out"] if trial.script == "plain_torch.py" else []
     out = "weightsRANK.npz" if trial.ranks > 1 else "weights0.npz"
-    paths = [str(ROOT), str(SCRIPTS / "standins")]
+    paths = [str(ROOT), *([str(SCRIPTS / "standins")] if trial.stands_in else [])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "PROBE_QUIET": "1"}
     environment.pop("PROBE_RECORD", None)
     if way == VARIABLE:
@@ -206,6 +212,12 @@ def launched(trial: Trial, text: str, folder: Path, way: str = "") -> None:
         raise RuntimeError(
             f"{way or 'without probe'}: exit status {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
         )
+
+
+def python_of(trial: Trial) -> Path:
+    """Return the python by which a script is run."""
+    own = ROOT / trial.environment / "bin" / "python"
+    return own if trial.environment and own.exists() else Path(sys.executable)
 
 
 def hooked(folder: Path) -> Path:
@@ -225,6 +237,13 @@ def hooked(folder: Path) -> Path:
     return python
 
 
+def lacks(trial: Trial) -> list[str]:
+    """Return the packages that a script needs and its environment has not."""
+    code = "import sys, importlib.util as u; print(*[n for n in sys.argv[1:] if u.find_spec(n) is None])"
+    done = subprocess.run([str(python_of(trial)), "-c", code, *trial.needs], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
 def edited(text: str, edits: Sequence[Edit]) -> str:
     """Return a text with each edit made once; raise ValueError where one finds nothing."""
     for old, new in edits:
@@ -238,7 +257,7 @@ def _file(trial: Trial, folder: Path, rank: int = 0) -> Path:
     return folder / ("a.h5" if trial.ranks == 1 else f"a.rank{rank:05d}.h5")
 
 
-def _look(trial: Trial, path: Path, outcome: Outcome) -> None:
+def look(trial: Trial, path: Path, outcome: Outcome) -> None:
     """Note what a recording should have and has not: of every trained step, all that a step consists of."""
     with Reader(path) as reader:
         outcome.steps, outcome.records = len(reader.steps), outcome.records + len(reader.records)
@@ -306,7 +325,7 @@ def main(words: tuple[str, ...], markdown: Path | None) -> None:
     """Run the trials that have one of the words in their names (all); exit status 1 if something does not hold."""
     rows, fell = [], 0
     for trial in TRIALS:
-        lacking = [name for name in trial.needs if importlib.util.find_spec(name) is None]
+        lacking = lacks(trial)
         if lacking or (words and not any(word in trial.name for word in words)):
             print(f"left out  {trial.name}{': no ' + ', '.join(lacking) if lacking else ''}", flush=True)
             continue

@@ -1,12 +1,12 @@
-"""A training by PaddleNLP's Trainer (or what stands in for it), with accumulation and evaluation between steps."""
+"""A training by PaddleNLP's Trainer (or by what stands in for it), with accumulation and evaluation between steps."""
 
 import sys
-from types import SimpleNamespace
+import tempfile
 
 import numpy as np
 import paddle
 from paddle import nn
-from paddlenlp.trainer import Trainer
+from paddlenlp.trainer import Trainer, TrainingArguments
 
 
 class Block(nn.Layer):
@@ -35,27 +35,22 @@ class Model(nn.Layer):
         return self.criterion(logits, labels), logits
 
 
-def batch(index):
-    rng = np.random.default_rng(index)
-    return {
-        "x": paddle.to_tensor(rng.standard_normal((4, 16), "float32")),
-        "labels": paddle.to_tensor(rng.integers(0, 4, (4,))),
-    }
+class Rows(paddle.io.Dataset):
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        rng = np.random.default_rng(index)
+        return {"x": rng.standard_normal(16, "float32"), "labels": rng.integers(0, 4)}
 
 
 paddle.seed(0)
 model = Model()
-schedule = paddle.optimizer.lr.StepDecay(0.01, step_size=1)
-optimizer = paddle.optimizer.AdamW(schedule, parameters=model.parameters())
-arguments = SimpleNamespace(gradient_accumulation_steps=2)
-batches = [batch(index) for index in range(6)]
-trainer = Trainer(
-    model=model,
-    args=arguments,
-    train_dataset=batches,
-    eval_dataset=[batch(99)],
-    optimizers=(optimizer, schedule),
-    callbacks=[],
-)
+arguments = TrainingArguments(
+    output_dir=tempfile.mkdtemp(), per_device_train_batch_size=4, gradient_accumulation_steps=2, max_steps=3, logging_steps=1,
+    evaluation_strategy="steps", eval_steps=1, per_device_eval_batch_size=24, learning_rate=0.01, device="cpu", save_strategy="no",
+    disable_tqdm=True, report_to=[],
+)  # fmt: skip
+trainer = Trainer(model=model, args=arguments, train_dataset=Rows(), eval_dataset=Rows(), callbacks=[])
 trainer.train()
 np.savez(sys.argv[1], **{k: v.numpy() for k, v in model.state_dict().items()})

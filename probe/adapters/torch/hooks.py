@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,9 @@ _TABLES = (
 """where modules have the hooks on their calls"""
 _is_symbolic = getattr(torch.fx._symbolic_trace, "is_fx_symbolic_tracing", torch.fx._symbolic_trace.is_fx_tracing)
 """the older one warns where there is the newer"""
+
+
+_ON_ALL_MODULES = r"Using `torch\.compile\(module\)` when there are global hooks"
 
 
 def tracing() -> str:
@@ -73,7 +77,16 @@ def before_any_call(before: Callable[[torch.nn.Module], None]) -> Removal:
             for key, each in added:
                 each(module, args, kwargs) if key in module._forward_pre_hooks_with_kwargs else each(module, args)
 
-    return numbered_apart(lambda: torch.nn.modules.module.register_module_forward_pre_hook(hook).remove)
+    def quietly() -> Removal:
+        """Keep compiled models from warning that there are hooks on all modules."""
+        warnings.filterwarnings("ignore", _ON_ALL_MODULES, UserWarning)
+        ignored = warnings.filters[0]
+        return lambda: warnings.filters.remove(ignored) if ignored in warnings.filters else None
+
+    def register() -> Removal:
+        return torch.nn.modules.module.register_module_forward_pre_hook(hook).remove
+
+    return numbered_apart(lambda: all_or_none(quietly, register))
 
 
 class _PreHook(CallHook):

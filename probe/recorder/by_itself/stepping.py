@@ -49,6 +49,8 @@ class Stepping:
         """off as soon as the program calls ``probe.step()`` itself"""
         self._of_models, self._of_functions = Losses(run.adapter, see_loss), Losses(run.adapter, see_loss)
         self._root_was_called = False
+        self._is_updating = False
+        """inside an optimizer's step, where closures drop gradients and call the model again"""
         self.forget()
 
     def forget(self) -> None:
@@ -98,6 +100,7 @@ class Stepping:
     @guarded
     def after_update(self, groups: Sequence[Group]) -> None:
         """Take note of an optimizer's step."""
+        self._is_updating = False
         if self.on and (self._ran or self._differentiated) and self._updates.are_own(groups):
             self._updated += [id(group.optimizer) for group in groups]
 
@@ -122,7 +125,7 @@ class Stepping:
 
     @guarded
     def _look_at_call(self, index: int) -> None:
-        if not self.on or self._calls.stack or not (self._updated or self._arrived):
+        if not self.on or self._is_updating or self._calls.stack or not (self._updated or self._arrived):
             return
         self._root_was_called |= index in self.run.roots
         is_outermost = index in self.run.roots or not self._root_was_called
@@ -149,6 +152,7 @@ class Stepping:
 
     @guarded
     def _note_rate(self, groups: Sequence[Group]) -> None:
+        self._is_updating = True
         if self.on and self._rate is None and self._updates.are_own(groups):
             rate = groups[0].hyper.get("lr")
             self._rate = float(rate) if isinstance(rate, (int, float)) else None

@@ -18,13 +18,18 @@ for _event in EVENTS:
     setattr(TrainerCallback, f"on_{_event}", lambda self, args, state, control, **kwargs: None)
 
 
-class Trainer:
-    """Trains a model on batches that are dicts of its arguments; it returns the loss first."""
+class TrainingArguments(SimpleNamespace):
+    """Options by their names."""
 
-    def __init__(self, model, args, train_dataset, eval_dataset, optimizers, callbacks):
+
+class Trainer:
+    """Trains a model that returns its loss first, by AdamW with a learning rate that falls to 0."""
+
+    def __init__(self, model, args, train_dataset, eval_dataset, callbacks):
         self.model, self.args, self.callbacks = model, args, callbacks
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
-        self.optimizer, self.lr_scheduler = optimizers
+        self.lr_scheduler = paddle.optimizer.lr.PolynomialDecay(args.learning_rate, args.max_steps, 0.0)
+        self.optimizer = paddle.optimizer.AdamW(self.lr_scheduler, parameters=model.parameters())
         self.state = SimpleNamespace(global_step=0)
         self.call("init_end")
 
@@ -39,7 +44,8 @@ class Trainer:
         self.call("train_begin")
         self.call("epoch_begin")
         every = self.args.gradient_accumulation_steps
-        for index, inputs in enumerate(self.train_dataset):
+        loader = paddle.io.DataLoader(self.train_dataset, batch_size=self.args.per_device_train_batch_size)
+        for index, inputs in enumerate(loader):
             self.call("load_data_end", inputs=inputs)
             if index % every == 0:
                 self.call("step_begin")
@@ -62,7 +68,7 @@ class Trainer:
     def evaluate(self):
         self.model.eval()
         with paddle.no_grad():
-            for inputs in self.eval_dataset:
+            for inputs in paddle.io.DataLoader(self.eval_dataset, batch_size=self.args.per_device_eval_batch_size):
                 self.model(**inputs)
                 self.call("prediction_step")
         self.call("evaluate", metrics={})
