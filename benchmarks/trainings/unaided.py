@@ -301,6 +301,9 @@ a copy with a planted fault. `probe.run` and `PROBE_RECORD` run the script as it
 * **fault**: the module that the comparison with the faulty copy names is the one in which the fault was planted.
 * **seconds**: of the whole process, without probe and recorded (three small steps: mostly imports).
 
+PaddleNLP 2.8.1 runs in an environment of its own, since it needs older versions of what it imports. Its stand-in, which calls the same events with the same arguments, is
+what the tests use.
+
 | script | way | ranks | same | complete | steps | records | equal | fault | seconds |
 |---|---|---|---|---|---|---|---|---|---|
 """

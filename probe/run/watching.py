@@ -140,10 +140,10 @@ class Watch:
 
     def _words(self, choice: Choice) -> str:
         names = " and ".join(type(model).__name__ for model in choice.models)
-        trainers = " and ".join(choice.optimizers) or "no optimizer that is known yet"
+        trainers = f", trained by {' and '.join(choice.optimizers)}" if choice.optimizers else ""
         late = f", from step {self._missed} on" if self._missed else ""
         other = "" if self._order.models else "; if this isn't your model, name it: --model MODULE:ATTRIBUTE"
-        return f"recording {names} ({choice.elements:,} parameters, trained by {trainers}) to {self._order.path}{late}{other}"
+        return f"recording {names} ({choice.elements:,} parameters{trainers}) to {self._order.path}{late}{other}"
 
     def _give_up(self, error: Exception) -> None:
         self._ended()
