@@ -20,6 +20,11 @@ def _folders() -> list[Path]:
     return [Path(sysconfig.get_path("purelib")), *users]
 
 
+def is_installed() -> bool:
+    """Tell whether python looks at the variable when it starts."""
+    return any((folder / NAME).exists() for folder in _folders())
+
+
 def install() -> str:
     """Put the file into this Python environment; return what was done.
 

@@ -12,6 +12,7 @@ from typing import Any
 from probe.adapters.base import Adapter, Group
 from probe.messages import say
 from probe.run.choosing import Choice, is_trainable, named, trained_by
+from probe.run.interpreter_start import is_installed
 from probe.run.order import Order
 
 _FREE = 16
@@ -63,7 +64,12 @@ class Watch:
                 "nothing was recorded: what the optimizers train are no parameters of a module that was called; name the model: --model MODULE:ATTRIBUTE"
             )
         else:
-            say("nothing was recorded: no module ran with gradients whose parameters an optimizer trains")
+            children = (
+                "" if is_installed() else "; to record processes that it starts: python -m probe.run --install-hook"
+            )
+            say(
+                f"nothing was recorded: no module ran with gradients in this process whose parameters an optimizer trains{children}"
+            )
 
     # Hooks
 
