@@ -64,19 +64,26 @@ def overwrites(overwrite: bool | None) -> bool:
     return os.environ.get("PROBE_OVERWRITE", "") not in ("", "0") if overwrite is None else overwrite
 
 
-def already_there(path: Path) -> ExistsError:
-    """Return the error of a recording that would replace a file."""
-    text = f"{path} exists; give another name, or replace it: probe.start(..., overwrite=True) or PROBE_OVERWRITE=1"
-    return ExistsError(text)
+def already_there(path: Path, option: str = "probe.start(..., overwrite=True)") -> ExistsError:
+    """Return the error of a recording that would replace a file; ``option`` is how to ask for that."""
+    return ExistsError(f"{path} exists; give another name, or replace it: {option} or PROBE_OVERWRITE=1")
 
 
-def check(path: str | os.PathLike[str] | None = None, *, overwrite: bool | None = None, **options: Any) -> None:
+def check(
+    path: str | os.PathLike[str] | None = None,
+    option: str = "overwrite=True",
+    *,
+    overwrite: bool | None = None,
+    **options: Any,
+) -> None:
     """Raise what `probe.start` would raise, as far as that is known without a model and before ranks are.
 
     Parameters
     ----------
     path, overwrite, options
         as `probe.start` takes them
+    option
+        how to ask for ``overwrite``
 
     Raises
     ------
@@ -95,7 +102,7 @@ def check(path: str | os.PathLike[str] | None = None, *, overwrite: bool | None 
     if not target.parent.is_dir():
         raise StoreError(f"cannot create {target}: the folder {target.parent} isn't there")
     if target.exists() and not overwrites(overwrite):
-        raise already_there(target)
+        raise already_there(target, option)
 
 
 def _name_for_all_ranks(number: int) -> str:

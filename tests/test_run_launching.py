@@ -138,7 +138,7 @@ def test_a_module_behaves_as_under_python(name: str, folder: Path) -> None:
         (["-o", "a.h5", "nowhere.py"], "cannot run nowhere.py"),
         (["-o", "a.h5", "scripts"], "no __main__.py"),
         (["-o", "nowhere/a.h5", "scripts/beside.py"], "the folder"),
-        (["-o", "old.h5", "scripts/beside.py"], "old.h5 exists"),
+        (["-o", "old.h5", "scripts/beside.py"], "old.h5 exists; give another name, or replace it: --overwrite or"),
         (["-o", "a.h5", "--steps", "some", "scripts/beside.py"], "is no step"),
         (["-o", "a.h5", "--task", "all", "scripts/beside.py"], "task='all'"),
         (["-o", "a.h5", "--ranks", "first", "scripts/beside.py"], "expected numbers"),

@@ -95,7 +95,7 @@ class Hooks:
             after = functools.partial(self._forward.after_call, each.index)
             if self._stepping is not None:
                 before = _in_turn(functools.partial(self._stepping.before_call, each.index), before)
-                after = _in_turn(after, functools.partial(self._stepping.after_call, each.index))
+                after = _in_turn(after, self._stepping.after_call if each.index in self._run.roots else None)
             live = each.module()
             try:
                 if live is not None:

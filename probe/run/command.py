@@ -73,7 +73,7 @@ def _checked(given: dict[str, object]) -> Order:
     if given["path"] is None:
         raise click.UsageError("where to? Name the recording: -o a.h5")
     order = order_of(given, str(given["path"]))
-    targets.check(order.path, overwrite=order.overwrite, **order.options)
+    targets.check(order.path, "--overwrite", overwrite=order.overwrite, **order.options)
     return order
 
 

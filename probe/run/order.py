@@ -76,7 +76,7 @@ def _texts(context: click.Context, option: click.Parameter, text: Sequence[str])
 
 
 RECORDING: tuple[click.Option, ...] = (
-    click.Option(["-o", "--output", "path"], metavar="FILE", help="The recording. Several ranks write FILE.rank00000.h5 and so on."),
+    click.Option(["-o", "--output", "path"], metavar="FILE", help="The recording. Several ranks write a.rank00000.h5 and so on."),
     click.Option(["--model", "models"], multiple=True, metavar="MODULE:ATTRIBUTE",
                  help="What to record, an object or a class by its name; default: what an optimizer trains. Repeatable."),
     click.Option(["--task"], help="statistics (default), tensor, structure or norms."),

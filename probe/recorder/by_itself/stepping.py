@@ -67,6 +67,8 @@ class Stepping:
 
     def before_call(self, index: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Look at a module that is about to be called."""
+        if not self.on or self._calls.stack:  # inside another call, as most are
+            return
         self._look_at_call(index)
         self._end_if_due()
         self._note_call(index, kwargs)
@@ -86,9 +88,9 @@ class Stepping:
     # What they see, each behind the recorder
 
     @guarded
-    def after_call(self, index: int, output: object, raised: bool) -> None:
-        """Look at what a module returned."""
-        if self.on and not raised and index in self.run.roots and not self._calls.stack:
+    def after_call(self, output: object, raised: bool) -> None:
+        """Look at what a model returned."""
+        if self.on and not raised and not self._calls.stack:
             self._of_models.returned(output)
 
     @guarded
@@ -125,7 +127,7 @@ class Stepping:
 
     @guarded
     def _look_at_call(self, index: int) -> None:
-        if not self.on or self._is_updating or self._calls.stack or not (self._updated or self._arrived):
+        if self._is_updating or not (self._updated or self._arrived):
             return
         self._root_was_called |= index in self.run.roots
         is_outermost = index in self.run.roots or not self._root_was_called
@@ -133,10 +135,8 @@ class Stepping:
 
     @guarded
     def _note_call(self, index: int, kwargs: Mapping[str, Any]) -> None:
-        if not self.on or self._calls.stack:
-            return
-        self._root_was_called |= index in self.run.roots
         if index in self.run.roots:
+            self._root_was_called = True
             self._of_models.given(kwargs)
         if not self._ran:
             context = self.run.adapter.context()
