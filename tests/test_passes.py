@@ -78,8 +78,9 @@ def test_a_model_that_is_trained_by_calling_it_tells_passes_itself() -> None:
     holder = Holder(net=Net())
     probe.start(holder, "a.h5")
     holder(x(0)).sum().backward()
-    holder.net(x(1)).sum().backward()  # beside it
-    holder(x(2)).sum().backward()
+    for index in (1, 2):
+        holder.net(x(index)).sum().backward()  # beside it
+    holder(x(3)).sum().backward()
     probe.step()
     probe.stop()
-    assert calls("net") == [(0, 0, 0), (0, 0, 1), (0, 1, 0)]
+    assert calls("net") == [(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0)]

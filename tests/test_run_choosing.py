@@ -237,7 +237,7 @@ def test_several_models_may_be_named(program: ModuleType) -> None:
 # What is not recorded
 
 
-def test_a_program_that_records_itself_is_left_alone() -> None:
+def test_a_program_that_records_itself_is_left_alone(capfd: pytest.CaptureFixture[str]) -> None:
     net = Small()
     optimizer = nn.SGD(net.parameters(), 0.1)
     with watched("numpy"):
@@ -247,6 +247,7 @@ def test_a_program_that_records_itself_is_left_alone() -> None:
         probe.stop()
         step(net, optimizer)
     assert not FILE.exists() and Path("mine.h5").exists() and not len(nn.call_pre_hooks)
+    assert "nothing" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

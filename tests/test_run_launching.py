@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LOOKS = """
 import sys, os
-print(__name__, __file__, __spec__, __package__, __doc__, sorted(n for n in globals() if n.startswith("__")))
+print(__name__, __file__, __spec__, __package__, __doc__, sorted(globals()))
 print(type(__loader__).__name__, __builtins__, __annotations__, sys.modules["__main__"].__dict__ is globals())
 print(sys.argv, sys.path[0], len(sys.path), os.getcwd(), sys.excepthook is sys.__excepthook__)
 """
