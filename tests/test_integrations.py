@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -141,3 +144,61 @@ def test_nothing_is_raised_into_the_trainer() -> None:
     event(True)  # it is an error here, and is not raised either
     with pytest.raises(KeyboardInterrupt):
         event(True, error=KeyboardInterrupt)
+
+
+# Lightning: the package itself is tried by the benchmark
+
+
+@pytest.fixture
+def lightning(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the callback's module with a stand-in of ``pytorch_lightning``."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("lightning", "pytorch_lightning")]:
+        monkeypatch.delitem(sys.modules, name)
+    package = ModuleType("pytorch_lightning")
+    package.Callback = type("Callback", (), {})
+    monkeypatch.setitem(sys.modules, "pytorch_lightning", package)
+    monkeypatch.delitem(sys.modules, "probe.integrations.lightning", raising=False)
+    module = importlib.import_module("probe.integrations.lightning")
+    assert issubclass(module.ProbeCallback, package.Callback)
+    yield module
+    del sys.modules["probe.integrations.lightning"]
+
+
+class Number(float):
+    """A loss as Lightning hands it over."""
+
+    def detach(self) -> float:
+        return float(self)
+
+
+def test_a_step_of_lightning_is_one_in_which_optimizers_made_steps(lightning: Any) -> None:
+    callback, net = lightning.ProbeCallback("a.h5"), WithLoss()
+    optimizer = nn.SGD(net.parameters(), 0.1)
+    trainer = SimpleNamespace(global_step=0)
+    callback.on_train_start(trainer, net)
+    for index in range(5):
+        loss, _ = net(Tensor(sample((5, 4), index)))
+        loss.backward()
+        if index % 2:
+            callback.on_before_optimizer_step(trainer, net, optimizer)
+            optimizer.step()
+            optimizer.param_groups[0]["lr"] /= 2  # the schedule, before the batch ends
+            optimizer.zero_grad()
+            trainer.global_step += 1
+        outputs = {"loss": Number(index + 1)} if index < 4 else None  # manual optimization may return nothing
+        callback.on_train_batch_end(trainer, net, outputs, None, index)
+    callback.on_train_end(trainer, net)
+    run = Recording(Path("a.h5"))
+    assert len(run.steps) == 3 and {s.step for s in run.find(role="delta")} == {0, 1}
+    assert scalars("a.h5", "loss") == [3.0, 7.0] and scalars("a.h5", "lr") == [0.1, 0.05]
+    callback.on_train_start(trainer, net)
+    callback.on_exception(trainer, net, ValueError())
+    assert not session.is_recording()
+
+
+def test_lightning_has_to_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("lightning", "lightning.pytorch", "pytorch_lightning"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "probe.integrations.lightning", raising=False)
+    with pytest.raises(ModuleNotFoundError, match="needs lightning or pytorch_lightning"):
+        importlib.import_module("probe.integrations.lightning")

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 import probe  # noqa: E402
-from benchmarks.trainings.unaided import RUN, VARIABLE, launched  # noqa: E402
+from benchmarks.trainings.unaided import RUN, launched  # noqa: E402
 from probe.testing import Recording  # noqa: E402
 from tests.unaided import (  # noqa: E402
     FILE,
@@ -52,19 +52,13 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 # Scripts
 
 
-@pytest.mark.parametrize("way", [RUN, VARIABLE])
-def test_a_script_is_recorded_and_trains_as_it_does_by_itself(
-    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_is_recorded_and_trains_as_it_does_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = trained(PLAIN, tmp_path / "plain", monkeypatch)
-    assert same(plain, of_process(PLAIN, tmp_path / "recorded", way))
+    assert same(plain, of_process(PLAIN, tmp_path / "recorded", RUN))
     assert lacking(PLAIN, tmp_path / "recorded" / FILE) == []
-    with watched("torch"):
-        pass
-    (tmp_path / "faulty").mkdir()
     monkeypatch.chdir(tmp_path)
     with watched("torch"):
-        trained(PLAIN, tmp_path / "faulty" / "run", monkeypatch, PLAIN.fault)
+        trained(PLAIN, tmp_path / "faulty", monkeypatch, PLAIN.fault)
     assert re.search(PLAIN.place, named(tmp_path / "recorded" / FILE, tmp_path / FILE))
 
 
