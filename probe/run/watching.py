@@ -50,6 +50,7 @@ class Watch:
     def end(self) -> None:
         """Look at nothing any more."""
         self._left()
+        self._updating = None
         while self._removals:
             self._removals.pop()()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import re
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,27 @@ def test_optimizers_that_compute_gradients_inside_their_step(form: str) -> None:
         )  # of the first step too, in the middle of which recording began
         micros = {s.micro for s in run.find(step=step, path="", role="output")}
         assert micros == (set(range(len(micros))) if form == "LBFGS" else {0})
+
+
+def test_nothing_of_the_model_and_its_optimizer_is_kept() -> None:
+    def trained_by_closure() -> list[weakref.ref[Any]]:
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+        def closure() -> Tensor:
+            loss = net(x(), scale=SCALE).square().mean()
+            loss.backward()
+            return loss
+
+        with pytest.warns(probe.errors.ProbeWarning, match="in a closure"):
+            optimizer.step(closure)
+        return [weakref.ref(each) for each in (net, net.up.weight, optimizer)]
+
+    with watched("torch") as watch:
+        left = trained_by_closure()
+        probe.stop()
+        gc.collect()
+        assert [each() for each in left] == [None, None, None] and watch
 
 
 def test_updates_in_the_middle_of_backward_are_one_step() -> None:
