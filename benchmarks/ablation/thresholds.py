@@ -2,7 +2,7 @@
 
 Every named number of `probe/comparison` is set to half and to twice its value, and the recordings of the oracle are judged again: how many right
 answers are lost, how many are gained? A number that decides nothing is one that a principle could replace; one that loses right answers both
-ways has its evidence. The table is written into docs/evidence/thresholds.md.
+ways has its evidence.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _work(task: tuple[Threshold | None, str]) -> dict[str, str]:
 @click.option("--recordings", type=click.Path(path_type=Path, file_okay=False), default=ROOT / "build" / "oracle", help="Made by benchmarks.oracle.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True)
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Grades, as JSON; what is there is gone on with.")  # fmt: skip
-@click.option("--page", is_flag=True, help="Write docs/evidence/thresholds.md too.")
+@click.option("--page", is_flag=True, help="Write the page of evidence too.")
 def main(share: float, modes: tuple[str, ...], recordings: Path, jobs: int, output: Path, page: bool) -> None:
     """Judge the pairs with each threshold half and twice as large."""
     cases = [case for case in localisation(share, recordings) if case.name.endswith(modes) and case.a.exists() and case.b.exists()]  # fmt: skip
