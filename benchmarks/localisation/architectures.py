@@ -39,7 +39,7 @@ from benchmarks.localisation.construction import (
 )
 from benchmarks.localisation.fifth_architectures import FIFTH_ARCHITECTURES, FIFTH_MAPPINGS
 from benchmarks.localisation.fourth_architectures import FOURTH_ARCHITECTURES, FOURTH_MAPPINGS
-from benchmarks.localisation.pairs import Setup
+from benchmarks.localisation.pairs.pair import Setup
 from benchmarks.localisation.seventh_architectures import SEVENTH_ARCHITECTURES
 from benchmarks.localisation.seventh_mappings import SEVENTH_MAPPINGS
 from benchmarks.localisation.sixth_architectures import SIXTH_ARCHITECTURES, SIXTH_MAPPINGS

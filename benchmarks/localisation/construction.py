@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.localisation.pairs import Setup
+from benchmarks.localisation.pairs.pair import Setup
 
 VOCABULARY = 96
 ROWS = 4

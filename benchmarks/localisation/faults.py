@@ -10,10 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.localisation import surgery
 from benchmarks.localisation.further_faults import FURTHER_FAULTS
-from benchmarks.localisation.pairs import Planted
-from benchmarks.localisation.planting import (
+from benchmarks.localisation.pairs.pair import Planted
+from benchmarks.localisation.porting_faults import PORTING_FAULTS
+from benchmarks.localisation.seventh_faults import SEVENTH_FAULTS
+from benchmarks.localisation.sixth_faults import SIXTH_FAULTS
+from benchmarks.localisation.tools import surgery
+from benchmarks.localisation.tools.planting import (
     Fault,
     at,
     attribute,
@@ -24,10 +27,7 @@ from benchmarks.localisation.planting import (
     hyper,
     knob,
 )
-from benchmarks.localisation.porting_faults import PORTING_FAULTS
-from benchmarks.localisation.seventh_faults import SEVENTH_FAULTS
-from benchmarks.localisation.sixth_faults import SIXTH_FAULTS
-from benchmarks.localisation.training import Run
+from benchmarks.localisation.tools.training import Run
 
 # Weights
 

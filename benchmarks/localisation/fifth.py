@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from benchmarks.localisation.fifth_clean import FIFTH_CLEAN
 from benchmarks.localisation.fifth_later import FIFTH_LATER
-from benchmarks.localisation.making import faulty
-from benchmarks.localisation.pairs import Pair
+from benchmarks.localisation.pairs.making import faulty
+from benchmarks.localisation.pairs.pair import Pair
 
 _M, _T, _B, _R, _X = "model.layers", "transformer.h", "transformer.blocks", "rwkv.blocks", "transformer.layer"
 _E, _F, _D, _O = "esm.encoder.layer", "fnet.encoder.layer", "deberta.encoder.layer", "roformer.encoder.layer"

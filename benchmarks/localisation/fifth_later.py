@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.localisation.making import faulty
-from benchmarks.localisation.pairs import Pair
+from benchmarks.localisation.pairs.making import faulty
+from benchmarks.localisation.pairs.pair import Pair
 
 _M, _T, _B, _R, _X = "model.layers", "transformer.h", "transformer.blocks", "rwkv.blocks", "transformer.layer"
 _E, _F, _D, _O = "esm.encoder.layer", "fnet.encoder.layer", "deberta.encoder.layer", "roformer.encoder.layer"

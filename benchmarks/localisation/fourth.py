@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from benchmarks.localisation.fourth_clean import FOURTH_CLEAN
-from benchmarks.localisation.making import faulty
-from benchmarks.localisation.pairs import Pair
+from benchmarks.localisation.pairs.making import faulty
+from benchmarks.localisation.pairs.pair import Pair
 
 _M, _T, _A = "model.layers", "transformer.h", "albert.encoder.albert_layer_groups.0.albert_layers.0"
 _R, _E, _D, _P = "roberta.encoder.layer", "electra.encoder.layer", "deberta.encoder.layer", "mpnet.encoder.layer"

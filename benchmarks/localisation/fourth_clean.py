@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.localisation.making import clean
-from benchmarks.localisation.pairs import Pair
+from benchmarks.localisation.pairs.making import clean
+from benchmarks.localisation.pairs.pair import Pair
 
 _SGD16 = {"dtype": "fp16", "optimizer": "sgd"}
 _OTHER, _TWO, _FOUR = "sdpa against eager attention", "sums in two parts", "sums in four parts"

@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.localisation import surgery
-from benchmarks.localisation.pairs import Planted
-from benchmarks.localisation.planting import (
+from benchmarks.localisation.pairs.pair import Planted
+from benchmarks.localisation.porting_faults import attention, is_centred, loss_by, normalised, rotation, softmax
+from benchmarks.localisation.tools import surgery
+from benchmarks.localisation.tools.planting import (
     Fault,
     at,
     attribute,
@@ -23,8 +24,7 @@ from benchmarks.localisation.planting import (
     given,
     hyper,
 )  # fmt: skip
-from benchmarks.localisation.porting_faults import attention, is_centred, loss_by, normalised, rotation, softmax
-from benchmarks.localisation.training import Run
+from benchmarks.localisation.tools.training import Run
 
 # Weights
 

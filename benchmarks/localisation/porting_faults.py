@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.localisation import surgery
-from benchmarks.localisation.pairs import Planted
-from benchmarks.localisation.planting import (
+from benchmarks.localisation.pairs.pair import Planted
+from benchmarks.localisation.tools import surgery
+from benchmarks.localisation.tools.planting import (
     Fault,
     Plant,
     at,
@@ -25,7 +25,7 @@ from benchmarks.localisation.planting import (
     hyper,
     knob,
 )  # fmt: skip
-from benchmarks.localisation.training import Run
+from benchmarks.localisation.tools.training import Run
 
 # Weights
 

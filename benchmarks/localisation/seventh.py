@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.localisation.pairs import Pair
+from benchmarks.localisation.pairs.pair import Pair
 from benchmarks.localisation.seventh_clean import SEVENTH_CLEAN
 from benchmarks.localisation.seventh_later import SEVENTH_LATER
 from benchmarks.localisation.seventh_making import AC, BF, HALF, ported

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.localisation.pairs import Setup
+from benchmarks.localisation.pairs.pair import Setup
 
 Angles = tuple[Tensor, Tensor]
 """cosines and sines, by position and place in the head"""

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.localisation import surgery
-from benchmarks.localisation.planting import Fault, Plant, at, attribute
 from benchmarks.localisation.seventh_blocks import Angles
+from benchmarks.localisation.tools import surgery
+from benchmarks.localisation.tools.planting import Fault, Plant, at, attribute
 
 # Weights: of all parameters of a module, as a conversion packs them
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.localisation.pairs import Pair
+from benchmarks.localisation.pairs.pair import Pair
 from benchmarks.localisation.seventh_making import AC, BF, HALF, ported
 
 _LOSS_AND_BACKWARD: tuple[Pair, ...] = (

@@ -7,8 +7,8 @@ from typing import Any
 
 from benchmarks.localisation.architectures import ARCHITECTURES
 from benchmarks.localisation.faults import FAULTS
-from benchmarks.localisation.making import clean, faulty
-from benchmarks.localisation.pairs import Pair
+from benchmarks.localisation.pairs.making import clean, faulty
+from benchmarks.localisation.pairs.pair import Pair
 from benchmarks.localisation.seventh_ports import counterparts
 
 BF, AC, HALF = {"dtype": "bf16"}, {"dtype": "autocast"}, {"dtype": "fp16", "optimizer": "sgd"}

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.localisation.making import faulty
-from benchmarks.localisation.pairs import Pair
+from benchmarks.localisation.pairs.making import faulty
+from benchmarks.localisation.pairs.pair import Pair
 from benchmarks.localisation.sixth_clean import SIXTH_CLEAN
 from benchmarks.localisation.sixth_later import SIXTH_LATER
 from benchmarks.localisation.sixth_paths import (

@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.localisation import surgery
-from benchmarks.localisation.pairs import Planted
-from benchmarks.localisation.planting import Fault, Plant, at, attribute, change_weight, function, given
+from benchmarks.localisation.pairs.pair import Planted
 from benchmarks.localisation.porting_faults import attention, softmax
 from benchmarks.localisation.sixth_later_faults import SIXTH_LATER_FAULTS
-from benchmarks.localisation.training import Run
+from benchmarks.localisation.tools import surgery
+from benchmarks.localisation.tools.planting import Fault, Plant, at, attribute, change_weight, function, given
+from benchmarks.localisation.tools.training import Run
 
 # Weights
 

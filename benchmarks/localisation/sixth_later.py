@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.localisation.making import faulty
-from benchmarks.localisation.pairs import Pair
+from benchmarks.localisation.pairs.making import faulty
+from benchmarks.localisation.pairs.pair import Pair
 from benchmarks.localisation.sixth_paths import (
     AC,
     BF,

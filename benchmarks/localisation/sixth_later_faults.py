@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.localisation import surgery
-from benchmarks.localisation.pairs import Planted
-from benchmarks.localisation.planting import Fault, Plant, at, before_update, given, hyper, knob
+from benchmarks.localisation.pairs.pair import Planted
 from benchmarks.localisation.porting_faults import attention, is_centred, loss_by
-from benchmarks.localisation.training import Run
+from benchmarks.localisation.tools import surgery
+from benchmarks.localisation.tools.planting import Fault, Plant, at, before_update, given, hyper, knob
+from benchmarks.localisation.tools.training import Run
 
 # Loss
 

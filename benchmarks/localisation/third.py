@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.localisation.making import clean, faulty
-from benchmarks.localisation.pairs import Pair
+from benchmarks.localisation.pairs.making import clean, faulty
+from benchmarks.localisation.pairs.pair import Pair
 
 _L, _N, _O, _D, _C = (
     "model.layers", "gpt_neox.layers", "model.decoder.layers", "distilbert.transformer.layer", "convnext.encoder.stages",

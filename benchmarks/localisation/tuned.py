@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.localisation.making import clean, faulty
-from benchmarks.localisation.pairs import Pair
+from benchmarks.localisation.pairs.making import clean, faulty
+from benchmarks.localisation.pairs.pair import Pair
 
 _Q, _L, _B, _V, _W = "model.layers", "model.layers", "bert.encoder.layer", "vit.layers", "model.encoder.layers"
 

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from benchmarks.localisation import suite, table  # noqa: E402
+from benchmarks.localisation.tools import suite, table  # noqa: E402
 
 
 def test_a_tenth_of_the_ports_is_named_right(tmp_path: Path) -> None:

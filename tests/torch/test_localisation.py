@@ -13,9 +13,7 @@ import probe
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from benchmarks.localisation import suite, table  # noqa: E402
 from benchmarks.localisation.architectures import ARCHITECTURES, FURTHER  # noqa: E402
-from benchmarks.localisation.brute_force import holds, places, times_noise  # noqa: E402
 from benchmarks.localisation.faults import FAULTS  # noqa: E402
 from benchmarks.localisation.fifth import FIFTH  # noqa: E402
 from benchmarks.localisation.fifth_architectures import FIFTH_ARCHITECTURES  # noqa: E402
@@ -23,13 +21,10 @@ from benchmarks.localisation.fourth import FOURTH  # noqa: E402
 from benchmarks.localisation.fourth_architectures import FOURTH_ARCHITECTURES  # noqa: E402
 from benchmarks.localisation.further import FURTHER_PAIRS  # noqa: E402
 from benchmarks.localisation.further_faults import FURTHER_FAULTS  # noqa: E402
-from benchmarks.localisation.making import faulty  # noqa: E402
-from benchmarks.localisation.pairs import PHASES, Setup, Truth  # noqa: E402
-from benchmarks.localisation.peers import Named, cannot, graded, peer_rows  # noqa: E402
+from benchmarks.localisation.pairs.frameworks import PORTS  # noqa: E402
+from benchmarks.localisation.pairs.making import faulty  # noqa: E402
+from benchmarks.localisation.pairs.pair import PHASES, Setup, Truth  # noqa: E402
 from benchmarks.localisation.porting_faults import PORTING_FAULTS  # noqa: E402
-from benchmarks.localisation.ports.pairs import PORTS  # noqa: E402
-from benchmarks.localisation.random_pairs import random_pair  # noqa: E402
-from benchmarks.localisation.rungs import further_runs, reference  # noqa: E402
 from benchmarks.localisation.seventh import SEVENTH  # noqa: E402
 from benchmarks.localisation.seventh_architectures import SEVENTH_ARCHITECTURES  # noqa: E402
 from benchmarks.localisation.seventh_faults import SEVENTH_FAULTS  # noqa: E402
@@ -37,7 +32,12 @@ from benchmarks.localisation.sixth import SIXTH  # noqa: E402
 from benchmarks.localisation.sixth_architectures import SIXTH_ARCHITECTURES  # noqa: E402
 from benchmarks.localisation.sixth_faults import SIXTH_FAULTS  # noqa: E402
 from benchmarks.localisation.third import THIRD  # noqa: E402
-from benchmarks.localisation.training import run_of  # noqa: E402
+from benchmarks.localisation.tools import suite, table  # noqa: E402
+from benchmarks.localisation.tools.brute_force import holds, places, times_noise  # noqa: E402
+from benchmarks.localisation.tools.noise_ladder import further_runs, reference  # noqa: E402
+from benchmarks.localisation.tools.peers import Named, cannot, graded, peer_rows  # noqa: E402
+from benchmarks.localisation.tools.random_pairs import random_pair  # noqa: E402
+from benchmarks.localisation.tools.training import run_of  # noqa: E402
 from benchmarks.localisation.tuned import TUNED  # noqa: E402
 from probe.comparison.result import Divergence, Kind, NodeRef, Verdict  # noqa: E402
 from probe.records import Phase, Role  # noqa: E402

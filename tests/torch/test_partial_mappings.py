@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import probe  # noqa: E402
-from benchmarks.localisation import suite  # noqa: E402
 from benchmarks.localisation.architectures import ARCHITECTURES, MAPPINGS  # noqa: E402
-from benchmarks.localisation.pairs import Setup  # noqa: E402
+from benchmarks.localisation.pairs.pair import Setup  # noqa: E402
+from benchmarks.localisation.tools import suite  # noqa: E402
 from probe.comparison.result import Verdict  # noqa: E402
 
 FAULTS = {

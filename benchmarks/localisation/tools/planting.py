@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.localisation import surgery
-from benchmarks.localisation.pairs import Planted
-from benchmarks.localisation.training import Run
+from benchmarks.localisation.pairs.pair import Planted
+from benchmarks.localisation.tools import surgery
+from benchmarks.localisation.tools.training import Run
 
 Plant = Callable[[Run, Planted], None]
 

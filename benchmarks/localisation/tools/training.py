@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.localisation.architectures import ARCHITECTURES, Batch, batch, build
-from benchmarks.localisation.pairs import Setup
+from benchmarks.localisation.pairs.pair import Setup
 
 LR = {"adamw": 1e-3, "sgd": 0.05}
 DECAY = 0.1

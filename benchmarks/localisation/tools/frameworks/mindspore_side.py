@@ -9,7 +9,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from benchmarks.localisation.ports.training import PortRun, Weights, converted, examples, packed, seeds
+from benchmarks.localisation.tools.frameworks.training import PortRun, Weights, converted, examples, packed, seeds
 
 DTYPES = {"fp32": ms.float32, "fp16": ms.float16}
 MAPPINGS = {"encoder": "torch/mindspore"}

@@ -1,4 +1,4 @@
-"""Recordings of one framework: `python -m benchmarks.localisation.ports.worker FRAMEWORK FOLDER < TASKS`."""
+"""Recordings of one framework: `python -m benchmarks.localisation.tools.frameworks.worker FRAMEWORK FOLDER < TASKS`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 import probe
-from benchmarks.localisation.pairs import Planted, Setup
-from benchmarks.localisation.ports.training import MODELS, model_of
+from benchmarks.localisation.pairs.pair import Planted, Setup
+from benchmarks.localisation.tools.frameworks.training import MODELS, model_of
 
 
 def run_of(setup: Setup, folder: Path) -> Any:
     """Return the training of a setup; weights and the source of their conversion lie in the folder."""
-    side = importlib.import_module(f"benchmarks.localisation.ports.{setup.framework}_side")
+    side = importlib.import_module(f"benchmarks.localisation.tools.frameworks.{setup.framework}_side")
     name = model_of(setup.architecture)
     weights = dict(np.load(folder / f"{name}.npz"))
     return getattr(side, f"{setup.framework.capitalize()}Run")(setup, weights, folder / f"{name}.h5")
@@ -37,7 +37,7 @@ def record(setup: Setup, mode: str, path: Path, folder: Path) -> None:
 
 def prepare(folder: Path) -> None:
     """Write the weights that all sides of a model begin with, and a recording of each model in PyTorch."""
-    from benchmarks.localisation.ports.torch_side import initial
+    from benchmarks.localisation.tools.frameworks.torch_side import initial
 
     folder.mkdir(parents=True, exist_ok=True)
     for name in MODELS:

@@ -9,8 +9,8 @@ from typing import Any
 from benchmarks.localisation.architectures import ARCHITECTURES, FURTHER
 from benchmarks.localisation.fifth_architectures import FIFTH_ARCHITECTURES
 from benchmarks.localisation.fourth_architectures import FOURTH_ARCHITECTURES
-from benchmarks.localisation.making import clean
-from benchmarks.localisation.pairs import Pair
+from benchmarks.localisation.pairs.making import clean
+from benchmarks.localisation.pairs.pair import Pair
 from benchmarks.localisation.seventh_architectures import SEVENTH_ARCHITECTURES
 from benchmarks.localisation.sixth_architectures import SIXTH_ARCHITECTURES
 

@@ -18,13 +18,13 @@ import probe
 from benchmarks.localisation.fifth import FIFTH
 from benchmarks.localisation.fourth import FOURTH
 from benchmarks.localisation.further import FURTHER_PAIRS
-from benchmarks.localisation.pairs import Pair, Setup, Truth
-from benchmarks.localisation.ports.pairs import PORTS
-from benchmarks.localisation.random_pairs import random_pair
-from benchmarks.localisation.rungs import setups_of
+from benchmarks.localisation.pairs.frameworks import PORTS
+from benchmarks.localisation.pairs.pair import Pair, Setup, Truth
 from benchmarks.localisation.seventh import SEVENTH
 from benchmarks.localisation.sixth import SIXTH
 from benchmarks.localisation.third import THIRD
+from benchmarks.localisation.tools.noise_ladder import setups_of
+from benchmarks.localisation.tools.random_pairs import random_pair
 from benchmarks.localisation.tuned import TUNED
 
 PAIRS: dict[str, Pair] = {
@@ -42,7 +42,7 @@ PARTS: dict[str, tuple[Pair, ...]] = {
 }
 """what was first held out was scored, and then read: it belongs to the tuned pairs since"""
 MODES = ("tensor", "statistics")
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SOURCES = ("probe/recorder", "probe/adapters", "probe/store", "benchmarks/localisation")
 """folders that a recording depends on"""
 GRADES = ("exact", "parent", "top-3", "other phase", "wrong name", "undecided", "missed", "aligned", "false alarm")
@@ -109,7 +109,7 @@ def answers(
 
 def record(setup: Setup, mode: str, folder: Path, digest: str) -> Path:
     """Write the recording of a setup, or return the one that is there."""
-    from benchmarks.localisation.training import run_of
+    from benchmarks.localisation.tools.training import run_of
 
     path = recording_of(setup, mode, folder, digest)
     if path.exists():
@@ -148,7 +148,7 @@ def record_ports(pairs: Iterable[Pair], modes: Iterable[str], folder: Path, dige
             command = [
                 sys.executable,
                 "-m",
-                "benchmarks.localisation.ports.worker",
+                "benchmarks.localisation.tools.frameworks.worker",
                 framework,
                 str(folder / digest[:16]),
             ]

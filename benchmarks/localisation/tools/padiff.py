@@ -1,4 +1,4 @@
-"""padiff on the pairs of PyTorch and PaddlePaddle: `python -m benchmarks.localisation.padiff FOLDER -o padiff.json`.
+"""padiff on the pairs of PyTorch and PaddlePaddle: `python -m benchmarks.localisation.tools.padiff FOLDER -o padiff.json`.
 
 Runs where padiff 0.2.0 is installed beside paddle, torch and probe. Both models run in one process by `auto_diff`, with the
 weights, the loss and the optimizer of the pair and the same batch in every step, as padiff has it; once with its default tolerances
@@ -26,10 +26,10 @@ def said_by_padiff(name: str, tool: str, folder: Path) -> dict[str, Any]:
     """Run a pair in this process; return path, phase and step of what padiff names, or why it cannot."""
     import padiff  # first: it wraps what is imported after it
 
-    from benchmarks.localisation.ports.paddle_side import PaddleRun
-    from benchmarks.localisation.ports.pairs import PORTS
-    from benchmarks.localisation.ports.torch_side import TorchRun, initial
-    from benchmarks.localisation.ports.training import batch_of, examples, model_of
+    from benchmarks.localisation.pairs.frameworks import PORTS
+    from benchmarks.localisation.tools.frameworks.paddle_side import PaddleRun
+    from benchmarks.localisation.tools.frameworks.torch_side import TorchRun, initial
+    from benchmarks.localisation.tools.frameworks.training import batch_of, examples, model_of
 
     pair = next(pair for pair in PORTS if pair.name == name)
     weights = initial(model_of(pair.a.architecture))
@@ -77,12 +77,12 @@ def said_by_padiff(name: str, tool: str, folder: Path) -> dict[str, Any]:
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), required=True)
 def main(folder: Path, output: Path) -> None:
     """Write padiff's answers, graded like probe's; FOLDER gets the recordings that weights are converted by."""
-    from benchmarks.localisation.peers import Named, cannot, graded
-    from benchmarks.localisation.ports.pairs import PORTS
+    from benchmarks.localisation.pairs.frameworks import PORTS
+    from benchmarks.localisation.tools.peers import Named, cannot, graded
 
     folder.mkdir(parents=True, exist_ok=True)
     subprocess.run(
-        [sys.executable, "-m", "benchmarks.localisation.ports.worker", "torch", str(folder)],
+        [sys.executable, "-m", "benchmarks.localisation.tools.frameworks.worker", "torch", str(folder)],
         input="[]",
         text=True,
         check=True,
@@ -95,7 +95,7 @@ def main(folder: Path, output: Path) -> None:
                     cannot(tool, pair, "the trees differ: its LayerMap pairs single layers, and compares nothing else")
                 )
                 continue
-            code = "import json; from pathlib import Path; from benchmarks.localisation.padiff import said_by_padiff as s; "
+            code = "import json; from pathlib import Path; from benchmarks.localisation.tools.padiff import said_by_padiff as s; "
             code += f"print('ANSWER' + json.dumps(s({pair.name!r}, {tool!r}, Path({str(folder)!r}))))"
             done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
             lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWER")]

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.localisation.pairs import Planted, Setup
-from benchmarks.localisation.ports.training import PortRun, Weights
+from benchmarks.localisation.pairs.pair import Planted, Setup
+from benchmarks.localisation.tools.frameworks.training import PortRun, Weights
 
 GATES = (0, 2, 1, 3)
 """i, f, g, o as i, g, f, o"""

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.localisation.faults import FAULTS
-from benchmarks.localisation.pairs import Pair, Planted, Setup, Truth
-from benchmarks.localisation.ports.training import PACKED_MAPPING
+from benchmarks.localisation.pairs.pair import Pair, Planted, Setup, Truth
+from benchmarks.localisation.tools.frameworks.training import PACKED_MAPPING
 
 _MAPPINGS: dict[tuple[str, str], Any] = {
     ("mindspore", "port-encoder"): "torch/mindspore",

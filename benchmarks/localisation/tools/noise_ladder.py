@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.localisation.pairs import Pair, Setup
-from benchmarks.localisation.random_pairs import ATTENTION, CONVOLUTIONS
+from benchmarks.localisation.pairs.pair import Pair, Setup
+from benchmarks.localisation.tools.random_pairs import ATTENTION, CONVOLUTIONS
 
 RUNGS = ("built-in", "noise", "reference")
 RUNS = 2

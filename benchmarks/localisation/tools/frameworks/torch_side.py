@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.localisation.ports.training import PortRun, Weights, examples
+from benchmarks.localisation.tools.frameworks.training import PortRun, Weights, examples
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16}
 

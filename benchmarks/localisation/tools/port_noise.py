@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from benchmarks.localisation.pairs import Pair
+from benchmarks.localisation.pairs.pair import Pair
 from benchmarks.localisation.seventh_ports import converted, counterparts, nearest
 
 if TYPE_CHECKING:
-    from benchmarks.localisation.brute_force import Traced
+    from benchmarks.localisation.tools.brute_force import Traced
 
 Three = tuple[list[Tensor], list[Tensor], list[Tensor]]
 

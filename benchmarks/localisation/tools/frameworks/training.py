@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.localisation.pairs import Setup
+from benchmarks.localisation.pairs.pair import Setup
 
-EXAMPLES = Path(__file__).parents[3] / "docs" / "examples" / "frameworks"
+EXAMPLES = Path(__file__).parents[4] / "docs" / "examples" / "frameworks"
 MODELS = ("mlp", "cnn", "lstm", "encoder", "bert")
 LR = {"sgd": 0.1, "adam": 1e-3}
 Weights = dict[str, np.ndarray]
@@ -33,7 +33,7 @@ class PortRun:
     """the method in which a module computes"""
 
     def __init__(self, setup: Setup, weights: Weights, source: Path | None = None) -> None:
-        from benchmarks.localisation.ports.faults import plant, planted_weights
+        from benchmarks.localisation.tools.frameworks.planting import plant, planted_weights
 
         self.setup, self.name, self.source = setup, model_of(setup.architecture), source
         self.model = self.build()
@@ -55,7 +55,7 @@ class PortRun:
 
     def step(self, index: int) -> float:
         """Train a step; returns its loss."""
-        from benchmarks.localisation.ports.faults import plant
+        from benchmarks.localisation.tools.frameworks.planting import plant
 
         for planted in self.setup.planted if index else ():
             if planted.step == index:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import NamedTuple
 
-from benchmarks.localisation.pairs import Pair
-from benchmarks.localisation.suite import GRADES, expected, grade
+from benchmarks.localisation.pairs.pair import Pair
+from benchmarks.localisation.tools.suite import GRADES, expected, grade
 from probe.comparison.result import Verdict
 
 CANNOT = "cannot"

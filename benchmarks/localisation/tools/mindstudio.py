@@ -1,4 +1,4 @@
-"""mindstudio-probe on the same pairs: `python -m benchmarks.localisation.mindstudio --share 0.2 -o peers.json`.
+"""mindstudio-probe on the same pairs: `python -m benchmarks.localisation.tools.mindstudio --share 0.2 -o peers.json`.
 
 Runs where mindstudio-probe 26.2.0 is installed beside torch and transformers. Dumps modules (level L0) with their tensors by
 `PrecisionDebugger`, and compares step by step: `compare`, of which the answer is the first row that it marks as error (or
@@ -21,10 +21,10 @@ from typing import Any
 
 import click
 
-from benchmarks.localisation.pairs import Pair, Setup
-from benchmarks.localisation.peers import Named, PeerAnswer, cannot, graded
-from benchmarks.localisation.suite import PARTS, chosen
-from benchmarks.localisation.training import run_of
+from benchmarks.localisation.pairs.pair import Pair, Setup
+from benchmarks.localisation.tools.peers import Named, PeerAnswer, cannot, graded
+from benchmarks.localisation.tools.suite import PARTS, chosen
+from benchmarks.localisation.tools.training import run_of
 
 TOOLS = ("mindstudio-probe compare", "mindstudio-probe compare -da")
 _NAME = re.compile(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from benchmarks.localisation.pairs import PHASES, Pair
-from benchmarks.localisation.suite import GRADES, PAIRS, PARTS, Answer, pair_of
+from benchmarks.localisation.pairs.pair import PHASES, Pair
+from benchmarks.localisation.tools.suite import GRADES, PAIRS, PARTS, Answer, pair_of
 
 GOOD = ("exact", "aligned")
 HELD_OUT = {

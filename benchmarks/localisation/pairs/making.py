@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.localisation.architectures import ARCHITECTURES, MAPPINGS
 from benchmarks.localisation.faults import FAULTS
-from benchmarks.localisation.pairs import Pair, Planted, Setup, Truth
+from benchmarks.localisation.pairs.pair import Pair, Planted, Setup, Truth
 
 
 def faulty(

@@ -1,4 +1,4 @@
-"""The page of the documentation, from the answers of several runs: `python -m benchmarks.localisation.page --help`."""
+"""The page of the documentation, from the answers of several runs: `python -m benchmarks.localisation.tools.page --help`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from benchmarks.localisation.peers import CANNOT, PeerAnswer, peer_rows
-from benchmarks.localisation.suite import GRADES, PAIRS, Answer
-from benchmarks.localisation.table import header, misses, rows, summary
+from benchmarks.localisation.tools.peers import CANNOT, PeerAnswer, peer_rows
+from benchmarks.localisation.tools.suite import GRADES, PAIRS, Answer
+from benchmarks.localisation.tools.table import header, misses, rows, summary
 
-INTRODUCTION = Path(__file__).with_name("introduction.md")
+INTRODUCTION = Path(__file__).parents[1] / "introduction.md"
 _NEAR = "{} times the noise of the pair: the built-in model allows errors of 8 times what they inherit, 16 in backward; 3 times if they have a direction"
 WHY = {
     **{name: _NEAR.format(times) for name, times in (

@@ -1,4 +1,4 @@
-"""Confirm the truth of the faulty pairs without probe: `python -m benchmarks.localisation.brute_force`.
+"""Confirm the truth of the faulty pairs without probe: `python -m benchmarks.localisation.tools.brute_force`.
 
 Side B runs with its fault and without, in one process, where all that the fault does not touch is equal bit by bit:
 so no tolerance is needed. Every call of a module in the run without is made again in both models with the same
@@ -25,12 +25,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from benchmarks.localisation.architectures import DTYPES
-from benchmarks.localisation.pairs import Pair, Setup
-from benchmarks.localisation.port_noise import of_port
-from benchmarks.localisation.rungs import reference
+from benchmarks.localisation.pairs.pair import Pair, Setup
 from benchmarks.localisation.seventh_ports import COUNTERPARTS, counterparts
-from benchmarks.localisation.suite import PARTS, chosen, expected
-from benchmarks.localisation.training import Run, run_of
+from benchmarks.localisation.tools.noise_ladder import reference
+from benchmarks.localisation.tools.port_noise import of_port
+from benchmarks.localisation.tools.suite import PARTS, chosen, expected
+from benchmarks.localisation.tools.training import Run, run_of
 
 Place = tuple[str, str]
 """path and phase"""

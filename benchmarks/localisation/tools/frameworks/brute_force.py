@@ -1,6 +1,6 @@
-"""Confirm the truth of the ports without probe: `python -m benchmarks.localisation.ports.brute_force FOLDER`.
+"""Confirm the truth of the ports without probe: `python -m benchmarks.localisation.tools.frameworks.brute_force FOLDER`.
 
-As `benchmarks.localisation.brute_force`: the port runs with its fault and without, in one framework, and every call of a module
+As `benchmarks.localisation.tools.brute_force`: the port runs with its fault and without, in one framework, and every call of a module
 is made again in both with the same arguments; what differs bit by bit is where the fault is. FOLDER gets the weights.
 """
 
@@ -18,9 +18,9 @@ from typing import Any
 import click
 import numpy as np
 
-from benchmarks.localisation.pairs import Setup
-from benchmarks.localisation.ports.training import PACKED_MAPPING, PortRun
-from benchmarks.localisation.ports.worker import run_of
+from benchmarks.localisation.pairs.pair import Setup
+from benchmarks.localisation.tools.frameworks.training import PACKED_MAPPING, PortRun
+from benchmarks.localisation.tools.frameworks.worker import run_of
 
 Place = tuple[str, str]
 """path and phase"""
@@ -140,7 +140,7 @@ def _on_side_a(path: str) -> str:
 
 def main(framework: str, folder: Path) -> None:
     """Print every faulty port of a framework, what brute force finds, and whether it is what the table says."""
-    from benchmarks.localisation.ports.pairs import PORTS
+    from benchmarks.localisation.pairs.frameworks import PORTS
 
     wrong = 0
     for pair in PORTS:
@@ -167,9 +167,9 @@ def command(folder: Path, framework: str) -> None:
     warnings.simplefilter("ignore")
     if framework:
         main(framework, folder)
-    prepare = [sys.executable, "-m", "benchmarks.localisation.ports.worker", "torch", str(folder)]
+    prepare = [sys.executable, "-m", "benchmarks.localisation.tools.frameworks.worker", "torch", str(folder)]
     subprocess.run(prepare, input=json.dumps([]), text=True, check=True)
-    own = [sys.executable, "-m", "benchmarks.localisation.ports.brute_force", str(folder), "--framework"]
+    own = [sys.executable, "-m", "benchmarks.localisation.tools.frameworks.brute_force", str(folder), "--framework"]
     raise SystemExit(max(subprocess.run([*own, each]).returncode for each in ("paddle", "mindspore")))
 
 

@@ -10,7 +10,7 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor, nn
 
-from benchmarks.localisation.ports.training import PortRun, Weights, converted, examples, packed, seeds
+from benchmarks.localisation.tools.frameworks.training import PortRun, Weights, converted, examples, packed, seeds
 
 
 class PaddleRun(PortRun):
