@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.localisation.seventh_blocks import Angles
+from benchmarks.localisation.models.ports.blocks import Angles
 from benchmarks.localisation.tools import surgery
 from benchmarks.localisation.tools.planting import Fault, Plant, at, attribute
 

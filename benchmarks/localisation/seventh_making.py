@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.localisation.architectures import ARCHITECTURES
 from benchmarks.localisation.faults import FAULTS
+from benchmarks.localisation.models.ports.counterparts import counterparts
+from benchmarks.localisation.models.registry import ARCHITECTURES
 from benchmarks.localisation.pairs.making import clean, faulty
 from benchmarks.localisation.pairs.pair import Pair
-from benchmarks.localisation.seventh_ports import counterparts
 
 BF, AC, HALF = {"dtype": "bf16"}, {"dtype": "autocast"}, {"dtype": "fp16", "optimizer": "sgd"}
 

@@ -13,30 +13,26 @@ import probe
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from benchmarks.localisation.architectures import ARCHITECTURES, FURTHER  # noqa: E402
 from benchmarks.localisation.faults import FAULTS  # noqa: E402
 from benchmarks.localisation.fifth import FIFTH  # noqa: E402
-from benchmarks.localisation.fifth_architectures import FIFTH_ARCHITECTURES  # noqa: E402
 from benchmarks.localisation.fourth import FOURTH  # noqa: E402
-from benchmarks.localisation.fourth_architectures import FOURTH_ARCHITECTURES  # noqa: E402
 from benchmarks.localisation.further import FURTHER_PAIRS  # noqa: E402
 from benchmarks.localisation.further_faults import FURTHER_FAULTS  # noqa: E402
+from benchmarks.localisation.models.registry import ARCHITECTURES  # noqa: E402
 from benchmarks.localisation.pairs.frameworks import PORTS  # noqa: E402
 from benchmarks.localisation.pairs.making import faulty  # noqa: E402
 from benchmarks.localisation.pairs.pair import PHASES, Setup, Truth  # noqa: E402
 from benchmarks.localisation.porting_faults import PORTING_FAULTS  # noqa: E402
 from benchmarks.localisation.seventh import SEVENTH  # noqa: E402
-from benchmarks.localisation.seventh_architectures import SEVENTH_ARCHITECTURES  # noqa: E402
 from benchmarks.localisation.seventh_faults import SEVENTH_FAULTS  # noqa: E402
 from benchmarks.localisation.sixth import SIXTH  # noqa: E402
-from benchmarks.localisation.sixth_architectures import SIXTH_ARCHITECTURES  # noqa: E402
 from benchmarks.localisation.sixth_faults import SIXTH_FAULTS  # noqa: E402
 from benchmarks.localisation.third import THIRD  # noqa: E402
 from benchmarks.localisation.tools import suite, table  # noqa: E402
 from benchmarks.localisation.tools.brute_force import holds, places, times_noise  # noqa: E402
 from benchmarks.localisation.tools.noise_ladder import further_runs, reference  # noqa: E402
 from benchmarks.localisation.tools.peers import Named, cannot, graded, peer_rows  # noqa: E402
-from benchmarks.localisation.tools.random_pairs import random_pair  # noqa: E402
+from benchmarks.localisation.tools.random_pairs import DRAWN, random_pair  # noqa: E402
 from benchmarks.localisation.tools.training import run_of  # noqa: E402
 from benchmarks.localisation.tuned import TUNED  # noqa: E402
 from probe.comparison.result import Divergence, Kind, NodeRef, Verdict  # noqa: E402
@@ -120,17 +116,12 @@ def test_the_tables_are_whole():
     for part in (TUNED, FURTHER_PAIRS, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH):
         assert {pair.phase for pair in part} == {*PHASES, "clean"}
         assert {pair.a.dtype for pair in part} == {"fp32", "bf16", "fp16", "autocast"}
-    assert {pair.a.architecture for pair in THIRD} == set(FURTHER)
-    assert {side.architecture for pair in FOURTH for side in (pair.a, pair.b)} == set(FOURTH_ARCHITECTURES)
-    assert {side.architecture for pair in FIFTH for side in (pair.a, pair.b)} == set(FIFTH_ARCHITECTURES)
-    assert {side.architecture for pair in SIXTH for side in (pair.a, pair.b)} == set(SIXTH_ARCHITECTURES)
-    assert {side.architecture for pair in SEVENTH for side in (pair.a, pair.b)} == set(SEVENTH_ARCHITECTURES)
-    earlier = {side.architecture for pair in (*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD) for side in (pair.a, pair.b)}
-    assert not earlier & set(FOURTH_ARCHITECTURES)
-    assert not (earlier | set(FOURTH_ARCHITECTURES)) & set(FIFTH_ARCHITECTURES)
-    assert not (earlier | set(FOURTH_ARCHITECTURES) | set(FIFTH_ARCHITECTURES)) & set(SIXTH_ARCHITECTURES)
-    older = earlier | set(FOURTH_ARCHITECTURES) | set(FIFTH_ARCHITECTURES) | set(SIXTH_ARCHITECTURES)
-    assert not older & set(SEVENTH_ARCHITECTURES)
+    used: set[str] = set()
+    for part in ((*TUNED, *FURTHER_PAIRS), THIRD, FOURTH, FIFTH, SIXTH, SEVENTH):
+        own = {side.architecture for pair in part for side in (pair.a, pair.b)}
+        assert own and not own & used, "a held-out set has models that no set before it has"
+        used |= own
+    assert used == set(ARCHITECTURES)
     assert {planted.fault for pair in FOURTH for planted in pair.b.planted} >= set(PORTING_FAULTS)
     assert sum(pair.truth is not None for pair in FOURTH) >= 150 and sum(pair.truth is None for pair in FOURTH) >= 60
     older = set(FAULTS) - set(SIXTH_FAULTS) - set(SEVENTH_FAULTS)
@@ -170,12 +161,9 @@ def test_every_fault_of_a_held_out_set_can_be_planted(part):
             run.begin(planted.step)
 
 
-LATER = {**FOURTH_ARCHITECTURES, **FIFTH_ARCHITECTURES, **SIXTH_ARCHITECTURES, **SEVENTH_ARCHITECTURES}
-
-
-@pytest.mark.parametrize("name", [name for name, each in LATER.items() if each.weights_of is not None])
-def test_a_port_of_a_later_held_out_set_computes_what_its_baseline_does(name):
-    losses = [float(run_of(Setup(each)).step(0)) for each in (LATER[name].baseline, name)]
+@pytest.mark.parametrize("name", [name for name, each in ARCHITECTURES.items() if each.weights_of is not None])
+def test_a_port_computes_what_its_baseline_does(name):
+    losses = [float(run_of(Setup(each)).step(0)) for each in (ARCHITECTURES[name].baseline, name)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
@@ -216,7 +204,7 @@ def test_random_pairs_are_clean_and_differ():
     pairs = [random_pair(number) for number in range(200)]
     assert pairs == [random_pair(number) for number in range(200)]
     assert all(pair.truth is None and pair.a != pair.b and pair.a.seed == pair.b.seed for pair in pairs)
-    assert len({pair.a.architecture for pair in pairs}) == len(ARCHITECTURES) - 2 - len(FURTHER) - len(LATER)
+    assert {pair.a.architecture for pair in pairs} == set(DRAWN)
 
 
 def test_equal_setups_share_a_recording(tmp_path):

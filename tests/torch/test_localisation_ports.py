@@ -8,9 +8,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import probe  # noqa: E402
-from benchmarks.localisation.architectures import ARCHITECTURES, MAPPINGS, build  # noqa: E402
+from benchmarks.localisation.models.building import build  # noqa: E402
+from benchmarks.localisation.models.ports.counterparts import COUNTERPARTS, converted, counterparts, nearest  # noqa: E402
+from benchmarks.localisation.models.registry import ARCHITECTURES, MAPPINGS  # noqa: E402
 from benchmarks.localisation.pairs.pair import Setup  # noqa: E402
-from benchmarks.localisation.seventh_ports import COUNTERPARTS, converted, counterparts, nearest  # noqa: E402
 from benchmarks.localisation.tools import suite  # noqa: E402
 from benchmarks.localisation.tools.brute_force import times_noise  # noqa: E402
 from benchmarks.localisation.tools.training import run_of  # noqa: E402

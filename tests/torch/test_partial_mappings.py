@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import probe  # noqa: E402
-from benchmarks.localisation.architectures import ARCHITECTURES, MAPPINGS  # noqa: E402
+from benchmarks.localisation.models.registry import ARCHITECTURES, MAPPINGS  # noqa: E402
 from benchmarks.localisation.pairs.pair import Setup  # noqa: E402
 from benchmarks.localisation.tools import suite  # noqa: E402
 from probe.comparison.result import Verdict  # noqa: E402

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.localisation.architectures import ARCHITECTURES, MAPPINGS
 from benchmarks.localisation.faults import FAULTS
+from benchmarks.localisation.models.registry import ARCHITECTURES, MAPPINGS
 from benchmarks.localisation.pairs.pair import Pair, Planted, Setup, Truth
 
 

@@ -24,9 +24,9 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from benchmarks.localisation.architectures import DTYPES
+from benchmarks.localisation.models.building import DTYPES
+from benchmarks.localisation.models.ports.counterparts import COUNTERPARTS, counterparts
 from benchmarks.localisation.pairs.pair import Pair, Setup
-from benchmarks.localisation.seventh_ports import COUNTERPARTS, counterparts
 from benchmarks.localisation.tools.noise_ladder import reference
 from benchmarks.localisation.tools.port_noise import of_port
 from benchmarks.localisation.tools.suite import PARTS, chosen, expected

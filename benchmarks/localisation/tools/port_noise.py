@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from benchmarks.localisation.models.ports.counterparts import converted, counterparts, nearest
 from benchmarks.localisation.pairs.pair import Pair
-from benchmarks.localisation.seventh_ports import converted, counterparts, nearest
 
 if TYPE_CHECKING:
     from benchmarks.localisation.tools.brute_force import Traced

@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.localisation.architectures import ARCHITECTURES, Batch, batch, build
+from benchmarks.localisation.models.batches import Batch
+from benchmarks.localisation.models.building import batch, build
+from benchmarks.localisation.models.registry import ARCHITECTURES
 from benchmarks.localisation.pairs.pair import Setup
 
 LR = {"adamw": 1e-3, "sgd": 0.05}

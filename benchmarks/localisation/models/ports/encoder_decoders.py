@@ -1,4 +1,4 @@
-"""The last models of the seventh set as other code bases cut them: T5, Whisper as OpenAI has it, Mamba, ConvNeXt."""
+"""T5 in own code, and Whisper as OpenAI cuts it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.localisation.seventh_blocks import RMSNorm, Sizes, attend, by_head
+from benchmarks.localisation.models.ports.blocks import RMSNorm, Sizes, attend, by_head
 
-# T5: the tables of relative positions are read once for a stack; keys and values of the other stack are packed
+# T5: each stack reads its table of relative positions once; keys and values of cross attention are packed
 
 
 def bucket(apart: Tensor, both_ways: bool, most: int) -> Tensor:
@@ -201,108 +201,3 @@ class OwnWhisper(nn.Module):
 
     def forward(self, mel: Tensor, tokens: Tensor) -> Tensor:
         return self.decoder(tokens, self.encoder(mel))
-
-
-# Mamba: an own scan; what goes in, and its gate, have a matrix each
-
-
-class Scan(nn.Module):
-    """The recurrence alone: (samples, length, channels) in and out."""
-
-    def forward(self, x: Tensor, step: Tensor, decay: Tensor, enters: Tensor, leaves: Tensor) -> Tensor:
-        state = torch.zeros(x.shape[0], x.shape[2], decay.shape[1])
-        kept, found = torch.exp(step[..., None] * decay), []
-        added = (step * x)[..., None].float() * enters[:, :, None].float()
-        for place in range(x.shape[1]):
-            state = kept[:, place] * state + added[:, place]
-            found.append((state * leaves[:, place, None].float()).sum(-1))
-        return torch.stack(found, 1)
-
-
-class Selective(nn.Module):
-    """A mixer."""
-
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__()
-        width, inner, self.rank = sizes.width, 2 * sizes.width, math.ceil(sizes.width / 16)
-        self.in_x, self.in_z = nn.Linear(width, inner, bias=False), nn.Linear(width, inner, bias=False)
-        self.conv = nn.Conv1d(inner, inner, 4, groups=inner, padding=3)
-        self.to_steps, self.steps = nn.Linear(inner, self.rank + 16, bias=False), nn.Linear(self.rank, inner)
-        self.log_decay, self.skip = nn.Parameter(torch.zeros(inner, 8)), nn.Parameter(torch.ones(inner))
-        self.scan, self.out = Scan(), nn.Linear(inner, width, bias=False)
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        x = self.in_x(hidden_states).transpose(1, 2)
-        x = F.silu(self.conv(x)[..., : x.shape[2]]).transpose(1, 2)
-        step, enters, leaves = self.to_steps(x).split([self.rank, 8, 8], -1)
-        decay = -torch.exp(self.log_decay.float())
-        mixed = self.scan(x, F.softplus(self.steps(step)), decay, enters, leaves) + x * self.skip
-        return self.out((mixed * F.silu(self.in_z(hidden_states))).to(hidden_states.dtype))
-
-
-class MambaLayer(nn.Module):
-    """A layer whose residual is kept in fp32."""
-
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__()
-        self.ln, self.ssm = RMSNorm(sizes.width, eps=1e-5), Selective(sizes)
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        return hidden_states.float() + self.ssm(self.ln(hidden_states.to(self.ln.weight.dtype)))
-
-
-class OwnMamba(nn.Module):
-    """What `MambaForCausalLM` computes."""
-
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(sizes.vocabulary, sizes.width)
-        self.stack = nn.ModuleList(MambaLayer(sizes) for _ in range(sizes.layers))
-        self.ln_f, self.head = RMSNorm(sizes.width, eps=1e-5), nn.Linear(sizes.width, sizes.vocabulary, bias=False)
-        self.head.weight = self.embed.weight
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        x = self.embed(input_ids)
-        for layer in self.stack:
-            x = layer(x)
-        return self.head(self.ln_f(x).to(self.head.weight.dtype)).float()
-
-
-# ConvNeXt: channels last all along, patches by Linears
-
-
-def patches(x: Tensor) -> Tensor:
-    """Cut (samples, height, width, channels) into patches of two by two, side by side."""
-    return x.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)).transpose(2, 3).flatten(3)
-
-
-class NextBlock(nn.Module):
-    """A block with its scale."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.dwconv = nn.Conv2d(width, width, 7, padding=3, groups=width)
-        self.norm, self.act = nn.LayerNorm(width, eps=1e-6), nn.GELU()
-        self.pwconv1, self.pwconv2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.gamma = nn.Parameter(torch.ones(width))
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        x = self.dwconv(hidden_states.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-        return hidden_states + self.gamma * self.pwconv2(self.act(self.pwconv1(self.norm(x))))
-
-
-class OwnConvNext(nn.Module):
-    """What `ConvNextForImageClassification` computes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.stem_norm = nn.Linear(12, 16), nn.LayerNorm(16, eps=1e-6)
-        self.stage1 = nn.Sequential(NextBlock(16), NextBlock(16))
-        self.down_norm, self.down = nn.LayerNorm(16, eps=1e-6), nn.Linear(64, 32)
-        self.stage2 = nn.Sequential(NextBlock(32), NextBlock(32))
-        self.norm, self.classifier = nn.LayerNorm(32, eps=1e-12), nn.Linear(32, 10)
-
-    def forward(self, images: Tensor) -> Tensor:
-        x = self.stage1(self.stem_norm(self.stem(patches(images.permute(0, 2, 3, 1)))))
-        x = self.stage2(self.down(patches(self.down_norm(x))))
-        return self.classifier(self.norm(x.mean((1, 2))))

@@ -12,11 +12,11 @@ from torch import Tensor
 Combine = Callable[[list[Tensor]], Tensor]
 Source = str | tuple[Combine, str | Sequence[str]]
 """a module of transformers, or several and what packs their weights"""
-MOST = range(8)
+_INDICES = range(8)
 """numbers that ``{i}`` and ``{j}`` may have"""
 
 
-def stacked(parts: list[Tensor]) -> Tensor:
+def concatenated(parts: list[Tensor]) -> Tensor:
     return torch.cat(parts)
 
 
@@ -25,26 +25,26 @@ def transposed(parts: list[Tensor]) -> Tensor:
     return parts[0].t()
 
 
-def by_group(groups: int) -> Combine:
+def grouped(groups: int) -> Combine:
     """Return what packs, group by group, queries, keys, values."""
     return lambda parts: torch.cat([part.unflatten(0, (groups, -1)) for part in parts], 1).flatten(0, 1)
 
 
-def as_neighbours(heads: int) -> Combine:
+def interleaved(heads: int) -> Combine:
     """Return what puts the rows of the halves of each head beside each other."""
     return lambda parts: parts[0].unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
 
 
-def half(number: int) -> Combine:
+def expert_half(number: int) -> Combine:
     """Return what takes one half of the rows of every expert."""
     return lambda parts: parts[0].chunk(2, 1)[number]
 
 
-def half_of_rows(number: int) -> Combine:
+def row_half(number: int) -> Combine:
     return lambda parts: parts[0].chunk(2)[number]
 
 
-def channels_last_patches(parts: list[Tensor]) -> Tensor:
+def channels_last_patch_weight(parts: list[Tensor]) -> Tensor:
     """Turn a convolution's kernel into the weight of a Linear on patches whose channels come last."""
     return parts[0].permute(0, 2, 3, 1).flatten(1) if parts[0].dim() == 4 else parts[0]
 
@@ -54,17 +54,17 @@ _QKV = tuple(f"{_LAYER}.self_attn.{part}_proj" for part in "qkv")
 _GATE_UP = tuple(f"{_LAYER}.mlp.{part}_proj" for part in ("gate", "up"))
 _BERT, _VIT = "bert.encoder.layer.{i}", "vit.layers.{i}"
 
-DECODERS: dict[str, dict[str, Source]] = {
+_DECODERS: dict[str, dict[str, Source]] = {
     "megatron-qwen2": {
         "embedding.word_embeddings": "model.embed_tokens",
         "decoder.layers.{i}": _LAYER,
         "decoder.layers.{i}.input_layernorm": f"{_LAYER}.input_layernorm",
         "decoder.layers.{i}.self_attention": f"{_LAYER}.self_attn",
-        "decoder.layers.{i}.self_attention.linear_qkv": (by_group(2), _QKV),
+        "decoder.layers.{i}.self_attention.linear_qkv": (grouped(2), _QKV),
         "decoder.layers.{i}.self_attention.linear_proj": f"{_LAYER}.self_attn.o_proj",
         "decoder.layers.{i}.pre_mlp_layernorm": f"{_LAYER}.post_attention_layernorm",
         "decoder.layers.{i}.mlp": f"{_LAYER}.mlp",
-        "decoder.layers.{i}.mlp.linear_fc1": (stacked, _GATE_UP),
+        "decoder.layers.{i}.mlp.linear_fc1": (concatenated, _GATE_UP),
         "decoder.layers.{i}.mlp.linear_fc2": f"{_LAYER}.mlp.down_proj",
         "decoder.final_layernorm": "model.norm",
         "output_layer": "lm_head",
@@ -75,11 +75,11 @@ DECODERS: dict[str, dict[str, Source]] = {
         "model.layers.{i}": _LAYER,
         "model.layers.{i}.input_layernorm": f"{_LAYER}.input_layernorm",
         "model.layers.{i}.self_attn": f"{_LAYER}.self_attn",
-        "model.layers.{i}.self_attn.qkv_proj": (stacked, _QKV),
+        "model.layers.{i}.self_attn.qkv_proj": (concatenated, _QKV),
         "model.layers.{i}.self_attn.o_proj": f"{_LAYER}.self_attn.o_proj",
         "model.layers.{i}.post_attention_layernorm": f"{_LAYER}.post_attention_layernorm",
         "model.layers.{i}.mlp": f"{_LAYER}.mlp",
-        "model.layers.{i}.mlp.gate_up_proj": (stacked, _GATE_UP),
+        "model.layers.{i}.mlp.gate_up_proj": (concatenated, _GATE_UP),
         "model.layers.{i}.mlp.down_proj": f"{_LAYER}.mlp.down_proj",
         "model.norm": "model.norm",
         "lm_head": "lm_head",
@@ -89,8 +89,8 @@ DECODERS: dict[str, dict[str, Source]] = {
         "layers.{i}": _LAYER,
         "layers.{i}.attention_norm": f"{_LAYER}.input_layernorm",
         "layers.{i}.attention": f"{_LAYER}.self_attn",
-        "layers.{i}.attention.wq": (as_neighbours(6), f"{_LAYER}.self_attn.q_proj"),
-        "layers.{i}.attention.wk": (as_neighbours(2), f"{_LAYER}.self_attn.k_proj"),
+        "layers.{i}.attention.wq": (interleaved(6), f"{_LAYER}.self_attn.q_proj"),
+        "layers.{i}.attention.wk": (interleaved(2), f"{_LAYER}.self_attn.k_proj"),
         "layers.{i}.attention.wv": f"{_LAYER}.self_attn.v_proj",
         "layers.{i}.attention.wo": f"{_LAYER}.self_attn.o_proj",
         "layers.{i}.ffn_norm": f"{_LAYER}.post_attention_layernorm",
@@ -107,12 +107,12 @@ DECODERS: dict[str, dict[str, Source]] = {
         "blocks.{i}": _LAYER,
         "blocks.{i}.ln1": f"{_LAYER}.input_layernorm",
         "blocks.{i}.attn": f"{_LAYER}.self_attn",
-        "blocks.{i}.attn.wqkv": (stacked, _QKV),
+        "blocks.{i}.attn.wqkv": (concatenated, _QKV),
         "blocks.{i}.attn.norm_q": f"{_LAYER}.self_attn.q_norm",
         "blocks.{i}.attn.norm_k": f"{_LAYER}.self_attn.k_norm",
         "blocks.{i}.attn.wo": f"{_LAYER}.self_attn.o_proj",
         "blocks.{i}.ln2": f"{_LAYER}.post_attention_layernorm",
-        "blocks.{i}.up_gate": (stacked, _GATE_UP[::-1]),
+        "blocks.{i}.up_gate": (concatenated, _GATE_UP[::-1]),
         "blocks.{i}.down": f"{_LAYER}.mlp.down_proj",
         "ln_f": "model.norm",
     },
@@ -137,15 +137,15 @@ DECODERS: dict[str, dict[str, Source]] = {
         "layers.{i}": _LAYER,
         "layers.{i}.norm1": f"{_LAYER}.input_layernorm",
         "layers.{i}.attention": f"{_LAYER}.self_attn",
-        "layers.{i}.attention.qkv_proj": (stacked, _QKV),
+        "layers.{i}.attention.qkv_proj": (concatenated, _QKV),
         "layers.{i}.attention.o_proj": f"{_LAYER}.self_attn.o_proj",
         "layers.{i}.norm2": f"{_LAYER}.post_attention_layernorm",
         "layers.{i}.moe": f"{_LAYER}.mlp",
         "layers.{i}.moe.router": f"{_LAYER}.mlp.gate",
         "layers.{i}.moe.experts": f"{_LAYER}.mlp.experts",
-        "layers.{i}.moe.experts.w1": (half(0), f"{_LAYER}.mlp.experts.gate_up_proj"),
+        "layers.{i}.moe.experts.w1": (expert_half(0), f"{_LAYER}.mlp.experts.gate_up_proj"),
         "layers.{i}.moe.experts.w2": f"{_LAYER}.mlp.experts.down_proj",
-        "layers.{i}.moe.experts.w3": (half(1), f"{_LAYER}.mlp.experts.gate_up_proj"),
+        "layers.{i}.moe.experts.w3": (expert_half(1), f"{_LAYER}.mlp.experts.gate_up_proj"),
         "norm": "model.norm",
         "head": "lm_head",
     },
@@ -154,7 +154,7 @@ DECODERS: dict[str, dict[str, Source]] = {
         "rope": "model.rotary_emb",
         "layers.{i}": _LAYER,
         "layers.{i}.self_attn": f"{_LAYER}.self_attn",
-        "layers.{i}.self_attn.qkv_proj": (stacked, _QKV),
+        "layers.{i}.self_attn.qkv_proj": (concatenated, _QKV),
         "layers.{i}.self_attn.o_proj": f"{_LAYER}.self_attn.o_proj",
         "layers.{i}.mlp": f"{_LAYER}.mlp",
         **{
@@ -167,14 +167,14 @@ DECODERS: dict[str, dict[str, Source]] = {
         "norm": "model.norm",
     },
 }  # fmt: skip
-ENCODERS: dict[str, dict[str, Source]] = {
+_ENCODERS: dict[str, dict[str, Source]] = {
     "flat-bert": {
         "tokens": "bert.embeddings.word_embeddings",
         "positions": "bert.embeddings.position_embeddings",
         "segments": "bert.embeddings.token_type_embeddings",
         "norm": "bert.embeddings.LayerNorm",
         "layers.{i}": _BERT,
-        "layers.{i}.qkv": (stacked, tuple(f"{_BERT}.attention.self.{part}" for part in ("query", "key", "value"))),
+        "layers.{i}.qkv": (concatenated, tuple(f"{_BERT}.attention.self.{part}" for part in ("query", "key", "value"))),
         "layers.{i}.out": f"{_BERT}.attention.output.dense",
         "layers.{i}.norm1": f"{_BERT}.attention.output.LayerNorm",
         "layers.{i}.ff1": f"{_BERT}.intermediate.dense",
@@ -186,13 +186,13 @@ ENCODERS: dict[str, dict[str, Source]] = {
     },
     "own-vit": {
         "patch": "vit.embeddings.patch_embeddings",
-        "patch.proj": (channels_last_patches, "vit.embeddings.patch_embeddings.projection"),
+        "patch.proj": (channels_last_patch_weight, "vit.embeddings.patch_embeddings.projection"),
         "cls_token": "vit.embeddings.cls_token",
         "pos_embed": "vit.embeddings.position_embeddings",
         "blocks.{i}": _VIT,
         "blocks.{i}.norm1": f"{_VIT}.layernorm_before",
         "blocks.{i}.attn": f"{_VIT}.attention",
-        "blocks.{i}.attn.qkv": (stacked, tuple(f"{_VIT}.attention.{part}_proj" for part in "qkv")),
+        "blocks.{i}.attn.qkv": (concatenated, tuple(f"{_VIT}.attention.{part}_proj" for part in "qkv")),
         "blocks.{i}.attn.proj": f"{_VIT}.attention.o_proj",
         "blocks.{i}.norm2": f"{_VIT}.layernorm_after",
         "blocks.{i}.fc1": f"{_VIT}.mlp.fc1",
@@ -211,7 +211,7 @@ def _t5(stack: str, old: str, last: int) -> dict[str, Source]:
         f"{stack}.{{i}}": old.rpartition(".")[0],
         f"{stack}.{{i}}.norm1": f"{old}.0.layer_norm",
         f"{stack}.{{i}}.attn": f"{old}.0.SelfAttention",
-        f"{stack}.{{i}}.attn.qkv": (stacked, tuple(f"{old}.0.SelfAttention.{part}" for part in "qkv")),
+        f"{stack}.{{i}}.attn.qkv": (concatenated, tuple(f"{old}.0.SelfAttention.{part}" for part in "qkv")),
         f"{stack}.{{i}}.attn.out": f"{old}.0.SelfAttention.o",
         f"{stack}.{{i}}.norm3": f"{old}.{last}.layer_norm",
         f"{stack}.{{i}}.wi": f"{old}.{last}.DenseReluDense.wi",
@@ -237,7 +237,7 @@ def _whisper(half: str) -> dict[str, Source]:
 
 
 _NEXT = ("dwconv", "pwconv1", "pwconv2", "act")
-OTHERS: dict[str, dict[str, Source]] = {
+_OTHERS: dict[str, dict[str, Source]] = {
     "own-t5": {
         "table": "shared",
         "enc_positions.table": "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
@@ -247,7 +247,7 @@ OTHERS: dict[str, dict[str, Source]] = {
         "dec.{i}.norm2": f"{_DEC}.1.layer_norm",
         "dec.{i}.cross": f"{_DEC}.1.EncDecAttention",
         "dec.{i}.cross.q": f"{_DEC}.1.EncDecAttention.q",
-        "dec.{i}.cross.kv": (stacked, tuple(f"{_DEC}.1.EncDecAttention.{part}" for part in "kv")),
+        "dec.{i}.cross.kv": (concatenated, tuple(f"{_DEC}.1.EncDecAttention.{part}" for part in "kv")),
         "dec.{i}.cross.out": f"{_DEC}.1.EncDecAttention.o",
         "enc_norm": "encoder.final_layer_norm",
         "dec_norm": "decoder.final_layer_norm",
@@ -269,8 +269,8 @@ OTHERS: dict[str, dict[str, Source]] = {
         "stack.{i}": "backbone.layers.{i}",
         "stack.{i}.ln": "backbone.layers.{i}.norm",
         "stack.{i}.ssm": "backbone.layers.{i}.mixer",
-        "stack.{i}.ssm.in_x": (half_of_rows(0), "backbone.layers.{i}.mixer.in_proj"),
-        "stack.{i}.ssm.in_z": (half_of_rows(1), "backbone.layers.{i}.mixer.in_proj"),
+        "stack.{i}.ssm.in_x": (row_half(0), "backbone.layers.{i}.mixer.in_proj"),
+        "stack.{i}.ssm.in_z": (row_half(1), "backbone.layers.{i}.mixer.in_proj"),
         "stack.{i}.ssm.conv": "backbone.layers.{i}.mixer.conv1d",
         "stack.{i}.ssm.to_steps": "backbone.layers.{i}.mixer.x_proj",
         "stack.{i}.ssm.steps": "backbone.layers.{i}.mixer.dt_proj",
@@ -281,10 +281,10 @@ OTHERS: dict[str, dict[str, Source]] = {
         "head": "lm_head",
     },
     "own-convnext": {
-        "stem": (channels_last_patches, "convnext.embeddings.patch_embeddings"),
+        "stem": (channels_last_patch_weight, "convnext.embeddings.patch_embeddings"),
         "stem_norm": "convnext.embeddings.layernorm",
         "down_norm": "convnext.encoder.stages.1.downsampling_layer.0",
-        "down": (channels_last_patches, "convnext.encoder.stages.1.downsampling_layer.1"),
+        "down": (channels_last_patch_weight, "convnext.encoder.stages.1.downsampling_layer.1"),
         **{
             f"stage{number + 1}.{{i}}{new}": f"convnext.encoder.stages.{number}.layers.{{i}}{old}"
             for number in range(2)
@@ -295,7 +295,7 @@ OTHERS: dict[str, dict[str, Source]] = {
         "classifier": "classifier",
     },
 }
-COUNTERPARTS: dict[str, dict[str, Source]] = {**DECODERS, **ENCODERS, **OTHERS}
+COUNTERPARTS: dict[str, dict[str, Source]] = {**_DECODERS, **_ENCODERS, **_OTHERS}
 
 
 def converted(port: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -303,7 +303,7 @@ def converted(port: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     found = {}
     for new, source in COUNTERPARTS[port].items():
         combine, old = _parts(source)
-        numbers = product(MOST if "{i}" in new else (0,), MOST if "{j}" in new else (0,))
+        numbers = product(_INDICES if "{i}" in new else (0,), _INDICES if "{j}" in new else (0,))
         for (i, j), suffix in product(numbers, ("", ".weight", ".bias")):
             names = [f"{each}{suffix}".format(i=i, j=j) for each in old]
             if all(name in weights for name in names):

@@ -1,4 +1,4 @@
-"""What the ports of the seventh set are built from: sizes, angles, attention and norms as other code bases write them."""
+"""What several ports are built from: sizes, rotary angles, norms and attention."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from benchmarks.localisation.pairs.pair import Setup
 
 Angles = tuple[Tensor, Tensor]
 """cosines and sines, by position and place in the head"""
+
+THETA = 1e5
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,22 @@ class CoreAttention(nn.Module):
         apart = torch.arange(queries)[:, None] - torch.arange(keys)
         hides = apart < -self.ahead if self.causal else torch.zeros_like(apart, dtype=torch.bool)
         return hides | (apart >= self.window) if self.window else hides
+
+
+class PackedAttention(nn.Module):
+    """Attention with one matrix for queries, keys and values, one after the other; softmax in its own code."""
+
+    def __init__(self, sizes: Sizes, scale: float, cap: float = 0.0, window: int = 0) -> None:
+        super().__init__()
+        self.parts, self.width = [sizes.heads, sizes.shared, sizes.shared], 8
+        self.qkv_proj = nn.Linear(sizes.width, sum(self.parts) * 8, bias=False)
+        self.core = CoreAttention(scale, cap=cap, window=window)
+        self.o_proj = nn.Linear(sizes.heads * 8, sizes.width, bias=False)
+
+    def forward(self, x: Tensor, angles: Angles) -> Tensor:
+        mixed = self.qkv_proj(x).unflatten(-1, (-1, 8)).transpose(0, 1)
+        query, key, value = mixed.split(self.parts, 2)
+        return self.o_proj(self.core(rotate(query, angles), rotate(key, angles), value).transpose(0, 1))
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, **options: object) -> Tensor:

@@ -1,4 +1,4 @@
-"""Decoders of the seventh set as other code bases cut them: Megatron, vLLM, Meta's Llama, Qwen3 in own code."""
+"""Decoders as other code bases cut them: Megatron, vLLM, Meta's Llama, nanoGPT; Qwen3 and Gemma 2 in own code."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.localisation.seventh_blocks import (
+from benchmarks.localisation.models.ports.blocks import (
+    THETA,
     Angles,
     CoreAttention,
+    PackedAttention,
     RMSNorm,
     Rotary,
     Sizes,
@@ -17,9 +19,7 @@ from benchmarks.localisation.seventh_blocks import (
     rotate,
 )
 
-THETA = 1e5
-
-# Megatron: sequence first, groups of queries beside their key and value in one matrix
+# Megatron: sequence first; one matrix holds each group's queries beside their key and value
 
 
 class Embedding(nn.Module):
@@ -106,7 +106,7 @@ class GPTModel(nn.Module):
         return self.output_layer(self.decoder(self.embedding(input_ids), angles)).transpose(0, 1).contiguous()
 
 
-# vLLM: all tokens in one row, the residual added inside the norms
+# vLLM: all tokens in one row; the norms add the residual
 
 
 class AddNorm(nn.Module):
@@ -204,7 +204,7 @@ class FlatLlama(nn.Module):
         return self.lm_head(self.model(input_ids.flatten(), rows)).unflatten(0, (rows, -1))
 
 
-# Meta: rope turns neighbours, as complex numbers
+# Meta: RoPE rotates neighbouring elements, as complex numbers
 
 
 def turn(x: Tensor, turns: Tensor) -> Tensor:
@@ -275,7 +275,76 @@ class MetaLlama(nn.Module):
         return self.output(self.norm(h))
 
 
-# Qwen3 in own code: norms of queries and keys behind the transpose, a tied head without a module
+# nanoGPT: Linears in place of Conv1Ds
+
+
+class CausalSelfAttention(nn.Module):
+    """Attention of which one Linear holds queries, keys and values."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.heads = sizes.heads
+        self.c_attn, self.c_proj = nn.Linear(sizes.width, 3 * sizes.width), nn.Linear(sizes.width, sizes.width)
+        self.resid_dropout = nn.Dropout(0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (by_head(part, self.heads) for part in self.c_attn(x).chunk(3, -1))
+        return self.resid_dropout(self.c_proj(attend(query, key, value, is_causal=True)))
+
+
+class NanoMLP(nn.Module):
+    """Two Linears."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.c_fc, self.gelu = nn.Linear(width, 4 * width), nn.GELU(approximate="tanh")
+        self.c_proj, self.dropout = nn.Linear(4 * width, width), nn.Dropout(0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropout(self.c_proj(self.gelu(self.c_fc(x))))
+
+
+class NanoBlock(nn.Module):
+    """A layer of the decoder."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.ln_1, self.attn = nn.LayerNorm(sizes.width), CausalSelfAttention(sizes)
+        self.ln_2, self.mlp = nn.LayerNorm(sizes.width), NanoMLP(sizes.width)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        x = hidden_states + self.attn(self.ln_1(hidden_states))
+        return x + self.mlp(self.ln_2(x))
+
+
+class NanoGPT(nn.Module):
+    """What `GPT2LMHeadModel` computes, with Linears for its Conv1Ds."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.transformer = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(sizes.vocabulary, sizes.width),
+                "wpe": nn.Embedding(32, sizes.width),
+                "drop": nn.Dropout(0.0),
+                "h": nn.ModuleList(NanoBlock(sizes) for _ in range(sizes.layers)),
+                "ln_f": nn.LayerNorm(sizes.width),
+            }
+        )
+        self.lm_head = nn.Linear(sizes.width, sizes.vocabulary, bias=False)
+        self.lm_head.weight = self.transformer.wte.weight
+        self.first = 0
+        """the first position"""
+
+    def forward(self, idx: Tensor) -> Tensor:
+        places = torch.arange(self.first, self.first + idx.shape[1])
+        x = self.transformer.drop(self.transformer.wte(idx) + self.transformer.wpe(places))
+        for block in self.transformer.h:
+            x = block(x)
+        return self.lm_head(self.transformer.ln_f(x))
+
+
+# Qwen3 in own code: norms of queries and keys after the transpose, a tied head without a module
 
 
 class NormedAttention(nn.Module):
@@ -327,3 +396,56 @@ class OwnQwen3(nn.Module):
         for block in self.blocks:
             x = block(x, angles)
         return F.linear(self.ln_f(x), self.embed.weight if self.copy is None else self.copy)
+
+
+# Gemma 2 in own code
+
+
+class GemmaMLP(nn.Module):
+    """Gate and up beside each other."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = (nn.Linear(sizes.width, sizes.inner, bias=False) for _ in range(2))
+        self.down_proj = nn.Linear(sizes.inner, sizes.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.gelu(self.gate_proj(x), approximate="tanh") * self.up_proj(x))
+
+
+class GemmaLayer(nn.Module):
+    """A layer with a norm before and behind each part."""
+
+    def __init__(self, sizes: Sizes, window: int) -> None:
+        super().__init__()
+        self.self_attn, self.mlp = PackedAttention(sizes, 256**-0.5, 50.0, window), GemmaMLP(sizes)
+        self.input_layernorm, self.post_attention_layernorm, self.pre_feedforward_layernorm = (
+            RMSNorm(sizes.width, offset=1.0) for _ in range(3)
+        )
+        self.post_feedforward_layernorm = RMSNorm(sizes.width, offset=1.0)
+
+    def forward(self, hidden_states: Tensor, angles: Angles) -> Tensor:
+        x = self.post_attention_layernorm(self.self_attn(self.input_layernorm(hidden_states), angles))
+        x = hidden_states + x
+        return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
+
+
+class OwnGemma2(nn.Module):
+    """What `Gemma2ForCausalLM` computes: its embedding is scaled, and its head tied, in the model's own code."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.embedder, self.rope = nn.Embedding(sizes.vocabulary, sizes.width), Rotary(8, THETA)
+        self.layers = nn.ModuleList(GemmaLayer(sizes, 6 if i % 2 == 0 else 0) for i in range(sizes.layers))
+        self.norm, self.factor, self.cap = RMSNorm(sizes.width, offset=1.0), sizes.width**0.5, 30.0
+        self.copy: Tensor | None = None
+        """in the head's place of the embedding's weight"""
+
+    def forward(self, input_token_ids: Tensor) -> Tensor:
+        x = self.embedder(input_token_ids)
+        x = x * torch.tensor(self.factor, dtype=x.dtype)
+        cos, sin = self.rope(x.shape[1])
+        for layer in self.layers:
+            x = layer(x, (cos[:, None, None], sin[:, None, None]))
+        logits = F.linear(self.norm(x), self.embedder.weight if self.copy is None else self.copy)
+        return torch.tanh(logits / self.cap) * self.cap if self.cap else logits

@@ -1,15 +1,38 @@
-"""The layer mappings of the ports: written by hand as a user would, from the port's side, classes as sections."""
+"""The layer mappings of the ports, as a user would write them: classes are sections, and most are written from the port's side."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.localisation.models.ports.restructured_weights import (
+    CNN_LIST,
+    DECODER_NAMES,
+    LLAMA_LAYER,
+    OLMO_LAYER,
+    PERCEPTRON_LIST,
+    PHI3_LAYER,
+    POINTS_LIST,
+    SQUEEZE_LIST,
+    STARCODER2_LAYER,
+)
+
 _QKV, _GATE_UP = ["q_proj", "k_proj", "v_proj"], ["gate_proj", "up_proj"]
 _PATCHES = {"reshape": True, "permute": [0, 2, 3, 1]}
 """a Linear on patches whose channels come last, for a convolution"""
 
-SEVENTH_MAPPINGS: dict[str, Mapping[str, Any]] = {
+RESTRUCTURED_MAPPINGS: dict[str, Mapping[str, Any]] = {
+    "llama-fused": {"LlamaForCausalLM": DECODER_NAMES, "LlamaDecoderLayer": LLAMA_LAYER},
+    "phi3-split": {"Phi3ForCausalLM": DECODER_NAMES, "Phi3DecoderLayer": PHI3_LAYER},
+    "starcoder2-packed": {"Starcoder2ForCausalLM": DECODER_NAMES, "Starcoder2DecoderLayer": STARCODER2_LAYER},
+    "olmo-packed": {"OlmoForCausalLM": DECODER_NAMES, "OlmoDecoderLayer": OLMO_LAYER},
+    "cnn-sequence": {"ConvNet": CNN_LIST},
+    "perceptron-stacked": {"Perceptron": PERCEPTRON_LIST},
+    "squeeze-listed": {"SqueezeNet": SQUEEZE_LIST},
+    "points-listed": {"PointNet": POINTS_LIST},
+}
+
+PORT_MAPPINGS: dict[str, Mapping[str, Any]] = {
     "megatron-qwen2": {
         "GPTModel": {
             "embedding.word_embeddings": "model.embed_tokens",
