@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.localisation.pairs.registry import PARTS
 from benchmarks.localisation.tools.noise_ladder import RUNGS
 from benchmarks.localisation.tools.random_pairs import random_pair
-from benchmarks.localisation.tools.suite import MODES, PARTS, Answer, answers, chosen
+from benchmarks.localisation.tools.suite import MODES, Answer, answers, chosen
 from benchmarks.localisation.tools.table import as_json, header, misses, rows, summary
 
 WIDTH = 200

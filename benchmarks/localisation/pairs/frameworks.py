@@ -1,11 +1,12 @@
-"""The pairs of PyTorch with PaddlePaddle and MindSpore, a line each. Written before any answer was looked at."""
+"""The pairs of PyTorch with PaddlePaddle and MindSpore. They were written before any answer was looked at."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.localisation.faults import FAULTS
+from benchmarks.localisation.faults.registry import FAULTS
+from benchmarks.localisation.pairs.making import Table
 from benchmarks.localisation.pairs.pair import Pair, Planted, Setup, Truth
 from benchmarks.localisation.tools.frameworks.training import PACKED_MAPPING
 
@@ -16,7 +17,7 @@ _MAPPINGS: dict[tuple[str, str], Any] = {
 }
 
 
-def ported(
+def framework_port(
     framework: str,
     architecture: str,
     fault: str = "",
@@ -56,7 +57,7 @@ def ported(
     return Pair(label, a, b, truth, mapping=mapping, about=known.about)
 
 
-def _its_own(pair: Pair, truth: Truth, about: str) -> Pair:
+def _framework_fault(pair: Pair, truth: Truth, about: str) -> Pair:
     """Return a pair of which the first fault is the framework's own: found by this benchmark, confirmed without probe."""
     name = pair.name.replace("/clean/", "/own/") if "/clean/" in pair.name else f"{pair.name}/own"
     return replace(pair, name=name, truth=truth, about=about)
@@ -65,65 +66,68 @@ def _its_own(pair: Pair, truth: Truth, about: str) -> Pair:
 _NONE = ("gradient", "update")
 """MindSpore makes no gradients of parameters that its optimizer was not given"""
 _PADDLE: tuple[Pair, ...] = (
-    ported("paddle", "port-bert", "eps", "layers.1.norm1", size=1e-5),
-    ported("paddle", "port-bert", "gelu_tanh", "layers.2.act"),
-    ported("paddle", "port-bert", "transposed", "layers.0.key"),
-    ported("paddle", "port-bert", "gradient", "layers.1.down", size=1e-2),
-    ported("paddle", "port-bert", "detached", "layers.2.up"),
-    ported("paddle", "port-bert", "left_out", "layers.0.out"),
-    ported("paddle", "port-bert", "loss_scaled", size=1e-4),
-    ported("paddle", "port-bert", "lr", size=0.05, optimizer="adam"),
-    ported("paddle", "port-bert", "scaled", "layers.1.value", size=1e-3, step=1),
-    ported("paddle", "port-cnn", "pool_padding", "pool2"),
-    ported("paddle", "port-cnn", "weight_gradient", "head", size=1e-3),
-    ported("paddle", "port-cnn", "momentum", "bn2", size=0.2),
-    ported("paddle", "port-encoder", "scaled", "layers.1.linear2", size=1e-3),
-    ported("paddle", "port-lstm", "gates", "lstm"),
-    ported("paddle", "port-mlp", "frozen", "fc1"),
-    ported("paddle", "port-mlp", "beta2", size=0.99, steps=2, optimizer="adam"),
-    ported("paddle", "port-packed", "shifted", "blocks.1.attention.proj", size=1e-4, answer="layers.1.out"),
-    ported("paddle", "port-packed", "gradient", "blocks.2.mlp.up", size=1e-2, answer="layers.2.up"),
-    ported("paddle", "port-packed", "rows", "layers.1.up"),
-    ported("paddle", "port-packed", "decay", size=0.01),
-    *(ported("paddle", f"port-{name}", optimizer="adam") for name in ("mlp", "cnn", "lstm", "encoder", "bert")),
-    ported("paddle", "port-packed"),
-    ported("paddle", "port-cnn"),
+    framework_port("paddle", "port-bert", "eps", "layers.1.norm1", size=1e-5),
+    framework_port("paddle", "port-bert", "gelu_tanh", "layers.2.act"),
+    framework_port("paddle", "port-bert", "transposed", "layers.0.key"),
+    framework_port("paddle", "port-bert", "gradient", "layers.1.down", size=1e-2),
+    framework_port("paddle", "port-bert", "detached", "layers.2.up"),
+    framework_port("paddle", "port-bert", "left_out", "layers.0.out"),
+    framework_port("paddle", "port-bert", "loss_scaled", size=1e-4),
+    framework_port("paddle", "port-bert", "lr", size=0.05, optimizer="adam"),
+    framework_port("paddle", "port-bert", "scaled", "layers.1.value", size=1e-3, step=1),
+    framework_port("paddle", "port-cnn", "pool_padding", "pool2"),
+    framework_port("paddle", "port-cnn", "weight_gradient", "head", size=1e-3),
+    framework_port("paddle", "port-cnn", "momentum", "bn2", size=0.2),
+    framework_port("paddle", "port-encoder", "scaled", "layers.1.linear2", size=1e-3),
+    framework_port("paddle", "port-lstm", "gates", "lstm"),
+    framework_port("paddle", "port-mlp", "frozen", "fc1"),
+    framework_port("paddle", "port-mlp", "beta2", size=0.99, steps=2, optimizer="adam"),
+    framework_port("paddle", "port-packed", "shifted", "blocks.1.attention.proj", size=1e-4, answer="layers.1.out"),
+    framework_port("paddle", "port-packed", "gradient", "blocks.2.mlp.up", size=1e-2, answer="layers.2.up"),
+    framework_port("paddle", "port-packed", "rows", "layers.1.up"),
+    framework_port("paddle", "port-packed", "decay", size=0.01),
+    *(framework_port("paddle", f"port-{name}", optimizer="adam") for name in ("mlp", "cnn", "lstm", "encoder", "bert")),
+    framework_port("paddle", "port-packed"),
+    framework_port("paddle", "port-cnn"),
 )
 _MINDSPORE: tuple[Pair, ...] = (
-    ported("mindspore", "port-bert", "eps", "layers.0.norm2", size=1e-5),
-    ported("mindspore", "port-bert", "gelu_tanh", "layers.1.act"),
-    ported("mindspore", "port-bert", "transposed", "layers.2.out"),
-    ported("mindspore", "port-bert", "output_gradient", "layers.1.query", size=1e-2),
-    ported("mindspore", "port-bert", "detached", "layers.0.down"),
-    ported("mindspore", "port-bert", "sum"),
-    ported("mindspore", "port-bert", "decay", size=0.01),
-    ported("mindspore", "port-cnn", "pool_padding", "pool2"),
-    ported("mindspore", "port-cnn", "weight_gradient", "head", size=1e-2),
-    ported("mindspore", "port-cnn", "lr", size=0.1),
-    ported("mindspore", "port-encoder", "shifted", "layers.0.dense1", size=1e-3, answer="layers.0.linear1"),
-    ported("mindspore", "port-encoder", "frozen", "layers.1.dense2", answer="layers.1.linear2"),
-    ported("mindspore", "port-lstm", "scaled", "lstm", size=1e-4),
-    ported("mindspore", "port-lstm", "gradient_lost", "head"),
-    ported("mindspore", "port-mlp", "beta1", size=0.8, steps=2, optimizer="adam"),
-    ported("mindspore", "port-mlp", "scaled", "act", size=0.05, dtype="fp16"),
-    ported("mindspore", "port-mlp", "gradient", "fc2", size=1.0, dtype="fp16"),
-    ported("mindspore", "port-cnn", "shifted", "conv2", size=0.2, dtype="fp16"),
-    ported("mindspore", "port-mlp", "lr", size=1.0, dtype="fp16"),
-    _its_own(
-        ported("mindspore", "port-cnn", "lr", size=1.0, dtype="fp16"),
+    framework_port("mindspore", "port-bert", "eps", "layers.0.norm2", size=1e-5),
+    framework_port("mindspore", "port-bert", "gelu_tanh", "layers.1.act"),
+    framework_port("mindspore", "port-bert", "transposed", "layers.2.out"),
+    framework_port("mindspore", "port-bert", "output_gradient", "layers.1.query", size=1e-2),
+    framework_port("mindspore", "port-bert", "detached", "layers.0.down"),
+    framework_port("mindspore", "port-bert", "sum"),
+    framework_port("mindspore", "port-bert", "decay", size=0.01),
+    framework_port("mindspore", "port-cnn", "pool_padding", "pool2"),
+    framework_port("mindspore", "port-cnn", "weight_gradient", "head", size=1e-2),
+    framework_port("mindspore", "port-cnn", "lr", size=0.1),
+    framework_port("mindspore", "port-encoder", "shifted", "layers.0.dense1", size=1e-3, answer="layers.0.linear1"),
+    framework_port("mindspore", "port-encoder", "frozen", "layers.1.dense2", answer="layers.1.linear2"),
+    framework_port("mindspore", "port-lstm", "scaled", "lstm", size=1e-4),
+    framework_port("mindspore", "port-lstm", "gradient_lost", "head"),
+    framework_port("mindspore", "port-mlp", "beta1", size=0.8, steps=2, optimizer="adam"),
+    framework_port("mindspore", "port-mlp", "scaled", "act", size=0.05, dtype="fp16"),
+    framework_port("mindspore", "port-mlp", "gradient", "fc2", size=1.0, dtype="fp16"),
+    framework_port("mindspore", "port-cnn", "shifted", "conv2", size=0.2, dtype="fp16"),
+    framework_port("mindspore", "port-mlp", "lr", size=1.0, dtype="fp16"),
+    _framework_fault(
+        framework_port("mindspore", "port-cnn", "lr", size=1.0, dtype="fp16"),
         Truth("bn1", ("forward", "update"), also=("bn2",)),
         "MindSpore's BatchNorm keeps no running statistics in fp16 on the CPU; then the learning rate × 2",
     ),
-    _its_own(
-        ported("mindspore", "port-lstm", dtype="fp16"),
+    _framework_fault(
+        framework_port("mindspore", "port-lstm", dtype="fp16"),
         Truth("lstm", ("backward",)),
         "what MindSpore's LSTM passes back in fp16 on the CPU is not finite",
     ),
-    ported("mindspore", "port-packed", "scaled", "blocks.0.mlp.down", size=1e-4, answer="layers.0.down"),
-    ported("mindspore", "port-packed", "gradient", "blocks.1.attention.proj", size=1e-2, answer="layers.1.out"),
-    ported("mindspore", "port-packed", "left_out", "blocks.2.mlp.down", answer="layers.2.down", phases=_NONE),
-    *(ported("mindspore", f"port-{name}", optimizer="adam") for name in ("mlp", "cnn", "lstm", "encoder", "bert")),
-    ported("mindspore", "port-packed"),
-    ported("mindspore", "port-mlp", dtype="fp16"),
+    framework_port("mindspore", "port-packed", "scaled", "blocks.0.mlp.down", size=1e-4, answer="layers.0.down"),
+    framework_port("mindspore", "port-packed", "gradient", "blocks.1.attention.proj", size=1e-2, answer="layers.1.out"),
+    framework_port("mindspore", "port-packed", "left_out", "blocks.2.mlp.down", answer="layers.2.down", phases=_NONE),
+    *(
+        framework_port("mindspore", f"port-{name}", optimizer="adam")
+        for name in ("mlp", "cnn", "lstm", "encoder", "bert")
+    ),
+    framework_port("mindspore", "port-packed"),
+    framework_port("mindspore", "port-mlp", dtype="fp16"),
 )
-PORTS: tuple[Pair, ...] = _PADDLE + _MINDSPORE
+FRAMEWORKS: Table = {"ports": (*_PADDLE, *_MINDSPORE)}

@@ -1,4 +1,4 @@
-"""Short ways to write a pair down: one line each in `tuned`, `further` and `third`."""
+"""Functions that make a pair of one line of a table."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.localisation.faults import FAULTS
+from benchmarks.localisation.faults.registry import FAULTS
+from benchmarks.localisation.models.ports.counterparts import counterparts
 from benchmarks.localisation.models.registry import ARCHITECTURES, MAPPINGS
 from benchmarks.localisation.pairs.pair import Pair, Planted, Setup, Truth
+
+Table = dict[str, tuple[Pair, ...]]
+"""pairs by the set that they belong to"""
+BF16, AUTOCAST = {"dtype": "bf16"}, {"dtype": "autocast"}
+FP16 = {"dtype": "fp16", "optimizer": "sgd"}
 
 
 def faulty(
@@ -30,17 +36,19 @@ def faulty(
     Parameters
     ----------
     path
-        where the fault is planted: a module of B, an input's name, or a glob of parameters for the optimizer
+        where the fault is planted: a module of B, the name of an input, or a glob of parameters for the optimizer
     step
-        the step from which on it is there
+        the first step that has the fault
     seen
-        the first step in which it makes a difference, where that is a later one
+        the first step in which the fault makes a difference, if that is a later one
     answer
-        the right module of A, where it is not ``path``
+        the right module of A, if it is not ``path``
+    also
+        globs of other modules that are as right
     port
-        B's architecture, where it is another structure
+        B's architecture, if it has another structure
     noise
-        fields of B's setup that differ legitimately; the architecture's own when None
+        fields of B's setup that differ legitimately; by default those of the architecture
     setup
         fields of both setups
     """
@@ -62,11 +70,36 @@ def faulty(
 
 
 def clean(architecture: str, about: str, b: Mapping[str, Any], port: str = "", **setup: Any) -> Pair:
-    """Return a pair of which B differs legitimately; ``b`` holds the fields in which it does."""
+    """Return a clean pair: B differs legitimately, in the fields of ``b``."""
     a = Setup(architecture, **setup)
     other = replace(a, **b, **({"architecture": port} if port else {}))
     differs = "-".join(f"{key}_{value}".lower() for key, value in b.items())
     return Pair(_name(differs, "", a, other, None, 0), a, other, mapping=MAPPINGS.get(port), about=about)
+
+
+def faulty_port(
+    port: str, fault: str, path: str = "", *, answer: str | None = None, also: tuple[str, ...] = (), **more: Any
+) -> Pair:
+    """Return a pair of a model of transformers and its port, which has one fault.
+
+    Parameters
+    ----------
+    path
+        where the fault is planted in the port
+    answer
+        the right module of A; by default the counterpart of the port's
+    more
+        as `faulty` takes it
+    """
+    if answer is None and path and not FAULTS[fault].is_whole:
+        answer, *others = counterparts(port, path)
+        also = (*others, *also)
+    return faulty(ARCHITECTURES[port].baseline, fault, path, port=port, answer=answer, also=also, **more)
+
+
+def clean_port(port: str, about: str, b: Mapping[str, Any] | None = None, **setup: Any) -> Pair:
+    """Return a pair of a model of transformers and its port without a fault."""
+    return clean(ARCHITECTURES[port].baseline, about, b or {}, port=port, **setup)
 
 
 def _name(what: str, path: str, a: Setup, b: Setup, size: float | None, step: int) -> str:

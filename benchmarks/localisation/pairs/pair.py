@@ -1,4 +1,4 @@
-"""What the benchmark is made of: a side's setup, a planted fault, a pair and its truth."""
+"""What a pair is: two setups, the planted fault and the right answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Planted:
     """One fault in one place of one side."""
 
     fault: str
-    """a key of `faults.FAULTS`"""
+    """a key of `faults.registry.FAULTS`"""
     path: str = ""
     """the module that it is planted in, or a glob of parameter names for the optimizer's faults"""
     size: float | None = None
@@ -29,7 +29,7 @@ class Setup:
     """Everything that one side of a pair runs with. Two equal setups give the same recording."""
 
     architecture: str
-    """a key of `architectures.ARCHITECTURES`"""
+    """a key of `models.registry.ARCHITECTURES`"""
     dtype: str = "fp32"
     """fp32, bf16, fp16, or autocast: fp32 weights, bf16 arithmetic"""
     rounded_to: str = ""
@@ -91,11 +91,16 @@ class Pair:
     b: Setup
     truth: Truth | None = None
     """None: the pair is clean"""
-    held_out: bool = False
-    """written without looking at any answer, and no rule was changed for it"""
+    set: str = ""
+    """a key of `registry.SETS`; "drawn" for a random pair"""
     mapping: Mapping[str, Any] | None = field(default=None, hash=False)
     about: str = ""
     """what is planted, or what differs legitimately"""
+
+    @property
+    def held_out(self) -> bool:
+        """Tell whether the pair was written without looking at any answer, and scored before a rule was changed for it."""
+        return self.set.startswith("held-out-")
 
     @property
     def phase(self) -> str:

@@ -22,8 +22,9 @@ from typing import Any
 import click
 
 from benchmarks.localisation.pairs.pair import Pair, Setup
+from benchmarks.localisation.pairs.registry import PARTS
 from benchmarks.localisation.tools.peers import Named, PeerAnswer, cannot, graded
-from benchmarks.localisation.tools.suite import PARTS, chosen
+from benchmarks.localisation.tools.suite import chosen
 from benchmarks.localisation.tools.training import run_of
 
 TOOLS = ("mindstudio-probe compare", "mindstudio-probe compare -da")

@@ -26,12 +26,12 @@ def said_by_padiff(name: str, tool: str, folder: Path) -> dict[str, Any]:
     """Run a pair in this process; return path, phase and step of what padiff names, or why it cannot."""
     import padiff  # first: it wraps what is imported after it
 
-    from benchmarks.localisation.pairs.frameworks import PORTS
+    from benchmarks.localisation.pairs.registry import PARTS
     from benchmarks.localisation.tools.frameworks.paddle_side import PaddleRun
     from benchmarks.localisation.tools.frameworks.torch_side import TorchRun, initial
     from benchmarks.localisation.tools.frameworks.training import batch_of, examples, model_of
 
-    pair = next(pair for pair in PORTS if pair.name == name)
+    pair = next(pair for pair in PARTS["ports"] if pair.name == name)
     weights = initial(model_of(pair.a.architecture))
     mine, theirs = TorchRun(pair.a, weights), PaddleRun(pair.b, weights, folder / f"{model_of(pair.a.architecture)}.h5")
     inputs, target = batch_of(mine.name, 0)
@@ -77,7 +77,7 @@ def said_by_padiff(name: str, tool: str, folder: Path) -> dict[str, Any]:
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), required=True)
 def main(folder: Path, output: Path) -> None:
     """Write padiff's answers, graded like probe's; FOLDER gets the recordings that weights are converted by."""
-    from benchmarks.localisation.pairs.frameworks import PORTS
+    from benchmarks.localisation.pairs.registry import PARTS
     from benchmarks.localisation.tools.peers import Named, cannot, graded
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ def main(folder: Path, output: Path) -> None:
         check=True,
     )
     found = []
-    for pair in (pair for pair in PORTS if pair.b.framework == "paddle"):
+    for pair in (pair for pair in PARTS["ports"] if pair.b.framework == "paddle"):
         for tool in OPTIONS:
             if pair.mapping is not None:
                 found.append(

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
+from benchmarks.localisation.pairs.registry import PAIRS
 from benchmarks.localisation.tools.peers import CANNOT, PeerAnswer, peer_rows
-from benchmarks.localisation.tools.suite import GRADES, PAIRS, Answer
+from benchmarks.localisation.tools.suite import GRADES, Answer
 from benchmarks.localisation.tools.table import header, misses, rows, summary
 
 INTRODUCTION = Path(__file__).parents[1] / "introduction.md"

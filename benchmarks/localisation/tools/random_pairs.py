@@ -37,7 +37,7 @@ def random_pair(number: int) -> Pair:
     if architecture in (*ATTENTION, "mamba") and sizes.random() < 0.4:
         setup |= {"width": sizes.choice([1, 2, 4]), "layers": sizes.choice([0, 2, 5, 8])}
     pair = clean(architecture, "drawn", _other(architecture, setup, chance), **setup)
-    return replace(pair, name=f"random/{number}/{pair.name}")
+    return replace(pair, name=f"random/{number}/{pair.name}", set="drawn")
 
 
 def _other(architecture: str, setup: dict[str, Any], chance: random.Random) -> dict[str, Any]:

@@ -15,32 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import probe
-from benchmarks.localisation.fifth import FIFTH
-from benchmarks.localisation.fourth import FOURTH
-from benchmarks.localisation.further import FURTHER_PAIRS
-from benchmarks.localisation.pairs.frameworks import PORTS
 from benchmarks.localisation.pairs.pair import Pair, Setup, Truth
-from benchmarks.localisation.seventh import SEVENTH
-from benchmarks.localisation.sixth import SIXTH
-from benchmarks.localisation.third import THIRD
+from benchmarks.localisation.pairs.registry import PAIRS, PARTS
 from benchmarks.localisation.tools.noise_ladder import setups_of
 from benchmarks.localisation.tools.random_pairs import random_pair
-from benchmarks.localisation.tuned import TUNED
 
-PAIRS: dict[str, Pair] = {
-    pair.name: pair for pair in (*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD, *FOURTH, *FIFTH, *SIXTH, *SEVENTH)
-}
-PARTS: dict[str, tuple[Pair, ...]] = {
-    "all": tuple(PAIRS.values()),
-    "tuned": (*TUNED, *PORTS, *FURTHER_PAIRS),
-    "held-out": THIRD,
-    "held-out-2": FOURTH,
-    "held-out-3": FIFTH,
-    "held-out-4": SIXTH,
-    "held-out-5": SEVENTH,
-    "ports": PORTS,
-}
-"""what was first held out was scored, and then read: it belongs to the tuned pairs since"""
 MODES = ("tensor", "statistics")
 ROOT = Path(__file__).parents[3]
 SOURCES = ("probe/recorder", "probe/adapters", "probe/store", "benchmarks/localisation")
@@ -81,7 +60,7 @@ def chosen(share: float, part: str) -> list[Pair]:
     Parameters
     ----------
     part
-        a key of `PARTS`
+        a key of `registry.PARTS`
     """
     pairs = PARTS[part]
     return [pair for pair in pairs if _place(pair.name) < share]

@@ -6,17 +6,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from benchmarks.localisation.pairs.pair import PHASES, Pair
-from benchmarks.localisation.tools.suite import GRADES, PAIRS, PARTS, Answer, pair_of
+from benchmarks.localisation.pairs.registry import PAIRS
+from benchmarks.localisation.tools.suite import GRADES, Answer, pair_of
 
 GOOD = ("exact", "aligned")
 HELD_OUT = {
-    "held-out third": frozenset(pair.name for pair in PARTS["held-out"]),
-    "second held-out set": frozenset(pair.name for pair in PARTS["held-out-2"]),
-    "third held-out set": frozenset(pair.name for pair in PARTS["held-out-3"]),
-    "fourth held-out set": frozenset(pair.name for pair in PARTS["held-out-4"]),
-    "fifth held-out set": frozenset(pair.name for pair in PARTS["held-out-5"]),
+    "held-out third": "held-out-1",
+    "second held-out set": "held-out-2",
+    "third held-out set": "held-out-3",
+    "fourth held-out set": "held-out-4",
+    "fifth held-out set": "held-out-5",
 }
-"""the names of the pairs of which nobody had seen an answer when they were scored"""
+"""the sets of which nobody had seen an answer when they were scored"""
 
 
 def rows(answers: Iterable[Answer], mode: str) -> list[list[str]]:
@@ -32,7 +33,8 @@ def rows(answers: Iterable[Answer], mode: str) -> list[list[str]]:
     for framework in ("paddle", "mindspore"):
         lines.append(_line(f"  torch–{framework}", faulty, lambda pair, f=framework: pair.b.framework == f))
     lines += [
-        _line(f"  {part}, faults", faulty, lambda pair, n=names: pair.name in n) for part, names in HELD_OUT.items()
+        _line(f"  {title}, faults", faulty, lambda pair, name=name: pair.set == name)
+        for title, name in HELD_OUT.items()
     ]
     clean = [(pair, grade) for pair, grade in graded if not pair.truth]
     lines += [
@@ -40,7 +42,7 @@ def rows(answers: Iterable[Answer], mode: str) -> list[list[str]]:
         _line("  torch–paddle, torch–mindspore", clean, lambda pair: pair.b.framework != "torch"),
     ]
     lines += [
-        _line(f"  {part}, clean", clean, lambda pair, n=names: pair.name in n) for part, names in HELD_OUT.items()
+        _line(f"  {title}, clean", clean, lambda pair, name=name: pair.set == name) for title, name in HELD_OUT.items()
     ]
     return lines
 

@@ -64,7 +64,7 @@ class Run:
 
     def begin(self, index: int) -> None:
         """Plant the faults that begin with this step, and seed."""
-        from benchmarks.localisation.faults import FAULTS
+        from benchmarks.localisation.faults.registry import FAULTS
 
         for planted in self.setup.planted:
             if planted.step == index:

@@ -140,10 +140,10 @@ def _on_side_a(path: str) -> str:
 
 def main(framework: str, folder: Path) -> None:
     """Print every faulty port of a framework, what brute force finds, and whether it is what the table says."""
-    from benchmarks.localisation.pairs.frameworks import PORTS
+    from benchmarks.localisation.pairs.registry import PARTS
 
     wrong = 0
-    for pair in PORTS:
+    for pair in PARTS["ports"]:
         if pair.truth is None or pair.b.framework != framework or not pair.b.planted or "/own" in pair.name:
             continue  # what is a framework's own fault is there with and without a planted one
         step, found = places(pair.b, folder)
