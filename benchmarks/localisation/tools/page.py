@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from string import Template
 
 import click
 
@@ -65,6 +66,18 @@ WHY = {
 """why the built-in model misses what it misses"""
 
 
+_TABLES = "## From tensor dumps"
+"""the heading behind the introduction"""
+
+
+def introduction() -> str:
+    """Return what stands before the tables, with the numbers of the pairs that there are."""
+    clean = sum(pair.truth is None for pair in PAIRS.values())
+    models = {run.architecture for pair in PAIRS.values() for run in (pair.a, pair.b)}
+    text = Template(INTRODUCTION.read_text(encoding="utf-8"))
+    return text.substitute(faults=f"{len(PAIRS) - clean:,}", models=len(models), clean=clean).rstrip()
+
+
 def read_answers(path: Path) -> list[Answer]:
     """Return the answers that `python -m benchmarks.localisation -o` wrote."""
     found = json.loads(path.read_text(encoding="utf-8"))["answers"]
@@ -80,7 +93,7 @@ def page(
 ) -> str:
     """Return the page; ``notes`` say what was run."""
     modes = [mode for mode in ("tensor", "statistics") if any(answer.mode == mode for answer in answers)]
-    lines = [INTRODUCTION.read_text(encoding="utf-8").rstrip(), "", *(f"{note}\n" for note in notes)]
+    lines = [introduction(), "", *(f"{note}\n" for note in notes)]
     for mode in modes:
         lines += [f"## From {mode} dumps", "", *_table(header(), rows(answers, mode)), ""]
     lines += [f"* {summary(answers, mode)}" for mode in modes] + [""]
@@ -136,7 +149,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command()
-@click.argument("full", type=_FILE, nargs=-1, required=True)
+@click.argument("full", type=_FILE, nargs=-1)
 @click.option("--noise", type=_FILE, multiple=True, help="Answers of --rung noise.")
 @click.option("--reference", type=_FILE, multiple=True, help="Answers of --rung reference.")
 @click.option("--random", "drawn", type=_FILE, multiple=True, help="Answers about drawn pairs; may be repeated.")
@@ -152,7 +165,11 @@ def main(
     notes: tuple[str, ...],
     output: Path,
 ) -> None:
-    """Write the page from the answers of complete runs."""
+    """Write the page from the answers of complete runs; without a run, write its introduction again and keep its tables."""
+    if not full:
+        tables = output.read_text(encoding="utf-8").partition(_TABLES)[2]
+        output.write_text(f"{introduction()}\n\n{_TABLES}{tables}", encoding="utf-8")
+        return
     rungs = {name: _all(files) for name, files in (("noise", noise), ("reference", reference)) if files}
     said = [PeerAnswer(**x) for path in peers for x in json.loads(path.read_text(encoding="utf-8"))]
     output.write_text(page(_all(full), rungs, _all(drawn), said, notes), encoding="utf-8")
