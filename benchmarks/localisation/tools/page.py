@@ -73,7 +73,7 @@ _TABLES = "## From tensor dumps"
 def introduction() -> str:
     """Return what stands before the tables, with the numbers of the pairs that there are."""
     clean = sum(pair.truth is None for pair in PAIRS.values())
-    models = {run.architecture for pair in PAIRS.values() for run in (pair.a, pair.b)}
+    models = {pair.a.architecture for pair in PAIRS.values() if pair.truth is not None}
     text = Template(INTRODUCTION.read_text(encoding="utf-8"))
     return text.substitute(faults=f"{len(PAIRS) - clean:,}", models=len(models), clean=clean).rstrip()
 
