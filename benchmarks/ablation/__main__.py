@@ -23,7 +23,7 @@ from rich.progress import track
 
 from benchmarks.ablation.cases import Case, localisation, public
 from benchmarks.ablation.neutral import functions
-from benchmarks.localisation.suite import ROOT, Named, grade_of_places
+from benchmarks.localisation.tools.suite import ROOT, Named, grade_of_places
 
 _GOOD = ("exact", "aligned")
 _BATCH = 20

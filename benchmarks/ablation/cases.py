@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.localisation.pairs import Truth
-from benchmarks.localisation.suite import MODES, chosen
+from benchmarks.localisation.pairs.pair import Truth
+from benchmarks.localisation.tools.suite import MODES, chosen
 from benchmarks.oracle.recordings import files_of
 
 

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.ablation.cases import Case, localisation
-from benchmarks.localisation.suite import MODES, ROOT, Named, grade_of_places
+from benchmarks.localisation.tools.suite import MODES, ROOT, Named, grade_of_places
 
 PACKAGE = ROOT / "probe" / "comparison"
 PAGE = ROOT / "docs" / "evidence" / "thresholds.md"

@@ -14,10 +14,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.localisation.random_pairs import random_pair
-from benchmarks.localisation.rungs import RUNGS
-from benchmarks.localisation.suite import MODES, PARTS, Answer, answers, chosen
-from benchmarks.localisation.table import as_json, header, misses, rows, summary
+from benchmarks.localisation.pairs.registry import PARTS
+from benchmarks.localisation.tools.noise_ladder import RUNGS
+from benchmarks.localisation.tools.random_pairs import random_pair
+from benchmarks.localisation.tools.suite import MODES, Answer, answers, chosen
+from benchmarks.localisation.tools.table import as_json, header, misses, rows, summary
 
 WIDTH = 200
 """Columns of the table where it does not go to a terminal."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.localisation.pairs import Pair
-from benchmarks.localisation.suite import pair_of, record, record_ports, recording_of, sources_digest
+from benchmarks.localisation.pairs.pair import Pair
+from benchmarks.localisation.tools.suite import pair_of, record, record_ports, recording_of, sources_digest
 
 _MADE_BY = "made-by"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.localisation.pairs import Truth
+from benchmarks.localisation.pairs.pair import Truth
 
 Batch = dict[str, Any]
 Made = tuple[Any, ...]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.localisation import surgery
+from benchmarks.localisation.tools import surgery
 
 Plant = Callable[[Any], None]
 

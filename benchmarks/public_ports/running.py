@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 import probe
-from benchmarks.localisation.suite import expected, grade
+from benchmarks.localisation.tools.suite import expected, grade
 from benchmarks.matching.score import found_without_mapping, relations_of
 from benchmarks.public_ports import pairs as pair_files
 from benchmarks.public_ports.pair import Fault, Pair
@@ -39,7 +39,7 @@ class Answer:
     way: str
     """bare: without a mapping"""
     grade: str
-    """see `benchmarks.localisation.suite.Answer`"""
+    """see `benchmarks.localisation.tools.suite.Answer`"""
     expected: str
     said: str
     confidence: float

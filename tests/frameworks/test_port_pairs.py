@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from benchmarks.localisation import suite, table  # noqa: E402
+from benchmarks.localisation.pairs.registry import PARTS  # noqa: E402
+from benchmarks.localisation.tools import suite, table  # noqa: E402
 
 
 def test_a_tenth_of_the_ports_is_named_right(tmp_path: Path) -> None:
@@ -20,8 +21,6 @@ def test_a_tenth_of_the_ports_is_named_right(tmp_path: Path) -> None:
 
 
 def test_a_port_must_have_been_recorded(tmp_path: Path) -> None:
-    (pair,) = (
-        pair for pair in suite.PARTS["ports"] if pair.name == "port-bert/paddle/fp32/eps/layers.1.norm1/1e-05/sgd"
-    )
+    (pair,) = (pair for pair in PARTS["ports"] if pair.name == "port-bert/paddle/fp32/eps/layers.1.norm1/1e-05/sgd")
     with pytest.raises(FileNotFoundError, match="ports are recorded first, by record_ports"):
         suite.record(pair.b, "statistics", tmp_path, "x")

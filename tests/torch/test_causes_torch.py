@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import probe  # noqa: E402
-from benchmarks.localisation import suite  # noqa: E402
-from benchmarks.localisation.pairs import Planted, Setup  # noqa: E402
-from benchmarks.localisation.training import Run, run_of  # noqa: E402
+from benchmarks.localisation.pairs.pair import Planted, Setup  # noqa: E402
+from benchmarks.localisation.tools import suite  # noqa: E402
+from benchmarks.localisation.tools.training import Run, run_of  # noqa: E402
 from probe.comparison.result import Kind, Verdict  # noqa: E402
 from probe.comparison.run import Comparison  # noqa: E402
 from probe.records import Phase  # noqa: E402

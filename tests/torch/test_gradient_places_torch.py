@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 import probe  # noqa: E402
-from benchmarks.localisation.surgery import ScaledGradient  # noqa: E402
+from benchmarks.localisation.tools.surgery import ScaledGradient  # noqa: E402
 from probe.comparison.result import Divergence  # noqa: E402
 from probe.records import Phase  # noqa: E402
 

@@ -13,32 +13,25 @@ import probe
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from benchmarks.localisation import suite, table  # noqa: E402
-from benchmarks.localisation.architectures import ARCHITECTURES, FURTHER  # noqa: E402
-from benchmarks.localisation.brute_force import holds, places, times_noise  # noqa: E402
-from benchmarks.localisation.faults import FAULTS  # noqa: E402
-from benchmarks.localisation.fifth import FIFTH  # noqa: E402
-from benchmarks.localisation.fifth_architectures import FIFTH_ARCHITECTURES  # noqa: E402
-from benchmarks.localisation.fourth import FOURTH  # noqa: E402
-from benchmarks.localisation.fourth_architectures import FOURTH_ARCHITECTURES  # noqa: E402
-from benchmarks.localisation.further import FURTHER_PAIRS  # noqa: E402
-from benchmarks.localisation.further_faults import FURTHER_FAULTS  # noqa: E402
-from benchmarks.localisation.making import faulty  # noqa: E402
-from benchmarks.localisation.pairs import PHASES, Setup, Truth  # noqa: E402
-from benchmarks.localisation.peers import Named, cannot, graded, peer_rows  # noqa: E402
-from benchmarks.localisation.porting_faults import PORTING_FAULTS  # noqa: E402
-from benchmarks.localisation.ports.pairs import PORTS  # noqa: E402
-from benchmarks.localisation.random_pairs import random_pair  # noqa: E402
-from benchmarks.localisation.rungs import further_runs, reference  # noqa: E402
-from benchmarks.localisation.seventh import SEVENTH  # noqa: E402
-from benchmarks.localisation.seventh_architectures import SEVENTH_ARCHITECTURES  # noqa: E402
-from benchmarks.localisation.seventh_faults import SEVENTH_FAULTS  # noqa: E402
-from benchmarks.localisation.sixth import SIXTH  # noqa: E402
-from benchmarks.localisation.sixth_architectures import SIXTH_ARCHITECTURES  # noqa: E402
-from benchmarks.localisation.sixth_faults import SIXTH_FAULTS  # noqa: E402
-from benchmarks.localisation.third import THIRD  # noqa: E402
-from benchmarks.localisation.training import run_of  # noqa: E402
-from benchmarks.localisation.tuned import TUNED  # noqa: E402
+from benchmarks.localisation.faults.registry import FAULTS  # noqa: E402
+from benchmarks.localisation.models.registry import ARCHITECTURES  # noqa: E402
+from benchmarks.localisation.pairs.attention import ATTENTION  # noqa: E402
+from benchmarks.localisation.pairs.clean import CLEAN  # noqa: E402
+from benchmarks.localisation.pairs.forward import FORWARD, SIXTEEN_BITS  # noqa: E402
+from benchmarks.localisation.pairs.gradients import GRADIENTS  # noqa: E402
+from benchmarks.localisation.pairs.layers import LAYERS  # noqa: E402
+from benchmarks.localisation.pairs.loss_and_backward import LOSS_AND_BACKWARD  # noqa: E402
+from benchmarks.localisation.pairs.making import faulty  # noqa: E402
+from benchmarks.localisation.pairs.optimizer import OPTIMIZER  # noqa: E402
+from benchmarks.localisation.pairs.pair import PHASES, Setup, Truth  # noqa: E402
+from benchmarks.localisation.pairs.registry import PAIRS, PARTS, SETS  # noqa: E402
+from benchmarks.localisation.pairs.weights_and_inputs import INPUTS, WEIGHTS  # noqa: E402
+from benchmarks.localisation.tools import suite, table  # noqa: E402
+from benchmarks.localisation.tools.brute_force import holds, places, times_noise  # noqa: E402
+from benchmarks.localisation.tools.noise_ladder import further_runs, reference  # noqa: E402
+from benchmarks.localisation.tools.peers import Named, cannot, graded, peer_rows  # noqa: E402
+from benchmarks.localisation.tools.random_pairs import DRAWN, random_pair  # noqa: E402
+from benchmarks.localisation.tools.training import run_of  # noqa: E402
 from probe.comparison.result import Divergence, Kind, NodeRef, Verdict  # noqa: E402
 from probe.records import Phase, Role  # noqa: E402
 
@@ -111,50 +104,74 @@ CHECKED = (
 """pairs of each phase, other structures, several models, a later step, faults that are planted in ways of their own"""
 
 
-def test_the_tables_are_whole():
-    pairs = [*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD, *FOURTH, *FIFTH, *SIXTH, *SEVENTH]
-    assert len({pair.name for pair in pairs}) == len(pairs)
-    assert sum(pair.truth is not None for pair in pairs) >= 120 and sum(pair.truth is None for pair in pairs) >= 40
-    assert len({pair.a.architecture for pair in pairs}) >= 12
-    assert {planted.fault for pair in pairs for planted in pair.b.planted} <= set(FAULTS)
-    for part in (TUNED, FURTHER_PAIRS, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH):
-        assert {pair.phase for pair in part} == {*PHASES, "clean"}
-        assert {pair.a.dtype for pair in part} == {"fp32", "bf16", "fp16", "autocast"}
-    assert {pair.a.architecture for pair in THIRD} == set(FURTHER)
-    assert {side.architecture for pair in FOURTH for side in (pair.a, pair.b)} == set(FOURTH_ARCHITECTURES)
-    assert {side.architecture for pair in FIFTH for side in (pair.a, pair.b)} == set(FIFTH_ARCHITECTURES)
-    assert {side.architecture for pair in SIXTH for side in (pair.a, pair.b)} == set(SIXTH_ARCHITECTURES)
-    assert {side.architecture for pair in SEVENTH for side in (pair.a, pair.b)} == set(SEVENTH_ARCHITECTURES)
-    earlier = {side.architecture for pair in (*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD) for side in (pair.a, pair.b)}
-    assert not earlier & set(FOURTH_ARCHITECTURES)
-    assert not (earlier | set(FOURTH_ARCHITECTURES)) & set(FIFTH_ARCHITECTURES)
-    assert not (earlier | set(FOURTH_ARCHITECTURES) | set(FIFTH_ARCHITECTURES)) & set(SIXTH_ARCHITECTURES)
-    older = earlier | set(FOURTH_ARCHITECTURES) | set(FIFTH_ARCHITECTURES) | set(SIXTH_ARCHITECTURES)
-    assert not older & set(SEVENTH_ARCHITECTURES)
-    assert {planted.fault for pair in FOURTH for planted in pair.b.planted} >= set(PORTING_FAULTS)
-    assert sum(pair.truth is not None for pair in FOURTH) >= 150 and sum(pair.truth is None for pair in FOURTH) >= 60
-    older = set(FAULTS) - set(SIXTH_FAULTS) - set(SEVENTH_FAULTS)
-    assert {planted.fault for pair in FIFTH for planted in pair.b.planted} == older > set(FURTHER_FAULTS)
-    assert sum(pair.truth is not None for pair in FIFTH) >= 340 and sum(pair.truth is None for pair in FIFTH) >= 70
-    planted = [planted.fault for pair in SIXTH for planted in pair.b.planted]
-    assert (
-        set(planted) > set(SIXTH_FAULTS) and 0.4 < sum(fault in SIXTH_FAULTS for fault in planted) / len(planted) < 0.6
-    )
-    assert sum(pair.truth is not None for pair in SIXTH) >= 160 and sum(pair.truth is None for pair in SIXTH) >= 50
-    assert {planted.fault for pair in SEVENTH for planted in pair.b.planted} > set(SEVENTH_FAULTS)
-    assert sum(pair.truth is not None for pair in SEVENTH) >= 110 and sum(pair.truth is None for pair in SEVENTH) >= 40
-    assert all(pair.mapping is not None for pair in SEVENTH)
-    assert all(pair.held_out for pair in (*THIRD, *FOURTH, *FIFTH, *SIXTH, *SEVENTH))
+HELD_OUT = ("held-out-1", "held-out-2", "held-out-3", "held-out-4", "held-out-5")
+TORCH = ("tuned", "once-held-out", *HELD_OUT)
+"""the sets in PyTorch alone"""
+
+
+def test_the_sets_are_whole():
+    for name, pairs in SETS.items():
+        assert {pair.set for pair in pairs} == {name} and all(pair.held_out is (name in HELD_OUT) for pair in pairs)
+        assert {pair.phase for pair in pairs} == {*PHASES, "clean"}
+        assert name == "ports" or {pair.a.dtype for pair in pairs} == {"fp32", "bf16", "fp16", "autocast"}
+    assert sum(map(len, SETS.values())) == len(PAIRS) == len(PARTS["all"])
+    assert all(pair.mapping is not None for pair in SETS["held-out-5"])
     for framework in ("paddle", "mindspore"):
-        ports = [pair for pair in PORTS if pair.b.framework == framework]
+        ports = [pair for pair in SETS["ports"] if pair.b.framework == framework]
         assert sum(pair.truth is not None for pair in ports) >= 16 and sum(pair.truth is None for pair in ports) >= 6
         assert {pair.phase for pair in ports} == {*PHASES, "clean"}
         assert any(pair.mapping is not None for pair in ports)
 
 
+def test_a_held_out_set_has_models_and_faults_that_no_set_before_it_has():
+    used: set[str] = set()
+    for name in TORCH:
+        models = {side.architecture for pair in SETS[name] for side in (pair.a, pair.b)}
+        assert name == "once-held-out" or (models and not models & used), name
+        used |= models
+    assert used == set(ARCHITECTURES)
+    known = {planted.fault for name in ("tuned", "ports", "once-held-out") for planted in _planted(name)}
+    for name in HELD_OUT:
+        faults = [planted.fault for planted in _planted(name)]
+        assert set(faults) - known or name == "held-out-1", name
+        assert name != "held-out-3" or set(faults) > known
+        assert name != "held-out-4" or 0.4 < sum(fault not in known for fault in faults) / len(faults) < 0.6
+        known |= set(faults)
+    assert known == set(FAULTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "faults", "clean"),
+    [("held-out-2", 150, 60), ("held-out-3", 340, 70), ("held-out-4", 160, 50), ("held-out-5", 110, 40)],
+)
+def test_a_held_out_set_is_large(name, faults, clean):
+    assert sum(pair.truth is not None for pair in SETS[name]) >= faults
+    assert sum(pair.truth is None for pair in SETS[name]) >= clean
+
+
+@pytest.mark.parametrize(
+    ("table", "phases"),
+    [
+        (WEIGHTS, {"init"}),
+        *((table, {"forward"}) for table in (INPUTS, ATTENTION, LAYERS, FORWARD, SIXTEEN_BITS)),
+        (LOSS_AND_BACKWARD, {"loss", "backward"}),
+        (GRADIENTS, {"gradient", "update"}),
+        (OPTIMIZER, {"update"}),
+        (CLEAN, {"clean"}),
+    ],
+)
+def test_a_pair_stands_in_the_table_of_its_phase(table, phases):
+    assert set(table) <= set(SETS)
+    assert {pair.phase for pairs in table.values() for pair in pairs} == phases
+
+
+def _planted(name):
+    return [planted for pair in SETS[name] for planted in pair.b.planted]
+
+
 @pytest.mark.parametrize("name", CHECKED)
 def test_brute_force_finds_the_truth_and_refuses_another(name):
-    pair = suite.PAIRS[name]
+    pair = PAIRS[name]
     step, found = places(pair)
     assert holds(pair, step, found)
     assert not holds(replace(pair, truth=replace(pair.truth, phases=("other",))), step, found)
@@ -164,18 +181,15 @@ def test_brute_force_finds_the_truth_and_refuses_another(name):
 
 @pytest.mark.parametrize("part", ["held-out-2", "held-out-3", "held-out-4", "held-out-5"])
 def test_every_fault_of_a_held_out_set_can_be_planted(part):
-    for pair in suite.PARTS[part]:
+    for pair in PARTS[part]:
         run = run_of(pair.b)
         for planted in pair.b.planted:
             run.begin(planted.step)
 
 
-LATER = {**FOURTH_ARCHITECTURES, **FIFTH_ARCHITECTURES, **SIXTH_ARCHITECTURES, **SEVENTH_ARCHITECTURES}
-
-
-@pytest.mark.parametrize("name", [name for name, each in LATER.items() if each.weights_of is not None])
-def test_a_port_of_a_later_held_out_set_computes_what_its_baseline_does(name):
-    losses = [float(run_of(Setup(each)).step(0)) for each in (LATER[name].baseline, name)]
+@pytest.mark.parametrize("name", [name for name, each in ARCHITECTURES.items() if each.weights_of is not None])
+def test_a_port_computes_what_its_baseline_does(name):
+    losses = [float(run_of(Setup(each)).step(0)) for each in (ARCHITECTURES[name].baseline, name)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
@@ -189,38 +203,36 @@ def test_fused_modules_and_optimizers_compute_the_same():
 
 
 def test_the_size_of_a_fault_is_held_against_the_noise_of_its_pair():
-    assert 5 < times_noise(suite.PAIRS["electra/fp32/loss_scaled/1e-06"]) < 50
-    assert times_noise(suite.PAIRS["cohere/fp32/logit_scale/1e-05"]) > 10  # the model's own outputs
-    assert math.isnan(times_noise(suite.PAIRS["phi3/phi3-split/fp32/eps_outside/norm1"]))
+    assert 5 < times_noise(PAIRS["electra/fp32/loss_scaled/1e-06"]) < 50
+    assert times_noise(PAIRS["cohere/fp32/logit_scale/1e-05"]) > 10  # the model's own outputs
+    assert math.isnan(times_noise(PAIRS["phi3/phi3-split/fp32/eps_outside/norm1"]))
 
 
 def test_a_pair_without_a_fault_has_no_place():
-    pair = suite.PAIRS["qwen2/fp32/lr/0.1"]
+    pair = PAIRS["qwen2/fp32/lr/0.1"]
     assert places(replace(pair, b=replace(pair.b, planted=()))) == (-1, [])
 
 
 def test_a_share_is_the_same_each_time_and_grows():
     tenth, fifth = suite.chosen(0.1, "all"), suite.chosen(0.2, "all")
     assert tenth == suite.chosen(0.1, "all") and set(tenth) < set(fifth)
-    assert 0 < len(tenth) < len(suite.PAIRS) / 5
-    assert suite.chosen(1.0, "all") == [*TUNED, *PORTS, *FURTHER_PAIRS, *THIRD, *FOURTH, *FIFTH, *SIXTH, *SEVENTH]
-    assert suite.chosen(1.0, "tuned") == [*TUNED, *PORTS, *FURTHER_PAIRS] and suite.chosen(1.0, "held-out") == list(
-        THIRD
-    )
-    assert suite.chosen(1.0, "ports") == list(PORTS) and suite.chosen(1.0, "held-out-2") == list(FOURTH)
-    assert suite.chosen(1.0, "held-out-3") == list(FIFTH) and suite.chosen(1.0, "held-out-4") == list(SIXTH)
-    assert suite.chosen(1.0, "held-out-5") == list(SEVENTH)
+    assert 0 < len(tenth) < len(PAIRS) / 5
+    assert suite.chosen(1.0, "all") == [pair for pairs in SETS.values() for pair in pairs] == list(PAIRS.values())
+    assert suite.chosen(1.0, "tuned") == [*SETS["tuned"], *SETS["ports"], *SETS["once-held-out"]]
+    assert suite.chosen(1.0, "held-out") == list(SETS["held-out-1"])
+    for part in ("ports", *HELD_OUT[1:]):
+        assert suite.chosen(1.0, part) == list(SETS[part])
 
 
 def test_random_pairs_are_clean_and_differ():
     pairs = [random_pair(number) for number in range(200)]
     assert pairs == [random_pair(number) for number in range(200)]
     assert all(pair.truth is None and pair.a != pair.b and pair.a.seed == pair.b.seed for pair in pairs)
-    assert len({pair.a.architecture for pair in pairs}) == len(ARCHITECTURES) - 2 - len(FURTHER) - len(LATER)
+    assert {pair.a.architecture for pair in pairs} == set(DRAWN)
 
 
 def test_equal_setups_share_a_recording(tmp_path):
-    setup = suite.PAIRS["cnn/fp32/frozen/conv1"].a
+    setup = PAIRS["cnn/fp32/frozen/conv1"].a
     first = suite.record(setup, "statistics", tmp_path, "x")
     assert suite.record(replace(setup), "statistics", tmp_path, "x") == first
     assert suite.record(setup, "statistics", tmp_path, "other sources") != first
@@ -253,8 +265,8 @@ def test_grades_of_faults(found, grade):
 
 
 def test_the_table_counts_every_answer_once_and_lists_the_misses():
-    names = [pair.name for pair in TUNED[:3]]
-    clean = next(pair.name for pair in TUNED if pair.truth is None)
+    names = [pair.name for pair in SETS["tuned"][:3]]
+    clean = next(pair.name for pair in SETS["tuned"] if pair.truth is None)
     grades = ["exact", "parent", "wrong name"]
     answers = [suite.Answer(n, "tensor", g, "right", "said") for n, g in zip(names, grades, strict=True)]
     answers += [suite.Answer(clean, "tensor", "false alarm", "aligned", "said")]
@@ -262,10 +274,12 @@ def test_the_table_counts_every_answer_once_and_lists_the_misses():
     assert lines["all faults"] == ["3", "1", "1", "·", "·", "1", "·", "·", "·", "·"]
     assert lines["held-out third, faults"][0] == lines["second held-out set, faults"][0] == "0"
     assert lines["third held-out set, faults"][0] == lines["fourth held-out set, faults"][0] == "0"
-    unseen = [suite.Answer(pair.name, "tensor", "exact", "", "") for pair in (THIRD[0], *FOURTH[:2], *FIFTH[:3])]
-    unseen += [suite.Answer(pair.name, "tensor", "exact", "", "") for pair in SIXTH[:4]]
-    unseen += [suite.Answer(pair.name, "tensor", "exact", "", "") for pair in SEVENTH[:5]]
-    unseen += [suite.Answer(FOURTH[-1].name, "tensor", "aligned", "", "")]
+    unseen = [
+        suite.Answer(pair.name, "tensor", "exact", "", "")
+        for number, name in enumerate(HELD_OUT, 1)
+        for pair in SETS[name][:number]
+    ]
+    unseen += [suite.Answer(SETS["held-out-2"][-1].name, "tensor", "aligned", "", "")]
     lines = {line[0].strip(): line[1:3] for line in table.rows(unseen, "tensor")}
     assert lines["held-out third, faults"] == ["1", "1"] and lines["second held-out set, faults"] == ["2", "2"]
     assert lines["third held-out set, faults"] == ["3", "3"] and lines["third held-out set, clean"][0] == "0"
@@ -342,7 +356,7 @@ def test_a_factor_that_updates_have_moved_in_one_direction_is_none_of_the_attent
     Whether the rest of this clean pair is aligned is up to seed and kernels: its noise is 0.25 to 8 times what the built-in
     model allows (of 5 further seeds 4 are false alarms, with and without vector instructions). That is open.
     """
-    pair = suite.PAIRS["diffllama/autocast/split_2/steps2"]
+    pair = PAIRS["diffllama/autocast/split_2/steps2"]
     files = [suite.record(setup, "statistics", tmp_path, suite.sources_digest()) for setup in (pair.a, pair.b)]
     found = probe.compare(*files).divergences
     assert not [each for each in found if each.phase is Phase.FORWARD and each.role is Role.OUTPUT]
@@ -350,7 +364,7 @@ def test_a_factor_that_updates_have_moved_in_one_direction_is_none_of_the_attent
 
 UNDER_THE_NOISE = (
     faulty("qwen2", "eps", "model.layers.1.post_attention_layernorm", size=2e-2, dtype="bf16"),
-    suite.PAIRS["electra/autocast/other_norm/LayerNorm"],
+    PAIRS["electra/autocast/other_norm/LayerNorm"],
 )
 
 
@@ -374,7 +388,7 @@ def test_what_the_built_in_model_cannot_see_is_found_on_the_higher_rungs(pair, r
     ],
 )
 def test_what_was_no_noise_on_a_higher_rung_once(name, rung, tmp_path):
-    assert suite.judge(suite.PAIRS[name], "statistics", tmp_path, suite.sources_digest(), rung).grade == "aligned"
+    assert suite.judge(PAIRS[name], "statistics", tmp_path, suite.sources_digest(), rung).grade == "aligned"
 
 
 @pytest.mark.parametrize(
@@ -385,7 +399,7 @@ def test_what_was_no_noise_on_a_higher_rung_once(name, rung, tmp_path):
     ],
 )
 def test_what_the_built_in_model_finds_further_runs_hide_only_if_they_show_it(name, tmp_path):
-    assert suite.judge(suite.PAIRS[name], "statistics", tmp_path, suite.sources_digest(), "noise").grade == "exact"
+    assert suite.judge(PAIRS[name], "statistics", tmp_path, suite.sources_digest(), "noise").grade == "exact"
 
 
 _QUERY = "albert.encoder.albert_layer_groups.0.albert_layers.0.attention.query"
@@ -407,12 +421,12 @@ AT_THE_EDGE = (
 
 def test_what_the_built_in_model_finds_at_the_edge_further_runs_mostly_leave(tmp_path):
     digest = suite.sources_digest()
-    grades = [suite.judge(suite.PAIRS[name], "statistics", tmp_path, digest, "noise").grade for name in AT_THE_EDGE]
+    grades = [suite.judge(PAIRS[name], "statistics", tmp_path, digest, "noise").grade for name in AT_THE_EDGE]
     assert set(grades) <= {"exact", "missed"} and grades.count("exact") >= 2, grades
 
 
 def test_further_runs_are_neither_side_and_a_reference_begins_with_the_same_numbers():
-    for pair in (*TUNED, *FURTHER_PAIRS, *THIRD, *FOURTH, *FIFTH, *SIXTH, *SEVENTH):
+    for pair in (pair for name in TORCH for pair in SETS[name]):
         runs = further_runs(pair)
         assert len(runs) == 2 and pair.a not in runs and replace(pair.b, planted=()) not in runs
         assert all(not run.planted and run.seed == pair.a.seed for run in runs)
@@ -420,11 +434,11 @@ def test_further_runs_are_neither_side_and_a_reference_begins_with_the_same_numb
         assert (wide is None) == (pair.a.dtype == "fp32")
         if wide is not None:
             assert wide.dtype == "fp32" and wide.rounded_to == ("" if pair.a.dtype == "autocast" else pair.a.dtype)
-    assert not any(further_runs(pair) or reference(pair) for pair in PORTS)
+    assert not any(further_runs(pair) or reference(pair) for pair in SETS["ports"])
 
 
 def test_other_tools_are_graded_by_the_same_rules():
-    fault, clean = suite.PAIRS["qwen2/fp32/gelu/act_fn"], suite.PAIRS["qwen2/fp32/attention_eager/steps3"]
+    fault, clean = PAIRS["qwen2/fp32/gelu/act_fn"], PAIRS["qwen2/fp32/attention_eager/steps3"]
     right = graded("x", fault, Named("model.layers.2.mlp.act_fn", "forward"))
     answers = [right, graded("x", fault, Named("model.norm", "forward")), graded("x", fault, None)]
     answers += [cannot("x", fault, "why"), graded("x", clean, None), graded("x", clean, Named("model.norm", "forward"))]

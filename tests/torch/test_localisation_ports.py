@@ -8,12 +8,14 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import probe  # noqa: E402
-from benchmarks.localisation import suite  # noqa: E402
-from benchmarks.localisation.architectures import ARCHITECTURES, MAPPINGS, build  # noqa: E402
-from benchmarks.localisation.brute_force import times_noise  # noqa: E402
-from benchmarks.localisation.pairs import Setup  # noqa: E402
-from benchmarks.localisation.seventh_ports import COUNTERPARTS, converted, counterparts, nearest  # noqa: E402
-from benchmarks.localisation.training import run_of  # noqa: E402
+from benchmarks.localisation.models.building import build  # noqa: E402
+from benchmarks.localisation.models.ports.counterparts import COUNTERPARTS, converted, counterparts, nearest  # noqa: E402
+from benchmarks.localisation.models.registry import ARCHITECTURES, MAPPINGS  # noqa: E402
+from benchmarks.localisation.pairs.pair import Setup  # noqa: E402
+from benchmarks.localisation.pairs.registry import PAIRS  # noqa: E402
+from benchmarks.localisation.tools import suite  # noqa: E402
+from benchmarks.localisation.tools.brute_force import times_noise  # noqa: E402
+from benchmarks.localisation.tools.training import run_of  # noqa: E402
 
 
 @pytest.mark.parametrize("port", COUNTERPARTS)
@@ -71,4 +73,4 @@ def test_a_module_without_a_counterpart_belongs_to_the_one_around_it():
     ],
 )
 def test_a_fault_of_a_port_is_held_against_the_noise_between_both_structures(name, least, most):
-    assert least < times_noise(suite.PAIRS[name]) < most
+    assert least < times_noise(PAIRS[name]) < most

@@ -12,9 +12,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import probe  # noqa: E402
-from benchmarks.localisation import suite  # noqa: E402
-from benchmarks.localisation.architectures import ARCHITECTURES, MAPPINGS  # noqa: E402
-from benchmarks.localisation.pairs import Setup  # noqa: E402
+from benchmarks.localisation.models.registry import ARCHITECTURES, MAPPINGS  # noqa: E402
+from benchmarks.localisation.pairs.pair import Setup  # noqa: E402
+from benchmarks.localisation.pairs.registry import PAIRS  # noqa: E402
+from benchmarks.localisation.tools import suite  # noqa: E402
 from probe.comparison.result import Verdict  # noqa: E402
 
 FAULTS = {
@@ -55,7 +56,7 @@ def test_a_right_pair_is_never_diverged_and_its_calls_are_paired(port: str, reco
 
 @pytest.mark.parametrize("port", FAULTS)
 def test_a_fault_is_named_as_by_the_whole_mapping_or_less(port: str, recorded: Recorded) -> None:
-    pair = suite.PAIRS[FAULTS[port]]
+    pair = PAIRS[FAULTS[port]]
     a, b = recorded(pair.a), recorded(pair.b)
     whole = probe.compare(a, b, MAPPINGS[port]).first_divergence
     assert whole is not None and pair.truth is not None and pair.truth.names(whole.path)

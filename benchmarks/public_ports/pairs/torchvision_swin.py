@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import benchmarks.public_ports.torchvision_operators  # noqa: F401  before anything imports torchvision
-from benchmarks.localisation import surgery
+from benchmarks.localisation.tools import surgery
 from benchmarks.public_ports import planting as plant
 from benchmarks.public_ports.pair import Batch, Fault, Pair, Side
 

@@ -1,0 +1,1 @@
+"""The pairs, and what a pair is."""
