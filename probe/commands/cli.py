@@ -1,7 +1,7 @@
 """The commands ``probe`` and ``probe-compare``.
 
 Only what every command needs is imported here. A command imports the rest when it runs, so that ``--help`` and shell
-completion are there at once; `tests/test_startup.py` holds this.
+completion are there at once; `tests/house/test_startup.py` holds this.
 """
 
 from __future__ import annotations

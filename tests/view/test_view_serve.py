@@ -12,7 +12,7 @@ import pytest
 import probe
 from probe.report.serving import Server, Session
 from tests.report.reading import recorded
-from tests.test_serving import PARTIAL
+from tests.report.test_serving import PARTIAL
 
 Show = Callable[..., Any]
 

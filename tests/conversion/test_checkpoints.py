@@ -261,7 +261,7 @@ print("done", flush=True)
 @pytest.mark.parametrize("after", [1, 4, 9, 10])
 def test_killed_in_the_middle(tmp_path: Path, after: int) -> None:
     target = tmp_path / "new"
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     command = [sys.executable, "-c", KILLED, str(target)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
         assert process.stdout is not None

@@ -97,7 +97,7 @@ probe.step()
 
 
 def said(options: str = "", end: str = "probe.stop()", **environment: str) -> str:
-    root = str(Path(__file__).parent.parent)
+    root = str(Path(__file__).parents[2])
     done = subprocess.run([sys.executable, "-c", SCRIPT.format(options=options, end=end)], capture_output=True, text=True,
                           env={"PATH": "", "PYTHONPATH": root, **environment}, check=True)  # fmt: skip
     assert not done.stdout
@@ -187,5 +187,5 @@ def test_notebooks_show_errors_of_probe_as_one_line() -> None:
     pytest.importorskip("IPython")
     code = "from probe.errors import ExistsError; raise ExistsError('a.h5 exists')"
     done = subprocess.run([sys.executable, "-m", "IPython", "--colors=NoColor", "-c", code], capture_output=True, text=True,
-                          env={"PYTHONPATH": str(Path(__file__).parent.parent), "HOME": str(Path.cwd())})  # fmt: skip
+                          env={"PYTHONPATH": str(Path(__file__).parents[2]), "HOME": str(Path.cwd())})  # fmt: skip
     assert (done.stdout + done.stderr).strip() == "ExistsError: a.h5 exists"

@@ -17,7 +17,7 @@ import pytest
 from benchmarks import kill
 from benchmarks.failing_calls import training
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 STEPS = 3
 
 
@@ -44,7 +44,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> kill.Expected:
 LIMITED = """
 import resource, signal, sys
 from pathlib import Path
-from tests.test_disk_full import *
+from tests.store.test_disk_full import *
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as Python has it, unless somebody changed it
 alone = training.train(None, STEPS)
@@ -75,7 +75,7 @@ def test_a_limit_on_the_size_of_files(expected: kill.Expected, tmp_path: Path) -
 
 TMPFS = """
 import sys
-from tests.test_disk_full import *
+from tests.store.test_disk_full import *
 
 shutil.disk_usage = lambda path: shutil._ntuple_diskusage(1 << 50, 0, 1 << 50)  # what is foretold is another message
 place, stride = Path(sys.argv[2]), int(sys.argv[3])

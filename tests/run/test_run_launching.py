@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LOOKS = """
 import sys, os
 print(__name__, __file__, __spec__, __package__, __doc__, sorted(globals()))

@@ -10,7 +10,7 @@ import pytest
 import probe
 from probe.demo import FOLDER, MAPPING, RECORDINGS
 
-REPO = Path(__file__).parent.parent
+REPO = Path(__file__).parents[2]
 DOCS = REPO / "docs"
 SHELVES = ("guide", "reference", "evidence")
 PAGES = sorted([*REPO.glob("*.md"), *DOCS.rglob("*.md")])

@@ -19,7 +19,7 @@ from tests.rows import INFO
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 STEPS = 6
 SCRIPT = """
 import concurrent.futures, multiprocessing, os, signal, sys

@@ -23,7 +23,7 @@ from probe.store.writing.writer import Writer
 from probe.testing import sample
 from tests.rows import INFO, add_record, end_step, write
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PER_STEP = 10
 COMMON = """
 import os, random, resource, signal, sys, threading, time

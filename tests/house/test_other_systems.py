@@ -9,7 +9,7 @@ from pathlib import Path
 import probe
 from probe.comparison.result import Verdict
 
-REPO = Path(__file__).parent.parent
+REPO = Path(__file__).parents[2]
 WITHOUT_POSIX = """
 import ctypes, mmap, os, sys
 import click, h5py, numpy, rich.console, xxhash, yaml, ml_dtypes, uuid, tempfile, subprocess, shutil

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "probe"
+PACKAGE = Path(__file__).parents[2] / "probe"
 LAYERS = [
     ["_version", "errors", "messages", "records", "commands.defaults", "commands.summaries", "comparison.notes"],
     ["damage", "compat.dump_settings"],
@@ -121,7 +121,7 @@ def place(name: str) -> tuple[int, str]:
         for unit in units
         if name == unit or name.startswith(f"{unit}.")
     ]
-    assert fitting, f"probe.{name} has no layer: add it to tests/test_layers.py and docs/architecture.md"
+    assert fitting, f"probe.{name} has no layer: add it to tests/house/test_layers.py and docs/architecture.md"
     _, layer, unit = max(fitting)
     return layer, unit
 

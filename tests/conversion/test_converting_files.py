@@ -123,7 +123,7 @@ MEMORY = """
 import sys
 from pathlib import Path
 from probe.conversion import convert_checkpoint
-from tests.test_converting_files import large
+from tests.conversion.test_converting_files import large
 
 def peak():  # ru_maxrss would be that of the process that started this one
     status = Path("/proc/self/status").read_text()
@@ -151,7 +151,7 @@ def test_memory_stays_below_two_shards(tmp_path: Path, suffix: str, to: str) -> 
     layers, shard = 32, 8 * 4 << 20
     state = {f"{i}.weight": np.full((1024, 1024), i, np.float32) for i in range(layers)}
     source = written(tmp_path / "net", state, 4, suffix, "paddle" if to == "torch" else "torch")
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     command = [sys.executable, "-c", MEMORY, str(source), to, str(layers)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root)
     assert int(done.stdout) < 2 * shard

@@ -24,7 +24,7 @@ from probe.records import StepState
 from probe.store.reading.reader import Reader
 from probe.testing import sample
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 JOBS = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID"]
 LAUNCHERS = [*JOBS, "RANK", "WORLD_SIZE", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", "RANK_ID", "RANK_SIZE"]
 

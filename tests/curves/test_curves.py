@@ -1,6 +1,6 @@
 """`probe curves`: trainings of toy models with faults at known steps, and what the command prints, writes and returns.
 
-``OVERWRITE_GOLDEN=1 pytest tests/test_curves.py`` writes the golden files anew.
+``OVERWRITE_GOLDEN=1 pytest tests/curves/test_curves.py`` writes the golden files anew.
 """
 
 from __future__ import annotations

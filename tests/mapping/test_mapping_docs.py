@@ -20,7 +20,7 @@ from probe.structure.tree import Tree
 from tests.mapped import matched, with_parameters
 from tests.trees import DATA, tree
 
-PAGE = (Path(__file__).parent.parent / "docs" / "reference" / "mapping.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "mapping.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"<!-- map: (\w+) -->\n```yaml\n(.*?)```", PAGE, re.S))
 
 

@@ -12,7 +12,7 @@ from probe.adapters.numpy import nn
 from probe.adapters.numpy.tensor import Tensor
 from probe.matching import Direction, WeightBundle
 from tests.mapped import matched, names, with_parameters
-from tests.test_map_commands import run, written
+from tests.mapping.test_map_commands import run, written
 from tests.trees import tree
 
 OWN = tree({"": "Own", "decoder": "Dec", "decoder.ln": "Norm"})

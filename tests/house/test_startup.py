@@ -17,7 +17,7 @@ from probe.commands.cli import main
 from probe.commands.defaults import PRESET_NAMES
 from probe.comparison.noise.presets import PRESETS
 from tests.cli.running import record
-from tests.test_layers import belongs
+from tests.house.test_layers import belongs
 
 HEAVY = {
     "numpy", "h5py", "rich", "yaml", "ml_dtypes", "xxhash", "torch", "paddle", "mindspore", "pandas", "matplotlib",
@@ -57,7 +57,7 @@ def loaded_after(code: str) -> set[str]:
     """Return what a fresh process has loaded after some code, beyond what Python itself had."""
     code = f"import sys; before = set(sys.modules)\n{code}\nprint(*sorted(set(sys.modules) - before))"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parent.parent
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
     )
     return set(done.stdout.split())
 

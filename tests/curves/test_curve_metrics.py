@@ -11,8 +11,8 @@ import pytest
 import probe
 from probe.errors import ConfigError
 from tests.curve_runs import losses, write_csv
+from tests.curves.test_curves import command
 from tests.golden_files import golden
-from tests.test_curves import command
 
 LAST = 0.9
 """accuracy of A at the end"""

@@ -16,7 +16,7 @@ from probe.run.imports import FRAMEWORKS
 from probe.run.order import OPTIONS, PATH, RECORDING, Order, inherited
 from probe.testing import Recording
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TRAINING = """
 import os, sys
 from probe.adapters.numpy import nn

@@ -26,7 +26,7 @@ from probe.testing import Recording, sample
 from tests.interrupting import ENDS, PARTS, finished, interrupt_everywhere
 from tests.rows import INFO, add_record, end_step
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)

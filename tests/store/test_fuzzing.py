@@ -23,7 +23,7 @@ from probe.errors import FormatError
 from probe.store import schema
 from probe.store.reading.reader import Reader
 
-CASES = sorted((Path(__file__).parent / "data" / "fuzz").glob("*.gz"))
+CASES = sorted((Path(__file__).parents[1] / "data" / "fuzz").glob("*.gz"))
 COUNTS = {"recordings": 60, "mappings": 150, "options": 150, "curves": 300, "checkpoints": 1000, "batches": 500}
 only_linux = pytest.mark.skipif(
     sys.platform != "linux", reason="its memory and the files that are opened are watched as Linux does"

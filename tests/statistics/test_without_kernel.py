@@ -11,7 +11,7 @@ import pytest
 import probe
 from probe.comparison.result import Verdict
 
-REPO = Path(__file__).parent.parent
+REPO = Path(__file__).parents[2]
 PROGRAM = """
 import sys
 sys.modules["probe.numbers.kernel._kernel"] = None

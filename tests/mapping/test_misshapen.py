@@ -13,8 +13,8 @@ from probe.matching import Direction, WeightBundle
 from probe.matching.checks.misshapen import misshapen, reshaped
 from probe.structure.tree import Tree
 from tests.mapped import matched, with_parameters
-from tests.test_library import TREES, found_by, sides
-from tests.test_map_commands import Block, Net, Scale, record, run, written
+from tests.mapping.test_library import TREES, found_by, sides
+from tests.mapping.test_map_commands import Block, Net, Scale, record, run, written
 from tests.trees import tree
 
 PATCHES = tree({"": "Own", "stem": "Linear"}), tree({"": "Net", "proj": "Conv2d"})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "probe"
 SOURCES = {".py", ".pyc", ".c", ".h", ".so", ".pyd"}
 """modules, and what the compiled loop is built from"""

@@ -21,7 +21,7 @@ from probe.records import Phase, Task
 from tests.cli.running import net, record, run
 from tests.toys import gpt
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "other-tools.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "other-tools.md"
 EXAMPLE = {
     "task": "statistics", "dump_path": "/home/data_dump", "rank": [], "step": [0], "level": "mix", "async_dump": False,
     "statistics": {"scope": [], "list": [], "tensor_list": [], "data_mode": ["all"], "summary_mode": "statistics"},
@@ -291,7 +291,7 @@ reprod_log. [recording.md](../guide/recording.md#other-tools-configuration) show
 `probe.start(model, config="config.json")` takes these files as they are. It knows them by their fields. What is not done as they say is named
 once, in one warning; what would be another recording than was meant is an error. Arguments of `probe.start` come first.
 
-The tables are made from `FIELDS`, `TASKS` and `LEVELS` in `probe/compat/dump_settings.py` (`OVERWRITE_GOLDEN=1 python -m pytest tests/test_other_tools.py`).
+The tables are made from `FIELDS`, `TASKS` and `LEVELS` in `probe/compat/dump_settings.py` (`OVERWRITE_GOLDEN=1 python -m pytest tests/compat/test_other_tools.py`).
 They have every field that mindstudio-probe 26.2.0 reads, and those of earlier versions and of MindSpore 2.10.
 """
 

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent.parent / "probe"
+PACKAGE = Path(__file__).parents[2] / "probe"
 LONGEST_FUNCTION = 60
 """lines, without the docstring"""
 MOST_METHODS = 20
