@@ -22,6 +22,7 @@ from probe.config import RecordConfig
 from probe.errors import RecordingError, StoreError, warn
 from probe.messages import say
 from probe.numbers import kernel
+from probe.ranks.groups import canonical, groups_given, launch_id
 from probe.recorder import Recorder
 from probe.records import RunInfo, StepState, Task
 from probe.reproducibility import origins
@@ -54,6 +55,7 @@ def start(
     on_nonfinite: bool | None = None,
     on_loss_jump: bool | float | None = None,
     batch: str | None = None,
+    parallel: Mapping[str, Any] | None = None,
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     overwrite: bool | None = None,
     quiet: bool = False,
@@ -96,6 +98,10 @@ def start(
     batch
         what ``task="norms"`` keeps of what the model is given: ``"hash"`` (default) of integers, such as ids; ``"all"``, hashes of
         images and the like too; ``"ids"``, the integers in full, also with ``task="statistics"``
+    parallel
+        how the ranks divide the work, where probe cannot see it (groups of PyTorch's device meshes, Megatron and fleet are recorded
+        without it): sizes by name, the group whose ranks lie closest first, as in ``{"tp": 2, "dp": 4}``, or the ranks of each group,
+        ``{"tp": [[0, 1], [2, 3]]}``
     config
         a mapping, or a YAML or JSON file, with the same options; also mindstudio-probe's config.json and the JSON of MindSpore's
         Dump as they are: what is not done as they say is said once
@@ -154,6 +160,7 @@ def start(
         rank=rank,
         world_size=world_size,
         tells_writes=adapter.counts_writes,
+        parallel=_parallel(adapter, models, parallel, rank, world_size),
         config=settings.as_json(),
         model_config=adapter.model_config(models[0][1]),
     )
@@ -358,6 +365,22 @@ def _place_in_the_world() -> tuple[int, int]:
         if os.environ.get(rank, "").isdigit() and os.environ.get(size, "").isdigit():
             return int(os.environ[rank]), int(os.environ[size])
     return 0, 1
+
+
+def _parallel(
+    adapter: Adapter, models: Sequence[tuple[str, Any]], given: Mapping[str, Any] | None, rank: int, world_size: int
+) -> dict[str, object]:
+    """Return how ranks divide the work; what was given counts before what is seen."""
+    chosen = {} if given is None else groups_given(given, rank, world_size)
+    if world_size == 1:
+        return {}
+    try:
+        with adapter.unseen():
+            seen: dict[str, Any] = adapter.parallel(models)
+    except Exception as error:  # noqa: BLE001  another version of a framework: the training must go on
+        seen = {"not_recorded": repr(error)}
+    groups = {canonical(name): ranks for name, ranks in {**seen.get("groups", {}), **chosen}.items()}
+    return {**seen, "groups": groups, "launch": launch_id()}
 
 
 def _target(path: str | os.PathLike[str] | None, rank: int, world_size: int, folder: str = "") -> Path:

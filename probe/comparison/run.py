@@ -74,6 +74,7 @@ from probe.matching import Direction, Matching, Reason
 from probe.matching.automatic import may_lie_otherwise, notes_of_orders, outline_of, packed_as_read
 from probe.matching.changes import changes_of
 from probe.matching.unneeded import needing_no_partner
+from probe.ranks.reader import open_reader
 from probe.records import NEVER_STEPPED, Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
@@ -146,7 +147,7 @@ def compare(
     """
     shift = Shift.of(steps)
     parsed = load_mapping(mapping)
-    with Reader(a) as first, Reader(b) as second:
+    with open_reader(a) as first, open_reader(b) as second:
         first.require_steps()
         second.require_steps()
         chosen = None if direction is None else _direction(direction)

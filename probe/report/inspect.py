@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from probe.errors import ConfigError, NotRecordedError
+from probe.ranks.reader import open_reader
 from probe.records import Phase, Role
 from probe.report.names import LONGEST_LIST, plain
 from probe.store.reading.reader import Reader
@@ -25,7 +26,7 @@ _MOST_STEPS = 8
 
 def summary(file: str | Path) -> Group:
     """Return who recorded what, when, and how much of it."""
-    with Reader(file) as reader:
+    with open_reader(file) as reader:
         reader.require_steps()
         info = reader.info
         facts = Table.grid(padding=(0, 2))
@@ -71,7 +72,7 @@ def listing(file: str | Path, pattern: str, step: int | None, phase: str | None,
     labels = [known.label for known in Phase]
     if phase is not None and phase not in labels:
         raise ConfigError(f"phase {phase!r} is not known; expected one of {', '.join(labels)}")
-    with Reader(file) as reader:
+    with open_reader(file) as reader:
         reader.require_steps()
         chosen = [
             index

@@ -91,7 +91,7 @@ def check_data(a: str | Path, b: str | Path | None = None, *, tokenizer: str | P
     """
     words = None if tokenizer is None else load_tokenizer(tokenizer)
     with ExitStack() as opened:
-        readers = [opened.enter_context(Reader(path)) for path in ([a] if b is None else [a, b])]
+        readers = [opened.enter_context(open_reader(path)) for path in ([a] if b is None else [a, b])]
         for reader in readers:
             reader.require_steps()
         names = [""] if b is None else ["A", "B"]

@@ -248,12 +248,15 @@ class Side:
         """  # noqa: D205
         if row in self.combined:
             return self.combined[row].sketch
+        found = self._sketches[row]
+        if found[0] != found[0]:  # of what several ranks hold together
+            return None
         if not self.names.turned:
-            return self._sketches[row]
+            return found
         place = self.columns["module"][row], self.slots[row].partition(".")[0]
         is_turned = place in self.names.turned and self.columns["role"][row] in PARAMETER_ROLES
         sizes = squeezed(self.shapes[row])
-        return None if is_turned and len(set(sizes)) < len(sizes) else self._sketches[row]
+        return None if is_turned and len(set(sizes)) < len(sizes) else found
 
     def axis_sums(self, row: int) -> tuple[np.ndarray, ...]:
         """Return the sums along the axes of a weight that the step begins with, in the canonical layout; nothing where they are not known."""
