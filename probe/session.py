@@ -20,7 +20,7 @@ from probe.config import RecordConfig
 from probe.errors import RecordingError, StoreError, warn
 from probe.messages import say
 from probe.numbers import kernel
-from probe.ranks.seen import parallel_of
+from probe.ranks.layout.seen import parallel_of
 from probe.recorder import Recorder
 from probe.records import RunInfo, StepState, Task
 from probe.reproducibility import origins

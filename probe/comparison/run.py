@@ -147,7 +147,8 @@ def compare(
     """
     shift = Shift.of(steps)
     parsed = load_mapping(mapping)
-    with open_reader(a) as first, open_reader(b) as second:
+    dims = dict(parsed.dims)
+    with open_reader(a, dims) as first, open_reader(b, dims) as second:
         first.require_steps()
         second.require_steps()
         chosen = None if direction is None else _direction(direction)

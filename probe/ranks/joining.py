@@ -10,20 +10,22 @@ import numpy as np
 import xxhash
 
 from probe.ranks import replicas
-from probe.ranks.arranging import Arrangement, arranged, sketch_of, statistics
-from probe.ranks.dims import Dims
+from probe.ranks.dims.arranging import Arrangement, arranged, sketch_of, statistics
+from probe.ranks.dims.language import Dims
+from probe.ranks.dims.resolving import Facts, all_alike, differing_groups, resolve
 from probe.ranks.gathering import OF_PARAMETERS, Gathered, Names
-from probe.ranks.layout import Layout
+from probe.ranks.layout.places import Layout
 from probe.ranks.members import Member
 from probe.ranks.replicas import Difference
-from probe.ranks.resolving import Facts, all_alike, differing_groups, resolve
 from probe.ranks.weights import first_of_each
-from probe.records import HashKind, Phase, Role
+from probe.records import JOINED_HASH, HashKind, Phase, Role
 
-JOINED = 255
-"""kind of the hashes of what several ranks hold together"""
 OF_MEMBER = 1 << 40
 """numbers of tensors that one rank holds are its own, behind so many times its place; those of several come behind all of them"""
+
+
+Lost = tuple[int, Role, str, str]
+"""a tensor of which it is not known how it is divided, or of which parts are missing: module, role, slot, and why"""
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,7 @@ class Joined:
     """by row, the rank that stands for all"""
     seq: np.ndarray
     differences: tuple[Difference, ...]
-    lost: tuple[tuple[int, Role, str], ...]
-    """tensors of which it is not known how they are divided, or of which parts are missing: module, role, and why"""
+    lost: tuple[Lost, ...]
 
 
 class Joining:
@@ -92,9 +93,8 @@ class Joining:
         self.sketches = gathered.sketches[gathered.starts]
         self.member = gathered.member[gathered.starts].copy()
         self.seq = gathered.seq[gathered.starts].copy()
-        self.is_there = np.ones(len(self.rows), bool)
         self.differences: list[Difference] = []
-        self.lost: list[tuple[int, Role, str]] = []
+        self.lost: list[Lost] = []
 
     def joined(self) -> Joined:
         """Return the step."""
@@ -106,14 +106,21 @@ class Joining:
                 self._lose(tensor, "dims-unknown")
             else:
                 self._join(tensor, dims)
-        kept = self.is_there
-        return Joined(self.rows[kept], self.sketches[kept], self.member[kept], self.seq[kept], tuple(self.differences),
-                      tuple(self.lost))  # fmt: skip
+        return Joined(self.rows, self.sketches, self.member, self.seq, tuple(self.differences), tuple(self.lost))
 
     def _lose(self, tensor: int, why: str) -> None:
+        """Let a tensor be there, of which nothing is known: it is no missing one."""
         row = self.rows[tensor]
-        self.is_there[tensor] = False
-        self.lost.append((int(row["module"]), Role(row["role"]), why))
+        slot = self.names.slots[row["slot"]]
+        self.lost.append((int(row["module"]), Role(row["role"]), slot, why))
+        wholes = set(self.facts.whole(int(row["module"]), Role(row["role"]), slot.rpartition(":")[2]))
+        if len(wholes) == 1:
+            row["shape"] = self.names.shape(wholes.pop())
+        for name in ("min", "max", "mean", "rms", "norm"):
+            row[name] = math.nan
+        row["tensor"] = -1
+        self.sketches[tensor] = np.nan
+        self._hash(self.rows[tensor : tensor + 1], self.gathered.rows[list(self.gathered.of(tensor))], why)
 
     def _join(self, tensor: int, dims: Dims) -> None:
         rows = self.gathered.of(tensor)
@@ -198,7 +205,9 @@ class Joining:
                 row[name] = values
         sketch = sketch_of(made, shapes, [self.gathered.sketches[k] for k in chosen])
         self.sketches[tensor] = np.nan if sketch is None else sketch
-        self._hash(row, parts, made)
+        self._hash(
+            row, parts, (made.shape, made.is_sum, [tuple(_plain(each) for each in part.at) for part in made.parts])
+        )
         if np.all(parts["tensor"] >= 0):
             members = [int(self.gathered.member[k]) for k in chosen]
             sources = tuple(zip(members, parts["tensor"].tolist(), strict=True))
@@ -207,15 +216,15 @@ class Joining:
             row["tensor"] = -1
 
     @staticmethod
-    def _hash(row: np.ndarray, parts: np.ndarray, made: Arrangement) -> None:
+    def _hash(row: np.ndarray, parts: np.ndarray, made: object) -> None:
         """Give what several ranks hold a hash of its own, which tells it from all else that ranks of this layout hold."""
         if np.any(parts["hash_kind"] == HashKind.NONE):
             row["hash_lo"], row["hash_hi"], row["hash_kind"] = 0, 0, HashKind.NONE
             return
-        how = repr((made.shape, made.is_sum, [tuple(_plain(each) for each in part.at) for part in made.parts])).encode()
+        how = repr(made).encode()
         digests = b"".join(np.array([part["hash_lo"], part["hash_hi"]], "<u8").tobytes() for part in parts)
         digest = xxhash.xxh3_128_intdigest(digests + how)
-        row["hash_lo"], row["hash_hi"], row["hash_kind"] = digest & 0xFFFF_FFFF_FFFF_FFFF, digest >> 64, JOINED
+        row["hash_lo"], row["hash_hi"], row["hash_kind"] = digest & 0xFFFF_FFFF_FFFF_FFFF, digest >> 64, JOINED_HASH
 
 
 def _plain(where: object) -> object:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probe.ranks.groups import DATA
-from probe.ranks.layout import ALL, Layout
+from probe.ranks.layout.groups import DATA
+from probe.ranks.layout.places import ALL, Layout
 from probe.ranks.tree import Facts, Union, facts_by_name
 from probe.records import Role
 from probe.store.reading.reader import Reader

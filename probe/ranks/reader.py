@@ -14,17 +14,18 @@ import numpy as np
 from probe.comparison.notes import Note, note
 from probe.errors import StoreError
 from probe.numbers.axis_sums import squeezed
-from probe.ranks import defaults, ordering
-from probe.ranks.dims import Dims, parsed
-from probe.ranks.files import files_of, missing_ranks, require_one_run
+from probe.ranks import ordering
+from probe.ranks.dims.language import parsed
+from probe.ranks.dims.resolving import Facts
+from probe.ranks.dims.telling import Telling
 from probe.ranks.gathering import OF_PARAMETERS, Names, gather
-from probe.ranks.joining import OF_MEMBER, Joining, Tensors
-from probe.ranks.layout import Layout
+from probe.ranks.joining import OF_MEMBER, Joining, Lost, Tensors
+from probe.ranks.layout.files import files_of, missing_ranks, require_one_run
+from probe.ranks.layout.places import Layout
 from probe.ranks.members import Member, Shares, members_of, shares_of
 from probe.ranks.replicas import Difference
-from probe.ranks.resolving import Facts
 from probe.ranks.tree import Union, united
-from probe.ranks.weights import Weights, resolved, told_by, weights_of
+from probe.ranks.weights import Weights, told_by, weights_of
 from probe.records import ModuleInfo, OptimizerGroup, ParameterInfo, Role, RunInfo
 from probe.store.reading.reader import Reader
 from probe.store.schema import CALLS, RECORDS, STEPS
@@ -47,7 +48,7 @@ class _Step:
     sketches: np.ndarray
     calls: np.ndarray
     differences: tuple[Difference, ...]
-    lost: tuple[tuple[int, Role, str], ...]
+    lost: tuple[Lost, ...]
 
 
 @dataclass
@@ -93,6 +94,8 @@ class RanksReader(Reader):
         self.names = Names()
         self._tensors = Tensors(first=len(self.readers) * OF_MEMBER)
         self.hints = Hints({**_recorded_layouts(self.readers), **(layouts or {})})
+        self.seen: object = None
+        """what `probe.ranks.other_side` has shown"""
         self._steps = _common_steps(self.readers)
 
     def _attempt(self, what: str, read: Callable[[], T]) -> T:
@@ -201,7 +204,7 @@ class RanksReader(Reader):
         calls = ordering.calls_of(self.members, step, len(self.union.modules), shares)
         gathered = gather(self.members, step, self.weights, shares, self.names, calls.spans)
         facts = Facts(
-            self.members, self.layout, self.weights, self._told, self._whole, self.names.slots, self.names.shapes
+            self.members, self.layout, self.weights, self._telling, self._whole, self.names.slots, self.names.shapes
         )
         joined = Joining(gathered, facts, self.names, self._tensors, self._sizes, step).joined()
         rows, of_parameter = joined.rows, OF_PARAMETERS[joined.rows["role"]]
@@ -221,55 +224,29 @@ class RanksReader(Reader):
         earlier = self._steps[self._steps["step"] < step]
         return int(earlier["n_calls"][-1]) if len(earlier) else 0
 
-    def _told(self, module: int, role: Role, slot: str, axes: int) -> Dims | None:
-        """Return how a tensor of a module is divided, by what the user says of it, its class and its attributes."""
-        key = module, role, slot
-        if key not in self._known_dims:
-            self._known_dims[key] = self._dims_of(module, role, slot)
-        return self._known_dims[key]
-
-    @functools.cached_property
-    def _known_dims(self) -> dict[tuple[int, Role, str], Dims | None]:
-        return {}
-
-    def _dims_of(self, module: int, role: Role, slot: str) -> Dims | None:
-        info = self.union.modules[module]
-        forward = {Role.GRAD_OUTPUT: Role.OUTPUT, Role.GRAD_INPUT: Role.INPUT, Role.GRAD_TOTAL: Role.INPUT}.get(
-            role, role
-        )
-        said = self._user_says(info.path, f"{role.label} {slot}") or self._user_says(
-            info.path, f"{forward.label} {slot}"
-        )
-        if said is None and "tp" in self.layout.groups:
-            facts, in_sequence = self._facts_of_module.get(module, {}), module in self._in_sequence
-            gated = defaults.is_gated(info.path, self.readers[0].info.model_config)
-            is_first = slot in ("0", "input", "x", "input_", "hidden_states", "last_hidden_state")
-            said = defaults.of_tensor(
-                info.class_name, facts, role, slot, is_gated=gated, in_sequence=in_sequence, is_first=is_first
-            )
-        return None if said is None else resolved(said, self.layout)
-
-    @functools.cached_property
-    def _user_says(self) -> Callable[[str, str], Dims | None]:
-        return told_by(self.hints.layouts, parsed)
-
-    @functools.cached_property
-    def _facts_of_module(self) -> dict[int, Mapping[str, Any]]:
-        found: dict[int, Mapping[str, Any]] = {}
-        for member in self.members:
-            for k, module in enumerate(member.reader.modules):
-                if module.path in member.modules:
-                    found.setdefault(int(member.module_of[k]), member.modules[module.path])
-        return found
-
-    @functools.cached_property
-    def _in_sequence(self) -> set[int]:
-        """Modules whose parameters say that they work on parts of the sequence."""
-        pairs = zip(self.weights.infos, self.weights.facts, strict=True)
-        return {info.module for info, facts in pairs if facts.get("sequence_parallel") is True}
-
     def _whole(self, module: int, role: Role, slot: str) -> Sequence[tuple[int, ...]]:
         return self.hints.whole(self.union.modules[module].path, role, slot)
+
+    @functools.cached_property
+    def _telling(self) -> Telling:
+        return Telling(self.members, self.layout, self.union, self.weights, self.hints.layouts)
+
+    def see(self, layouts: Mapping[str, str], whole: Callable[[str, Role, str], Sequence[tuple[int, ...]]]) -> None:
+        """Take what the user, and the other side, say of how tensors are divided; what was put together is put together again.
+
+        Parameters
+        ----------
+        layouts
+            dims by globs of module paths
+        whole
+            shapes that the other side's tensors have in the place of those of a module, by its path, role and slot
+        """
+        merged = {**self.hints.layouts, **layouts}
+        is_same = merged == self.hints.layouts
+        self.hints = Hints(merged, whole)
+        self._kept.clear()
+        for name in ("records", "calls", "sketches", *(() if is_same else ("weights", "_telling"))):
+            self.__dict__.pop(name, None)
 
     @property
     def observations(self) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from probe.comparison.notes import Note, note
-from probe.ranks.layout import ALL, Layout
+from probe.ranks.layout.places import ALL, Layout
 from probe.records import ModuleInfo
 from probe.store.reading.reader import Reader
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from probe.comparison.notes import Note, note
-from probe.ranks.arranging import Arrangement, arranged
-from probe.ranks.defaults import is_gated, of_parameter
-from probe.ranks.dims import Dims
-from probe.ranks.layout import Layout
+from probe.ranks.dims.arranging import Arrangement, arranged
+from probe.ranks.dims.defaults import is_gated, of_parameter
+from probe.ranks.dims.language import Dims
+from probe.ranks.layout.places import Layout
 from probe.ranks.members import Member
 from probe.ranks.tree import Facts, Union
 from probe.records import ParameterInfo

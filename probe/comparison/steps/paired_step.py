@@ -15,6 +15,7 @@ from probe.comparison.steps.side import Side, begins
 from probe.comparison.steps.tied_homes import homes_of
 from probe.matching import Matching
 from probe.matching.changes import Change
+from probe.ranks.other_side import see_each_other
 from probe.store.reading.reader import Reader
 
 
@@ -22,6 +23,7 @@ def paired_step(
     a: Reader, b: Reader, step_a: int, step_b: int, matching: Matching, changes: Sequence[Change] = ()
 ) -> StepPairs:
     """Return a step's calls and records in pairs; rows have the same numbers however often it is read."""
+    see_each_other(a, b, ((pair.a, pair.b) for pair in matching.pairs), dict(matching.dims))
     begins_a, begins_b = begins(a, step_a), begins(b, step_b)
     homes_a = homes_of(a, {pair.a for pair in matching.pairs})
     homes_b = homes_of(b, {pair.b for pair in matching.pairs})

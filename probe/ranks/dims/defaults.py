@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from probe.ranks.dims import REPLICATED, Dims, Split, parsed
-from probe.ranks.groups import canonical
+from probe.ranks.dims.language import REPLICATED, Dims, Split, parsed
+from probe.ranks.layout.groups import canonical
 from probe.records import Role
 
 Facts = Mapping[str, Any]

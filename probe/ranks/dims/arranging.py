@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.numbers.sketch import WIDTH, axes_of
-from probe.ranks.dims import Dims, Shape, Split, Where, where
+from probe.ranks.dims.language import Dims, Shape, Split, Where, where
 
 Places = Mapping[str, int]
 """by group, a rank's place in it"""

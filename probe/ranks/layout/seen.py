@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from probe.adapters.base import Adapter
-from probe.ranks.groups import canonical, groups_given, launch_id
+from probe.ranks.layout.groups import canonical, groups_given, launch_id
 
 
 def parallel_of(

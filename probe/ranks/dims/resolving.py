@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from probe.ranks.dims import REPLICATED, Dims, Split
+from probe.ranks.dims.language import REPLICATED, Dims, Split
 from probe.ranks.gathering import OF_PARAMETERS, Gathered
-from probe.ranks.layout import Layout
+from probe.ranks.layout.groups import DATA
+from probe.ranks.layout.places import ALL, Layout
 from probe.ranks.members import Member
 from probe.ranks.weights import Weights
 from probe.records import Role
@@ -114,10 +115,13 @@ class _Resolving:
     def _weight_by_shape(self, tensor: int) -> Dims | None:
         """Return how a weight of an unknown class is divided: not at all, or as the other side's shape shows."""
         row = self.rows[tensor]
-        groups = self._differing(tensor)
-        model = [name for name in groups if name in self._of_the_model()]
-        wholes = self.facts.whole(int(row["module"]), Role(row["role"]), self.facts.slots[row["slot"]])
-        return self._by_shape(self.facts.shapes[row["shape"]], wholes, model) or (None if model else REPLICATED)
+        model = [name for name in self._differing(tensor) if name in self._of_the_model()]
+        shape = self.facts.shapes[row["shape"]]
+        slot = self.facts.slots[row["slot"]].partition(":")[2]
+        wholes = self.facts.whole(int(row["module"]), Role(row["role"]), slot)
+        if not model or shape in wholes:
+            return REPLICATED
+        return self._by_shape(shape, wholes, model) or (None if wholes else REPLICATED)
 
     def _said(self, tensor: int) -> Dims | None:
         row = self.rows[tensor]
@@ -178,8 +182,8 @@ class _Resolving:
         return self._settle(tensor, known[0])
 
     def _of_the_model(self) -> set[str]:
-        """Return the groups whose ranks divide the model, and not its inputs."""
-        return {name for name in self.facts.layout.groups if name not in ("pp", "embd")}
+        """Return the groups whose ranks may divide weights: not those of data, whose ranks have copies unless placements say otherwise."""
+        return {name for name in self.facts.layout.groups if name not in DATA | {"cp", "pp", "embd", ALL}}
 
     def _differing(self, tensor: int) -> list[str]:
         """Return the groups in which ranks differ that have another place in that group alone."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.errors import MappingError
-from probe.ranks.groups import canonical
+from probe.ranks.layout.groups import canonical
 
 REST = "..."
 _TIMES = re.compile(r"[·*×]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from probe.ranks.groups import ORDER
+from probe.ranks.layout.groups import ORDER
 from probe.records import RunInfo
 
 ALL = "ranks"
