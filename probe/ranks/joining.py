@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 
 from probe.ranks import replicas
-from probe.ranks.dims.arranging import Arrangement, arranged, sketch_of, statistics
+from probe.ranks.dims.arranging import Arrangement, Part, arranged, sketch_of, statistics
 from probe.ranks.dims.language import Dims
 from probe.ranks.dims.resolving import Facts, all_alike, differing_groups, resolve
 from probe.ranks.gathering import OF_PARAMETERS, Gathered, Names
@@ -49,12 +49,20 @@ class Tensors:
     def add(self, whole: Whole) -> int:
         """Return the number of a tensor that several ranks hold; the same for the same."""
         at = [tuple(_plain(each) for each in part.at) for part in whole.arrangement.parts]
-        key = (whole.sources, whole.arrangement.shape, tuple(at), whole.arrangement.is_sum)
+        key = (whole.sources, whole.arrangement.shape, tuple(at), whole.arrangement.is_sum, whole.arrangement.factor)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self.first + len(self.wholes)
             self.wholes.append(whole)
         return found
+
+    def scaled(self, tensor: int, shape: tuple[int, ...], factor: float) -> int:
+        """Return the number of a multiple of a tensor."""
+        if tensor >= self.first:
+            known = self.wholes[tensor - self.first]
+            return self.add(replace(known, arrangement=replace(known.arrangement, factor=factor)))
+        part = Part(0, tuple(slice(0, size) for size in shape))
+        return self.add(Whole(Arrangement(shape, (part,), False, factor), (divmod(tensor, OF_MEMBER),)))
 
 
 @dataclass(frozen=True)
@@ -76,8 +84,11 @@ class Joining:
     """Puts together what ranks hold."""
 
     def __init__(
-        self, gathered: Gathered, facts: Facts, names: Names, tensors: Tensors, known: Mapping[str, int], step: int
-    ) -> None:
+        self, gathered: Gathered, facts: Facts, names: Names, tensors: Tensors, known: Mapping[str, int], step: int,
+        averaged: tuple[frozenset[str], float] = (frozenset(), 1.0),
+    ) -> None:  # fmt: skip
+        """Take what there is; ``averaged`` are the groups whose ranks have shares of the batch, and what one counts for."""
+        self.shared, self.share = averaged
         self.gathered, self.facts, self.names, self.tensors, self.known, self.step = (
             gathered,
             facts,
@@ -106,6 +117,9 @@ class Joining:
                 self._lose(tensor, "dims-unknown")
             else:
                 self._join(tensor, dims)
+        if self.share != 1:
+            for tensor in np.flatnonzero(self.rows["phase"] == Phase.BACKWARD).tolist():
+                self._scale(tensor)
         return Joined(self.rows, self.sketches, self.member, self.seq, tuple(self.differences), tuple(self.lost))
 
     def _lose(self, tensor: int, why: str) -> None:
@@ -138,6 +152,18 @@ class Joining:
             self._lose(tensor, made)
             return
         self._combine(tensor, chosen, shapes, made)
+        if self.rows["role"][tensor] == Role.PARAM_GRAD and self.shared.intersection(dims.partial):
+            self._scale(tensor)
+
+    def _scale(self, tensor: int) -> None:
+        """Let a gradient of a share of the batch be what it is in that of the mean of all shares."""
+        row = self.rows[tensor]
+        for name in ("min", "max", "mean", "rms", "norm"):
+            row[name] *= self.share
+        self.sketches[tensor] *= self.share
+        self._hash(self.rows[tensor : tensor + 1], self.rows[tensor : tensor + 1].copy(), ("scaled", self.share))
+        if row["tensor"] >= 0:
+            row["tensor"] = self.tensors.scaled(int(row["tensor"]), self.names.shapes[row["shape"]], self.share)
 
     def _places(self, row: int) -> Mapping[str, int]:
         return self.members[int(self.gathered.member[row])].places

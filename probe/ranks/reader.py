@@ -15,6 +15,7 @@ from probe.comparison.notes import Note, note
 from probe.errors import StoreError
 from probe.numbers.axis_sums import squeezed
 from probe.ranks import ordering
+from probe.ranks.averaging import share_of_gradients
 from probe.ranks.dims.language import parsed
 from probe.ranks.dims.resolving import Facts
 from probe.ranks.dims.telling import Telling
@@ -206,7 +207,8 @@ class RanksReader(Reader):
         facts = Facts(
             self.members, self.layout, self.weights, self._telling, self._whole, self.names.slots, self.names.shapes
         )
-        joined = Joining(gathered, facts, self.names, self._tensors, self._sizes, step).joined()
+        averaged = frozenset(self.shares.groups), share_of_gradients(gathered, self.members, self.shares)
+        joined = Joining(gathered, facts, self.names, self._tensors, self._sizes, step, averaged).joined()
         rows, of_parameter = joined.rows, OF_PARAMETERS[joined.rows["role"]]
         stage = np.array([member.stage for member in self.members])[joined.member]
         timeline = ordering.Timeline(stages)

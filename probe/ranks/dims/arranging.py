@@ -32,6 +32,8 @@ class Arrangement:
     parts: tuple[Part, ...]
     is_sum: bool
     """parts are added up"""
+    factor: float = 1.0
+    """what the whole is multiplied by"""
 
     def values(self, read: Callable[[int], np.ndarray]) -> np.ndarray:
         """Return the whole.
@@ -53,7 +55,7 @@ class Arrangement:
             else:
                 whole[at] = values
         assert whole is not None
-        return whole
+        return whole if self.factor == 1 else whole * whole.dtype.type(self.factor)
 
     @property
     def is_alone(self) -> bool:

@@ -77,7 +77,7 @@ _GRADIENTS = {Role.GRAD_OUTPUT: Role.OUTPUT, Role.GRAD_INPUT: Role.INPUT, Role.G
 
 
 def of_tensor(
-    class_name: str, facts: Facts, role: Role, slot: str, *, is_gated: bool, in_sequence: bool, is_first: bool
+    class_name: str, facts: Facts, role: Role, *, parts: int, in_sequence: bool, is_first: bool
 ) -> Dims | None:
     """Return how a tensor of a call is divided; None where its class does not say.
 
@@ -85,8 +85,8 @@ def of_tensor(
     ----------
     facts
         attributes of the module
-    is_gated
-        its name, or the configuration, says that it is gate and up
+    parts
+        that lie side by side on each rank: 2 where it is gate and up
     in_sequence
         its parameters say that it works on parts of the sequence (norms under sequence parallelism)
     is_first
@@ -97,7 +97,9 @@ def of_tensor(
         facts = {**facts, "sequence_parallel": True}
     for known in TENSORS:
         if class_name in known.classes and known.role is role and is_first and known.when(facts):
-            dims = parsed("... 2·h[tp]" if is_gated and known.dims == LAST and role is Role.OUTPUT else known.dims)
+            dims = parsed(
+                f"... {parts}·h[tp]" if parts > 1 and known.dims == LAST and role is Role.OUTPUT else known.dims
+            )
             return _over_experts(dims) if facts.get("is_expert") else dims
     is_layer = class_name in COLUMN | ROW | VOCABULARY
     if in_sequence and is_first and not is_layer and role in (Role.INPUT, Role.OUTPUT):

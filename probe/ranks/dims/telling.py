@@ -51,8 +51,9 @@ class Telling:
         if said is None and "tp" in self._layout.groups:
             facts, in_sequence = self._facts_of_module.get(module, {}), module in self._in_sequence
             gated = defaults.is_gated(info.path, self._members[0].reader.info.model_config)
+            parts = self._strides.get(module, 2 if gated else 1)
             said = defaults.of_tensor(
-                info.class_name, facts, role, slot, is_gated=gated, in_sequence=in_sequence, is_first=slot in _FIRST
+                info.class_name, facts, role, parts=parts, in_sequence=in_sequence, is_first=slot in _FIRST
             )
         return None if said is None else resolved(said, self._layout)
 
@@ -64,6 +65,13 @@ class Telling:
                 if module.path in member.modules:
                     found.setdefault(int(member.module_of[k]), member.modules[module.path])
         return found
+
+    @functools.cached_property
+    def _strides(self) -> dict[int, int]:
+        """By module, in how many parts its weight says that it is divided."""
+        pairs = zip(self._weights.infos, self._weights.facts, strict=True)
+        strides = {info.module: facts.get("partition_stride") for info, facts in pairs}
+        return {module: stride for module, stride in strides.items() if isinstance(stride, int) and stride > 1}
 
     @functools.cached_property
     def _in_sequence(self) -> set[int]:

@@ -12,6 +12,7 @@ ALL = "ranks"
 """the one group of a run of which no groups were recorded"""
 
 _OVER_TP = ("sp", "etp")
+_OF_EXPERTS = ("ep", "etp")
 
 Coordinates = tuple[tuple[str, int], ...]
 """(group, place in it) for some groups"""
@@ -73,7 +74,7 @@ class Layout:
         """
         chosen: list[str] = []
         told = 1
-        for name in self.groups:
+        for name in sorted(self.groups, key=lambda name: name in _OF_EXPERTS):
             further = len({self.at(rank, [*chosen, name]) for rank in self.ranks})
             if further > told:
                 chosen.append(name)
