@@ -266,6 +266,8 @@ class _Run:
 
     def _step(self, pairs: StepPairs, state: State) -> None:
         state.carried, state.returned = state.returned, set()
+        if pairs.joined:
+            self.notes.append(note("micro-batches-joined", step=pairs.step, count=pairs.joined))
         if pairs.summed:
             self.notes.append(note("gradients-summed-over-passes"))
         walk = Walk(pairs, state, self.tree_a, self.noise.at(pairs))
@@ -280,7 +282,7 @@ class _Run:
                     judge_backward(walk, micro)
                     continue
                 judge_forward(walk, micro)
-                if micro == pairs.micros_a[-1]:
+                if micro == pairs.micros_a[-1] and not pairs.joined:  # what was logged may be of one of several
                     judge_loss(walk, self.a.scalars_of(pairs.step), self.b.scalars_of(pairs.step_b))
             for micro in sorted({node.micro for node in pairs.nodes.values() if node.micro < 0}, reverse=True):
                 judge_forward(walk, micro)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from probe.comparison.distance.tables import join_tables
 from probe.comparison.fusion.absorbed_norm import give_their_inputs
 from probe.comparison.fusion.bundles import join_parts
+from probe.comparison.fusion.joined_calls import join_calls
 from probe.comparison.fusion.returned_biases import add_returned_biases
 from probe.comparison.fusion.summed_passes import sum_passes
 from probe.comparison.optimizer.derived_updates import derive_updates
@@ -35,6 +36,8 @@ def paired_step(
         give_their_inputs(side, name, matching)
         join_parts(side, name, matching)
     join_tables(side_a, side_b, matching)
+    joined = join_calls(side_a, side_b, matching)
     pairs = StepPairs(side_a, side_b, matching, changes)
+    pairs.joined = joined
     sum_passes(pairs)
     return pairs
