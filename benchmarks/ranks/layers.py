@@ -111,11 +111,11 @@ class ColumnParallelLinear(nn.Module):
 class RowParallelLinear(nn.Module):
     """Each rank has some of the inputs, and the results are added up."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, group: Group, sequence_parallel: bool) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor, group: Group, sequence_parallel: bool, fault: str = "") -> None:
         super().__init__()
         self.weight, self.bias = nn.Parameter(share(weight, group, 1).clone()), nn.Parameter(bias.clone())
         self.group, self.sequence_parallel, self.input_is_parallel = group, sequence_parallel, True
-        self.fault = ""
+        self.fault = fault
         self.weight.tensor_model_parallel, self.weight.partition_dim, self.weight.partition_stride = True, 1, 1
         self.bias.sequence_parallel = sequence_parallel
 

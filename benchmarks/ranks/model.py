@@ -96,7 +96,7 @@ class MLP(nn.Module):
         tp, sp, parts = groups["tp"], spec.sequence_parallel, 2 if spec.gated else 1
         self.linear_fc1 = ColumnParallelLinear(draw(parts * FFN, HIDDEN), draw(parts * FFN, scale=0.02), tp, sp, parts=parts)
         self.act, self.gated = nn.GELU(), spec.gated
-        self.linear_fc2 = RowParallelLinear(draw(HIDDEN, FFN), draw(HIDDEN, scale=0.02), tp, sp)
+        self.linear_fc2 = RowParallelLinear(draw(HIDDEN, FFN), draw(HIDDEN, scale=0.02), tp, sp, spec.fault)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.linear_fc1(x)

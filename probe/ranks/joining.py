@@ -16,7 +16,7 @@ from probe.ranks.dims.resolving import Facts, all_alike, differing_groups, resol
 from probe.ranks.gathering import OF_PARAMETERS, Gathered, Names
 from probe.ranks.layout.places import Layout
 from probe.ranks.members import Member
-from probe.ranks.replicas import Difference
+from probe.ranks.replicas import Copy, Difference
 from probe.ranks.weights import first_of_each
 from probe.records import JOINED_HASH, HashKind, Phase, Role
 
@@ -24,6 +24,8 @@ OF_MEMBER = 1 << 40
 """numbers of tensors that one rank holds are its own, behind so many times its place; those of several come behind all of them"""
 
 
+Held = tuple[Arrangement, tuple[tuple[int, ...], ...]]
+"""where parts of a tensor lie, and the ranks that hold each"""
 Lost = tuple[int, Role, str, str]
 """a tensor of which it is not known how it is divided, or of which parts are missing: module, role, slot, and why"""
 
@@ -78,6 +80,8 @@ class Joined:
     seq: np.ndarray
     differences: tuple[Difference, ...]
     lost: tuple[Lost, ...]
+    arranged: Mapping[int, Held]
+    """by tensor of which ranks hold parts"""
 
 
 class Joining:
@@ -105,6 +109,7 @@ class Joining:
         self.member = gathered.member[gathered.starts].copy()
         self.seq = gathered.seq[gathered.starts].copy()
         self.differences: list[Difference] = []
+        self.arranged: dict[int, Held] = {}
         self.lost: list[Lost] = []
 
     def joined(self) -> Joined:
@@ -120,7 +125,8 @@ class Joining:
         if self.share != 1:
             for tensor in np.flatnonzero(self.rows["phase"] == Phase.BACKWARD).tolist():
                 self._scale(tensor)
-        return Joined(self.rows, self.sketches, self.member, self.seq, tuple(self.differences), tuple(self.lost))
+        return Joined(self.rows, self.sketches, self.member, self.seq, tuple(self.differences), tuple(self.lost),
+                      self.arranged)  # fmt: skip
 
     def _lose(self, tensor: int, why: str) -> None:
         """Let a tensor be there, of which nothing is known: it is no missing one."""
@@ -152,6 +158,12 @@ class Joining:
             self._lose(tensor, made)
             return
         self._combine(tensor, chosen, shapes, made)
+        self.arranged[tensor] = (
+            made,
+            tuple(
+                tuple(self.members[int(self.gathered.member[k])].rank for k in own) for _, own in sorted(copies.items())
+            ),
+        )
         if self.rows["role"][tensor] == Role.PARAM_GRAD and self.shared.intersection(dims.partial):
             self._scale(tensor)
 
@@ -198,6 +210,9 @@ class Joining:
                 self.names.slots[row["slot"]], int(self.gathered.seq[copies[chosen]]),
                 tuple(self.members[k].rank for k in some), tuple(self.members[k].rank for k in others),
                 replicas.groups_between(self.members, some, others), error, bool(OF_PARAMETERS[row["role"]]),
+                self.names.shapes[row["shape"]], tuple(
+                    Copy(self.members[int(member[k])].rank, self.gathered.sketches[k]) for k in copies
+                ), tensor,
             ))  # fmt: skip
         return copies[chosen]
 

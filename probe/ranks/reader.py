@@ -19,8 +19,8 @@ from probe.ranks.averaging import share_of_gradients
 from probe.ranks.dims.language import parsed
 from probe.ranks.dims.resolving import Facts
 from probe.ranks.dims.telling import Telling
-from probe.ranks.gathering import OF_PARAMETERS, Names, gather
-from probe.ranks.joining import OF_MEMBER, Joining, Lost, Tensors
+from probe.ranks.gathering import OF_PARAMETERS, Gathered, Names, gather
+from probe.ranks.joining import OF_MEMBER, Held, Joining, Lost, Tensors
 from probe.ranks.layout.files import files_of, missing_ranks, require_one_run
 from probe.ranks.layout.places import Layout
 from probe.ranks.members import Member, Shares, members_of, shares_of
@@ -50,6 +50,24 @@ class _Step:
     calls: np.ndarray
     differences: tuple[Difference, ...]
     lost: tuple[Lost, ...]
+    tensors: np.ndarray
+    """by row, the number that its tensor has in ``gathered``"""
+    gathered: Gathered
+    arranged: Mapping[int, Held]
+    ranks: tuple[int, ...]
+    """by member"""
+
+    def ranks_of(self, row: int) -> tuple[int, ...]:
+        """Return the ranks that hold a tensor, or parts of it."""
+        held = self.gathered.of(int(self.tensors[row]))
+        return tuple(self.ranks[int(self.gathered.member[k])] for k in held)
+
+    def labels(self, row: int, shape: tuple[int, ...]) -> tuple[np.ndarray, list[tuple[int, ...]]]:
+        """Return for each element of a tensor the number of the part that it is in, and the ranks that hold each part."""
+        made, ranks = self.arranged.get(int(self.tensors[row]), (None, ()))
+        if made is None or made.is_sum:
+            return np.zeros(shape, np.int64), [self.ranks_of(row)]
+        return made.labels(), list(ranks)
 
 
 @dataclass
@@ -220,7 +238,11 @@ class RanksReader(Reader):
         table = ordering.ordered_calls(calls, timeline)
         first = self._first_call(step)
         table["caller"] = np.where(table["caller"] >= 0, table["caller"] + first, -1)
-        return _Step(rows[order], joined.sketches[order], table, joined.differences, joined.lost)
+        when = rows["seq"]
+        differences = tuple(replace(each, order=int(when[each.tensor])) for each in joined.differences)
+        ranks = tuple(member.rank for member in self.members)
+        return _Step(rows[order], joined.sketches[order], table, differences, joined.lost, order, gathered, joined.arranged,
+                     ranks)  # fmt: skip
 
     def _first_call(self, step: int) -> int:
         earlier = self._steps[self._steps["step"] < step]

@@ -14,6 +14,16 @@ from probe.records import Phase, Role
 
 _ROUNDINGS = 8
 """unit roundoffs up to which copies differ by rounding: two kernels, or sums in another order"""
+_MORE, _MOST = 32, 0.02
+"""the same in precise dtypes, and the relative error up to which that holds"""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """What one rank holds of a tensor that several have."""
+
+    rank: int
+    sketch: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,10 @@ class Difference:
     error: float
     """relative, estimated"""
     is_of_weight: bool
+    shape: tuple[int, ...]
+    copies: tuple[Copy, ...]
+    tensor: int
+    """its number in the step as it was gathered"""
 
     @property
     def is_told(self) -> bool:
@@ -66,7 +80,8 @@ def error_between(rows: np.ndarray, sketches: np.ndarray, chosen: int, others: S
 
 def is_rounding(dtype: str, error: float) -> bool:
     """Tell whether copies of a dtype may differ so much by rounding alone."""
-    return not is_integer(dtype) and 0 < error <= _ROUNDINGS * unit_roundoff(dtype)
+    u = unit_roundoff(dtype)
+    return not is_integer(dtype) and 0 < error <= max(_ROUNDINGS * u, min(_MORE * u, _MOST))
 
 
 def groups_between(members: Sequence[Member], some: Sequence[int], others: Sequence[int]) -> tuple[str, ...]:

@@ -57,6 +57,13 @@ class Arrangement:
         assert whole is not None
         return whole if self.factor == 1 else whole * whole.dtype.type(self.factor)
 
+    def labels(self) -> np.ndarray:
+        """Return for each element of the whole the number of the part that it is in."""
+        found = np.zeros(self.shape, np.int64)
+        for number, part in enumerate(self.parts):
+            found[_index(part.at)] = number
+        return found
+
     @property
     def is_alone(self) -> bool:
         """Tell whether one rank holds all of it, as it lies."""
