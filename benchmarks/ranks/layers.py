@@ -81,7 +81,9 @@ def scatter_sequence(x: Tensor, group: Group) -> Tensor:
 
 def split_sequence(x: Tensor, group: Group) -> Tensor:
     """Keep this rank's part of the first axis; gradients are gathered."""
-    return x if size(group) == 1 else _Collective.apply(x, lambda y: share(y, group, 0), lambda g: gathered(g, group, 0))
+    return (
+        x if size(group) == 1 else _Collective.apply(x, lambda y: share(y, group, 0), lambda g: gathered(g, group, 0))
+    )
 
 
 def gather_all(x: Tensor, group: Group, axis: int) -> Tensor:
@@ -104,7 +106,11 @@ class ColumnParallelLinear(nn.Module):
             parameter.tensor_model_parallel, parameter.partition_dim, parameter.partition_stride = True, 0, parts
 
     def forward(self, x: Tensor) -> Tensor:
-        x = gather_sequence(x, self.group) if self.sequence_parallel else copy_to(x, self.group, adds_back=self.adds_back)
+        x = (
+            gather_sequence(x, self.group)
+            if self.sequence_parallel
+            else copy_to(x, self.group, adds_back=self.adds_back)
+        )
         return F.linear(x, self.weight, self.bias)
 
 

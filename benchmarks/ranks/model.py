@@ -94,7 +94,9 @@ class MLP(nn.Module):
     def __init__(self, draw: Weights, spec: Spec, groups: Groups) -> None:
         super().__init__()
         tp, sp, parts = groups["tp"], spec.sequence_parallel, 2 if spec.gated else 1
-        self.linear_fc1 = ColumnParallelLinear(draw(parts * FFN, HIDDEN), draw(parts * FFN, scale=0.02), tp, sp, parts=parts)
+        self.linear_fc1 = ColumnParallelLinear(
+            draw(parts * FFN, HIDDEN), draw(parts * FFN, scale=0.02), tp, sp, parts=parts
+        )
         self.act, self.gated = nn.GELU(), spec.gated
         self.linear_fc2 = RowParallelLinear(draw(HIDDEN, FFN), draw(HIDDEN, scale=0.02), tp, sp, spec.fault)
 
@@ -215,7 +217,7 @@ class GPTModel(nn.Module):
 
     def __init__(self, spec: Spec, groups: Groups, stage: int = 0) -> None:
         super().__init__()
-        draw = Weights(1 if spec.fault == "other-checkpoint" and rank(None if groups["tp"] is None else groups["tp"]) else 0)
+        draw = Weights(int(spec.fault == "other-checkpoint" and rank(groups["tp"]) > 0))
         word, position = draw(VOCABULARY, HIDDEN, scale=0.5), draw(LENGTH, HIDDEN, scale=0.5)
         count = spec.layers // spec.pp
         offset = 1 if spec.fault == "layer-offset" and stage else 0

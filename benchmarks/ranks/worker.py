@@ -124,8 +124,8 @@ def batch_of(spec: Spec, step: int, place: dict[str, int], groups: Groups) -> li
     """Return the micro-batches of a rank: ids and labels, [samples, tokens]."""
     generator = torch.Generator().manual_seed(1000 + step)
     tokens = torch.randint(0, VOCABULARY, (spec.batch, LENGTH + 1), generator=generator)
-    if spec.fault == "other-order-of-samples" and spec.dp > 1:
-        tokens = tokens[torch.randperm(spec.batch, generator=torch.Generator().manual_seed(place["dp"] + 7))]
+    if spec.fault == "other-order-of-samples" and place["dp"] == spec.dp - 1:
+        tokens = tokens.roll(1, 0)
     count = spec.batch // (spec.dp * spec.micros)
     found = []
     for micro in range(spec.micros):

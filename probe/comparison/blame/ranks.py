@@ -81,12 +81,18 @@ def _copies(pairs: StepPairs, half: StepHalf) -> Iterator[tuple[Divergence, int]
     assert isinstance(reader, RanksReader)
     differences = sorted(reader.step(half.side.step).differences, key=lambda each: (each.phase, each.order))
     initial = [each for each in differences if each.phase is Phase.INIT]
-    for each in (initial or differences)[: len(initial) or 1]:
-        yield _finding(pairs, half, each), each.order
+    by_tensor: dict[int, list[Difference]] = {}
+    for each in initial or differences:
+        by_tensor.setdefault(each.tensor, []).append(each)
+    for parts in list(by_tensor.values())[: len(by_tensor) if initial else 1]:
+        yield _finding(pairs, half, parts), parts[0].order
 
 
-def _finding(pairs: StepPairs, half: StepHalf, difference: Difference) -> Divergence:
-    ranks, others = _odd_ranks(pairs, half, difference)
+def _finding(pairs: StepPairs, half: StepHalf, parts: Sequence[Difference]) -> Divergence:
+    """Return the finding on one tensor, of which copies of each part may differ."""
+    difference = parts[0]
+    odd = [_odd_ranks(pairs, half, part) for part in parts]
+    ranks, others = (tuple(sorted({rank for each in odd for rank in each[k]})) for k in (0, 1))
     other = pairs.half(half.other)
     pair = half.pair_of.get(difference.module)
     slot = difference.slot
@@ -151,12 +157,14 @@ def lost_parts(pairs: StepPairs) -> Iterator[Note]:
 
 def _named(pairs: StepPairs, halves: Iterable[StepHalf], finding: Divergence) -> Divergence:
     """Return a finding with the ranks that hold what it is about: those that are wrong, where values tell them."""
-    if finding.event is None:
-        return finding
     facts: list[Note] = []
     for half in halves:
-        row, reader = half.row(finding.event), half.side.reader
-        if row < 0 or not isinstance(reader, RanksReader):
+        reader = half.side.reader
+        assert isinstance(reader, RanksReader)
+        row = -1 if finding.event is None else half.row(finding.event)
+        if row < 0:
+            ranks = reader.layout.ranks
+            facts.append(note("on-ranks", side=half.name, ranks=ranks, of=len(ranks)))
             continue
         step = reader.step(half.side.step)
         holders = sorted({rank for own in _own_rows(half.side, row) for rank in step.ranks_of(own)})
@@ -206,12 +214,7 @@ def _labels(side: Side, row: int) -> tuple[np.ndarray, list[tuple[int, ...]]] | 
     if row not in side.combined:
         return reader.step(side.step).labels(row, side.shapes[row])
     combined = side.combined[row]
-    if (
-        not isinstance(combined, Fused)
-        or combined.fusion.stacked
-        or combined.fusion.reorders
-        or len(combined.pieces) > 1
-    ):
+    if not isinstance(combined, Fused) or combined.fusion.stacked or combined.fusion.rotary or len(combined.pieces) > 1:
         return None
     arrays, ranks = [], []
     for piece in combined.pieces[0]:

@@ -12,7 +12,7 @@ from probe.comparison.distance.combined import Piece, add_fused
 from probe.comparison.fusion.joined_axes import batch_axis
 from probe.comparison.steps.side import PARAMETER_ROLES, Side, kind_of
 from probe.matching import Matching
-from probe.numbers.fused import Fusion
+from probe.numbers.fused import Fusion, reordered
 from probe.records import Role
 
 _CLOSE = 1e-6
@@ -36,6 +36,8 @@ class Plan:
     """by micro-batch, its number of samples"""
     is_strided: bool = False
     """each of a group has every n-th sample"""
+    order: tuple[int, ...] = ()
+    """of parts of a sequence: which block of those that follow one another each one of the whole is; empty where they lie in order"""
     length: int = 0
     """size of the axis before that of the batch, where one stands there: [s, b, h]"""
 
@@ -125,11 +127,13 @@ def _as_given(
     many: Side, by_micro: Mapping[int, int], few: Side, whole: Mapping[int, int], axis: int, plan: Plan
 ) -> Plan | None:
     """Return a plan with the order in which samples lie; None where other samples were given."""
-    strided = False
+    strided, order = False, ()
     for group, target in zip(plan.groups, plan.targets, strict=True):
         rows, other = [by_micro[micro] for micro in group], whole[target]
         if not _statistics_agree(many, rows, few, other):
-            return None
+            if not _some_agree(many, rows, few, other, axis):
+                return None
+            continue
         size = int(np.prod(few.shapes[other]))
         if size > _LARGEST or not few.has_values(other) or not all(map(many.has_values, rows)):
             continue
@@ -138,11 +142,30 @@ def _as_given(
             continue
         if len({part.shape for part in parts}) > 1:
             return None
-        if not np.array_equal(np.stack(parts, axis + 1).reshape(given.shape), given):
+        order = _zigzag(parts, given, axis)
+        if not order and not np.array_equal(np.stack(parts, axis + 1).reshape(given.shape), given):
             return None
-        strided = True
+        strided = not order
     length = few.shapes[whole[plan.targets[0]]][0] if axis == 1 else 0
-    return Plan(plan.groups, plan.targets, plan.sizes, strided, length)
+    return Plan(plan.groups, plan.targets, plan.sizes, strided, order, length)
+
+
+def _some_agree(many: Side, rows: Sequence[int], few: Side, other: int, axis: int) -> bool:
+    """Tell whether some parts are what lies in their place, and others are not: they were given something else."""
+    if not few.has_values(other) or not all(map(many.has_values, rows)) or np.prod(few.shapes[other]) > _LARGEST:
+        return False
+    parts, given = [many.values(row) for row in rows], few.values(other)
+    ends = np.cumsum([part.shape[axis] for part in parts])[:-1]
+    return any(np.array_equal(part, own) for part, own in zip(parts, np.split(given, ends, axis), strict=True))
+
+
+def _zigzag(parts: Sequence[np.ndarray], given: np.ndarray, axis: int) -> tuple[int, ...]:
+    """Return the order of blocks where each part has one from each end of what was given; empty where that is not so."""
+    count = len(parts)
+    held = [block for place in range(count) for block in (place, 2 * count - 1 - place)]
+    order = tuple(int(block) for block in np.argsort(held))
+    whole = np.concatenate(parts, axis)
+    return order if whole.shape[axis] % len(order) == 0 and np.array_equal(reordered(whole, order, axis), given) else ()
 
 
 def _statistics_agree(many: Side, rows: Sequence[int], few: Side, other: int) -> bool:
@@ -216,10 +239,15 @@ def _join(
         part[0] == size * length for part, size in zip(shapes, sizes, strict=True)
     )  # fmt: skip
     groups = length if is_flat else max(1, shape[axis] // len(own)) if plan.is_strided else 1
+    if plan.order and (is_flat or shape[axis] % len(plan.order)):
+        return False
     if plan.is_strided and (is_flat or shape[axis] != sum(sizes)):
         return False
     pieces = tuple(Piece(row, each) for row, each in zip(own, shapes, strict=True))
-    add_fused(many, (pieces,), Fusion(axis, groups), (module, slot), micro=target)
+    made = add_fused(many, (pieces,), Fusion(axis, groups), (module, slot), micro=target)
+    if plan.order:
+        many.hidden.add(made)
+        add_fused(many, ((Piece(made, shape),),), Fusion(axis, order=plan.order), (module, slot), micro=target)
     many.hidden.update(own)
     return True
 
