@@ -412,9 +412,9 @@ class RanksReader(Reader):
 
     def remarks(self) -> list[Note]:
         """Return what is missing or cannot be right in the set of files."""
-        found = [*self.union.notes, *self.weights.notes]
         if self.missing:
-            found.append(note("ranks-missing", ranks=self.missing, world=self.layout.world_size))
+            return [note("ranks-missing", ranks=self.missing, world=self.layout.world_size), *self.union.notes]
+        found = [*self.union.notes, *self.weights.notes]
         contradiction = self.layout.contradiction()
         if contradiction:
             found.append(note("groups-contradict", what=contradiction))

@@ -45,6 +45,16 @@ def files_of(given: str | Path) -> tuple[Path, ...]:
     return _of_one_prefix(given, _with_prefix(path)) or (path,)
 
 
+def has_ranks(given: str | Path) -> bool:
+    """Tell whether a path stands for the files of several ranks."""
+    path = Path(given)
+    if path.is_file():
+        return False
+    if path.is_dir():
+        return any(RANK.fullmatch(each.name) for each in path.iterdir())
+    return bool(glob.has_magic(str(given)) and glob.glob(str(given))) or bool(_with_prefix(path))
+
+
 def _with_prefix(path: Path) -> list[Path]:
     """Return the files of ranks whose name before ``.rank`` is this one, with or without its suffix."""
     if not path.parent.is_dir():
