@@ -11,7 +11,9 @@ from benchmarks.ranks.__main__ import ranks_in
 from benchmarks.ranks.cases import LAYOUTS, whole_of
 from benchmarks.ranks.running import train
 from benchmarks.ranks.spec import Spec
-from probe.comparison.result import Comparison, Kind, Verdict
+from probe.comparison.answer import Comparison
+from probe.comparison.result import Kind, Verdict
+from probe.errors import ProbeError
 from probe.ranks.reader import open_reader
 
 STEPS = 2
@@ -101,5 +103,5 @@ def test_a_file_of_another_run_is_named(folder: Path, tmp_path: Path) -> None:
         (tmp_path / f"mixed.rank0000{rank}.h5").symlink_to(folder / f"{name}.rank0000{rank}.h5")
     other = tmp_path / "mixed.rank00002.h5"
     other.symlink_to(folder / "tp2.rank00000.h5")
-    with pytest.raises(probe.ProbeError, match=r"mixed.rank00002.h5 and .* are both of rank 0"):
+    with pytest.raises(ProbeError, match=r"mixed.rank00002.h5 and .* are both of rank 0"):
         probe.open(tmp_path / "mixed.h5")

@@ -42,7 +42,7 @@ def canonical(name: str) -> str:
 def launch_id() -> str:
     """Return what the ranks of this launch have in common and those of others do not; empty where the environment does not say."""
     known = [f"{name}={os.environ[name]}" for name in _OF_A_LAUNCH if os.environ.get(name)]
-    return xxhash.xxh3_64_hexdigest("\n".join(known)) if known else ""
+    return xxhash.xxh3_64_hexdigest("\n".join(known).encode()) if known else ""
 
 
 def groups_given(parallel: Mapping[str, Any], rank: int, world_size: int) -> Groups:
