@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from probe.errors import NotRecordedError
+from probe.ranks.reader import open_reader
 from probe.records import ByRole, ModuleInfo, ParameterInfo, Phase, Role, RunInfo
 from probe.store.reading.reader import Reader
 
@@ -80,7 +81,7 @@ class Recording:
     """One run's file. Close it, or use it as a context manager."""
 
     def __init__(self, path: str | Path) -> None:
-        self._reader = Reader(path)
+        self._reader = open_reader(path)
 
     def __enter__(self) -> Recording:
         return self

@@ -81,6 +81,10 @@ class HashKind(enum.IntEnum):
     WSUM64 = 2
 
 
+JOINED_HASH = 255
+"""kind of the hashes, in memory alone, of what several ranks hold together"""
+
+
 class StepState(enum.IntEnum):
     """How a step ended."""
 

@@ -20,6 +20,7 @@ from probe.config import RecordConfig
 from probe.errors import RecordingError, StoreError, warn
 from probe.messages import say
 from probe.numbers import kernel
+from probe.ranks.layout.seen import parallel_of
 from probe.recorder import Recorder
 from probe.records import RunInfo, StepState, Task
 from probe.reproducibility import origins
@@ -53,6 +54,7 @@ def start(
     on_nonfinite: bool | None = None,
     on_loss_jump: bool | float | None = None,
     batch: str | None = None,
+    parallel: Mapping[str, Any] | None = None,
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     overwrite: bool | None = None,
     quiet: bool = False,
@@ -95,6 +97,10 @@ def start(
     batch
         what ``task="norms"`` keeps of what the model is given: ``"hash"`` (default) of integers, such as ids; ``"all"``, hashes of
         images and the like too; ``"ids"``, the integers in full, also with ``task="statistics"``
+    parallel
+        how the ranks divide the work, where probe cannot see it (groups of PyTorch's device meshes, Megatron and fleet are recorded
+        without it): sizes by name, the group whose ranks lie closest first, as in ``{"tp": 2, "dp": 4}``, or the ranks of each group,
+        ``{"tp": [[0, 1], [2, 3]]}``
     config
         a mapping, or a YAML or JSON file, with the same options; also mindstudio-probe's config.json and the JSON of MindSpore's
         Dump as they are: what is not done as they say is said once
@@ -123,7 +129,7 @@ def start(
     options = {"level": level, "task": task, "steps": steps, "ranks": ranks, "modules": modules, "phases": phases,
                "tensors": tensors, "on_nonfinite": on_nonfinite, "on_loss_jump": on_loss_jump, "batch": batch}  # fmt: skip
     settings = RecordConfig.from_options(config, **options)
-    return _started(model, path, settings, optimizer, overwrite, quiet)
+    return _started(model, path, settings, optimizer, overwrite, quiet, parallel=parallel)
 
 
 def start_by_itself(
@@ -194,6 +200,7 @@ def _started(
     overwrite: bool | None,
     quiet: bool,
     functions: Sequence[Any] | None = None,
+    parallel: Mapping[str, Any] | None = None,
 ) -> Path | None:
     global _excluded, _starts, _tells
     if is_recording():
@@ -228,6 +235,7 @@ def _started(
         rank=rank,
         world_size=world_size,
         tells_writes=adapter.counts_writes,
+        parallel=parallel_of(adapter, models, parallel, rank, world_size),
         config=settings.as_json(),
         model_config=adapter.model_config(models[0][1]),
     )

@@ -149,6 +149,17 @@ class Adapter(abc.ABC):
         """Return what of the environment changes numerics: devices, flags, thread counts."""
         return {}
 
+    def parallel(self, models: Sequence[tuple[str, Module]]) -> dict[str, object]:
+        """Return how ranks divide models, by their prefixes: ``groups`` of this rank, and what ``modules`` and ``parameters`` say.
+
+        Nothing is asked of other ranks.
+        """
+        return {}
+
+    def placements(self, tensor: Tensor) -> list[list[str]]:
+        """Return how a tensor that knows it lies over ranks, by the dimensions of its mesh; nothing of other tensors."""
+        return []
+
     # Tensors
 
     @abc.abstractmethod

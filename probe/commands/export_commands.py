@@ -11,6 +11,7 @@ from rich.progress import Progress
 
 from probe.commands.summaries import Group
 from probe.errors import ConfigError
+from probe.ranks.layout.files import files_of
 from probe.report.names import harmless
 from probe.report.tensorboard import export_comparison, export_run
 from probe.store.tree import write_tree
@@ -34,7 +35,8 @@ def tree_command(file: str) -> None:
     \b
     Example: probe export tree a.h5
     """
-    click.echo(f"{write_tree(file)} names below /tree in {harmless(file)}")
+    for path in files_of(file):
+        click.echo(f"{write_tree(path)} names below /tree in {harmless(str(path))}")
 
 
 @export_group.command("tensorboard")

@@ -35,6 +35,7 @@ from probe.matching.draft import draft
 from probe.matching.initial_weights import fingerprints
 from probe.matching.loose import loose_weights, numbered, of_modules_not_left
 from probe.matching.unneeded import listed, needing_no_partner
+from probe.ranks.reader import open_reader
 from probe.report.names import LONGEST_LIST, file_names, harmless, plain
 from probe.store.reading.reader import Reader
 from probe.structure.printed import model_config_of, record_printed
@@ -114,7 +115,7 @@ def check_command(mapping: str, a: str, b: str, map_direction: str | None, stric
     """
     parsed = load_mapping(mapping)
     direction = None if map_direction is None else Direction(map_direction)
-    with Reader(a) as first, Reader(b) as second:
+    with open_reader(a) as first, open_reader(b) as second:
         sides = known_a, known_b = _known(first), _known(second)
         weights = fingerprints(first, known_a.tree, second, known_b.tree)
         found = match(*sides, parsed, *weights, direction, strict)
@@ -161,7 +162,7 @@ def suggest_command(a: str, b: str, output: str | None, min_confidence: float) -
         raise ExistsError(
             f"{output} exists already, and may have been corrected by hand: give another name or delete it"
         )
-    with Reader(a) as first, Reader(b) as second:
+    with open_reader(a) as first, open_reader(b) as second:
         sides = [Known(Tree(each.modules), each.parameters, each.info.model_config) for each in (first, second)]
         weights = fingerprints(first, sides[0].tree, second, sides[1].tree)
         certain = match(*sides, LayerMapping(), *weights)

@@ -40,6 +40,8 @@ class Kind(enum.StrEnum):
     SHAPE = "shape"
     DTYPE = "dtype"
     UPDATE = "update"
+    REPLICAS = "replicas"
+    """copies of a tensor on several ranks are not equal"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from probe.comparison.acceptance.tally import Tally as AcceptanceTally
 from probe.comparison.answer import Comparison
 from probe.comparison.blame.guesses import Guesses, paired_modules
 from probe.comparison.blame.mapping_errors import MappingErrors
+from probe.comparison.blame.ranks import lost_parts, with_ranks
 from probe.comparison.blame.values import blame_batches, lacking_inputs
 from probe.comparison.coverage import trivial_comparison
 from probe.comparison.coverage.changes import OF_ORDER, changed_calls
@@ -74,6 +75,7 @@ from probe.matching import Direction, Matching, Reason
 from probe.matching.automatic import may_lie_otherwise, notes_of_orders, outline_of, packed_as_read
 from probe.matching.changes import changes_of
 from probe.matching.unneeded import needing_no_partner
+from probe.ranks.reader import RanksReader, open_reader
 from probe.records import NEVER_STEPPED, Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
@@ -146,7 +148,8 @@ def compare(
     """
     shift = Shift.of(steps)
     parsed = load_mapping(mapping)
-    with Reader(a) as first, Reader(b) as second:
+    dims = dict(parsed.dims)
+    with open_reader(a, dims) as first, open_reader(b, dims) as second:
         first.require_steps()
         second.require_steps()
         chosen = None if direction is None else _direction(direction)
@@ -264,6 +267,8 @@ class _Run:
 
     def _step(self, pairs: StepPairs, state: State) -> None:
         state.carried, state.returned = state.returned, set()
+        if pairs.joined:
+            self.notes.append(note("micro-batches-joined", step=pairs.step, count=pairs.joined))
         if pairs.summed:
             self.notes.append(note("gradients-summed-over-passes"))
         walk = Walk(pairs, state, self.tree_a, self.noise.at(pairs))
@@ -278,7 +283,7 @@ class _Run:
                     judge_backward(walk, micro)
                     continue
                 judge_forward(walk, micro)
-                if micro == pairs.micros_a[-1]:
+                if micro == pairs.micros_a[-1] and not pairs.joined:  # what was logged may be of one of several
                     judge_loss(walk, self.a.scalars_of(pairs.step), self.b.scalars_of(pairs.step_b))
             for micro in sorted({node.micro for node in pairs.nodes.values() if node.micro < 0}, reverse=True):
                 judge_forward(walk, micro)
@@ -338,8 +343,9 @@ class _Run:
             first = min(walk.ledger.findings, key=cause_order).path
             self._doubt(note("weights-at-step-unknown", step=pairs.step, path=first, side=lacking))
             walk.ledger.findings.clear()
-        if walk.ledger.findings:
-            self.findings += self._with_hints(pairs, independent(sorted(walk.ledger.findings, key=cause_order)))
+        if walk.ledger.findings or self._copies_differ(pairs):
+            self.findings += self._with_hints(pairs, independent(self._with_ranks(pairs, walk.ledger.findings)))
+        self.notes += lost_parts(pairs)
         self.unshown = self.unshown or walk.ledger.unshown
         self.notes += walk.ledger.notes
         self.notes += [*vocabulary_notes(pairs, walk.ledger.events), *inverted_masks(walk.ledger.events)]
@@ -361,6 +367,16 @@ class _Run:
         if pairs.same_micros:
             self.changes += tuple(changed_calls(pairs, self.tree_a, self.tree_b))
             self._doubt_order(walk)
+
+    def _copies_differ(self, pairs: StepPairs) -> bool:
+        """Tell whether ranks of a side hold other copies of one tensor."""
+        return any(
+            isinstance(side.reader, RanksReader) and side.reader.step(side.step).differences
+            for side in (pairs.a, pairs.b)
+        )
+
+    def _with_ranks(self, pairs: StepPairs, findings: Sequence[Divergence]) -> list[Divergence]:
+        return with_ranks(pairs, sorted(findings, key=cause_order))
 
     def _with_hints(self, pairs: StepPairs, findings: Sequence[Divergence]) -> Iterator[Divergence]:
         from probe.diagnosis.choosing import with_hints

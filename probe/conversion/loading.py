@@ -17,6 +17,7 @@ from probe.errors import NotRecordedError
 from probe.mapping import load_mapping
 from probe.matching import Direction
 from probe.numbers.statistics import dtype_of
+from probe.ranks.reader import open_reader
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
 
@@ -48,7 +49,7 @@ def load_matching(
         a weight is missing, extra or misshapen; the model is left as it was
     """
     adapter = adapter_for(model)
-    with Reader(recording) as reader:
+    with open_reader(recording) as reader:
         ids = _initial(reader)
         stored = {name: Stored(name, dtype_of(dtype), shape) for name, (_, dtype, shape) in ids.items()}
         source, target = structure_of(recording), structure_of(model)

@@ -22,8 +22,8 @@ from probe.numbers.layouts import (
     stored_as,
     unpacked,
 )
+from probe.ranks.reader import open_reader
 from probe.records import ModuleInfo
-from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
 
 Key = tuple[int, str]
@@ -93,7 +93,7 @@ def structure_of(source: Any) -> Structure:
 
 
 def _of_recording(path: Path) -> Structure:
-    with Reader(path) as reader:
+    with open_reader(path) as reader:
         framework, modules, parameters = reader.info.framework, reader.modules, reader.parameters
         config = reader.info.model_config
     kinds = [(qualified(framework, module.class_name, module.file),) for module in modules]

@@ -12,7 +12,7 @@ from probe.comparison.steps.common_steps import Shift
 from probe.curve_comparison.reading.series import Given, RunCurves
 from probe.curve_comparison.result import Batches, Finding, FindingKind, Sample
 from probe.errors import ProbeError
-from probe.store.reading.reader import Reader
+from probe.ranks.reader import open_reader
 
 Mapping = str | Path | Sections[str, Any] | None
 
@@ -143,7 +143,7 @@ def _samples(side: str, run: RunCurves, step: int) -> tuple[Sample, ...]:
     held = [each for each in run.batches[step] if each.tensor >= 0]
     found = []
     if held:
-        with Reader(run.path) as reader:
+        with open_reader(run.path) as reader:
             for each in held:
                 values = reader.values(each.tensor)
                 if values.dtype.kind in "biu" and values.size:

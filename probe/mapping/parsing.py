@@ -26,6 +26,8 @@ from probe.mapping.rules import TOP, Ignored, LayerMapping, ParameterRule, Rotar
 
 PARAMS, IGNORE = "params", "ignore"
 """reserved: the key for parameters, the section of what is left out"""
+DIMS = "dims"
+"""reserved: the section that says how tensors are divided over ranks"""
 _RULE_LIMIT = 20_000
 FROM = "from"
 """in place of ``to``: a module, or a parameter, of the other side that several of this side are"""
@@ -60,15 +62,27 @@ class _Parser:
         sections: list[Section] = []
         ignored: list[Ignored] = []
         judging: tuple[JudgingRule, ...] = ()
+        dims: tuple[tuple[str, str], ...] = ()
         for written, node in self.source.entries(root, "sections named by a module class"):
             key, is_optional = _optional(written)
             if key.value == IGNORE and isinstance(node, yaml.SequenceNode):
                 ignored += map(self._ignored, node.value)
             elif key.value == RULES and isinstance(node, yaml.SequenceNode):
                 judging = parse_rules(self.source, node)
+            elif key.value == DIMS and isinstance(node, yaml.MappingNode):
+                dims = self._dims(node)
             else:
                 sections.append(self._section(key, node, is_optional))
-        return LayerMapping(tuple(sections), tuple(ignored), self.source.name, judging)
+        return LayerMapping(tuple(sections), tuple(ignored), self.source.name, judging, dims)
+
+    def _dims(self, node: yaml.Node) -> tuple[tuple[str, str], ...]:
+        """Return how tensors are divided over ranks; the texts are read where the ranks are known."""
+        found = []
+        for key, value in self.source.entries(node, "dims by globs of module paths"):
+            if not isinstance(value, yaml.ScalarNode):
+                self.source.fail(value, f"{DIMS}: {key.value}: expected a text such as 'b s h[tp]'")
+            found.append((key.value, value.value))
+        return tuple(found)
 
     def _section(self, key: yaml.Node, node: yaml.Node, is_optional: bool) -> Section:
         name = key.value

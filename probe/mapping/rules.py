@@ -164,6 +164,8 @@ class LayerMapping:
     name: str = ""
     judging: tuple[JudgingRule, ...] = ()
     """tolerances for some modules; matching does not look at them"""
+    dims: tuple[tuple[str, str], ...] = ()
+    """how tensors are divided over ranks, by globs of module paths; matching does not look at them"""
 
     @property
     def rules(self) -> tuple[Rule, ...]:

@@ -182,6 +182,8 @@ class Matching:
     """by module of A that a line of the mapping names, what it says"""
     mistaken: tuple[Note, ...] = ()
     """lines of the mapping that do nothing; they are among the notes too"""
+    dims: tuple[tuple[str, str], ...] = ()
+    """what the mapping says of how tensors are divided over ranks, by globs of module paths"""
     part_of_other: frozenset[int] = frozenset()
     """modules of A that are a part of their partner, or hold it as a part: only what both are given is compared"""
 

@@ -14,6 +14,7 @@ from probe.comparison.distance.metrics import Metrics, Status
 from probe.comparison.result import Divergence, Kind, SlotResult
 from probe.comparison.run import Comparison
 from probe.errors import ProbeError
+from probe.ranks.reader import open_reader
 from probe.records import Phase, Role
 from probe.report.layout import padded, shortened, wrapped
 from probe.report.names import plain
@@ -79,7 +80,7 @@ def drawn(comparison: Comparison, width: int) -> Text | None:
     if first is None or first.kind is Kind.INPUTS or first.phase not in _ROLES:
         return None
     try:
-        with Reader(comparison.path_a) as a, Reader(comparison.path_b) as b:
+        with open_reader(comparison.path_a) as a, open_reader(comparison.path_b) as b:
             lines = _Branch(comparison, first, a, b).lines()
     except ProbeError as error:
         return Text(f"The branch of the tree is not shown: {plain(str(error))}\n")

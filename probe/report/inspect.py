@@ -13,9 +13,12 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from probe.comparison.notes import note
 from probe.errors import ConfigError, NotRecordedError
+from probe.ranks.reader import RanksReader, open_reader
 from probe.records import Phase, Role
 from probe.report.names import LONGEST_LIST, plain
+from probe.report.ranks import drawn, sizes
 from probe.store.reading.reader import Reader
 
 _NUMBERS = ("min", "max", "mean", "norm")
@@ -25,15 +28,19 @@ _MOST_STEPS = 8
 
 def summary(file: str | Path) -> Group:
     """Return who recorded what, when, and how much of it."""
-    with Reader(file) as reader:
+    with open_reader(file) as reader:
         reader.require_steps()
         info = reader.info
         facts = Table.grid(padding=(0, 2))
-        size = reader.path.stat().st_size / 2**20
+        ranks = reader if isinstance(reader, RanksReader) else None
+        paths = [reader.path] if ranks is None else ranks.paths
+        size = sum(path.stat().st_size for path in paths) / 2**20
+        what = reader.path.name if ranks is None else f"{len(paths)} files of {reader.path.name}"
+        one = f"rank {info.rank} of {info.world_size}" if ranks is None else f"ranks {sizes(ranks)}"
         state = "closed" if info.closed else "still being written, or its process was ended: complete steps can be read"
         rows = {
-            "file": f"{reader.path.name}, {size:.1f} MiB, {state}",
-            "run": f"{info.run_id}, recorded {info.created}, rank {info.rank} of {info.world_size}",
+            "file": f"{what}, {size:.1f} MiB, {state}",
+            "run": f"{info.run_id}, recorded {info.created}, {one}",
             "framework": f"{info.framework} {info.framework_version}, probe {info.probe_version}",
             "model": _model(reader),
             **_origins(reader),
@@ -45,7 +52,13 @@ def summary(file: str | Path) -> Group:
         for name, value in rows.items():
             facts.add_row(name, Text(plain(value, LONGEST_LIST)))
         notes = [Text(f"note: {plain(text)}", style="yellow") for _, _, text in reader.notes]
-        return Group(facts, *notes)
+        if ranks is None:
+            return Group(facts, *notes)
+        notes += [
+            Text(f"note: {note(each.code, side=reader.path.name, **each.facts)}", style="yellow")
+            for each in ranks.remarks()
+        ]
+        return Group(facts, Text(), drawn(ranks), *notes)
 
 
 def difference(a: str | Path, b: str | Path, width: int | None, *, verbose: bool = False) -> Text:
@@ -71,7 +84,7 @@ def listing(file: str | Path, pattern: str, step: int | None, phase: str | None,
     labels = [known.label for known in Phase]
     if phase is not None and phase not in labels:
         raise ConfigError(f"phase {phase!r} is not known; expected one of {', '.join(labels)}")
-    with Reader(file) as reader:
+    with open_reader(file) as reader:
         reader.require_steps()
         chosen = [
             index

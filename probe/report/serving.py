@@ -19,9 +19,9 @@ from probe.comparison.run import Comparison
 from probe.errors import ConfigError, MappingError, ProbeError
 from probe.mapping import library, load_mapping
 from probe.mapping.adding import Line, with_lines
+from probe.ranks.reader import open_reader
 from probe.report.html import as_html
 from probe.report.html.beside import beside
-from probe.store.reading.reader import Reader
 
 _HOST = "127.0.0.1"
 _NAMES = (_HOST, "localhost")
@@ -107,7 +107,7 @@ class Session:
         elif self._mapping is not None:
             path = Path(self._mapping) if Path(self._mapping).is_file() else library()[self._mapping]
             text = _decoded(path.read_bytes(), path)
-        with Reader(self.comparison.path_a) as a, Reader(self.comparison.path_b) as b:
+        with open_reader(self.comparison.path_a) as a, open_reader(self.comparison.path_b) as b:
             return text + beside(self.comparison, a, b)["base"]
 
 

@@ -22,6 +22,7 @@ from probe.curve_comparison.reading.recorded import read_recording
 from probe.curve_comparison.reading.series import RunCurves
 from probe.errors import ConfigError, StoreError
 from probe.mapping import load_mapping
+from probe.ranks.reader import open_reader
 from probe.records import Phase, Role
 from probe.report.names import plain
 from probe.store.reading.reader import Reader
@@ -77,7 +78,7 @@ def export_run(path: str | Path, folder: str | Path) -> Exported:
     """
     place = Path(folder) / Path(path).stem
     _check([place])
-    with Reader(path) as reader:
+    with open_reader(path) as reader:
         times = _times(reader)
     scalars = _of_run(read_recording(Path(path)))
     if not scalars:
@@ -118,7 +119,7 @@ def export_comparison(
     to_b = Shift.of(steps).to_b
     names = _names_in_a(runs[0], runs[1], mapping, direction)
     of_a, of_b = _of_run(runs[0]), _of_run(runs[1], names, -to_b)
-    with Reader(a) as first, Reader(b) as second:
+    with open_reader(a) as first, open_reader(b) as second:
         times = _times(first)
         theirs = {step - to_b: time for step, time in _times(second).items()}
         apart, unknown = _errors(comparison, first, second, to_b)

@@ -147,8 +147,8 @@ def step_of(change: Callable[[Model, Tensor, int], Tensor]) -> Callable[..., Ten
 def in_micro_batches(count: int, scale: float = 1.0) -> Callable[..., float]:
     def step(model: Model, optimizer: nn.Optimizer, number: int) -> float:
         ids = np.concatenate([batch(number).data, batch(number + 50).data])
-        for part in np.split(ids, count):
-            (loss_of(model(Tensor(part)), Tensor(part)) * (scale / count)).backward()
+        for part in np.array_split(ids, count):
+            (loss_of(model(Tensor(part)), Tensor(part)) * (scale * len(part) / len(ids))).backward()
         optimizer.step()
         optimizer.zero_grad()
         return 1.0

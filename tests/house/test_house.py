@@ -33,6 +33,7 @@ LARGE = {
     "matching/automatic/line:Line",
     "matching/draft:_Draft",
     "matching/walk:Walk",
+    "ranks/reader:RanksReader",
     "recorder/recorder:Recorder",
     "recorder/updates:Updates",
     "store/reading/reader:Reader",

@@ -35,6 +35,7 @@ LAYERS = [
     ["reproducibility.inputs", "reproducibility.seeding", "reproducibility.schedules", "structure.printed"],
     ["reproducibility.batches"],
     ["reproducibility.batch_comparison"],
+    ["ranks"],
     ["recorder", "matching", "settings"],
     ["comparison", "conversion"],
     ["diagnosis", "checks"],
@@ -74,10 +75,10 @@ UPWARDS = {
 """imports inside a function that may go up: a result offers its own table, its picture, what a notebook shows of it"""
 CAPTURE = [
     "reproducibility", "numbers.slots", "numbers.kernel", "numbers.buffers", "structure.blocks", "adapters", "recorder", "session",
-    "store.writing", "targets", "run", "integrations", "compat.msprobe",
+    "ranks.layout.seen", "store.writing", "targets", "run", "integrations", "compat.msprobe",
 ]  # fmt: skip
 COMPARE = [
-    "mapping", "matching", "settings", "comparison", "diagnosis", "checks.overflow", "checks.data", "checks.initial", "recording", "report", "curve_comparison", "commands.map_commands",
+    "ranks.reader", "mapping", "matching", "settings", "comparison", "diagnosis", "checks.overflow", "checks.data", "checks.initial", "recording", "report", "curve_comparison", "commands.map_commands",
     "commands.export_commands", "commands.cli", "demo", "compat.compare_json",
 ]  # fmt: skip
 FRAMEWORKS = {"torch", "paddle", "mindspore"}

@@ -17,6 +17,7 @@ from mindspore import Parameter, Tensor, nn
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
 from probe.adapters.mindspore import calls, optimizers, statistics
 from probe.adapters.mindspore import environment as mindspore_environment
+from probe.adapters.mindspore import parallel as mindspore_parallel
 from probe.adapters.mindspore.graph import GRAPH, Backwards, Clock, edge_of, executor
 from probe.adapters.mindspore.keeping import kept, kept_optimizer
 from probe.adapters.mindspore.statistics import array_of, name_of, tensor_of
@@ -104,6 +105,9 @@ class MindSporeAdapter(Adapter):
 
     def environment(self) -> dict[str, object]:
         return mindspore_environment.environment()
+
+    def parallel(self, models: Sequence[tuple[str, nn.Cell]]) -> dict[str, object]:
+        return mindspore_parallel.parallel(models)
 
     # Tensors
 

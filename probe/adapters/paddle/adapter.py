@@ -17,6 +17,7 @@ from paddle.nn.layer.layers import HookRemoveHelper
 
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
 from probe.adapters.paddle import environment as paddle_environment
+from probe.adapters.paddle import parallel as paddle_parallel
 from probe.adapters.paddle import statistics as paddle_statistics
 from probe.adapters.paddle.backward import Backwards, is_running, set_hook
 from probe.adapters.paddle.keeping import kept, kept_optimizer
@@ -100,6 +101,9 @@ class PaddleAdapter(Adapter):
 
     def environment(self) -> dict[str, object]:
         return paddle_environment.environment()
+
+    def parallel(self, models: Sequence[tuple[str, Layer]]) -> dict[str, object]:
+        return paddle_parallel.parallel(models)
 
     # Tensors
 

@@ -25,6 +25,7 @@ from probe.adapters.shared.user_objects import attribute
 from probe.adapters.torch import device as torch_device
 from probe.adapters.torch import environment as torch_environment
 from probe.adapters.torch import operations as torch_operations
+from probe.adapters.torch import parallel as torch_parallel
 from probe.adapters.torch import statistics as torch_statistics
 from probe.adapters.torch.compiled import around_compiled
 from probe.adapters.torch.graph import GRAPH, Backwards, edge_of
@@ -32,7 +33,7 @@ from probe.adapters.torch.hooks import around_call, before_any_call, numbered_ap
 from probe.adapters.torch.identity import PassingIdentity, TensorIdentity, writes_to
 from probe.adapters.torch.keeping import kept, kept_optimizer
 from probe.adapters.torch.modes import Quiet, Restored, unseen
-from probe.adapters.torch.sharded import held, readable
+from probe.adapters.torch.sharded import PLAIN, held, readable
 from probe.adapters.torch.stages import learning_shapes
 from probe.numbers import buffers
 from probe.numbers.layouts import class_names, layout_of
@@ -115,6 +116,12 @@ class TorchAdapter(Adapter):
 
     def environment(self) -> dict[str, object]:
         return torch_environment.environment()
+
+    def parallel(self, models: Sequence[tuple[str, torch.nn.Module]]) -> dict[str, object]:
+        return torch_parallel.parallel(models)
+
+    def placements(self, tensor: torch.Tensor) -> list[list[str]]:
+        return [] if type(tensor) in PLAIN else torch_parallel.placements_of(tensor)
 
     # Tensors
 

@@ -16,6 +16,7 @@ from probe.checks.data.tokenizing import Tokenizer, load_tokenizer
 from probe.checks.data.tokens import id_lines, special_between, special_ids, special_lines
 from probe.checks.outcome import CheckResult, Line, State
 from probe.comparison.notes import note
+from probe.ranks.reader import open_reader
 from probe.records import Task
 from probe.store.reading.reader import Reader
 
@@ -91,7 +92,7 @@ def check_data(a: str | Path, b: str | Path | None = None, *, tokenizer: str | P
     """
     words = None if tokenizer is None else load_tokenizer(tokenizer)
     with ExitStack() as opened:
-        readers = [opened.enter_context(Reader(path)) for path in ([a] if b is None else [a, b])]
+        readers = [opened.enter_context(open_reader(path)) for path in ([a] if b is None else [a, b])]
         for reader in readers:
             reader.require_steps()
         names = [""] if b is None else ["A", "B"]

@@ -35,6 +35,7 @@ from probe.errors import ConfigError
 from probe.mapping import load_mapping
 from probe.matching import Direction, Matching
 from probe.matching.lists import family
+from probe.ranks.reader import open_reader
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
@@ -162,7 +163,7 @@ def check_init(
     """
     if not 0 < alpha < 1:
         raise ConfigError(f"alpha={alpha!r} is no level of significance: expected a number between 0 and 1")
-    with Reader(a) as first, Reader(b) as second:
+    with open_reader(a) as first, open_reader(b) as second:
         first.require_steps()
         second.require_steps()
         pairs = _paired(first, second, mapping, direction, min_confidence)

@@ -12,8 +12,8 @@ from probe.checks.overflow.birth import Birth, Count, Origin, first_birth
 from probe.checks.overflow.ranges import Headroom, Underflow, ranges
 from probe.checks.seen import range_of
 from probe.comparison.notes import Note, note
+from probe.ranks.reader import open_reader
 from probe.records import Phase, Task
-from probe.store.reading.reader import Reader
 
 NEAR = 0.5
 """share of the dtype's largest number from which on a magnitude is too near to it: one more doubling overflows"""
@@ -65,7 +65,7 @@ def check_overflow(path: str | Path) -> Overflow:
     StoreError, FormatError
         the file cannot be read
     """
-    with Reader(path) as reader:
+    with open_reader(path) as reader:
         reader.require_steps()
         if reader.info.config.get("task") == Task.STRUCTURE:
             return Overflow((str(path),), (Line("NaN and Inf", State.UNKNOWN, note("structure-has-no-numbers")),))

@@ -40,7 +40,7 @@ def paired_modules(
     weights = fingerprints(*a, *b)
     known = (Known(tree, reader.parameters, reader.info.model_config) for reader, tree in (a, b))
     certain = match(*known, mapping, *weights, direction, strict)
-    return with_guesses(with_groups(certain, a, b), a, b, min_confidence)
+    return replace(with_guesses(with_groups(certain, a, b), a, b, min_confidence), dims=mapping.dims)
 
 
 def with_groups(matching: Matching, a: tuple[Reader, Tree], b: tuple[Reader, Tree]) -> Matching:

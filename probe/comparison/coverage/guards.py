@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from probe.comparison.notes import Note, note
 from probe.comparison.steps.common_steps import Shift
 from probe.comparison.steps.side import called
+from probe.ranks.reader import RanksReader
 from probe.records import MASTER, StepState
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
@@ -46,6 +47,8 @@ class Guards:
             if not len(side.steps):
                 self.reasons.append(note("no-complete-step", side=name, file=str(side.path)))
             self.notes += [note("note-of-the-recording", side=name, text=text) for _, _, text in side.notes]
+        for name, side, _ in sides:
+            self._look_at_ranks(name, side)
         for name, side, tree in sides:
             self._look_inside(name, side, tree)
         self._compare_filters()
@@ -56,6 +59,12 @@ class Guards:
         common = self._compare_steps()
         self._compare_aborted(common)
         return common
+
+    def _look_at_ranks(self, name: str, side: Reader) -> None:
+        """Doubt a set of files of which some are missing, or that cannot be those of one run."""
+        for said in side.remarks() if isinstance(side, RanksReader) else ():
+            told = note(said.code, side=name, **said.facts)
+            (self.notes if said.code == "layer-number-of-stage" else self.reasons).append(told)
 
     def _look_inside(self, name: str, side: Reader, tree: Tree) -> None:
         """Doubt a model of which no module inside was seen to run: a compiled one runs without its hooks."""

@@ -36,7 +36,7 @@ def compare_sketches(
                        why=note("nonfinite-counts", a=counts[0], b=counts[1]))  # fmt: skip
     sketch_a, sketch_b = a.sketch(i), b.sketch(j)
     if sketch_a is None or sketch_b is None or sorted(squeezed(a.shapes[i])) != sorted(squeezed(b.shapes[j])):
-        if any(row in side.combined and math.isnan(side.columns["norm"][row]) for side, row in ((a, i), (b, j))):
+        if any(math.isnan(side.columns["norm"][row]) and side.is_joined(row) for side, row in ((a, i), (b, j))):
             norm_a, norm_b = abs(taken.factor) * a.norm(i), b.norm(j)
             return Metrics(Status.NOT_COMPARABLE, norm_a=norm_a, norm_b=norm_b, estimated=True, why=SKETCH_ALONE)
         found = packed.vectors(a, i, b, j)

@@ -18,6 +18,7 @@ from probe.comparison.steps.tied_homes import homes_of
 from probe.errors import ConfigError
 from probe.matching import Matching
 from probe.numbers.statistics import unit_roundoff
+from probe.ranks.reader import open_reader
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
 
@@ -42,7 +43,7 @@ class OtherRun:
 
     def __init__(self, path: str | Path, option: str, a: Reader, b: Reader) -> None:
         self.option = option
-        self.reader = Reader(path)
+        self.reader = open_reader(path)
         self.name = Path(path).name
         try:
             self._check(a, b)

@@ -44,6 +44,8 @@ class StepPairs:
         self._names_a, self._names_b = _names(a), _names(b)
         self.vocabulary = Vocabulary(a, b, matching)
         self._pair_calls()
+        self.joined = 0
+        """how many micro-batches of one side were taken as one of the other, which was given them together"""
         self.summed: list[Node] = []
         """calls whose gradients came in more backward passes on one side: their sums are compared"""
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from probe.comparison.distance.tables import join_tables
 from probe.comparison.fusion.absorbed_norm import give_their_inputs
 from probe.comparison.fusion.bundles import join_parts
+from probe.comparison.fusion.joined_calls import join_calls
 from probe.comparison.fusion.returned_biases import add_returned_biases
 from probe.comparison.fusion.summed_passes import sum_passes
 from probe.comparison.optimizer.derived_updates import derive_updates
@@ -15,6 +16,7 @@ from probe.comparison.steps.side import Side, begins
 from probe.comparison.steps.tied_homes import homes_of
 from probe.matching import Matching
 from probe.matching.changes import Change
+from probe.ranks.other_side import see_each_other
 from probe.store.reading.reader import Reader
 
 
@@ -22,6 +24,7 @@ def paired_step(
     a: Reader, b: Reader, step_a: int, step_b: int, matching: Matching, changes: Sequence[Change] = ()
 ) -> StepPairs:
     """Return a step's calls and records in pairs; rows have the same numbers however often it is read."""
+    see_each_other(a, b, ((pair.a, pair.b) for pair in matching.pairs), dict(matching.dims))
     begins_a, begins_b = begins(a, step_a), begins(b, step_b)
     homes_a = homes_of(a, {pair.a for pair in matching.pairs})
     homes_b = homes_of(b, {pair.b for pair in matching.pairs})
@@ -33,6 +36,8 @@ def paired_step(
         give_their_inputs(side, name, matching)
         join_parts(side, name, matching)
     join_tables(side_a, side_b, matching)
+    joined = join_calls(side_a, side_b, matching)
     pairs = StepPairs(side_a, side_b, matching, changes)
+    pairs.joined = joined
     sum_passes(pairs)
     return pairs

@@ -11,8 +11,8 @@ from probe.comparison.result import SlotResult
 from probe.comparison.steps.paired_step import paired_step
 from probe.errors import NotRecordedError
 from probe.matching import Matching
+from probe.ranks.reader import open_reader
 from probe.records import Role
-from probe.store.reading.reader import Reader
 
 
 def values_of(
@@ -33,7 +33,7 @@ def values_of(
             f"{what}: updates are kept as statistics only, whatever the task; their error is in .metrics. Values are kept of "
             "the parameter (.param[0]) and of its gradient (.param_grad[0])"
         )
-    with Reader(path_a) as a, Reader(path_b) as b:
+    with open_reader(path_a) as a, open_reader(path_b) as b:
         pairs = paired_step(a, b, slot.step, dict(steps)[slot.step], matching)
         missing = [
             name for name, side, row in (("A", pairs.a, slot.row_a), ("B", pairs.b, slot.row_b)) if not side.has_values(row)

@@ -20,7 +20,7 @@ from probe.matching import Place, View
 from probe.numbers.axis_sums import axis_sums, squeezed
 from probe.numbers.layouts import state_name
 from probe.numbers.statistics import dtype_of, is_float, unit_roundoff
-from probe.records import HashKind, Phase, Role, StepState, Task
+from probe.records import JOINED_HASH, HashKind, Phase, Role, StepState, Task
 from probe.store.reading.reader import Reader
 from probe.store.reading.validation import of_step
 from probe.structure.tree import Tree
@@ -234,6 +234,10 @@ class Side:
         fused = self.combined.get(row)
         return [self.digest(row)] if fused is None else [self.digest(part) for part in fused.parts]
 
+    def is_joined(self, row: int) -> bool:
+        """Tell whether a record stands for several tensors, or for what several ranks hold together."""
+        return row in self.combined or self.columns["hash_kind"][row] == JOINED_HASH
+
     def axes(self, row: int) -> tuple[int, ...]:
         """Return the order of a parameter's axes in the canonical layout."""
         own = tuple(range(len(self.shapes[row])))
@@ -248,12 +252,15 @@ class Side:
         """  # noqa: D205
         if row in self.combined:
             return self.combined[row].sketch
+        found = self._sketches[row]
+        if found[0] != found[0] and self.is_joined(row):
+            return None
         if not self.names.turned:
-            return self._sketches[row]
+            return found
         place = self.columns["module"][row], self.slots[row].partition(".")[0]
         is_turned = place in self.names.turned and self.columns["role"][row] in PARAMETER_ROLES
         sizes = squeezed(self.shapes[row])
-        return None if is_turned and len(set(sizes)) < len(sizes) else self._sketches[row]
+        return None if is_turned and len(set(sizes)) < len(sizes) else found
 
     def axis_sums(self, row: int) -> tuple[np.ndarray, ...]:
         """Return the sums along the axes of a weight that the step begins with, in the canonical layout; nothing where they are not known."""

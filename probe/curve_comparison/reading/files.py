@@ -9,6 +9,7 @@ from probe.curve_comparison.reading.recorded import read_recording
 from probe.curve_comparison.reading.series import RunCurves
 from probe.damage import reading
 from probe.errors import FormatError, StoreError
+from probe.ranks.layout.files import has_ranks
 from probe.store.reading.opening import of_ranks
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
@@ -37,6 +38,8 @@ def read_curves(path: str | Path) -> RunCurves:
         it is none of these, or damaged; with what was expected, and the line
     """
     path = Path(path)
+    if has_ranks(path):
+        return read_recording(path)
     if path.is_dir():
         return _of_folder(path)
     if not path.exists():

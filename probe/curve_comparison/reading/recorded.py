@@ -8,6 +8,7 @@ import numpy as np
 
 from probe.curve_comparison.reading.names import LR
 from probe.curve_comparison.reading.series import Collector, Given, RecordedModel, RunCurves, Series
+from probe.ranks.reader import open_reader
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
 
@@ -29,7 +30,7 @@ def read_recording(path: Path) -> RunCurves:
     StoreError, FormatError
         the file cannot be read
     """
-    with Reader(path) as reader:
+    with open_reader(path) as reader:
         reader.require_steps()
         found = Collector()
         for step, name, value in reader.scalars:

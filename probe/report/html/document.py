@@ -17,6 +17,7 @@ from probe.comparison.noise.fixed import TOLERANCE
 from probe.comparison.result import Divergence, SlotResult, Verdict
 from probe.comparison.run import Comparison
 from probe.comparison.steps.paired_step import paired_step
+from probe.ranks.reader import open_reader
 from probe.report.acceptance import for_page
 from probe.report.axes import Axes
 from probe.report.html import rows
@@ -55,7 +56,7 @@ def document(comparison: Comparison, serving: Mapping[str, str] | None = None) -
     StoreError, FormatError
         a recording is no longer where it was
     """
-    with Reader(comparison.path_a) as a, Reader(comparison.path_b) as b:
+    with open_reader(comparison.path_a) as a, open_reader(comparison.path_b) as b:
         return _Document(comparison, a, b, serving).made()
 
 

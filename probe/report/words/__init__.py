@@ -12,6 +12,7 @@ from probe.report.words import (
     matching,
     notes,
     optimizers,
+    ranks,
     run_checks,
     settings,
     supported,
@@ -33,6 +34,7 @@ TABLES = (
     acceptance.WORDS,
     run_checks.WORDS,
     settings.WORDS,
+    ranks.WORDS,
 )
 WORDS: Mapping[str, Words] = {code: words for table in TABLES for code, words in table.items()}
 """by code: a template for `str.format`, or a function that is given the facts by name"""

@@ -316,6 +316,9 @@ WORDS: dict[str, str | Callable[..., str]] = {
         "run of as many ranks"
     ),
     "no-micro-batch-on-one-side": lambda step, a, b: f"step {step}: {_split(a, b)}",
+    "micro-batches-joined": lambda step, count: (
+        f"step {step}: {count} micro-batches of one side are joined along the batch and compared with one of the other"
+    ),
     "micro-batches-differ": lambda step, a, b: (
         f"step {step}: {_split(a, b)}: forward and backward are not compared, sums of gradients are"
     ),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from probe.ranks.reader import open_reader
 from probe.settings.advising import Environment, of_recording
 from probe.settings.reading.recordings import source_of_reader
 from probe.settings.source import Source
-from probe.store.reading.reader import Reader
 
 
 def environment_of(path: str | Path) -> tuple[Source, Environment]:
@@ -18,7 +18,7 @@ def environment_of(path: str | Path) -> tuple[Source, Environment]:
     StoreError, FormatError
         it cannot be read
     """
-    with Reader(path) as reader:
+    with open_reader(path) as reader:
         source = source_of_reader(reader)
         dtypes = {each.dtype for each in reader.parameters} | {
             name.decode() for name in set(reader.calls["autocast"].tolist())

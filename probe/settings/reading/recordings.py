@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from probe.ranks.reader import open_reader
 from probe.records import OptimizerGroup, ParameterInfo
 from probe.settings.reading.dialects import dialect_of, others
 from probe.settings.setting import Part
@@ -28,7 +29,7 @@ def recorded(path: str | Path) -> Source:
     StoreError, FormatError
         it cannot be read
     """
-    with Reader(path) as reader:
+    with open_reader(path) as reader:
         return source_of_reader(reader)
 
 

@@ -1,0 +1,164 @@
+"""`python -m benchmarks.ranks`: are clean layouts aligned with one process, and are faults of parallel code named with module and rank?"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+import probe
+from benchmarks.ranks.cases import BETWEEN, FAULTS, LAYOUTS, Fault, whole_of
+from benchmarks.ranks.running import train
+from benchmarks.ranks.spec import Spec
+from probe.comparison.notes import Note
+
+HEAD = """# Many ranks
+
+Written by `python -m benchmarks.ranks --markdown docs/evidence/ranks.md`. A GPT of two layers (hidden size 32, 4 heads) trains for two steps with AdamW,
+divided as Megatron divides one: vocabulary-parallel embedding and loss, Column- and RowParallelLinear, sequence parallelism, pipeline stages,
+gloo between 2 or 4 processes on one machine. `probe.compare` gets the prefix of the ranks' files and the recording of one process.
+
+"""
+
+
+@dataclass(frozen=True)
+class Clean:
+    """What was said of a clean pair."""
+
+    a: str
+    b: str
+    task: str
+    verdict: str
+    share: float
+    """of the module calls that were compared"""
+    tensors: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Named:
+    """What was said of a fault."""
+
+    fault: Fault
+    layout: str
+    verdict: str
+    path: str
+    ranks: tuple[int, ...]
+    """empty where none were named"""
+
+    @property
+    def has_module(self) -> bool:
+        """Tell whether the module is the right one."""
+        if self.verdict != "diverged":
+            return False
+        return self.fault.path in self.path if self.fault.path else not self.path
+
+    @property
+    def is_right(self) -> bool:
+        """Tell whether module and ranks are right."""
+        return self.has_module and self.ranks == self.fault.layouts[self.layout]
+
+
+def named(text: str) -> str:
+    """Return a name for a file."""
+    return text.replace(" ", "-")
+
+
+def clean(folder: Path, task: str) -> list[Clean]:
+    """Compare every layout with one process, and some with each other."""
+    specs = [spec.but(name=named(f"{task}-{name}"), task=task) for name, spec in LAYOUTS.items()]
+    ones = {whole_of(spec): None for spec in specs}
+    wholes = {one: one.but(name=f"{task}-one{k}") for k, one in enumerate(ones)}
+    train(folder, [*wholes.values(), *specs])
+    pairs = [(wholes[whole_of(spec)].name, spec.name) for spec in specs]
+    pairs += [(named(f"{task}-{a}"), named(f"{task}-{b}")) for a, b in BETWEEN]
+    return [_compared(folder, a, b, task) for a, b in pairs]
+
+
+def _compared(folder: Path, a: str, b: str, task: str) -> Clean:
+    began = time.perf_counter()
+    answer = probe.compare(folder / f"{a}.h5", folder / f"{b}.h5")
+    share, tensors = answer.coverage.share, answer.coverage.compared
+    return Clean(a, b, task, answer.verdict.value, share, tensors, time.perf_counter() - began)
+
+
+def faulty(folder: Path, faults: Iterable[Fault]) -> list[Named]:
+    """Plant each fault in each of its layouts, and compare with one process that has none."""
+    planted = [(fault, layout) for fault in faults for layout in fault.layouts]
+    specs = [
+        LAYOUTS[layout].but(name=named(f"{fault.name}-{layout}"), fault=fault.name, task="tensor")
+        for fault, layout in planted
+    ]
+    ones = {whole_of(spec): None for spec in specs}
+    wholes = {one: one.but(name=f"without-{k}") for k, one in enumerate(ones)}
+    train(folder, [*wholes.values(), *specs])
+    return [_told(folder, fault, layout, wholes[whole_of(spec)], spec)
+            for (fault, layout), spec in zip(planted, specs, strict=True)]  # fmt: skip
+
+
+def _told(folder: Path, fault: Fault, layout: str, whole: Spec, spec: Spec) -> Named:
+    answer = probe.compare(folder / f"{whole.name}.h5", folder / f"{spec.name}.h5")
+    first = answer.first_divergence
+    return Named(
+        fault, layout, answer.verdict.value, first.path if first else "", ranks_in(first.facts if first else ())
+    )
+
+
+def ranks_in(facts: Sequence[Note]) -> tuple[int, ...]:
+    """Return the ranks that facts name: of copies that differ before those that hold a tensor."""
+    for code in ("copies-differ", "on-ranks"):
+        for fact in facts:
+            if fact.code == code and fact.facts["side"] == "B":
+                return tuple(sorted(fact.facts["ranks"]))
+    return ()
+
+
+def page(cleans: Sequence[Clean], faults: Sequence[Named]) -> str:
+    """Return the page of evidence."""
+    aligned = sum(each.verdict == "aligned" for each in cleans)
+    lines = [HEAD, f"## Clean layouts\n\n{aligned} of {len(cleans)} are `ALIGNED`.\n",
+             "| A | B | recorded | verdict | module calls compared | tensors | seconds |", "|---|---|---|---|---|---|---|"]  # fmt: skip
+    for each in cleans:
+        a, b = (name.removeprefix(f"{each.task}-") for name in (each.a, each.b))
+        lines.append(
+            f"| {'one process' if a.startswith('one') else a} | {b} | {each.task} | {each.verdict} | {each.share:.0%} | {each.tensors} | "
+            f"{each.seconds:.1f} |"
+        )
+    modules, both = sum(each.has_module for each in faults), sum(each.is_right for each in faults)
+    lines += [f"\n## Faults of parallel code\n\nOf {len(faults)}, {modules} are named at the right module, {both} with exactly the ranks too.\n",
+              "| fault | layout | verdict | first divergence | ranks named | ranks it is on |", "|---|---|---|---|---|---|"]  # fmt: skip
+    for each in faults:
+        wanted = ", ".join(map(str, each.fault.layouts[each.layout]))
+        path = f"`{each.path}`" if each.path else "the whole model" if each.verdict == "diverged" else ""
+        mark = "" if each.has_module else " (wrong)"
+        lines.append(f"| {each.fault.what} | {each.layout} | {each.verdict} | {path}{mark} | "
+                     f"{', '.join(map(str, each.ranks)) or 'none'} | {wanted} |")  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+@click.command()
+@click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="write the page of evidence here")
+@click.option("--fault", "only", multiple=True, help="only these faults, and no clean layouts")
+@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="keep the recordings here")
+def main(markdown: Path | None, only: Sequence[str], folder: Path | None) -> None:
+    """Train, compare, and print what was named."""
+    with tempfile.TemporaryDirectory() as made:
+        place = folder or Path(made)
+        place.mkdir(parents=True, exist_ok=True)
+        faults = [fault for fault in FAULTS if not only or fault.name in only]
+        cleans = [] if only else [each for task in ("tensor", "statistics") for each in clean(place, task)]
+        found = faulty(place, faults)
+    text = page(cleans, found)
+    print(text)
+    if markdown is not None:
+        markdown.write_text(text, encoding="utf-8")
+    sys.exit(int(any(each.verdict != "aligned" for each in cleans) or any(not each.has_module for each in found)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""Calls of several micro-batches, or of shares of the batch, as the one call of the other side: joined along the axis of the batch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from probe.comparison.distance.combined import Piece, add_fused
+from probe.comparison.fusion.joined_axes import batch_axis
+from probe.comparison.steps.side import PARAMETER_ROLES, Side, kind_of
+from probe.matching import Matching
+from probe.numbers.fused import Fusion, reordered
+from probe.records import Role
+
+_CLOSE = 1e-6
+"""relative error of norms and means up to which what two runs are given is taken to be the same"""
+_LARGEST = 1 << 22
+"""elements of an input up to which its values are read to see in which order samples lie"""
+
+Place = tuple[int, int, Role, str, int]
+"""of a tensor within a micro-batch: module, call, role, slot, and which of several it is"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the micro-batches of one side make those of the other one."""
+
+    groups: tuple[tuple[int, ...], ...]
+    """micro-batches that are one of the other side's"""
+    targets: tuple[int, ...]
+    """those"""
+    sizes: Mapping[int, int]
+    """by micro-batch, its number of samples"""
+    is_strided: bool = False
+    """each of a group has every n-th sample"""
+    order: tuple[int, ...] = ()
+    """of parts of a sequence: which block of those that follow one another each one of the whole is; empty where they lie in order"""
+    length: int = 0
+    """size of the axis before that of the batch, where one stands there: [s, b, h]"""
+
+
+def join_calls(a: Side, b: Side, matching: Matching) -> int:
+    """Let calls of several micro-batches be one call, where the other side was given the same in fewer ones.
+
+    Parameters
+    ----------
+    a, b
+        a step of both sides; the one with more micro-batches is changed
+    matching
+        which module is which
+
+    Returns
+    -------
+    int
+        how many micro-batches became one; 0 where both sides have as many, where neither number divides the other, or where what
+        they were given is not the same
+    """
+    micros = _micros(a), _micros(b)
+    if not all(micros) or len(micros[0]) == len(micros[1]):
+        return 0
+    is_a = len(micros[0]) > len(micros[1])
+    many, few = (a, b) if is_a else (b, a)
+    mine, theirs = micros if is_a else micros[::-1]
+    share, rest = divmod(len(mine), len(theirs))
+    if rest:
+        return 0
+    partner = {pair.a: pair.b for pair in matching.pairs} if is_a else {pair.b: pair.a for pair in matching.pairs}
+    groups = tuple(tuple(mine[k : k + share]) for k in range(0, len(mine), share))
+    rows, others = _by_place(many, mine), _by_place(few, theirs)
+    plan = _plan(many, rows, few, others, partner, groups, tuple(theirs))
+    if plan is None:
+        return 0
+    _join_all(many, rows, few, others, partner, plan)
+    _keep_first_calls(many, plan)
+    return share
+
+
+def _micros(side: Side) -> list[int]:
+    chosen = side.calls["micro"][side.counted]
+    return sorted(set(chosen[chosen >= 0].tolist()))
+
+
+def _by_place(side: Side, micros: Iterable[int]) -> dict[Place, dict[int, int]]:
+    """Return the rows of tensors of calls, by their place and micro-batch."""
+    wanted = set(micros)
+    found: dict[Place, dict[int, int]] = defaultdict(dict)
+    nth: dict[object, int] = defaultdict(int)
+    names = ("micro", "module", "call", "role", "phase")
+    for row, (micro, module, call, role, phase) in enumerate(zip(*map(side.columns.get, names), strict=True)):
+        if micro not in wanted or role in PARAMETER_ROLES or row in side.hidden:
+            continue
+        key = (micro, module, call, role, side.slots[row], phase)
+        found[module, call, Role(role), side.slots[row], nth[key]][micro] = row
+        nth[key] += 1
+    return found
+
+
+# ---- what was given
+
+
+def _plan(
+    many: Side, rows: Mapping[Place, Mapping[int, int]], few: Side, others: Mapping[Place, Mapping[int, int]],
+    partner: Mapping[int, int], groups: tuple[tuple[int, ...], ...], targets: tuple[int, ...],
+) -> Plan | None:  # fmt: skip
+    """Return how micro-batches are joined, by the first input that both sides have; None where that is not the same on both."""
+    there = {(module, role): by_micro for (module, _, role, _, nth), by_micro in reversed(others.items()) if nth == 0}
+    for (module, _, role, _, _), by_micro in rows.items():
+        whole = there.get((partner.get(module, -1), role)) if role is Role.INPUT else None
+        if whole is None or not all(micro in by_micro for group in groups for micro in group):
+            continue
+        if not all(target in whole for target in targets):
+            continue
+        parts = [[many.shapes[by_micro[micro]] for micro in group] for group in groups]
+        axes = {batch_axis(own, few.shapes[whole[target]]) for own, target in zip(parts, targets, strict=True)}
+        axis = axes.pop() if len(axes) == 1 else None
+        if axis is None:
+            return None
+        sizes = {micro: many.shapes[by_micro[micro]][axis] for group in groups for micro in group}
+        return _as_given(many, by_micro, few, whole, axis, Plan(groups, targets, sizes))
+    return None
+
+
+def _as_given(
+    many: Side, by_micro: Mapping[int, int], few: Side, whole: Mapping[int, int], axis: int, plan: Plan
+) -> Plan | None:
+    """Return a plan with the order in which samples lie; None where other samples were given."""
+    strided, order = False, ()
+    for group, target in zip(plan.groups, plan.targets, strict=True):
+        rows, other = [by_micro[micro] for micro in group], whole[target]
+        if not _statistics_agree(many, rows, few, other):
+            if not _some_agree(many, rows, few, other, axis):
+                return None
+            continue
+        size = int(np.prod(few.shapes[other]))
+        if size > _LARGEST or not few.has_values(other) or not all(map(many.has_values, rows)):
+            continue
+        parts, given = [many.values(row) for row in rows], few.values(other)
+        if kind_of(few.dtypes[other]) != "integer" or np.array_equal(np.concatenate(parts, axis), given):
+            continue
+        if len({part.shape for part in parts}) > 1:
+            return None
+        order = _zigzag(parts, given, axis)
+        if not order and not np.array_equal(np.stack(parts, axis + 1).reshape(given.shape), given):
+            return None
+        strided = not order
+    length = few.shapes[whole[plan.targets[0]]][0] if axis == 1 else 0
+    return Plan(plan.groups, plan.targets, plan.sizes, strided, order, length)
+
+
+def _some_agree(many: Side, rows: Sequence[int], few: Side, other: int, axis: int) -> bool:
+    """Tell whether some parts are what lies in their place, and others are not: they were given something else."""
+    if not few.has_values(other) or not all(map(many.has_values, rows)) or np.prod(few.shapes[other]) > _LARGEST:
+        return False
+    parts, given = [many.values(row) for row in rows], few.values(other)
+    ends = np.cumsum([part.shape[axis] for part in parts])[:-1]
+    return any(np.array_equal(part, own) for part, own in zip(parts, np.split(given, ends, axis), strict=True))
+
+
+def _zigzag(parts: Sequence[np.ndarray], given: np.ndarray, axis: int) -> tuple[int, ...]:
+    """Return the order of blocks where each part has one from each end of what was given; empty where that is not so."""
+    count = len(parts)
+    held = [block for place in range(count) for block in (place, 2 * count - 1 - place)]
+    order = tuple(int(block) for block in np.argsort(held))
+    whole = np.concatenate(parts, axis)
+    return order if whole.shape[axis] % len(order) == 0 and np.array_equal(reordered(whole, order, axis), given) else ()
+
+
+def _statistics_agree(many: Side, rows: Sequence[int], few: Side, other: int) -> bool:
+    sizes = [int(np.prod(many.shapes[row])) for row in rows]
+    norm = float(np.sqrt(sum(many.columns["norm"][row] ** 2 for row in rows)))
+    mean = sum(many.columns["mean"][row] * size for row, size in zip(rows, sizes, strict=True)) / max(1, sum(sizes))
+    scale = abs(few.columns["norm"][other]) / max(1, sum(sizes)) ** 0.5
+    near = np.isclose(norm, few.columns["norm"][other], rtol=_CLOSE, atol=0, equal_nan=True)
+    return bool(near and (np.isnan(mean) or abs(mean - few.columns["mean"][other]) <= _CLOSE * max(scale, 1e-30)))
+
+
+# ---- the tensors of calls
+
+
+def _join_all(
+    many: Side, rows: Mapping[Place, Mapping[int, int]], few: Side, others: Mapping[Place, Mapping[int, int]],
+    partner: Mapping[int, int], plan: Plan,
+) -> None:  # fmt: skip
+    there: dict[tuple[int, Role, int], list[int]] = defaultdict(list)
+    for (module, _, role, _, _), by_micro in others.items():
+        for micro, row in by_micro.items():
+            there[module, role, micro].append(row)
+    length = plan.length or _length(many, rows, few, there, partner, plan)
+    for place, by_micro in rows.items():
+        module, _, role, slot, _ = place
+        for group, target in zip(plan.groups, plan.targets, strict=True):
+            own = [by_micro[micro] for micro in group if micro in by_micro]
+            whole = there.get((partner.get(module, -1), role, target), [])
+            if not own or (len(own) == len(group) and _join(many, place, own, few, whole, plan, group, target, length)):
+                continue
+            many.hidden.update(own)
+            same = [row for row in whole if few.slots[row] == slot]
+            few.hidden.update(same or (whole if len(whole) == 1 else ()))
+
+
+def _length(
+    many: Side, rows: Mapping[Place, Mapping[int, int]], few: Side, there: Mapping[tuple[int, Role, int], Sequence[int]],
+    partner: Mapping[int, int], plan: Plan,
+) -> int:  # fmt: skip
+    """Return the size of the axis that stands before that of the batch, in most tensors of three axes; 0 where none does."""
+    seen: dict[int, int] = defaultdict(int)
+    group, target = plan.groups[0], plan.targets[0]
+    for (module, _, role, _, _), by_micro in rows.items():
+        shapes = [many.shapes[by_micro[micro]] for micro in group if micro in by_micro]
+        if len(shapes) == len(group) and len(shapes[0]) == 3:
+            for row in there.get((partner.get(module, -1), role, target), ())[:1]:
+                axis = batch_axis(shapes, few.shapes[row], [plan.sizes[micro] for micro in group])
+                seen[shapes[0][0] if axis == 1 else 0] += 1
+    return max(seen, key=lambda size: seen[size], default=0)
+
+
+def _join(
+    many: Side, place: Place, own: Sequence[int], few: Side, whole: Sequence[int], plan: Plan, group: Sequence[int],
+    target: int, length: int,
+) -> bool:  # fmt: skip
+    """Let rows be one; tell whether that can be done."""
+    module, _, _, slot, _ = place
+    shapes = [many.shapes[row] for row in own]
+    wholes = [few.shapes[row] for row in whole]
+    if len({many.digest(row) for row in own}) == 1 and shapes[0] in wholes and many.digest(own[0]) is not None:
+        many.columns["micro"][own[0]] = target  # a table, a mask: the same for all
+        many.hidden.update(own[1:])
+        return True
+    sizes = [plan.sizes[micro] for micro in group]
+    fitting = [(shape, batch_axis(shapes, shape, sizes)) for shape in wholes]
+    found = next(((shape, axis) for shape, axis in fitting if axis is not None), None)
+    if found is None:
+        return False
+    shape, axis = found
+    is_flat = axis == 0 and length > 1 and all(
+        part[0] == size * length for part, size in zip(shapes, sizes, strict=True)
+    )  # fmt: skip
+    groups = length if is_flat else max(1, shape[axis] // len(own)) if plan.is_strided else 1
+    if plan.order and (is_flat or shape[axis] % len(plan.order)):
+        return False
+    if plan.is_strided and (is_flat or shape[axis] != sum(sizes)):
+        return False
+    pieces = tuple(Piece(row, each) for row, each in zip(own, shapes, strict=True))
+    made = add_fused(many, (pieces,), Fusion(axis, groups), (module, slot), micro=target)
+    if plan.order:
+        many.hidden.add(made)
+        add_fused(many, ((Piece(made, shape),),), Fusion(axis, order=plan.order), (module, slot), micro=target)
+    many.hidden.update(own)
+    return True
+
+
+def _keep_first_calls(side: Side, plan: Plan) -> None:
+    """Let the calls of the first micro-batch of each group stand for all of them."""
+    side.calls, side.counted = side.calls.copy(), side.counted.copy()
+    micro = side.calls["micro"].copy()
+    for group, target in zip(plan.groups, plan.targets, strict=True):
+        side.calls["micro"][micro == group[0]] = target
+        side.counted &= ~np.isin(micro, group[1:])

@@ -1,0 +1,1 @@
+"""Many ranks: their files as one recording."""

@@ -1,0 +1,235 @@
+"""How each tensor of a step is divided: what is said of it, what its class does, and what the bytes on all ranks show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from probe.ranks.dims.language import REPLICATED, Dims, Split
+from probe.ranks.gathering import OF_PARAMETERS, Gathered
+from probe.ranks.layout.groups import DATA
+from probe.ranks.layout.places import ALL, Layout
+from probe.ranks.members import Member
+from probe.ranks.weights import Weights
+from probe.records import Role
+
+_FORWARD_OF = {Role.GRAD_OUTPUT: Role.OUTPUT, Role.GRAD_INPUT: Role.INPUT, Role.GRAD_TOTAL: Role.INPUT}
+_ROUNDS = 4
+"""times that what is known of one tensor is passed on to others"""
+
+Signature = tuple[object, ...]
+"""the bytes of a tensor on each rank that holds some of it"""
+Told = Callable[[int, Role, str, int], Dims | None]
+"""how a tensor of a module is divided, by module, role, slot and number of axes; None where nothing says it"""
+Whole = Callable[[int, Role, str], Sequence[tuple[int, ...]]]
+"""the shapes that the other side's tensors have in the place of one of these"""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is needed of a run to tell how its tensors are divided."""
+
+    members: Sequence[Member]
+    layout: Layout
+    weights: Weights
+    told: Told
+    whole: Whole
+    slots: Sequence[str]
+    shapes: Sequence[tuple[int, ...]]
+
+
+def all_alike(gathered: Gathered) -> np.ndarray:
+    """Tell of each tensor whether all ranks that have it have the same; what was not measured counts as the same."""
+    rows = gathered.rows
+    first = np.repeat(gathered.starts, gathered.counts)
+    differs = np.zeros(len(rows), bool)
+    for name in ("hash_lo", "hash_hi", "hash_kind", "shape"):
+        differs |= rows[name] != rows[name][first]
+    return ~np.logical_or.reduceat(differs, gathered.starts) if len(rows) else np.zeros(0, bool)
+
+
+def resolve(gathered: Gathered, alike: np.ndarray, facts: Facts) -> dict[int, Dims | None]:
+    """Return how each tensor is divided that is not the same on all ranks, or that is known to be divided; None where nothing tells it.
+
+    Tensors that are not in the result are the same on all of their ranks.
+    """
+    return _Resolving(gathered, alike, facts).result()
+
+
+class _Resolving:
+    def __init__(self, gathered: Gathered, alike: np.ndarray, facts: Facts) -> None:
+        self.gathered, self.alike, self.facts = gathered, alike, facts
+        self.rows = gathered.rows[gathered.starts] if len(gathered.starts) else gathered.rows
+        self.found: dict[int, Dims | None] = {}
+        self.by_bytes: dict[Signature, Dims] = {}
+        self.by_place: dict[tuple[int, int, int, int, str], tuple[Dims, tuple[int, ...]]] = {}
+        """by micro-batch, module, call, role and slot: dims, and the shape on a rank"""
+        self.sizes = {name: facts.layout.size(name) for name in facts.layout.groups}
+
+    def result(self) -> dict[int, Dims | None]:
+        of_parameter = OF_PARAMETERS[self.rows["role"]]
+        left: list[int] = []
+        several = (self.gathered.counts > 1).tolist()
+        for tensor, is_weight in enumerate(of_parameter.tolist()):
+            if is_weight:
+                self._of_weight(tensor)
+                continue
+            dims = self._said(tensor)
+            if dims is not None and dims.groups:
+                self._settle(tensor, dims)
+            elif self.alike[tensor]:
+                if several[tensor]:
+                    self._remember(tensor, REPLICATED)
+            elif dims is not None:
+                self.found[tensor] = dims
+                self._remember(tensor, dims)
+            else:
+                left.append(tensor)
+        for _ in range(_ROUNDS):
+            before = len(left)
+            left = [tensor for tensor in left if not self._inferred(tensor)]
+            if len(left) == before:
+                break
+        for tensor in left:
+            if not self._fits_other_side(tensor):
+                self.found[tensor] = None
+        return self.found
+
+    # What is said
+
+    def _of_weight(self, tensor: int) -> None:
+        row = self.rows[tensor]
+        at = int(row["order"])
+        dims = self.facts.weights.dims[at] if 0 <= at < len(self.facts.weights.dims) else None
+        info = self.facts.weights.infos[at] if dims is not None else None
+        shape = self.facts.shapes[row["shape"]]
+        if dims is not None and dims.groups and info is not None and len(shape) == len(info.shape):
+            self.found[tensor] = dims
+        elif not self.alike[tensor]:
+            self.found[tensor] = (
+                REPLICATED if dims is not None or row["role"] == Role.STATE else self._weight_by_shape(tensor)
+            )
+
+    def _weight_by_shape(self, tensor: int) -> Dims | None:
+        """Return how a weight of an unknown class is divided: not at all, or as the other side's shape shows."""
+        row = self.rows[tensor]
+        model = [name for name in self._differing(tensor) if name in self._of_the_model()]
+        shape = self.facts.shapes[row["shape"]]
+        slot = self.facts.slots[row["slot"]].partition(":")[2]
+        wholes = self.facts.whole(int(row["module"]), Role(row["role"]), slot)
+        if not model or shape in wholes:
+            return REPLICATED
+        return self._by_shape(shape, wholes, model) or (None if wholes else REPLICATED)
+
+    def _said(self, tensor: int) -> Dims | None:
+        row = self.rows[tensor]
+        shape, role = self.facts.shapes[row["shape"]], Role(row["role"])
+        dims = self.facts.told(int(row["module"]), role, self.facts.slots[row["slot"]], len(shape))
+        if dims is None or not dims.fits(len(shape)):
+            return None
+        if role in _FORWARD_OF and dims.partial:
+            return replace(dims, partial=())  # the gradient of a sum is the same for all parts of it
+        return dims
+
+    # What bytes show
+
+    def _signature(self, tensor: int) -> Signature:
+        rows = self.gathered.of(tensor)
+        table, member = self.gathered.rows, self.gathered.member
+        return tuple((int(member[k]), int(table["hash_lo"][k]), int(table["hash_hi"][k])) for k in rows)
+
+    def _place(self, tensor: int, role: Role) -> tuple[int, int, int, int, str]:
+        row = self.rows[tensor]
+        return int(row["micro"]), int(row["module"]), int(row["call"]), int(role), self.facts.slots[row["slot"]]
+
+    def _remember(self, tensor: int, dims: Dims) -> None:
+        row = self.rows[tensor]
+        shape = self.facts.shapes[row["shape"]]
+        if dims.groups:
+            self.by_bytes.setdefault(self._signature(tensor), dims)
+        self.by_place.setdefault(self._place(tensor, Role(row["role"])), (dims, shape))
+
+    def _settle(self, tensor: int, dims: Dims) -> bool:
+        self.found[tensor] = dims
+        self._remember(tensor, dims)
+        return True
+
+    def _inferred(self, tensor: int) -> bool:
+        known = self.by_bytes.get(self._signature(tensor))
+        if known is not None:
+            return self._settle(tensor, known)
+        role = Role(self.rows[tensor]["role"])
+        shape = self.facts.shapes[self.rows[tensor]["shape"]]
+        forward = self.by_place.get(self._place(tensor, _FORWARD_OF[role])) if role in _FORWARD_OF else None
+        if forward is not None and forward[1] == shape:
+            dims = forward[0]
+            if not dims.groups:
+                dims = Dims(partial=tuple(self._differing(tensor)))
+            return self._settle(tensor, replace(dims, partial=()) if forward[0].partial else dims)
+        if role in (Role.INPUT, Role.OUTPUT):
+            return self._like_its_neighbour(tensor, shape)
+        return False
+
+    def _like_its_neighbour(self, tensor: int, shape: tuple[int, ...]) -> bool:
+        """Take what a module returns to be divided as what it is given of the same shape: what works element by element."""
+        micro, module, call, _, _ = self._place(tensor, Role.INPUT)
+        other = Role.INPUT if self.rows[tensor]["role"] == Role.OUTPUT else Role.OUTPUT
+        known = self.by_place.get((micro, module, call, int(other), "0"))
+        if known is None or known[1] != shape or not known[0].splits:
+            return False
+        return self._settle(tensor, known[0])
+
+    def _of_the_model(self) -> set[str]:
+        """Return the groups whose ranks may divide weights: not those of data, whose ranks have copies unless placements say otherwise."""
+        return {name for name in self.facts.layout.groups if name not in DATA | {"cp", "pp", "embd", ALL}}
+
+    def _differing(self, tensor: int) -> list[str]:
+        """Return the groups in which ranks differ that have another place in that group alone."""
+        rows = self.gathered.of(tensor)
+        table, member = self.gathered.rows, self.gathered.member
+        bytes_of = {int(member[k]): (int(table["hash_lo"][k]), int(table["hash_hi"][k])) for k in rows}
+        return differing_groups(bytes_of, self.facts.members, self.facts.layout)
+
+    # What the other side shows
+
+    def _fits_other_side(self, tensor: int) -> bool:
+        row = self.rows[tensor]
+        shape = self.facts.shapes[row["shape"]]
+        wholes = self.facts.whole(int(row["module"]), Role(row["role"]), self.facts.slots[row["slot"]])
+        dims = self._by_shape(shape, wholes, self._differing(tensor))
+        return dims is not None and self._settle(tensor, dims)
+
+    def _by_shape(
+        self, shape: tuple[int, ...], wholes: Sequence[tuple[int, ...]], groups: Sequence[str]
+    ) -> Dims | None:
+        """Return along which axis the parts of one group make the shape of the other side; None where none does, or two do."""
+        if len(groups) != 1:
+            return None
+        size = self.sizes[groups[0]]
+        fitting = {
+            axis for whole in wholes for axis in range(len(shape))
+            if (*shape[:axis], shape[axis] * size, *shape[axis + 1 :]) == tuple(whole)
+        }  # fmt: skip
+        return Dims((Split(fitting.pop(), groups[0]),)) if len(fitting) == 1 else None
+
+
+def differing_groups(values: Mapping[int, object], members: Sequence[Member], layout: Layout) -> list[str]:
+    """Return the groups in which members differ that have another place in that group alone.
+
+    Parameters
+    ----------
+    values
+        by member, what is compared
+    """
+    found = []
+    dividing = layout.dividing
+    for name in dividing:
+        others = [other for other in dividing if other != name]
+        sets: dict[tuple[int, ...], set[object]] = {}
+        for number, value in values.items():
+            sets.setdefault(tuple(members[number].places.get(other, 0) for other in others), set()).add(value)
+        if any(len(each) > 1 for each in sets.values()):
+            found.append(name)
+    return found

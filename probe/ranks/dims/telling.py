@@ -1,0 +1,80 @@
+"""How tensors of calls are divided, as the user and their modules' classes say it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from probe.ranks.dims import defaults
+from probe.ranks.dims.language import Dims, parsed
+from probe.ranks.layout.places import Layout
+from probe.ranks.members import Member
+from probe.ranks.tree import Union
+from probe.ranks.weights import Weights, resolved, told_by
+from probe.records import Role
+
+_FORWARD_OF = {Role.GRAD_OUTPUT: Role.OUTPUT, Role.GRAD_INPUT: Role.INPUT, Role.GRAD_TOTAL: Role.INPUT}
+_FIRST = ("0", "input", "x", "input_", "hidden_states", "last_hidden_state")
+"""slots of the tensor that a layer works on"""
+
+
+class Telling:
+    """What is said of the tensors of a run.
+
+    Parameters
+    ----------
+    layouts
+        what the user says, by globs of module paths
+    """
+
+    def __init__(
+        self, members: Sequence[Member], layout: Layout, union: Union, weights: Weights, layouts: Mapping[str, str]
+    ) -> None:
+        self._members, self._layout, self._union, self._weights = members, layout, union, weights
+        self._user_says = told_by(layouts, parsed)
+        self._known: dict[tuple[int, Role, str], Dims | None] = {}
+
+    def __call__(self, module: int, role: Role, slot: str, axes: int) -> Dims | None:
+        """Return how a tensor of a module is divided; None where nothing says it."""
+        key = module, role, slot
+        if key not in self._known:
+            self._known[key] = self._dims_of(module, role, slot)
+        return self._known[key]
+
+    def _dims_of(self, module: int, role: Role, slot: str) -> Dims | None:
+        info = self._union.modules[module]
+        forward = _FORWARD_OF.get(role, role)
+        said = self._user_says(info.path, f"{role.label} {slot}") or self._user_says(
+            info.path, f"{forward.label} {slot}"
+        )
+        if said is None and "tp" in self._layout.groups:
+            facts, in_sequence = self._facts_of_module.get(module, {}), module in self._in_sequence
+            gated = defaults.is_gated(info.path, self._members[0].reader.info.model_config)
+            parts = self._strides.get(module, 2 if gated else 1)
+            said = defaults.of_tensor(
+                info.class_name, facts, role, parts=parts, in_sequence=in_sequence, is_first=slot in _FIRST
+            )
+        return None if said is None else resolved(said, self._layout)
+
+    @functools.cached_property
+    def _facts_of_module(self) -> dict[int, Mapping[str, Any]]:
+        found: dict[int, Mapping[str, Any]] = {}
+        for member in self._members:
+            for k, module in enumerate(member.reader.modules):
+                if module.path in member.modules:
+                    found.setdefault(int(member.module_of[k]), member.modules[module.path])
+        return found
+
+    @functools.cached_property
+    def _strides(self) -> dict[int, int]:
+        """By module, in how many parts its weight says that it is divided."""
+        pairs = zip(self._weights.infos, self._weights.facts, strict=True)
+        strides = {info.module: facts.get("partition_stride") for info, facts in pairs}
+        return {module: stride for module, stride in strides.items() if isinstance(stride, int) and stride > 1}
+
+    @functools.cached_property
+    def _in_sequence(self) -> set[int]:
+        """Modules whose parameters say that they work on parts of the sequence."""
+        pairs = zip(self._weights.infos, self._weights.facts, strict=True)
+        return {info.module for info, facts in pairs if facts.get("sequence_parallel") is True}

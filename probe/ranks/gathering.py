@@ -1,0 +1,161 @@
+"""The records of one step of all ranks: those of one tensor stand together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from probe.ranks.members import Member
+from probe.ranks.weights import Weights
+from probe.records import Role
+
+T = TypeVar("T")
+
+OF_PARAMETERS = np.array([role in (Role.PARAM, Role.BUFFER, Role.PARAM_GRAD, Role.STATE, Role.DELTA) for role in Role])
+_AT_THE_FIRST = np.array([role in (Role.INPUT, Role.GRAD_INPUT, Role.GRAD_TOTAL) for role in Role])
+"""roles of which a module that several stages have is given what its first stage is given"""
+_AT_THE_LAST = np.array([role in (Role.OUTPUT, Role.GRAD_OUTPUT) for role in Role])
+_KEY = ("phase", "role", "module", "micro", "call", "slot")
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Records of all ranks, sorted so that those of one tensor follow one another."""
+
+    rows: np.ndarray
+    """with the modules, slots, shapes, micro-batches and parameters of the whole"""
+    sketches: np.ndarray
+    member: np.ndarray
+    """by row, whose it is"""
+    seq: np.ndarray
+    """by row, the number that it has there"""
+    starts: np.ndarray
+    """by tensor, its first row"""
+    counts: np.ndarray
+    """by tensor, its number of rows"""
+
+    def of(self, tensor: int) -> range:
+        """Return the rows of a tensor."""
+        start = int(self.starts[tensor])
+        return range(start, start + int(self.counts[tensor]))
+
+
+class Names:
+    """The slots and shapes of all ranks, each once."""
+
+    def __init__(self) -> None:
+        self.slots: list[str] = []
+        self.shapes: list[tuple[int, ...]] = []
+        self._slots: dict[str, int] = {}
+        self._shapes: dict[tuple[int, ...], int] = {}
+
+    def slot(self, name: str) -> int:
+        """Return the number of a slot."""
+        return _numbered(name, self.slots, self._slots)
+
+    def shape(self, shape: tuple[int, ...]) -> int:
+        """Return the number of a shape."""
+        return _numbered(shape, self.shapes, self._shapes)
+
+
+def _numbered(value: T, values: list[T], known: dict[T, int]) -> int:
+    found = known.get(value)
+    if found is None:
+        found = known[value] = len(values)
+        values.append(value)
+    return found
+
+
+def micro_of(micro: np.ndarray, share: int, shares: int) -> np.ndarray:
+    """Return the micro-batches of the whole that those of a rank are: each share of the batch is one of its own."""
+    return np.where(micro >= 0, micro * shares + share, -1 - ((-1 - micro) * shares + share))
+
+
+def gather(
+    members: Sequence[Member], step: int, weights: Weights, shares: int, names: Names, spans: np.ndarray
+) -> Gathered:
+    """Return the records of a step.
+
+    Parameters
+    ----------
+    shares
+        of the batch, that ranks are given
+    names
+        the slots and shapes of the whole
+    spans
+        by module, the first and the last stage that ran it, shape (modules, 2)
+    """
+    tables, sketches, owners, seqs = [], [], [], []
+    for member in members:
+        rows = member.reader.of_step("records", step).copy()
+        _renumber(rows, member, weights, shares, names)
+        kept = _kept(rows, spans, member.stage)
+        tables.append(rows[kept])
+        sketches.append(member.reader.of_step("sketches", step)[kept])
+        owners.append(np.full(int(kept.sum()), member.number, np.int32))
+        seqs.append(rows["seq"][kept])
+    rows, member_of, seq = np.concatenate(tables), np.concatenate(owners), np.concatenate(seqs)
+    order, starts, counts = _grouped(rows, member_of)
+    return Gathered(rows[order], np.concatenate(sketches)[order], member_of[order], seq[order], starts, counts)
+
+
+def _renumber(rows: np.ndarray, member: Member, weights: Weights, shares: int, names: Names) -> None:
+    """Let rows refer to the modules, slots, shapes, micro-batches and parameters of the whole."""
+    of_parameter = OF_PARAMETERS[rows["role"]]
+    slots, shapes = member.reader.slots, member.reader.shapes
+    own = np.array(weights.index_of[member.number] or [0], np.int32)
+    is_known = of_parameter & (rows["order"] >= 0) & (rows["order"] < len(own))
+    local = np.where(is_known, rows["order"], -1)
+    slot_of = np.array([names.slot(name) for name in slots] or [0], np.int32)
+    shape_of = np.array([names.shape(shape) for shape in shapes] or [0], np.int32)
+    recorded = rows["slot"].copy()
+    rows["module"] = member.module_of[rows["module"]]
+    rows["slot"] = slot_of[recorded]
+    rows["shape"] = shape_of[rows["shape"]]
+    rows["micro"] = np.where(of_parameter, rows["micro"], micro_of(rows["micro"], member.part, shares))
+    rows["order"] = np.where(is_known, own[np.maximum(local, 0)], rows["order"])
+    for index, info in enumerate(member.reader.parameters):
+        whole = weights.infos[int(own[index])]
+        if (whole.module, whole.slot) != (
+            int(member.module_of[info.module]),
+            info.slot,
+        ):  # another stage has it under another name
+            for row in np.flatnonzero(local == index).tolist():
+                rows["module"][row] = whole.module
+                rows["slot"][row] = names.slot(f"{whole.slot}{slots[recorded[row]][len(info.slot) :]}")
+
+
+def _kept(rows: np.ndarray, spans: np.ndarray, stage: int) -> np.ndarray:
+    """Tell which rows count: of a module that runs on several stages, what the first one is given and the last one returns."""
+    first, last = spans[rows["module"], 0], spans[rows["module"], 1]
+    is_elsewhere = (_AT_THE_FIRST[rows["role"]] & (first < stage)) | (_AT_THE_LAST[rows["role"]] & (last > stage))
+    return ~is_elsewhere
+
+
+def _grouped(rows: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the order in which the rows of one tensor follow one another, and where each begins and how many it has."""
+    if not len(rows):
+        nothing = np.zeros(0, np.int64)
+        return nothing, nothing, nothing
+    columns = [rows[name].astype(np.int64) for name in _KEY]
+    within = np.lexsort((rows["seq"], *reversed(columns), member))
+    is_new = _changes([column[within] for column in columns], member[within])
+    at = np.arange(len(rows))
+    nth = np.empty(len(rows), np.int64)
+    nth[within] = at - np.maximum.accumulate(np.where(is_new, at, 0))
+    order = np.lexsort((member, nth, *reversed(columns)))
+    starts = np.flatnonzero(_changes([column[order] for column in columns], nth[order]))
+    counts = np.diff(np.append(starts, len(rows)))
+    return order, starts, counts
+
+
+def _changes(columns: Sequence[np.ndarray], more: np.ndarray) -> np.ndarray:
+    """Tell where any of several sorted columns changes; the first row is new."""
+    is_new = np.ones(len(more), bool)
+    is_new[1:] = more[1:] != more[:-1]
+    for column in columns:
+        is_new[1:] |= column[1:] != column[:-1]
+    return is_new

@@ -1,0 +1,469 @@
+"""The files of all ranks, read as one recording: that of a process which does what they do together."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from probe.comparison.notes import Note, note
+from probe.errors import StoreError
+from probe.numbers.axis_sums import squeezed
+from probe.ranks import ordering
+from probe.ranks.averaging import share_of_gradients
+from probe.ranks.dims.language import parsed
+from probe.ranks.dims.resolving import Facts
+from probe.ranks.dims.telling import Telling
+from probe.ranks.gathering import OF_PARAMETERS, Gathered, Names, gather
+from probe.ranks.joining import OF_MEMBER, Held, Joining, Lost, Tensors
+from probe.ranks.layout.files import files_of, missing_ranks, require_one_run
+from probe.ranks.layout.places import Layout
+from probe.ranks.members import Member, Shares, members_of, shares_of
+from probe.ranks.replicas import Difference
+from probe.ranks.tree import Union, united
+from probe.ranks.weights import Weights, told_by, weights_of
+from probe.records import ModuleInfo, OptimizerGroup, ParameterInfo, Role, RunInfo
+from probe.store.reading.reader import Reader
+from probe.store.schema import CALLS, RECORDS, STEPS
+
+T = TypeVar("T")
+
+_KNOWN_SIZES = {
+    "heads": ("num_attention_heads", "n_heads", "num_heads", "n_head"),
+    "kv_heads": ("num_key_value_heads", "num_query_groups", "multi_query_group_num", "kv_heads", "n_kv_heads", "num_kv_heads"),
+    "groups": ("num_query_groups", "num_key_value_heads"),
+}  # fmt: skip
+"""factors of axes by name, and keys of the recorded configuration that have them"""
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One step, put together."""
+
+    records: np.ndarray
+    sketches: np.ndarray
+    calls: np.ndarray
+    differences: tuple[Difference, ...]
+    lost: tuple[Lost, ...]
+    tensors: np.ndarray
+    """by row, the number that its tensor has in ``gathered``"""
+    gathered: Gathered
+    arranged: Mapping[int, Held]
+    ranks: tuple[int, ...]
+    """by member"""
+
+    def ranks_of(self, row: int) -> tuple[int, ...]:
+        """Return the ranks that hold a tensor, or parts of it."""
+        held = self.gathered.of(int(self.tensors[row]))
+        return tuple(self.ranks[int(self.gathered.member[k])] for k in held)
+
+    def labels(self, row: int, shape: tuple[int, ...]) -> tuple[np.ndarray, list[tuple[int, ...]]]:
+        """Return for each element of a tensor the number of the part that it is in, and the ranks that hold each part."""
+        made, ranks = self.arranged.get(int(self.tensors[row]), (None, ()))
+        if made is None or made.is_sum:
+            return np.zeros(shape, np.int64), [self.ranks_of(row)]
+        return made.labels(), list(ranks)
+
+
+@dataclass
+class Hints:
+    """What the user, and the other side, say of how tensors are divided."""
+
+    layouts: Mapping[str, str] = field(default_factory=dict)
+    whole: Callable[[str, Role, str], Sequence[tuple[int, ...]]] = lambda path, role, slot: ()
+    """shapes that the other side's tensors have in the place of those of a module"""
+
+
+class RanksReader(Reader):
+    """The recordings of all ranks of a run, read as one.
+
+    It has the tables of `Reader`, made when they are first asked for; values are put together tensor by tensor.
+
+    Parameters
+    ----------
+    given
+        what the files were found by, see `probe.ranks.files.files_of`
+    paths
+        the files
+
+    Raises
+    ------
+    StoreError, FormatError
+        a file cannot be read, or is of another run
+    """
+
+    def __init__(self, given: str | Path, paths: Sequence[Path], layouts: Mapping[str, str] | None = None) -> None:
+        self.path = Path(given)
+        self.paths = tuple(paths)
+        self._opened = contextlib.ExitStack()
+        try:
+            self.readers = tuple(self._opened.enter_context(Reader(path)) for path in paths)
+            require_one_run(paths, [reader.info for reader in self.readers])
+        except BaseException:
+            self._opened.close()
+            raise
+        self.attributes = self.readers[0].attributes
+        self.layout = Layout.of(reader.info for reader in self.readers)
+        self.missing = missing_ranks([reader.info for reader in self.readers])
+        self.names = Names()
+        self._tensors = Tensors(first=len(self.readers) * OF_MEMBER)
+        self.hints = Hints({**_recorded_layouts(self.readers), **(layouts or {})})
+        self.seen: object = None
+        """what `probe.ranks.other_side` has shown"""
+        self._steps = _common_steps(self.readers)
+
+    def _attempt(self, what: str, read: Callable[[], T]) -> T:
+        return self.readers[0]._attempt(what, read)
+
+    def close(self) -> None:
+        """Close all files."""
+        self._opened.close()
+
+    def require_steps(self) -> None:
+        """Raise StoreError where no step is complete on all ranks."""
+        for reader in self.readers:
+            reader.require_steps()
+        if not len(self._steps) and any(len(reader.steps) for reader in self.readers):
+            raise StoreError(f"{self.path}: no step is complete on all {len(self.readers)} ranks")
+
+    # The run
+
+    @functools.cached_property
+    def info(self) -> RunInfo:
+        """The attributes of the run, as those of one process."""
+        first = self.readers[0].info
+        closed = all(reader.info.closed for reader in self.readers)
+        configs = [reader.info.config.get("task") for reader in self.readers]
+        parallel = {
+            "ranks": self.layout.world_size,
+            "sizes": {name: self.layout.size(name) for name in self.layout.groups},
+        }
+        config = first.config if len(set(configs)) == 1 else {**first.config, "task": min(configs, key=str)}
+        return replace(first, rank=0, world_size=1, closed=closed, parallel=parallel, config=config)
+
+    @functools.cached_property
+    def union(self) -> Union:
+        """The modules of all ranks."""
+        return united(self.readers, self.layout)
+
+    @functools.cached_property
+    def shares(self) -> Shares:
+        """How the batch is divided over ranks."""
+        return shares_of(self.readers, self.layout, self.union.stages)
+
+    @functools.cached_property
+    def members(self) -> list[Member]:
+        """The ranks."""
+        return members_of(self.readers, self.layout, self.union, self.shares)
+
+    @functools.cached_property
+    def weights(self) -> Weights:
+        """The parameters of all ranks."""
+        told = told_by(self.hints.layouts, parsed)
+        return weights_of(self.members, self.layout, self.union, told, self._sizes)
+
+    @functools.cached_property
+    def _sizes(self) -> dict[str, int]:
+        config = self.readers[0].info.model_config
+        found = {key: value for key, value in config.items() if type(value) is int}
+        for name, keys in _KNOWN_SIZES.items():
+            size = next((found[key] for key in keys if key in found), None)
+            if size is not None:
+                found.setdefault(name, size)
+        return found
+
+    @property
+    def modules(self) -> list[ModuleInfo]:  # type: ignore[override]
+        """All modules, in the order of the tree."""
+        return list(self.union.modules)
+
+    @property
+    def parameters(self) -> list[ParameterInfo]:  # type: ignore[override]
+        """All parameters and buffers, with the shapes of the whole."""
+        return list(self.weights.infos)
+
+    @property
+    def slots(self) -> list[str]:  # type: ignore[override]
+        """Names of slots, by index."""
+        return self.names.slots
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:  # type: ignore[override]
+        """Shapes, by index."""
+        return self.names.shapes
+
+    # Tables
+
+    def of_step(self, table: str, step: int) -> np.ndarray:
+        """Return the rows of ``records``, ``calls`` or ``sketches`` that belong to a complete step."""
+        if not np.any(self._steps["step"] == step):
+            return {"records": np.zeros(0, RECORDS), "calls": np.zeros(0, CALLS)}.get(table, np.zeros((0, 61)))
+        return getattr(self.step(step), table)
+
+    def step(self, step: int) -> _Step:
+        """Return one step, put together; the last few are kept."""
+        found = self._kept.get(step)
+        if found is None:
+            if len(self._kept) >= 3:
+                self._kept.pop(next(iter(self._kept)))
+            found = self._kept[step] = self._joined(step)
+        return found
+
+    @functools.cached_property
+    def _kept(self) -> dict[int, _Step]:
+        return {}
+
+    def _joined(self, step: int) -> _Step:
+        shares, stages = self.shares.count, len(set(self.union.stages))
+        calls = ordering.calls_of(self.members, step, len(self.union.modules), shares)
+        gathered = gather(self.members, step, self.weights, shares, self.names, calls.spans)
+        facts = Facts(
+            self.members, self.layout, self.weights, self._telling, self._whole, self.names.slots, self.names.shapes
+        )
+        averaged = frozenset(self.shares.groups), share_of_gradients(gathered, self.members, self.shares)
+        joined = Joining(gathered, facts, self.names, self._tensors, self._sizes, step, averaged).joined()
+        rows, of_parameter = joined.rows, OF_PARAMETERS[joined.rows["role"]]
+        stage = np.array([member.stage for member in self.members])[joined.member]
+        timeline = ordering.Timeline(stages)
+        ordering.see_records(rows, joined.seq, stage, of_parameter, timeline)
+        ordering.see_calls(calls, timeline)
+        timeline.settle()
+        ordering.ordered_records(rows, joined.seq, stage, of_parameter, timeline)
+        order = np.argsort(rows["seq"], kind="stable")
+        table = ordering.ordered_calls(calls, timeline)
+        first = self._first_call(step)
+        table["caller"] = np.where(table["caller"] >= 0, table["caller"] + first, -1)
+        when = rows["seq"]
+        differences = tuple(replace(each, order=int(when[each.tensor])) for each in joined.differences)
+        ranks = tuple(member.rank for member in self.members)
+        return _Step(rows[order], joined.sketches[order], table, differences, joined.lost, order, gathered, joined.arranged,
+                     ranks)  # fmt: skip
+
+    def _first_call(self, step: int) -> int:
+        earlier = self._steps[self._steps["step"] < step]
+        return int(earlier["n_calls"][-1]) if len(earlier) else 0
+
+    def _whole(self, module: int, role: Role, slot: str) -> Sequence[tuple[int, ...]]:
+        return self.hints.whole(self.union.modules[module].path, role, slot)
+
+    @functools.cached_property
+    def _telling(self) -> Telling:
+        return Telling(self.members, self.layout, self.union, self.weights, self.hints.layouts)
+
+    def see(self, layouts: Mapping[str, str], whole: Callable[[str, Role, str], Sequence[tuple[int, ...]]]) -> None:
+        """Take what the user, and the other side, say of how tensors are divided; what was put together is put together again.
+
+        Parameters
+        ----------
+        layouts
+            dims by globs of module paths
+        whole
+            shapes that the other side's tensors have in the place of those of a module, by its path, role and slot
+        """
+        merged = {**self.hints.layouts, **layouts}
+        is_same = merged == self.hints.layouts
+        self.hints = Hints(merged, whole)
+        self._kept.clear()
+        for name in ("records", "calls", "sketches", *(() if is_same else ("weights", "_telling"))):
+            self.__dict__.pop(name, None)
+
+    @property
+    def observations(self) -> int:
+        """How many records the complete steps have, over all ranks."""
+        return sum(reader.observations for reader in self.readers)
+
+    @functools.cached_property
+    def records(self) -> np.ndarray:
+        """Rows of `schema.RECORDS`, one per observation."""
+        return self._of_all_steps("records", RECORDS)
+
+    @functools.cached_property
+    def calls(self) -> np.ndarray:
+        """Rows of `schema.CALLS`, one per module call."""
+        return self._of_all_steps("calls", CALLS)
+
+    @functools.cached_property
+    def sketches(self) -> np.ndarray:
+        """float64, shape (records, 61)."""
+        return np.concatenate([np.zeros((0, 61)), *(self.of_step("sketches", step) for step in self._numbers)])
+
+    @property
+    def _numbers(self) -> list[int]:
+        return self._steps["step"].tolist()
+
+    def _of_all_steps(self, table: str, dtype: np.dtype) -> np.ndarray:
+        return np.concatenate([np.zeros(0, dtype), *(self.of_step(table, step) for step in self._numbers)])
+
+    def _chosen(self, columns: list[str] | None, wanted: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        parts = []
+        for step in self._numbers:
+            rows = self.of_step("records", step)
+            parts.append(rows[wanted(rows)] if columns is None else rows[columns][wanted(rows)])
+        empty = np.zeros(0, RECORDS)
+        return np.concatenate(parts) if parts else empty if columns is None else empty[columns]
+
+    # What is logged
+
+    @functools.cached_property
+    def scalars(self) -> list[tuple[int, str, float]]:
+        """(step, name, value) of everything that was logged as a number; the mean where ranks logged other ones."""
+        found: dict[tuple[int, str], dict[int, float]] = {}
+        for member in self.members:
+            for step, name, value in member.reader.scalars:
+                found.setdefault((step, name), {}).setdefault(member.part, value)
+        return [(step, name, _mean(values)) for (step, name), values in found.items()]
+
+    @functools.cached_property
+    def notes(self) -> list[tuple[int, int, str]]:
+        """(step, module or −1, text) of what could not be recorded, each once."""
+        found: dict[tuple[int, int, str], None] = {}
+        for member in self.members:
+            for step, module, text in member.reader.notes:
+                found[step, int(member.module_of[module]) if module >= 0 else -1, text] = None
+        return list(found)
+
+    @functools.cached_property
+    def optimizer(self) -> list[tuple[int, OptimizerGroup]]:
+        """(step, group) for every parameter group of every recorded step, with the parameters of all ranks."""
+        found: dict[tuple[int, int, str, int], OptimizerGroup] = {}
+        for member in self.members:
+            own = self.weights.index_of[member.number]
+            for step, group in member.reader.optimizer:
+                parameters = tuple(own[index] for index in group.parameters)
+                key = step, group.optimizer, group.class_name, group.group
+                known = found.get(key)
+                merged = parameters if known is None else tuple(dict.fromkeys((*known.parameters, *parameters)))
+                found[key] = replace(known or group, parameters=merged)
+        return [(key[0], group) for key, group in found.items()]
+
+    @functools.cached_property
+    def environment(self) -> dict[str, Any]:
+        """What was recorded of the machine and its software, by the first rank."""
+        return {name: value for name, value in self.readers[0].environment.items() if name != "behind_last_step"}
+
+    @functools.cached_property
+    def behind_last_step(self) -> dict[str, Any]:
+        """Nothing: ranks tell it of their own parts alone."""
+        return {}
+
+    # Values
+
+    def values(self, tensor: int) -> np.ndarray:
+        """Return the stored values of a tensor, put together from those of the ranks, in their own dtype."""
+        if tensor < self._tensors.first:
+            member, own = divmod(tensor, OF_MEMBER)
+            return self.readers[member].values(own) if tensor >= 0 else self.readers[0].values(tensor)
+        whole = self._tensors.wholes[tensor - self._tensors.first]
+        return whole.arrangement.values(
+            lambda holder: self.readers[whole.sources[holder][0]].values(whole.sources[holder][1])
+        )
+
+    def parts(self, tensor: int, chunk: int, into: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        """Yield the values of a tensor as `Reader.parts` does."""
+        if tensor < self._tensors.first:
+            member, own = divmod(max(tensor, 0), OF_MEMBER)
+            yield from self.readers[member].parts(own if tensor >= 0 else tensor, chunk, into)
+            return
+        values = self.values(tensor)
+        flat = values.reshape(-1) if chunk else values
+        for start in range(0, flat.size, chunk) if chunk else ():
+            yield flat[start : start + chunk]
+        if not chunk:
+            yield flat
+
+    def block(self, tensor: int, box: Sequence[slice]) -> np.ndarray:
+        """Return a part of a stored tensor; axes of size 1 are left out, in ``box`` too."""
+        if tensor < self._tensors.first:
+            member, own = divmod(max(tensor, 0), OF_MEMBER)
+            return self.readers[member].block(own if tensor >= 0 else tensor, box)
+        values = self.values(tensor)
+        return values.reshape(squeezed(values.shape))[tuple(box)]
+
+    def shape_of(self, tensor: int) -> tuple[int, ...]:
+        """Return the shape of a stored tensor."""
+        if tensor < self._tensors.first:
+            member, own = divmod(max(tensor, 0), OF_MEMBER)
+            return self.readers[member].shape_of(own if tensor >= 0 else tensor)
+        return self._tensors.wholes[tensor - self._tensors.first].arrangement.shape
+
+    def check_stored(self, tensors: Iterable[int]) -> None:
+        """Raise FormatError where a stored tensor is not what a file says."""
+        for tensor in dict.fromkeys(tensors):
+            whole = None if tensor < self._tensors.first else self._tensors.wholes[tensor - self._tensors.first]
+            for member, own in [divmod(tensor, OF_MEMBER)] if whole is None else whole.sources:
+                self.readers[member].check_stored([own])
+
+    def axis_sums(self, step: int, parameter: int, axes: Sequence[int]) -> tuple[np.ndarray, ...]:
+        """Return the sums along each axis of a parameter that every rank has whole; nothing of one that is divided."""
+        dims = self.weights.dims[parameter]
+        if dims is not None and dims.groups:
+            return ()
+        for member, own in zip(self.readers, self.weights.index_of, strict=True):
+            if parameter in own and member.parameters[own.index(parameter)].shape == self.parameters[parameter].shape:
+                return member.axis_sums(step, own.index(parameter), axes)
+        return ()
+
+    # What is said of the set
+
+    def remarks(self) -> list[Note]:
+        """Return what is missing or cannot be right in the set of files."""
+        if self.missing:
+            return [note("ranks-missing", ranks=self.missing, world=self.layout.world_size), *self.union.notes]
+        found = [*self.union.notes, *self.weights.notes]
+        contradiction = self.layout.contradiction()
+        if contradiction:
+            found.append(note("groups-contradict", what=contradiction))
+        return found
+
+
+def _common_steps(readers: Sequence[Reader]) -> np.ndarray:
+    """Return the steps that are complete on every rank; their counters are over all ranks."""
+    tables = [reader.steps for reader in readers]
+    common = set.intersection(*(set(table["step"].tolist()) for table in tables)) if tables else set()
+    first = tables[0][np.isin(tables[0]["step"], sorted(common))]
+    found = np.zeros(len(first), STEPS)
+    for name in STEPS.names or ():
+        found[name] = first[name]
+    for name in ("n_records", "n_calls", "n_scalars", "n_notes", "n_optimizer"):
+        found[name] = sum(table[name][np.isin(table["step"], sorted(common))] for table in tables)
+    states = [table["state"][np.isin(table["step"], sorted(common))] for table in tables]
+    found["state"] = np.max(states, axis=0) if len(first) else found["state"]
+    return found
+
+
+def _recorded_layouts(readers: Sequence[Reader]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for reader in readers:
+        said = reader.info.config.get("layout")
+        if isinstance(said, dict):
+            found |= {str(key): str(value) for key, value in said.items()}
+    return found
+
+
+def _mean(values: Mapping[int, float]) -> float:
+    numbers = list(values.values())
+    return numbers[0] if len(set(numbers)) == 1 else float(np.mean(numbers))
+
+
+def open_reader(given: str | Path, layouts: Mapping[str, str] | None = None) -> Reader:
+    """Open a recording, or those of all ranks of a run as one.
+
+    Parameters
+    ----------
+    given
+        a file; a prefix, a folder or a glob of the files of ranks
+    layouts
+        how tensors are divided, by globs of module paths: what the user says
+
+    Raises
+    ------
+    StoreError, FormatError
+        there is none, or a file is of another run
+    """
+    paths = files_of(given)
+    return Reader(paths[0]) if len(paths) == 1 else RanksReader(given, paths, layouts)
