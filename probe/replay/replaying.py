@@ -1,0 +1,1 @@
+"""`replay`: B's modules run alone with what A's were given."""

@@ -1,0 +1,65 @@
+"""A's weights, as a step began with them, in B."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from probe.adapters.base import Adapter
+from probe.checkpoints import Stored
+from probe.conversion.plan import planned, sides_of
+from probe.conversion.structure import structure_of
+from probe.conversion.weights import made
+from probe.errors import NotRecordedError
+from probe.matching import Matching
+from probe.numbers.statistics import dtype_of
+from probe.replay.recorded import Recorded
+
+_ANY = ("*",)
+
+
+def put(adapter: Adapter, model: Any, recorded: Recorded, matching: Matching) -> tuple[str, ...]:
+    """Put the weights and buffers of A into a model; return the names of those of the model that have no counterpart.
+
+    Parameters
+    ----------
+    adapter, model
+        B, which is changed
+    recorded
+        a step of A
+    matching
+        without the weights of its bundles: see `probe.replay.partners.Pairing`
+
+    Raises
+    ------
+    NotRecordedError
+        A's weights are not in the recording
+    ConversionError
+        a weight has another size
+    """
+    reader, ids = recorded.reader, recorded.weights()
+    if not ids:
+        raise NotRecordedError(
+            f"{reader.path.name} holds no values of the weights that step {recorded.step} began with: record A with task=\"tensor\", "
+            'its first step included, or leave B\'s own in place with weights="b"'
+        )
+    shapes = {name: shape for parameter in reader.parameters for name, shape in [(parameter.names[0], parameter.shape)]}
+    dtypes = {parameter.names[0]: parameter.dtype for parameter in reader.parameters}
+    stored = {name: Stored(name, dtype_of(dtypes[name]), shapes[name]) for name in ids}
+    sides = sides_of(matching, structure_of(reader.path), structure_of(model))
+    plan = planned(stored, sides, allow_missing=_ANY, allow_extra=_ANY)
+    tensors = {name: named for named in adapter.parameters(model) for name in named.names}
+
+    def read(name: str) -> np.ndarray:
+        return reader.values(ids[name])
+
+    taken: set[int] = set()
+    for move in plan.moves:
+        named = tensors[move.target.name]
+        taken.add(id(named.tensor))
+        with adapter.quiet():
+            adapter.assign(named.tensor, made(move, read))
+    return tuple(
+        named.names[0] for named in adapter.parameters(model) if named.is_persistent and id(named.tensor) not in taken
+    )
