@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from probe.conversion.loading import load_matching
     from probe.curve_comparison import curves
     from probe.recording import open_recording as open
+    from probe.replaying.run import replay
     from probe.reproducibility.batch_comparison import compare_batches
     from probe.reproducibility.batches import load_batches, save_batches
     from probe.reproducibility.inputs import make_inputs
@@ -56,6 +57,7 @@ __all__ = [
     "make_inputs",
     "noise_run",
     "open",
+    "replay",
     "save_batches",
     "seed_all",
     "start",
@@ -76,6 +78,7 @@ _HOMES = {
     "make_inputs": "reproducibility.inputs:make_inputs",
     "noise_run": "reproducibility.perturbing:noise_run",
     "open": "recording:open_recording",
+    "replay": "replaying.run:replay",
     "save_batches": "reproducibility.batches:save_batches",
     "seed_all": "reproducibility.seeding:seed_all",
     "start": "session:start",

@@ -13,6 +13,7 @@ from probe.comparison.coverage.verdict_margin import Flip
 from probe.comparison.lookup import why_not
 from probe.comparison.module_pairs import ModulePair
 from probe.comparison.notes import Note, as_json
+from probe.comparison.own_errors import Replayed
 from probe.comparison.result import SCHEMA, Coverage, Divergence, Inputs, SlotResult, SlotResults, Verdict
 from probe.comparison.run_summary import RunSummary
 from probe.comparison.steps.paired_values import values_of
@@ -73,6 +74,8 @@ class Comparison:
     """modules that were taken for the same"""
     runs: tuple[RunSummary, ...] = ()
     """what A and B are recordings of"""
+    replayed: Replayed | None = None
+    """of `probe.replay`: what was replayed, and what was not"""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -201,4 +204,5 @@ class Comparison:
             "noise": self.noise,
             "flip": None if self.flip is None else self.flip.as_json(),
             "unseen": None if self.unseen is None else self.unseen.as_json(),
+            **({} if self.replayed is None else {"replayed": self.replayed.as_json()}),
         }

@@ -248,6 +248,8 @@ class SlotResult:
     """why it is not judged: a code of `probe.comparison.exemptions.table.EXEMPTIONS`"""
     tried: tuple[str, ...] = ()
     """what was tried on it because it differs: codes of `probe.comparison.exemptions.table.REFITS`, in their order"""
+    in_run: float = math.nan
+    """of a replay: its relative error in a run of B by itself, what it inherits there included"""
     reads: Callable[[SlotResult], tuple[np.ndarray, np.ndarray]] | None = field(default=None, repr=False, compare=False)
     """gives the values of both sides; of what ``answer[path]`` returns"""
 

@@ -51,7 +51,7 @@ class PaddleReplaying(Replaying):
     ) -> tuple[list[Any], list[Any], list[Any]]:  # fmt: skip
         """Pull back by a backward pass, since ``paddle.grad`` passes over the hooks of parameters.
 
-        Gradients at parameters are taken away: `probe.replay.keeping.kept` puts the user's back.
+        Gradients at parameters are taken away: `probe.replaying.keeping.kept` puts the user's back.
         """
         learning = [each for each in parameters if not each.stop_gradient]
         everything = {id(each): each for each in (*sources, *wanted, *learning)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from probe.comparison.notes import Note
-from probe.report.words import findings, hints, matching, notes, optimizers, supported, tensors, walk
+from probe.report.words import findings, hints, matching, notes, optimizers, replay, supported, tensors, walk
 
 Words = str | Callable[..., str]
 
@@ -17,6 +17,7 @@ TABLES = (
     findings.WORDS,
     hints.WORDS,
     optimizers.WORDS,
+    replay.WORDS,
     supported.WORDS,
 )
 WORDS: Mapping[str, Words] = {code: words for table in TABLES for code, words in table.items()}

@@ -83,6 +83,14 @@ class Recorded:
         """Yield the calls that one made."""
         return (each for each in self.calls if each.caller == call.row)
 
+    def is_inside(self, call: Call, other: Call) -> bool:
+        """Tell whether a call was made while another one ran."""
+        return call.micro == other.micro and other.begin < call.begin and call.end < other.end
+
+    def rows_of(self, role: Role) -> Iterator[int]:
+        """Yield the rows of a role, of all calls."""
+        return (row for slots in self._half.rows.by_role[role].values() for rows in slots.values() for row in rows)
+
     def is_captured(self, call: Call, row: int) -> bool:
         """Tell whether something that a call returned is returned by a call around its caller too, which got it by a hook."""
         caller = self.caller(call)
@@ -121,6 +129,10 @@ class Recorded:
     def lowest(self, row: int) -> float:
         """Return the smallest finite element of a row."""
         return float(self.side.columns["min"][row])
+
+    def digest(self, row: int) -> object:
+        """Return what tells the values of a row from others."""
+        return self.side.digest(row)
 
     def are_equal(self, row: int, others: Iterable[int]) -> bool:
         """Tell whether a row has the values of one of others."""

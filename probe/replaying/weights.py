@@ -14,7 +14,7 @@ from probe.conversion.weights import made
 from probe.errors import NotRecordedError
 from probe.matching import Matching
 from probe.numbers.statistics import dtype_of
-from probe.replay.recorded import Recorded
+from probe.replaying.recorded import Recorded
 
 _ANY = ("*",)
 
@@ -29,7 +29,7 @@ def put(adapter: Adapter, model: Any, recorded: Recorded, matching: Matching) ->
     recorded
         a step of A
     matching
-        without the weights of its bundles: see `probe.replay.partners.Pairing`
+        without the weights of its bundles: see `probe.replaying.partners.Pairing`
 
     Raises
     ------

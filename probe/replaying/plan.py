@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from probe.adapters.replaying import Replaying
-from probe.replay.partners import Partner
-from probe.replay.recorded import Recorded
+from probe.replaying.partners import Partner
+from probe.replaying.recorded import Recorded
 
 Changed = Callable[[np.ndarray, str], np.ndarray]
 """what becomes of A's values, given the dtype that operations are cast to, before B is handed them"""
@@ -30,3 +30,5 @@ class Plan:
     casts: bool
     """operations run under autocast where A's did"""
     changed: Changed | None = None
+    substitutes: bool = True
+    """A's tensors take the place of B's; else B runs by itself, given what A's model was"""

@@ -6,14 +6,15 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from probe.comparison.steps.step_half import Call as RecordedCall
 from probe.recorder.calls import Call
 from probe.records import Role
-from probe.replay.left import Left, Why, left_by
-from probe.replay.partners import Partner
-from probe.replay.plan import Plan
-from probe.replay.segments import Again, Gradients, Held, Segment, Source, Target, pulled_back
-from probe.replay.tensors import Named, Tensors
-from probe.replay.writing import Written
+from probe.replaying.left import Left, Why, left_by
+from probe.replaying.partners import Partner
+from probe.replaying.plan import Plan
+from probe.replaying.segments import Again, Gradients, Held, Segment, Source, Target, pulled_back
+from probe.replaying.tensors import Named, Tensors
+from probe.replaying.writing import Written
 
 _GRADIENT_OF = {Role.INPUT: Role.GRAD_INPUT, Role.OUTPUT: Role.GRAD_OUTPUT}
 
@@ -44,6 +45,8 @@ class Backward:
         self._leave, self._skip = leave, skip
         self.gradients: dict[int, Any] = {}
         """of parameters, by their ids, all calls together"""
+        self.returning_more: list[RecordedCall] = []
+        """calls of which B's returns something that A's does not, and that learns"""
         self._parameters: dict[int, list[Any]] = {}
         self._held: list[Held] = []
         """what code around the caller of a module has got hold of too: its gradient is not whole yet"""
@@ -58,7 +61,7 @@ class Backward:
             target = Target(Role.OUTPUT, segment.call, slot, tensor, self.replaying.place(tensor))
             forward = segment.returned.get(slot, -1)
             row = rows.get(slots.get(forward, ""), -1)
-            is_known = row >= 0 and self.recorded.has_values(row) and slot not in segment.through
+            is_known = row >= 0 and self.recorded.has_values(row) and slot not in segment.through and slot not in segment.foreign
             if is_known and id(tensor) not in seen:
                 target.gradient = self._tensors.of(row, tensor, segment.call.autocast, partner, forward)
                 seen.add(id(tensor))
@@ -114,11 +117,11 @@ class Backward:
             if source.is_captured:
                 slots = source.slot, *source.also
                 self._held.append(Held(source.call, slots, weakref.ref(source.given), whole))
-            elif gradient is not None:
+            elif whole is not None:
                 for slot in (source.slot, *source.also):
                     self._written.tensor(_GRADIENT_OF[source.role], source.call, slot, whole)
-                if source.is_unpaired:  # it was not pulled back through the call that returned it
-                    self._skip(source.call, Role.GRAD_INPUT, "")
+                if source.made_by is not None and gradient is not None:
+                    self._leave_more(source.made_by, source.slot)
         for held, gradient in found.of_held:
             held.gradient = self._sum(held.gradient, gradient)
         captured = {id(each.given) for each in segment.sources if each.is_captured}
@@ -133,6 +136,13 @@ class Backward:
             if gradient is not None:
                 self.gradients[id(parameter)] = self._sum(self.gradients.get(id(parameter)), gradient)
 
+    def _leave_more(self, call: RecordedCall, slot: str) -> None:
+        """Note that gradients come back to what B's alone returns: the call, and those inside that it may be from, lack them."""
+        self._leave(Left(call, Why.MORE_RETURNED, slots=(slot,)))
+        for inner in self.returning_more:
+            if inner is not call and self.recorded.is_inside(inner, call):
+                self._leave(Left(inner, Why.MORE_RETURNED))
+
     def _sum(self, a: Any, b: Any) -> Any:
         """Return the sum of two gradients, of which either may be none."""
         return b if a is None else a if b is None else self.replaying.added(a, b)
@@ -144,27 +154,23 @@ class Backward:
             self._parameters[segment.index] = [each.tensor for each in found if not each.is_buffer]
         return self._parameters[segment.index]
 
-    def hand_on(self, segment: Segment, around: Segment, arrived: dict[str, int]) -> None:
-        """Let the code around a call be handed the gradients that the call passes back: A's where they were recorded of it alone.
-
-        Parameters
-        ----------
-        arrived
-            rows of what A's call was given, by B's slots
-        """
-        rows = self.recorded.slots(segment.recorded.key, Role.GRAD_INPUT)
+    def hand_on(self, segment: Segment, partner: Partner, around: Segment) -> None:
+        """Let the code around a call be handed the gradients that the call passes back: A's where they were recorded of it alone."""
+        arrived = segment.arrived
+        rows = {} if partner.is_part else self.recorded.slots(segment.recorded.key, Role.GRAD_INPUT)
         slots = {row: slot for slot, row in self.recorded.slots(segment.recorded.key, Role.INPUT).items()}
-        own = {slot: each.gradient for each in segment.sources if each.role is Role.INPUT for slot in (each.slot, *each.also)}
-        handed: set[int] = set()
+        own = {slot: each for each in segment.sources if each.role is Role.INPUT for slot in (each.slot, *each.also)}
+        handed: set[Source] = set()
         for target in around.targets:
             if target.call is not segment.call:
                 continue
             row = rows.get(slots.get(arrived.get(target.slot, -1), ""), -1)
             is_known = row >= 0 and self.recorded.has_values(row)
-            is_again = not is_known and id(target.tensor) in handed  # one tensor in several arguments has one gradient
-            handed.add(id(target.tensor))
             if is_known:
                 forward = arrived[target.slot]
                 target.gradient = self._tensors.of(row, target.tensor, segment.call.autocast, forward=forward)
-            elif not is_again:
-                target.gradient = own.get(target.slot)
+                continue
+            source = own.get(target.slot)
+            if source is not None and source not in handed:  # one tensor in several arguments has one gradient
+                handed.add(source)
+                target.gradient = source.gradient

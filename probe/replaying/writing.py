@@ -41,6 +41,7 @@ class Written:
             config=RecordConfig.from_options(None, task=task).as_json(), model_config=adapter.model_config(model),
         )  # fmt: skip
         self.path = path
+        self._model = model
         self._run = run = Run(adapter, Writer(path, info), RecordConfig.from_options(None, task=task))
         try:
             with adapter.unseen():
@@ -63,11 +64,12 @@ class Written:
         return self._run.tensors
 
     def weights(self, phase: Phase, *, buffers_only: bool = False) -> None:
-        """Write parameters and buffers as they are now."""
+        """Write parameters and buffers as they are now, also those that have taken the place of others."""
+        now = {named.names[0]: named.tensor for named in self._run.adapter.parameters(self._model)}
         for index, named in enumerate(self._run.tensors):
             if named.is_buffer or not buffers_only:
                 role = Role.BUFFER if named.is_buffer else Role.PARAM
-                self._measuring.observe_parameter(phase, role, index, named.tensor)
+                self._measuring.observe_parameter(phase, role, index, now.get(named.names[0], named.tensor))
 
     def gradients(self, found: Mapping[int, Any]) -> None:
         """Write gradients of parameters, by the parameters' ids."""
@@ -115,6 +117,7 @@ class Written:
                             groups=[], wall_time=0.0, state=StepState.CLOSED)  # fmt: skip
         run.writer.close()
         run.end()
+        self._model = None
 
     def abandon(self) -> None:
         """Let go of the file as it is."""

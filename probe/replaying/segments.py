@@ -38,8 +38,8 @@ class Source:
     """the part of the gradient that comes back through the code which returned it"""
     also: tuple[str, ...] = ()
     """further slots of the same tensor"""
-    is_unpaired: bool = False
-    """A's call returned nothing that it stands for"""
+    made_by: RecordedCall | None = None
+    """the call that returned it, where A's returned nothing like it: what comes back to it was not pulled back through that"""
     is_captured: bool = False
     """code around its caller has it too, by a hook"""
 
@@ -129,6 +129,8 @@ class Segment:
     """the same for what it returned"""
     through: dict[str, str] = field(default_factory=dict)
     """see `Inside.through`"""
+    foreign: set[str] = field(default_factory=set)
+    """slots of what it returned that code inside was given, and that hooks have got hold of"""
     again: int = -1
     """while its code runs once more, to be differentiated as a function: how many of the calls inside have been made"""
     renewed: dict[int, Any] = field(default_factory=dict)

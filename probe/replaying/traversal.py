@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,15 +14,15 @@ from probe.adapters.replaying import Run
 from probe.comparison.steps.step_half import Call as RecordedCall
 from probe.records import Role
 from probe.recorder.calls import Call
-from probe.replay.backward import Backward
-from probe.replay.containers import built
-from probe.replay.left import Left, Why, left_by
-from probe.replay.partners import Partner
-from probe.replay.plan import Plan
-from probe.replay.segments import Given, Inside, Segment, Source, Target
-from probe.replay.slots import distance
-from probe.replay.tensors import Named, Tensors
-from probe.replay.writing import Written
+from probe.replaying.backward import Backward
+from probe.replaying.containers import built
+from probe.replaying.left import Left, Why, left_by
+from probe.replaying.partners import Partner
+from probe.replaying.plan import Plan
+from probe.replaying.segments import Given, Inside, Segment, Source, Target
+from probe.replaying.slots import distance
+from probe.replaying.tensors import Named, Tensors
+from probe.replaying.writing import Written
 
 _CLEARLY = 10.0
 """how much closer another call's inputs must be before a call is taken for that one"""
@@ -56,6 +57,8 @@ class Traversal:
         self._transparent: set[int] = set()
         """modules that add up what A's are given the sum of, and return it too: they are part of the code around them"""
         self._stack: list[Segment] = []
+        self._handed: dict[int, weakref.ref[Any]] = {}
+        """what modules were given, by its id: hooks may get hold of it, and code further out may return it"""
         self._micro = 0
 
     # What the training called
@@ -107,7 +110,7 @@ class Traversal:
         except Exception as error:  # noqa: BLE001  B's code, with arguments that it may not expect
             self._leave(call, index, left_by(call, error))
         finally:
-            self._stack = []
+            self._stack, self._handed = [], {}
             self.backward.settle()
             self.written.forget()
 
@@ -146,6 +149,8 @@ class Traversal:
         call = self._chosen(index, partner, module, arrived)
         if call is None:  # part of the code around it
             return run(*args, **kwargs)
+        if not self.plan.substitutes:
+            return self._watched(index, call, around, module, run, args, kwargs)
         rows = self.tensors.rows(call.key, Role.INPUT, arrived, _names(module))
         if self.tensors.added_inside(arrived, rows):
             self._transparent.add(index)
@@ -164,6 +169,23 @@ class Traversal:
             if output is None:
                 raise
         return output if around is None else self._handed_back(segment, partner, around, output)
+
+    def _watched(
+        self, index: int, call: RecordedCall, around: Segment | None, module: Any, run: Run, args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        """Let a module run as it does, and write down what it returns."""
+        self._done[call.row, index] = False
+        segment = self._begun(index, call, around, module, [])
+        self._stack.append(segment)
+        with self.replaying.under(False, segment.call.autocast):
+            output = run(*args, **kwargs)
+        self._stack.pop()
+        self._done[call.row, index] = True
+        self.written.end(segment.call)
+        for slot, tensor in self.tensors.named(output):
+            self.written.tensor(Role.OUTPUT, segment.call, slot, tensor)
+        return output
 
     def _chosen(self, index: int, partner: Partner, module: Any, arrived: Named) -> RecordedCall | None:
         """Return the call of A that this one is: the next, unless another one was clearly given what this one is."""
@@ -218,6 +240,9 @@ class Traversal:
         outputs = self.tensors.named(output)
         segment.returned = self.tensors.rows(call.key, Role.OUTPUT, outputs, partner=partner)
         segment.through = self._passed_through(segment, outputs)
+        for slot in (slot for slot, tensor in outputs if self._is_from_inside(segment, tensor)):
+            segment.foreign.add(slot)
+            self._skip(segment.call, Role.GRAD_OUTPUT, slot)
         for slot, tensor in outputs:
             self.written.tensor(Role.OUTPUT, segment.call, slot, tensor)
         if segment.grad and self.recorded.has_backward:
@@ -230,21 +255,30 @@ class Traversal:
     def _give(self, segment: Segment, arrived: Named) -> None:
         """Make A's tensors for a call; what has no counterpart in A stays what it is."""
         rows = segment.arrived
-        known: dict[tuple[int, int], tuple[Given, Source]] = {}
+        known: dict[tuple[int, object], tuple[Given, Source]] = {}
         for slot, tensor in arrived:
             row = rows.get(slot, -1)
-            if (id(tensor), row) not in known:
+            key = id(tensor), self.recorded.digest(row) if row >= 0 else None
+            if key not in known:
                 value = tensor if row < 0 else self.tensors.of(row, tensor, segment.call.autocast)
                 learns = segment.grad and self.tensors.learns(tensor, row)
                 leaf, given = self.replaying.source(value, learns)
                 source = Source(Role.INPUT, segment.call, slot, leaf, given, learns)
+                if learns:
+                    with contextlib.suppress(TypeError):  # not all frameworks' tensors can be referred to weakly
+                        self._handed[id(given)] = weakref.ref(given)
                 segment.sources.append(source)
-                known[id(tensor), row] = Given(slot, leaf, given, tensor, self.adapter.version_of(given), slot), source
-                segment.given.append(known[id(tensor), row][0])
+                known[key] = Given(slot, leaf, given, tensor, self.adapter.version_of(given), slot), source
+                segment.given.append(known[key][0])
             else:
-                first, source = known[id(tensor), row]
+                first, source = known[key]
                 source.also += (slot,)
                 segment.given.append(first.under(slot))
+
+    def _is_from_inside(self, segment: Segment, tensor: Any) -> bool:
+        """Tell whether a tensor is what a module inside was given: it is part of another graph than that of this call."""
+        known = self._handed.get(id(tensor))
+        return known is not None and known() is tensor and not segment.is_own_input(tensor)
 
     def _standing_in(self, segment: Segment, module: Any, arrived: Named, rows: dict[str, int]) -> dict[str, int]:
         """Return the rows of A that are given in the place of what has arrived: not those that hold a mask on one side alone."""
@@ -258,7 +292,7 @@ class Traversal:
 
     def _handed_back(self, segment: Segment, partner: Partner, around: Segment, output: Any) -> Any:
         """Return what A's call returned, in the form of what B's did; the code around goes on with that."""
-        self.backward.hand_on(segment, around, segment.arrived)
+        self.backward.hand_on(segment, partner, around)
         inside, by = Inside(segment.call, None, through=segment.through), dict[str, Any]()
         known: dict[int, Source] = {}
         for slot, tensor in self.tensors.named(output):
@@ -289,7 +323,9 @@ class Traversal:
             self.backward.release(tensor)
             given = tensor
         found = Source(Role.OUTPUT, segment.call, slot, leaf, given, learns, inner=segment.inner.get(slot))
-        found.is_unpaired = row < 0
+        if row < 0 and learns:
+            found.made_by = segment.recorded
+            self.backward.returning_more.append(segment.recorded)
         found.is_captured = given is tensor and self.recorded.is_captured(segment.recorded, row)
         return found
 

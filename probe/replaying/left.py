@@ -28,12 +28,9 @@ class Why(enum.StrEnum):
     BACKWARD_RAISED = "replay-backward-raised"
     """differentiating it raised an exception"""
     NO_COUNTERPART = "replay-no-counterpart"
-    """what it returns on the one side has nothing on the other, and gradients go through that"""
-
-    @property
-    def of_backward(self) -> bool:
-        """Whether the forward pass was replayed."""
-        return self in (Why.NO_GRADIENT, Why.BACKWARD_RAISED, Why.NO_COUNTERPART)
+    """its module adds up what A's was given the sum of, and returns that too"""
+    MORE_RETURNED = "replay-more-returned"
+    """its module returns more than A's does, and gradients come back through that"""
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from probe.comparison.steps.rows import Key
 from probe.numbers.slots import flatten
 from probe.numbers.statistics import is_integer
 from probe.records import Role
-from probe.replay.containers import replaced
-from probe.replay.partners import Partner
-from probe.replay.plan import Plan
-from probe.replay.slots import Form, distance, laid_as, paired
+from probe.replaying.containers import replaced
+from probe.replaying.partners import Partner
+from probe.replaying.plan import Plan
+from probe.replaying.slots import Form, distance, laid_as, paired
 
 Named = list[tuple[str, Any]]
 _FILLED = -1e4

@@ -12,7 +12,7 @@ from probe.mapping import LayerMapping
 from probe.matching import Bundle, Direction, Known, Matching, match
 from probe.matching.automatic import may_lie_otherwise, outline_of, packed_as_read
 from probe.matching.initial_weights import fingerprints
-from probe.replay.recorded import Cut
+from probe.replaying.recorded import Cut
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
 
@@ -25,6 +25,11 @@ class Partner:
     """of A, or the one that stands for several of A's"""
     cut: Cut | None = None
     """of what that returned, the part which the module of B has; None where it has all"""
+
+    @property
+    def is_part(self) -> bool:
+        """Whether A's module does what several of B do."""
+        return self.cut is not None and len(self.cut.bundle.parts) > 1
 
 
 @dataclass(frozen=True)

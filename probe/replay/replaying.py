@@ -1,1 +1,0 @@
-"""`replay`: B's modules run alone with what A's were given."""
