@@ -30,6 +30,9 @@ Place = Any
 class Replaying(abc.ABC):
     """What a replay asks of one framework."""
 
+    runs_again = False
+    """modules run once more to be differentiated"""
+
     def __init__(self, adapter: Adapter) -> None:
         self.adapter = adapter
 

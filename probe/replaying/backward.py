@@ -48,6 +48,8 @@ class Backward:
         self.returning_more: list[RecordedCall] = []
         """calls of which B's returns something that A's does not, and that learns"""
         self._parameters: dict[int, list[Any]] = {}
+        self.with_inner: set[tuple[int, int, int, str]] = set()
+        """gradients, by the call in B and the slot, of which a part came through code inside of calls"""
         self._held: list[Held] = []
         """what code around the caller of a module has got hold of too: its gradient is not whole yet"""
 
@@ -75,6 +77,8 @@ class Backward:
             self._leave(left_by(call, error, Why.BACKWARD_RAISED))
             return
         segment.inner = found.inside
+        here = segment.call
+        self.with_inner |= {(here.micro, here.module, here.number, slot) for slot in found.inside}
         if is_outermost:  # what a model makes of its own logits is a loss, of which the training uses nothing else
             for slot, gradient in found.inside.items():
                 self._written.tensor(Role.GRAD_OUTPUT, segment.call, slot, gradient)

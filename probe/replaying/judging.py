@@ -36,6 +36,8 @@ class Passed:
     """calls of A that nothing was pulled back through"""
     skipped: Skipped = frozenset()
     """what cannot be held against A's, by the call in B, the role and the slot"""
+    with_inner: frozenset[tuple[int, int, int, str]] = frozenset()
+    """gradients, by the call in B and the slot of what it returned, of which a part came through code inside of calls"""
     is_of_one_framework: bool = True
 
 
@@ -200,6 +202,7 @@ class Judge:
         of_calls = [self._units[each] for each in self.nodes if each.pair == event.pair] if node is None else []
         around = self._units.get(maker, 0.0) if maker is not None else max(of_calls, default=0.0)
         limit = limit_of(event.role, math.prod(self.pairs.a.shapes[event.row_a]))
+        limit = limit if self.passed.is_of_one_framework else limit.between_frameworks()
         return Check(event, node, limit, u if event.role in (Role.PARAM, Role.BUFFER) else max(u, around))
 
     def _unit(self, node: Node) -> float:
@@ -265,6 +268,9 @@ class Judge:
         if maker is None and role is Role.GRAD_OUTPUT:
             maker = node  # the model's own loss
         is_behind = maker is None or maker.pair in self.wrong or self._is_spoilt(maker, role)
+        if role is Role.GRAD_OUTPUT and (*self.pairs.half("B").key(node), check.event.slot_b) in self.passed.with_inner:
+            is_behind = is_behind or bool(self.wrong)
+            maker = node if node.parent is not None else maker
         if maker is not None:
             self.spoilt.add(maker)
         self._note(check, "inherited" if is_behind else "introduced")

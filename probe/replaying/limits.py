@@ -36,6 +36,10 @@ class Limit:
     scale_gain: float = 0.0
     """times what one unit in everything changes, the same"""
 
+    def between_frameworks(self) -> Limit:
+        """Return the same for two frameworks, whose functions (exp, tanh) are approximations of their own."""
+        return replace(self, k=2 * self.k, scale=2 * self.scale)
+
     def unasked(self, u: float) -> float:
         """Return the largest error that is rounding whatever is computed, for unit roundoff ``u``."""
         return (self.k16 if u > SIXTEEN_BIT else self.k) * u
@@ -57,7 +61,7 @@ _GRADIENTS = Limit(k=12, k16=2, gain=4, gain16=1.25)
 _OF_FEW = Limit(k=32, k16=6, gain=6, gain16=3)
 INTEGERS = Limit(k=0, k16=0, gain=3, gain16=3)
 _LIMITS = {
-    "values": (_VALUES, replace(_VALUES, scale=2.5, scale_gain=1), replace(_VALUES, scale=1, scale_gain=0.3)),
+    "values": (_VALUES, replace(_VALUES, scale=2.5, scale_gain=1), replace(_VALUES, scale=2.5, scale_gain=0.5)),
     "gradients": (_GRADIENTS, _GRADIENTS, replace(_GRADIENTS, scale=4, scale_gain=0.5)),
     "parameters": (_OF_FEW, *[Limit(k=16, k16=2.5, gain=6, gain16=1.35)] * 2),
 }

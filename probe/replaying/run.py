@@ -215,7 +215,8 @@ class _Replay:
             pairs = paired_step(self.a, b, self.step, self.step, self.pairing.complete)
             traversal = first.traversal
             same = b.info.framework == self.a.info.framework
-            said = Passed(frozenset(traversal.unpulled), frozenset(traversal.skipped), same)
+            inner = frozenset(traversal.backward.with_inner)
+            said = Passed(frozenset(traversal.unpulled), frozenset(traversal.skipped), inner, same)
             readers: list[Reader] = []
             try:
                 judgement = Judge(pairs, said, lambda: self._moved(readers)).judged()

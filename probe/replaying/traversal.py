@@ -249,8 +249,18 @@ class Traversal:
             def again(new: Sequence[Any]) -> list[Any]:
                 return self._again(segment, run, args, kwargs, new)
 
-            self.backward.pull(segment, partner, outputs, again, is_outermost=not depth)
+            with self._as_after_one_run(module):
+                self.backward.pull(segment, partner, outputs, again, is_outermost=not depth)
         return output
+
+    @contextlib.contextmanager
+    def _as_after_one_run(self, module: Any) -> Iterator[None]:
+        """Leave the buffers of a module as they are, where differentiating runs it once more."""
+        found = [each.tensor for each in self.adapter.parameters(module) if each.is_buffer] if self.replaying.runs_again else []
+        before = [self.tensors.values(each) for each in found]
+        yield
+        for buffer, values in zip(found, before, strict=True):
+            self.adapter.assign(buffer, values)
 
     def _give(self, segment: Segment, arrived: Named) -> None:
         """Make A's tensors for a call; what has no counterpart in A stays what it is."""

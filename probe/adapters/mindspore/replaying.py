@@ -26,6 +26,8 @@ class MindSporeReplaying(Replaying):
     MindSpore differentiates functions, not results. So cells run without a graph, and once more where gradients are wanted.
     """
 
+    runs_again = True
+
     def intercepted(self, called: Called) -> AbstractContextManager[object]:
         plain = nn.Cell.__call__
 
