@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from probe.conversion.loading import load_matching
     from probe.curve_comparison import curves
     from probe.recording import open_recording as open
+    from probe.replaying.injecting import inject
     from probe.replaying.run import replay
     from probe.reproducibility.batch_comparison import compare_batches
     from probe.reproducibility.batches import load_batches, save_batches
@@ -51,6 +52,7 @@ __all__ = [
     "compare_schedules",
     "convert_weights",
     "curves",
+    "inject",
     "load_batches",
     "load_matching",
     "log",
@@ -72,6 +74,7 @@ _HOMES = {
     "compare_schedules": "reproducibility.schedules:compare_schedules",
     "convert_weights": "conversion:convert_weights",
     "curves": "curve_comparison:curves",
+    "inject": "replaying.injecting:inject",
     "load_batches": "reproducibility.batches:load_batches",
     "load_matching": "conversion.loading:load_matching",
     "log": "session:log",

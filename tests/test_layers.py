@@ -44,7 +44,8 @@ LAYERS = [
     ["report.html"],
     ["report.serving"],
     ["report.tensorboard"],
-    ["commands.export_commands", "demo"],
+    ["replaying"],
+    ["commands.export_commands", "commands.replay_command", "demo"],
     ["commands.cli", ""],
     ["testing", "__main__"],
 ]

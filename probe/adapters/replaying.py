@@ -105,6 +105,14 @@ class Replaying(abc.ABC):
     def without_graph(self, tensor: Tensor) -> Tensor:
         """Return a tensor with the same values that no graph leads to."""
 
+    @abc.abstractmethod
+    def around_forward(self, module: Module, called: Callable[[Run], Any]) -> Callable[[], None]:
+        """Let ``called(run)`` take the place of a module's own function, inside of all hooks; return what undoes it."""
+
+    @abc.abstractmethod
+    def through(self, tensor: Tensor, values: Tensor | None, gradient: Tensor | None) -> Tensor:
+        """Return a tensor with other values that passes its gradient, or another one, on to the first; None: unchanged."""
+
     def become(self, tensor: Tensor, leaf: Tensor) -> bool:
         """Let a tensor that a module returned become what code is given for a leaf: whoever has got hold of it goes on with that.
 
@@ -121,9 +129,15 @@ class Replaying(abc.ABC):
             self.set_gradient(parameter, gradient)
         optimizer.step()
 
-    def wide(self, model: Module) -> Module | None:
-        """Return a copy of a model in float64, or None where the framework cannot make one."""
-        return None
+    def wide(self, model: Module) -> Module:
+        """Return a copy of a model in float64.
+
+        Raises
+        ------
+        NotImplementedError
+            the framework cannot make one
+        """
+        raise NotImplementedError
 
 
 _REPLAYING = {
@@ -146,6 +160,24 @@ def replaying_for(model: object) -> Replaying:
     module, name = _REPLAYING[adapter.framework]
     found: Replaying = getattr(importlib.import_module(module), name)(adapter)
     return found
+
+
+def own_function_replaced(module: Module, name: str, called: Callable[[Run], Any]) -> Callable[[], None]:
+    """Put an attribute in the place of a method of a module; return what takes it away again."""
+    own = vars(module)
+    plain, had = getattr(module, name), own.get(name)
+
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        return called(lambda: plain(*args, **kwargs))
+
+    object.__setattr__(module, name, replacement)
+
+    def undo() -> None:
+        own.pop(name, None)
+        if had is not None:
+            own[name] = had
+
+    return undo
 
 
 @contextlib.contextmanager

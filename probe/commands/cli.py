@@ -483,6 +483,10 @@ main.add_later(
     "Give a recording to other programs: TensorBoard, or any that reads HDF5.",
 )  # fmt: skip
 main.add_later("map", "probe.commands.map_commands", "map_group", "Layer mappings: what takes the place of what.")
+main.add_later(
+    "replay", "probe.commands.replay_command", "replay_command",
+    "Run each module of B alone with what A's was given, and name all that are wrong by themselves.",
+)  # fmt: skip
 
 
 def compare_main() -> None:

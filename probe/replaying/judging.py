@@ -24,6 +24,7 @@ _BACK = (Role.GRAD_INPUT, Role.GRAD_TOTAL)
 _NEAR = 2.0
 """times the limit, up to which a finding is less sure"""
 _SURE, _LESS_SURE = 0.97, 0.75
+_SHAPES = "shapes-differ"
 _COUNTER = "num_batches_tracked"
 _VARIANCE = "running_var"
 
@@ -116,6 +117,10 @@ class Judge:
         """pairs of modules that are wrong by themselves: the phase in which that is seen first"""
         self.spoilt: set[Node] = set()
         """calls of which what they pass back is not what it should be"""
+        self._known: set[tuple[Node, str]] = set()
+        """what calls return that could be compared, by A's slots"""
+        self._after: dict[Node, int] = {}
+        """calls in which one inside returned something of another size: when, which nothing of A's stands for behind that"""
 
     def judged(self) -> Judgement:
         """Judge everything, in the order of cause."""
@@ -227,8 +232,12 @@ class Judge:
         if metrics is None:
             self._missing(check)
             return
+        if event.role is Role.OUTPUT and check.node is not None and metrics.is_known:
+            self._known.add((check.node, event.slot_a))
         if not metrics.is_known:
             self._note(check, "not comparable")
+            if event.role is Role.OUTPUT and metrics.why is not None and metrics.why.code == _SHAPES and self._is_of_one_class(event.pair):
+                self._other_shape(check)
             return
         if not check.held.is_wrong:
             self._note(check, "equal" if metrics.status is Status.EQUAL else "noise")
@@ -251,11 +260,31 @@ class Judge:
         if maker is None:  # what the whole model was given is A's
             self._note(check, "not judged")
             return
-        is_behind = self.wrong.get(maker.pair, Phase.UPDATE) < Phase.FORWARD
+        is_behind = self.wrong.get(maker.pair, Phase.UPDATE) < Phase.FORWARD or self._is_behind_other_size(node)
         self._note(check, "inherited" if is_behind else "introduced")
-        if maker.pair not in self.wrong:
+        if maker.pair not in self.wrong and not is_behind:
             self.spoilt.add(maker)
             self._find(check, Phase.FORWARD, maker, _handed(check.event, node, maker, self.tree_a, self.pairs))
+
+    def _is_of_one_class(self, pair: int) -> bool:
+        modules = self.pairs.matching.pairs[pair]
+        infos = self.pairs.a.reader.modules[modules.a], self.pairs.b.reader.modules[modules.b]
+        return infos[0].class_name == infos[1].class_name
+
+    def _other_shape(self, check: Check) -> None:
+        """Take up that a module returns something of another size than the same class does in A."""
+        node = check.node
+        assert node is not None
+        is_behind = self._is_behind_other_size(node) or any(each.pair in self.wrong for each in self.children.get(node, ()))
+        for around in node.ancestors():
+            self._after.setdefault(around, node.end)
+        if node.pair not in self.wrong and not is_behind:
+            self.spoilt.add(node)
+            self._find(check, Phase.FORWARD, node, _handed(check.event, node, node, self.tree_a, self.pairs), Kind.SHAPE)
+
+    def _is_behind_other_size(self, node: Node) -> bool:
+        """Tell whether a call goes on with something of another size that a call before it returned."""
+        return any(node.end > self._after.get(around, node.end) for around in (node, *node.ancestors()))
 
     def _backwards(self, check: Check) -> None:
         node, role = check.node, check.event.role
@@ -268,6 +297,7 @@ class Judge:
         if maker is None and role is Role.GRAD_OUTPUT:
             maker = node  # the model's own loss
         is_behind = maker is None or maker.pair in self.wrong or self._is_spoilt(maker, role)
+        is_behind = is_behind or maker in self._after or (maker is not None and self._is_behind_other_size(maker))
         if role is Role.GRAD_OUTPUT and (*self.pairs.half("B").key(node), check.event.slot_b) in self.passed.with_inner:
             is_behind = is_behind or bool(self.wrong)
             maker = node if node.parent is not None else maker
@@ -323,7 +353,9 @@ class Judge:
             return
         assert node is not None
         maker = node.parent if event.role is Role.GRAD_OUTPUT else node
-        if maker is None or maker.pair in self.wrong:
+        if maker is None or maker.pair in self.wrong or maker in self._after:
+            return
+        if event.role is Role.GRAD_OUTPUT and (node, event.slot_a) not in self._known:
             return
         self.spoilt.add(maker)
         self._find(check, Phase.BACKWARD, maker, _handed(event, node, maker, self.tree_a, self.pairs), Kind.MISSING)
@@ -356,7 +388,7 @@ class Judge:
         if metrics is not None and metrics.status is Status.NONFINITE:
             kind = Kind.NONFINITE
         held = check.held
-        sure = _SURE if kind is Kind.MISSING or held.error > _NEAR * held.limit else _LESS_SURE
+        sure = _SURE if kind in (Kind.MISSING, Kind.SHAPE) or held.error > _NEAR * held.limit else _LESS_SURE
         sure *= self.pairs.matching.pairs[event.pair].confidence
         self.found.findings.append(Divergence(
             phase, event.role, kind, sure, *refs, metrics, held.limit, (said, *held.facts), None, held.error,

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from probe import session
-from probe.adapters.replaying import Replaying, replaying_for
 from probe.commands.defaults import MIN_CONFIDENCE
 from probe.comparison.answer import Comparison
 from probe.comparison.coverage.tally import Tally
@@ -21,23 +19,24 @@ from probe.comparison.distance.metrics import measure_pair
 from probe.comparison.module_pairs import module_pairs
 from probe.comparison.notes import Note, note
 from probe.comparison.own_errors import Replayed
-from probe.comparison.result import Inputs, SlotResult, Verdict, cause_order
+from probe.comparison.result import Divergence, Inputs, SlotResult, Verdict, cause_order
 from probe.comparison.run_summary import summary_of
 from probe.comparison.steps.events import StepPairs
 from probe.comparison.steps.paired_step import paired_step
 from probe.comparison.steps.rows import Rows
 from probe.comparison.steps.side import Side
-from probe.errors import ConfigError, NotRecordedError, RecordingError
+from probe.errors import ConfigError, NotRecordedError
 from probe.mapping import load_mapping
-from probe.records import Phase, Role, Task
+from probe.records import Phase, Role
 from probe.replaying.judging import Judge, Judgement, Passed
 from probe.replaying.keeping import kept
 from probe.replaying.left import Left
 from probe.replaying.limits import Moved
 from probe.replaying.moving import moved
-from probe.replaying.partners import Pairing, Partner, matched, partners_of
 from probe.replaying.plan import Changed, Plan
+from probe.replaying.prepared import PairingOptions, Prepared, prepared, step_of, verbs_for
 from probe.replaying.recorded import Recorded
+from probe.replaying.reference import with_reference
 from probe.replaying.traversal import Traversal
 from probe.replaying.weights import put
 from probe.replaying.writing import Written
@@ -61,6 +60,7 @@ def replay(
     direction: str | None = None,
     strict: bool = False,
     min_confidence: float = MIN_CONFIDENCE,
+    reference: bool = False,
     keep: str | Path | None = None,
 ) -> Comparison:
     """Run each module of a model alone with what was recorded of its counterpart, and name all that are wrong by themselves.
@@ -82,6 +82,8 @@ def replay(
         ``"a"``: each module has A's weights, as the step began with them; ``"b"``: its own, which are compared too
     inputs
         what the whole model is called with beside A's tensors, by name: ``{"use_cache": False}``
+    reference
+        run a copy of B in float64 too, and say of each finding which side is further from that
     keep
         where to keep what was computed, as a recording; a temporary file, as long as the answer lives, when None
 
@@ -99,45 +101,30 @@ def replay(
     MappingError, ConversionError, ConfigError, StoreError, FormatError
         the mapping, a weight, an option or the file cannot be used
     """
-    _check(model, weights, inputs)
-    parsed, replaying = load_mapping(mapping), replaying_for(model)
-    refusal = replaying.adapter.refusal(model)
-    if refusal:
-        raise RecordingError(f"probe.replay(): {refusal}")
+    if weights not in _WEIGHTS:
+        raise ConfigError(f"weights={weights!r} is not known; expected 'a' (as recorded in A) or 'b' (B's own)")
+    if inputs is not None and not isinstance(inputs, Mapping):
+        raise ConfigError(f"inputs={type(inputs).__name__} cannot be used; expected a dict of the model's arguments by name")
+    parsed, replaying = load_mapping(mapping), verbs_for(model, "probe.replay()")
     folder = Path(tempfile.mkdtemp(prefix="probe-replay-"))
     try:
         with Reader(recording) as a:
             a.require_steps()
-            run = _Replay(replaying, model, a, _chosen(a, step), folder, weights, dict(inputs or {}))
-            run.prepare(parsed, direction, strict, min_confidence)
+            options = PairingOptions(parsed, direction, strict, min_confidence)
+            ready = prepared(replaying, model, a, step_of(a, step), folder, options)
+            if not any(map(ready.recorded.has_values, ready.recorded.rows_of(Role.INPUT))):
+                raise NotRecordedError(
+                    f"{a.path.name} holds no values of what modules were given in step {ready.recorded.step}: record A with "
+                    'task="tensor"'
+                )
+            run = _Replay(ready, folder, weights, dict(inputs or {}))
+            run.is_to_refer = reference
             answer = run.answered(Path(keep) if keep is not None else folder / "b.replay.h5")
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     weakref.finalize(answer, shutil.rmtree, folder, ignore_errors=True)
     return answer
-
-
-def _check(model: Any, weights: str, inputs: Mapping[str, Any] | None) -> None:
-    if session.is_under_way():
-        raise RecordingError("a recording is under way, which would record the replay too; call probe.stop() first")
-    if isinstance(model, (list, tuple)):
-        raise RecordingError(f"probe.replay() was given a {type(model).__name__}; expected one model")
-    if weights not in _WEIGHTS:
-        raise ConfigError(f"weights={weights!r} is not known; expected 'a' (as recorded in A) or 'b' (B's own)")
-    if inputs is not None and not isinstance(inputs, Mapping):
-        raise ConfigError(f"inputs={type(inputs).__name__} cannot be used; expected a dict of the model's arguments by name")
-
-
-def _chosen(a: Reader, step: int | None) -> int:
-    """Return the step to replay."""
-    known = a.steps["step"].tolist()
-    if step is None and known:
-        return int(known[0])
-    if step not in known:
-        listed = ", ".join(map(str, known[:8])) + (" …" if len(known) > 8 else "")
-        raise ConfigError(f"step {step} is not in {a.path.name}; it has {listed or 'none'}")
-    return int(step)
 
 
 @dataclass
@@ -151,43 +138,28 @@ class _Pass:
 class _Replay:
     """A replay under way."""
 
-    def __init__(
-        self, replaying: Replaying, model: Any, a: Reader, step: int, folder: Path, weights: str, inputs: dict[str, Any]
-    ) -> None:  # fmt: skip
-        self.replaying, self.model, self.a, self.step, self.folder = replaying, model, a, step, folder
+    def __init__(self, prepared: Prepared, folder: Path, weights: str, inputs: dict[str, Any]) -> None:
+        self.replaying, self.model, self.folder = prepared.replaying, prepared.model, folder
+        self.a, self.step, self.recorded = prepared.recorded.reader, prepared.recorded.step, prepared.recorded
+        self.pairing, self.partners, self.casts = prepared.pairing, prepared.partners, prepared.casts
         self.weights, self.inputs = weights, inputs
-        self.notes: list[Note] = []
+        self.notes: list[Note] = list(prepared.pairing.complete.notes)
         self.own: tuple[str, ...] = ()
         """weights of B that have no counterpart in A"""
+        self.is_to_refer = False
 
-    def prepare(self, mapping: Any, direction: str | None, strict: bool, min_confidence: float) -> None:
-        """Find out which module is which."""
+    def passed(self, path: Path, changed: Changed | None = None, *, substitutes: bool = True, is_wide: bool = False) -> _Pass:
+        """Make a pass through B, or a copy of it in float64; B is left as it was."""
         adapter = self.replaying.adapter
-        begun = Written(adapter, self.model, self.folder / "b.begun.h5", self.step, Task.STATISTICS)
-        begun.weights(Phase.INIT)
-        begun.close()
-        with Reader(begun.path) as b:
-            self.pairing: Pairing = matched(self.a, b, mapping, direction, strict, min_confidence)
-            self.partners: Mapping[int, Partner] = partners_of(self.pairing.complete, b)
-        self.recorded = Recorded(self.a, self.step, self.pairing.complete)
-        if not any(map(self.recorded.has_values, self.recorded.rows_of(Role.INPUT))):
-            raise NotRecordedError(
-                f'{self.a.path.name} holds no values of what modules were given in step {self.step}: record A with task="tensor"'
-            )
-        self.notes += self.pairing.complete.notes
-        dtypes = {adapter.facts(each.tensor).dtype for each in adapter.parameters(self.model) if not each.is_buffer}
-        self.casts = "float32" in dtypes or "float64" in dtypes
-
-    def passed(self, path: Path, changed: Changed | None = None, *, substitutes: bool = True) -> _Pass:
-        """Make a pass through B, which is left as it was."""
-        adapter = self.replaying.adapter
-        plan = Plan(self.replaying, self.model, self.recorded, self.partners, self.inputs, self.casts, changed, substitutes)
         with kept(self.replaying, self.model):
             if self.weights == "a":
                 self.own = put(adapter, self.model, self.recorded, self.pairing.modules)
             if changed is not None:
                 self._move_weights(changed)
-            written = Written(adapter, self.model, path, self.step)
+            model = self.replaying.wide(self.model) if is_wide else self.model
+            casts = self.casts and not is_wide
+            plan = Plan(self.replaying, model, self.recorded, self.partners, self.inputs, casts, changed, substitutes)
+            written = Written(adapter, model, path, self.step)
             try:
                 traversal = Traversal(plan, written)
                 written.weights(Phase.INIT)
@@ -244,6 +216,8 @@ class _Replay:
         tally = Tally(self.a, b, *trees)
         tally.add(pairs, judgement.events)
         findings = with_hints(pairs, sorted(judgement.findings, key=cause_order), self.notes)
+        if self.is_to_refer and findings:
+            findings = self._referred(findings, pairs)
         lacking = tuple(each.note(self.a.modules[each.call.module].path) for each in _outermost(left, self.recorded))
         if self.own:
             self.notes.append(note("replay-own-weights", names=self.own))
@@ -258,6 +232,16 @@ class _Replay:
             runs=(summary_of(self.a, trees[0]), summary_of(b, trees[1])),
             replayed=Replayed(len(replayed), len(pairs.nodes), lacking, self.weights),
         )  # fmt: skip
+
+    def _referred(self, findings: list[Divergence], pairs: StepPairs) -> list[Divergence]:
+        """Add to findings how far both sides are from B's code in float64."""
+        try:
+            made = self.passed(self.folder / "b.wide.h5", is_wide=True)
+        except NotImplementedError:
+            self.notes.append(note("replay-no-reference", framework=self.replaying.adapter.framework))
+            return findings
+        with Reader(made.path) as reader:
+            return with_reference(findings, pairs, Side(reader, self.step))
 
     def _with_errors_in_run(self, slots: list[SlotResult], pairs: StepPairs) -> Iterable[SlotResult]:
         """Add to what modules return by how much that is off in a run of B of its own: what it inherits included."""

@@ -12,8 +12,8 @@ import numpy as np
 
 from probe.adapters.replaying import Run
 from probe.comparison.steps.step_half import Call as RecordedCall
-from probe.records import Role
 from probe.recorder.calls import Call
+from probe.records import Role
 from probe.replaying.backward import Backward
 from probe.replaying.containers import built
 from probe.replaying.left import Left, Why, left_by

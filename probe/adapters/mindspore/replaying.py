@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,11 +13,27 @@ from mindspore import Tensor, nn, ops
 from mindspore.nn.cell import _pynative_executor as executor
 
 from probe.adapters.mindspore.statistics import array_of, name_of, tensor_of
-from probe.adapters.replaying import Again, Called, Replaying, call_replaced
+from probe.adapters.replaying import Again, Called, Replaying, Run, call_replaced, own_function_replaced
 from probe.numbers.statistics import dtype_of
 
 _FLOATS = ("float16", "float32", "float64", "bfloat16", "complex64", "complex128")
 _DIFFERENTIATED = ops.GradOperation(get_all=True, get_by_list=True, sens_param=True)
+
+
+class _Through(nn.Cell):
+    """Other values, with the place of a tensor in the graph."""
+
+    def __init__(self, gradient: Tensor | None) -> None:
+        super().__init__()
+        self._gradient = gradient
+
+    def construct(self, tensor: Tensor, values: Tensor) -> Tensor:
+        """Return the values."""
+        return values * 1
+
+    def bprop(self, tensor: Tensor, values: Tensor, output: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Pass the gradient on, or the other one."""
+        return gradient if self._gradient is None else self._gradient, ops.zeros_like(values)
 
 
 class MindSporeReplaying(Replaying):
@@ -87,6 +103,12 @@ class MindSporeReplaying(Replaying):
 
     def without_graph(self, tensor: Tensor) -> Tensor:
         return tensor_of(array_of(tensor).copy())
+
+    def around_forward(self, module: nn.Cell, called: Callable[[Run], Any]) -> Callable[[], None]:
+        return own_function_replaced(module, "construct", called)
+
+    def through(self, tensor: Tensor, values: Tensor | None, gradient: Tensor | None) -> Tensor:
+        return _Through(gradient)(tensor, tensor if values is None else values)
 
     def stepped(self, optimizer: nn.Cell, gradients: Sequence[tuple[Any, Tensor]]) -> None:
         found = {id(parameter): gradient for parameter, gradient in gradients}

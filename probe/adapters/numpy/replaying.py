@@ -6,7 +6,7 @@ import contextlib
 import copy
 import functools
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from probe.adapters.numpy import tensor as graph
 from probe.adapters.numpy.nn import Module
 from probe.adapters.numpy.tensor import Node, Tensor, operation
-from probe.adapters.replaying import Again, Called, Replaying, call_replaced
+from probe.adapters.replaying import Again, Called, Replaying, Run, call_replaced, own_function_replaced
 
 
 class NumpyReplaying(Replaying):
@@ -71,10 +71,17 @@ class NumpyReplaying(Replaying):
     def without_graph(self, tensor: Tensor) -> Tensor:
         return Tensor(tensor.data)
 
+    def around_forward(self, module: Module, called: Callable[[Run], Any]) -> Callable[[], None]:
+        return own_function_replaced(module, "forward", called)
+
+    def through(self, tensor: Tensor, values: Tensor | None, gradient: Tensor | None) -> Tensor:
+        data = tensor.data if values is None else values.data
+        return operation(data.copy(), (tensor, lambda g: g if gradient is None else gradient.data))
+
     def set_gradient(self, parameter: Tensor, gradient: Tensor | None) -> None:
         parameter.grad = gradient
 
-    def wide(self, model: Module) -> Module | None:
+    def wide(self, model: Module) -> Module:
         found = copy.deepcopy(model)
         for _, tensor, _ in found.named_tensors(Tensor):
             if tensor.dtype.kind in "fV":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,7 +14,20 @@ import paddle
 from paddle.nn import Layer
 
 from probe.adapters.paddle.seeding import to_tensor
-from probe.adapters.replaying import Again, Called, Replaying, call_replaced
+from probe.adapters.replaying import Again, Called, Replaying, Run, call_replaced, own_function_replaced
+
+
+class _Through(paddle.autograd.PyLayer):
+    """Other values, with the place of a tensor in the graph."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: paddle.Tensor, values: paddle.Tensor, gradient: paddle.Tensor | None) -> paddle.Tensor:
+        ctx.gradient = gradient
+        return values.detach().clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: paddle.Tensor) -> tuple[paddle.Tensor, None]:
+        return gradient if ctx.gradient is None else ctx.gradient.clone()
 
 
 class PaddleReplaying(Replaying):
@@ -90,13 +103,23 @@ class PaddleReplaying(Replaying):
     def without_graph(self, tensor: paddle.Tensor) -> paddle.Tensor:
         return tensor.detach()
 
+    def around_forward(self, module: Layer, called: Callable[[Run], Any]) -> Callable[[], None]:
+        return own_function_replaced(module, "forward", called)
+
+    def through(
+        self, tensor: paddle.Tensor, values: paddle.Tensor | None, gradient: paddle.Tensor | None
+    ) -> paddle.Tensor:  # fmt: skip
+        if tensor.stop_gradient:
+            return tensor if values is None else values
+        return _Through.apply(tensor, tensor if values is None else values, gradient)
+
     def set_gradient(self, parameter: paddle.Tensor, gradient: paddle.Tensor | None) -> None:
         if gradient is None:
             parameter.clear_gradient(False)
         else:
             parameter.grad = gradient
 
-    def wide(self, model: Layer) -> Layer | None:
+    def wide(self, model: Layer) -> Layer:
         return copy.deepcopy(model).astype("float64")
 
 

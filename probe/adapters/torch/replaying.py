@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,12 +13,25 @@ import numpy as np
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 
-from probe.adapters.replaying import Again, Called, Replaying, call_replaced
+from probe.adapters.replaying import Again, Called, Replaying, Run, call_replaced, own_function_replaced
 from probe.adapters.torch.seeding import to_tensor
 
 
 def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
+
+
+class _Through(torch.autograd.Function):
+    """Other values, with the place of a tensor in the graph."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, values: torch.Tensor | None, gradient: torch.Tensor | None) -> torch.Tensor:
+        ctx.gradient = gradient
+        return tensor.clone() if values is None else values.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return gradient if ctx.gradient is None else ctx.gradient.clone(), None, None
 
 
 class TorchReplaying(Replaying):
@@ -86,6 +99,14 @@ class TorchReplaying(Replaying):
     def without_graph(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach()
 
+    def around_forward(self, module: torch.nn.Module, called: Callable[[Run], Any]) -> Callable[[], None]:
+        return own_function_replaced(module, "forward", called)
+
+    def through(
+        self, tensor: torch.Tensor, values: torch.Tensor | None, gradient: torch.Tensor | None
+    ) -> torch.Tensor:  # fmt: skip
+        return _Through.apply(tensor, values, gradient)
+
     def become(self, tensor: torch.Tensor, leaf: torch.Tensor) -> bool:
         if tensor._is_view() or tensor.is_leaf or tensor.dtype != leaf.dtype or not leaf.requires_grad:
             return False
@@ -95,7 +116,7 @@ class TorchReplaying(Replaying):
     def set_gradient(self, parameter: torch.Tensor, gradient: torch.Tensor | None) -> None:
         parameter.grad = gradient
 
-    def wide(self, model: torch.nn.Module) -> torch.nn.Module | None:
+    def wide(self, model: torch.nn.Module) -> torch.nn.Module:
         return copy.deepcopy(model).double()
 
 

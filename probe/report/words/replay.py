@@ -32,6 +32,11 @@ def _weight(role: str, slot: str, phase: str, is_missing: bool) -> str:
     return f"given A's inputs and gradients, the gradient of {slot} differs"
 
 
+def _reference(a: float, b: float) -> str:
+    nearer = "A is further from it" if a > b else "B is further from it"
+    return f"B's code in float64: A is off by {a:.1e}, B by {b:.1e}; {nearer}"
+
+
 def _call(path: str, micro: int, call: int) -> str:
     more = f" (call {call})" if call else ""
     return f"{path or 'the model'}{more}"
@@ -47,6 +52,8 @@ def _left(text: str) -> Callable[..., str]:
 WORDS: dict[str, str | Callable[..., str]] = {
     "replay-own-error": _own_error,
     "replay-weight": _weight,
+    "replay-reference": _reference,
+    "replay-no-reference": "{framework} makes no copy of the model in float64: which side is further from it is not known",
     "replay-own-weights": lambda names: f"B's own weights without a counterpart in A stayed in place: {listed(names)}",
     "replay-nothing": "no module of B could be run with what A recorded",
     "replay-not-called": _left("was not replayed: B's code around it does not call its counterpart"),
