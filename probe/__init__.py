@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from probe.recording import open_recording as open
     from probe.replaying.injecting import inject
     from probe.replaying.run import replay
+    from probe.replaying.updating import replay_gradients
     from probe.reproducibility.batch_comparison import compare_batches
     from probe.reproducibility.batches import load_batches, save_batches
     from probe.reproducibility.inputs import make_inputs
@@ -60,6 +61,7 @@ __all__ = [
     "noise_run",
     "open",
     "replay",
+    "replay_gradients",
     "save_batches",
     "seed_all",
     "start",
@@ -82,6 +84,7 @@ _HOMES = {
     "noise_run": "reproducibility.perturbing:noise_run",
     "open": "recording:open_recording",
     "replay": "replaying.run:replay",
+    "replay_gradients": "replaying.updating:replay_gradients",
     "save_batches": "reproducibility.batches:save_batches",
     "seed_all": "reproducibility.seeding:seed_all",
     "start": "session:start",

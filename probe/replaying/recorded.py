@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -152,13 +152,20 @@ class Recorded:
 
     def weights(self) -> dict[str, int]:
         """Return the stored tensors of the weights and buffers that the step began with, by the first of their names."""
+        return self._of_parameters(Phase.INIT, (Role.PARAM, Role.BUFFER))
+
+    def gradients(self) -> dict[str, int]:
+        """Return the stored gradients as the optimizer used them, or else as backward left them, likewise."""
+        return self._of_parameters(Phase.UPDATE, (Role.PARAM_GRAD,)) or self._of_parameters(Phase.GRADIENT, (Role.PARAM_GRAD,))
+
+    def _of_parameters(self, wanted: Phase, roles: Sequence[Role]) -> dict[str, int]:
+        """Return stored tensors by the names of the parameters that they are of; the last one where there are several."""
         names = {(each.module, each.slot): each.names[0] for each in self.side.parameters}
         columns, found = self.side.columns, dict[str, int]()
         for row, (phase, role, module) in enumerate(
             zip(columns["phase"], columns["role"], columns["module"], strict=True)
         ):
-            if phase == Phase.INIT and role in (Role.PARAM, Role.BUFFER) and columns["tensor"][row] >= 0:
-                name = names.get((module, self.side.slots[row]))
-                if name is not None:
-                    found.setdefault(name, columns["tensor"][row])
+            name = names.get((module, self.side.slots[row])) if phase == wanted and role in roles else None
+            if name is not None and columns["tensor"][row] >= 0:
+                found[name] = columns["tensor"][row]
         return found

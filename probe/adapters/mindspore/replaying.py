@@ -112,4 +112,4 @@ class MindSporeReplaying(Replaying):
 
     def stepped(self, optimizer: nn.Cell, gradients: Sequence[tuple[Any, Tensor]]) -> None:
         found = {id(parameter): gradient for parameter, gradient in gradients}
-        optimizer(tuple(found[id(parameter)] for parameter in optimizer.parameters))
+        optimizer(tuple(found.get(id(each), ops.zeros_like(each)) for each in optimizer.parameters))
