@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from probe.conversion.loading import load_matching
     from probe.curve_comparison import curves
     from probe.recording import open_recording as open
+    from probe.replaying.auto_diff import auto_diff
     from probe.replaying.injecting import inject
     from probe.replaying.run import replay
     from probe.replaying.updating import replay_gradients
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "__version__",
+    "auto_diff",
     "capture",
     "compare",
     "compare_batches",
@@ -70,6 +72,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "auto_diff": "replaying.auto_diff:auto_diff",
     "capture": "session:capture",
     "compare": "comparison.run:compare",
     "compare_batches": "reproducibility.batch_comparison:compare_batches",

@@ -129,6 +129,45 @@ class Replaying(abc.ABC):
             self.set_gradient(parameter, gradient)
         optimizer.step()
 
+    def trained(
+        self, model: Module, losses: Sequence[Callable[[], Tensor]], update: Any, backward: bool
+    ) -> list[float]:  # fmt: skip
+        """Make a training step: every loss is computed and pulled back, and the gradients add up; return the losses.
+
+        Parameters
+        ----------
+        model
+            whose parameters are trained
+        losses
+            functions, one for each micro-batch, each run once
+        update
+            an optimizer, or a function that takes its place and clears the gradients; None for no update
+        backward
+            whether there are gradients at all
+        """
+        values = []
+        for function in losses:
+            loss = function()
+            if backward:
+                loss.backward()
+            values.append(float(loss))
+        if update is None:
+            return values
+        if self.adapter.is_optimizer(update):
+            update.step()
+            self.clear(update)
+        else:
+            update()
+        return values
+
+    def clear(self, optimizer: Any) -> None:
+        """Throw away the gradients of an optimizer's parameters."""
+        optimizer.zero_grad()
+
+    def mean(self, tensor: Tensor) -> Tensor:
+        """Return the mean of all elements."""
+        return tensor.mean()
+
     def wide(self, model: Module) -> Module:
         """Return a copy of a model in float64.
 

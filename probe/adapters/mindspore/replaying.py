@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, nn, ops, value_and_grad
 from mindspore.nn.cell import _pynative_executor as executor
 
 from probe.adapters.mindspore.statistics import array_of, name_of, tensor_of
@@ -113,3 +113,18 @@ class MindSporeReplaying(Replaying):
     def stepped(self, optimizer: nn.Cell, gradients: Sequence[tuple[Any, Tensor]]) -> None:
         found = {id(parameter): gradient for parameter, gradient in gradients}
         optimizer(tuple(found.get(id(each), ops.zeros_like(each)) for each in optimizer.parameters))
+
+    def trained(
+        self, model: nn.Cell, losses: Sequence[Callable[[], Tensor]], update: Any, backward: bool
+    ) -> list[float]:  # fmt: skip
+        if not backward:
+            return [float(function()) for function in losses]
+        trained = update.parameters if self.adapter.is_optimizer(update) else model.trainable_params()
+        values, gradients = [], []
+        for function in losses:
+            loss, found = value_and_grad(function, None, list(trained))()
+            values.append(float(loss))
+            gradients = [a + b for a, b in zip(gradients, found, strict=True)] if gradients else list(found)
+        if update is not None:
+            update(tuple(gradients))
+        return values

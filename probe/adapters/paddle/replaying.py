@@ -119,6 +119,9 @@ class PaddleReplaying(Replaying):
         else:
             parameter.grad = gradient
 
+    def clear(self, optimizer: Any) -> None:
+        optimizer.clear_grad()
+
     def wide(self, model: Layer) -> Layer:
         return copy.deepcopy(model).astype("float64")
 
