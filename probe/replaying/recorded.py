@@ -166,6 +166,6 @@ class Recorded:
             zip(columns["phase"], columns["role"], columns["module"], strict=True)
         ):
             name = names.get((module, self.side.slots[row])) if phase == wanted and role in roles else None
-            if name is not None and columns["tensor"][row] >= 0:
+            if name is not None and columns["tensor"][row] >= 0 and row not in self.side.combined:
                 found[name] = columns["tensor"][row]
         return found

@@ -15,6 +15,7 @@ import numpy as np
 from probe.commands.defaults import MIN_CONFIDENCE
 from probe.comparison.answer import Comparison
 from probe.comparison.coverage.tally import Tally
+from probe.comparison.coverage.verdict_margin import flip_of
 from probe.comparison.distance.metrics import measure_pair
 from probe.comparison.module_pairs import module_pairs
 from probe.comparison.notes import Note, note
@@ -228,7 +229,7 @@ class _Replay:
         return Comparison(
             verdict, tuple(findings), tally.coverage, (*self.notes, *reasons), NOISE, slots, self.pairing.complete,
             str(self.a.path), str(b.path), tuple(tally.only_a), tuple(tally.only_b), inputs=Inputs(), reasons=reasons,
-            steps=((self.step, self.step),), pairs=module_pairs(self.pairing.complete, *trees),
+            flip=flip_of(verdict, findings, list(slots)), steps=((self.step, self.step),), pairs=module_pairs(self.pairing.complete, *trees),
             runs=(summary_of(self.a, trees[0]), summary_of(b, trees[1])),
             replayed=Replayed(len(replayed), len(pairs.nodes), lacking, self.weights),
         )  # fmt: skip

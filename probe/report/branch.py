@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -63,6 +63,8 @@ class Line:
     state: str
     is_wrong: bool = False
     """it is the first divergence"""
+    in_run: str = ""
+    """of a replay: the error in a run of B by itself"""
 
 
 def drawn(comparison: Comparison, width: int) -> Text | None:
@@ -85,7 +87,9 @@ def drawn(comparison: Comparison, width: int) -> Text | None:
         return Text(f"The branch of the tree is not shown: {plain(str(error))}\n")
     if len(lines) <= 2:
         return None
-    title = f"Where it lies: relative errors of {_OF_WHAT[first.phase]}, in the order of A's calls"
+    errors = f"relative errors of {_OF_WHAT[first.phase]}, in the order of A's calls"
+    has_runs = any(line.in_run for line in lines)
+    title = f"Where it lies: own {errors}, and those in a run of B by itself" if has_runs else f"Where it lies: {errors}"
     out = Text(f"{wrapped(title, width, indent='  ')}\n")
     for row in _laid_out(lines, width):
         out.append_text(row)
@@ -95,6 +99,10 @@ def drawn(comparison: Comparison, width: int) -> Text | None:
 def _laid_out(lines: Sequence[Line], width: int) -> Iterable[Text]:
     """Yield the lines in columns; names and classes are shortened where there is no room for them."""
     states = max(cell_len(line.state) for line in lines if line.class_name)
+    lines = [replace(line, error=padded(line.error, max(cell_len(each.error) for each in lines))) for line in lines] if any(
+        line.in_run for line in lines
+    ) else lines  # fmt: skip
+    lines = [replace(line, error=f"{line.error}  {line.in_run or '':>7}") if line.in_run else line for line in lines]
     errors = max(cell_len(line.error) for line in lines)
     classes = max(cell_len(line.class_name) for line in lines)
     names = max(cell_len(line.lead + line.name) for line in lines)
@@ -200,7 +208,7 @@ class _Branch:
             name = self._name(place, above[depth - 1] if depth else None)
             lines += self._before(place, lead) if depth else []
             state = self._state(place, _INSIDE)
-            lines.append(Line(lead, name, plain(place.class_name), self._error(place), state))
+            lines.append(Line(lead, name, plain(place.class_name), self._error(place), state, in_run=self._in_run(place)))
         return lines + self._siblings(parent, above)
 
     def _name(self, place: _Place, parent: _Place | None) -> str:
@@ -304,11 +312,11 @@ class _Branch:
         if place.path in self.first.agreeing:  # its part of what lies in one
             return Line(lead, name, plain(place.class_name), "", _WORDS["noise"])
         if not is_wrong:
-            return Line(lead, name, plain(place.class_name), self._error(place), self._state(place))
+            return Line(lead, name, plain(place.class_name), self._error(place), self._state(place), in_run=self._in_run(place))
         if self.first.kind is Kind.MISSING:
             return Line(lead, name, plain(place.class_name), "", f"✗ {self._missing(place)}", is_wrong=True)
         error = "" if self.first.metrics is None else _number(self.first.metrics)
-        return Line(lead, name, plain(place.class_name), error, "✗ wrong, the first", is_wrong=True)
+        return Line(lead, name, plain(place.class_name), error, "✗ wrong, the first", is_wrong=True, in_run=self._in_run(place))
 
     def _missing(self, place: _Place) -> str:
         if self.first.uncalled:
@@ -344,6 +352,11 @@ class _Branch:
     def _error(self, place: _Place) -> str:
         known = [slot.metrics for slot in self._slots_of(place) if slot.metrics.is_known]
         return _number(max(known, key=_size)) if known else ""
+
+    def _in_run(self, place: _Place) -> str:
+        """Return how far what a module returns is off in a run of B by itself; only of a replay."""
+        found = [slot.in_run for slot in self.found.get(place.path, []) if place.side == "A" and not math.isnan(slot.in_run)]
+        return f"{max(found):.1e}" if found else ""
 
     def _summary(self, places: Sequence[_Place]) -> str:
         """Say how modules that are not listed compare."""

@@ -49,9 +49,15 @@ def _left(text: str) -> Callable[..., str]:
     return words
 
 
+def _decides(file: str) -> str:
+    name = file.replace("\\", "/").rpartition("/")[2]
+    return f'To decide it: probe replay {name} --model MODULE:FUNCTION (makes B; A recorded with task="tensor")'
+
+
 WORDS: dict[str, str | Callable[..., str]] = {
     "replay-own-error": _own_error,
     "replay-weight": _weight,
+    "replay-decides": _decides,
     "replay-reference": _reference,
     "replay-no-reference": "{framework} makes no copy of the model in float64: which side is further from it is not known",
     "replay-own-weights": lambda names: f"B's own weights without a counterpart in A stayed in place: {listed(names)}",
