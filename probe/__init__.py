@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from probe.conversion.loading import load_matching
     from probe.curve_comparison import curves
     from probe.recording import open_recording as open
-    from probe.replaying.auto_diff import auto_diff
     from probe.replaying.injecting import inject
     from probe.replaying.run import replay
+    from probe.replaying.two_models.auto_diff import auto_diff
     from probe.replaying.updating import replay_gradients
     from probe.reproducibility.batch_comparison import compare_batches
     from probe.reproducibility.batches import load_batches, save_batches
@@ -72,7 +72,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "auto_diff": "replaying.auto_diff:auto_diff",
+    "auto_diff": "replaying.two_models.auto_diff:auto_diff",
     "capture": "session:capture",
     "compare": "comparison.run:compare",
     "compare_batches": "reproducibility.batch_comparison:compare_batches",

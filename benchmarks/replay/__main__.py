@@ -71,7 +71,10 @@ def answer(pair: Pair, folder: Path) -> Answer:
         return Answer(pair.name, "error", (), _expected(pair), (), 0.0, repr(error))
     finally:
         recording.unlink()
-    named = tuple(f"{each.phase.label} {(each.a or each.b)[0].path} {each.error:.1e}/{each.limit:.1e}" for each in found.divergences)
+    named = tuple(
+        f"{each.phase.label} {(each.a or each.b)[0].path} {each.error:.1e}/{each.limit:.1e}"
+        for each in found.divergences
+    )
     left = () if found.replayed is None else tuple(map(str, found.replayed.left))
     grade = _grade(pair, [(each.a or each.b)[0].path for each in found.divergences])
     return Answer(pair.name, grade, named, _expected(pair), left, time.perf_counter() - begun)
@@ -95,8 +98,13 @@ def _grade(pair: Pair, paths: Sequence[str]) -> str:
 
 def chosen(kind: str, dtypes: Sequence[str], number: int, seed: int) -> list[Pair]:
     """Return pairs, drawn."""
+
     def fits(pair: Pair) -> bool:
-        is_of_kind = pair.phase == "clean" if kind == "clean" else pair.phase in OF_MODULES and bool(pair.truth and pair.truth.path)
+        is_of_kind = (
+            pair.phase == "clean"
+            if kind == "clean"
+            else pair.phase in OF_MODULES and bool(pair.truth and pair.truth.path)
+        )
         is_torch = not pair.a.architecture.startswith("port-") and pair.a.architecture != "gan"
         return is_of_kind and is_torch and (not dtypes or pair.a.dtype in dtypes)
 
@@ -114,7 +122,13 @@ def chosen(kind: str, dtypes: Sequence[str], number: int, seed: int) -> list[Pai
 @click.option("--names", type=click.Path(path_type=Path), help="A file with names of pairs, one a line.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write all answers here, as JSON.")
 def main(
-    kind: str, dtypes: tuple[str, ...], number: int, seed: int, only: tuple[str, ...], names: Path | None, output: Path | None
+    kind: str,
+    dtypes: tuple[str, ...],
+    number: int,
+    seed: int,
+    only: tuple[str, ...],
+    names: Path | None,
+    output: Path | None,
 ) -> None:
     """Replay pairs, and print what was said of those that are not answered exactly."""
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"

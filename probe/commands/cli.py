@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _HELP = {"help_option_names": ["-h", "--help"]}
 _EXIT = {"aligned": 0, "diverged": 1, "undecided": 2}
 """exit status by verdict"""
+_EXIT_OF_TABLE = {"accepted": 0, "not accepted": 1, "undecided": 2}
+"""exit status by the answer of an acceptance table, where one was asked for"""
 _TROUBLE = 3
 """exit status of an error"""
 _DEBUG = "PROBE_DEBUG"
@@ -174,7 +176,7 @@ def main() -> None:
 @click.option(
     "--rules", type=click.Path(), metavar="FILE", help="Tolerances for some modules, or leaving them unjudged."
 )
-@click.option("--preset", metavar="NAME", help=f"An acceptance table: {', '.join(PRESET_NAMES)}.")
+@click.option("--preset", metavar="NAME", help=f"Whether the runs meet an acceptance table, beside the verdict: {', '.join(PRESET_NAMES)}.")  # fmt: skip
 @click.option(
     "--format",
     "style",
@@ -202,7 +204,8 @@ def compare_command(
     """Name the first place where recording B really diverges from recording A.
 
     \b
-    Exit status: 0 aligned, 1 diverged, 2 could not tell, 3 error.
+    Exit status: 0 aligned, 1 diverged, 2 could not tell, 3 error;
+                 with --preset: 0 accepted, 1 not accepted, 2 could not tell.
     Example:     probe compare a.h5 b.h5 -lm megatron-core/qwen2
                  probe compare a.h5 b.h5 --noise a2.h5
                  probe compare a.h5 b.h5 --preset p-forward
@@ -220,7 +223,12 @@ def compare_command(
     else:
         _write(output, result, style, top)
         _say_where(result, output)
-    sys.exit(_EXIT[result.verdict])
+    sys.exit(_status(result))
+
+
+def _status(result: Comparison) -> int:
+    """Return the exit status: by the acceptance table where one was asked for, else by the verdict."""
+    return _EXIT[result.verdict] if result.acceptance is None else _EXIT_OF_TABLE[result.acceptance.decision]
 
 
 def _sides(a: str | None, b: str | None, named: str | None) -> tuple[str, str]:
@@ -285,7 +293,9 @@ def _say_where(result: Comparison, output: str) -> None:
     from probe.report.names import harmless
 
     but = but_for(result.left_out) if result.verdict == "aligned" else ""
-    click.echo(f"{result.verdict.value}{but}; the report is in {harmless(output)}", err=True)
+    table = result.acceptance
+    accepted = "" if table is None else f", {table.decision.value} by {table.preset.name}"
+    click.echo(f"{result.verdict.value}{but}{accepted}; the report is in {harmless(output)}", err=True)
 
 
 def _style_of(output: str | None) -> str:
@@ -383,17 +393,30 @@ def _serve(a: str, b: str, mapping: str | None, save_to: str | None, port: int) 
 
 @main.command()
 @click.argument("file", type=click.Path())
-def info(file: str) -> None:
-    """Tell what a recording holds.
+@click.argument("other", type=click.Path(), required=False)
+@click.option(
+    "--diff", is_flag=True, help="Which settings two recordings hold otherwise: model, optimizers, environment."
+)
+@click.option("-v", "--verbose", is_flag=True, help="With --diff, all of them.")
+def info(file: str, other: str | None, diff: bool, verbose: bool) -> None:
+    """Tell what a recording holds, or which settings two of them hold otherwise.
 
     \b
     Example: probe info a.h5
+             probe info --diff a.h5 b.h5
     """
     from rich.console import Console
 
     from probe.report import inspect
 
-    Console(highlight=False).print(inspect.summary(file))
+    if diff != (other is not None):
+        raise _Failure("expected one recording, or two with --diff")
+    console = Console(highlight=False, soft_wrap=diff)
+    if other is None:
+        console.print(inspect.summary(file))
+        return
+    is_sized = console.is_terminal or "COLUMNS" in os.environ
+    console.print(inspect.difference(file, other, console.width if is_sized else None, verbose=verbose), end="")
 
 
 @main.command()
@@ -474,6 +497,10 @@ def convert_command(
 
 
 main.add_later(
+    "check", "probe.commands.check_commands", "check_group",
+    "Checks of one run, of what two runs start from, and of configurations and environments.",
+)  # fmt: skip
+main.add_later(
     "curves", "probe.curve_comparison.command", "curves_command",
     "Compare two runs step by step: loss, gradient norm, learning rate, logged numbers, norms of single gradients.",
 )  # fmt: skip
@@ -482,6 +509,9 @@ main.add_later(
     "export", "probe.commands.export_commands", "export_group",
     "Give a recording to other programs: TensorBoard, or any that reads HDF5.",
 )  # fmt: skip
+main.add_later(
+    "presets", "probe.commands.preset_commands", "presets_command", "List the acceptance tables of --preset."
+)
 main.add_later("map", "probe.commands.map_commands", "map_group", "Layer mappings: what takes the place of what.")
 main.add_later(
     "replay", "probe.commands.replay_command", "replay_command",

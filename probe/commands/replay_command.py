@@ -34,7 +34,9 @@ _SUFFIXES = (".html", ".json", ".txt", ".csv")
 @click.option("--min-confidence", default=MIN_CONFIDENCE, show_default=True, type=click.FloatRange(0, 1),
               help="Leave out pairs of modules found without a mapping that are less sure; 1 leaves out all.")  # fmt: skip
 @click.option("--keep", type=click.Path(dir_okay=False), metavar="B.h5", help="Keep what was computed, as a recording.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the report to a file (.html, .txt, .json, .csv).")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False), help="Write the report to a file (.html, .txt, .json, .csv)."
+)
 @click.option("--top", default=20, show_default=True, help="How many further modules to list.")
 @click.option("-v", "--verbose", is_flag=True, help="Show all notes, not only the first three.")
 def replay_command(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from probe.comparison.acceptance.result import Acceptance
 from probe.comparison.coverage.detection_limit import Unseen
 from probe.comparison.coverage.left_out import LeftOut
 from probe.comparison.coverage.verdict_margin import Flip
@@ -16,6 +17,7 @@ from probe.comparison.notes import Note, as_json
 from probe.comparison.own_errors import Replayed
 from probe.comparison.result import SCHEMA, Coverage, Divergence, Inputs, SlotResult, SlotResults, Verdict
 from probe.comparison.run_summary import RunSummary
+from probe.comparison.settings import DifferingSetting
 from probe.comparison.steps.paired_values import values_of
 from probe.comparison.why import Why
 from probe.errors import NotRecordedError
@@ -76,6 +78,10 @@ class Comparison:
     """what A and B are recordings of"""
     replayed: Replayed | None = None
     """of `probe.replay`: what was replayed, and what was not"""
+    acceptance: Acceptance | None = None
+    """the answer of the acceptance table that was asked for, which the verdict does not depend on; None where none was"""
+    settings: tuple[DifferingSetting, ...] = field(default=(), repr=False)
+    """what their configurations, optimizers and environments hold otherwise, likely causes first"""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -204,5 +210,7 @@ class Comparison:
             "noise": self.noise,
             "flip": None if self.flip is None else self.flip.as_json(),
             "unseen": None if self.unseen is None else self.unseen.as_json(),
+            "acceptance": None if self.acceptance is None else self.acceptance.as_json(),
+            "settings": [each.as_json() for each in self.settings],
             **({} if self.replayed is None else {"replayed": self.replayed.as_json()}),
         }

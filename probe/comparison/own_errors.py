@@ -31,7 +31,12 @@ class Replayed:
 
     def as_json(self) -> dict[str, object]:
         """Return the fields by their names in JSON."""
-        return {"modules": self.modules, "calls": self.calls, "left": [as_json(each) for each in self.left], "weights": self.weights}
+        return {
+            "modules": self.modules,
+            "calls": self.calls,
+            "left": [as_json(each) for each in self.left],
+            "weights": self.weights,
+        }
 
 
 def deciding(comparison: Comparison) -> Note | None:

@@ -89,12 +89,16 @@ class Divergence:
     """modules that its code does not call, on the side that does not"""
     uncalled_on: str = ""
     """that side, A or B"""
+    blame: str = ""
+    """who answers, a code of `probe.comparison.blame.table`; empty where the phase alone tells"""
     agreeing: tuple[str, ...] = ()
     """paths of modules named with it of which the own part agrees: of a packed weight, the parts that do not differ"""
     hints: tuple[dict[str, object], ...] = field(default=(), repr=False)
     """what its numbers support, the best first, by the names in JSON"""
     is_read: bool = field(default=False, repr=False)
     """the hint is a setting that was recorded: no values would tell more"""
+    settings: tuple[str, ...] = field(default=(), repr=False)
+    """settings that differ between the recordings and may be behind it, by their names in the table of settings"""
 
     def __repr__(self) -> str:
         place = ", ".join(dict.fromkeys(ref.path or "the whole model" for ref in self.a or self.b))
@@ -134,6 +138,7 @@ class Divergence:
             "phase": self.phase.label,
             "role": self.role.label,
             "kind": self.kind.value,
+            "blame": self.blame,
             "confidence": round(self.confidence, 3),
             "a": [ref.as_json() for ref in self.a],
             "b": [ref.as_json() for ref in self.b],
@@ -145,6 +150,7 @@ class Divergence:
             "facts": [as_json(each) for each in self.facts],
             "advice": as_json(self.advice) if self.advice else None,
             "hints": list(self.hints),
+            "settings": list(self.settings),
         }
 
     def _repr_html_(self) -> str:
@@ -248,6 +254,8 @@ class SlotResult:
     """why it is not judged: a code of `probe.comparison.exemptions.table.EXEMPTIONS`"""
     tried: tuple[str, ...] = ()
     """what was tried on it because it differs: codes of `probe.comparison.exemptions.table.REFITS`, in their order"""
+    blame: str = ""
+    """which row of `probe.comparison.blame.table` answers for it, where it is wrong by itself"""
     in_run: float = math.nan
     """of a replay: its relative error in a run of B by itself, what it inherits there included"""
     reads: Callable[[SlotResult], tuple[np.ndarray, np.ndarray]] | None = field(default=None, repr=False, compare=False)

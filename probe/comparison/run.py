@@ -8,30 +8,36 @@ from pathlib import Path
 from typing import Any
 
 from probe.commands.defaults import MIN_CONFIDENCE, MIN_COVERAGE
+from probe.comparison.acceptance.deciding import decided
+from probe.comparison.acceptance.tally import Tally as AcceptanceTally
 from probe.comparison.answer import Comparison
-from probe.comparison.blame.guesses import Guesses, with_groups, with_guesses
-from probe.comparison.blame.mapping_errors import Misled
-from probe.comparison.blame.values import charge_batches, lacking_inputs
-from probe.comparison.coverage import left_out
-from probe.comparison.coverage import trivial_comparison as vacuous
+from probe.comparison.blame.guesses import Guesses, paired_modules
+from probe.comparison.blame.mapping_errors import MappingErrors
+from probe.comparison.blame.values import blame_batches, lacking_inputs
+from probe.comparison.coverage import trivial_comparison
 from probe.comparison.coverage.changes import OF_ORDER, changed_calls
 from probe.comparison.coverage.conspicuous import Conspicuous, sticking_out
-from probe.comparison.coverage.detection_limit import unseen_of
+from probe.comparison.coverage.detection_limit import limit_of_detection
+from probe.comparison.coverage.doubts import different_models, mostly_not_comparable, not_finite, without_gradients
 from probe.comparison.coverage.flags import differing_flags
 from probe.comparison.coverage.guards import Guards
 from probe.comparison.coverage.left_out import LeftOut
 from probe.comparison.coverage.left_weights import sides_without_updates, weighed_by_weights
 from probe.comparison.coverage.logged import Logged
+from probe.comparison.coverage.table import Covered, find_left_out
 from probe.comparison.coverage.tally import Tally
 from probe.comparison.coverage.uncompared import Uncompared
-from probe.comparison.coverage.verdict_margin import flip_of
+from probe.comparison.coverage.verdict_margin import margin_of
 from probe.comparison.distance.metrics import Metrics, Status
+from probe.comparison.failing import unless_it_fails
 from probe.comparison.fusion.one_to_many import completed
 from probe.comparison.fusion.row_orders import refuted_orders
 from probe.comparison.fusion.vocabulary_notes import notes as vocabulary_notes
+from probe.comparison.ledger.known import State, Walk
 from probe.comparison.module_pairs import module_pairs
 from probe.comparison.noise.interface import Noise
 from probe.comparison.noise.ladder import NoiseOptions, ladder
+from probe.comparison.noise.presets import preset_named
 from probe.comparison.notes import Note, note
 from probe.comparison.optimizer.behind_last_step import changed_behind
 from probe.comparison.result import (
@@ -44,7 +50,8 @@ from probe.comparison.result import (
     cause_order,
     independent,
 )  # fmt: skip
-from probe.comparison.run_summary import RunSummary, summary_of
+from probe.comparison.run_summary import summary_of
+from probe.comparison.settings import DifferingSetting, differing_settings, unseen_settings, with_settings
 from probe.comparison.steps.common_steps import Shift
 from probe.comparison.steps.dataflow import passes
 from probe.comparison.steps.events import StepPairs
@@ -52,22 +59,20 @@ from probe.comparison.steps.paired_step import paired_step
 from probe.comparison.steps.step_half import ONE_SIDED
 from probe.comparison.walk.backward import judge_backward
 from probe.comparison.walk.buffers import judge_buffers
-from probe.comparison.walk.forward import judge_forward, settle_other_sizes, warn_of_order
+from probe.comparison.walk.forward import judge_forward, resolve_other_sizes, warn_of_order
 from probe.comparison.walk.inputs import GivenTally, differing_batches, inverted_masks
 from probe.comparison.walk.loss import judge_inputs, judge_loss
 from probe.comparison.walk.non_optimizer_changes import StepWeights, changed_otherwise
 from probe.comparison.walk.parameter_gradients import judge_gradients, judge_written
-from probe.comparison.walk.state import State, Walk
 from probe.comparison.walk.update_findings import Updating
 from probe.comparison.walk.updates import judge_updates
 from probe.comparison.walk.values import warn_of_padding
 from probe.comparison.walk.weights import judge_drift, judge_init
 from probe.errors import ConfigError
 from probe.mapping import load_mapping
-from probe.matching import Direction, Known, Matching, Reason, match
+from probe.matching import Direction, Matching, Reason
 from probe.matching.automatic import may_lie_otherwise, notes_of_orders, outline_of, packed_as_read
 from probe.matching.changes import changes_of
-from probe.matching.initial_weights import fingerprints
 from probe.matching.unneeded import needing_no_partner
 from probe.records import NEVER_STEPPED, Phase, Role
 from probe.store.reading.reader import Reader
@@ -125,7 +130,8 @@ def compare(
         fixed tolerances for some modules, or leaving them unjudged: a YAML file, or a list of dicts with ``path``, and
         ``atol``, ``rtol``, ``metric`` or ``ignore``
     preset
-        an acceptance table, such as ``p-forward`` or ``paddlenlp/qwen2-0.5b``
+        an acceptance table to hold the runs against beside the verdict, such as ``paddlenlp/qwen2-0.5b``: see ``acceptance``
+        of the answer
     progress
         called with (done, total) steps
 
@@ -144,9 +150,10 @@ def compare(
         first.require_steps()
         second.require_steps()
         chosen = None if direction is None else _direction(direction)
-        options = NoiseOptions(noise, reference, atol, rtol, metric, rules, preset)
+        options = NoiseOptions(noise, reference, atol, rtol, metric, rules)
+        table = None if preset is None else AcceptanceTally(preset_named(preset), first, second)
         with ladder(first, second, options, parsed.judging) as rung:
-            run = _Run(first, second, rung, shift)
+            run = _Run(first, second, rung, shift, table)
             return run.compared(parsed, chosen, strict, min_coverage, min_confidence, progress)
 
 
@@ -161,8 +168,8 @@ def _direction(name: str) -> Direction:
 class _Run:
     """The comparison under way."""
 
-    def __init__(self, a: Reader, b: Reader, noise: Noise, shift: Shift) -> None:
-        self.a, self.b, self.noise, self.shift = a, b, noise, shift
+    def __init__(self, a: Reader, b: Reader, noise: Noise, shift: Shift, table: AcceptanceTally | None) -> None:
+        self.a, self.b, self.noise, self.shift, self.table = a, b, noise, shift, table
         self.tree_a, self.tree_b = Tree(a.modules), Tree(b.modules)
         from probe.diagnosis.known_differences import (
             KnownDifferences,  # named beside the verdict, never on the way to it
@@ -192,16 +199,13 @@ class _Run:
         self, mapping: Any, direction: Direction | None, strict: bool, min_coverage: float, min_confidence: float,
         progress: Progress | None,
     ) -> Comparison:  # fmt: skip
-        weights = fingerprints(self.a, self.tree_a, self.b, self.tree_b)
         sides = (self.a, self.tree_a), (self.b, self.tree_b)
-        certain = match(*(Known(tree, side.parameters, side.info.model_config) for side, tree in sides), mapping,
-                        *weights, direction, strict)  # fmt: skip
-        guessed = with_guesses(with_groups(certain, *sides), *sides, min_confidence)
+        guessed = paired_modules(*sides, mapping, direction, strict, min_confidence)
         steps = self._guard()
         matching = self._packed(guessed, steps)
         self.guesses = Guesses(matching, self.tree_a, self.tree_b)
         self.changes = changes_of(matching, self.tree_a, self.tree_b)
-        self.misled = Misled(matching, self.tree_a, self.tree_b, self.changes)
+        self.mapping_errors = MappingErrors(matching, self.tree_a, self.tree_b, self.changes)
         if matching.only_a or matching.only_b:
             outlines = outline_of(self.a, self.tree_a), outline_of(self.b, self.tree_b)
             self.tally.unneeded = needing_no_partner(matching, *outlines, self.changes)
@@ -219,6 +223,9 @@ class _Run:
                 if rest:
                     self.notes.append(note("later-steps-not-judged", count=rest, step=step))
                 break
+        if self.table is not None and not self.ends:
+            for step in steps[len(self.steps) :]:
+                self.table.measure(paired_step(self.a, self.b, step, step + self.shift.to_b, matching, self.changes))
         return self._answer(matching, min_coverage)
 
     def _packed(self, guessed: Matching, steps: Sequence[int]) -> Matching:
@@ -277,7 +284,7 @@ class _Run:
                 judge_forward(walk, micro)
             if not pairs.micros_a:
                 judge_loss(walk, self.a.scalars_of(pairs.step), self.b.scalars_of(pairs.step_b))
-            settle_other_sizes(walk)
+            resolve_other_sizes(walk)
             judge_buffers(walk)
         elif self._steps_run_together(pairs):
             self._collect(pairs, walk)
@@ -312,43 +319,45 @@ class _Run:
         """The batch was split into micro-batches differently: check that it is the same data."""
         split = {"a": len(pairs.micros_a), "b": len(pairs.micros_b)}
         if not pairs.micros_a or not pairs.micros_b:
-            self._doubt(_without_gradients(self.runs) or note("no-micro-batch-on-one-side", step=pairs.step, **split))
+            self._doubt(without_gradients(self.runs) or note("no-micro-batch-on-one-side", step=pairs.step, **split))
             return
         if pairs.share is not None:
             self._doubt(note("part-of-batch-not-compared", share=pairs.share))
             return
         differing = differing_batches(pairs)
         if differing:
-            charge_batches(walk, note("micro-batches-of-other-data", input=differing, **split))
+            blame_batches(walk, note("micro-batches-of-other-data", input=differing, **split))
             return
         self.notes.append(note("micro-batches-differ", step=pairs.step, **split))
 
     def _collect(self, pairs: StepPairs, walk: Walk) -> None:
         judge_inputs(walk)
         lacking = pairs.lacks_initial
-        if walk.findings and lacking and pairs.step:
+        if walk.ledger.findings and lacking and pairs.step:
             self.ends = True
-            first = min(walk.findings, key=cause_order).path
+            first = min(walk.ledger.findings, key=cause_order).path
             self._doubt(note("weights-at-step-unknown", step=pairs.step, path=first, side=lacking))
-            walk.findings.clear()
-        if walk.findings:
-            self.findings += self._with_hints(pairs, independent(sorted(walk.findings, key=cause_order)))
-        self.unshown = self.unshown or walk.unshown
-        self.notes += walk.notes
-        self.notes += [*vocabulary_notes(pairs, walk.events), *inverted_masks(walk.events)]
-        self.modes |= walk.modes
-        self._doubt(*walk.reasons)
-        self.given.add(pairs, walk.events, lacking_inputs(walk))
-        self.notes += self.tally.add(pairs, walk.events)
+            walk.ledger.findings.clear()
+        if walk.ledger.findings:
+            self.findings += self._with_hints(pairs, independent(sorted(walk.ledger.findings, key=cause_order)))
+        self.unshown = self.unshown or walk.ledger.unshown
+        self.notes += walk.ledger.notes
+        self.notes += [*vocabulary_notes(pairs, walk.ledger.events), *inverted_masks(walk.ledger.events)]
+        self.modes |= walk.forward.modes
+        self._doubt(*walk.ledger.reasons)
+        self.given.add(pairs, walk.ledger.events, lacking_inputs(walk))
+        self.notes += self.tally.add(pairs, walk.ledger.events)
+        if self.table is not None:
+            self.table.add(pairs, walk.ledger.events)
         if self.findings and len(self.steps) > 1:
             left, unrecorded = self.tally.weights_left, sides_without_updates(pairs)
             self.findings = [weighed_by_weights(finding, left, unrecorded) for finding in self.findings]
         if not self.findings:
             logged = self.a.scalars_of(pairs.step), self.b.scalars_of(pairs.step_b)
-            self.notes += [*self.logged.said(pairs.step, *logged), *differing_flags(pairs, walk.events)]
-            self.uncompared.add(pairs, walk.events)
+            self.notes += [*self.logged.said(pairs.step, *logged), *differing_flags(pairs, walk.ledger.events)]
+            self.uncompared.add(pairs, walk.ledger.events)
         if not self.findings and self.conspicuous is None:
-            self.conspicuous = sticking_out(pairs, walk.events)
+            self.conspicuous = sticking_out(pairs, walk.ledger.events)
         if pairs.same_micros:
             self.changes += tuple(changed_calls(pairs, self.tree_a, self.tree_b))
             self._doubt_order(walk)
@@ -357,12 +366,12 @@ class _Run:
         from probe.diagnosis.choosing import with_hints
 
         found = with_hints(pairs, findings, self.notes)
-        return map(self.misled.weighed, map(self.guesses.weighed, map(self.known.named, found)))
+        return map(self.mapping_errors.weighed, map(self.guesses.weighed, map(self.known.named, found)))
 
     def _doubt_order(self, walk: Walk) -> None:
         """Doubt the step if weights stand at other places and nothing shows whether they run there too."""
         changed = next((change for change in self.changes if change.kind in OF_ORDER), None)
-        if changed is not None and not any(judged.event.phase is Phase.FORWARD for judged in walk.events):
+        if changed is not None and not any(judged.event.phase is Phase.FORWARD for judged in walk.ledger.events):
             self._doubt(note("order-of-calls-not-recorded", change=changed.note))
 
     # The answer
@@ -384,53 +393,68 @@ class _Run:
         yield from unneeded
 
     def _left_out(self, coverage: Coverage, min_coverage: float) -> Iterator[LeftOut]:
-        """Yield what the verdict says nothing of, what was not recorded first."""
-        tally, readers = self.tally, (self.a, self.b)
-        yield from left_out.unrecorded_phases(readers, tally.phases)
-        yield from left_out.unrecorded_modules(readers)
-        yield from left_out.uncompared_steps(readers, self.shift)
-        yield from left_out.uncompared_loss(readers, self.steps, tally.phases, tally.slots)
-        yield from left_out.uncompared_calls(coverage, tally.weights_left, tally.weights_ignored, min_coverage)
-        yield from left_out.other_modes(self.modes.values())
-        yield from left_out.overflowed(tally.overflowed)
-        yield from left_out.unjudged(tally.slots, self.uncompared.buffers)
+        """Yield what the verdict says nothing of."""
+        return find_left_out(Covered(
+            (self.a, self.b), self.steps, self.shift, self.tally, coverage, self.modes, self.uncompared.buffers, min_coverage
+        ))  # fmt: skip
 
-    def _answer(self, matching: Matching, min_coverage: float) -> Comparison:
+    def _settings(self) -> tuple[DifferingSetting, ...]:
+        """Return the settings that differ; name them in the findings that they belong to, the others in notes."""
+        found = unless_it_fails(
+            lambda: differing_settings(self.a, self.b, self.findings), (), "settings", "", self.notes
+        )
+        self.findings = with_settings(self.findings, found)
+        self.notes += unseen_settings(found)
+        return found
+
+    def _doubt_coverage(self, known: Sequence[SlotResult], coverage: Coverage, min_coverage: float) -> None:
+        """Doubt an answer that too few modules or tensors of the two models stand behind, and a finding too."""
         tally = self.tally
-        known, coverage = tally.known, tally.coverage
-        if self.findings and coverage.total and coverage.share < min_coverage:
+        is_small = bool(coverage.total) and coverage.share < min_coverage
+        if self.findings and is_small:
             first = self.findings[0]
             told = note(
                 "few-calls-have-a-counterpart", paired=coverage.paired, total=coverage.total, side=coverage.smaller
             )
             self.findings[0] = replace(first, confidence=first.confidence / 2, facts=(*first.facts, told))
-        of_models = [slot for slot in known if slot.role is not Role.STATE]  # any two optimizers count their steps
-        if not of_models and not self.findings:
-            self._doubt(vacuous.nothing_compared([reader.info.config.get("task") for reader in (self.a, self.b)]))
-        if coverage.share < min_coverage and coverage.total:
-            self._doubt(_different_models(self.runs, coverage, min_coverage), is_first=True)
+        if not _of_models(known) and not self.findings:
+            tasks = [reader.info.config.get("task") for reader in (self.a, self.b)]
+            self._doubt(trivial_comparison.nothing_compared(tasks))
+        if is_small:
+            self._doubt(different_models(self.runs, coverage, min_coverage), is_first=True)
         if coverage.not_comparable > len(known) > 0:
-            self._doubt(_mostly_not_comparable(coverage.not_comparable, tally.slots))
+            self._doubt(mostly_not_comparable(coverage.not_comparable, tally.slots))
+
+    def _doubt_numbers(self, known: Sequence[SlotResult]) -> None:
+        """Doubt an answer behind NaN, or over zeros, and note what took part in no comparison, where nothing was found."""
+        tally = self.tally
+        self.notes += [*tally.uncompared_weights(), *trivial_comparison.notes(known)]
+        if self.findings:
+            return
         are_trained = any(
             slot.role is Role.DELTA and max(slot.metrics.norm_a, slot.metrics.norm_b) > 0 for slot in known
         )
         nan = tally.nan or (None if are_trained else next(iter(tally.overflowed.values()), None))
-        if nan is not None and not self.findings:
+        if nan is not None:
             self._doubt(note("not-judged-behind-nan", nan=nan))
-        self.notes += [*tally.uncompared_weights(), *vacuous.notes(known)]
-        if not self.findings:
-            self.notes += self.uncompared.notes()
-            self.notes += changed_behind((self.a, self.b), self.steps[-1]) if self.steps else ()
-            self._doubt(*vacuous.reasons(known, tally.roots, tally.groups, has_others=bool(tally.weights_left)))
+        self.notes += self.uncompared.notes()
+        self.notes += changed_behind((self.a, self.b), self.steps[-1]) if self.steps else ()
+        self._doubt(*trivial_comparison.reasons(known, tally.roots, tally.groups, has_others=bool(tally.weights_left)))
         infinite = [
             slot for slot in known
             if slot.metrics.status is Status.NONFINITE and slot.step not in tally.overflowed and slot.verdict != "not judged"
         ]  # fmt: skip
-        if infinite and not self.findings:
-            self._doubt(_infinite(infinite[0]))
+        if infinite:
+            self._doubt(not_finite(infinite[0]))
+
+    def _answer(self, matching: Matching, min_coverage: float) -> Comparison:
+        tally = self.tally
+        known, coverage = tally.known, tally.coverage
+        self._doubt_coverage(known, coverage, min_coverage)
+        self._doubt_numbers(known)
         self.notes += self.noise.notes()
         self._doubt(*self.noise.reasons(tally.slots))
-        is_told = bool(of_models) and not (coverage.total and coverage.share < min_coverage)
+        is_told = bool(_of_models(known)) and not (coverage.total and coverage.share < min_coverage)
         if self.unshown is not None and not self.findings and is_told:
             self.findings = [self.unshown]  # of another model, other settings say nothing
         elif self.unshown is not None and not any(finding.is_read for finding in self.findings):
@@ -440,54 +464,31 @@ class _Run:
             verdict = Verdict.UNDECIDED
         if verdict is Verdict.ALIGNED and self.conspicuous is not None and self.noise.is_built_in:
             self.notes.append(self.conspicuous.note)
+        settings = self._settings()
         changes = tuple(dict.fromkeys(self.changes))
         found = {each for finding in self.findings for each in finding.facts}
         self.notes[:0] = [change.note for change in changes if change.note not in found]
         return Comparison(
             verdict, tuple(self.findings), coverage, tuple(dict.fromkeys(self.notes)), self.noise.name, tuple(tally.slots),
             matching, str(self.a.path), str(self.b.path), *self._only(),
-            self.given.inputs, tuple(dict.fromkeys(self.reasons)), flip_of(verdict, self.findings, tally.slots),
-            unseen_of(verdict, self.noise.uses_built_in, tally.slots),
+            self.given.inputs, tuple(dict.fromkeys(self.reasons)), margin_of(verdict, self.findings, tally.slots),
+            limit_of_detection(verdict, self.noise.uses_built_in, tally.slots),
             tuple(self._left_out(coverage, min_coverage)), tuple(self.steps), changes,
             *(tuple(tree.path(index) for index in sorted(ignored)) for tree, ignored in
               ((self.tree_a, matching.ignored_a), (self.tree_b, matching.ignored_b))),
-            pairs=module_pairs(matching, self.tree_a, self.tree_b), runs=self.runs,
+            pairs=module_pairs(matching, self.tree_a, self.tree_b), runs=self.runs, settings=settings,
+            acceptance=None if self.table is None else decided(self.table, verdict, self.findings, self.reasons),
         )  # fmt: skip
 
 
-def _without_gradients(runs: Sequence[RunSummary]) -> Note | None:
-    """Say which side alone ran with gradients switched off; None where none did."""
-    names = [name for name, run in zip("AB", runs, strict=True) if run.is_without_gradients]
-    return note("gradients-off-on-one-side", side=names[0]) if len(names) == 1 else None
-
-
-def _different_models(runs: Sequence[RunSummary], coverage: Coverage, wanted: float) -> Note:
-    """Say that too few modules are pairs, and of what models."""
-    return note(
-        "different-models", models=tuple(run.models for run in runs), modules=tuple(run.modules for run in runs),
-        paired=coverage.paired, total=coverage.total, side=coverage.smaller, wanted=wanted,
-    )  # fmt: skip
+def _of_models(slots: Iterable[SlotResult]) -> list[SlotResult]:
+    """Return those that say something of the models: any two optimizers count their steps."""
+    return [slot for slot in slots if slot.role is not Role.STATE]
 
 
 def _named(findings: Iterable[Divergence], side: str) -> set[str]:
     """Return the paths of a side that findings name."""
     return {ref.path for finding in findings for ref in (finding.a if side == "A" else finding.b)}
-
-
-def _infinite(slot: SlotResult) -> Note:
-    """Say which pair of tensors is not finite in the same places, where none is to blame for it."""
-    return note(
-        "not-finite-in-other-places", step=slot.step, phase=slot.phase.label, role=slot.role.label, slot=slot.slot_a, path=slot.path_a,
-    )  # fmt: skip
-
-
-def _mostly_not_comparable(count: int, slots: Sequence[SlotResult]) -> Note:
-    """Say how many pairs of tensors could not be compared, and why the first could not."""
-    first = next(slot for slot in slots if not slot.metrics.is_known)
-    return note(
-        "mostly-not-comparable", count=count, total=len(slots), role=first.role.label, slot=first.slot_a, path=first.path_a,
-        why=first.metrics.why,
-    )  # fmt: skip
 
 
 __all__ = ["ONE_SIDED", "Comparison", "Kind", "Metrics", "NodeRef", "Reason", "compare"]

@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from probe.comparison.blame.gradients import GRADIENT
+from probe.comparison.blame.table import INPUT, OUTPUT
 from probe.comparison.exemptions.table import EXEMPTIONS, REFITS
 from probe.comparison.result import SlotResult
+
+_ANSWERS = {row.code: row.text for row in (*INPUT, *OUTPUT, *GRADIENT)}
 
 
 @dataclass(frozen=True)
@@ -16,7 +20,7 @@ class Why:
     """What was compared of a module, in the order of cause, and how each tensor was judged.
 
     Its text says of each tensor: the error, the largest error among what it was computed from, the limit up to which it
-    would have been noise, the verdict, and which exemptions were tried or applied.
+    would have been noise, the verdict, which exemptions were tried or applied, and who answers where it is wrong.
     """
 
     path: str
@@ -25,15 +29,17 @@ class Why:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """Codes of exemptions that were tried or applied, in order."""
-        return tuple(dict.fromkeys(code for slot in self.slots for code in (*slot.tried, slot.exemption) if code))
+        """Codes of the rows that were tried or applied, in order: exemptions, and who answers."""
+        return tuple(
+            dict.fromkeys(code for slot in self.slots for code in (*slot.tried, slot.exemption, slot.blame) if code)
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Return it for JSON: a row for each tensor, and what each code means."""
         return {
             "path": self.path,
             "tensors": [_row(slot) for slot in self.slots],
-            "exemptions": {code: explained(code) for code in self.codes},
+            "rules": {code: explained(code) for code in self.codes},
         }
 
     def __str__(self) -> str:
@@ -43,8 +49,8 @@ class Why:
 
 
 def explained(code: str) -> str:
-    """Return the sentence of an exemption."""
-    return EXEMPTIONS.get(code) or REFITS[code]
+    """Return the sentence of a row of the tables."""
+    return EXEMPTIONS.get(code) or REFITS.get(code) or _ANSWERS[code]
 
 
 def _row(slot: SlotResult) -> dict[str, Any]:
@@ -65,6 +71,7 @@ def _row(slot: SlotResult) -> dict[str, Any]:
         "verdict": slot.verdict,
         "exemption": slot.exemption,
         "tried": list(slot.tried),
+        "blame": slot.blame,
         "reason": slot.metrics.reason,
     }
 

@@ -121,6 +121,7 @@ class Plan:
 def planned(
     state: Mapping[str, Stored], sides: Sides, *,
     dtype: str | None = None, allow_missing: Iterable[str] = (), allow_extra: Iterable[str] = (),
+    left_misshapen: list[str] | None = None,
 ) -> Plan:  # fmt: skip
     """Work out how the target's weights are made.
 
@@ -134,6 +135,8 @@ def planned(
         that floating-point weights are to have; None for what they have
     allow_missing, allow_extra
         names or globs of what the source need not have, of what the target need not take
+    left_misshapen
+        takes what is misshapen, in words; it is an error when None
 
     Raises
     ------
@@ -142,7 +145,7 @@ def planned(
     """
     finder, target = _Finder(state, sides), sides.target
     wanted = None if dtype is None else dtype_of(dtype)
-    moves, missing, misshapen = [], [], []
+    moves, missing, misshapen = [], [], [] if left_misshapen is None else left_misshapen
     for weight in target.weights:
         made = finder.fused_of(weight)
         parts = made.parts if made is not None else None if finder.is_fused(weight) else finder.parts_of(weight)
@@ -165,7 +168,7 @@ def planned(
         moves += [Move(Stored(name, kind, weight.shape), parts, shape, weight.layout.axes, *how) for name in names]
     left = [stored for name, stored in state.items() if name not in finder.used]
     extra = [s.name for s in left if not finder.may_go(s.name) and not is_allowed((s.name,), allow_extra)]
-    complain(missing, extra, misshapen, target.framework)
+    complain(missing, extra, misshapen if left_misshapen is None else [], target.framework)
     return Plan(tuple(moves), tuple(left), tuple(finder.tied))
 
 
@@ -195,7 +198,9 @@ def matched(source: Structure, target: Structure, mapping: LayerMapping, directi
     def nothing_known(_: int) -> frozenset[object]:
         return frozenset()
 
-    return sides_of(match(known(source), known(target), mapping, nothing_known, nothing_known, direction), source, target)
+    return sides_of(
+        match(known(source), known(target), mapping, nothing_known, nothing_known, direction), source, target
+    )
 
 
 def sides_of(found: Matching, source: Structure, target: Structure) -> Sides:

@@ -54,10 +54,6 @@ class JudgingRule:
     """a glob of paths of A or B, or a class"""
     phase: Phase | None = None
     role: Role | None = None
-    is_of_model: bool = False
-    """only what the model itself returns"""
-    is_of_loss: bool = False
-    """only the loss"""
     name: str = ""
     """for messages"""
 

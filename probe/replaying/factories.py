@@ -51,5 +51,7 @@ def model_of(text: str) -> tuple[Any, Mapping[str, Any]]:
     if isinstance(made, tuple):
         if len(made) == 2 and isinstance(made[1], Mapping):
             return made[0], made[1]
-        raise ConfigError(f"{text!r} returned a tuple of {len(made)}; expected the model, or the model and a dict of its arguments")
+        raise ConfigError(
+            f"{text!r} returned a tuple of {len(made)}; expected the model, or the model and a dict of its arguments"
+        )
     return made, {}

@@ -15,9 +15,9 @@ from probe.comparison.steps.step_half import Call as RecordedCall
 from probe.errors import ConfigError, warn
 from probe.mapping import load_mapping
 from probe.records import Role
-from probe.replaying.plan import Plan
+from probe.replaying.passing.plan import Plan
+from probe.replaying.passing.tensors import Tensors
 from probe.replaying.prepared import PairingOptions, Prepared, prepared, step_of, verbs_for
-from probe.replaying.tensors import Tensors
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
 
@@ -99,7 +99,9 @@ def _chosen(ready: Prepared, wanted: str | Iterable[str]) -> dict[int, str]:
             if any(glob == path or fnmatchcase(path, glob) for path in (ready.paths[index], tree.path(partner.module)))
         }
         if not fitting:
-            raise ConfigError(f"{glob!r} names no module that both models have; probe map show, or answer.pairs, lists them")
+            raise ConfigError(
+                f"{glob!r} names no module that both models have; probe map show, or answer.pairs, lists them"
+            )
         found |= fitting
     return found
 
@@ -170,6 +172,13 @@ class _Injection:
 
     def say_what_is_left(self) -> None:
         """Say what was to be replaced and never ran."""
-        left = [path for counts in (self.injected.outputs, self.injected.gradients) for path, count in counts.items() if not count]
+        left = [
+            path
+            for counts in (self.injected.outputs, self.injected.gradients)
+            for path, count in counts.items()
+            if not count
+        ]
         if left:
-            warn(f"probe.inject() replaced nothing of {', '.join(left[:5])}: it did not run, or A recorded no values of it")
+            warn(
+                f"probe.inject() replaced nothing of {', '.join(left[:5])}: it did not run, or A recorded no values of it"
+            )

@@ -34,5 +34,3 @@ def moved(values: np.ndarray, generator: np.random.Generator, autocast: str = ""
     if values.dtype.kind == "c":
         return (real[..., 0] + 1j * real[..., 1]).astype(values.dtype)
     return real.reshape(values.shape)
-
-

@@ -76,9 +76,7 @@ def _direction(name: str | None) -> Direction | None:
 def partners_of(matching: Matching, b: Reader) -> Mapping[int, Partner]:
     """Return, by module of B, what A recorded for it."""
     unknown = {bundle.parts[0] for bundle in matching.bundles if bundle.side == "A" and not _is_known(bundle)}
-    found = {
-        pair.b: Partner(pair.a) for pair in matching.pairs if pair.has_calls and pair.a not in unknown
-    }
+    found = {pair.b: Partner(pair.a) for pair in matching.pairs if pair.has_calls and pair.a not in unknown}
     for bundle in matching.bundles:
         if bundle.side == "B":
             for number, part in enumerate(bundle.parts):

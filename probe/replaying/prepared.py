@@ -14,8 +14,8 @@ from probe.errors import ConfigError, RecordingError
 from probe.mapping import LayerMapping
 from probe.records import Phase, Task
 from probe.replaying.partners import Pairing, Partner, matched, partners_of
+from probe.replaying.passing.writing import Written
 from probe.replaying.recorded import Recorded
-from probe.replaying.writing import Written
 from probe.store.reading.reader import Reader
 
 

@@ -156,7 +156,9 @@ class Recorded:
 
     def gradients(self) -> dict[str, int]:
         """Return the stored gradients as the optimizer used them, or else as backward left them, likewise."""
-        return self._of_parameters(Phase.UPDATE, (Role.PARAM_GRAD,)) or self._of_parameters(Phase.GRADIENT, (Role.PARAM_GRAD,))
+        return self._of_parameters(Phase.UPDATE, (Role.PARAM_GRAD,)) or self._of_parameters(
+            Phase.GRADIENT, (Role.PARAM_GRAD,)
+        )
 
     def _of_parameters(self, wanted: Phase, roles: Sequence[Role]) -> dict[str, int]:
         """Return stored tensors by the names of the parameters that they are of; the last one where there are several."""

@@ -15,7 +15,7 @@ import numpy as np
 from probe.commands.defaults import MIN_CONFIDENCE
 from probe.comparison.answer import Comparison
 from probe.comparison.coverage.tally import Tally
-from probe.comparison.coverage.verdict_margin import flip_of
+from probe.comparison.coverage.verdict_margin import margin_of
 from probe.comparison.distance.metrics import measure_pair
 from probe.comparison.module_pairs import module_pairs
 from probe.comparison.notes import Note, note
@@ -29,18 +29,18 @@ from probe.comparison.steps.side import Side
 from probe.errors import ConfigError, NotRecordedError
 from probe.mapping import load_mapping
 from probe.records import Phase, Role
-from probe.replaying.judging import Judge, Judgement, Passed
+from probe.replaying.judgement.judging import Judge, Judgement, Passed
+from probe.replaying.judgement.limits import Moved
+from probe.replaying.judgement.reference import with_reference
 from probe.replaying.keeping import kept
-from probe.replaying.left import Left
-from probe.replaying.limits import Moved
 from probe.replaying.moving import moved
-from probe.replaying.plan import Changed, Plan
+from probe.replaying.passing.left import Left
+from probe.replaying.passing.plan import Changed, Plan
+from probe.replaying.passing.traversal import Traversal
+from probe.replaying.passing.writing import Written
 from probe.replaying.prepared import PairingOptions, Prepared, prepared, step_of, verbs_for
 from probe.replaying.recorded import Recorded
-from probe.replaying.reference import with_reference
-from probe.replaying.traversal import Traversal
 from probe.replaying.weights import put
-from probe.replaying.writing import Written
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
 
@@ -105,7 +105,9 @@ def replay(
     if weights not in _WEIGHTS:
         raise ConfigError(f"weights={weights!r} is not known; expected 'a' (as recorded in A) or 'b' (B's own)")
     if inputs is not None and not isinstance(inputs, Mapping):
-        raise ConfigError(f"inputs={type(inputs).__name__} cannot be used; expected a dict of the model's arguments by name")
+        raise ConfigError(
+            f"inputs={type(inputs).__name__} cannot be used; expected a dict of the model's arguments by name"
+        )
     parsed, replaying = load_mapping(mapping), verbs_for(model, "probe.replay()")
     folder = Path(tempfile.mkdtemp(prefix="probe-replay-"))
     try:
@@ -149,7 +151,9 @@ class _Replay:
         """weights of B that have no counterpart in A"""
         self.is_to_refer = False
 
-    def passed(self, path: Path, changed: Changed | None = None, *, substitutes: bool = True, is_wide: bool = False) -> _Pass:
+    def passed(
+        self, path: Path, changed: Changed | None = None, *, substitutes: bool = True, is_wide: bool = False
+    ) -> _Pass:
         """Make a pass through B, or a copy of it in float64; B is left as it was."""
         adapter = self.replaying.adapter
         with kept(self.replaying, self.model):
@@ -229,7 +233,7 @@ class _Replay:
         return Comparison(
             verdict, tuple(findings), tally.coverage, (*self.notes, *reasons), NOISE, slots, self.pairing.complete,
             str(self.a.path), str(b.path), tuple(tally.only_a), tuple(tally.only_b), inputs=Inputs(), reasons=reasons,
-            flip=flip_of(verdict, findings, list(slots)), steps=((self.step, self.step),), pairs=module_pairs(self.pairing.complete, *trees),
+            flip=margin_of(verdict, findings, list(slots)), steps=((self.step, self.step),), pairs=module_pairs(self.pairing.complete, *trees),
             runs=(summary_of(self.a, trees[0]), summary_of(b, trees[1])),
             replayed=Replayed(len(replayed), len(pairs.nodes), lacking, self.weights),
         )  # fmt: skip
@@ -254,7 +258,9 @@ class _Replay:
             index = {self.a.modules[pair.a].path: number for number, pair in enumerate(pairs.matching.pairs)}
             for slot in slots:
                 key = calls.get((slot.micro, index.get(slot.path_a, -1), slot.call))
-                there = None if key is None or slot.role is not Role.OUTPUT else rows.get(key, Role.OUTPUT).get(slot.slot_b)
+                there = (
+                    None if key is None or slot.role is not Role.OUTPUT else rows.get(key, Role.OUTPUT).get(slot.slot_b)
+                )
                 if there is None:
                     yield slot
                     continue
@@ -273,6 +279,3 @@ def _outermost(left: Iterable[Left], recorded: Recorded) -> list[Left]:
             continue
         kept_left.append(each)
     return kept_left
-
-
-

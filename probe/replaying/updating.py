@@ -84,7 +84,9 @@ def replay_gradients(
     parsed, replaying = load_mapping(mapping), verbs_for(model, _CALL)
     if not replaying.adapter.is_optimizer(optimizer):
         kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
-        raise RecordingError(f"{_CALL} was given optimizer={kind}; expected an optimizer of {replaying.adapter.framework}")
+        raise RecordingError(
+            f"{_CALL} was given optimizer={kind}; expected an optimizer of {replaying.adapter.framework}"
+        )
     folder = Path(tempfile.mkdtemp(prefix="probe-replay-"))
     try:
         with Reader(recording) as a:
@@ -115,7 +117,9 @@ def _of_update_alone(found: Comparison) -> Comparison:
     reasons = tuple(each for each in found.reasons if each.code not in _OF_RUNS)
     notes = tuple(each for each in found.notes if each.code not in _OF_RUNS)
     compared = any(slot.role is Role.DELTA and slot.metrics.is_known for slot in found.slots)
-    verdict = Verdict.DIVERGED if found.divergences else Verdict.ALIGNED if compared and not reasons else Verdict.UNDECIDED
+    verdict = (
+        Verdict.DIVERGED if found.divergences else Verdict.ALIGNED if compared and not reasons else Verdict.UNDECIDED
+    )
     left_out = tuple(each for each in found.left_out if each.what not in (What.STEPS, What.LOSS))
     return replace(found, verdict=verdict, reasons=reasons, notes=notes, left_out=left_out)
 

@@ -89,7 +89,9 @@ def drawn(comparison: Comparison, width: int) -> Text | None:
         return None
     errors = f"relative errors of {_OF_WHAT[first.phase]}, in the order of A's calls"
     has_runs = any(line.in_run for line in lines)
-    title = f"Where it lies: own {errors}, and those in a run of B by itself" if has_runs else f"Where it lies: {errors}"
+    title = (
+        f"Where it lies: own {errors}, and those in a run of B by itself" if has_runs else f"Where it lies: {errors}"
+    )
     out = Text(f"{wrapped(title, width, indent='  ')}\n")
     for row in _laid_out(lines, width):
         out.append_text(row)
@@ -208,7 +210,9 @@ class _Branch:
             name = self._name(place, above[depth - 1] if depth else None)
             lines += self._before(place, lead) if depth else []
             state = self._state(place, _INSIDE)
-            lines.append(Line(lead, name, plain(place.class_name), self._error(place), state, in_run=self._in_run(place)))
+            lines.append(
+                Line(lead, name, plain(place.class_name), self._error(place), state, in_run=self._in_run(place))
+            )
         return lines + self._siblings(parent, above)
 
     def _name(self, place: _Place, parent: _Place | None) -> str:
@@ -312,11 +316,15 @@ class _Branch:
         if place.path in self.first.agreeing:  # its part of what lies in one
             return Line(lead, name, plain(place.class_name), "", _WORDS["noise"])
         if not is_wrong:
-            return Line(lead, name, plain(place.class_name), self._error(place), self._state(place), in_run=self._in_run(place))
+            return Line(
+                lead, name, plain(place.class_name), self._error(place), self._state(place), in_run=self._in_run(place)
+            )
         if self.first.kind is Kind.MISSING:
             return Line(lead, name, plain(place.class_name), "", f"✗ {self._missing(place)}", is_wrong=True)
         error = "" if self.first.metrics is None else _number(self.first.metrics)
-        return Line(lead, name, plain(place.class_name), error, "✗ wrong, the first", is_wrong=True, in_run=self._in_run(place))
+        return Line(
+            lead, name, plain(place.class_name), error, "✗ wrong, the first", is_wrong=True, in_run=self._in_run(place)
+        )
 
     def _missing(self, place: _Place) -> str:
         if self.first.uncalled:
@@ -355,7 +363,9 @@ class _Branch:
 
     def _in_run(self, place: _Place) -> str:
         """Return how far what a module returns is off in a run of B by itself; only of a replay."""
-        found = [slot.in_run for slot in self.found.get(place.path, []) if place.side == "A" and not math.isnan(slot.in_run)]
+        found = [
+            slot.in_run for slot in self.found.get(place.path, []) if place.side == "A" and not math.isnan(slot.in_run)
+        ]
         return f"{max(found):.1e}" if found else ""
 
     def _summary(self, places: Sequence[_Place]) -> str:

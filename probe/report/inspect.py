@@ -48,6 +48,16 @@ def summary(file: str | Path) -> Group:
         return Group(facts, *notes)
 
 
+def difference(a: str | Path, b: str | Path, width: int | None, *, verbose: bool = False) -> Text:
+    """Return which settings two recordings hold otherwise: the model's configuration, the optimizers', the environment."""
+    from probe.report.settings import held
+    from probe.settings.comparing import held_against
+    from probe.settings.reading.recordings import recorded
+    from probe.settings.resolving import resolved
+
+    return held(held_against(*(resolved(recorded(file)) for file in (a, b))), width, verbose=verbose)
+
+
 def listing(file: str | Path, pattern: str, step: int | None, phase: str | None, limit: int) -> Group:
     """Return the records of the modules that match a glob, two lines each.
 

@@ -15,7 +15,9 @@ from probe.comparison.own_errors import Replayed, deciding
 from probe.comparison.result import Divergence, Inputs, Kind, NodeRef, Verdict
 from probe.comparison.run import Comparison
 from probe.comparison.run_summary import RunSummary
+from probe.comparison.settings import unseen_settings
 from probe.comparison.steps.side import Metrics
+from probe.report import acceptance
 from probe.report.branch import drawn
 from probe.report.layout import PLAIN_WIDTH, WIDTH, packed, padded, shortened, wrapped
 from probe.report.left_out import but_for, rest
@@ -67,6 +69,7 @@ class _Report:
         """Return the report."""
         comparison, first = self.comparison, self.comparison.first_divergence
         self._head()
+        self._acceptance()
         self._mapping_mistakes()
         if first is not None and comparison.verdict is Verdict.DIVERGED:
             self._first(first)
@@ -75,6 +78,7 @@ class _Report:
             self._aligned()
         else:
             self._undecided()
+        self._settings()
         self._footer()
         self._notes()
         self._deciding()
@@ -91,6 +95,12 @@ class _Report:
                 self._tell(f"{len(self.mistakes) - _MOST_LISTED} more: -v shows all")
             self.out.append("\n")
 
+    def _acceptance(self) -> None:
+        """Add the acceptance table that was asked for."""
+        if self.comparison.acceptance is not None:
+            self.out.append_text(acceptance.render(self.comparison.acceptance, self.columns))
+            self.out.append("\n")
+
     def _undecided(self) -> None:
         """Say why it could not be told, and what to do: the first reason as the answer, the others below."""
         first, *others = self.comparison.doubts
@@ -102,7 +112,8 @@ class _Report:
     def _notes(self) -> None:
         """Add the first notes, and how many there are more."""
         said = self.comparison.reasons if self.comparison.verdict is Verdict.UNDECIDED else ()
-        notes = in_words(each for each in self.comparison.notes if each not in (*said, *self.mistakes))
+        listed = unseen_settings(self.comparison.settings)
+        notes = in_words(each for each in self.comparison.notes if each not in (*said, *self.mistakes, *listed))
         shown = notes if self.verbose else notes[:_MOST_NOTES]
         for note in shown:
             self._say(plain(note, LONGEST_LIST), "note: ", "      ", "yellow")
@@ -241,6 +252,14 @@ class _Report:
                 f"all limits were divided by {_times(1 / flip.factor)}, it would be a divergence"
             )
         self.out.append("\n")
+
+    def _settings(self) -> None:
+        """List the settings that the recordings hold otherwise."""
+        if self.comparison.settings:
+            from probe.report.settings import section
+
+            self.out.append_text(section(self.comparison.settings, self.columns, verbose=self.verbose))
+            self.out.append("\n")
 
     def _footer(self) -> None:
         comparison, coverage = self.comparison, self.comparison.coverage

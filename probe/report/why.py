@@ -1,4 +1,4 @@
-"""`Why` in words: a table of what was compared of a module, and the exemptions behind its verdicts."""
+"""`Why` in words: a table of what was compared of a module, and the rows of the tables behind its verdicts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def render(why: Why, width: int = PLAIN_WIDTH) -> str:
         places.setdefault(_place(slot), []).append(slot)
     lines: list[str] = []
     for place, slots in places.items():
-        lines += [*([""] if lines else []), *_heading(place), *_table(slots)]
+        lines += [*([""] if lines else []), *_heading(place), *_table(slots, width)]
     lines += ["", wrapped(_ERROR, width, indent="  ")]
     lines += [wrapped(explained(code), width, f"{code}: ", "  ") for code in why.codes]
     return "\n".join(lines) + "\n"
@@ -38,24 +38,34 @@ def _heading(place: tuple[str, ...]) -> list[str]:
     return [f"A  {plain(a)}", f"B  {plain(b)}", when]
 
 
-def _table(slots: list[SlotResult]) -> list[str]:
+def _table(slots: list[SlotResult], width: int) -> list[str]:
     rows = [_HEAD, *(_row(slot) for slot in slots)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
-    return [
+    lines = [
         "  " + "  ".join([*(cell.ljust(size) for cell, size in zip(row, widths, strict=False)), row[-1]])
         for row in rows
     ]
+    for place, slot in reversed([*enumerate(slots, 1)]):
+        asked = _asked(slot)
+        if asked:
+            lines.insert(place + 1, wrapped(asked, width, "    ", "      "))
+    return lines
 
 
 def _row(slot: SlotResult) -> tuple[str, ...]:
     names = slot.slot_a if slot.slot_a == slot.slot_b else f"{slot.slot_a} / {slot.slot_b}"
     said = slot.exemption or ("" if slot.metrics.is_known else slot.metrics.reason)
-    tried = [code for code in slot.tried if code != slot.exemption]
-    verdict = f"{slot.verdict}: {said}" if said else slot.verdict
-    verdict = f"{verdict} (tried: {', '.join(tried)})" if tried else verdict
     number = "".join(f", {name} {at}" for name, at in (("micro", slot.micro), ("call", slot.call)) if at)
     kind = f"{slot.phase.label} {slot.role.label} {plain(names)}{number}"
+    verdict = f"{slot.verdict}: {said}" if said else slot.verdict
     return kind, _number(slot.error), _number(slot.sources), _number(slot.limit), verdict
+
+
+def _asked(slot: SlotResult) -> str:
+    """Return which rows of the tables were asked of a tensor, and which one answers for it."""
+    tried = [code for code in slot.tried if code != slot.exemption]
+    said = [f"tried: {', '.join(tried)}" if tried else "", f"answers: {slot.blame}" if slot.blame else ""]
+    return "; ".join(filter(None, said))
 
 
 def _number(value: float) -> str:

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 import probe
+from probe.comparison.acceptance.result import Outcome
 from probe.comparison.coverage.left_out import What, Why
+from probe.comparison.noise.presets import Scope
+from probe.comparison.noise.tolerated import Relation
 from probe.comparison.notes import note
 from probe.comparison.result import SCHEMA, Verdict
 from probe.errors import ConfigError, NotRecordedError, StoreError
@@ -18,6 +21,7 @@ from probe.matching import Reason
 from probe.matching.changes import ChangeKind
 from probe.records import Phase, Role
 from probe.report.text import render
+from probe.settings.setting import Category, Effect
 from tests.comparison.planted import Clean, Faulty, Recorder, mostly_statistics
 from tests.toys import TO_SEQUENCE_FIRST, SequenceFirst, gpt
 
@@ -106,9 +110,10 @@ NOTE = {"code": str, "facts": object, "text": str}
 DIVERGENCE = {
     "phase": {"init", "forward", "loss", "backward", "gradient", "update"},
     "role": {role.label for role in Role},
-    "kind": {"inputs", "init", "introduced", "missing", "nonfinite", "shape", "dtype", "update"},
+    "kind": {"inputs", "init", "introduced", "missing", "nonfinite", "shape", "dtype", "update"}, "blame": str,
     "confidence": NUMBER, "a": [NODE], "b": [NODE], "metrics": (METRICS, None), "estimated": bool,
     "limit": (*NUMBER, None), "evidence": [str], "hint": str, "facts": [NOTE], "advice": (NOTE, None), "hints": [HINT],
+    "settings": [str],
 }  # fmt: skip
 
 
@@ -124,9 +129,27 @@ LEFT_OUT = {
 NOTE = {"code": str, "facts": object, "text": str}
 
 
+WHERE = {
+    "step": int, "micro": int, "phase": str, "role": str, "path_a": str, "slot_a": str, "path_b": str, "slot_b": str, "call": int,
+    "index": (list, None), "rel_l2": (*NUMBER, None), "limit": (*NUMBER, None), "largest": (*NUMBER, None),
+}  # fmt: skip
+ACCEPTED_ITEM = {
+    "item": {scope.value for scope in Scope}, "metric": str, "atol": NUMBER, "rtol": NUMBER, "bound": NUMBER, "figure": (*NUMBER, None),
+    "outcome": {outcome.value for outcome in Outcome}, "relation": {relation.name.lower() for relation in Relation},
+    "where": (WHERE, None), "judged": int, "open": int, "uncompared": int, "excused": int, "wide": int,
+}  # fmt: skip
+ACCEPTANCE = {
+    "preset": str, "source": str, "text": str, "decision": {"accepted", "not accepted", "undecided"}, "items": [ACCEPTED_ITEM],
+    "steps": [int], "notes": [NOTE],
+}  # fmt: skip
 RUN = {
     "models": [str], "modules": int, "parameters": int, "steps": int, "framework": str, "version": str,
     "is_without_gradients": bool,
+}  # fmt: skip
+VALUE = {"name": str, "value": object, "shown": str, "from": {"given", "default", "implied", "derived"}}
+SETTING = {
+    "setting": str, "category": {each.value for each in Category}, "effect": {each.value for each in Effect}, "counts": bool,
+    "a": VALUE, "b": VALUE, "findings": [int], "text": str,
 }  # fmt: skip
 DOCUMENT = {
     "schema": int, "verdict": {"aligned", "diverged", "undecided"}, "runs": {"a": RUN, "b": RUN}, "first_divergence": (DIVERGENCE, None),
@@ -137,6 +160,8 @@ DOCUMENT = {
     "noise": str, "mapping_mistakes": [str], "changes": [{"kind": {kind.value for kind in ChangeKind}, "a": [str], "b": [str], **NOTE}],
     "flip": ({"factor": (*NUMBER, None), "first_divergence": (*NUMBER, None), "closest": (CLOSEST, None)}, None),
     "unseen": ({"error": NUMBER, "text": str}, None),
+    "acceptance": (ACCEPTANCE, None),
+    "settings": [SETTING],
     "inputs": {"equal": [str], "close": [str], "different": [str], "not_comparable": [str], "only_a": [str],
                "only_b": [str]},
 }  # fmt: skip
@@ -170,7 +195,8 @@ def conforms(value: object, form: object, where: str = "$") -> None:
 def test_json_has_the_names_of_the_design(
     clean: Clean, faulty: Faulty, run: Recorder, fault: str | None, task: str
 ) -> None:
-    found = probe.compare(clean(task), faulty(fault, task) if fault else run(task=task))
+    b = faulty(fault, task) if fault else run(task=task)
+    found = probe.compare(clean(task), b, preset="paddlenlp/qwen2-0.5b")
     text = json.dumps(found.as_json(), allow_nan=False)
     document = json.loads(text)
     conforms(document, DOCUMENT)

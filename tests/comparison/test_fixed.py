@@ -1,4 +1,4 @@
-"""Fixed tolerances, rules for single modules, and acceptance tables."""
+"""Fixed tolerances, and rules for single modules."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ import pytest
 import probe
 from probe.adapters.numpy import nn
 from probe.adapters.numpy.tensor import Tensor
-from probe.comparison.noise.presets import PRESETS
 from probe.comparison.result import Verdict
 from probe.errors import ConfigError, MappingError
 from probe.records import Phase, Role
 from probe.report.text import render, stands
 from tests.comparison.planted import Clean, Faulty, Model, Recorder, changed
-from tests.toys import gpt, module, replaced, rounding_otherwise
+from tests.toys import gpt, module, rounding_otherwise
 
 WHERE = "layers.1.norm2"
 """where the fault called eps is"""
@@ -144,7 +143,7 @@ def test_statistics_can_tell_that_all_errors_together_are_small_enough(clean: Cl
 TOLERANCES: list[dict[str, Any]] = [
     {"atol": 1e-3}, {"atol": 1e-4}, {"atol": 1e-5}, {"rtol": 1e-3}, {"rtol": 1e-2, "atol": 1e-6}, {"rtol": 1e-3, "atol": 1e-5},
     {"atol": 1e-4, "metric": "max_abs"}, {"rtol": 1e-2, "metric": "max_rel"}, {"atol": 1e-5, "metric": "mean_abs"},
-    {"rtol": 1e-4, "metric": "rel_l2"}, {"preset": "paddlenlp/qwen2-0.5b"}, {"preset": "p-forward"},
+    {"rtol": 1e-4, "metric": "rel_l2"},
     {"rules": [{"path": "layers.*", "rtol": 1e-3}]},
 ]  # fmt: skip
 
@@ -249,52 +248,9 @@ def test_rules_that_make_no_sense(clean: Clean, rule: dict[str, object], message
         ({"metric": "rel_l2"}, "metric rel_l2 has nothing to be held against; expected rtol"),
         ({"metric": "max_abs", "rtol": 1.0}, "metric max_abs is not held against rtol; expected atol"),
         ({"metric": "rel_l1", "rtol": 1.0}, "metric 'rel_l1' is not known; expected allclose, max_abs"),
-        ({"preset": "p-foward"}, "preset 'p-foward' is not known; expected r-forward, p-forward"),
-        ({"preset": "p-forward", "atol": 1.0}, "preset='p-forward' is a set of tolerances: expected it, or atol, rtol and metric"),
     ],
 )  # fmt: skip
 def test_options_that_make_no_sense(clean: Clean, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         probe.compare(clean(), clean("tensor"), **options)
     assert message in str(raised.value)
-
-
-# Presets
-
-
-@pytest.mark.parametrize(
-    ("name", "limits"),
-    [("paddlenlp/qwen2-0.5b", (1e-4, 1e-5, 1e-4)), ("paddlenlp/qwen2-1.5b", (1e-3, 1e-5, 1e-3)),
-     ("paddlenlp/qwen2-7b", (1e-3, 1e-5, 1e-3)), ("paddlenlp/qwen1.5-14b", (1e-4, 1e-5, 1e-4))],
-)  # fmt: skip
-def test_the_table_of_paddlenlp(clean: Clean, run: Recorder, name: str, limits: tuple[float, float, float]) -> None:
-    found = probe.compare(clean("tensor"), run(rounding_otherwise(gpt()), steps=2, task="tensor"), preset=name)
-    assert found.verdict is Verdict.ALIGNED and found.noise == f"preset {name}; else built-in model"
-    assert {s.limit for s in found.slots if (s.role, s.path_a, s.phase) == (Role.OUTPUT, "", Phase.FORWARD)} == {
-        limits[0]
-    }
-    inside = {s.limit for s in found.slots if s.role is Role.OUTPUT and s.path_a and s.verdict == "noise"}
-    assert inside == {limits[2]}
-    rules = PRESETS[name].rules
-    assert [rule.tolerance.atol for rule in rules if rule.is_of_loss and rule.tolerance] == [limits[1]]
-
-
-@pytest.mark.parametrize(("factor", "r", "p", "code"), [(1 + 5e-7, True, True, True), (1 + 2e-5, False, False, True),
-                                                        (1.01, False, False, False)])  # fmt: skip
-def test_the_presets_for_a_forward_pass(run: Recorder, factor: float, r: bool, p: bool, code: bool) -> None:
-    """Logits of the size of 1 that are wrong by a factor."""
-    model = gpt()
-    replaced(model, "head", forward=lambda self, x: (x @ self.weight.swapaxes(0, 1)) * np.float32(factor))
-    plain = replaced(gpt(), "head", forward=lambda self, x: (x @ self.weight.swapaxes(0, 1)) * np.float32(1)) and None
-    assert plain is None
-    a, b = run(task="tensor"), run(model, task="tensor")
-    passes = [probe.compare(a, b, preset=name, rules=[{"path": "head", "ignore": True}]).slots
-              for name in ("r-forward", "p-forward", "p-forward-code")]  # fmt: skip
-    outputs = [[s for s in slots if (s.role, s.path_a) == (Role.OUTPUT, "")][0] for slots in passes]
-    assert [slot.error <= slot.limit for slot in outputs] == [r, p, code]
-
-
-def test_every_preset_names_its_source() -> None:
-    for name, preset in PRESETS.items():
-        assert preset.name == name and preset.source and preset.text
-        assert all(rule.name == f"preset {name}" for rule in preset.rules)

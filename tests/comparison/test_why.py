@@ -13,6 +13,8 @@ import probe
 from benchmarks import verdict_page
 from probe.adapters.numpy import nn
 from probe.commands.cli import main
+from probe.comparison.blame.gradients import GRADIENT
+from probe.comparison.blame.table import INPUT, OUTPUT
 from probe.comparison.exemptions.table import EXEMPTIONS, REFITS
 from probe.errors import NotRecordedError
 from probe.records import Phase, Role
@@ -34,7 +36,7 @@ def test_where_it_is_born_and_what_inherits(run: Recorder) -> None:
     (born,) = [each for each in why.slots if (each.phase, each.role) == (Phase.FORWARD, Role.OUTPUT)]
     assert (born.verdict, born.exemption) == ("introduced", "") and born.error > born.limit > born.sources
     assert born.tried == tuple(REFITS)  # nothing of it excused the error
-    assert [line for line in str(why).splitlines() if "introduced" in line and "tried: padding, moved-factor" in line]
+    assert "introduced\n    tried: padding, moved-factor" in str(why)
     behind = [each for each in found.why("layers.1.mlp").slots if each.phase is Phase.FORWARD]
     assert {each.verdict for each in behind} == {"inherited"} and all(each.sources > 1e-3 for each in behind)
 
@@ -49,7 +51,7 @@ def test_what_is_exempt_says_why(run: Recorder) -> None:
     (table,) = [each for each in why.slots if each.slot_a == "table" and each.phase is Phase.INIT]
     assert (table.verdict, table.exemption) == ("not judged", "other-buffer")
     assert f"other-buffer: {EXEMPTIONS['other-buffer']}"[:60] in str(why)
-    assert why.as_json()["exemptions"]["other-buffer"] == EXEMPTIONS["other-buffer"]
+    assert why.as_json()["rules"]["other-buffer"] == EXEMPTIONS["other-buffer"]
 
 
 def test_a_module_that_is_not_there(run: Recorder) -> None:
@@ -65,7 +67,7 @@ def test_the_command(run: Recorder) -> None:
     done = CliRunner().invoke(main, ["compare", *files, "--why", "layers.1.norm2", "--format", "json"])
     found = json.loads(done.output)
     assert [row["verdict"] for row in found["tensors"] if row["role"] == "output"][0] == "introduced"
-    assert set(found["exemptions"]) == set(REFITS)
+    assert set(found["rules"]) == {*REFITS, "module"}
     refused = CliRunner().invoke(main, ["compare", *files, "--why", "layers.1.norm2", "--format", "csv"])
     assert refused.exit_code == 3 and "--format json" in refused.output
 
@@ -84,6 +86,20 @@ def given_codes() -> set[str]:
 
 def test_every_exemption_has_a_row_and_every_row_is_used() -> None:
     assert given_codes() | {"no-limit", "other-buffer"} == set(EXEMPTIONS)
+
+
+def test_the_row_that_answers_stands_at_the_finding_and_at_its_tensor(run: Recorder) -> None:
+    answer = probe.compare(run(gpt()), run(with_other_eps()))
+    first = answer.first_divergence
+    assert first is not None and first.blame == "module" and first.as_json()["blame"] == "module"
+    assert [slot.blame for slot in answer.why(first.path).slots if slot.verdict == "introduced"] == ["module"]
+
+
+def test_every_table_of_blame_ends_with_a_row_that_always_answers() -> None:
+    """Else a tensor could be wrong by itself, and no finding."""
+    for rows in (INPUT, OUTPUT, GRADIENT):
+        assert len({row.code for row in rows}) == len(rows)
+    assert [rows[-1].code for rows in (INPUT, OUTPUT, GRADIENT)] == ["caller", "module", "code-behind"]
 
 
 def test_the_page_lists_the_table() -> None:

@@ -115,6 +115,7 @@ class TestTorchAdapter(AdapterContract):
         from torch.optim import optimizer as of_process
 
         count = len(of_process._global_optimizer_pre_hooks) + len(of_process._global_optimizer_post_hooks)
+        count += len(nn.modules.module._global_forward_pre_hooks)
         for item in objects:
             if isinstance(item, nn.Module):
                 count += sum(len(m._forward_pre_hooks) + len(m._forward_hooks) for m in item.modules())
@@ -169,5 +170,5 @@ def test_the_models_configuration_is_found_in_it_or_below() -> None:
 
     wrapped = nn.Sequential(nn.Linear(1, 1), nn.Identity())
     wrapped[1].config = Config()
-    assert ADAPTER.model_config(wrapped) == {"heads": 4, "eps": 1e-6}
+    assert ADAPTER.model_config(wrapped) == {"heads": 4, "eps": 1e-6, "dtype": "torch.float32"}
     assert ADAPTER.model_config(nn.Linear(1, 1)) == {}

@@ -6,7 +6,6 @@ What of MindSpore this rests on stands in ``tests/mindspore/test_facts_mindspore
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -17,11 +16,14 @@ from mindspore import Parameter, Tensor, nn
 
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
 from probe.adapters.mindspore import calls, optimizers, statistics
+from probe.adapters.mindspore import environment as mindspore_environment
 from probe.adapters.mindspore.graph import GRAPH, Backwards, Clock, edge_of, executor
 from probe.adapters.mindspore.keeping import kept, kept_optimizer
 from probe.adapters.mindspore.statistics import array_of, name_of, tensor_of
 from probe.adapters.shared import memory
-from probe.numbers import buffers, kernel
+from probe.adapters.shared.model_configs import config_of
+from probe.adapters.shared.user_objects import attribute
+from probe.numbers import buffers
 from probe.numbers.layouts import class_names, layout_of
 from probe.numbers.statistics import dtype_of
 from probe.records import TensorStats
@@ -30,8 +32,9 @@ _RUNNING_STATISTICS = ("moving_mean", "moving_variance", "running_mean", "runnin
 """parameters without gradient that are buffers"""
 _COMPILERS = ("staging_specialize", "_fn", "jit_trace_wrap")
 """functions that ``mindspore.jit`` puts in the place of another, by its capture mode"""
-_NUMERIC_ENVIRONMENT = ("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "DEVICE_ID", "HCCL_DETERMINISTIC", "MS_JIT",
-                        "MS_DEV_JIT_ENABLE_VIEW_OP", "OMP_NUM_THREADS", "PYTHONHASHSEED")  # fmt: skip
+
+_AROUND_NETWORKS = (nn.TrainOneStepCell, nn.ForwardValueAndGrad)
+"""cells around a network that compute its gradients"""
 
 Removal = Callable[[], None]
 
@@ -50,6 +53,17 @@ class MindSporeAdapter(Adapter):
         """the gradients of an optimizer's step that has begun, by their parameters' ids"""
 
     # Models
+
+    def classes(self) -> tuple[type, tuple[type, ...]]:
+        return nn.Cell, optimizers.CLASSES
+
+    def inside(self, module: nn.Cell) -> nn.Cell | None:
+        if isinstance(module, _AROUND_NETWORKS):
+            return module.network
+        inner = attribute(
+            module, "backbone_network"
+        )  # WithLossCell, and what is written in its place, as its page says
+        return inner if isinstance(inner, nn.Cell) else None
 
     def refusal(self, model: nn.Cell) -> str:
         if mindspore.get_context("mode") == mindspore.GRAPH_MODE:
@@ -85,15 +99,11 @@ class MindSporeAdapter(Adapter):
             if any(not self.is_tensor(each) for each in cell._params.values() if each is not None):
                 yield f"{name} has parameters without values: they are not recorded; run init_parameters_data() first"
 
+    def model_config(self, model: nn.Cell) -> dict[str, object]:
+        return config_of(cell for _, cell in _named_cells(model))
+
     def environment(self) -> dict[str, object]:
-        return {
-            "device_target": mindspore.get_context("device_target"),
-            "deterministic": mindspore.get_context("deterministic"),
-            "pynative_synchronize": mindspore.get_context("pynative_synchronize"),
-            "statistics_on_cpu": kernel.INSTRUCTIONS or "numpy",
-            "initial_seed": str(mindspore.get_seed()),
-            "variables": {name: os.environ[name] for name in _NUMERIC_ENVIRONMENT if name in os.environ},
-        }
+        return mindspore_environment.environment()
 
     # Tensors
 
@@ -171,6 +181,9 @@ class MindSporeAdapter(Adapter):
         after: Callable[[object, bool], None],
     ) -> Removal:
         return calls.watch(module, before, after)
+
+    def on_any_call(self, before: Callable[[nn.Cell], None]) -> Removal:
+        return calls.watch_any(before)
 
     def on_gradient(self, tensor: Tensor, found: Callable[[Tensor], None]) -> Removal | None:
         def arrived(gradient: Tensor | None) -> None:

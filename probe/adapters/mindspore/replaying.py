@@ -68,7 +68,11 @@ class MindSporeReplaying(Replaying):
         self, again: Again, sources: Sequence[Tensor], wanted: Sequence[Tensor], parameters: Sequence[Tensor],
         targets: Sequence[Tensor], gradients: Sequence[Tensor],
     ) -> tuple[list[Tensor | None], list[Tensor | None], list[Tensor | None]]:  # fmt: skip
-        nothing: tuple[list[Any], list[Any], list[Any]] = [None] * len(sources), [None] * len(wanted), [None] * len(parameters)
+        nothing: tuple[list[Any], list[Any], list[Any]] = (
+            [None] * len(sources),
+            [None] * len(wanted),
+            [None] * len(parameters),
+        )
         learning = [each for each in parameters if each.requires_grad]
         if not targets or not (sources or learning):
             return nothing

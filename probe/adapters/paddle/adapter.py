@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +16,7 @@ from paddle.nn import Layer
 from paddle.nn.layer.layers import HookRemoveHelper
 
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
+from probe.adapters.paddle import environment as paddle_environment
 from probe.adapters.paddle import statistics as paddle_statistics
 from probe.adapters.paddle.backward import Backwards, is_running, set_hook
 from probe.adapters.paddle.keeping import kept, kept_optimizer
@@ -25,14 +25,10 @@ from probe.adapters.paddle.statistics import array_of, name_of
 from probe.adapters.shared import memory
 from probe.adapters.shared.hooking import CallHook, Removal, all_or_none, concealed, nothing, with_own_numbers
 from probe.adapters.shared.model_configs import config_of
-from probe.numbers import kernel
 from probe.numbers.layouts import class_names, layout_of
 from probe.numbers.statistics import dtype_of
 from probe.records import TensorStats
 
-_NUMERIC_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-_NUMERIC_FLAGS = ("FLAGS_cudnn_deterministic", "FLAGS_embedding_deterministic", "FLAGS_use_mkldnn",
-                  "FLAGS_gemm_use_half_precision_compute_type")  # fmt: skip
 _STATISTICS_OF = {"_BatchNormBase": ("_mean", "_variance"), "BatchNorm": ("_mean", "_variance"),
                   "SpectralNorm": ("weight_u", "weight_v")}  # fmt: skip
 """what stands among the parameters of a class and is none: nobody trains it"""
@@ -54,6 +50,12 @@ class PaddleAdapter(Adapter):
         self._compiled: weakref.WeakSet[Layer] = weakref.WeakSet()
 
     # Models
+
+    def classes(self) -> tuple[type, tuple[type, ...]]:
+        return Layer, (Optimizer,)
+
+    def inside(self, module: Layer) -> Layer | None:
+        return module._layers if isinstance(module, paddle.DataParallel) else None
 
     def modules(self, model: Layer) -> Iterable[NamedModule]:
         for path, layer in model.named_sublayers(include_self=True):
@@ -97,15 +99,7 @@ class PaddleAdapter(Adapter):
         return config_of(model.sublayers(include_self=True))
 
     def environment(self) -> dict[str, object]:
-        wanted = [name for name in os.environ if name in _NUMERIC_ENVIRONMENT or name.startswith("FLAGS_")]
-        return {
-            "device": paddle.get_device(),
-            "default_dtype": paddle.get_default_dtype(),
-            "statistics_on_cpu": kernel.INSTRUCTIONS or "numpy",
-            "flags": dict(_flags()),
-            "initial_seed": str(paddle.framework.core.default_cpu_generator().initial_seed()),
-            "variables": {name: os.environ[name] for name in sorted(wanted)},
-        }
+        return paddle_environment.environment()
 
     # Tensors
 
@@ -201,6 +195,9 @@ class PaddleAdapter(Adapter):
         )
         return with_own_numbers(HookRemoveHelper, "next_hook_id", register)
 
+    def on_any_call(self, before: Callable[[Layer], None]) -> Removal:
+        return before_any_call(before)
+
     def on_gradient(self, tensor: paddle.Tensor, found: Callable[[paddle.Tensor], None]) -> Removal | None:
         if tensor.stop_gradient:
             return None
@@ -249,15 +246,6 @@ class PaddleAdapter(Adapter):
         return groups_of(optimizer)
 
 
-def _flags() -> Iterator[tuple[str, object]]:
-    """Yield the flags that change numerics, those that this build has."""
-    for name in _NUMERIC_FLAGS:
-        try:
-            yield name, paddle.get_flags(name)[name]
-        except ValueError:
-            pass
-
-
 def _every(model: Layer) -> Iterator[tuple[str, Layer]]:
     """Yield every layer under each of its names."""
     return model.named_sublayers(include_self=True, remove_duplicate=False)
@@ -284,6 +272,25 @@ def _is_compiled(layer: Layer) -> bool:
     """Tell whether a layer's forward was given to ``to_static``, or the layer was loaded as a program."""
     forward = vars(layer).get("forward", None)
     return forward is not None and any(kind.__name__ == "StaticFunction" for kind in type(forward).__mro__)
+
+
+def before_any_call(before: Callable[[Layer], None]) -> Removal:
+    """Call back before every call of any layer; return what undoes it. There are no hooks for that: the call of all layers is replaced."""
+    plain, live = Layer.__call__, [before]
+
+    @functools.wraps(plain)
+    def call(layer: Layer, *inputs: Any, **kwargs: Any) -> Any:
+        for each in tuple(live):
+            each(layer)
+        return plain(layer, *inputs, **kwargs)
+
+    def remove() -> None:
+        live.clear()  # somebody may have replaced it once more
+        if Layer.__call__ is call:
+            Layer.__call__ = plain
+
+    Layer.__call__ = call
+    return remove
 
 
 class _PreHook(CallHook):

@@ -21,7 +21,9 @@ class _Through(paddle.autograd.PyLayer):
     """Other values, with the place of a tensor in the graph."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: paddle.Tensor, values: paddle.Tensor, gradient: paddle.Tensor | None) -> paddle.Tensor:
+    def forward(
+        ctx: Any, tensor: paddle.Tensor, values: paddle.Tensor, gradient: paddle.Tensor | None
+    ) -> paddle.Tensor:
         ctx.gradient = gradient
         return values.detach().clone()
 
@@ -134,5 +136,3 @@ def _taken(tensor: paddle.Tensor) -> paddle.Tensor | None:
     found = gradient.detach().clone()
     tensor.clear_gradient(False)
     return found
-
-

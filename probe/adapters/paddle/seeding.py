@@ -7,8 +7,9 @@ import os
 import numpy as np
 import paddle
 
+from probe.adapters.paddle.environment import PREFIX, unread
+
 _FLAGS = {"FLAGS_cudnn_deterministic": True, "FLAGS_embedding_deterministic": 1, "FLAGS_cudnn_exhaustive_search": False}
-_PREFIX = "FLAGS_"
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
@@ -35,13 +36,10 @@ def seed(seed: int, deterministic: bool) -> tuple[list[str], list[str]]:
 def _without_effect() -> list[str]:
     """Name variables of the environment that are meant for PaddlePaddle, and that it does not read."""
     found = []
-    for name in sorted(name for name in os.environ if name.lower().startswith(_PREFIX.lower()) and name not in _FLAGS):
-        if not name.startswith(_PREFIX):
-            found.append(f"{name}, set in the environment: PaddlePaddle reads only names that begin with {_PREFIX}")
-            continue
-        try:
-            paddle.get_flags([name])
-        except ValueError:
+    for name in unread():
+        if not name.startswith(PREFIX):
+            found.append(f"{name}, set in the environment: PaddlePaddle reads only names that begin with {PREFIX}")
+        elif name not in _FLAGS:
             found.append(
                 f"{name}, set in the environment: no flag of this build of paddlepaddle {paddle.__version__} has this name"
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import unserializable_hook
@@ -23,17 +23,18 @@ from probe.adapters.shared.losses import losses_behind
 from probe.adapters.shared.model_configs import config_of
 from probe.adapters.shared.user_objects import attribute
 from probe.adapters.torch import device as torch_device
+from probe.adapters.torch import environment as torch_environment
 from probe.adapters.torch import operations as torch_operations
 from probe.adapters.torch import statistics as torch_statistics
 from probe.adapters.torch.compiled import around_compiled
 from probe.adapters.torch.graph import GRAPH, Backwards, edge_of
-from probe.adapters.torch.hooks import around_call, numbered_apart, tracing
+from probe.adapters.torch.hooks import around_call, before_any_call, numbered_apart, tracing
 from probe.adapters.torch.identity import PassingIdentity, TensorIdentity, writes_to
 from probe.adapters.torch.keeping import kept, kept_optimizer
 from probe.adapters.torch.modes import Quiet, Restored, unseen
 from probe.adapters.torch.sharded import held, readable
 from probe.adapters.torch.stages import learning_shapes
-from probe.numbers import buffers, kernel
+from probe.numbers import buffers
 from probe.numbers.layouts import class_names, layout_of
 from probe.records import HashKind, TensorStats
 
@@ -41,10 +42,6 @@ _WITHOUT_VALUES = (FakeTensor, FunctionalTensor)
 _RAW = {1: torch.uint8, 2: torch.int16}
 _SAMPLED = 64
 """elements by which writes to a tensor are seen"""
-_NUMERIC_ENVIRONMENT = (
-    "CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE",
-    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTHONHASHSEED", "PYTORCH_CUDA_ALLOC_CONF",
-)  # fmt: skip
 
 
 class TorchAdapter(Adapter):
@@ -58,6 +55,12 @@ class TorchAdapter(Adapter):
         self._backwards: Backwards | None = None
 
     # Models
+
+    def classes(self) -> tuple[type, tuple[type, ...]]:
+        return torch.nn.Module, (Optimizer,)
+
+    def inside(self, module: torch.nn.Module) -> torch.nn.Module | None:
+        return module.module if isinstance(module, (DistributedDataParallel, DataParallel)) else None
 
     def modules(self, model: torch.nn.Module) -> Iterable[NamedModule]:
         for path, module in model.named_modules():
@@ -102,7 +105,7 @@ class TorchAdapter(Adapter):
                 return
             if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
                 yield f"{name} is compiled: modules inside it may run without being recorded; record it without torch.compile"
-            if not path and _flushes_subnormals():
+            if not path and torch_environment.flushes_subnormals():
                 yield "subnormal numbers count as zeros in statistics: torch.set_flush_denormal() is on"
             if any(torch.nn.parameter.is_lazy(p) for p in module.parameters(recurse=False)):
                 yield f"{name} is lazy: its parameters are not recorded; run one forward before probe.start()"
@@ -111,19 +114,7 @@ class TorchAdapter(Adapter):
         return config_of(model.modules())
 
     def environment(self) -> dict[str, object]:
-        facts: dict[str, object] = {
-            "num_threads": torch.get_num_threads(),
-            "statistics_on_cpu": kernel.INSTRUCTIONS or "torch operations",
-            "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-            "float32_matmul_precision": torch.get_float32_matmul_precision(),
-            "cudnn_deterministic": torch.backends.cudnn.deterministic,
-            "cudnn_benchmark": torch.backends.cudnn.benchmark,
-            "initial_seed": str(torch.initial_seed()),
-            "variables": {name: os.environ[name] for name in _NUMERIC_ENVIRONMENT if name in os.environ},
-        }
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            facts["devices"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        return facts
+        return torch_environment.environment()
 
     # Tensors
 
@@ -269,6 +260,9 @@ class TorchAdapter(Adapter):
             return around_compiled(module, before, after)
         return around_call(module, before, after)
 
+    def on_any_call(self, before: Callable[[torch.nn.Module], None]) -> Removal:
+        return before_any_call(before)
+
     def on_gradient(self, tensor: torch.Tensor, found: Callable[[torch.Tensor], None]) -> Removal | None:
         if not tensor.requires_grad:
             return None
@@ -363,10 +357,6 @@ def _counted(value: object) -> object:
     """Return what an optimizer keeps, a plain count of its steps as a tensor; no default device or mode has a say in that."""
     is_count = isinstance(value, int) and not isinstance(value, bool)
     return torch.from_numpy(np.array(value, np.int64)) if is_count else value
-
-
-def _flushes_subnormals() -> bool:
-    return not np.nextafter(np.float32(0), np.float32(1)) * np.float32(1)
 
 
 def _unless_compiled(found: Callable[[torch.Tensor], None], gradient: torch.Tensor) -> None:

@@ -25,7 +25,9 @@ class _Through(torch.autograd.Function):
     """Other values, with the place of a tensor in the graph."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, values: torch.Tensor | None, gradient: torch.Tensor | None) -> torch.Tensor:
+    def forward(
+        ctx: Any, tensor: torch.Tensor, values: torch.Tensor | None, gradient: torch.Tensor | None
+    ) -> torch.Tensor:
         ctx.gradient = gradient
         return tensor.clone() if values is None else values.clone()
 
@@ -118,5 +120,3 @@ class TorchReplaying(Replaying):
 
     def wide(self, model: torch.nn.Module) -> torch.nn.Module:
         return copy.deepcopy(model).double()
-
-

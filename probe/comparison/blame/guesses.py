@@ -9,7 +9,8 @@ from functools import cached_property
 from probe.comparison.notes import Note, note
 from probe.comparison.result import Divergence
 from probe.comparison.steps.side import PARAMETER_ROLES
-from probe.matching import Matching, Pair, Reason
+from probe.mapping import LayerMapping
+from probe.matching import Direction, Known, Matching, Pair, Reason, match
 from probe.matching.automatic import (
     complete,
     leaves_something,
@@ -20,8 +21,26 @@ from probe.matching.automatic import (
     outline_of,
     without_guesses,
 )
+from probe.matching.initial_weights import fingerprints
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
+
+
+def paired_modules(
+    a: tuple[Reader, Tree], b: tuple[Reader, Tree], mapping: LayerMapping, direction: Direction | None, strict: bool,
+    min_confidence: float,
+) -> Matching:  # fmt: skip
+    """Return which module of B each of A is: by the mapping, by equal paths, else by structure and values.
+
+    Raises
+    ------
+    MappingError
+        the mapping cannot be used
+    """
+    weights = fingerprints(*a, *b)
+    known = (Known(tree, reader.parameters, reader.info.model_config) for reader, tree in (a, b))
+    certain = match(*known, mapping, *weights, direction, strict)
+    return with_guesses(with_groups(certain, a, b), a, b, min_confidence)
 
 
 def with_groups(matching: Matching, a: tuple[Reader, Tree], b: tuple[Reader, Tree]) -> Matching:

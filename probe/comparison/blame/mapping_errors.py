@@ -26,7 +26,7 @@ _HINTS_OF_ORDER = {"gate and up", "order of queries, keys and values", "permuted
 
 
 @dataclass
-class Misled:
+class MappingErrors:
     """What lines of a mapping may be to blame for.
 
     Parameters

@@ -5,31 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probe.comparison.blame import causes
+from probe.comparison.blame.case import Case
 from probe.comparison.blame.order import ref_of
 from probe.comparison.blame.uncalled_modules import about, called_alone, callers, compared_with, pairs_inside, partner
 from probe.comparison.coverage.changes import OF_NUMBER, change_at, more_calls
 from probe.comparison.fusion.parts import unseen_order
+from probe.comparison.fusion.sharded import side_with_parts
+from probe.comparison.ledger.known import Walk
+from probe.comparison.ledger.places import last_agreeing, path_a, refs_of, roundoff, unpaired_between
+from probe.comparison.ledger.recording import add, append, confidence, guessed, kind_of_finding, stands_apart
 from probe.comparison.noise import tolerance
 from probe.comparison.noise.tolerance import Rule
 from probe.comparison.notes import Note, note
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.steps.step_half import Call, Event, Loose, Node, StepHalf
 from probe.comparison.steps.unpaired_calls import is_noop
-from probe.comparison.walk.inputs import maker_of
-from probe.comparison.walk.state import (
-    Walk,
-    add,
-    append,
-    confidence,
-    guessed,
-    kind_of_finding,
-    last_agreeing,
-    path_a,
-    refs_of,
-    roundoff,
-    stands_apart,
-    unpaired_between,
-)
+from probe.comparison.walk.inputs import is_handed, maker_of
 from probe.matching import Reason
 from probe.matching.changes import Change
 from probe.records import Phase, Role
@@ -81,25 +72,28 @@ def names(walk: Walk, calls: list[Loose]) -> tuple[str, ...]:
     return tuple(walk.pairs.a.reader.modules[loose.module].path for loose in calls)
 
 
-def charge_uncalled(
-    walk: Walk, caller: Node, event: Event, before: int, before_b: int, rule: Rule, *, since_its_begin: bool = False
-) -> bool:
-    """Blame modules that both sides have and one alone called since the last good event.
+def uncalled_module(case: Case) -> bool:
+    """Blame modules that both sides have and one alone called since the last good event."""
+    walk, caller = case.walk, case.caller
+    assert caller is not None
+    for here, end in zip(walk.pairs.halves, case.before, strict=True):
+        calls = called_alone(walk.pairs, here, caller.micro, last_agreeing(walk, caller, here.name), end)
+        if calls:
+            _append_uncalled(walk, here, calls, case.event, case.rule)
+            return True
+    return False
 
-    Since the call's own begin, what its own code called, and where gradients tell that the other side uses the weights nowhere.
-    """
-    for here, end in zip(walk.pairs.halves, (before, before_b), strict=True):
-        there = walk.pairs.half(here.other)
-        since = here.span(caller)[0] if since_its_begin else last_agreeing(walk, caller, here.name)
-        calls = called_alone(walk.pairs, here, caller.micro, since, end)
-        if since_its_begin and (
-            callers(walk.pairs, here, calls) != [caller] or not there.rows.by_module(Role.PARAM_GRAD)
-        ):
-            continue
-        if not calls:
-            continue
-        _append_uncalled(walk, here, calls, event, rule)
-        return True
+
+def uncalled_by_caller(case: Case, caller: Node | None = None) -> bool:
+    """Blame modules that one side's own code alone called since the call began, where gradients tell that the other side uses their weights nowhere."""
+    walk, caller = case.walk, caller or case.caller
+    assert caller is not None
+    for here, end in zip(walk.pairs.halves, case.before, strict=True):
+        calls = called_alone(walk.pairs, here, caller.micro, here.span(caller)[0], end)
+        has_gradients = bool(walk.pairs.half(here.other).rows.by_module(Role.PARAM_GRAD))
+        if calls and has_gradients and callers(walk.pairs, here, calls) == [caller]:
+            _append_uncalled(walk, here, calls, case.event, case.rule)
+            return True
     return False
 
 
@@ -122,18 +116,21 @@ def _append_uncalled(walk: Walk, here: StepHalf, calls: list[Call], event: Event
          _next(walk, event), *guess), told[0][1], is_independent=stands_apart(walk, event, rule),
         uncalled=theirs if in_calls else (), uncalled_on=there.name,
     ), event)  # fmt: skip
-    walk.uncalled |= {pair for call in calls for pair in pairs_inside(here, call.module)}
+    walk.weights.uncalled |= {pair for call in calls for pair in pairs_inside(here, call.module)}
 
 
-def charge_handed(walk: Walk, node: Node, event: Event, rule: Rule) -> None:
+def between_models(case: Case) -> bool:
     """Blame what the program does between models, or stages, that it calls in turn: one is given what another one returned."""
-    for here, end in zip(walk.pairs.halves, (node.begin, node.begin_b), strict=True):
+    walk, node, event, rule = case.walk, case.node, case.event, case.rule
+    if not is_handed(walk.pairs, node, event) or side_with_part(walk, event):
+        return False
+    for here, end in zip(walk.pairs.halves, case.before, strict=True):
         ended = (here.span(other)[1] for other in walk.pairs.nodes.values() if other.micro == node.micro)
         since = max((each for each in ended if each < end), default=0)
         calls = called_alone(walk.pairs, here, node.micro, since, end)
         if calls:
             _append_uncalled(walk, here, calls, event, rule)
-            return
+            return True
     makers = [(half.name, maker_of(half, node, event)) for half in walk.pairs.halves]
     facts = (
         note("input-is-no-part-of-batch", slot=event.slot_a, path=path_a(walk, node.pair)),
@@ -141,13 +138,14 @@ def charge_handed(walk: Walk, node: Node, event: Event, rule: Rule) -> None:
     )
     advice = note("code-between-models")
     add(walk, Phase.FORWARD, kind_of_finding(event.metrics), event, node.pair, rule, facts, node=node, advice=advice)
+    return True
 
 
-def charge_loose(walk: Walk, caller: Node, event: Event, before: int, before_b: int, rule: Rule) -> bool:
-    """Blame the only unmatched module that was called since the last good event, or layers that one side has more."""
-    if charge_uncalled(walk, caller, event, before, before_b, rule):
-        return True
-    ends = list(zip(walk.pairs.halves, (before, before_b), strict=True))
+def unpaired_call(case: Case) -> bool:
+    """Blame the only unpaired call since the last good event, or layers that one side has more."""
+    walk, caller, event, rule = case.walk, case.caller, case.event, case.rule
+    assert caller is not None
+    ends = list(zip(walk.pairs.halves, case.before, strict=True))
     mine, theirs = (
         [each for each in unpaired_between(walk, caller, end, half.name)
          if each.module not in half.ignored and has_part(walk, half, each, event)]
@@ -158,7 +156,7 @@ def charge_loose(walk: Walk, caller: Node, event: Event, before: int, before_b: 
     if len(mine) + len(theirs) == 1:
         half, (only,) = walk.pairs.half("A" if mine else "B"), mine or theirs
         if _is_only_on_the_way(walk, caller, half, only, event):
-            _charge_around(walk, caller, event, half, only, rule)
+            _code_around(walk, caller, event, half, only, rule)
             return True
     refs, facts, hints, kind, computed = [], [], [], Kind.MISSING, False
     for half, calls in zip(walk.pairs.halves, (mine, theirs), strict=True):
@@ -232,7 +230,7 @@ def _began_right(walk: Walk, half: StepHalf, loose: Loose) -> bool:
     wanted = {side.digest(found[0]) for found in given if side.roundoffs[found[0]]}
     compared = (
         half.row(judged.event)
-        for judged in walk.events
+        for judged in walk.ledger.events
         if judged.verdict in ("equal", "noise") and judged.event.micro == loose.micro
         and judged.event.role in (Role.INPUT, Role.OUTPUT)
     )  # fmt: skip
@@ -261,7 +259,7 @@ def _is_behind_others(walk: Walk, caller: Node, half: StepHalf, loose: Loose) ->
     return any(half.side.reader.modules[each.module].n_params for each in before)
 
 
-def _charge_around(walk: Walk, caller: Node, event: Event, half: StepHalf, loose: Loose, rule: Rule) -> None:
+def _code_around(walk: Walk, caller: Node, event: Event, half: StepHalf, loose: Loose, rule: Rule) -> None:
     """Charge a wrong value to the code around a call without a partner, of which it is not known whether it began right."""
     before, after = last_module(walk, caller, half), half.modules[event.pair]
     named = {loose.module: None, **dict.fromkeys(_handed_by(walk, caller, half))}
@@ -277,17 +275,18 @@ def _charge_around(walk: Walk, caller: Node, event: Event, half: StepHalf, loose
     add(
         walk, Phase.FORWARD, kind_of_finding(event.metrics), event, caller.pair, rule, facts, node=caller, advice=advice
     )
-    found = walk.findings[-1]
-    walk.findings[-1] = replace(found, confidence=_UNCOMPARED * found.confidence)
+    found = walk.ledger.findings[-1]
+    walk.ledger.findings[-1] = replace(found, confidence=_UNCOMPARED * found.confidence)
 
 
-def charge_maker_of_inputs(walk: Walk, node: Node, event: Event) -> bool:
-    """Charge the caller where its own code makes inputs of a call that are in another form on the other side, as routing is.
+def maker_of_inputs(case: Case) -> bool:
+    """Blame the caller where its own code makes inputs of a call that are in another form on the other side, as routing is.
 
     They could not be compared: either may be wrong, and both are inside the caller.
     """
-    caller, unknown = node.parent, walk.unknown.get(id(node), set())
-    alone = walk.lacking.get(id(node), [])
+    walk, node, event = case.walk, case.node, case.event
+    caller, unknown = node.parent, walk.forward.unknown.get(id(node), set())
+    alone = walk.forward.one_sided.get(id(node), [])
     sides = {side for _, side in alone} | ({"A", "B"} if unknown.difference(slot for slot, _ in alone) else set())
     if _other_number_of_ranks(walk) or caller is None or len(sides) < 2:  # they are handed parts
         return False
@@ -301,8 +300,16 @@ def charge_maker_of_inputs(walk: Walk, node: Node, event: Event) -> bool:
     advice = note("maker-of-inputs", slots=slots, path=path)
     add(walk, Phase.FORWARD, kind_of_finding(event.metrics), event, caller.pair, tolerance.FORWARD, facts,
               node=caller, advice=advice)  # fmt: skip
-    walk.findings[-1] = replace(walk.findings[-1], confidence=_UNCOMPARED * walk.findings[-1].confidence)
+    walk.ledger.findings[-1] = replace(
+        walk.ledger.findings[-1], confidence=_UNCOMPARED * walk.ledger.findings[-1].confidence
+    )
     return True
+
+
+def side_with_part(walk: Walk, event: Event) -> str:
+    """Return the side of which a rank may have a part of what the other side has; empty if none may."""
+    shapes = [half.side.shapes[half.row(event)] for half in walk.pairs.halves]
+    return side_with_parts(walk.pairs.a.reader, walk.pairs.b.reader, *shapes)
 
 
 def _other_number_of_ranks(walk: Walk) -> bool:
@@ -315,7 +322,7 @@ def _made(walk: Walk, half: StepHalf, caller: Node, node: Node) -> bool:
     Such inputs learn, which masks and tables of positions do not, and no call returned them.
     """
     given = half.rows.get(half.key(node), Role.INPUT)
-    rows = [given[slot][0] for slot in walk.unknown.get(id(node), set()) if slot in given]
+    rows = [given[slot][0] for slot in walk.forward.unknown.get(id(node), set()) if slot in given]
     digests = {half.side.digest(row) for row in rows if half.side.columns["requires_grad"][row]} - {None}
     known = set(half.hashes(half.key(caller), Role.INPUT))
     inner = [call.key for call in half.calls if call.micro == caller.micro]
@@ -324,7 +331,7 @@ def _made(walk: Walk, half: StepHalf, caller: Node, node: Node) -> bool:
 
 def last_module(walk: Walk, caller: Node, half: StepHalf) -> int | None:
     """Return the module of a side that returned last of what is known to be right in a call."""
-    good = walk.last_good.get(caller)
+    good = walk.forward.last_good.get(caller)
     found = (node.pair for node in walk.pairs.nodes.values() if node.parent is caller and node.end == good)
     pair = next(found, None)
     return None if pair is None else half.modules[pair]

@@ -7,46 +7,40 @@ from fnmatch import fnmatchcase
 from functools import partial
 
 from probe.comparison.blame import causes
+from probe.comparison.blame.case import Case
 from probe.comparison.blame.gaps import given_otherwise
-from probe.comparison.blame.missing_inputs import charge_lacking_input
-from probe.comparison.blame.order import charge_order, module_a
+from probe.comparison.blame.missing_inputs import missing_input
+from probe.comparison.blame.order import module_a
 from probe.comparison.blame.uncalled_modules import to_look_at
 from probe.comparison.blame.unpaired_calls import (
-    charge_handed,
-    charge_loose,
-    charge_maker_of_inputs,
-    charge_uncalled,
     finished,
     has_part,
     last_module,
     names,
+    side_with_part,
+    uncalled_by_caller,
 )
 from probe.comparison.distance.metrics import squeezed
 from probe.comparison.fusion import parts
-from probe.comparison.fusion.sharded import side_with_parts
-from probe.comparison.noise import tolerance
-from probe.comparison.noise.tolerance import Level, Rule
-from probe.comparison.notes import Note, note
-from probe.comparison.result import Divergence, Kind
-from probe.comparison.steps.step_half import Event, Loose, Node
-from probe.comparison.walk.inputs import is_handed, ran_before
-from probe.comparison.walk.state import (
-    Walk,
-    add,
-    append,
+from probe.comparison.ledger.known import Walk
+from probe.comparison.ledger.places import (
     are_alike,
     class_a,
     classes_of,
-    kind_of_finding,
     parameters_of,
     path_a,
     refs_of,
     roundoff,
-    scale_hint,
-    settle,
     unpaired,
     unpaired_between,
 )
+from probe.comparison.ledger.recording import add, append, kind_of_finding, record, scale_hint
+from probe.comparison.noise import tolerance
+from probe.comparison.noise.tolerance import Level
+from probe.comparison.notes import Note, note
+from probe.comparison.result import Divergence, Kind
+from probe.comparison.steps.step_half import Event, Loose, Node
+from probe.comparison.walk.inputs import ran_before
 from probe.matching import Reason
 from probe.numbers.statistics import unit_roundoff
 from probe.records import Phase, Role
@@ -68,9 +62,9 @@ _FACTOR = 0.01
 
 def context_of(walk: Walk, node: Node | None) -> Level:
     """Return the errors of all that a call has been given and its children have returned so far."""
-    level = walk.forward.get(node)
+    level = walk.forward.errors.get(node)
     if level is None:
-        level = walk.forward[node] = Level()
+        level = walk.forward.errors[node] = Level()
         assert node is not None
         level.merge(parameters_of(walk, node) or Level())
         level.tainted = context_of(walk, node.parent).tainted
@@ -105,63 +99,92 @@ def _root_path(walk: Walk) -> str:
     return walk.pairs.a.reader.modules[tops[0]].path if tops else ""
 
 
-def charge_input(walk: Walk, node: Node, event: Event, rule: Rule) -> None:
-    """An input is wrong though what it was made from is right: the caller's own code made it so."""
+# Rows of the table for an input
+
+
+def input_of_the_model(case: Case) -> bool:
+    """Blame the batch for an input of the root."""
+    walk, event = case.walk, case.event
+    if case.node.parent is not None:
+        return False
     assert event.metrics is not None
-    if is_handed(walk.pairs, node, event) and not side_with_part(walk, event):
-        charge_handed(walk, node, event, rule)
-        return
-    if node.parent is None:
-        what = event.metrics.why or note("model-is-given-other-inputs")
-        side = side_with_part(walk, event)
-        half = walk.pairs.half(side or "A")
-        info = half.side.reader.info
-        facts = (note("side-is-rank", side=side, rank=info.rank, ranks=info.world_size),) if side else ()
-        hint = note("same-part-of-batch") if side else SAME_BATCH
-        add(walk, Phase.FORWARD, Kind.INPUTS, event, node.pair, rule, (what, *facts), node=node, advice=hint)
-        return
-    if _charge_model_input(walk, node, event, rule):
-        return
-    if charge_change(walk, node, event, rule):
-        return
-    name = path_a(walk, node.pair)
-    between = finished(walk, node.parent, node.begin) or unpaired_between(walk, node.parent, node.begin)
-    between = [loose for loose in between if has_part(walk, walk.pairs.half("A"), loose, event)]
-    what = note("tensor-differs-first", role="input", slot=event.slot_a, path=name)
-    factor, of_what = _factor_before(walk, node, event)
-    if not between and not factor and charge_lacking_input(walk, node.parent, event, what, (node.begin, node.begin_b)):
-        return  # what ran right before it and was not compared is nearer than what the whole model is not given
-    place = place_of(walk, node)
-    if place is None:
-        facts = (note("input-differs-already", slot=event.slot_a, path=name),)
-        facts += (event.metrics.why,) if event.metrics.why else ()
-        add(walk, Phase.FORWARD, Kind.INPUTS, event, node.pair, rule, facts, node=node,
-                  advice=note("record-modules-before"))  # fmt: skip
-        return
-    if charge_uncalled(walk, place, event, node.begin, node.begin_b, rule, since_its_begin=True):
-        return
-    facts = (note("differs-first", role="input", slot=event.slot_a, path=name),)
+    what = event.metrics.why or note("model-is-given-other-inputs")
+    side = side_with_part(walk, event)
+    half = walk.pairs.half(side or "A")
+    info = half.side.reader.info
+    facts = (note("side-is-rank", side=side, rank=info.rank, ranks=info.world_size),) if side else ()
+    hint = note("same-part-of-batch") if side else SAME_BATCH
+    add(walk, Phase.FORWARD, Kind.INPUTS, event, case.node.pair, case.rule, (what, *facts), node=case.node, advice=hint)
+    return True
+
+
+def handed_on_batch(case: Case) -> bool:
+    """Blame the batch for an input that is, on both sides, one of the model's own inputs."""
+    walk, event = case.walk, case.event
+    given = _given_to_the_model(walk, case.node, event)
+    if given is None:
+        return False
+    top, slots = given
+    facts = (note("handed-what-the-model-was-given", path=path_a(walk, case.node.pair)),)
+    limit = case.rule.limit(roundoff(walk, event), 0.0)
+    append(walk, Divergence(Phase.FORWARD, event.role, Kind.INPUTS, 0.95, *refs_of(walk, top.pair, top, *slots),
+                            event.metrics, limit, facts, SAME_BATCH, event=event), event)  # fmt: skip
+    return True
+
+
+def missing_input_of_caller(case: Case) -> bool:
+    """Blame an input that the model, and the caller, get on one side only; what ran right before and was not compared is nearer."""
+    return not _between(case) and not _factor_before(case)[0] and missing_input(case)
+
+
+def unknown_before(case: Case) -> bool:
+    """Blame nobody: it is not known of any caller whether it began right."""
+    walk, event = case.walk, case.event
+    if place_of(walk, case.node) is not None:
+        return False
+    facts = (note("input-differs-already", slot=event.slot_a, path=path_a(walk, case.node.pair)),)
+    facts += (event.metrics.why,) if event.metrics is not None and event.metrics.why else ()
+    add(walk, Phase.FORWARD, Kind.INPUTS, event, case.node.pair, case.rule, facts, node=case.node,
+        advice=note("record-modules-before"))  # fmt: skip
+    return True
+
+
+def uncalled_since_place_began(case: Case) -> bool:
+    """Blame modules that one side alone called since the innermost caller that began right, by its own code."""
+    place = place_of(case.walk, case.node)
+    assert place is not None
+    return uncalled_by_caller(case, place)
+
+
+def caller_of_input(case: Case) -> bool:
+    """Blame the own code of the innermost caller that began right."""
+    walk, node, event = case.walk, case.node, case.event
+    place, between = place_of(walk, node), _between(case)
+    assert place is not None and event.metrics is not None
+    factor, of_what = _factor_before(case)
+    facts = (note("differs-first", role="input", slot=event.slot_a, path=path_a(walk, node.pair)),)
     exchanged = given_otherwise(walk.pairs, node, event)
     facts += (exchanged,) if exchanged else ()
     if between:
         facts += (note("not-compared-on-the-way", paths=names(walk, between)),)
     facts += (*factor, *parts.unseen_order(walk.pairs, node.parent))
-    add(
-        walk,
-        Phase.FORWARD,
-        kind_of_finding(event.metrics),
-        event,
-        place.pair,
-        rule,
-        facts,
-        node=place,
-        advice=of_what or (note("exchanged", given=exchanged) if exchanged else _code_hint(walk, between)),
-    )
+    advice = of_what or (note("exchanged", given=exchanged) if exchanged else _code_hint(walk, between))
+    kind = kind_of_finding(event.metrics)
+    add(walk, Phase.FORWARD, kind, event, place.pair, case.rule, facts, node=place, advice=advice)
+    return True
 
 
-def _factor_before(walk: Walk, node: Node, event: Event) -> tuple[tuple[Note, ...], Note | None]:
+def _between(case: Case) -> list[Loose]:
+    """Return A's calls without a partner, since the last good event, that a wrong input may be made of."""
+    walk, node, event = case.walk, case.node, case.event
+    assert node.parent is not None
+    between = finished(walk, node.parent, node.begin) or unpaired_between(walk, node.parent, node.begin)
+    return [loose for loose in between if has_part(walk, walk.pairs.half("A"), loose, event)]
+
+
+def _factor_before(case: Case) -> tuple[tuple[Note, ...], Note | None]:
     """Return a fact and a hint where a wrong input is a multiple of A's: a factor that one side alone applies, or another one."""
-    metrics, a = event.metrics, walk.pairs.half("A")
+    walk, node, metrics, a = case.walk, case.node, case.event.metrics, case.walk.pairs.half("A")
     last = None if node.parent is None else last_module(walk, node.parent, a)
     if last is None or metrics is None or not min(abs(metrics.coherence), abs(metrics.cosine)) > _ONE_DIRECTION:
         return (), None
@@ -174,19 +197,6 @@ def _factor_before(walk: Walk, node: Node, event: Event) -> tuple[tuple[Note, ..
     return (fact,), note("factor-of-one-side", path=source)
 
 
-def side_with_part(walk: Walk, event: Event) -> str:
-    """Return the side of which a rank may have a part of what the other side has; empty if none may."""
-    shapes = [half.side.shapes[half.row(event)] for half in walk.pairs.halves]
-    return side_with_parts(walk.pairs.a.reader, walk.pairs.b.reader, *shapes)
-
-
-def charge_change(walk: Walk, node: Node, event: Event, rule: Rule) -> bool:
-    """Charge a wrong input to layers in another order, or to what one side alone has before it."""
-    if node.parent is None:
-        return False
-    return charge_order(walk, node, event) or charge_loose(walk, node.parent, event, node.begin, node.begin_b, rule)
-
-
 def judge_given(walk: Walk, node: Node, event: Event) -> None:
     """Judge a part of the batch that was logged beside the model: it is an input, and no source of anything."""
     metrics = event.metrics
@@ -195,9 +205,9 @@ def judge_given(walk: Walk, node: Node, event: Event) -> None:
     sources = 0.0 if ran_before(walk.pairs, node, event) else context.error
     limit = tolerance.FORWARD.limit(u, sources) if u else tolerance.INTEGER_GAIN * sources
     sizes = {math.prod(half.side.shapes[half.row(event)]) for half in walk.pairs.halves}
-    held = walk.noise.start(event, limit) if u else walk.noise.exact(event, limit)
-    wrong = held.is_wrong if metrics.is_known else len(sizes) > 1
-    if settle(walk, event, held.limit, wrong and not context.tainted, sources, error=held.error, held=held):
+    check = walk.noise.start(event, limit) if u else walk.noise.exact(event, limit)
+    wrong = check.is_wrong if metrics.is_known else len(sizes) > 1
+    if record(walk, event, check.limit, wrong and not context.tainted, sources, error=check.error, check=check):
         what = metrics.why or note("logged-input-differs", slot=event.slot_a)
         add(
             walk, Phase.FORWARD, Kind.INPUTS, event, node.pair, tolerance.FORWARD, (what,), node=node, advice=SAME_BATCH
@@ -207,10 +217,10 @@ def judge_given(walk: Walk, node: Node, event: Event) -> None:
 def lacking_inputs(walk: Walk) -> list[tuple[str, str]]:
     """Return (slot, side) of the model's inputs that one side alone has."""
     tops = (node for node in walk.pairs.nodes.values() if node.parent is None)
-    return [each for node in tops for each in walk.lacking.get(id(node), ())]
+    return [each for node in tops for each in walk.forward.one_sided.get(id(node), ())]
 
 
-def charge_batches(walk: Walk, said: Note) -> None:
+def blame_batches(walk: Walk, said: Note) -> None:
     """The micro-batches of the two sides are not the same data."""
     tops = [node for node in walk.pairs.nodes.values() if node.parent is None]
     if tops:
@@ -219,19 +229,7 @@ def charge_batches(walk: Walk, said: Note) -> None:
             facts=(said,), advice=SAME_BATCH,
         ))  # fmt: skip
     else:
-        walk.reasons.append(said)
-
-
-def _charge_model_input(walk: Walk, node: Node, event: Event, rule: Rule) -> bool:
-    """Charge an input to the batch when it is, on both sides, one of the model's own inputs."""
-    given = _given_to_the_model(walk, node, event)
-    if given is None:
-        return False
-    top, slots = given
-    facts = (note("handed-what-the-model-was-given", path=path_a(walk, node.pair)),)
-    append(walk, Divergence(Phase.FORWARD, event.role, Kind.INPUTS, 0.95, *refs_of(walk, top.pair, top, *slots),
-                            event.metrics, rule.limit(roundoff(walk, event), 0.0), facts, SAME_BATCH, event=event), event)  # fmt: skip
-    return True
+        walk.ledger.reasons.append(said)
 
 
 def _given_to_the_model(walk: Walk, node: Node, event: Event) -> tuple[Node, tuple[str, str]] | None:
@@ -248,50 +246,75 @@ def _given_to_the_model(walk: Walk, node: Node, event: Event) -> tuple[Node, tup
 
 def place_of(walk: Walk, node: Node) -> Node | None:
     """Return the innermost caller of which it is known that it began right, by its inputs or by what ran inside."""
-    good = max(walk.last_good.values(), default=-1)
+    good = max(walk.forward.last_good.values(), default=-1)
     moved = set(node.callers_from_parent()) - {node.shared} if node.shared is not node.parent else ()
     for place in node.ancestors():
         if place in moved:
             continue
         module = module_a(walk, place)
         has_none = not walk.pairs.rows_a.get((place.micro, module, place.call), Role.INPUT)
-        if place in walk.with_inputs or good >= place.begin:
+        if place in walk.forward.with_inputs or good >= place.begin:
             return place
         if has_none and walk.pairs.a.watches(Phase.FORWARD, module):
             return place
     return None
 
 
-def charge_output(walk: Walk, node: Node, event: Event) -> None:
-    """Charge an output to its module, or to what stands between the module and its callers."""
+# Rows of the table for an output
+
+
+def loss_alone(case: Case) -> bool:
+    """Blame the loss function for a loss that the model returns."""
+    walk, node, event = case.walk, case.node, case.event
+    if not returns_loss(walk, event):
+        return False
+    add(walk, Phase.LOSS, Kind.INTRODUCED, event, node.pair, tolerance.LOSS,
+        (note("loss-alone-differs"), *unseen_before_loss(walk, node)), node=node, advice=loss_hint(walk, node))  # fmt: skip
+    return True
+
+
+def missing_parameter(case: Case) -> bool:
+    """Blame a parameter that one side's module alone has."""
+    walk, node = case.walk, case.node
+    if node.pair not in walk.weights.missing or node.loose_a:
+        return False
+    slot, side = walk.weights.missing[node.pair]
+    facts = (note("parameter-on-one-side", slot=slot, side=side), note("output-of-module-differs"))
+    advice = tied(walk, node.pair, slot, side) or note(
+        "parameter-is-missing", slot=slot, side="B" if side == "A" else "A"
+    )
+    add(
+        walk,
+        Phase.INIT,
+        Kind.MISSING,
+        case.event,
+        node.pair,
+        tolerance.FORWARD,
+        facts,
+        node=node,
+        slot=slot,
+        advice=advice,
+    )
+    return True
+
+
+def missing_input_of_module(case: Case) -> bool:
+    """Blame an input that the model, and the module, get on one side only."""
+    return case.node.parent is not None and missing_input(case)
+
+
+def own_code(case: Case) -> bool:
+    """Blame the module that returned it."""
+    walk, node, event = case.walk, case.node, case.event
     assert event.metrics is not None
-    if returns_loss(walk, event):
-        add(walk, Phase.LOSS, Kind.INTRODUCED, event, node.pair, tolerance.LOSS,
-                  (note("loss-alone-differs"), *unseen_before_loss(walk, node)), node=node,
-                  advice=loss_hint(walk, node))  # fmt: skip
-        return
-    if node.pair in walk.missing and not node.loose_a:
-        slot, side = walk.missing[node.pair]
-        facts = (note("parameter-on-one-side", slot=slot, side=side), note("output-of-module-differs"))
-        add(walk, Phase.INIT, Kind.MISSING, event, node.pair, tolerance.FORWARD, facts, node=node, slot=slot,
-                  advice=tied(walk, node.pair, slot, side) or note("parameter-is-missing", slot=slot, side="B" if side == "A" else "A"))  # fmt: skip
-        return
-    what = note("tensor-differs-first", role="output", slot=event.slot_a, path=path_a(walk, node.pair))
-    if node.parent is not None and charge_lacking_input(walk, node, event, what, (node.end, node.end_b)):
-        return
-    if charge_maker_of_inputs(walk, node, event):
-        return
-    if charge_loose(walk, node, event, node.end, node.end_b, tolerance.FORWARD):
-        return
-    if charge_uncalled(walk, node, event, node.end, node.end_b, tolerance.FORWARD, since_its_begin=True):
-        return
     facts, hint = _about_output(walk, node, event)
     dropout, dtype = causes.dropout(walk.pairs, node), causes.changed_dtype(walk.pairs, node, event)
     kind = Kind.DTYPE if dtype else kind_of_finding(event.metrics)
     told = tuple(text for text in (dropout, dtype, causes.born(walk.pairs, node, event)) if text)
     add(walk, Phase.FORWARD, kind, event, node.pair, tolerance.FORWARD, (*facts, *told), node=node,
-              advice=hint or causes.hint_of_dropout(dropout) or _settings_hint(class_a(walk, module_a(walk, node))),
-              is_apart=bool(dropout))  # fmt: skip
+        advice=hint or causes.hint_of_dropout(dropout) or _settings_hint(class_a(walk, module_a(walk, node))),
+        is_apart=bool(dropout))  # fmt: skip
+    return True
 
 
 def loss_hint(walk: Walk, node: Node) -> Note:
@@ -306,7 +329,7 @@ def unseen_before_loss(walk: Walk, node: Node) -> tuple[Note, ...]:
     """Say so where the model's own code may do something to what its last module returned, and only the loss shows it."""
     a = walk.pairs.half("A")
     last = last_module(walk, node, a)
-    returned = [judged.event for judged in walk.events if judged.event.role is Role.OUTPUT]
+    returned = [judged.event for judged in walk.ledger.events if judged.event.role is Role.OUTPUT]
     own = [e for e in returned if (e.micro, e.pair, e.call) == (node.micro, node.pair, node.call)]
     if last is None or any(e.metrics is not None and e.metrics.is_known and not returns_loss(walk, e) for e in own):
         return ()
@@ -316,7 +339,7 @@ def unseen_before_loss(walk: Walk, node: Node) -> tuple[Note, ...]:
     return (note("own-code-before-loss-not-compared", path=a.path(last)),)
 
 
-def charge_dtype(walk: Walk, node: Node, event: Event, sources: float) -> None:
+def blame_dtype(walk: Walk, node: Node, event: Event, sources: float) -> None:
     """Charge a call that returns another dtype of the same, where that is more than the finer dtype would round."""
     a, b = walk.pairs.a.dtypes[event.row_a], walk.pairs.b.dtypes[event.row_b]
     assert event.metrics is not None
@@ -355,11 +378,11 @@ def _about_output(walk: Walk, node: Node, event: Event) -> tuple[tuple[Note, ...
     if any(lacking):
         facts.append(note("parameters-of-other-names", a=lacking[0], b=lacking[1]))
     facts += _weights_alone(walk, node.pair)
-    unknown = sorted(walk.unknown.get(id(node), ()))
+    unknown = sorted(walk.forward.unknown.get(id(node), ()))
     if unknown:
         facts.append(note("not-known-to-agree", slots=tuple(unknown)))
     classes = classes_of(walk, node.pair)
-    in_parts = [each.slot_a for each in walk.in_parts if each.pair == node.pair]
+    in_parts = [each.slot_a for each in walk.weights.in_parts if each.pair == node.pair]
     if in_parts:
         facts.append(note("held-in-parts", slots=tuple(in_parts)))
     hint = note("split-of-layer") if in_parts else scale_hint(event.metrics)
@@ -385,8 +408,8 @@ def _weights_alone(walk: Walk, pair: int) -> list[Note]:
 
 def _agreement(walk: Walk, node: Node) -> Note:
     """Say what the output of a call was made from."""
-    parameters = None if any(each.pair == node.pair for each in walk.in_parts) else parameters_of(walk, node)
-    if walk.unknown.get(id(node)) and node not in walk.with_inputs:
+    parameters = None if any(each.pair == node.pair for each in walk.weights.in_parts) else parameters_of(walk, node)
+    if walk.forward.unknown.get(id(node)) and node not in walk.forward.with_inputs:
         return note("inputs-not-compared")
     weights = None if parameters is None else note("parameters-equal" if not parameters.error else "parameters-agree")
     if weights and parts.differently_laid(walk.pairs, node):

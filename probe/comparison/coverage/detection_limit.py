@@ -42,7 +42,7 @@ class Unseen:
         return {"error": self.error, "text": self.text}
 
 
-def unseen_of(verdict: Verdict, is_built_in: bool, slots: Iterable[SlotResult]) -> Unseen | None:
+def limit_of_detection(verdict: Verdict, is_built_in: bool, slots: Iterable[SlotResult]) -> Unseen | None:
     """Return what a verdict does not rule out; None where 16 bits hide nothing, or a better rung than the lowest judged."""
     if verdict is not Verdict.ALIGNED or not is_built_in:
         return None

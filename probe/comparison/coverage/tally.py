@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from probe.comparison.coverage.guards import uncompared_weights
+from probe.comparison.ledger.known import Judged
 from probe.comparison.notes import Note, note
 from probe.comparison.optimizer.skipped_steps import changes_weights
 from probe.comparison.result import Coverage, SlotResult
 from probe.comparison.steps.events import StepPairs
 from probe.comparison.steps.side import Side
 from probe.comparison.steps.step_half import Event
-from probe.comparison.walk.state import Judged
 from probe.records import OptimizerGroup, Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
@@ -172,8 +172,8 @@ class Tally:
             b.class_name, event.slot_b, pairs.a.dtypes[event.row_a], pairs.b.dtypes[event.row_b],
             pairs.a.shapes[event.row_a], pairs.b.shapes[event.row_b], pair.reason.value, event.metrics, event.row_a,
             event.row_b, judged.limit, judged.error, *parts, judged.verdict,
-            "" if judged.held is None else judged.held.measure, judged.held is not None and judged.held.is_fixed,
-            judged.sources, judged.exemption, judged.tried,
+            "" if judged.check is None else judged.check.measure, judged.check is not None and judged.check.is_fixed,
+            judged.sources, judged.exemption, judged.tried, judged.blame,
         )  # fmt: skip
 
     def _first_nan(self, pairs: StepPairs, events: Iterable[Event]) -> Note | None:

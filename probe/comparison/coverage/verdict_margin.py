@@ -34,7 +34,7 @@ class Flip:
         }  # fmt: skip
 
 
-def flip_of(verdict: Verdict, findings: Iterable[Divergence], slots: Iterable[SlotResult]) -> Flip | None:
+def margin_of(verdict: Verdict, findings: Iterable[Divergence], slots: Iterable[SlotResult]) -> Flip | None:
     """Return what would change a verdict; None where it is undecided, or nothing had a limit."""
     if verdict is Verdict.DIVERGED:
         factors = [_factor(finding) for finding in findings]

@@ -24,7 +24,7 @@ _CLEARLY = 0.1
 _Taken = dict[object, list[tuple[Node, Event]]]
 
 
-class Compensation:
+class MovedFactors:
     """What becomes of the tensors of a micro-batch's forward pass.
 
     Parameters

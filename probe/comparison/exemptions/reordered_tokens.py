@@ -29,7 +29,7 @@ _LARGEST = 1 << 24
 """elements of a tensor up to which its values are put in another order"""
 
 
-class Arrangement:
+class Reordering:
     """What stands in another order inside the calls of a micro-batch.
 
     Parameters

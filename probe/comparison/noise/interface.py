@@ -22,7 +22,7 @@ BUILT_IN = "built-in model"
 SCALE_MEASURE = "of the norm"
 
 
-class Held(NamedTuple):
+class Check(NamedTuple):
     """What of an event is held against what."""
 
     error: float
@@ -44,15 +44,15 @@ class Held(NamedTuple):
     exemption: str = ""
     """why it is not judged, a code of `probe.comparison.exemptions.table`"""
 
-    def widened(self, limit: float) -> Held:
+    def raise_limit(self, limit: float) -> Check:
         """Return the same with a limit that is at least another one, unless it is fixed."""
-        return Held(self.error, limit, *self[2:]) if limit > self.limit and not self.is_fixed else self
+        return Check(self.error, limit, *self[2:]) if limit > self.limit and not self.is_fixed else self
 
-    def exempt(self, code: str) -> Held:
+    def exempt(self, code: str) -> Check:
         """Return the same, not judged for a reason of `probe.comparison.exemptions.table`."""
         return self._replace(verdict="not judged", exemption=code)
 
-    def explained(self) -> Held:
+    def explained(self) -> Check:
         """Return the same, that of a norm, with what a finding says about it."""
         return self._replace(facts=(note("norm-is-off", error=self.error, limit=self.limit),))
 
@@ -73,7 +73,7 @@ class StepNoise:
     routes_differ = False
     """rounding was seen to send tokens another way: what is behind it errs in a few places, as a few numbers do"""
 
-    def held(self, event: Event, error: float, rule: Rule, u: float, sources: Level) -> Held:
+    def check(self, event: Event, error: float, rule: Rule, u: float, sources: Level) -> Check:
         """Return what is held against what.
 
         Parameters
@@ -89,19 +89,19 @@ class StepNoise:
         sources
             the errors of what they were computed from
         """
-        held = Held(error, rule.limit(u, sources.error))
+        check = Check(error, rule.limit(u, sources.error))
         if rule.scale is None or event.metrics is None:
-            return held
-        scale = Held(abs(event.metrics.norm_ratio - 1), tolerance.scale_limit(rule.scale, u, sources), SCALE_MEASURE)
-        return scale.explained() if scale.is_wrong and not held.is_wrong else held
+            return check
+        scale = Check(abs(event.metrics.norm_ratio - 1), tolerance.scale_limit(rule.scale, u, sources), SCALE_MEASURE)
+        return scale.explained() if scale.is_wrong and not check.is_wrong else check
 
-    def charged(self, error: float) -> None:
+    def introduced(self, error: float) -> None:
         """Take in that an error is a finding: what is behind it inherits it. The built-in model knows it of the sources."""
 
-    def exact(self, event: Event, limit: float) -> Held:
+    def exact(self, event: Event, limit: float) -> Check:
         """Return what is held against what for integers: the share of them that differs. Nothing measures these."""
         assert event.metrics is not None
-        return Held(event.metrics.rel_l2, limit)
+        return Check(event.metrics.rel_l2, limit)
 
     def excess(self, event: Event, error: float) -> float:
         """Return how much of an event's error what is computed from it may inherit, beyond what is measured there."""
@@ -111,17 +111,17 @@ class StepNoise:
         """Tell whether an update that the built-in model finds wrong is as far off in legitimate runs."""
         return False
 
-    def start(self, event: Event, limit: float) -> Held:
+    def start(self, event: Event, limit: float) -> Check:
         """Return what is held against what for weights and inputs that the step begins with: nothing measures these."""
         assert event.metrics is not None
-        return Held(event.metrics.rel_l2, limit)
+        return Check(event.metrics.rel_l2, limit)
 
-    def loss(self, a: float, b: float, limit: float) -> Held:
+    def loss(self, a: float, b: float, limit: float) -> Check:
         """Return what is held against what for the numbers that ``probe.step`` was given as loss."""
         larger = max(abs(a), abs(b))
         error = abs(a - b) / larger if larger and math.isfinite(a) and math.isfinite(b) else 0.0
         is_opposite = math.isinf(a) and a == -b
-        return Held(math.inf if is_opposite or math.isfinite(a) != math.isfinite(b) else error, limit)
+        return Check(math.inf if is_opposite or math.isfinite(a) != math.isfinite(b) else error, limit)
 
 
 class Noise:

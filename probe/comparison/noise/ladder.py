@@ -12,7 +12,6 @@ from probe.comparison.noise.fixed import Fixed, title_of
 from probe.comparison.noise.interface import Noise
 from probe.comparison.noise.measured import FurtherRuns, Reference
 from probe.comparison.noise.other_runs import OtherRun
-from probe.comparison.noise.presets import preset_named
 from probe.errors import ConfigError
 from probe.mapping.judging import JudgingRule, load_rules, tolerance
 from probe.store.reading.reader import Reader
@@ -28,7 +27,6 @@ class NoiseOptions:
     rtol: float | None = None
     metric: str | None = None
     rules: str | Path | Sequence[Mapping[str, Any]] | None = None
-    preset: str | None = None
 
 
 @contextmanager
@@ -61,7 +59,7 @@ def ladder(
 
 
 def _fixed(options: NoiseOptions, of_mapping: Sequence[JudgingRule], below: Noise) -> Noise:
-    """Put fixed tolerances above a rung: single modules' first, then the preset's or those for all."""
+    """Put fixed tolerances above a rung: single modules' first, then those for all."""
     rules = [*load_rules(options.rules), *of_mapping]
     chosen = None
     if (options.atol, options.rtol, options.metric) != (None, None, None):
@@ -69,13 +67,9 @@ def _fixed(options: NoiseOptions, of_mapping: Sequence[JudgingRule], below: Nois
             chosen = tolerance(options.atol, options.rtol, options.metric)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-    if chosen is not None and options.preset is not None:
-        raise ConfigError(f"preset={options.preset!r} is a set of tolerances: expected it, or atol, rtol and metric")
     if chosen is not None and (options.noise or options.reference is not None):
         raise ConfigError("atol, rtol and metric judge every tensor: noise= and reference= would have nothing to judge")
-    title = title_of(rules, options.preset or "", chosen)
-    if options.preset is not None:
-        rules += preset_named(options.preset).rules
+    title = title_of(rules, chosen)
     if chosen is not None:
         rules.append(JudgingRule(chosen, name="for all tensors"))
-    return Fixed(rules, below, title, options.preset is not None) if rules else below
+    return Fixed(rules, below, title) if rules else below

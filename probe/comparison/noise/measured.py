@@ -20,7 +20,7 @@ from pathlib import PureWindowsPath
 
 from probe.comparison.distance.metrics import Metrics, Side
 from probe.comparison.noise.floors import SCALE_SIZE, SMALLEST, Floor, Floors, scale_of, shift_between, spread_factor
-from probe.comparison.noise.interface import SCALE_MEASURE, Held, Noise, StepNoise
+from probe.comparison.noise.interface import SCALE_MEASURE, Check, Noise, StepNoise
 from probe.comparison.noise.other_runs import OtherRun
 from probe.comparison.noise.tolerance import PEAKS, SIXTEEN_BIT, Level, Rule, peaks_of
 from probe.comparison.notes import Note, note
@@ -143,20 +143,20 @@ class _MeasuredStep(StepNoise):
         """Say what was measured."""
         raise NotImplementedError
 
-    def held(self, event: Event, error: float, rule: Rule, u: float, sources: Level) -> Held:
+    def check(self, event: Event, error: float, rule: Rule, u: float, sources: Level) -> Check:
         found = self._held(event, error, rule, u, sources)
         is_output = event.phase is Phase.FORWARD and event.role is Role.OUTPUT and u > SIXTEEN_BIT
         if is_output and error > 0 and not self._loudest:  # behind a finding limits are wide in any case
             self._account.add(found.limit, rule.limit(u, sources.error))
         return found
 
-    def charged(self, error: float) -> None:
+    def introduced(self, error: float) -> None:
         self._loudest = max(self._loudest, error)
 
-    def _held(self, event: Event, error: float, rule: Rule, u: float, sources: Level) -> Held:
+    def _held(self, event: Event, error: float, rule: Rule, u: float, sources: Level) -> Check:
         floor, seen = self.floors.get(event.row_a), self.seen(event)
         assert event.metrics is not None
-        below = super().held(event, error, rule, u, sources)
+        below = super().check(event, error, rule, u, sources)
         if floor is None or seen is None or not u or not event.metrics.rel_l2 or not math.isfinite(error):
             return below
         found = self._held_by_floor(event, error, rule.plain or rule, u, sources)
@@ -165,14 +165,14 @@ class _MeasuredStep(StepNoise):
         is_shown = self._shows(event, below, rule, seen, floor)
         return below if below.is_wrong and not found.is_wrong and not is_shown else found
 
-    def _shows(self, event: Event, below: Held, rule: Rule, seen: Floor, floor: Floor) -> bool:
+    def _shows(self, event: Event, below: Check, rule: Rule, seen: Floor, floor: Floor) -> bool:
         """Tell whether the runs that were measured are as far off as what the built-in model finds wrong."""
         if below.measure == SCALE_MEASURE or rule.plain is not None:
             return seen.scale <= self.as_far * floor.scale and seen.shift <= self.as_far * floor.shift
         spread = self.spread(event)
         return seen.error <= (spread if math.isfinite(spread) else _SLACK) * floor.error
 
-    def _held_by_floor(self, event: Event, error: float, rule: Rule, u: float, sources: Level) -> Held:
+    def _held_by_floor(self, event: Event, error: float, rule: Rule, u: float, sources: Level) -> Check:
         floor, seen = self.floors.get(event.row_a), self.seen(event)
         assert event.metrics is not None and floor is not None and seen is not None
         relative = error / event.metrics.rel_l2
@@ -183,22 +183,22 @@ class _MeasuredStep(StepNoise):
         limit = max(factor * floor.error * relative, least, rule.gain * sources.excess)
         if not math.isfinite(factor):
             limit = max(_SLACK * floor.error * relative, rule.limit(u, sources.error))
-        held = Held(seen.error * relative, limit, self.what, inherits=inherits)
+        check = Check(seen.error * relative, limit, self.what, inherits=inherits)
         scale = None if inherits else self._held_scale(event, seen, floor, u)
-        is_scale = scale is not None and scale.share > held.share
-        chosen = scale if is_scale and scale is not None else held
+        is_scale = scale is not None and scale.share > check.share
+        chosen = scale if is_scale and scale is not None else check
         if not chosen.is_wrong:
             return chosen
         return chosen.explained() if is_scale else chosen._replace(facts=self.facts(seen, floor))
 
-    def _held_scale(self, event: Event, seen: Floor, floor: Floor, u: float) -> Held | None:
+    def _held_scale(self, event: Event, seen: Floor, floor: Floor, u: float) -> Check | None:
         """Hold the scale of what modules are given and return against what other tensors of the kind show."""
         limit = self._scale_limit(event, seen, floor, u)
         if limit is None or self._is_one_sided:
             return None
         room = u * (_OTHER_CODE_ROUNDING if self._has_statistics(event) else self._room)
         self._is_one_sided = limit < seen.scale <= room
-        return Held(seen.scale, max(limit, room, self._loudest), SCALE_MEASURE, inherits=False)
+        return Check(seen.scale, max(limit, room, self._loudest), SCALE_MEASURE, inherits=False)
 
     def _has_statistics(self, event: Event) -> bool:
         """Tell whether a module returns what it divides by statistics of few channels: each of those is rounded, or not, as a whole."""

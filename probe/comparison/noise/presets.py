@@ -1,50 +1,82 @@
 """The acceptance tables that people use, as data: what is held against what, and where that is written.
 
-They say when two models count as aligned, not what is noise: what they do not speak of is judged by the rung below.
+They say when two models count as aligned, not what is noise: the verdict does not depend on them. `probe.comparison.acceptance` holds
+a comparison against one.
 """
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from probe.errors import ConfigError
-from probe.mapping.judging import JudgingRule, Tolerance
+from probe.mapping.judging import Tolerance
 from probe.mapping.nearest import did_you_mean
-from probe.records import Phase, Role
 
 _NLP = "PaddleNLP, precision alignment"
 _REPRODUCTION = "PaddlePaddle, paper reproduction guide"
 
 
-@dataclass(frozen=True)
+class Scope(enum.StrEnum):
+    """Which tensors a row of an acceptance table is about."""
+
+    OUTPUTS = "outputs"
+    """what the model returns, but for a loss"""
+    LOGITS = "logits"
+    """what the model returns over its vocabulary; where it returns a loss alone, what its last layer over the vocabulary does"""
+    LOSS = "loss"
+    """the number that the program gives as loss, and the one that the model returns"""
+    FORWARD = "forward tensors"
+    """what each module is given and returns"""
+    BACKWARD = "backward tensors"
+    """gradients of what each module is given and returns"""
+    GRADIENTS = "weight gradients"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A row of an acceptance table."""
+
+    scope: Scope
+    tolerance: Tolerance
+
+
+@dataclass(frozen=True, slots=True)
 class Preset:
-    """One row of an acceptance table."""
+    """An acceptance table."""
 
     name: str
-    rules: tuple[JudgingRule, ...]
+    items: tuple[Item, ...]
     source: str
     """the document"""
     text: str
     """what it says"""
 
+    def as_json(self) -> dict[str, object]:
+        """Return the fields by their names in JSON."""
+        items = [
+            {
+                "item": item.scope.value,
+                "metric": item.tolerance.metric,
+                "atol": item.tolerance.atol,
+                "rtol": item.tolerance.rtol,
+            }
+            for item in self.items
+        ]
+        return {"name": self.name, "source": self.source, "text": self.text, "items": items}
+
 
 def _outputs(name: str, tolerance: Tolerance, source: str, text: str) -> Preset:
     """Return a preset for what the model itself returns."""
-    rule = JudgingRule(tolerance, phase=Phase.FORWARD, role=Role.OUTPUT, is_of_model=True, name=f"preset {name}")
-    return Preset(name, (rule,), source, text)
+    return Preset(name, (Item(Scope.OUTPUTS, tolerance),), source, text)
 
 
 def _table(name: str, logits: float, loss: float, tensors: float) -> Preset:
     """Return a row of PaddleNLP's table; a difference is the largest absolute one."""
-    said = f"preset {name}"
-    logits_rule = JudgingRule(
-        Tolerance(logits, metric="max_abs"), phase=Phase.FORWARD, role=Role.OUTPUT, is_of_model=True, name=said
-    )
-    loss_rule = JudgingRule(Tolerance(loss, metric="max_abs"), is_of_loss=True, name=said)
-    each = tuple(JudgingRule(Tolerance(tensors, metric="max_abs"), phase=phase, name=said)
-                 for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.GRADIENT))  # fmt: skip
+    bounds = {Scope.LOGITS: logits, Scope.LOSS: loss, Scope.FORWARD: tensors, Scope.BACKWARD: tensors, Scope.GRADIENTS: tensors}  # fmt: skip
+    items = tuple(Item(scope, Tolerance(bound, metric="max_abs")) for scope, bound in bounds.items())
     text = f"in float32: logits differ by at most {logits:g}, the loss by {loss:g}, each tensor in all layers by {tensors:g}"
-    return Preset(name, (loss_rule, logits_rule, *each), f"{_NLP}, 3.2", text)
+    return Preset(name, items, f"{_NLP}, 3.2", text)
 
 
 _ALL = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 
 from probe._version import __version__
 from probe.comparison.distance.metrics import Side, values_of_pair
@@ -16,6 +17,7 @@ from probe.comparison.noise.fixed import TOLERANCE
 from probe.comparison.result import Divergence, SlotResult, Verdict
 from probe.comparison.run import Comparison
 from probe.comparison.steps.paired_step import paired_step
+from probe.report.acceptance import for_page
 from probe.report.axes import Axes
 from probe.report.html import rows
 from probe.report.html.beside import beside
@@ -82,6 +84,7 @@ class _Document:
             "probe": __version__,
             "answer": speakable(self.comparison.as_json()),
             "stands": stands(self.comparison) if self.comparison.verdict is Verdict.DIVERGED else "",
+            "acceptance": self._acceptance(),
             "closest_is_fixed": self._closest_is_fixed(),
             "doubts": list(self.comparison.doubts),
             "sides": {"a": self._side("a", self.a), "b": self._side("b", self.b)},
@@ -100,6 +103,11 @@ class _Document:
             "curves": curves(self.comparison.path_a, self.comparison.path_b, self.comparison.slots, self._to_b()),
             "words": self.words.all,
         }  # fmt: skip
+
+    def _acceptance(self) -> object:
+        """Return the acceptance table that was asked for."""
+        table = self.comparison.acceptance
+        return None if table is None else asdict(for_page(table))
 
     # The runs and what ran
 

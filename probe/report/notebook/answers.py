@@ -9,6 +9,7 @@ from probe.comparison.answer import in_words
 from probe.comparison.result import Divergence, NodeRef, SlotResult, Verdict
 from probe.comparison.run import Comparison
 from probe.records import Phase
+from probe.report.acceptance import for_page
 from probe.report.notebook.markup import (
     Column,
     Html,
@@ -51,11 +52,24 @@ def of_comparison(comparison: Comparison) -> str:
     else:
         parts.append(paragraph("Nothing that was compared differs by more than rounding explains."))
         parts += [] if comparison.unseen is None else [paragraph(text(comparison.unseen.text, LONGEST_LIST))]
+    parts += _accepted(comparison)
     told = comparison.reasons if said is Verdict.UNDECIDED else ()
     notes = in_words(each for each in comparison.notes if each not in told)
     return framed(
         *parts, _own_errors(comparison), _by_phase(comparison.slots), _rests_on(comparison), listed([f"note: {each}" for each in notes]),
     )  # fmt: skip
+
+
+def _accepted(comparison: Comparison) -> list[Html]:
+    """Return the acceptance table that was asked for."""
+    if comparison.acceptance is None:
+        return []
+    shown = for_page(comparison.acceptance)
+    rows = [[*cells[:-1], name(cells[-1], "")] for cells in shown.rows]
+    return [
+        paragraph(Html(f"<b>{text(shown.title)}</b>"), dim(shown.source)), table([Column(each) for each in shown.head], rows),
+        listed(shown.notes),
+    ]  # fmt: skip
 
 
 def of_divergence(divergence: Divergence) -> str:

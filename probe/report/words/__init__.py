@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from probe.comparison.notes import Note
-from probe.report.words import findings, hints, matching, notes, optimizers, replay, supported, tensors, walk
+from probe.report.words import (
+    acceptance,
+    findings,
+    hints,
+    matching,
+    notes,
+    optimizers,
+    replay,
+    run_checks,
+    settings,
+    supported,
+    tensors,
+    walk,
+)
 
 Words = str | Callable[..., str]
 
@@ -19,6 +32,9 @@ TABLES = (
     optimizers.WORDS,
     replay.WORDS,
     supported.WORDS,
+    acceptance.WORDS,
+    run_checks.WORDS,
+    settings.WORDS,
 )
 WORDS: Mapping[str, Words] = {code: words for table in TABLES for code, words in table.items()}
 """by code: a template for `str.format`, or a function that is given the facts by name"""

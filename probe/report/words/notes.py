@@ -416,9 +416,6 @@ WORDS: dict[str, str | Callable[..., str]] = {
     "zeros-would-pass": lambda count, total, first: f"{_zeros(count, total)}, first {first}",
     "tolerance-hides-tensors": _hidden,
     "tolerance-hides-learning-rate": _hidden_rate,
-    "preset-made-for-float32": (
-        "the preset's tolerances are made for float32; {count} of {total} tensors have 16 bits"
-    ),
     "tolerance-too-wide": lambda count, total: (
         f"the tolerance is so wide that everything passes: {_zeros(count, total)}"
     ),

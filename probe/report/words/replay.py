@@ -64,7 +64,9 @@ WORDS: dict[str, str | Callable[..., str]] = {
     "replay-nothing": "no module of B could be run with what A recorded",
     "replay-not-called": _left("was not replayed: B's code around it does not call its counterpart"),
     "replay-no-values": _left('was not replayed: A recorded no values of {slots} (task="tensor")'),
-    "replay-no-arguments": _left("could not be called alone: A recorded no {slots}, which its counterpart wants (inputs=)"),
+    "replay-no-arguments": _left(
+        "could not be called alone: A recorded no {slots}, which its counterpart wants (inputs=)"
+    ),
     "replay-raised": _left("could not be replayed alone: {error}"),
     "replay-no-gradient": _left("was replayed forwards only: A recorded no gradient of what it returned"),
     "replay-backward-raised": _left("was replayed forwards only: {error}"),

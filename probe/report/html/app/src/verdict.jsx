@@ -112,6 +112,46 @@ function Others({ report, onSelect }) {
   );
 }
 
+/** The acceptance table that was asked for: the verdict does not depend on it. */
+function Acceptance({ table }) {
+  return (
+    <div class="acceptance">
+      <h2>{shown(table.title)}</h2>
+      <p class="dim">{shown(table.source)}</p>
+      <table>
+        <thead><tr>{table.head.map((name) => <th scope="col">{name}</th>)}</tr></thead>
+        <tbody>{table.rows.map((cells) => <tr>{cells.map((cell, at) => at ? <td><bdi>{shown(cell)}</bdi></td> : <th scope="row">{cell}</th>)}</tr>)}</tbody>
+      </table>
+      {table.notes.map((text) => <p class="evidence"><bdi>{shown(text)}</bdi></p>)}
+    </div>
+  );
+}
+
+const MOST_SETTINGS = 6;
+
+/** What both recordings hold otherwise: configuration, optimizers, environment. */
+function Settings({ settings }) {
+  if (!settings.length) return null;
+  const row = ({ a, b, findings, counts }) => (
+    <tr>
+      <th scope="row"><bdi>{shown(a.name === b.name ? a.name : `${a.name} / ${b.name}`)}</bdi></th>
+      <td><bdi>{shown(a.shown)}</bdi></td>
+      <td><bdi>{shown(b.shown)}</bdi></td>
+      <td class="dim">{findings.length ? (findings[0] === 0 ? "the first divergence" : "a later divergence") : counts ? "no finding shows it" : ""}</td>
+    </tr>
+  );
+  return (
+    <details class="settings" open={settings.some(({ counts, findings }) => counts || findings.length)}>
+      <summary>{count(settings.length, "setting differs", "settings differ")}</summary>
+      <table>
+        <thead><tr><th scope="col">Setting</th><th scope="col">A</th><th scope="col">B</th><th scope="col">Shows in</th></tr></thead>
+        <tbody>{settings.slice(0, MOST_SETTINGS).map(row)}</tbody>
+      </table>
+      {settings.length > MOST_SETTINGS && <details><summary>{settings.length - MOST_SETTINGS} more</summary><table><tbody>{settings.slice(MOST_SETTINGS).map(row)}</tbody></table></details>}
+    </details>
+  );
+}
+
 export function Verdict({ report, onSelect }) {
   const { answer } = report.doc;
   const { coverage } = answer;
@@ -121,7 +161,7 @@ export function Verdict({ report, onSelect }) {
   return (
     <section class={`verdict ${answer.verdict}`} aria-label="The answer">
       <h1>{TITLES[answer.verdict]}</h1>
-      <div class="answer"><Answer report={report} onSelect={onSelect} /><Others report={report} onSelect={onSelect} /></div>
+      <div class="answer"><Answer report={report} onSelect={onSelect} />{report.doc.acceptance && <Acceptance table={report.doc.acceptance} />}<Others report={report} onSelect={onSelect} /><Settings settings={answer.settings} /></div>
       <dl class="facts">
         {report.findings[0] && <><dt>Confidence</dt><dd>{report.findings[0].confidence.toFixed(2)}</dd></>}
         <dt>Compared</dt><dd>{coverage.paired} of {count(total, "module call")} of {smaller}</dd>

@@ -1,0 +1,1 @@
+"""Planted and clean pairs of configurations for `probe check config`."""

@@ -1,0 +1,34 @@
+MODEL_ARGS=" \
+    --bf16 \
+    --disable-bias-linear \
+    --untie-embeddings-and-output-weights \
+    --position-embedding-type rope \
+    --normalization RMSNorm \
+    --norm-epsilon 1e-06 \
+    --swiglu \
+    --num-layers 48 \
+    --hidden-size 2048 \
+    --ffn-hidden-size 6144 \
+    --num-attention-heads 32 \
+    --group-query-attention \
+    --num-query-groups 4 \
+    --kv-channels 128 \
+    --qk-layernorm \
+    --attention-dropout 0.0 \
+    --hidden-dropout 0.0 \
+    --num-experts 128 \
+    --moe-ffn-hidden-size 768 \
+    --moe-router-topk 8 \
+    --moe-router-dtype fp32 \
+    --moe-token-dispatcher-type alltoall \
+    --moe-router-load-balancing-type none \
+    --seq-length 4096 \
+    --max-position-embeddings 40960 \
+    --tokenizer-type HuggingFaceTokenizer \
+    --make-vocab-size-divisible-by 1187 \
+    --rotary-percent 1.0 \
+    --rotary-base 1000000 \
+    --no-bias-swiglu-fusion \
+    --sequence-parallel \
+"
+torchrun --nproc_per_node 8 finetune.py $MODEL_ARGS

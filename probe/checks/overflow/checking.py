@@ -1,0 +1,139 @@
+"""`check_overflow`: the first NaN or Inf and where it was born, and how near the numbers come to the ends of their dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from probe.checks.outcome import CheckResult, Line, State
+from probe.checks.overflow.birth import Birth, Count, Origin, first_birth
+from probe.checks.overflow.ranges import Headroom, Underflow, ranges
+from probe.checks.seen import range_of
+from probe.comparison.notes import Note, note
+from probe.records import Phase, Task
+from probe.store.reading.reader import Reader
+
+NEAR = 0.5
+"""share of the dtype's largest number from which on a magnitude is too near to it: one more doubling overflows"""
+LOST = 0.1
+"""share of a module's gradients that are 0 by underflow, from which on the gradients are too small for their dtype"""
+NARROW = 1e6
+"""a dtype whose largest number is below this overflows in practice: float16 and float8"""
+
+
+@dataclass(frozen=True, repr=False)
+class Overflow(CheckResult):
+    """What a recording says of overflow and underflow."""
+
+    birth: Birth | None = None
+    """the first NaN or Inf; None where there is none"""
+    advice: Note | None = None
+    """what may have made it"""
+    headroom: tuple[Headroom, ...] = ()
+    """of each module the tensor nearest to its dtype's largest number, nearest first"""
+    underflow: tuple[Underflow, ...] = ()
+    """modules with numbers too small for their dtype, most first"""
+
+    def __str__(self) -> str:
+        from probe.report.checks.overflow import render
+
+        return render(self).plain
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the answer by the names that ``--json`` uses."""
+        return {
+            **super().as_json(),
+            "birth": None if self.birth is None else self.birth.as_json(),
+            "advice": None if self.advice is None else str(self.advice),
+            "headroom": [each.as_json() for each in self.headroom],
+            "underflow": [each.as_json() for each in self.underflow],
+        }
+
+
+def check_overflow(path: str | Path) -> Overflow:
+    """Look for NaN, Inf, and numbers near the ends of their dtypes in one recording.
+
+    Parameters
+    ----------
+    path
+        a recording; statistics are enough, values tell subnormal numbers exactly
+
+    Raises
+    ------
+    StoreError, FormatError
+        the file cannot be read
+    """
+    with Reader(path) as reader:
+        reader.require_steps()
+        if reader.info.config.get("task") == Task.STRUCTURE:
+            return Overflow((str(path),), (Line("NaN and Inf", State.UNKNOWN, note("structure-has-no-numbers")),))
+        birth, count = first_birth(reader)
+        headroom, underflow, phases = ranges(reader)
+    lines = (_finite(birth, count), *_near(headroom), *_small(underflow, phases))
+    return Overflow((str(path),), lines, birth, None if birth is None else _advice(birth), headroom, underflow)
+
+
+def _finite(birth: Birth | None, count: Count) -> Line:
+    """Say whether all is finite."""
+    if birth is None:
+        return Line("NaN and Inf", State.OK, note("all-finite", masks=count.masks))
+    first = birth.first
+    counts = (0, 0, 0) if first is None else (first.nan, first.posinf, first.neginf)
+    said = note("nonfinite-born", origin=birth.origin.value, step=birth.step, phase=birth.phase.label, path=birth.path,
+                kind=birth.class_name, counts=counts, tensors=count.tensors, steps=count.steps)  # fmt: skip
+    return Line("NaN and Inf", State.FOUND, said)
+
+
+def _near(headroom: Sequence[Headroom]) -> Iterator[Line]:
+    """Say how near to the largest number the largest magnitudes come."""
+    if not headroom:
+        yield Line("largest numbers", State.UNKNOWN, note("no-floats-recorded"))
+        return
+    near = [each for each in headroom if each.share >= NEAR]
+    first = headroom[0]
+    facts = {
+        "path": first.tensor.path,
+        "largest": first.tensor.largest,
+        "limit": first.limit,
+        "dtype": first.tensor.dtype,
+    }
+    state = State.FOUND if near else State.OK
+    yield Line("largest numbers", state, note("near-largest-number" if near else "far-from-largest-number", **facts, modules=len(near)))  # fmt: skip
+
+
+def _small(underflow: Sequence[Underflow], phases: frozenset[Phase]) -> Iterator[Line]:
+    """Say whether gradients are lost to underflow."""
+    if not phases & {Phase.BACKWARD, Phase.GRADIENT}:
+        yield Line("underflow", State.UNKNOWN, note("no-gradients-recorded"))
+        return
+    lost = [each for each in underflow if each.share >= LOST and each.phase is not Phase.FORWARD]
+    if lost:
+        first = lost[0]
+        facts = {"path": first.path, "share": first.share, "dtype": first.dtype, "phase": first.phase.label}
+        yield Line("underflow", State.FOUND, note("gradients-underflow", **facts, modules=len(lost)))
+    else:
+        most = max((each.share for each in underflow if each.phase is not Phase.FORWARD), default=0.0)
+        yield Line("underflow", State.OK, note("little-underflow", share=most))
+
+
+def _advice(birth: Birth) -> Note | None:
+    """Return what may have made the first NaN or Inf."""
+    masked = next((each for each in birth.made_from if each.neginf and not each.nan and not each.posinf), None)
+    if birth.origin in (Origin.GIVEN, Origin.WEIGHT, Origin.LOGGED):
+        return note("nonfinite-from-outside", origin=birth.origin.value)
+    if masked is not None:
+        return note("masked-throughout", path=masked.path, slot=masked.slot)
+    dtypes = {each.dtype for each in birth.made_from} | ({birth.first.dtype} if birth.first else set())
+    limits = {
+        name: found.largest for name in dtypes if (found := range_of(name)) is not None and found.largest < NARROW
+    }
+    if limits:
+        name = min(limits, key=limits.__getitem__)
+        reached = (each.largest for each in birth.made_from if each.dtype == name)
+        largest = max((each for each in reached if each < limits[name]), default=0.0)  # a mask is filled with the limit
+        return note("narrow-dtype-overflows", dtype=name, limit=limits[name], largest=largest, is_backward=birth.phase >= Phase.BACKWARD)  # fmt: skip
+    return note(
+        "undefined-operation", has_inf=birth.first is not None and bool(birth.first.posinf or birth.first.neginf)
+    )

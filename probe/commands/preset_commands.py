@@ -1,0 +1,27 @@
+"""The command ``probe presets``."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+
+@click.command("presets")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def presets_command(as_json: bool) -> None:
+    """List the acceptance tables of --preset. Each with what it asks for, and where that is written.
+
+    \b
+    Example: probe presets
+             probe compare a.h5 b.h5 --preset paddlenlp/qwen2-0.5b
+    """
+    from rich.console import Console
+
+    from probe.comparison.noise.presets import PRESETS
+    from probe.report.acceptance import presets_text
+
+    if as_json:
+        click.echo(json.dumps([preset.as_json() for preset in PRESETS.values()], indent=2, ensure_ascii=False))
+    else:
+        Console(highlight=False, soft_wrap=True).print(presets_text(PRESETS.values()), end="")

@@ -1,0 +1,1 @@
+"""Reading a configuration, whatever it stands in."""
