@@ -94,10 +94,6 @@ class Replaying(abc.ABC):
         """Return the sum of two gradients, as a new tensor."""
 
     @abc.abstractmethod
-    def are_equal(self, a: Tensor, b: Tensor) -> bool:
-        """Tell whether two gradients have the same values."""
-
-    @abc.abstractmethod
     def write(self, tensor: Tensor, values: Tensor) -> None:
         """Write to a tensor in place, as a module did to what it was given, its place in the graph included."""
 
@@ -120,7 +116,9 @@ class Replaying(abc.ABC):
         """
         return False
 
-    def set_gradient(self, parameter: Parameter, gradient: Tensor | None) -> None:
+    def set_gradient(  # noqa: B027  frameworks that hand gradients to optimizers do nothing
+        self, parameter: Parameter, gradient: Tensor | None
+    ) -> None:
         """Let a parameter have a gradient; a framework that hands gradients to optimizers does nothing."""
 
     def stepped(self, optimizer: Any, gradients: Sequence[tuple[Parameter, Tensor]]) -> None:
@@ -163,10 +161,6 @@ class Replaying(abc.ABC):
     def clear(self, optimizer: Any) -> None:
         """Throw away the gradients of an optimizer's parameters."""
         optimizer.zero_grad()
-
-    def mean(self, tensor: Tensor) -> Tensor:
-        """Return the mean of all elements."""
-        return tensor.mean()
 
     def wide(self, model: Module) -> Module:
         """Return a copy of a model in float64.

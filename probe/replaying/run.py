@@ -29,7 +29,8 @@ from probe.comparison.steps.side import Side
 from probe.errors import ConfigError, NotRecordedError
 from probe.mapping import load_mapping
 from probe.records import Phase, Role
-from probe.replaying.judgement.judging import Judge, Judgement, Passed
+from probe.replaying.judgement.checks import Passed
+from probe.replaying.judgement.judging import Judge, Judgement
 from probe.replaying.judgement.limits import Moved
 from probe.replaying.judgement.reference import with_reference
 from probe.replaying.keeping import kept

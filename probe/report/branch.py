@@ -101,10 +101,9 @@ def drawn(comparison: Comparison, width: int) -> Text | None:
 def _laid_out(lines: Sequence[Line], width: int) -> Iterable[Text]:
     """Yield the lines in columns; names and classes are shortened where there is no room for them."""
     states = max(cell_len(line.state) for line in lines if line.class_name)
-    lines = [replace(line, error=padded(line.error, max(cell_len(each.error) for each in lines))) for line in lines] if any(
-        line.in_run for line in lines
-    ) else lines  # fmt: skip
-    lines = [replace(line, error=f"{line.error}  {line.in_run or '':>7}") if line.in_run else line for line in lines]
+    if any(line.in_run for line in lines):
+        own = max(cell_len(line.error) for line in lines)
+        lines = [replace(line, error=f"{padded(line.error, own)}  {line.in_run:>7}") for line in lines]
     errors = max(cell_len(line.error) for line in lines)
     classes = max(cell_len(line.class_name) for line in lines)
     names = max(cell_len(line.lead + line.name) for line in lines)
@@ -211,7 +210,14 @@ class _Branch:
             lines += self._before(place, lead) if depth else []
             state = self._state(place, _INSIDE)
             lines.append(
-                Line(lead, name, plain(place.class_name), self._error(place), state, in_run=self._in_run(place))
+                Line(
+                    lead,
+                    name,
+                    plain(place.class_name),
+                    self._error(place),
+                    state,
+                    in_run=_in_run(self._slots_of(place)),
+                )
             )
         return lines + self._siblings(parent, above)
 
@@ -317,13 +323,24 @@ class _Branch:
             return Line(lead, name, plain(place.class_name), "", _WORDS["noise"])
         if not is_wrong:
             return Line(
-                lead, name, plain(place.class_name), self._error(place), self._state(place), in_run=self._in_run(place)
+                lead,
+                name,
+                plain(place.class_name),
+                self._error(place),
+                self._state(place),
+                in_run=_in_run(self._slots_of(place)),
             )
         if self.first.kind is Kind.MISSING:
             return Line(lead, name, plain(place.class_name), "", f"✗ {self._missing(place)}", is_wrong=True)
         error = "" if self.first.metrics is None else _number(self.first.metrics)
         return Line(
-            lead, name, plain(place.class_name), error, "✗ wrong, the first", is_wrong=True, in_run=self._in_run(place)
+            lead,
+            name,
+            plain(place.class_name),
+            error,
+            "✗ wrong, the first",
+            is_wrong=True,
+            in_run=_in_run(self._slots_of(place)),
         )
 
     def _missing(self, place: _Place) -> str:
@@ -360,13 +377,6 @@ class _Branch:
     def _error(self, place: _Place) -> str:
         known = [slot.metrics for slot in self._slots_of(place) if slot.metrics.is_known]
         return _number(max(known, key=_size)) if known else ""
-
-    def _in_run(self, place: _Place) -> str:
-        """Return how far what a module returns is off in a run of B by itself; only of a replay."""
-        found = [
-            slot.in_run for slot in self.found.get(place.path, []) if place.side == "A" and not math.isnan(slot.in_run)
-        ]
-        return f"{max(found):.1e}" if found else ""
 
     def _summary(self, places: Sequence[_Place]) -> str:
         """Say how modules that are not listed compare."""
@@ -414,3 +424,9 @@ def _number(metrics: Metrics) -> str:
         return "0"
     about = "≥" if metrics.is_lower_bound else "≈" if metrics.estimated else ""
     return f"{about}{100 * metrics.rel_l2:.3g}%" if metrics.of_integers else f"{about}{metrics.rel_l2:.1e}"
+
+
+def _in_run(slots: Iterable[SlotResult]) -> str:
+    """Return how far what a module returns is off in a run of B by itself; only of a replay."""
+    found = [slot.in_run for slot in slots if not math.isnan(slot.in_run)]
+    return f"{max(found):.1e}" if found else ""

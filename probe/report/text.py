@@ -10,8 +10,9 @@ from rich.text import Text
 
 from probe.comparison.answer import in_words
 from probe.comparison.coverage.guards import grouped
+from probe.comparison.deciding import deciding
 from probe.comparison.noise.fixed import FIXED_MEASURES, TOLERANCE
-from probe.comparison.own_errors import Replayed, deciding
+from probe.comparison.own_errors import Replayed
 from probe.comparison.result import Divergence, Inputs, Kind, NodeRef, Verdict
 from probe.comparison.run import Comparison
 from probe.comparison.run_summary import RunSummary

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,14 @@ from probe.comparison.steps.step_half import Call as RecordedCall
 from probe.recorder.calls import Call
 from probe.records import Role
 from probe.replaying.partners import Partner
+from probe.replaying.passing.again import buffers_kept, made_again, run_again
+from probe.replaying.passing.arguments import bound, names_of
 from probe.replaying.passing.backward import Backward
 from probe.replaying.passing.containers import built
+from probe.replaying.passing.handing import Handing
 from probe.replaying.passing.left import Left, Why, left_by
 from probe.replaying.passing.plan import Plan
-from probe.replaying.passing.segments import Given, Inside, Segment, Source, Target
+from probe.replaying.passing.segments import Given, Segment, Source, Target
 from probe.replaying.passing.slots import distance
 from probe.replaying.passing.tensors import Named, Tensors
 from probe.replaying.passing.writing import Written
@@ -43,6 +45,7 @@ class Traversal:
         self.plan, self.written, self.tensors = plan, written, Tensors(plan)
         self.replaying, self.adapter, self.recorded = plan.replaying, plan.replaying.adapter, plan.recorded
         self.backward = Backward(plan, self.tensors, written, self._leave_backward, self._skip)
+        self._handing = Handing(plan, self.tensors, self.backward, self._skip)
         self.modules = {written.modules[id(each.module)]: each.module for each in self.adapter.modules(plan.model)}
         self.left: list[Left] = []
         self.unpulled: set[tuple[int, int, int]] = set()
@@ -99,7 +102,7 @@ class Traversal:
             self._leave(call, index, Left(call, Why.NO_VALUES, slots=lacking))
             return
         tensors = {slot: self.tensors.of(row, None) for slot, row in rows.items() if slot not in lacking}
-        args, kwargs, missing = _bound(module, *built(tensors), given)
+        args, kwargs, missing = bound(module, *built(tensors), given)
         if missing:
             self._leave(call, index, Left(call, Why.NO_ARGUMENTS, slots=missing))
             return
@@ -144,14 +147,14 @@ class Traversal:
             return run(*args, **kwargs)
         around = self._stack[-1] if self._stack else None
         if around is not None and around.again >= 0:
-            return self._made_again(around, args, kwargs)
+            return made_again(self.tensors, around, args, kwargs)
         arrived = self.tensors.named(args) + self.tensors.named(kwargs)
         call = self._chosen(index, partner, module, arrived)
         if call is None:  # part of the code around it
             return run(*args, **kwargs)
         if not self.plan.substitutes:
             return self._watched(index, call, around, module, run, args, kwargs)
-        rows = self.tensors.rows(call.key, Role.INPUT, arrived, _names(module))
+        rows = self.tensors.rows(call.key, Role.INPUT, arrived, names_of(module))
         if self.tensors.added_inside(arrived, rows):
             self._transparent.add(index)
             self._leave(call, index, Left(call, Why.NO_COUNTERPART))
@@ -168,7 +171,7 @@ class Traversal:
             output = self._returned_by_a(call)
             if output is None:
                 raise
-        return output if around is None else self._handed_back(segment, partner, around, output)
+        return output if around is None else self._handing.back(segment, partner, around, output)
 
     def _watched(
         self, index: int, call: RecordedCall, around: Segment | None, module: Any, run: Run, args: tuple[Any, ...],
@@ -201,7 +204,7 @@ class Traversal:
     def _distance(self, call: RecordedCall, module: Any, arrived: Named) -> float:
         """Return how far what has arrived is from what a call of A was given."""
         tensors = dict(arrived)
-        rows = self.tensors.rows(call.key, Role.INPUT, arrived, _names(module))
+        rows = self.tensors.rows(call.key, Role.INPUT, arrived, names_of(module))
         found = [distance(self.recorded.values(row), self.tensors.values(tensors[slot])) for slot, row in rows.items()]
         return max(found, default=np.inf)
 
@@ -237,7 +240,7 @@ class Traversal:
         self.written.end(segment.call)
         outputs = self.tensors.named(output)
         segment.returned = self.tensors.rows(call.key, Role.OUTPUT, outputs, partner=partner)
-        segment.through = self._passed_through(segment, outputs)
+        segment.through = self._handing.passed_through(segment, outputs)
         for slot in (slot for slot, tensor in outputs if self._is_from_inside(segment, tensor)):
             segment.foreign.add(slot)
             self._skip(segment.call, Role.GRAD_OUTPUT, slot)
@@ -246,24 +249,11 @@ class Traversal:
         if segment.grad and self.recorded.has_backward:
 
             def again(new: Sequence[Any]) -> list[Any]:
-                return self._again(segment, run, args, kwargs, new)
+                return run_again(self.tensors, self._stack, segment, run, args, kwargs, new)
 
-            with self._as_after_one_run(module):
+            with buffers_kept(self.replaying, module):
                 self.backward.pull(segment, partner, outputs, again, is_outermost=not depth)
         return output
-
-    @contextlib.contextmanager
-    def _as_after_one_run(self, module: Any) -> Iterator[None]:
-        """Leave the buffers of a module as they are, where differentiating runs it once more."""
-        found = (
-            [each.tensor for each in self.adapter.parameters(module) if each.is_buffer]
-            if self.replaying.runs_again
-            else []
-        )
-        before = [self.tensors.values(each) for each in found]
-        yield
-        for buffer, values in zip(found, before, strict=True):
-            self.adapter.assign(buffer, values)
 
     def _give(self, segment: Segment, arrived: Named) -> None:
         """Make A's tensors for a call; what has no counterpart in A stays what it is."""
@@ -301,164 +291,9 @@ class Traversal:
             self._skip(segment.call, Role.INPUT, slot)
         return {slot: row for slot, row in rows.items() if slot not in others}
 
-    # What the code around goes on with
-
-    def _handed_back(self, segment: Segment, partner: Partner, around: Segment, output: Any) -> Any:
-        """Return what A's call returned, in the form of what B's did; the code around goes on with that."""
-        self.backward.hand_on(segment, partner, around)
-        inside, by = Inside(segment.call, None, through=segment.through), dict[str, Any]()
-        known: dict[int, Source] = {}
-        for slot, tensor in self.tensors.named(output):
-            if slot in segment.through:
-                by[slot] = next(each.arrived for each in segment.given if each.slot == segment.through[slot])
-                self._skip(segment.call, Role.GRAD_OUTPUT, slot)
-            elif id(tensor) in known:
-                known[id(tensor)].also += (slot,)
-                by[slot] = known[id(tensor)].given
-            else:
-                source = self._source_of(segment, partner, around, slot, tensor)
-                known[id(tensor)] = source
-                by[slot] = self._written_in_place(segment, tensor, source.given)
-        around.sources += known.values()
-        inside.sources += known.values()
-        self._write_what_is_not_returned(segment)
-        inside.output = self.tensors.put(output, by)
-        around.inside.append(inside)
-        return inside.output
-
-    def _source_of(self, segment: Segment, partner: Partner, around: Segment, slot: str, tensor: Any) -> Source:
-        """Return what stands for something that a call returned; whoever got hold of that by a hook goes on with A's values too."""
-        row = segment.returned.get(slot, -1)
-        value = tensor if row < 0 else self.tensors.of(row, tensor, segment.call.autocast, partner)
-        learns = around.grad and self.tensors.learns(tensor, row)
-        leaf, given = self.replaying.source(value, learns)
-        if learns and self.replaying.become(tensor, leaf):
-            self.backward.release(tensor)
-            given = tensor
-        found = Source(Role.OUTPUT, segment.call, slot, leaf, given, learns, inner=segment.inner.get(slot))
-        if row < 0 and learns:
-            found.made_by = segment.recorded
-            self.backward.returning_more.append(segment.recorded)
-        found.is_captured = given is tensor and self.recorded.is_captured(segment.recorded, row)
-        return found
-
-    def _passed_through(self, segment: Segment, outputs: Named) -> dict[str, str]:
-        """Return the arguments that a call returned as they were, by the slots of results, where A's did so too or returned nothing there.
-
-        The code around goes on with its own tensor. What A recorded as the gradient of such a result is that of all who use the tensor, those
-        before the call among them.
-        """
-        inputs = self.recorded.slots(segment.recorded.key, Role.INPUT).values()
-        return {
-            slot: given.slot
-            for slot, tensor in outputs
-            for given in segment.given
-            if tensor is given.tensor
-            and not self._was_written(given)
-            and (slot not in segment.returned or self.recorded.are_equal(segment.returned[slot], inputs))
-        }
-
-    def _written_in_place(self, segment: Segment, returned: Any, value: Any) -> Any:
-        """Return what stands for a tensor that a module returned: what it was given itself, if it wrote to that in place."""
-        for given in segment.given:
-            if returned is given.tensor and self._was_written(given):
-                with contextlib.suppress(NotImplementedError):
-                    self.replaying.write(given.arrived, value)
-                    given.is_settled = True
-                    return given.arrived
-        return value
-
-    def _write_what_is_not_returned(self, segment: Segment) -> None:
-        """Let what a module wrote to its arguments, and did not return, be written to those of its caller."""
-        for given in segment.given:
-            if not given.is_settled and given.version is not None and self._was_written(given):
-                with contextlib.suppress(Exception):  # a leaf, or memory that is read only
-                    self.replaying.write(given.arrived, self.replaying.without_graph(given.tensor))
-
-    def _was_written(self, given: Given) -> bool:
-        version = self.adapter.version_of(given.tensor)
-        if version is not None:
-            return version != given.version
-        return not np.array_equal(self.tensors.values(given.tensor), self.tensors.values(given.leaf))
-
     def _returned_by_a(self, call: RecordedCall) -> Any:
         """Return what A's call returned where B's raised: only a single tensor says in which form."""
         rows = self.recorded.slots(call.key, Role.OUTPUT)
         if list(rows) != ["0"] or not self.recorded.has_values(rows["0"]):
             return None
         return self.tensors.of(rows["0"], None)
-
-    # Once more, to be differentiated as a function
-
-    def _again(
-        self, segment: Segment, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], new: Sequence[Any]
-    ) -> list[Any]:
-        """Run the code of a segment with other sources; the calls inside return what they did. Return the targets."""
-        learning = [each for each in segment.sources if each.learns]
-        segment.renewed = {id(source): tensor for source, tensor in zip(learning, new, strict=True)}
-        own = {each.slot: segment.renewed[id(each)] for each in learning if each.role is Role.INPUT}
-        given = {each.slot: own.get(each.first, each.tensor) for each in segment.given}
-        segment.again, segment.handed = 0, {}
-        self._stack.append(segment)
-        try:
-            output = run(*self.tensors.put(args, given), **self.tensors.put(kwargs, given))
-        finally:
-            self._stack.pop()
-            segment.again = -1
-        for slot, tensor in self.tensors.named(output):
-            segment.handed[id(segment.call), slot] = tensor
-        return [segment.handed[id(each.call), each.slot] for each in segment.targets if each.is_known]
-
-    def _made_again(self, around: Segment, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return once more what a call inside of a segment returned."""
-        inside = around.inside[around.again]
-        around.again += 1
-        handed = dict(self.tensors.named(args) + self.tensors.named(kwargs))
-        around.handed |= {(id(inside.call), slot): tensor for slot, tensor in handed.items()}
-        by = {slot: handed[mine] for slot, mine in inside.through.items()}
-        for source in inside.sources:
-            value = around.renewed.get(id(source), source.given)
-            by |= dict.fromkeys((source.slot, *source.also), value)
-        return self.tensors.put(inside.output, by)
-
-
-def _function_of(module: Any) -> Callable[..., Any]:
-    return getattr(module, "forward", None) or module.construct
-
-
-def _names(module: Any) -> list[str]:
-    """Return the names of a module's parameters that may be given by position."""
-    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    try:
-        return [each.name for each in inspect.signature(_function_of(module)).parameters.values() if each.kind in kinds]
-    except (TypeError, ValueError):
-        return []
-
-
-def _bound(
-    module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Mapping[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any], tuple[str, ...]]:
-    """Return arguments that a module takes, and the names of those that it lacks.
-
-    What A calls by names that B does not have stands for what B lacks, in its order.
-    """
-    try:
-        known = inspect.signature(_function_of(module)).parameters
-    except (TypeError, ValueError):
-        return args, {**kwargs, **given}, ()
-    several = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
-    takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in known.values())
-    positional = _names(module)[: len(args)]
-    everything = {**kwargs, **given}
-    named = {name: value for name, value in everything.items() if name in known and name not in positional}
-    lacking = [
-        each.name
-        for each in known.values()
-        if each.default is each.empty and each.kind not in several and each.name not in {*positional, *named}
-    ]
-    left = [name for name in kwargs if name not in known]
-    renamed = dict(zip(lacking, left, strict=False))
-    named |= {name: kwargs[there] for name, there in renamed.items()}
-    if takes_all:
-        named |= {name: everything[name] for name in everything if name not in known and name not in renamed.values()}
-    return args, named, tuple(name for name in lacking if name not in renamed)

@@ -57,7 +57,7 @@ def _loss(training: Training, replaying: Replaying, micro: Micro) -> Any:
         raise ConfigError(
             "the model returns no tensor of real numbers to take the mean of; give loss_fns=(loss_a, loss_b)"
         )
-    return replaying.mean(real[0])
+    return real[0].mean()
 
 
 def _given(replaying: Replaying, model: Any, micro: Micro) -> dict[str, Any]:
