@@ -150,6 +150,11 @@ class Recorded:
         """Tell whether the tensor of a row was to have a gradient."""
         return bool(self.side.columns["requires_grad"][row])
 
+    def has_gradients(self, module: int) -> bool:
+        """Tell whether a module's own parameters got gradients."""
+        roles, modules = self.side.columns["role"], self.side.columns["module"]
+        return any(role == Role.PARAM_GRAD and at == module for role, at in zip(roles, modules, strict=True))
+
     def weights(self) -> dict[str, int]:
         """Return the stored tensors of the weights and buffers that the step began with, by the first of their names."""
         return self._of_parameters(Phase.INIT, (Role.PARAM, Role.BUFFER))

@@ -112,6 +112,8 @@ class Backward:
         call = segment.recorded
         if not any(map(self.recorded.learns, self.recorded.slots(call.key, Role.OUTPUT).values())):
             return False
+        if self.recorded.has_gradients(call.module):  # of what it returned, written over in place, no gradient is known
+            return True
         inside = (each.key for each in self.recorded.calls_in(call))
         roles = Role.GRAD_INPUT, Role.GRAD_OUTPUT
         return bool(self.recorded.slots(call.key, Role.GRAD_INPUT)) or any(
