@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from probe.conversion.loading import load_matching
     from probe.curve_comparison import curves
     from probe.recording import open_recording as open
+    from probe.replaying.injecting import inject
+    from probe.replaying.run import replay
+    from probe.replaying.two_models.auto_diff import auto_diff
+    from probe.replaying.updating import replay_gradients
     from probe.reproducibility.batch_comparison import compare_batches
     from probe.reproducibility.batches import load_batches, save_batches
     from probe.reproducibility.inputs import make_inputs
@@ -44,18 +48,22 @@ if TYPE_CHECKING:
 
 __all__ = [
     "__version__",
+    "auto_diff",
     "capture",
     "compare",
     "compare_batches",
     "compare_schedules",
     "convert_weights",
     "curves",
+    "inject",
     "load_batches",
     "load_matching",
     "log",
     "make_inputs",
     "noise_run",
     "open",
+    "replay",
+    "replay_gradients",
     "save_batches",
     "seed_all",
     "start",
@@ -64,18 +72,22 @@ __all__ = [
 ]
 
 _HOMES = {
+    "auto_diff": "replaying.two_models.auto_diff:auto_diff",
     "capture": "session:capture",
     "compare": "comparison.run:compare",
     "compare_batches": "reproducibility.batch_comparison:compare_batches",
     "compare_schedules": "reproducibility.schedules:compare_schedules",
     "convert_weights": "conversion:convert_weights",
     "curves": "curve_comparison:curves",
+    "inject": "replaying.injecting:inject",
     "load_batches": "reproducibility.batches:load_batches",
     "load_matching": "conversion.loading:load_matching",
     "log": "session:log",
     "make_inputs": "reproducibility.inputs:make_inputs",
     "noise_run": "reproducibility.perturbing:noise_run",
     "open": "recording:open_recording",
+    "replay": "replaying.run:replay",
+    "replay_gradients": "replaying.updating:replay_gradients",
     "save_batches": "reproducibility.batches:save_batches",
     "seed_all": "reproducibility.seeding:seed_all",
     "start": "session:start",

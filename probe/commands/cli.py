@@ -513,6 +513,10 @@ main.add_later(
     "presets", "probe.commands.preset_commands", "presets_command", "List the acceptance tables of --preset."
 )
 main.add_later("map", "probe.commands.map_commands", "map_group", "Layer mappings: what takes the place of what.")
+main.add_later(
+    "replay", "probe.commands.replay_command", "replay_command",
+    "Run each module of B alone with what A's was given, and name all that are wrong by themselves.",
+)  # fmt: skip
 
 
 def compare_main() -> None:

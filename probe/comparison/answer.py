@@ -14,6 +14,7 @@ from probe.comparison.coverage.verdict_margin import Flip
 from probe.comparison.lookup import why_not
 from probe.comparison.module_pairs import ModulePair
 from probe.comparison.notes import Note, as_json
+from probe.comparison.own_errors import Replayed
 from probe.comparison.result import SCHEMA, Coverage, Divergence, Inputs, SlotResult, SlotResults, Verdict
 from probe.comparison.run_summary import RunSummary
 from probe.comparison.settings import DifferingSetting
@@ -75,6 +76,8 @@ class Comparison:
     """modules that were taken for the same"""
     runs: tuple[RunSummary, ...] = ()
     """what A and B are recordings of"""
+    replayed: Replayed | None = None
+    """of `probe.replay`: what was replayed, and what was not"""
     acceptance: Acceptance | None = None
     """the answer of the acceptance table that was asked for, which the verdict does not depend on; None where none was"""
     settings: tuple[DifferingSetting, ...] = field(default=(), repr=False)
@@ -209,4 +212,5 @@ class Comparison:
             "unseen": None if self.unseen is None else self.unseen.as_json(),
             "acceptance": None if self.acceptance is None else self.acceptance.as_json(),
             "settings": [each.as_json() for each in self.settings],
+            **({} if self.replayed is None else {"replayed": self.replayed.as_json()}),
         }

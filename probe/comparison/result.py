@@ -258,6 +258,8 @@ class SlotResult:
     """what was tried on it because it differs: codes of `probe.comparison.exemptions.table.REFITS`, in their order"""
     blame: str = ""
     """which row of `probe.comparison.blame.table` answers for it, where it is wrong by itself"""
+    in_run: float = math.nan
+    """of a replay: its relative error in a run of B by itself, what it inherits there included"""
     reads: Callable[[SlotResult], tuple[np.ndarray, np.ndarray]] | None = field(default=None, repr=False, compare=False)
     """gives the values of both sides; of what ``answer[path]`` returns"""
 

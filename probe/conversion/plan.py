@@ -14,7 +14,7 @@ from probe.conversion.fusing import Joined, joined, known, viewed
 from probe.conversion.structure import COUNTER, Key, Structure, Weight, imagined
 from probe.errors import ConversionError
 from probe.mapping import LayerMapping
-from probe.matching import Direction, match
+from probe.matching import Direction, Matching, match
 from probe.numbers.fused import Fusion, Shape, problem_of, whole_shape
 from probe.numbers.statistics import dtype_of, is_float
 
@@ -198,7 +198,13 @@ def matched(source: Structure, target: Structure, mapping: LayerMapping, directi
     def nothing_known(_: int) -> frozenset[object]:
         return frozenset()
 
-    found = match(known(source), known(target), mapping, nothing_known, nothing_known, direction)
+    return sides_of(
+        match(known(source), known(target), mapping, nothing_known, nothing_known, direction), source, target
+    )
+
+
+def sides_of(found: Matching, source: Structure, target: Structure) -> Sides:
+    """Return two models of which the modules are paired already."""
     here, there = viewed(source, found.views_a), viewed(target, found.views_b)
     partner = {pair.b: pair.a for pair in found.pairs}
     return Sides(here, there, partner, *joined(found, here, there), (found.ignored_a, found.ignored_b))

@@ -190,6 +190,12 @@ class Recorder:
             self._gradients.watch_logged(call, name, tensor)
 
     @guarded
+    def record_weights(self) -> None:
+        """Record what the step begins with now, where no call of the models will do so: before an update alone."""
+        if self.run.active:
+            self._updates.record_initial()
+
+    @guarded
     def look_at_loss(self, loss: Any) -> None:
         """Record by which functions a loss was made, once: how they round is their own."""
         if not self._has_looked_at_loss and self.run.adapter.is_tensor(loss):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -64,6 +64,8 @@ class Line:
     state: str
     is_wrong: bool = False
     """it is the first divergence"""
+    in_run: str = ""
+    """of a replay: the error in a run of B by itself"""
 
 
 def drawn(comparison: Comparison, width: int) -> Text | None:
@@ -86,7 +88,11 @@ def drawn(comparison: Comparison, width: int) -> Text | None:
         return Text(f"The branch of the tree is not shown: {plain(str(error))}\n")
     if len(lines) <= 2:
         return None
-    title = f"Where it lies: relative errors of {_OF_WHAT[first.phase]}, in the order of A's calls"
+    errors = f"relative errors of {_OF_WHAT[first.phase]}, in the order of A's calls"
+    has_runs = any(line.in_run for line in lines)
+    title = (
+        f"Where it lies: own {errors}, and those in a run of B by itself" if has_runs else f"Where it lies: {errors}"
+    )
     out = Text(f"{wrapped(title, width, indent='  ')}\n")
     for row in _laid_out(lines, width):
         out.append_text(row)
@@ -96,6 +102,9 @@ def drawn(comparison: Comparison, width: int) -> Text | None:
 def _laid_out(lines: Sequence[Line], width: int) -> Iterable[Text]:
     """Yield the lines in columns; names and classes are shortened where there is no room for them."""
     states = max(cell_len(line.state) for line in lines if line.class_name)
+    if any(line.in_run for line in lines):
+        own = max(cell_len(line.error) for line in lines)
+        lines = [replace(line, error=f"{padded(line.error, own)}  {line.in_run:>7}") for line in lines]
     errors = max(cell_len(line.error) for line in lines)
     classes = max(cell_len(line.class_name) for line in lines)
     names = max(cell_len(line.lead + line.name) for line in lines)
@@ -201,7 +210,16 @@ class _Branch:
             name = self._name(place, above[depth - 1] if depth else None)
             lines += self._before(place, lead) if depth else []
             state = self._state(place, _INSIDE)
-            lines.append(Line(lead, name, plain(place.class_name), self._error(place), state))
+            lines.append(
+                Line(
+                    lead,
+                    name,
+                    plain(place.class_name),
+                    self._error(place),
+                    state,
+                    in_run=_in_run(self._slots_of(place)),
+                )
+            )
         return lines + self._siblings(parent, above)
 
     def _name(self, place: _Place, parent: _Place | None) -> str:
@@ -305,11 +323,26 @@ class _Branch:
         if place.path in self.first.agreeing:  # its part of what lies in one
             return Line(lead, name, plain(place.class_name), "", _WORDS["noise"])
         if not is_wrong:
-            return Line(lead, name, plain(place.class_name), self._error(place), self._state(place))
+            return Line(
+                lead,
+                name,
+                plain(place.class_name),
+                self._error(place),
+                self._state(place),
+                in_run=_in_run(self._slots_of(place)),
+            )
         if self.first.kind is Kind.MISSING:
             return Line(lead, name, plain(place.class_name), "", f"✗ {self._missing(place)}", is_wrong=True)
         error = "" if self.first.metrics is None else _number(self.first.metrics)
-        return Line(lead, name, plain(place.class_name), error, "✗ wrong, the first", is_wrong=True)
+        return Line(
+            lead,
+            name,
+            plain(place.class_name),
+            error,
+            "✗ wrong, the first",
+            is_wrong=True,
+            in_run=_in_run(self._slots_of(place)),
+        )
 
     def _missing(self, place: _Place) -> str:
         if self.first.uncalled:
@@ -392,3 +425,9 @@ def _number(metrics: Metrics) -> str:
         return "0"
     about = "≥" if metrics.is_lower_bound else "≈" if metrics.estimated else ""
     return f"{about}{100 * metrics.rel_l2:.3g}%" if metrics.of_integers else f"{about}{metrics.rel_l2:.1e}"
+
+
+def _in_run(slots: Iterable[SlotResult]) -> str:
+    """Return how far what a module returns is off in a run of B by itself; only of a replay."""
+    found = [slot.in_run for slot in slots if not math.isnan(slot.in_run)]
+    return f"{max(found):.1e}" if found else ""

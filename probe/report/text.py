@@ -10,7 +10,9 @@ from rich.text import Text
 
 from probe.comparison.answer import in_words
 from probe.comparison.coverage.guards import grouped
+from probe.comparison.deciding import deciding
 from probe.comparison.noise.fixed import FIXED_MEASURES, TOLERANCE
+from probe.comparison.own_errors import Replayed
 from probe.comparison.result import Divergence, Inputs, Kind, NodeRef, Verdict
 from probe.comparison.run import Comparison
 from probe.comparison.run_summary import RunSummary
@@ -80,6 +82,7 @@ class _Report:
         self._settings()
         self._footer()
         self._notes()
+        self._deciding()
         self.out.rstrip()
         return self.out
 
@@ -270,7 +273,10 @@ class _Report:
             f"Compared {calls} ({coverage.only_a} only in A, {coverage.only_b} only in B), {coverage.compared} pairs of "
             f"tensors · {coverage.not_comparable} not comparable · noise: {comparison.noise}"
         )
-        self._say(f"Inputs: {_inputs(comparison.inputs)}")
+        if comparison.replayed is not None:
+            self._replayed(comparison.replayed)
+        else:
+            self._say(f"Inputs: {_inputs(comparison.inputs)}")
         for side, paths in (("A", comparison.only_a), ("B", comparison.only_b)):
             if paths:
                 outermost = _outermost(paths)
@@ -285,6 +291,22 @@ class _Report:
         ]  # fmt: skip
         if unneeded:
             self._say(f"Need no partner: {'; '.join(unneeded)}")
+
+    def _replayed(self, replayed: Replayed) -> None:
+        """Say how much was replayed, and what was not."""
+        whose = "A's weights" if replayed.weights == "a" else "its own weights"
+        self._say(f"Replayed: {counted(replayed.modules, 'module')} of B, each alone, given what A's was and {whose}")
+        shown = replayed.left if self.verbose else replayed.left[:_MOST_NOTES]
+        for left in shown:
+            self._say(plain(str(left), LONGEST_LIST), "not replayed: ", "      ", "yellow")
+        if len(shown) < len(replayed.left):
+            self._say(f"{len(replayed.left) - len(shown)} more were not replayed: -v shows all", style="yellow")
+
+    def _deciding(self) -> None:
+        """Say how to decide what rounding in 16 bits leaves open."""
+        said = deciding(self.comparison)
+        if said is not None:
+            self._say(plain(str(said), LONGEST_LIST), style="bold")
 
     def _left_out(self) -> None:
         """Name the modules that the mapping ignores."""

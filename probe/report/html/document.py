@@ -160,6 +160,7 @@ class _Document:
             **_by_columns(names, places),
             "error": numbers(slot.error for slot in slots),
             "limit": numbers(slot.limit for slot in slots),
+            **({} if self.comparison.replayed is None else {"in_run": numbers(slot.in_run for slot in slots)}),
             **metrics,
             "statistics_a": self._statistics([(self.steps[slot.step].a, slot.row_a) for slot in slots]),
             "statistics_b": self._statistics([(self.steps[slot.step].b, slot.row_b) for slot in slots]),

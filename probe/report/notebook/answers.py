@@ -56,8 +56,8 @@ def of_comparison(comparison: Comparison) -> str:
     told = comparison.reasons if said is Verdict.UNDECIDED else ()
     notes = in_words(each for each in comparison.notes if each not in told)
     return framed(
-        *parts, _by_phase(comparison.slots), _rests_on(comparison), listed([f"note: {each}" for each in notes])
-    )
+        *parts, _own_errors(comparison), _by_phase(comparison.slots), _rests_on(comparison), listed([f"note: {each}" for each in notes]),
+    )  # fmt: skip
 
 
 def _accepted(comparison: Comparison) -> list[Html]:
@@ -148,6 +148,24 @@ def _others(others: tuple[Divergence, ...]) -> list[Html]:
     ]  # fmt: skip
     columns = [Column("phase"), Column("module"), Column("tensor"), Column("rel", True), Column("confidence", True)]
     return [paragraph("Also wrong by itself, in the order of cause"), table(columns, rows, len(others))]
+
+
+def _own_errors(comparison: Comparison) -> Html:
+    """Return, of a replay, the own errors of what modules return beside those in a run of B: the places, and what is off most there."""
+    if comparison.replayed is None:
+        return Html("")
+    named = {each.path for each in comparison.divergences}
+    known = [slot for slot in comparison.slots if not math.isnan(slot.in_run)]
+    chosen = [slot for slot in known if slot.path_a in named]
+    chosen += sorted((slot for slot in known if slot.path_a not in named), key=lambda slot: -slot.in_run)[:_MOST]
+    rows = [
+        (marked(name(slot.path_a), "bad") if slot.path_a in named else name(slot.path_a), name(slot.slot_a, ""),
+         error(slot.metrics.rel_l2), error(slot.in_run))
+        for slot in chosen
+    ]  # fmt: skip
+    columns = [Column("module"), Column("output"), Column("own error", True), Column("in a run of B", True)]
+    left = [paragraph(text(str(each), LONGEST_LIST)) for each in comparison.replayed.left[:_MOST]]
+    return join([table(columns, rows), *left], "") if rows else join(left, "")
 
 
 def _by_phase(slots: tuple[SlotResult, ...]) -> Html:

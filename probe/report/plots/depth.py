@@ -46,20 +46,24 @@ def draw(comparison: Comparison, step: int | None = None, ax: Any = None) -> Any
     if not slots:
         raise NotRecordedError(f"nothing with numbers was compared in step {chosen}")
     errors, limits = _numbers(slots)
-    floor, top = _range(errors, limits)
+    runs = np.array([slot.in_run for slot in slots], float)
+    floor, top = _range(errors, np.concatenate([limits, runs]))
     heights = np.where(errors <= 0, floor, np.where(np.isinf(errors), top, errors))
     axes.set_yscale("log")
     axes.set_ylim(floor / 2.5, top * 3)
     axes.set_xlim(-1, len(slots))
     band = _band(axes, np.where(np.isfinite(limits), limits, floor / 10), floor)
     drawn, names = _points(axes, slots, heights)
+    if np.isfinite(runs).any():  # of a replay
+        drawn.append(_runs(axes, runs, floor))
+        names.append("in a run of B")
     _phases(axes, slots)
     _name_introduced(axes, slots, heights)
     axes.set_ylabel("relative error")
     axes.set_xlabel("tensors in the order of cause" + ("; equal ones at the bottom" if (errors <= 0).any() else ""))
     axes.set_xticks([])
     title(axes, f"{comparison.verdict.value.upper()}: step {chosen}\n")
-    legend(axes, [*drawn, band], [*names, "explained"], loc="lower right", bbox_to_anchor=(1, 1.06), ncols=5,
+    legend(axes, [*drawn, band], [*names, "explained"], loc="lower right", bbox_to_anchor=(1, 1.06), ncols=6,
            handletextpad=0.3, columnspacing=1.2, borderaxespad=0.0)  # fmt: skip
     return axes
 
@@ -108,6 +112,13 @@ def _points(axes: Any, slots: Sequence[SlotResult], heights: np.ndarray) -> tupl
                                       rasterized=len(slots) > _MANY))  # fmt: skip
             names.append(verdict)
     return drawn, names
+
+
+def _runs(axes: Any, runs: np.ndarray, floor: float) -> Any:
+    """Draw how far what modules return is off in a run of B by itself, where their own errors add up."""
+    at = np.flatnonzero(np.isfinite(runs))
+    heights = np.maximum(runs[at], floor)
+    return axes.scatter(at, heights, s=12.0, facecolors="none", edgecolors=VERDICTS["inherited"], lw=0.8, zorder=2)
 
 
 def _phases(axes: Any, slots: Sequence[SlotResult]) -> None:

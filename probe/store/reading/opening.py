@@ -37,7 +37,8 @@ def attempts(path: Path) -> Iterator[None]:
     """
     ends, attempt = time.monotonic() + _PATIENCE, 0
     while attempt < _ATTEMPTS:
-        time.sleep(_PAUSE * attempt)
+        if attempt:  # sleeping for no time, too, hands the processor over
+            time.sleep(_PAUSE * attempt)
         before = _last_write(path)
         yield
         after = _last_write(path)

@@ -111,6 +111,16 @@ export class Report {
     return value(this.doc.tensors.limit[i]);
   }
 
+  /** Whether B's modules were run alone with A's tensors: then errors are their own. */
+  get isReplay() {
+    return Boolean(this.doc.tensors.in_run);
+  }
+
+  /** How far what a module returns is off in a run of B by itself; NaN where that is not known. */
+  inRun(i) {
+    return this.isReplay ? value(this.doc.tensors.in_run[i]) : NaN;
+  }
+
   /** Where limits come from: what rounding explains, tolerances that were chosen, or both. */
   get limitsAre() {
     if (!this.doc.tensors.is_fixed.some(Boolean)) return "explained";
@@ -143,6 +153,7 @@ export class Report {
   view(choice) {
     const t = this.doc.tensors;
     const cells = PHASES.map(() => new Int32Array(this.size).fill(-1));
+    const runs = new Float64Array(this.size).fill(NaN);
     const points = [];
     const byCall = new Map();
     const found = this.findings.filter((each) => this._stepOf(each) === choice.step);
@@ -153,6 +164,8 @@ export class Report {
       const row = this.rowOfPair[t.pair[i]];
       const phase = this.phase[i];
       if (phase < 0 || row < 0) continue;
+      const run = this.inRun(i);
+      if (!(run <= runs[row]) && !Number.isNaN(run)) runs[row] = run;
       const old = cells[phase][row];
       if (old < 0 || this._tells(i, old)) cells[phase][row] = i;
       if (this.rank[i] === INTRODUCED) introduced.push(row);
@@ -169,7 +182,7 @@ export class Report {
     const inside = new Int32Array(this.size);
     for (const row of places) for (let up = this.parent[row]; up >= 0; up = this.parent[up]) inside[up]++;
     return {
-      cells, inside, nonfinite: new Set(nonfinite),
+      cells, runs, inside, nonfinite: new Set(nonfinite),
       points: this._drawn(points),
       jumps: { introduced: places, unmatched: this.rowsThatAre("unmatched"), nonfinite: [...new Set(nonfinite)] },
     };

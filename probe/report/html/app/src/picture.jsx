@@ -20,7 +20,8 @@ function levels(report, points) {
   const logs = points.map((i) => Math.log10(report.error(i)));
   const finite = logs.filter(Number.isFinite);
   const limits = points.map((i) => Math.log10(report.limit(i)));
-  const known = [...finite, ...limits.filter(Number.isFinite)];
+  const runs = points.map((i) => Math.log10(report.inRun(i)));
+  const known = [...finite, ...limits.filter(Number.isFinite), ...runs.filter(Number.isFinite)];
   const counts = (i, k) => Number.isFinite(logs[k]) && ["introduced", "inherited"].includes(report.verdict(i));
   const wrong = logs.filter((_, k) => counts(points[k], k));
   const typical = [...known].sort((x, y) => x - y)[Math.floor(TINY * known.length)] ?? 0;
@@ -28,6 +29,7 @@ function levels(report, points) {
   const high = Math.ceil(known.reduce((x, y) => Math.max(x, y), low + 2) + 0.45);
   return {
     low, high, hasInfinite: logs.some((log) => log === Infinity), limits: limits.map((limit) => (Number.isFinite(limit) ? Math.max(limit, low) : low)),
+    runs: runs.map((run) => (Number.isFinite(run) ? Math.max(run, low + FOOT) : NaN)),
     y: logs.map((log) => (Number.isFinite(log) ? Math.max(log, low + FOOT) : log > 0 ? high - CEILING : low + FLOOR)),
   };
 }
@@ -97,6 +99,14 @@ function paintPoints(plot, scene, selected) {
   ctx.rect(plot.bbox.left - size, plot.bbox.top, plot.bbox.width + 2 * size, plot.bbox.height + size);
   ctx.clip();
   const at = (x) => [plot.valToPos(x, "x", true), plot.valToPos(scene.y[x], "y", true)];
+  ctx.strokeStyle = color("inherited");
+  ctx.lineWidth = scale;
+  scene.runs.forEach((run, x) => { // of a replay, a small ring: what it is in a run of B by itself
+    if (Number.isNaN(run)) return;
+    ctx.beginPath();
+    ctx.arc(plot.valToPos(x, "x", true), plot.valToPos(run, "y", true), size / 2, 0, 2 * Math.PI);
+    ctx.stroke();
+  });
   for (const verdict of ORDER) {
     ctx.fillStyle = color(named(verdict));
     let last = "";
@@ -262,6 +272,7 @@ function Legend({ report }) {
       <li title={MEANING.noise}><i class="swatch noise" />noise</li>
       <li><i class="swatch equal" />equal</li>
       <li><i class="swatch band" />{band}</li>
+      {report.isReplay && <li title="its own error, and what it inherits"><i class="swatch ring run" />in a run of B by itself</li>}
       <li><i class="swatch ring" />chosen</li>
     </ul>
   );

@@ -65,6 +65,7 @@ function Row({ report, view, row, index, top, isOpen, isFiltered, isMatch, isSel
       onClick={() => onSelect(row)} onDblClick={() => onToggle(row)}>
       <Name report={report} side="a" row={row} indent={indent} fold={fold} picked={picked} onPick={onPick} />
       {PHASES.map((_, k) => <Cell report={report} i={view.cells[k][row]} row={row} />)}
+      {report.isReplay && <span role="gridcell" class="cell run" title="what it returns in a run of B by itself: its own error, and what it inherits">{Number.isNaN(view.runs[row]) ? "" : error(view.runs[row])}</span>}
       <Name report={report} side="b" row={row} indent={indent} picked={picked} onPick={onPick} />
       <span class="inside" role="gridcell">{report.isFound(row) && <b title="a place that is wrong by itself">◆</b>}{inside > 0 && !isOpen && <b title={`${count(inside, "module")} inside with an introduced error`}>◆{inside}</b>}</span>
     </div>
@@ -205,11 +206,12 @@ export const TreeView = forwardRef(function TreeView(props, ref) {
       <Toolbar report={report} view={view} filter={filter} onFilter={setFilter} kind={kind} onKind={onKind} onJump={onJump}
         onHit={toHit} found={flags && flags.reduce((sum, flag) => sum + flag, 0)}
         onFold={(to) => setOpen(to ? new Uint8Array(report.size).fill(1) : Uint8Array.from({ length: report.size }, (_, row) => (row === 0 ? 1 : 0)))} />
-      <div class="grid" ref={grid} role="treegrid" aria-label="Modules of A and B, with the error in each phase" aria-rowcount={rows.length + 1} tabIndex={0}
+      <div class={report.isReplay ? "grid replay" : "grid"} ref={grid} role="treegrid" aria-label="Modules of A and B, with the error in each phase" aria-rowcount={rows.length + 1} tabIndex={0}
         aria-activedescendant={first <= at && at < last ? `row-${selected.row}` : undefined} onKeyDown={onKey}>
       <div class="heads" role="row" aria-rowindex={1}>
         <span class="name" role="columnheader"><b class="tag-a">A</b></span>
         {PHASES.map((name) => <span class="cell head" role="columnheader" title={name} aria-label={name}>{SHORT[name]}</span>)}
+        {report.isReplay && <span class="cell head" role="columnheader" title="in a run of B by itself" aria-label="in a run of B by itself">run</span>}
         <span class="name" role="columnheader"><b class="tag-b">B</b></span><span class="inside" role="columnheader"><span class="hidden">introduced inside</span></span>
       </div>
       <div class="rows" ref={body} role="rowgroup" tabIndex={-1} onScroll={(event) => setScroll({ top: event.currentTarget.scrollTop, height: event.currentTarget.clientHeight })}>

@@ -1,0 +1,87 @@
+"""``probe replay``: which modules of a model are wrong by themselves, given what another one's were."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from probe.commands.defaults import MIN_CONFIDENCE
+
+if TYPE_CHECKING:
+    from probe.comparison.answer import Comparison
+
+_EXIT = {"aligned": 0, "diverged": 1, "undecided": 2}
+"""exit status by verdict"""
+_SUFFIXES = (".html", ".json", ".txt", ".csv")
+
+
+@click.command("replay", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("recording", type=click.Path(), metavar="A")
+@click.option("--model", "factory", required=True, metavar="MODULE:FUNCTION",
+              help="Makes B: returns the model, or the model and a dict of what it is called with beside A's tensors.")  # fmt: skip
+@click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models.")
+@click.option(
+    "--map-direction", type=click.Choice(["a-to-b", "b-to-a"]), help="Which side the mapping is written from."
+)
+@click.option("--strict", is_flag=True, help="A line of the mapping that does nothing is an error, not a warning.")
+@click.option("--step", type=int, help="Which of A's steps; default: the first that was recorded.")
+@click.option("--weights", type=click.Choice(["a", "b"]), default="a", show_default=True,
+              help="Whose weights the modules have; B's are compared too.")  # fmt: skip
+@click.option("--reference", is_flag=True, help="Run B in float64 too: which side is further from that?")
+@click.option("--min-confidence", default=MIN_CONFIDENCE, show_default=True, type=click.FloatRange(0, 1),
+              help="Leave out pairs of modules found without a mapping that are less sure; 1 leaves out all.")  # fmt: skip
+@click.option("--keep", type=click.Path(dir_okay=False), metavar="B.h5", help="Keep what was computed, as a recording.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False), help="Write the report to a file (.html, .txt, .json, .csv)."
+)
+@click.option("--top", default=20, show_default=True, help="How many further modules to list.")
+@click.option("-v", "--verbose", is_flag=True, help="Show all notes, not only the first three.")
+def replay_command(
+    recording: str, factory: str, mapping: str | None, map_direction: str | None, strict: bool, step: int | None,
+    weights: str, reference: bool, min_confidence: float, keep: str | None, output: str | None, top: int, verbose: bool,
+) -> None:  # fmt: skip
+    """Run each module of B alone with what A's was given, and name all that are wrong by themselves.
+
+    \b
+    Exit status: 0 none is, 1 some are, 2 could not tell, 3 error.
+    Example:     probe replay a.h5 --model models:make_b -lm map.yaml
+    """
+    from probe.errors import ConfigError
+    from probe.replaying.factories import model_of
+    from probe.replaying.run import replay
+
+    if output is not None and Path(output).suffix.lower() not in _SUFFIXES:
+        raise ConfigError(f"cannot tell the format of {output}: expected {', '.join(_SUFFIXES)}")
+    model, inputs = model_of(factory)
+    found = replay(model, recording, mapping, step=step, weights=weights, inputs=inputs, direction=map_direction, strict=strict,
+                   min_confidence=min_confidence, keep=keep, reference=reference)  # fmt: skip
+    if output is None:
+        from rich.console import Console
+
+        from probe.report import text
+
+        console = Console(soft_wrap=True, highlight=False)
+        console.print(text.render(found, top, console.width if console.is_terminal else None, verbose=verbose))
+    else:
+        Path(output).write_text(_rendered(found, Path(output).suffix.lower(), top), encoding="utf-8")
+        click.echo(f"{found.verdict.value}; the report is in {output}", err=True)
+    sys.exit(_EXIT[found.verdict])
+
+
+def _rendered(found: Comparison, suffix: str, top: int) -> str:
+    if suffix == ".json":
+        import json
+
+        from probe.report.names import harmless_json
+
+        return harmless_json(json.dumps(found.as_json(), indent=2, ensure_ascii=False)) + "\n"
+    if suffix == ".html":
+        from probe.report.html import as_html
+
+        return as_html(found)
+    from probe.report import table, text
+
+    return table.as_csv(found) if suffix == ".csv" else text.render(found, top, verbose=True).plain + "\n"

@@ -1,0 +1,98 @@
+"""Which module of A is which of B, before B has run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from probe.comparison.blame.guesses import with_groups, with_guesses
+from probe.comparison.fusion.one_to_many import completed
+from probe.errors import ConfigError
+from probe.mapping import LayerMapping
+from probe.matching import Bundle, Direction, Known, Matching, match
+from probe.matching.automatic import may_lie_otherwise, outline_of, packed_as_read
+from probe.matching.initial_weights import fingerprints
+from probe.replaying.recorded import Cut
+from probe.store.reading.reader import Reader
+from probe.structure.tree import Tree
+
+
+@dataclass(frozen=True)
+class Partner:
+    """What A recorded for a module of B."""
+
+    module: int
+    """of A, or the one that stands for several of A's"""
+    cut: Cut | None = None
+    """of what that returned, the part which the module of B has; None where it has all"""
+
+    @property
+    def is_part(self) -> bool:
+        """Whether A's module does what several of B do."""
+        return self.cut is not None and len(self.cut.bundle.parts) > 1
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Which module of A is which of B."""
+
+    modules: Matching
+    """by which weights are converted"""
+    complete: Matching
+    """with the weights that lie in one: by which recordings are compared"""
+
+
+def matched(
+    a: Reader, b: Reader, mapping: LayerMapping, direction: str | None, strict: bool, min_confidence: float
+) -> Pairing:
+    """Pair the modules as `probe.compare` does, given what B begins with.
+
+    Raises
+    ------
+    MappingError
+        the mapping cannot be used
+    ConfigError
+        the direction is none
+    """
+    trees = Tree(a.modules), Tree(b.modules)
+    sides = (a, trees[0]), (b, trees[1])
+    known = [Known(tree, side.parameters, side.info.model_config) for side, tree in sides]
+    weights = fingerprints(a, trees[0], b, trees[1])
+    found = match(*known, mapping, *weights, _direction(direction), strict)
+    guessed = with_guesses(with_groups(found, *sides), *sides, min_confidence)
+    if may_lie_otherwise(guessed, a, b):
+        guessed = packed_as_read(guessed, *(outline_of(*side) for side in sides)).matching
+    return Pairing(guessed, completed(guessed, a, b))
+
+
+def _direction(name: str | None) -> Direction | None:
+    try:
+        return None if name is None else Direction(name)
+    except ValueError:
+        known = " or ".join(repr(each.value) for each in Direction)
+        raise ConfigError(f"direction={name!r} is not known; expected {known}") from None
+
+
+def partners_of(matching: Matching, b: Reader) -> Mapping[int, Partner]:
+    """Return, by module of B, what A recorded for it."""
+    unknown = {bundle.parts[0] for bundle in matching.bundles if bundle.side == "A" and not _is_known(bundle)}
+    found = {pair.b: Partner(pair.a) for pair in matching.pairs if pair.has_calls and pair.a not in unknown}
+    for bundle in matching.bundles:
+        if bundle.side == "B":
+            for number, part in enumerate(bundle.parts):
+                found.pop(part, None)
+                if _is_known(bundle):
+                    found[part] = Partner(bundle.whole, Cut(bundle, number, _sizes(bundle, b)))
+    return found
+
+
+def _is_known(bundle: Bundle) -> bool:
+    """Tell whether it is known in which order the parts lie."""
+    return bundle.groups > 0 and bundle.rotary >= 0
+
+
+def _sizes(bundle: Bundle, b: Reader) -> tuple[int, ...]:
+    """Return how long the parts of what is returned are, by the rows of their weights."""
+    rows = {each.module: each.shape[each.axes[0] if each.axes else 0] for each in b.parameters
+            if each.canonical_slot == "weight" and each.shape}  # fmt: skip
+    return tuple(rows.get(part, 0) for part in bundle.parts) if len(bundle.parts) > 1 else ()

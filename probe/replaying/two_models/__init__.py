@@ -1,0 +1,1 @@
+"""Two models in one call: recorded in one process or two, and compared."""
