@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -273,4 +273,3 @@ def _rows(side: Side, micro: int) -> dict[tuple[int, int, Role], list[int]]:
         if at == micro and role in (Role.INPUT, Role.OUTPUT) and row not in side.combined:
             found[module, call, Role(role)].setdefault(side.slots[row], row)
     return {key: list(slots.values()) for key, slots in found.items()}
-

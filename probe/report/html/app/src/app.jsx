@@ -1,7 +1,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Curves, hasCurves } from "./curves.jsx";
 import { GraphView } from "./graph/graph.jsx";
-import { canMatch, Matching } from "./matching.jsx";
+import { Bar, canMatch, Matching } from "./matching.jsx";
 import { Panel } from "./panel.jsx";
 import { Picture } from "./picture.jsx";
 import { Rest } from "./rest.jsx";
@@ -143,12 +143,17 @@ export function App({ report }) {
             <TreeView ref={tree} report={report} view={view} choice={choice} selected={selected} onSelect={select}
               kind={kind} onKind={setKind} onJump={jump} picked={picked} onPick={pick} />
           </Pane>
-          {report.doc.flow && <Pane name="graph" chosen={tab}>{isGraphSeen.current && <GraphView report={report} view={view} choice={choice} selected={selected} onSelect={(row, tensor) => select(row, tensor, false)} isLarge={isLarge} onLarge={setLarge} />}</Pane>}
-          <Pane name="matching" chosen={tab}><Matching report={report} picked={picked} onPicked={setPicked} collected={collected} onCollected={setCollected} onSelect={select} onShow={() => setTab("matching")} /></Pane>
+          {report.doc.flow && (
+            <Pane name="graph" chosen={tab}>
+              {isGraphSeen.current && <GraphView report={report} view={view} choice={choice} selected={selected} onSelect={(row, tensor) => select(row, tensor, false)} isLarge={isLarge} onLarge={setLarge} />}
+            </Pane>
+          )}
+          <Pane name="matching" chosen={tab}><Matching report={report} picked={picked} collected={collected} onCollected={setCollected} onSelect={select} /></Pane>
           <Pane name="curves" chosen={tab}><Curves report={report} /></Pane>
           <Pane name="rest" chosen={tab}><Rest report={report} /></Pane>
           <Panel report={report} choice={choice} selected={selected} onSelect={select} picked={picked} onPick={pick} />
         </div>
+        <Bar report={report} picked={picked} onPicked={setPicked} collected={collected} onCollected={setCollected} onShow={() => setTab("matching")} />
       </main>
     </>
   );

@@ -254,9 +254,11 @@ export function Picture({ report, view, selected, onSelect }) {
     <section class="picture" aria-label="Relative error in execution order">
       <div class="title">
         <h2>{title(report, view.points)}, in execution order</h2>
-        {view.points.length > 1 && (isZoomed
-          ? <button onClick={() => plot.current.setScale("x", { min: 0, max: view.points.length - 1 })}>Show all</button>
-          : <span class="dim">drag to zoom</span>)}
+        {view.points.length > 1 && (
+          <span class="zoom">{isZoomed
+            ? <button onClick={() => plot.current.setScale("x", { min: 0, max: view.points.length - 1 })}>Show all</button>
+            : <span class="dim">drag to zoom</span>}</span>
+        )}
         <span class="gap" />
         <Legend report={report} />
       </div>
