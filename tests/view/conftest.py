@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+WAITS = 8_000
+"""milliseconds that a way through the page waits for what it clicks"""
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -54,6 +56,7 @@ def opened(browser: Any) -> Iterator[Callable[..., Opened]]:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
         contexts.append(context)
         report = Opened(context.new_page())
+        report.page.set_default_timeout(WAITS)
         reports.append(report)
         report.page.on("console", lambda message: report.complaints.append(message.text))
         report.page.on("pageerror", lambda error: report.complaints.append(str(error)))

@@ -155,7 +155,7 @@ def test_rows_tell_what_they_are(report: Path, opened: Show) -> None:
     page.set_viewport_size({"width": 1280, "height": 500})
     page.get_by_role("button", name="unfold").click()
     page.locator(".rows").evaluate("rows => (rows.scrollTop = 1e6)")
-    page.wait_for_function("!document.querySelector('.row.selected')")
+    page.wait_for_selector(".row.selected", state="detached")
     assert tree.get_attribute("aria-activedescendant") is None, "a row that is not in the page cannot be named"
 
 

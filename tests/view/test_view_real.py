@@ -85,6 +85,7 @@ def test_the_answer_is_on_the_first_screen(task: str, reports: dict[str, Path], 
 @pytest.mark.parametrize("task", TASKS)
 def test_n_goes_to_it_and_the_panel_has_what_is_known(task: str, reports: dict[str, Path], opened: Show) -> None:
     page = opened(reports[task]).page
+    page.get_by_role("treegrid").press("Home")
     page.locator("#row-0").click()
     assert "Qwen2ForCausalLM" in selected(page)
     page.locator("h1").click()
@@ -170,10 +171,12 @@ def test_pairs_by_mouse_change_the_next_comparison(
     page.get_by_label("Verdict", exact=True).select_option("unmatched")
     for pair in (("lm_head", "output_layer"), ("post_attention_layernorm", "pre_mlp_layernorm")):
         for name in pair:
+            page.get_by_label("Search path or class").fill(name)  # rows off the screen are not in the page
             page.get_by_role("row").filter(has_text=name).get_by_role("button", name="match").first.click()
         text = page.locator(".preview").inner_text()
         assert "forward output" in text and "param weight" in text and "bit-equal" in text
         page.get_by_role("button", name="Add this pair").click()
+    page.get_by_role("button", name="See and export").click()
     lines = page.locator(".lines textarea").input_value()
     assert (
         lines

@@ -33,6 +33,7 @@ def pick(page: Any, *names: str) -> None:
     for name in names:
         page.get_by_role("row").filter(has_text=name).get_by_role("button", name="match").first.click()
     page.get_by_role("button", name="Add this pair").click()
+    page.get_by_role("button", name="See and save").click()
 
 
 def test_pick_save_and_see(server: Server, opened: Show) -> None:

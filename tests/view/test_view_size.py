@@ -61,8 +61,13 @@ def big(document: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     calls = {name: [0] * NODES for name in document["calls"]} | {"pair": nodes}
     first = {**document["findings"][0], "row": WRONG, "tensor": 2 * NODES + WRONG}
+    chain = {
+        "kind": [0] * NODES, "parent": parents, "module": nodes, "call": [0] * NODES, "text": [words.number("")] * NODES,
+        "tensor": [-1] * NODES, "source": nodes[:-1], "target": nodes[1:], "of": [2 * NODES + node for node in nodes[:-1]],
+        **{name: [value] * (NODES - 1) for name, value in (("is_known", 1), ("learns", 1), ("is_around", 0))},
+    }  # fmt: skip
     return {
-        **document, "sides": {name: {**side, "modules": module} for name, side in document["sides"].items()},
+        **document, "flow": {"step": 0, "micro": 0, "twin": nodes, "a": chain, "b": chain}, "sides": {name: {**side, "modules": module} for name, side in document["sides"].items()},
         "pairs": {"a": nodes, "b": nodes, "reason": ["same path"] * NODES, "confidence": [1.0] * NODES},
         "tree": {"a": nodes, "b": nodes, "pair": nodes, "state": ["paired"] * NODES, "depth": depth},
         "calls": calls, "tensors": tensors, "findings": [first], "loose": {"a": {}, "b": {}}, "words": words.all,
@@ -126,3 +131,28 @@ def test_twenty_thousand_nodes(report: Path, opened: Callable[..., Any]) -> None
         f"{frame:.1f} ms a frame while scrolling ({scrolled['median']:.0f}, at worst {scrolled['worst']:.0f}), {filters:.0f} ms a filter ({max(filtered):.0f})"
     )
     assert loaded < 2000 and frame < 25 and filters < 200
+
+
+def test_the_graph_of_twenty_thousand_nodes(report: Path, opened: Callable[..., Any]) -> None:
+    view = opened(report)
+    page = view.page
+    page.wait_for_selector("#app[data-state=shown]")
+
+    def worked(act: Callable[[], object]) -> float:
+        before = view.worked()
+        act()
+        page.evaluate("new Promise(requestAnimationFrame)")
+        return view.worked() - before
+
+    shown = worked(lambda: page.get_by_role("tab", name="Graph").click())
+    assert "introduced" in page.locator(".side-a .node.chosen").get_attribute("class")
+    assert page.locator(".side-a .node").count() < 60, "runs of calls are folded"
+    zoomed = worked(lambda: page.get_by_role("button", name="fit").click())
+    run = page.locator(".side-a .node.run").first
+    unfolded = worked(run.click)
+    opener = page.locator(".side-a .opener").first
+    opens = worked(opener.click)
+    print(
+        f"\ngraph: shown in {shown:.0f} ms, a run unfolded in {unfolded:.0f}, a call opened in {opens:.0f}, fitted in {zoomed:.0f}"
+    )
+    assert shown < 1500 and max(unfolded, opens) < 600 and zoomed < 200

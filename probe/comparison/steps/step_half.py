@@ -141,7 +141,7 @@ class StepHalf:
         is_a = name == "A"
         modules = tuple(pair.a if is_a else pair.b for pair in matching.pairs)
         return cls(
-            name, side, Rows.of(side), _calls(side), modules, {module: pair for pair, module in enumerate(modules)},
+            name, side, Rows.of(side), calls_of(side), modules, {module: pair for pair, module in enumerate(modules)},
             matching.stepped_a if is_a else matching.stepped_b, matching.ignored_a if is_a else matching.ignored_b,
         )  # fmt: skip
 
@@ -179,7 +179,7 @@ class StepHalf:
         return event.slot_a if self.name == "A" else event.slot_b
 
 
-def _calls(side: Side) -> list[Call]:
+def calls_of(side: Side) -> list[Call]:
     """Return a step's calls in order, without those that activation checkpointing made again."""
     rows = side.calls
     chosen = side.counted

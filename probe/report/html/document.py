@@ -23,6 +23,7 @@ from probe.report.axes import Axes
 from probe.report.html import rows
 from probe.report.html.beside import beside
 from probe.report.html.curves import curves
+from probe.report.html.flow import both_as_columns
 from probe.report.html.numbers import Words, number, numbers, speakable
 from probe.report.html.tensors import LARGEST, drawn
 from probe.report.names import file_names
@@ -99,6 +100,7 @@ class _Document:
             "findings": [self._finding(found, at < MOST_DRAWN)
                          for at, found in enumerate(self.comparison.divergences)],
             "loose": {"a": self._loose("a"), "b": self._loose("b")},
+            "flow": both_as_columns(self.steps, self.comparison.slots, self.comparison.first_divergence, self.words),
             "mapping": beside(self.comparison, self.a, self.b),
             "serving": self.serving,
             "curves": curves(self.comparison.path_a, self.comparison.path_b, self.comparison.slots, self._to_b()),

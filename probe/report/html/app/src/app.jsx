@@ -1,9 +1,11 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { Curves } from "./curves.jsx";
-import { Matching } from "./matching.jsx";
+import { Curves, hasCurves } from "./curves.jsx";
+import { GraphView } from "./graph/graph.jsx";
+import { Bar, canMatch, Matching } from "./matching.jsx";
 import { Panel } from "./panel.jsx";
 import { Picture } from "./picture.jsx";
 import { Rest } from "./rest.jsx";
+import { Pane, Tabs } from "./tabs.jsx";
 import { TreeView } from "./tree.jsx";
 import { Verdict } from "./verdict.jsx";
 import { shown } from "./text.js";
@@ -69,12 +71,18 @@ export function App({ report }) {
   const [kind, setKind] = useState("introduced");
   const [picked, setPicked] = useState({ a: -1, b: -1 });
   const [collected, setCollected] = useState([]);
+  const [tab, setTab] = useState("modules");
+  const [isLarge, setLarge] = useState(false);
+  const isGraphSeen = useRef(false); // it is laid out when it is looked at first
+  isGraphSeen.current ||= tab === "graph";
   const view = useMemo(() => report.view(choice), [report, choice]);
   const tree = useRef(null);
 
   const select = (row, tensor = -1, reveal = true) => {
     setSelected({ row, tensor });
-    if (reveal) tree.current?.reveal(row);
+    if (!reveal) return;
+    if (!["modules", "graph"].includes(tab)) setTab("modules");
+    tree.current?.reveal(row);
   };
   const jump = (forwards) => {
     const stops = view.jumps[kind];
@@ -89,6 +97,7 @@ export function App({ report }) {
     if (event.ctrlKey || event.metaKey || event.altKey || /^(input|select|textarea)$/i.test(event.target.tagName)) return;
     if (event.key === "n") jump(true);
     else if (event.key === "p") jump(false);
+    else if (event.key === "f" && tab === "graph") setLarge(!isLarge);
     else if (event.key === "/") {
       event.preventDefault();
       document.getElementById("search").focus();
@@ -107,6 +116,13 @@ export function App({ report }) {
   }, []);
 
   const { a, b } = report.doc.sides;
+  const unmatched = report.rowsThatAre("unmatched").length;
+  const tabs = [
+    ["modules", "Modules"], ...(report.doc.flow ? [["graph", "Graph"]] : []),
+    ...(canMatch(report) ? [["matching", `Match by hand${unmatched ? ` (${unmatched})` : ""}`]] : []),
+    ...(hasCurves(report) ? [["curves", "Curves"]] : []), ["rest", "What this rests on"],
+  ];
+  const hasPanel = ["modules", "graph", "matching"].includes(tab);
   return (
     <>
       <header class="top">
@@ -117,18 +133,27 @@ export function App({ report }) {
         <Choice report={report} choice={choice} onChoice={setChoice} />
         <Theme />
       </header>
-      <main>
+      <main class={tab === "graph" ? `graph-shown${isLarge ? " large" : ""}` : undefined}>
         {report.doc.serving?.said && <p class="news" role="status">{shown(report.doc.serving.said)}</p>}
         <Verdict report={report} onSelect={select} />
-        <Picture report={report} view={view} selected={selected} onSelect={select} />
-        <section class="work" aria-label="Both module trees">
-          <TreeView ref={tree} report={report} view={view} choice={choice} selected={selected} onSelect={select}
-            kind={kind} onKind={setKind} onJump={jump} picked={picked} onPick={pick} />
+        <Tabs tabs={tabs} chosen={tab} onChosen={setTab} label="Views" />
+        <div class={hasPanel ? "work" : "work alone"}>
+          <Pane name="modules" chosen={tab}>
+            <Picture report={report} view={view} selected={selected} onSelect={select} />
+            <TreeView ref={tree} report={report} view={view} choice={choice} selected={selected} onSelect={select}
+              kind={kind} onKind={setKind} onJump={jump} picked={picked} onPick={pick} />
+          </Pane>
+          {report.doc.flow && (
+            <Pane name="graph" chosen={tab}>
+              {isGraphSeen.current && <GraphView report={report} view={view} choice={choice} selected={selected} onSelect={(row, tensor) => select(row, tensor, false)} isLarge={isLarge} onLarge={setLarge} />}
+            </Pane>
+          )}
+          <Pane name="matching" chosen={tab}><Matching report={report} picked={picked} collected={collected} onCollected={setCollected} onSelect={select} /></Pane>
+          <Pane name="curves" chosen={tab}><Curves report={report} /></Pane>
+          <Pane name="rest" chosen={tab}><Rest report={report} /></Pane>
           <Panel report={report} choice={choice} selected={selected} onSelect={select} picked={picked} onPick={pick} />
-        </section>
-        <Matching report={report} picked={picked} onPicked={setPicked} collected={collected} onCollected={setCollected} onSelect={select} />
-        <Curves report={report} />
-        <Rest report={report} />
+        </div>
+        <Bar report={report} picked={picked} onPicked={setPicked} collected={collected} onCollected={setCollected} onShow={() => setTab("matching")} />
       </main>
     </>
   );

@@ -78,9 +78,11 @@ function Norms({ norms, mark }) {
   );
 }
 
+export const hasCurves = ({ doc }) => doc.curves.scalars.length + doc.curves.norms.length > 0;
+
 export function Curves({ report }) {
+  if (!hasCurves(report)) return null;
   const { scalars, norms } = report.doc.curves;
-  if (!scalars.length && !norms.length) return null;
   const [first] = report.findings;
   const mark = first && (first.a[0] ?? first.b[0]).step;
   const long = scalars.filter(isLong);

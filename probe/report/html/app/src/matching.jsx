@@ -135,10 +135,18 @@ function Lines({ report, collected, onCollected }) {
   );
 }
 
-/** At the foot of the screen: what is picked, or how many pairs wait to be saved. */
-function Bar({ report, picked, onPicked, onAdd, collected }) {
+/** At the foot of the screen, whichever tab is shown: what is picked, or how many pairs wait to be saved. */
+export function Bar({ report, picked, onPicked, collected, onCollected, onShow }) {
+  const add = () => {
+    onCollected([...collected.filter(({ a, b }) => a !== picked.a && b !== picked.b), { ...picked, scope: "class" }]);
+    onPicked({ a: -1, b: -1 });
+  };
   if (picked.a < 0 && picked.b < 0) {
-    const show = () => document.getElementById("lines").scrollIntoView({ block: "center", behavior: "instant" });
+    if (!collected.length) return null;
+    const show = () => {
+      onShow();
+      requestAnimationFrame(() => document.getElementById("lines").scrollIntoView({ block: "nearest", behavior: "instant" }));
+    };
     return (
       <div class="bar" role="status">
         <span class="bar-pair">{count(collected.length, "pair")} collected</span>
@@ -150,21 +158,19 @@ function Bar({ report, picked, onPicked, onAdd, collected }) {
   return (
     <div class="bar" role="status">
       <span class="bar-pair"><b class="tag-a">A</b> {path("a")} <span class="dim">⟷</span> <b class="tag-b">B</b> {path("b")}</span>
-      <a class="bar-link" href="#matching">what would be compared</a>
-      <button class="main" disabled={picked.a < 0 || picked.b < 0} onClick={onAdd}>Add this pair</button>
+      <button class="link bar-link" onClick={onShow}>what would be compared</button>
+      <button class="main" disabled={picked.a < 0 || picked.b < 0} onClick={add}>Add this pair</button>
       <button onClick={() => onPicked({ a: -1, b: -1 })}>Cancel</button>
     </div>
   );
 }
 
-export function Matching({ report, picked, onPicked, collected, onCollected, onSelect }) {
+export const canMatch = (report) => report.rowsThatAre("unmatched").length + report.rowsThatAre("needs no partner").length > 0;
+
+export function Matching({ report, picked, collected, onCollected, onSelect }) {
   const unmatched = report.rowsThatAre("unmatched").length;
-  if (!unmatched && !report.rowsThatAre("needs no partner").length) return null;
+  if (!canMatch(report)) return null;
   const isWhole = picked.a >= 0 && picked.b >= 0;
-  const add = () => {
-    onCollected([...collected.filter(({ a, b }) => a !== picked.a && b !== picked.b), { ...picked, scope: "class" }]);
-    onPicked({ a: -1, b: -1 });
-  };
   return (
     <section class="matching" id="matching" aria-label="Match by hand">
       <h2>Match by hand</h2>
@@ -172,7 +178,6 @@ export function Matching({ report, picked, onPicked, collected, onCollected, onS
         {" "}Pick one on each side, by “match” in the tree or in the panel beside it, to see what would be compared and to write the pair down.</p>
       {(picked.a >= 0 || picked.b >= 0) && <><Picked report={report} side="a" row={picked.a} onSelect={onSelect} /><Picked report={report} side="b" row={picked.b} onSelect={onSelect} /></>}
       {isWhole && <Preview report={report} picked={picked} />}
-      {(picked.a >= 0 || picked.b >= 0 || collected.length > 0) && <Bar report={report} picked={picked} onPicked={onPicked} onAdd={add} collected={collected} />}
       {collected.length > 0 && <Lines report={report} collected={collected} onCollected={onCollected} />}
     </section>
   );

@@ -3,11 +3,11 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { PHASES } from "./model.js";
-import { count, error, MEANING, shown } from "./text.js";
+import { count, error, MEANING, ownName, shown } from "./text.js";
 
 const ORDER = ["equal", "noise", "not judged", "inherited", "introduced"];
-const HEIGHT = 230;
 const NEAR = 12;
+const MOST_NAMED = 3;
 const EDGE = 0.7;
 const FLOOR = 0.3;
 const CEILING = 0.15;
@@ -132,6 +132,7 @@ function paintPoints(plot, scene, selected) {
     ctx.stroke();
   });
   ctx.restore();
+  paintNames(plot, scene, scale);
   paintLabels(plot, scene, scale);
 }
 
@@ -142,6 +143,41 @@ function diamond(ctx, x, y, size) {
   ctx.lineTo(x, y + size);
   ctx.lineTo(x - size, y);
   ctx.fill();
+}
+
+/** The names of the first places that are wrong by themselves, beside their diamonds. */
+function paintNames(plot, scene, scale) {
+  const { ctx } = plot;
+  const { left, width, top } = plot.bbox;
+  let free = left;
+  let named = 0;
+  const seen = new Set();
+  ctx.save();
+  ctx.font = `600 ${12 * scale}px system-ui, sans-serif`;
+  ctx.textBaseline = "middle";
+  ctx.textAlign = "left";
+  ctx.lineJoin = "round";
+  ctx.lineWidth = 4 * scale;
+  ctx.strokeStyle = color("page");
+  ctx.fillStyle = color("introduced");
+  scene.verdicts.forEach((verdict, x) => {
+    if (verdict !== "introduced" || named >= MOST_NAMED || seen.has(scene.rows[x])) return;
+    const [cx, cy] = [plot.valToPos(x, "x", true), plot.valToPos(scene.y[x], "y", true)];
+    const text = scene.names[x];
+    const wide = ctx.measureText(text).width;
+    if (cx < left || cx > left + width) return;
+    const beside = 12 * scale;
+    const isLeft = cx - wide - beside >= free; // what comes before it lies lower
+    const start = isLeft ? cx - wide - beside : Math.min(cx + 2 * scale, left + width - wide);
+    if (!isLeft && start < free) return;
+    const at = [start, isLeft ? cy : cy - 15 * scale < top + 8 * scale ? cy + 15 * scale : cy - 15 * scale];
+    ctx.strokeText(text, ...at);
+    ctx.fillText(text, ...at);
+    free = Math.max(cx + 8 * scale, at[0] + wide);
+    named += 1;
+    seen.add(scene.rows[x]);
+  });
+  ctx.restore();
 }
 
 function paintLabels(plot, scene, scale) {
@@ -158,6 +194,8 @@ function paintLabels(plot, scene, scale) {
   }
   ctx.restore();
 }
+
+const sizeOf = ({ clientWidth, clientHeight }) => ({ width: clientWidth || 600, height: clientHeight || 200 });
 
 function Hover({ report, i, left, top, width }) {
   const t = report.doc.tensors;
@@ -188,11 +226,12 @@ export function Picture({ report, view, selected, onSelect }) {
     if (!points.length) return;
     const rows = points.map((i) => report.rowOfPair[report.doc.tensors.pair[i]]);
     const verdicts = points.map((i) => report.verdict(i));
-    scene.current = { points, rows, verdicts, segments: segments(report, points), ...levels(report, points) };
+    const names = rows.map((row) => shown(ownName(report.path("a", row) ?? report.path("b", row) ?? "") || report.class("a", row)));
+    scene.current = { points, rows, verdicts, names, segments: segments(report, points), ...levels(report, points) };
     const { low, high, y } = scene.current;
     const axis = { stroke: () => color("dim"), grid: { show: false }, ticks: { stroke: () => color("line"), size: 4 }, font: "11px system-ui, sans-serif" };
     plot.current = new uPlot({
-      width: place.current.clientWidth, height: HEIGHT, padding: [16, 12, 0, 0], legend: { show: false },
+      ...sizeOf(place.current), padding: [16, 12, 0, 0], legend: { show: false },
       scales: { x: { time: false, range: (_, from, to) => [from - EDGE, to + EDGE] }, y: { range: () => [low, high] } },
       axes: [
         { ...axis, show: false },
@@ -207,7 +246,7 @@ export function Picture({ report, view, selected, onSelect }) {
         setScale: [(self, key) => key === "x" && setZoomed(self.scales.x.max - self.scales.x.min < points.length - 1 + 2 * EDGE - 0.1)],
       },
     }, [points.map((_, x) => x), y], place.current);
-    const resized = new ResizeObserver(() => plot.current?.setSize({ width: place.current.clientWidth, height: HEIGHT }));
+    const resized = new ResizeObserver(() => place.current.clientWidth && plot.current?.setSize(sizeOf(place.current)));
     resized.observe(place.current);
     const themed = new MutationObserver(() => plot.current?.redraw());
     themed.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
@@ -225,11 +264,14 @@ export function Picture({ report, view, selected, onSelect }) {
     <section class="picture" aria-label="Relative error in execution order">
       <div class="title">
         <h2>{title(report, view.points)}, in execution order</h2>
-        {view.points.length > 1 && (isZoomed
-          ? <button onClick={() => plot.current.setScale("x", { min: 0, max: view.points.length - 1 })}>Show all</button>
-          : <span class="dim">drag to zoom</span>)}
+        {view.points.length > 1 && (
+          <span class="zoom">{isZoomed
+            ? <button onClick={() => plot.current.setScale("x", { min: 0, max: view.points.length - 1 })}>Show all</button>
+            : <span class="dim">drag to zoom</span>}</span>
+        )}
+        <span class="gap" />
+        <Legend report={report} />
       </div>
-      <Legend report={report} />
       {view.points.length ? (
         <div class="canvas" ref={place} onClick={clicked} onMouseLeave={() => setHover(null)} role="img"
           aria-label={`${count(view.points.length, "node")} from init to update; ${count(worst, "introduced error")}. The tree below has the same numbers.`}>
@@ -257,21 +299,21 @@ function near(plot, scene) {
 /** What the picture shows: relative errors, unless tolerances that were chosen judge something else. */
 function title(report, points) {
   const measures = new Set(points.filter((i) => report.doc.tensors.is_fixed[i]).map((i) => report.measure(i)));
-  if (!measures.size || measures.size === 1 && measures.has("")) return "Relative error of every node";
-  return `Error of every node (${report.limitsAre === "chosen" && measures.size === 1 ? [...measures][0] : "as it was judged"})`;
+  if (!measures.size || measures.size === 1 && measures.has("")) return "Relative error";
+  return `Error (${report.limitsAre === "chosen" && measures.size === 1 ? [...measures][0] : "as it was judged"})`;
 }
 
-const BAND = { explained: "explained by rounding, or by its inputs", chosen: "within the chosen tolerance", both: "within its limit" };
+const BAND = { explained: "explained", chosen: "within the chosen tolerance", both: "within its limit" };
 
 function Legend({ report }) {
   const band = BAND[report.limitsAre];
   return (
     <ul class="legend">
-      <li title={MEANING.introduced}><i class="swatch introduced" />introduced: wrong by itself</li>
+      <li title={MEANING.introduced}><i class="swatch introduced" />introduced</li>
       <li title={MEANING.inherited}><i class="swatch inherited" />inherited</li>
       <li title={MEANING.noise}><i class="swatch noise" />noise</li>
       <li><i class="swatch equal" />equal</li>
-      <li><i class="swatch band" />{band}</li>
+      <li title={MEANING.noise}><i class="swatch band" />{band}</li>
       {report.isReplay && <li title="its own error, and what it inherits"><i class="swatch ring run" />in a run of B by itself</li>}
       <li><i class="swatch ring" />chosen</li>
     </ul>

@@ -7,7 +7,7 @@ import { canBePicked, PHASES } from "./model.js";
 import { count, error, MEANING, shown } from "./text.js";
 
 const ROW = 26;
-const BEYOND = 6;
+const BEYOND = 10;
 const ON_PAPER = 200; // rows at most
 const RECYCLED = 256; // rows that scroll away lend their elements to those that come
 const SHORT = { init: "init", forward: "fwd", backward: "bwd", gradient: "grad", update: "upd" };

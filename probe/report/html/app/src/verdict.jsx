@@ -56,17 +56,17 @@ function Chain({ report, row, onSelect }) {
 function Answer({ report, onSelect }) {
   const { answer, doubts } = report.doc;
   const first = report.findings[0];
+  const title = <h1>{TITLES[answer.verdict]}</h1>;
   if (answer.verdict === "diverged" && first) {
     const names = [...new Set([first.a[0], first.b[0]].filter(Boolean).map(({ path, class: name }) => ownName(path) || name))];
     return (
       <>
-        <h2>First divergence: {names.map((name, k) => <>{k > 0 && " ⟷ "}<bdi>{shown(name)}</bdi></>)} <span class="dim">{headline(first)}</span></h2>
+        <div class="headline">{title}<h2>First divergence: {names.map((name, k) => <>{k > 0 && " ⟷ "}<bdi>{shown(name)}</bdi></>)} <span class="dim">{headline(first)}</span></h2></div>
         <Place side="a" refs={first.a} role={first.role} />
         <Place side="b" refs={first.b} role={first.role} />
         {first.evidence.map((line) => <p class="evidence"><bdi>{shown(line)}</bdi></p>)}
         <Numbers found={first} />
         {first.hint && <p class="hint">→ {shown(first.hint)}</p>}
-        {report.doc.stands && <p class="dim">{report.doc.stands}</p>}
         <Chain report={report} row={first.row} onSelect={onSelect} />
       </>
     );
@@ -75,7 +75,7 @@ function Answer({ report, onSelect }) {
     const closest = answer.flip?.closest;
     return (
       <>
-        <h2>Nothing that was compared {BEYOND[report.limitsAre]}{answer.left_out.length > 0 && <>, but for what was not compared: {shown(answer.left_out.join(", "))}</>}.</h2>
+        <div class="headline">{title}<h2>Nothing that was compared {BEYOND[report.limitsAre]}{answer.left_out.length > 0 && <>, but for what was not compared: {shown(answer.left_out.join(", "))}</>}.</h2></div>
         {answer.unseen && <p>{answer.unseen.text}.</p>}
         {closest && <p>Closest to its limit: {closest.phase} {closest.role} <bdi>{shown(closest.slot_a)}</bdi> of <bdi class="path">{shown(closest.path_a) || "the whole model"}</bdi>, {error(value(closest.error))}; {report.doc.closest_is_fixed ? `limit ${error(value(closest.limit))}` : `up to ${error(value(closest.limit))} is noise`}.</p>}
       </>
@@ -83,7 +83,7 @@ function Answer({ report, onSelect }) {
   }
   return (
     <>
-      <h2>It could not be told whether the runs agree.</h2>
+      <div class="headline">{title}<h2>It could not be told whether the runs agree.</h2></div>
       <ul class="doubts">{doubts.map((text) => <li>{shown(text)}</li>)}</ul>
     </>
   );
@@ -127,6 +127,7 @@ function Acceptance({ table }) {
   );
 }
 
+const times = (factor) => Number(factor.toPrecision(3)).toLocaleString("en");
 const MOST_SETTINGS = 6;
 
 /** What both recordings hold otherwise: configuration, optimizers, environment. */
@@ -160,10 +161,10 @@ export function Verdict({ report, onSelect }) {
   const total = coverage.paired + Math.min(coverage.only_a, coverage.only_b);
   return (
     <section class={`verdict ${answer.verdict}`} aria-label="The answer">
-      <h1>{TITLES[answer.verdict]}</h1>
       <div class="answer"><Answer report={report} onSelect={onSelect} />{report.doc.acceptance && <Acceptance table={report.doc.acceptance} />}<Others report={report} onSelect={onSelect} /><Settings settings={answer.settings} /></div>
       <dl class="facts">
         {report.findings[0] && <><dt>Confidence</dt><dd>{report.findings[0].confidence.toFixed(2)}</dd></>}
+        {report.doc.stands && <><dt>Margin</dt><dd title={report.doc.stands}>{answer.flip.first_divergence === null ? "holds with any limits" : `limits up to ${times(answer.flip.first_divergence)} times as wide`}</dd></>}
         <dt>Compared</dt><dd>{coverage.paired} of {count(total, "module call")} of {smaller}</dd>
         <dt>Tensors</dt><dd>{count(coverage.compared, "pair")}, {equal.toLocaleString("en")} bit-equal</dd>
         {inherited > 0 && <><dt>Inherited</dt><dd>{count(inherited, "later tensor")}</dd></>}

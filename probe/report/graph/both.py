@@ -1,0 +1,65 @@
+"""Both sides' data flow: which node of B is which of A, and which pair of tensors each edge is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from probe.comparison.result import SlotResult
+from probe.comparison.steps.events import StepPairs
+from probe.records import Role
+from probe.report.graph.flow import Flow, Kind, flow_of
+
+ABSENT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class BothFlows:
+    """The graphs of one micro-batch of A and of B, and how they belong together."""
+
+    a: Flow
+    b: Flow
+    twins: tuple[int, ...]
+    """for each node of B the node of A that it is, −1 where it is none"""
+    tensors_a: dict[int, int]
+    """by a record of A, the pair of tensors that it was compared in: its place among the slots"""
+    tensors_b: dict[int, int]
+
+
+def both_flows(pairs: StepPairs, micro: int, slots: Sequence[SlotResult]) -> BothFlows:
+    """Return the data flow of a micro-batch of both sides.
+
+    Parameters
+    ----------
+    pairs
+        the step
+    micro
+        the micro-batch: the same number on both sides
+    slots
+        everything that was compared
+    """
+    a, b = flow_of(pairs.a, micro), flow_of(pairs.b, micro)
+    calls_a, calls_b = a.calls, b.calls
+    twins = [ABSENT] * len(b.nodes)
+    for node in pairs.nodes.values():
+        modules = pairs.matching.pairs[node.pair]
+        mine, theirs = calls_a.get((modules.a, node.call)), calls_b.get((modules.b, node.call_b))
+        if node.micro == micro and mine is not None and theirs is not None:
+            twins[theirs] = mine
+    of_a, of_b = {}, {}
+    for at, slot in enumerate(slots):
+        if (slot.step, slot.micro) == (pairs.step, micro) and slot.role in (Role.INPUT, Role.OUTPUT):
+            of_a.setdefault(slot.row_a, at)
+            of_b.setdefault(slot.row_b, at)
+            _pair_makers(a, b, slot, twins)
+    return BothFlows(a, b, tuple(twins), of_a, of_b)
+
+
+def _pair_makers(a: Flow, b: Flow, slot: SlotResult, twins: list[int]) -> None:
+    """Let what code makes on both sides, or both models are given, be one where it was compared."""
+    mine, theirs = a.makers.get(slot.row_a, ABSENT), b.makers.get(slot.row_b, ABSENT)
+    if mine < 0 or theirs < 0 or twins[theirs] != ABSENT or mine in twins:
+        return
+    kinds = a.nodes[mine].kind, b.nodes[theirs].kind
+    if kinds[0] is kinds[1] and kinds[0] is not Kind.CALL:
+        twins[theirs] = mine

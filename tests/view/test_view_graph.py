@@ -1,0 +1,105 @@
+"""The graph of the page: the error from where it is made to what it reaches, on both sides, by mouse and by keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probe.report.html import as_html
+from tests.report.reading import compared
+
+Show = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of one fault."""
+    path = tmp_path_factory.mktemp("graph") / "report.html"
+    path.write_text(as_html(compared(path.parent)), encoding="utf-8")
+    return path
+
+
+def graph(report: Path, opened: Show, **options: Any) -> Any:
+    page = opened(report, **options).page
+    page.get_by_role("tab", name="Graph").click()
+    page.wait_for_selector(".graph-canvas .node")
+    return page
+
+
+def node(page: Any, side: str, name: str) -> Any:
+    """Return the node whose label begins with a side and a name."""
+    return page.locator(f".side-{side} .node[aria-label^='{side.upper()} {name} ']")
+
+
+def test_the_error_runs_from_the_diamond_downstream_on_both_sides(report: Path, opened: Show) -> None:
+    page = graph(report, opened)
+    for side, names in (("a", ("attn", "norm2", "mlp")), ("b", ("attention", "ln2", "mlp"))):
+        looks = [node(page, side, name).first.get_attribute("class").split()[1] for name in names]
+        assert looks[0] in ("noise", "equal") and looks[1:] == ["introduced", "inherited"]
+        assert "◆" in node(page, side, names[1]).text_content()
+        wide = page.locator(f".side-{side} .edge.inherited").evaluate_all(
+            "all => all.map((e) => parseFloat(e.style.strokeWidth))"
+        )
+        thin = page.locator(f".side-{side} .edge:not(.inherited)").evaluate_all(
+            "all => all.map((e) => parseFloat(e.style.strokeWidth))"
+        )
+        assert wide and thin and min(wide) > max(thin)
+
+
+def test_pairs_stand_at_one_height(report: Path, opened: Show) -> None:
+    page = graph(report, opened)
+    for a, b in (("norm2", "ln2"), ("mlp", "mlp"), ("attn", "attention")):
+        boxes = [node(page, *each).first.locator("rect").first.bounding_box() for each in (("a", a), ("b", b))]
+        assert boxes[0]["y"] == pytest.approx(boxes[1]["y"], abs=0.5) and boxes[0]["x"] < boxes[1]["x"]
+
+
+def test_the_wrong_node_is_on_the_screen_and_chosen(report: Path, opened: Show) -> None:
+    page = graph(report, opened)
+    chosen, canvas = page.locator(".side-a .node.chosen").bounding_box(), page.locator(".graph-canvas").bounding_box()
+    assert canvas["y"] <= chosen["y"] and chosen["y"] + chosen["height"] <= canvas["y"] + canvas["height"] <= 800
+    assert "First divergence" in page.locator(".verdict").inner_text()
+
+
+def test_a_call_opens_and_closes_and_a_click_leads_to_the_panel(report: Path, opened: Show) -> None:
+    page = graph(report, opened)
+    mlp = node(page, "a", "mlp").first
+    mlp.locator(".opener").click()
+    assert node(page, "a", "gate").count() == node(page, "b", "gate").count() == 1, "both sides open together"
+    node(page, "a", "gate").click()
+    assert "layers.1.mlp.gate" in page.locator(".panel .path").first.inner_text()
+    page.locator(".side-a .box-name", has_text="mlp").click()
+    assert node(page, "a", "gate").count() == 0
+
+
+def test_arrows_follow_the_data_and_keys_open_and_zoom(report: Path, opened: Show) -> None:
+    page = graph(report, opened)
+    page.locator(".graph-canvas").focus()
+    page.keyboard.press("ArrowDown")
+    assert page.locator(".panel .path").first.inner_text() == "layers.1.mlp"
+    page.keyboard.press("Enter")
+    assert node(page, "a", "gate").count() == 1
+    page.keyboard.press("Enter")
+    assert node(page, "a", "gate").count() == 0
+    page.keyboard.press("ArrowUp")
+    assert page.locator(".panel .path").first.inner_text() == "layers.1.norm2"
+    before = page.locator(".graph-canvas > g").get_attribute("transform")
+    page.keyboard.press("+")
+    assert page.locator(".graph-canvas > g").get_attribute("transform") != before
+    active = page.locator(".graph-canvas").get_attribute("aria-activedescendant")
+    assert "norm2" in page.locator(f"#{active}").get_attribute("aria-label")
+
+
+def test_backward_turns_the_arrows(report: Path, opened: Show) -> None:
+    page = graph(report, opened)
+    assert page.locator(".edge[marker-start]").count() == 0 < page.locator(".edge[marker-end]").count()
+    page.get_by_label("Phase of the graph").select_option("backward")
+    assert page.locator(".edge[marker-end]").count() == 0 < page.locator(".edge[marker-start]").count()
+
+
+def test_one_side_alone_on_a_telephone(report: Path, opened: Show) -> None:
+    page = graph(report, opened, viewport={"width": 390, "height": 800})
+    assert page.locator(".side-b").count() == 0 < page.locator(".side-a .node").count()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
