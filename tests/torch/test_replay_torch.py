@@ -1,0 +1,187 @@
+"""Replay, inject, A's gradients in B's optimizer, and both models in one call, in PyTorch."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import probe
+from probe.errors import ConfigError
+from probe.report import text
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> Tensor:
+        return 1.1 * gradient
+
+
+class Block(nn.Module):
+    def __init__(self, backward_fault: bool = False) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+        self.backward_fault = backward_fault
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.down(torch.relu(self.up(self.norm(x))))
+        return x + (Doubled.apply(y) if self.backward_fault else y)
+
+
+class Net(nn.Module):
+    def __init__(self, number: int = 6) -> None:
+        super().__init__()
+        self.layers, self.bn, self.head = (
+            nn.ModuleList(map(lambda _: Block(), range(number))),
+            nn.BatchNorm1d(8),
+            nn.Linear(8, 3),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.bn(x))
+
+
+def batch() -> Tensor:
+    return torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
+
+
+def recorded(model: nn.Module, path: Path, optimizer: torch.optim.Optimizer | None = None) -> Path:
+    with probe.capture(model, path, task="tensor", quiet=True):
+        loss = model(batch()).square().mean()
+        loss.backward()
+        if optimizer is not None:
+            optimizer.step()
+        probe.step(loss=loss)
+    model.zero_grad()
+    return path
+
+
+@pytest.fixture
+def a() -> Net:
+    torch.manual_seed(0)
+    return Net()
+
+
+@pytest.fixture
+def recording(a: Net, tmp_path: Path) -> Path:
+    return recorded(copy.deepcopy(a), tmp_path / "a.h5")
+
+
+def faulty(model: Net) -> Net:
+    model = copy.deepcopy(model)
+    model.layers[1].norm.eps = 1e-2
+    model.layers[3].backward_fault = True
+    model.layers[5].norm.eps = 1e-3
+    return model
+
+
+def named(found: object) -> list[tuple[str, str]]:
+    return [(each.phase.label, each.path) for each in found.divergences]
+
+
+def test_all_faults_are_named_and_nothing_else(a: Net, recording: Path) -> None:
+    expected = {("forward", "layers.1.norm"), ("forward", "layers.5.norm"), ("backward", "layers.3")}
+    assert set(named(probe.replay(faulty(a), recording))) == expected
+
+
+def test_a_clean_model_is_aligned_and_the_model_is_left_as_it_was(a: Net, recording: Path) -> None:
+    model = copy.deepcopy(a)
+    model.layers[0].up.eval()
+    model.head.weight.grad = torch.ones_like(model.head.weight)
+    with torch.no_grad():
+        model.head.bias.add_(1)
+    before, modes = copy.deepcopy(model.state_dict()), [each.training for each in model.modules()]
+    rng, grads = torch.get_rng_state(), {name: each.grad for name, each in model.named_parameters()}
+    assert probe.replay(model, recording).verdict == "aligned"
+    with probe.inject(model, recording, at=["layers.1"]), torch.no_grad():
+        state = copy.deepcopy(model.bn.state_dict())
+        model(batch())
+        model.bn.load_state_dict(state)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert modes == [each.training for each in model.modules()]
+    assert torch.equal(rng, torch.get_rng_state())
+    assert all(each.grad is grads[name] for name, each in model.named_parameters())
+    assert not any(each._forward_hooks or each._backward_hooks or "forward" in vars(each) for each in model.modules())
+
+
+def test_own_weights_are_compared(a: Net, recording: Path) -> None:
+    with torch.no_grad():
+        a.layers[2].up.weight[0, 0] += 1
+    assert probe.replay(a, recording).verdict == "aligned"
+    assert ("init", "layers.2.up") in named(probe.replay(a, recording, weights="b"))
+
+
+def test_behind_an_injected_output_the_next_fault_is_the_first(a: Net, recording: Path, tmp_path: Path) -> None:
+    model = faulty(a)
+    assert (
+        probe.compare(recording, recorded(copy.deepcopy(model), tmp_path / "b.h5")).first_divergence.path
+        == "layers.1.norm"
+    )
+    with probe.inject(model, recording, at=["layers.1.norm"]) as injected:
+        recorded(model, tmp_path / "c.h5")
+    assert injected.outputs == {"layers.1.norm": 1}
+    assert probe.compare(recording, tmp_path / "c.h5").first_divergence.path == "layers.5.norm"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"foreach": True}, {"lr": 2e-3}, {"weight_decay": 0.1}, {"betas": (0.9, 0.99)}, {"eps": 1e-4}],
+    ids=str,
+)
+def test_an_optimizer_is_told_apart_by_its_update_alone(a: Net, tmp_path: Path, options: dict[str, object]) -> None:
+    def adam(model: nn.Module, **more: object) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(
+            model.parameters(), **{"lr": 1e-3, "betas": (0.9, 0.999), "weight_decay": 0.01, **more}
+        )
+
+    model = copy.deepcopy(a)
+    recording = recorded(model, tmp_path / "a.h5", adam(model))
+    found = probe.replay_gradients(a, adam(a, **options), recording)
+    assert found.verdict == ("aligned" if not options or "foreach" in options else "diverged")
+
+
+def test_reports_have_both_errors(a: Net, recording: Path) -> None:
+    found = probe.replay(faulty(a), recording)
+    behind = next(slot for slot in found.slots if slot.path_a == "layers.2.up" and slot.role.label == "output")
+    assert behind.metrics.rel_l2 < 1e-6 < 1e-4 < behind.in_run
+    said = text.render(found, 20).plain
+    assert "those in a run of B by itself" in said.replace("\n  ", " ") and "Replayed:" in said
+    assert json.loads(json.dumps(found.as_json()))["replayed"]["weights"] == "a"
+
+
+def plain(model: Net) -> None:
+    """Change nothing."""
+
+
+def with_eps(model: Net) -> None:
+    model.layers[2].norm.eps = 1e-2
+
+
+def with_gradient(model: Net) -> None:
+    model.layers[2].backward_fault = True
+
+
+@pytest.mark.parametrize("change, verdict", [(plain, "aligned"), (with_eps, "diverged"), (with_gradient, "diverged")])
+@pytest.mark.parametrize("single_step", [False, True])
+def test_two_models_in_one_call(a: Net, change: Callable[[Net], None], verdict: str, single_step: bool) -> None:
+    b = copy.deepcopy(a)
+    change(b)
+    with torch.no_grad():
+        b.head.weight.add_(1)  # weights are copied
+    assert probe.auto_diff(a, b, {"x": batch()}, single_step=single_step).verdict == verdict
+
+
+def test_an_unknown_option_is_an_error(a: Net) -> None:
+    with pytest.raises(ConfigError, match="did you mean loss_fns"):
+        probe.auto_diff(a, a, {"x": batch()}, loss_fn=None)
