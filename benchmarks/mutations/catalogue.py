@@ -127,7 +127,7 @@ MUTATIONS = (
     Mutation("the limit of recursion stays raised", HOOKS, PARTS + "stack.py",
              "            sys.setrecursionlimit(before)\n", "            pass\n",
              "tests/torch/test_depth_torch.py::test_hooks_take_no_depth_from_the_model"),
-    Mutation("a pipeline's forward for shapes alone is recorded", VALUES, "probe/adapters/torch/stages.py",
+    Mutation("a pipeline's forward for shapes alone is recorded", VALUES, "probe/adapters/torch/parallel.py",
              "if frame.f_code.co_name in _INFERENCES", "if False",
              STAGES + "test_a_forward_for_shapes_alone_is_not_recorded[Schedule1F1B]"),
     Mutation("that gradients are known as used only is not said", SAID, UPDATES,

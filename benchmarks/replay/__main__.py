@@ -15,11 +15,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import click
-from benchmarks.localisation.suite import PAIRS, pair_of
-from benchmarks.localisation.training import Run, run_of
+from benchmarks.localisation.tools.suite import PAIRS, pair_of
+from benchmarks.localisation.tools.training import Run, run_of
 
 import probe
-from benchmarks.localisation.faults import FAULTS
+from benchmarks.localisation.faults.registry import FAULTS
 from benchmarks.localisation.pairs import Pair, Setup
 
 OF_MODULES = ("forward", "backward", "gradient")

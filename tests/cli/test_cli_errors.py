@@ -54,7 +54,7 @@ BAD_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing": (lambda path: None, r"there is no file bad\.h5"),
     "a folder": (
         lambda path: path.mkdir(),
-        r"bad\.h5 is a folder; give the recording in it, a file that probe\.start wrote \(\.h5\)",
+        r"bad\.h5 is a folder with no files of ranks \(a\.rank00000\.h5 …\); give the recording in it",
     ),
     "a checkpoint": (_checkpoint, CHECKPOINT.format(r"a zip archive, as torch\.save writes")),
     "pickled weights": (lambda path: path.write_bytes(b"\x80\x04}q.") and None, CHECKPOINT.format("a pickle")),
@@ -93,14 +93,11 @@ def test_files_that_cannot_be_read(folder: Path, plain_run: Path, kind: str, com
     assert re.fullmatch(f"Error: {message}\n", result.stderr), result.stderr
 
 
-def test_the_files_of_several_ranks_are_named_where_theirs_is_none(folder: Path, plain_run: Path) -> None:
+def test_files_that_are_not_those_of_one_run_are_refused(folder: Path, plain_run: Path) -> None:
     for rank in range(2):
         shutil.copy(plain_run, f"tp.rank{rank:05d}.h5")
     result = runner_with().invoke(compare_command, ["tp.h5", "tp.rank00000.h5"])
-    assert result.stderr == (
-        "Error: there is no file tp.h5, but tp.rank00000.h5 and 1 more: each rank writes a file of its own; "
-        "give one of A's and the one of the same rank of B\n"
-    )
+    assert result.stderr == "Error: tp.rank00001.h5 and tp.rank00000.h5 are both of rank 0: they are of two runs\n"
 
 
 def test_errors_of_probe_compare_are_a_line_too(folder: Path) -> None:

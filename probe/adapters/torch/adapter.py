@@ -33,8 +33,8 @@ from probe.adapters.torch.hooks import around_call, before_any_call, numbered_ap
 from probe.adapters.torch.identity import PassingIdentity, TensorIdentity, writes_to
 from probe.adapters.torch.keeping import kept, kept_optimizer
 from probe.adapters.torch.modes import Quiet, Restored, unseen
+from probe.adapters.torch.parallel import learning_shapes
 from probe.adapters.torch.sharded import PLAIN, held, readable
-from probe.adapters.torch.stages import learning_shapes
 from probe.numbers import buffers
 from probe.numbers.layouts import class_names, layout_of
 from probe.records import HashKind, TensorStats

@@ -1,4 +1,5 @@
-"""How ranks divide a model: groups of torch.distributed, of device meshes and of Megatron; placements of sharded tensors.
+"""How ranks divide a model: groups of torch.distributed, of device meshes and of Megatron; placements of sharded tensors;
+pipeline stages, which learn the shapes that they send each other by a forward on memory that nobody has filled.
 
 Everything is asked of this process alone: no collective is issued, no rank waits for another.
 """
@@ -15,6 +16,9 @@ from torch import distributed
 from probe.adapters.shared.parallel import by_facts, groups_of, joined, of_modules, of_parameter
 from probe.adapters.torch.sharded import PLAIN
 
+_STAGE = "torch.distributed.pipelining.stage"
+_INFERENCES = {"_forward_metadata_inference", "_shape_inference"}
+"""methods of a stage that run it for the shapes alone, in this and in older versions"""
 _MEGATRON = "megatron.core.parallel_state"
 _OF_MEGATRON = {
     "tp": "get_tensor_model_parallel_group",
@@ -106,3 +110,13 @@ def _placement(placed: Any) -> str:
         return "P"
     split = getattr(placed, "split_factor", None)
     return f"S{placed.dim}/{split}" if split is not None else f"S{placed.dim}"
+
+
+def learning_shapes() -> str:
+    """Return in words that what runs in this thread is a stage's forward for shapes, whose numbers are others each time; mostly ``""``."""
+    frame = sys._getframe(1) if _STAGE in sys.modules else None
+    while frame is not None:
+        if frame.f_code.co_name in _INFERENCES and frame.f_globals.get("__name__") == _STAGE:
+            return "by which torch.distributed.pipelining runs a stage to learn shapes"
+        frame = frame.f_back
+    return ""

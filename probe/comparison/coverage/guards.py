@@ -63,7 +63,7 @@ class Guards:
     def _look_at_ranks(self, name: str, side: Reader) -> None:
         """Doubt a set of files of which some are missing, or that cannot be those of one run."""
         for said in side.remarks() if isinstance(side, RanksReader) else ():
-            told = note(said.code, side=name, **said.facts)
+            told = note("of-set-of-files", side=name, what=said)
             (self.notes if said.code == "layer-number-of-stage" else self.reasons).append(told)
 
     def _look_inside(self, name: str, side: Reader, tree: Tree) -> None:

@@ -33,8 +33,8 @@ def _on_ranks(side: str, ranks: Sequence[int], of: int) -> str:
     return f"{side}: on {listed(ranks)}{only}"
 
 
-def _missing(side: str, ranks: Sequence[int], world: int) -> str:
-    return f"{side}: there is no file of {listed(ranks)} of {world}: give the folder or the prefix of all files, or record every rank"
+def _missing(ranks: Sequence[int], world: int) -> str:
+    return f"there is no file of {listed(ranks)} of {world}: give the folder or the prefix of all files, or record every rank"
 
 
 def _unknown(side: str, tensors: Sequence[str], count: int, why: str) -> str:
@@ -43,13 +43,13 @@ def _unknown(side: str, tensors: Sequence[str], count: int, why: str) -> str:
     return f"{side}: not compared, because {reason}: {', '.join(tensors)}{more}; say it in the mapping, section dims"
 
 
-def _parts(side: str, path: str, ranks: Sequence[int], why: str) -> str:
-    return f"{side}: {path}: what {listed(ranks)} hold does not make one parameter: {why}"
+def _parts(path: str, ranks: Sequence[int], why: str) -> str:
+    return f"{path}: what {listed(ranks)} hold does not make one parameter: {why}"
 
 
-def _layer(side: str, path: str, stage: int, said: int, expected: int, ranks: Sequence[int]) -> str:
+def _layer(path: str, stage: int, said: int, expected: int, ranks: Sequence[int]) -> str:
     return (
-        f"{side}: {path} of pipeline stage {stage} ({listed(ranks)}) says that it is layer {said}; after the layers of the stages before it, "
+        f"{path} of pipeline stage {stage} ({listed(ranks)}) says that it is layer {said}; after the layers of the stages before it, "
         f"{expected} is expected"
     )
 
@@ -62,7 +62,8 @@ WORDS: dict[str, str | Callable[..., str]] = {
     ),
     "on-ranks": _on_ranks,
     "ranks-missing": _missing,
-    "groups-contradict": "{side}: {what}",
+    "groups-contradict": "{what}",
+    "of-set-of-files": "{side}: {what}",
     "dims-unknown": _unknown,
     "parts-do-not-fit": _parts,
     "layer-number-of-stage": _layer,
