@@ -15,12 +15,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import click
-from benchmarks.localisation.tools.suite import PAIRS, pair_of
-from benchmarks.localisation.tools.training import Run, run_of
 
 import probe
 from benchmarks.localisation.faults.registry import FAULTS
-from benchmarks.localisation.pairs import Pair, Setup
+from benchmarks.localisation.pairs.pair import Pair, Setup
+from benchmarks.localisation.tools.suite import PAIRS, pair_of
+from benchmarks.localisation.tools.training import Run, run_of
 
 OF_MODULES = ("forward", "backward", "gradient")
 """phases of faults that lie in the code of a module"""

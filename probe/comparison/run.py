@@ -1,4 +1,4 @@
-"""Comparing two recordings: guards, matching, every step in turn, the verdict."""
+"""Comparing two recordings: matching, guards, every step in turn, the verdict."""
 
 from __future__ import annotations
 

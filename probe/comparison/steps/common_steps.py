@@ -1,4 +1,4 @@
-"""Which step of B is a step of A."""
+"""How far B's step numbers are from A's (`--steps A:B`); `coverage/guards.py` finds the steps that both have."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Limit:
 _FEW, _MANY = 64, 512
 """elements"""
 _VALUES = Limit(k=8, k16=1.5, gain=3, gain16=0.75)
-_GRADIENTS = Limit(k=12, k16=2, gain=6, gain16=1.25)
+_GRADIENTS = Limit(k=12, k16=2, gain=4, gain16=1.25)
 _OF_FEW = Limit(k=64, k16=6, gain=20, gain16=3)
 INTEGERS = Limit(k=0, k16=0, gain=3, gain16=3)
 _LIMITS = {
