@@ -10,7 +10,7 @@ from probe.report.layout import PLAIN_WIDTH, wrapped
 from probe.report.names import plain
 
 _HEAD = ("tensor", "error", "sources", "limit", "verdict")
-_ERROR = "error: relative, ‖A−B‖ / max(‖A‖, ‖B‖), or the share of integers that differ; sources: the largest error of what it was computed from; limit: noise up to here"
+_ERROR = "error: relative, ‖A−B‖ / max(‖A‖, ‖B‖), or the share of integers that differ; sources: the largest error of what it was computed from; limit: what the sources and rounding explain"
 
 
 def render(why: Why, width: int = PLAIN_WIDTH) -> str:
