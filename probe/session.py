@@ -7,17 +7,15 @@ import contextlib
 import importlib.metadata
 import os
 import platform
-import re
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from probe._version import __version__
-from probe.adapters.base import Adapter, adapter_for
+from probe.adapters.base import Adapter, Group, adapter_for
 from probe.config import RecordConfig
 from probe.errors import RecordingError, StoreError, warn
 from probe.messages import say
@@ -28,6 +26,7 @@ from probe.reproducibility import origins
 from probe.store.writing.creation import discard
 from probe.store.writing.replacing import replaced
 from probe.store.writing.writer import Writer, now
+from probe.targets import overwrites, place_in_the_world, target_of
 
 _current: Recorder | None = None
 _excluded = False
@@ -118,15 +117,90 @@ def start(
     ExistsError
         the file is already there, and ``overwrite`` is off or the file is no recording
     """
-    global _current, _excluded, _starts, _tells
-    if _current is not None and _current.running:
-        raise RecordingError(f"a recording to {_current.path} is under way; call probe.stop() first")
+    if _current is not None and _current.steps_by_itself:
+        say("the program calls probe.start() itself: the recording that was made without it ends here")
+        stop()
     options = {"level": level, "task": task, "steps": steps, "ranks": ranks, "modules": modules, "phases": phases,
                "tensors": tensors, "on_nonfinite": on_nonfinite, "on_loss_jump": on_loss_jump, "batch": batch}  # fmt: skip
     settings = RecordConfig.from_options(config, **options)
+    return _started(model, path, settings, optimizer, overwrite, quiet)
+
+
+def start_by_itself(
+    model: Any,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    functions: Sequence[Any] = (),
+    overwrite: bool | None = None,
+    quiet: bool = False,
+    **options: Any,
+) -> Path | None:
+    """Begin a recording that ends its steps itself, as `probe.recorder.by_itself.stepping` says; for programs without calls of probe.
+
+    Parameters
+    ----------
+    model, path, overwrite, quiet, options
+        as `start` takes them
+    functions
+        loss functions that are modules outside of the models: what they return is the step's loss
+
+    Raises
+    ------
+    RecordingError, ConfigError, ExistsError
+        as `start` does
+    """
+    settings = RecordConfig.from_options(**options)
+    return _started(model, path, settings, None, overwrite, quiet, functions)
+
+
+def is_recording() -> bool:
+    """Tell whether a recording is under way."""
+    return _current is not None and _current.running
+
+
+def steps_by_itself() -> bool:
+    """Tell whether the recording under way is one that `start_by_itself` began, and that the program has left to itself."""
+    return is_recording() and _current.steps_by_itself
+
+
+def look_at_loss(loss: Any) -> None:
+    """Record by which functions a loss was made, whose value `step` is given as a number."""
+    if _current is not None:
+        _current.look_at_loss(loss)
+
+
+def recordings_begun() -> int:
+    """Return how many recordings this process has begun, those included that left its rank out."""
+    return _starts
+
+
+def tell(text: str) -> None:
+    """Say something of the recording under way, where it says anything: on rank 0, unless it is to be quiet."""
+    if _tells:
+        say(text)
+
+
+def update_began(groups: list[Group], why_not: str) -> None:
+    """Tell the recording that an optimizer was in the middle of its step when the recording began."""
+    if _current is not None:
+        _current.update_began(groups, why_not)
+
+
+def _started(
+    model: Any,
+    path: str | os.PathLike[str] | None,
+    settings: RecordConfig,
+    optimizer: object | None,
+    overwrite: bool | None,
+    quiet: bool,
+    functions: Sequence[Any] | None = None,
+) -> Path | None:
+    global _excluded, _starts, _tells
+    if is_recording():
+        raise RecordingError(f"a recording to {_current.path} is under way; call probe.stop() first")
     models = _named_models(model)
     adapter = _common_adapter(models)
-    rank, world_size = _place_in_the_world()
+    rank, world_size = place_in_the_world()
     _excluded = not settings.wants_rank(rank)
     _starts += 1
     if _excluded:
@@ -144,7 +218,7 @@ def start(
         warn(text)
     if settings.said:
         warn(settings.said)
-    target = _target(path, rank, world_size, settings.folder)
+    target = target_of(path, rank, world_size, _starts, settings.folder)
     info = RunInfo(
         run_id=uuid.uuid4().hex,
         framework=adapter.framework,
@@ -160,8 +234,10 @@ def start(
     environment = _environment(adapter)
     _tells = not quiet and rank == 0
     _tell_of_kernel(settings)
-    with replaced(target) if _overwrites(overwrite) else contextlib.nullcontext():
-        _begin(target, info, environment, lambda writer: Recorder(adapter, models, writer, settings, optimizer))
+    with replaced(target) if overwrites(overwrite) else contextlib.nullcontext():
+        _begin(
+            target, info, environment, lambda writer: Recorder(adapter, models, writer, settings, optimizer, functions)
+        )
     return target
 
 
@@ -192,10 +268,6 @@ def _tell_of_kernel(settings: RecordConfig) -> None:
         say(kernel.WITHOUT)
 
 
-def _overwrites(overwrite: bool | None) -> bool:
-    return os.environ.get("PROBE_OVERWRITE", "") not in ("", "0") if overwrite is None else overwrite
-
-
 def step(loss: Any = None, *, grads: Any = None, **scalars: Any) -> None:
     """End a training step; call it once per optimizer step, after it.
 
@@ -220,6 +292,8 @@ def step(loss: Any = None, *, grads: Any = None, **scalars: Any) -> None:
             _warned = True
             warn("probe.step() does nothing: no recording is under way")
         return
+    if _current.steps_by_itself:
+        _current.leave_steps_to_the_program()
     _current.step(_numbers(_current, loss, scalars), grads)
 
 
@@ -347,45 +421,6 @@ def _names(adapter: Adapter, models: Sequence[tuple[str, Any]]) -> list[tuple[st
         for prefix, model in models
         for named in adapter.modules(model)
     ]
-
-
-def _place_in_the_world() -> tuple[int, int]:
-    """Return (rank, world size) from torch.distributed or the launcher's variables."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    for rank, size in (("RANK", "WORLD_SIZE"), ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM"), ("RANK_ID", "RANK_SIZE")):
-        if os.environ.get(rank, "").isdigit() and os.environ.get(size, "").isdigit():
-            return int(os.environ[rank]), int(os.environ[size])
-    return 0, 1
-
-
-def _target(path: str | os.PathLike[str] | None, rank: int, world_size: int, folder: str = "") -> Path:
-    default = time.strftime("probe-%Y%m%d-%H%M%S.h5") if world_size == 1 else _name_for_all_ranks()
-    given = os.environ.get("PROBE_DUMP") if path is None and not folder else path
-    target = Path(given or folder or default)
-    try:
-        if folder and not given:
-            target.mkdir(parents=True, exist_ok=True)
-        is_folder = target.is_dir()
-    except OSError as error:
-        raise StoreError(f"cannot create {target}: {error.strerror}; is the folder there and writable?") from None
-    if is_folder:
-        target = target / default
-    if world_size > 1:
-        target = target.with_name(f"{target.stem}.rank{rank:05d}{target.suffix or '.h5'}")
-    if not given:
-        say(f"recording to {target}")
-    return target
-
-
-def _name_for_all_ranks() -> str:
-    """Return a default name from what all ranks know: the launcher's job, and how often recording has begun."""
-    jobs = [os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")]
-    job = next((job for job in jobs if job not in ("", "none")), "")
-    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    parts = ["probe", job, "" if restart == "0" else f"restart{restart}", "" if _starts == 1 else str(_starts)]
-    return re.sub(r"[^\w.-]", "_", "-".join(part for part in parts if part)) + ".h5"
 
 
 def _environment(adapter: Adapter) -> dict[str, object]:

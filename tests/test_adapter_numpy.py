@@ -91,6 +91,7 @@ class TestNumpyAdapter(AdapterContract):
 
     def hooks(self, *objects: Any) -> int:
         count = len(backward_hooks) + len(nn.step_pre_hooks) + len(nn.step_post_hooks)
+        count += len(nn.call_pre_hooks)
         for item in objects:
             if isinstance(item, Tensor):
                 count += len(item.node.hooks)

@@ -261,7 +261,7 @@ def test_default_names_of_ranks_do_not_depend_on_when_each_starts(
         monkeypatch.setenv(name, value)
     found = []
     for second in range(2):
-        monkeypatch.setattr("probe.session.time.strftime", lambda form, second=second: f"at-{second}")
+        monkeypatch.setattr("probe.targets.time.strftime", lambda form, second=second: f"at-{second}")
         found.append(str(probe.start(model())))
         probe.stop()
     assert found == expected

@@ -263,7 +263,7 @@ MUTATIONS = (
              '        pass\n    if settings.said',
              "tests/test_recorder.py::test_what_is_logged_is_recorded_whatever_the_module_filter_says"),
     Mutation('flushed subnormal numbers are not said', SAID, TORCH,
-             '            if not path and _flushes_subnormals():\n',
+             '            if not path and torch_environment.flushes_subnormals():\n',
              '            if False:\n',
              REVIEW + "test_it_is_said_when_subnormal_numbers_are_flushed[True]"),
     Mutation("handles are forgotten at stop", HOOKS, PARTS + "hooks.py",

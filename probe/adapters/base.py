@@ -107,6 +107,14 @@ class Adapter(abc.ABC):
     # Models
 
     @abc.abstractmethod
+    def classes(self) -> tuple[type, tuple[type, ...]]:
+        """Return the base class of modules, and the base classes of optimizers."""
+
+    def inside(self, module: Module) -> Module | None:
+        """Return the model inside a module that only spreads it over devices or adds a loss or a step to it; None for any other."""
+        return None
+
+    @abc.abstractmethod
     def modules(self, model: Module) -> Iterable[NamedModule]:
         """Yield every module of a model once, parents first, the root with path ``""``."""
 
@@ -284,6 +292,13 @@ class Adapter(abc.ABC):
         """
 
     @abc.abstractmethod
+    def on_any_call(self, before: Callable[[Module], None]) -> Callable[[], None]:
+        """Call ``before(module)`` before every call of any module of the process.
+
+        Hooks that it sets on that module by `on_call` are told of this very call. Returns what takes the hook off again.
+        """
+
+    @abc.abstractmethod
     def on_gradient(self, tensor: Tensor, found: Callable[[Tensor], None]) -> Callable[[], None] | None:
         """Call ``found(gradient)`` when the gradient of a tensor is complete; None when it will have none.
 
@@ -383,6 +398,12 @@ def adapter_for(model: object) -> Adapter:
     raise RecordingError(
         f"probe.start() was given a {kind}; expected a module of {', '.join(sorted(_ADAPTERS))}, or a list of them"
     )
+
+
+def adapter_named(framework: str) -> Adapter:
+    """Return the adapter of a framework; it is imported."""
+    adapter_module, adapter_class, _, _ = _ADAPTERS[framework]
+    return getattr(importlib.import_module(adapter_module), adapter_class)()
 
 
 def adapters_in_use() -> list[Adapter]:

@@ -33,6 +33,7 @@ from probe.comparison.failing import unless_it_fails
 from probe.comparison.fusion.one_to_many import completed
 from probe.comparison.fusion.row_orders import refuted_orders
 from probe.comparison.fusion.vocabulary_notes import notes as vocabulary_notes
+from probe.comparison.ledger.known import State, Walk
 from probe.comparison.module_pairs import module_pairs
 from probe.comparison.noise.interface import Noise
 from probe.comparison.noise.ladder import NoiseOptions, ladder
@@ -63,7 +64,6 @@ from probe.comparison.walk.inputs import GivenTally, differing_batches, inverted
 from probe.comparison.walk.loss import judge_inputs, judge_loss
 from probe.comparison.walk.non_optimizer_changes import StepWeights, changed_otherwise
 from probe.comparison.walk.parameter_gradients import judge_gradients, judge_written
-from probe.comparison.walk.state import State, Walk
 from probe.comparison.walk.update_findings import Updating
 from probe.comparison.walk.updates import judge_updates
 from probe.comparison.walk.values import warn_of_padding
@@ -333,31 +333,31 @@ class _Run:
     def _collect(self, pairs: StepPairs, walk: Walk) -> None:
         judge_inputs(walk)
         lacking = pairs.lacks_initial
-        if walk.findings and lacking and pairs.step:
+        if walk.ledger.findings and lacking and pairs.step:
             self.ends = True
-            first = min(walk.findings, key=cause_order).path
+            first = min(walk.ledger.findings, key=cause_order).path
             self._doubt(note("weights-at-step-unknown", step=pairs.step, path=first, side=lacking))
-            walk.findings.clear()
-        if walk.findings:
-            self.findings += self._with_hints(pairs, independent(sorted(walk.findings, key=cause_order)))
-        self.unshown = self.unshown or walk.unshown
-        self.notes += walk.notes
-        self.notes += [*vocabulary_notes(pairs, walk.events), *inverted_masks(walk.events)]
-        self.modes |= walk.modes
-        self._doubt(*walk.reasons)
-        self.given.add(pairs, walk.events, lacking_inputs(walk))
-        self.notes += self.tally.add(pairs, walk.events)
+            walk.ledger.findings.clear()
+        if walk.ledger.findings:
+            self.findings += self._with_hints(pairs, independent(sorted(walk.ledger.findings, key=cause_order)))
+        self.unshown = self.unshown or walk.ledger.unshown
+        self.notes += walk.ledger.notes
+        self.notes += [*vocabulary_notes(pairs, walk.ledger.events), *inverted_masks(walk.ledger.events)]
+        self.modes |= walk.forward.modes
+        self._doubt(*walk.ledger.reasons)
+        self.given.add(pairs, walk.ledger.events, lacking_inputs(walk))
+        self.notes += self.tally.add(pairs, walk.ledger.events)
         if self.table is not None:
-            self.table.add(pairs, walk.events)
+            self.table.add(pairs, walk.ledger.events)
         if self.findings and len(self.steps) > 1:
             left, unrecorded = self.tally.weights_left, sides_without_updates(pairs)
             self.findings = [weighed_by_weights(finding, left, unrecorded) for finding in self.findings]
         if not self.findings:
             logged = self.a.scalars_of(pairs.step), self.b.scalars_of(pairs.step_b)
-            self.notes += [*self.logged.said(pairs.step, *logged), *differing_flags(pairs, walk.events)]
-            self.uncompared.add(pairs, walk.events)
+            self.notes += [*self.logged.said(pairs.step, *logged), *differing_flags(pairs, walk.ledger.events)]
+            self.uncompared.add(pairs, walk.ledger.events)
         if not self.findings and self.conspicuous is None:
-            self.conspicuous = sticking_out(pairs, walk.events)
+            self.conspicuous = sticking_out(pairs, walk.ledger.events)
         if pairs.same_micros:
             self.changes += tuple(changed_calls(pairs, self.tree_a, self.tree_b))
             self._doubt_order(walk)
@@ -371,7 +371,7 @@ class _Run:
     def _doubt_order(self, walk: Walk) -> None:
         """Doubt the step if weights stand at other places and nothing shows whether they run there too."""
         changed = next((change for change in self.changes if change.kind in OF_ORDER), None)
-        if changed is not None and not any(judged.event.phase is Phase.FORWARD for judged in walk.events):
+        if changed is not None and not any(judged.event.phase is Phase.FORWARD for judged in walk.ledger.events):
             self._doubt(note("order-of-calls-not-recorded", change=changed.note))
 
     # The answer

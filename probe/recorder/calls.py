@@ -11,6 +11,7 @@ from typing import Any
 from probe.adapters.base import CallContext
 from probe.recorder.run import Run
 
+_NO_ROOT = -1
 CALLS = 500_000
 """of modules in one step that are recorded; they wait in memory for its end, some 400 bytes each"""
 
@@ -63,6 +64,12 @@ class Calls:
         """the pass under way: 0, 1 … with gradients, −1, −2 … without"""
         self.forwards: Counter[int] = Counter()
         """of each root in step 0"""
+        self._is_inside_pass = False
+        """a pass of this step has begun"""
+        self._has_trained_root = False
+        """a root was called with gradients on: then its calls alone tell passes apart"""
+        self._differentiated = False
+        """a backward pass has ended since this pass began"""
         self._rows = 0
         self._numbers: dict[tuple[int, int], int] = {}
         self._passes: dict[tuple[int, bool], int] = {}
@@ -73,6 +80,7 @@ class Calls:
         self._rows += len(self.all)
         self.all = []
         self.micro = 0
+        self._is_inside_pass = self._differentiated = False
         self._numbers, self._passes = {}, {}
 
     def forget(self) -> None:
@@ -88,17 +96,30 @@ class Calls:
             stack = self._stacks.calls = []
         return stack
 
-    def begins_pass(self, index: int, stack: list[Call]) -> bool:
+    def begins_pass(self, index: int, grad_enabled: bool, stack: list[Call]) -> bool:
         """Tell whether a call is a forward of the model.
 
-        A root inside another one is part of its pass; a root inside itself was left there by an interrupt.
+        A root inside another one is part of its pass; a root inside itself was left there by an interrupt. Where no root is
+        trained by calling it (a LightningModule), a pass ends with the backward pass, or where gradients are switched on or off.
         """
         roots = self.run.roots
-        return index in roots and not any(c.module in roots and c.module != index for c in stack)
+        if index in roots:
+            return not any(c.module in roots and c.module != index for c in stack)
+        if stack or self._has_trained_root:
+            return False
+        return not self._is_inside_pass or self._differentiated or grad_enabled != (self.micro >= 0)
+
+    def differentiated(self) -> None:
+        """Take note of the end of a backward pass."""
+        self._differentiated = True
 
     def begin_pass(self, root: int, grad_enabled: bool, stack: list[Call]) -> None:
-        """Count a forward of the root; what is left on the stack was left by exceptions."""
+        """Count a forward of the root, or of modules that are called without it; what is left on the stack was left by exceptions."""
         self.abandon(stack)
+        if root not in self.run.roots:
+            root = _NO_ROOT
+        self._is_inside_pass, self._differentiated = True, False
+        self._has_trained_root |= grad_enabled and root != _NO_ROOT
         number = self._passes.get((root, grad_enabled), 0)
         self._passes[root, grad_enabled] = number + 1
         self.micro = number if grad_enabled else -1 - number

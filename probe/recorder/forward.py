@@ -40,7 +40,7 @@ class Forward:
             return
         stack = calls.stack
         if not context.recomputing:
-            if calls.begins_pass(index, stack):
+            if calls.begins_pass(index, context.grad_enabled, stack):
                 calls.begin_pass(index, context.grad_enabled, stack)
                 self._measuring.forget()
             self._updates.record_initial()

@@ -122,6 +122,7 @@ class Gradients:
         """Record the gradients of the parameters that a backward pass has given one."""
         run = self.run
         self.last_step = run.step
+        self._calls.differentiated()
         if run.passes_over or run.norms or not run.wants[Phase.GRADIENT]:
             return
         for index in touched:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from probe.recorder.by_itself.stepping import LOOKED_AT, Stepping
 from probe.recorder.forward import Forward
 from probe.recorder.gradients import Gradients
 from probe.recorder.models import Hookable
@@ -24,9 +26,11 @@ class Hooks:
     For norms only those modules are hooked that they are taken of, the others when a step is to be in full.
     """
 
-    def __init__(self, run: Run, forward: Forward, gradients: Gradients, updates: Updates) -> None:
+    def __init__(
+        self, run: Run, forward: Forward, gradients: Gradients, updates: Updates, stepping: Stepping | None = None
+    ) -> None:
         self._run = run
-        self._forward, self._gradients, self._updates = forward, gradients, updates
+        self._forward, self._gradients, self._updates, self._stepping = forward, gradients, updates, stepping
         self._removals: list[Removal] = []
         self._removals_of_step: list[Removal] = []
         self._for_full_steps: list[Hookable] = []
@@ -41,11 +45,33 @@ class Hooks:
                 chosen = run.roots | {index for index, keep in enumerate(run.keep) if keep}
             self._for_full_steps = [each for each in modules if each.index not in chosen]
             self._set([each for each in modules if each.index in chosen], self._removals)
+            if self._stepping is not None:
+                self._watch_few_parameters(self._stepping)
         else:
             self._set(modules, self._removals)
             self._set_on_parameters(self._removals)
-        updates = self._updates
-        self._removals.append(run.adapter.on_update(optimizer, updates.before_update, updates.after_update))
+        updates, stepping = self._updates, self._stepping
+        before = _in_turn(stepping and stepping.before_update, updates.before_update)
+        after = _in_turn(updates.after_update, stepping and stepping.after_update)
+        self._removals.append(run.adapter.on_update(optimizer, before, after))
+
+    def set_on_functions(self, functions: Sequence[Any]) -> None:
+        """Hook loss functions, which are no part of the models, for the numbers that they return."""
+        for each in functions:
+            with contextlib.suppress(Exception):  # one that takes no hooks is one whose loss is not known
+                self._removals.append(self._run.adapter.on_call(each, _ignore, self._stepping.after_function))
+
+    def _watch_few_parameters(self, stepping: Stepping) -> None:
+        """Have the ends of backward passes told where no gradient is recorded as backward leaves it."""
+        run = self._run
+        few = [
+            i for i, named in enumerate(run.tensors) if not named.is_buffer and run.adapter.requires_grad(named.tensor)
+        ]
+        few = few[:: max(1, len(few) // LOOKED_AT)][:LOOKED_AT]
+        another = type(run.adapter)()  # the one of the run is asked which passes are under way when steps are in full
+        tensors = [run.tensors[index].tensor for index in few]
+        ended = lambda indices: stepping.gradients_arrived([few[i] for i in indices])  # noqa: E731
+        self._removals.append(another.on_parameter_gradients(tensors, ended))
 
     def begin_step(self) -> None:
         """Hook what is not hooked for norms, or take these hooks off again."""
@@ -67,6 +93,9 @@ class Hooks:
         for each in modules:
             before = functools.partial(self._forward.before_call, each.index, each.module, each.is_leaf)
             after = functools.partial(self._forward.after_call, each.index)
+            if self._stepping is not None:
+                before = _in_turn(functools.partial(self._stepping.before_call, each.index), before)
+                after = _in_turn(after, self._stepping.after_call if each.index in self._run.roots else None)
             live = each.module()
             try:
                 if live is not None:
@@ -77,4 +106,24 @@ class Hooks:
 
     def _set_on_parameters(self, removals: list[Removal]) -> None:
         parameters = [named.tensor for named in self._run.tensors]
-        removals.append(self._run.adapter.on_parameter_gradients(parameters, self._gradients.backward_ended))
+        ended, stepping = self._gradients.backward_ended, self._stepping
+        if stepping is not None:
+            ended = _in_turn(stepping.gradients_arrived, ended)
+        removals.append(self._run.adapter.on_parameter_gradients(parameters, ended))
+
+
+def _in_turn(*functions: Callable[..., None] | None) -> Callable[..., None]:
+    """Return what calls one function after the other with the same arguments; those that are None are left out."""
+    called = [each for each in functions if each is not None]
+    if len(called) == 1:
+        return called[0]
+
+    def call(*args: Any) -> None:
+        for each in called:
+            each(*args)
+
+    return call
+
+
+def _ignore(*args: object) -> None:
+    return None

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from probe.adapters.base import Adapter
+from probe.adapters.base import Adapter, Group
 from probe.config import RecordConfig
 from probe.errors import ConfigError, ProbeWarning, warn
 from probe.numbers import buffers
+from probe.recorder.by_itself.stepping import Stepping
 from probe.recorder.calls import Call, Calls
 from probe.recorder.contents import Contents
 from probe.recorder.forward import Forward
@@ -60,6 +61,8 @@ class Recorder:
         what to record
     optimizer
         the optimizer to watch; without it all of the process, for the parameters of these models
+    functions
+        loss functions outside of the models, where the recorder is to end steps by itself; None where ``probe.step()`` ends them
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Recorder:
         writer: Writer,
         config: RecordConfig,
         optimizer: object | None = None,
+        functions: Sequence[Any] | None = None,
     ) -> None:
         self.run = run = Run(adapter, writer, config)
         self._triggers = Triggers(config.on_nonfinite, config.on_loss_jump)
@@ -78,7 +82,10 @@ class Recorder:
         contents = Contents(run)
         self._updates = Updates(run, self._measuring, self._gradients, contents)
         forward = Forward(run, self._measuring, self._calls, self._gradients, self._updates)
-        self._hooks = Hooks(run, forward, self._gradients, self._updates)
+        self._stepping = None
+        if functions is not None:
+            self._stepping = Stepping(run, self._calls, self._updates, self.step, self.look_at_loss)
+        self._hooks = Hooks(run, forward, self._gradients, self._updates, self._stepping)
         self._scalars: list[tuple[int, str, float]] = []
         self._has_looked_at_loss = False
         self._room_is_known = False
@@ -92,6 +99,7 @@ class Recorder:
                 hookable = add_models(run, models)
                 contents.add(models)
                 self._hooks.set(hookable, optimizer)
+                self._hooks.set_on_functions(functions or ())
                 self._begin_step()
                 run.running = True
         except BaseException:
@@ -108,6 +116,23 @@ class Recorder:
     def running(self) -> bool:
         """Whether hooks record."""
         return self.run.running
+
+    @property
+    def steps_by_itself(self) -> bool:
+        """Whether the recorder ends steps, so that the program need not call ``probe.step()``."""
+        return self._stepping is not None and self._stepping.on
+
+    def leave_steps_to_the_program(self) -> None:
+        """End no step any more: the program calls ``probe.step()``."""
+        if self._stepping is not None:
+            self._stepping.on = False
+            self._stepping.forget()
+
+    def update_began(self, groups: list[Group], why_not: str) -> None:
+        """Take note of an optimizer's step that had begun before the hooks were set."""
+        if self._stepping is not None:
+            self._stepping.before_update(groups, why_not)
+        self._updates.before_update(groups, why_not)
 
     def outcome(self) -> Outcome:
         """Return what the recording holds; complete once it has stopped."""
@@ -304,6 +329,8 @@ class Recorder:
         if run.recorded:
             self._updates.record_left()
             self._measuring.settle()
+            if self._stepping is not None:
+                self._scalars += [(run.step, name, value) for name, value in self._stepping.take_numbers().items()]
         never_stepped = self._never_stepped(one_step) if state is StepState.CLOSED else ""
         if never_stepped:
             run.notes.append((0, -1, never_stepped))
@@ -365,7 +392,7 @@ class Recorder:
     def _never_stepped(self, one_step: bool) -> str:
         """Say that steps were not told apart, unless what ran may well have been a single one."""
         count, updates = max(self._calls.forwards.values(), default=0), self._updates.count
-        if self.run.step or count < 2 or updates < (2 if one_step else 0) or updates == 1:
+        if self._stepping is not None or self.run.step or count < 2 or updates < (2 if one_step else 0) or updates == 1:
             return ""
         return f"{NEVER_STEPPED}: all {count} forwards are in step 0; call it at the end of each step"
 
@@ -385,7 +412,7 @@ class Recorder:
         self.run.end()
         self._hooks.take_off()
         buffers.release()
-        for part in (self._calls, self._measuring, self._gradients):
+        for part in (self._calls, self._measuring, self._gradients, *([self._stepping] if self._stepping else [])):
             part.forget()
         self.run.writer.finish()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from probe.adapters.base import Group
@@ -199,7 +200,7 @@ class Updates:
         if run.passes_over or not run.wants[Phase.UPDATE]:
             self._behind.forget()
             return
-        self._masters.look(tensor for group in groups for tensor in group.parameters)
+        self.look_at(groups)
         trained = self._own(groups)
         self._look_at_order(trained, why_not)
         for each in trained:
@@ -281,6 +282,14 @@ class Updates:
         before = self.run.kept.pop(index, None)
         if before is not None:
             self._measuring.observe_update(index, trained.tensor, before)
+
+    def look_at(self, groups: Sequence[Group]) -> None:
+        """Find out which of an optimizer's tensors stand for parameters of these models; to be called before its step."""
+        self._masters.look(tensor for group in groups for tensor in group.parameters)
+
+    def are_own(self, groups: Sequence[Group]) -> bool:
+        """Tell whether a parameter of these models is among those of the groups."""
+        return any(self._masters.index_of(p) is not None for group in groups for p in group.parameters)
 
     def _own(self, groups: list[Group]) -> list[_Trained]:
         """Return the parameters of these models among those of the groups."""

@@ -76,6 +76,55 @@ class AdapterContract(TensorContract, ObservationContract):
             "temperature": 2.5, "lr": 0.1, "loss": pytest.approx(float(squares.values.sum()), rel=1e-6)
         }  # fmt: skip
 
+    # Hooks of the process
+
+    def test_every_call_is_told_before_it_begins(self) -> None:
+        model = self.net()
+        paths = {id(named.module): named.path for named in self.adapter.modules(model)}
+        before, told = self.hooks(model), []
+        remove = self.adapter.on_any_call(lambda module: told.append(paths.get(id(module), "?")))
+        assert self.hooks(model) > before
+        model(self.tensor(sample((5, 4))))
+        assert told == ["", "embed", "block", "block.up", "block.act", "block.gate", "head"]
+        remove()
+        model(self.tensor(sample((5, 4))))
+        assert len(told) == 7 and self.hooks(model) == before
+
+    def test_hooks_that_are_set_as_a_call_begins_are_told_of_it(self) -> None:
+        model = self.net()
+        x, scale = self.tensor(sample((5, 4))), self.tensor(np.full(4, 2.5, np.float32))
+        seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        outputs: list[Any] = []
+
+        def hook(module: Any) -> None:
+            if module is model.block and len(removals) == 1:
+                removals.append(
+                    self.adapter.on_call(
+                        module, lambda a, k: seen.append((a, k)), lambda output, _: outputs.append(output)
+                    )
+                )
+
+        removals: list[Any] = []
+        removals.append(self.adapter.on_any_call(hook))
+        returned = model.block(x, scale=scale)
+        removals.pop(0)()
+        model.block(x, scale=scale)
+        removals.pop()()
+        model.block(x, scale=scale)
+        assert len(seen) == len(outputs) == 2 and outputs[0] is returned
+        for args, kwargs in seen:
+            assert args[0] is x and list(kwargs) == ["scale"] and kwargs["scale"] is scale
+
+    def test_classes_are_those_of_modules_and_optimizers(self) -> None:
+        model = self.net()
+        modules, optimizers = self.adapter.classes()
+        optimizer = self.optimizer(self.parameters(model), 0.1)
+        assert isinstance(model.block, modules) and not isinstance(x := self.tensor(sample((2,))), modules)
+        assert isinstance(optimizer, optimizers) and not isinstance(x, optimizers)
+        held = [each for group in self.adapter.groups_of(optimizer) for each in group.parameters]
+        assert {id(each) for each in held} == {id(each) for each in self.parameters(model)}
+        assert self.adapter.inside(model) is None
+
     # Neutrality
 
     @pytest.mark.parametrize("task", ["structure", "statistics", "tensor"])

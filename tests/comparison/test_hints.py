@@ -15,9 +15,9 @@ import probe
 from probe.adapters.numpy import nn
 from probe.adapters.numpy.tensor import Tensor, operation, silu
 from probe.comparison.distance.metrics import Metrics, Status
+from probe.comparison.ledger.recording import scale_hint
 from probe.comparison.notes import note
 from probe.comparison.result import Kind, Verdict
-from probe.comparison.walk.state import scale_hint
 from probe.diagnosis.formulas import _Fits
 from probe.records import Phase
 from probe.report.text import render

@@ -54,4 +54,7 @@ def test_a_models_configuration_is_recorded(tmp_path: Path) -> None:
 
 def test_the_context_is_recorded() -> None:
     facts = environment()
-    assert (facts["device_target"], facts["mode"], facts["deterministic"]) == ("CPU", mindspore.PYNATIVE_MODE, "OFF")
+    assert (facts["device_target"], facts["mode"]) == ("CPU", mindspore.PYNATIVE_MODE)
+    assert facts["deterministic"] == mindspore.get_context("deterministic"), (
+        "another test may have set it: it is set once"
+    )

@@ -36,6 +36,7 @@ def _methods() -> dict[tuple[type, str], Any]:
     return found
 
 
+_CALL = nn.Layer.__call__
 _ORIGINAL = _methods()
 """of all optimizer classes, before anything is recorded"""
 
@@ -47,7 +48,7 @@ def wrapped_methods() -> list[tuple[type, str]]:
 
 def live_hooks(*objects: Any) -> int:
     """Count the hooks on layers, their parameters, and tensors, and those of the process."""
-    count = len(wrapped_methods())
+    count = len(wrapped_methods()) + (nn.Layer.__call__ is not _CALL)
     for item in objects:
         if isinstance(item, nn.Layer):
             for layer in item.sublayers(include_self=True):

@@ -115,6 +115,7 @@ class TestTorchAdapter(AdapterContract):
         from torch.optim import optimizer as of_process
 
         count = len(of_process._global_optimizer_pre_hooks) + len(of_process._global_optimizer_post_hooks)
+        count += len(nn.modules.module._global_forward_pre_hooks)
         for item in objects:
             if isinstance(item, nn.Module):
                 count += sum(len(m._forward_pre_hooks) + len(m._forward_hooks) for m in item.modules())

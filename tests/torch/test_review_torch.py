@@ -276,7 +276,7 @@ def test_under_collectives_every_tensor_is_read_again(
             return x
 
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: distributed)
-    monkeypatch.setattr("probe.session._place_in_the_world", lambda: (0, 1))
+    monkeypatch.setattr("probe.session.place_in_the_world", lambda: (0, 1))
     model = nn.Sequential(Reduce())
     with probe.capture(model, tmp_path / "a.h5"):
         model(batch())

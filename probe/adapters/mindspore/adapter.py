@@ -22,6 +22,7 @@ from probe.adapters.mindspore.keeping import kept, kept_optimizer
 from probe.adapters.mindspore.statistics import array_of, name_of, tensor_of
 from probe.adapters.shared import memory
 from probe.adapters.shared.model_configs import config_of
+from probe.adapters.shared.user_objects import attribute
 from probe.numbers import buffers
 from probe.numbers.layouts import class_names, layout_of
 from probe.numbers.statistics import dtype_of
@@ -31,6 +32,9 @@ _RUNNING_STATISTICS = ("moving_mean", "moving_variance", "running_mean", "runnin
 """parameters without gradient that are buffers"""
 _COMPILERS = ("staging_specialize", "_fn", "jit_trace_wrap")
 """functions that ``mindspore.jit`` puts in the place of another, by its capture mode"""
+
+_AROUND_NETWORKS = (nn.TrainOneStepCell, nn.ForwardValueAndGrad)
+"""cells around a network that compute its gradients"""
 
 Removal = Callable[[], None]
 
@@ -49,6 +53,17 @@ class MindSporeAdapter(Adapter):
         """the gradients of an optimizer's step that has begun, by their parameters' ids"""
 
     # Models
+
+    def classes(self) -> tuple[type, tuple[type, ...]]:
+        return nn.Cell, optimizers.CLASSES
+
+    def inside(self, module: nn.Cell) -> nn.Cell | None:
+        if isinstance(module, _AROUND_NETWORKS):
+            return module.network
+        inner = attribute(
+            module, "backbone_network"
+        )  # WithLossCell, and what is written in its place, as its page says
+        return inner if isinstance(inner, nn.Cell) else None
 
     def refusal(self, model: nn.Cell) -> str:
         if mindspore.get_context("mode") == mindspore.GRAPH_MODE:
@@ -166,6 +181,9 @@ class MindSporeAdapter(Adapter):
         after: Callable[[object, bool], None],
     ) -> Removal:
         return calls.watch(module, before, after)
+
+    def on_any_call(self, before: Callable[[nn.Cell], None]) -> Removal:
+        return calls.watch_any(before)
 
     def on_gradient(self, tensor: Tensor, found: Callable[[Tensor], None]) -> Removal | None:
         def arrived(gradient: Tensor | None) -> None:

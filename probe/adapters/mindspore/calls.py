@@ -30,6 +30,8 @@ class Watch:
 
 watched: dict[int, list[Watch]] = {}
 """by the cells' ids"""
+of_any: list[Callable[[nn.Cell], None]] = []
+"""who is told of the calls of all cells"""
 entering: list[nn.Cell] = []
 """the cells of whose calls somebody is being told right now"""
 
@@ -46,7 +48,7 @@ def watch(cell: nn.Cell, before: Before, after: After) -> Removal:
             watches.remove(mine)
         if not watches:
             watched.pop(key, None)
-        if not watched:
+        if not watched and not of_any:
             _restore()
 
     watched.setdefault(key, []).append(mine)
@@ -55,6 +57,20 @@ def watch(cell: nn.Cell, before: Before, after: After) -> Removal:
     except BaseException:
         remove()
         raise
+    return remove
+
+
+def watch_any(before: Callable[[nn.Cell], None]) -> Removal:
+    """Call ``before(cell)`` before every call of any cell; those that it lets `watch` watch are watched in this call already."""
+
+    def remove() -> None:
+        if before in of_any:
+            of_any.remove(before)
+        if not watched and not of_any:
+            _restore()
+
+    of_any.append(before)
+    _replace()
     return remove
 
 
@@ -77,6 +93,8 @@ def _restore() -> None:
 
 
 def _call(cell: nn.Cell, *args: Any, **kwargs: Any) -> Any:
+    if of_any:
+        _tell(cell)
     watches = [each for each in watched.get(id(cell), ()) if each.cell() is cell]
     if not watches:
         return _plain(cell, *args, **kwargs)
@@ -95,3 +113,12 @@ def _call(cell: nn.Cell, *args: Any, **kwargs: Any) -> Any:
     for each in reversed(watches):
         each.after(output, False)
     return output
+
+
+def _tell(cell: nn.Cell) -> None:
+    entering.append(cell)
+    try:
+        for each in tuple(of_any):
+            each(cell)
+    finally:
+        entering.pop()

@@ -10,7 +10,15 @@ import numpy as np
 
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts
 from probe.adapters.numpy.keeping import kept, kept_optimizer
-from probe.adapters.numpy.nn import Buffer, Module, Optimizer, Parameter, step_post_hooks, step_pre_hooks
+from probe.adapters.numpy.nn import (
+    Buffer,
+    Module,
+    Optimizer,
+    Parameter,
+    call_pre_hooks,
+    step_post_hooks,
+    step_pre_hooks,
+)
 from probe.adapters.numpy.tensor import Node, Tensor, backward_hooks, is_grad_enabled, next_number
 from probe.numbers import statistics
 from probe.numbers.layouts import class_names, layout_of
@@ -28,6 +36,9 @@ class NumpyAdapter(Adapter):
     version = np.__version__
 
     # Models
+
+    def classes(self) -> tuple[type, tuple[type, ...]]:
+        return Module, (Optimizer,)
 
     def modules(self, model: Module) -> Iterable[NamedModule]:
         first: dict[int, tuple[str, Module]] = {}
@@ -105,6 +116,9 @@ class NumpyAdapter(Adapter):
         after: Callable[[object, bool], None],
     ) -> Removal:
         return _both(module.pre_hooks.add(before), module.post_hooks.add(after))
+
+    def on_any_call(self, before: Callable[[Module], None]) -> Removal:
+        return call_pre_hooks.add(before)
 
     def on_gradient(self, tensor: Tensor, found: Callable[[Tensor], None]) -> Removal | None:
         return tensor.node.hooks.add(found) if tensor.requires_grad else None

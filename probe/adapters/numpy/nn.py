@@ -16,6 +16,8 @@ step_pre_hooks = Hooks()
 """called with every optimizer that is about to make a step"""
 step_post_hooks = Hooks()
 """called with every optimizer that has made a step"""
+call_pre_hooks = Hooks()
+"""called with every module that is about to be called"""
 _rng = np.random.default_rng(0)
 
 
@@ -62,6 +64,7 @@ class Module:
         raise NotImplementedError
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call_pre_hooks(self)
         self.pre_hooks(args, kwargs)
         try:
             output = self.forward(*args, **kwargs)

@@ -51,6 +51,12 @@ class PaddleAdapter(Adapter):
 
     # Models
 
+    def classes(self) -> tuple[type, tuple[type, ...]]:
+        return Layer, (Optimizer,)
+
+    def inside(self, module: Layer) -> Layer | None:
+        return module._layers if isinstance(module, paddle.DataParallel) else None
+
     def modules(self, model: Layer) -> Iterable[NamedModule]:
         for path, layer in model.named_sublayers(include_self=True):
             if _is_compiled(layer):
@@ -189,6 +195,9 @@ class PaddleAdapter(Adapter):
         )
         return with_own_numbers(HookRemoveHelper, "next_hook_id", register)
 
+    def on_any_call(self, before: Callable[[Layer], None]) -> Removal:
+        return before_any_call(before)
+
     def on_gradient(self, tensor: paddle.Tensor, found: Callable[[paddle.Tensor], None]) -> Removal | None:
         if tensor.stop_gradient:
             return None
@@ -263,6 +272,25 @@ def _is_compiled(layer: Layer) -> bool:
     """Tell whether a layer's forward was given to ``to_static``, or the layer was loaded as a program."""
     forward = vars(layer).get("forward", None)
     return forward is not None and any(kind.__name__ == "StaticFunction" for kind in type(forward).__mro__)
+
+
+def before_any_call(before: Callable[[Layer], None]) -> Removal:
+    """Call back before every call of any layer; return what undoes it. There are no hooks for that: the call of all layers is replaced."""
+    plain, live = Layer.__call__, [before]
+
+    @functools.wraps(plain)
+    def call(layer: Layer, *inputs: Any, **kwargs: Any) -> Any:
+        for each in tuple(live):
+            each(layer)
+        return plain(layer, *inputs, **kwargs)
+
+    def remove() -> None:
+        live.clear()  # somebody may have replaced it once more
+        if Layer.__call__ is call:
+            Layer.__call__ = plain
+
+    Layer.__call__ = call
+    return remove
 
 
 class _PreHook(CallHook):

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import unserializable_hook
@@ -27,7 +28,7 @@ from probe.adapters.torch import operations as torch_operations
 from probe.adapters.torch import statistics as torch_statistics
 from probe.adapters.torch.compiled import around_compiled
 from probe.adapters.torch.graph import GRAPH, Backwards, edge_of
-from probe.adapters.torch.hooks import around_call, numbered_apart, tracing
+from probe.adapters.torch.hooks import around_call, before_any_call, numbered_apart, tracing
 from probe.adapters.torch.identity import PassingIdentity, TensorIdentity, writes_to
 from probe.adapters.torch.keeping import kept, kept_optimizer
 from probe.adapters.torch.modes import Quiet, Restored, unseen
@@ -54,6 +55,12 @@ class TorchAdapter(Adapter):
         self._backwards: Backwards | None = None
 
     # Models
+
+    def classes(self) -> tuple[type, tuple[type, ...]]:
+        return torch.nn.Module, (Optimizer,)
+
+    def inside(self, module: torch.nn.Module) -> torch.nn.Module | None:
+        return module.module if isinstance(module, (DistributedDataParallel, DataParallel)) else None
 
     def modules(self, model: torch.nn.Module) -> Iterable[NamedModule]:
         for path, module in model.named_modules():
@@ -252,6 +259,9 @@ class TorchAdapter(Adapter):
         if module._compiled_call_impl is not None:
             return around_compiled(module, before, after)
         return around_call(module, before, after)
+
+    def on_any_call(self, before: Callable[[torch.nn.Module], None]) -> Removal:
+        return before_any_call(before)
 
     def on_gradient(self, tensor: torch.Tensor, found: Callable[[torch.Tensor], None]) -> Removal | None:
         if not tensor.requires_grad:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,9 @@ _TABLES = (
 """where modules have the hooks on their calls"""
 _is_symbolic = getattr(torch.fx._symbolic_trace, "is_fx_symbolic_tracing", torch.fx._symbolic_trace.is_fx_tracing)
 """the older one warns where there is the newer"""
+
+
+_ON_ALL_MODULES = r"Using `torch\.compile\(module\)` when there are global hooks"
 
 
 def tracing() -> str:
@@ -54,6 +58,35 @@ def around_call(
         lambda: concealed(post, tables, module.register_forward_hook(post, with_kwargs=True, always_call=True).remove),
     )
     return numbered_apart(register)
+
+
+def before_any_call(before: Callable[[torch.nn.Module], None]) -> Removal:
+    """Call back before every call of any module; return what takes the hook off.
+
+    PyTorch has listed the module's own hooks by then, and would pass over those that ``before`` sets on it: they are called here.
+    """
+
+    def hook(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        if torch.compiler.is_dynamo_compiling():
+            return
+        known = set(module._forward_pre_hooks)
+        before(module)
+        added = [(key, each) for key, each in module._forward_pre_hooks.items() if key not in known]
+        if added:  # PyTorch gives hooks on all modules no keyword arguments, but has them where it calls them
+            kwargs = sys._getframe(1).f_locals.get("kwargs", {})
+            for key, each in added:
+                each(module, args, kwargs) if key in module._forward_pre_hooks_with_kwargs else each(module, args)
+
+    def quietly() -> Removal:
+        """Keep compiled models from warning that there are hooks on all modules."""
+        warnings.filterwarnings("ignore", _ON_ALL_MODULES, UserWarning)
+        ignored = warnings.filters[0]
+        return lambda: warnings.filters.remove(ignored) if ignored in warnings.filters else None
+
+    def register() -> Removal:
+        return torch.nn.modules.module.register_module_forward_pre_hook(hook).remove
+
+    return numbered_apart(lambda: all_or_none(quietly, register))
 
 
 class _PreHook(CallHook):

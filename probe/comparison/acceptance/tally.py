@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from probe.comparison.acceptance.result import ItemResult, Outcome, Where
+from probe.comparison.ledger.known import Judged
 from probe.comparison.noise.presets import Item, Preset, Scope
 from probe.comparison.noise.tolerance import SIXTEEN_BIT
 from probe.comparison.noise.tolerated import UNKNOWN, Measure, bound_of, largest_of, lets_zeros_pass, measured
 from probe.comparison.steps.events import StepPairs
 from probe.comparison.steps.side import kind_of, squeezed
 from probe.comparison.steps.step_half import Event
-from probe.comparison.walk.state import Judged
 from probe.numbers.statistics import unit_roundoff
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from probe.comparison.ledger.known import Walk
+from probe.comparison.ledger.places import path_a
 from probe.comparison.noise.tolerance import Rule
 from probe.comparison.notes import Note, note
 from probe.comparison.steps.step_half import Event, Node
-from probe.comparison.walk.state import Walk, path_a
 from probe.records import Role
 
 
@@ -59,11 +60,13 @@ class Row:
 
 def answer(rows: Sequence[Row], case: Case) -> bool:
     """Ask the rows in their order; the first that fits answers, and its code stands at the finding and at the tensor. Tell whether one did."""
-    walk, known = case.walk, len(case.walk.findings)
+    walk, known = case.walk, len(case.walk.ledger.findings)
     for row in rows:
         if row.blame(case):
-            walk.findings[known:] = [replace(finding, blame=row.code) for finding in walk.findings[known:]]
-            judged = walk.judged.get(id(case.event))
+            walk.ledger.findings[known:] = [
+                replace(finding, blame=row.code) for finding in walk.ledger.findings[known:]
+            ]
+            judged = walk.ledger.judged.get(id(case.event))
             if judged is not None:
                 judged.blame = row.code
             return True

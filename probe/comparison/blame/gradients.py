@@ -7,13 +7,14 @@ import math
 from probe.comparison.blame import causes
 from probe.comparison.blame.case import Case, Row
 from probe.comparison.blame.gaps import cut_in, gap_behind
+from probe.comparison.ledger.places import path_a, refs_of
+from probe.comparison.ledger.recording import add, append, kind_of_finding, scale_hint
 from probe.comparison.noise import tolerance
 from probe.comparison.notes import Note, note
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.steps.step_half import Node
 from probe.comparison.walk.inputs import lone_caller
 from probe.comparison.walk.loss import last_outputs_known
-from probe.comparison.walk.state import add, append, kind_of_finding, path_a, refs_of, scale_hint
 from probe.records import Phase, Role
 
 
@@ -23,7 +24,7 @@ def own_backward(case: Case) -> bool:
     if event.role is not Role.GRAD_INPUT:
         return False
     facts = (
-        note("gradient-of-output-agrees") if node.pair in walk.arrived else note("gradient-of-output-not-compared"),
+        note("gradient-of-output-agrees") if node.pair in walk.backward.arrived else note("gradient-of-output-not-compared"),
         note("passed-back-differs", slot=event.slot_a), *_born(case),
     )  # fmt: skip
     advice = _scale(case) or note("backward-of-module")
@@ -37,7 +38,7 @@ def lone_caller_behind(case: Case) -> bool:
         return False
     caller = lone_caller(case.walk.pairs, case.node)
     if caller:
-        case.walk.reasons.append(note("gradient-of-a-lone-caller", caller=caller, **_gradient(case)))
+        case.walk.ledger.reasons.append(note("gradient-of-a-lone-caller", caller=caller, **_gradient(case)))
     return bool(caller)
 
 
@@ -45,7 +46,7 @@ def unknown_outputs(case: Case) -> bool:
     """Blame nobody: what the model returned was not compared."""
     is_unknown = _place(case) is None and not last_outputs_known(case.walk, [case.node])
     if is_unknown:
-        case.walk.reasons.append(note("gradient-without-outputs", **_gradient(case)))
+        case.walk.ledger.reasons.append(note("gradient-without-outputs", **_gradient(case)))
     return is_unknown
 
 
@@ -55,7 +56,7 @@ def loss_behind(case: Case) -> bool:
     if _place(case) is not None:
         return False
     facts = (note("outputs-agree"), note("gradient-of-outputs-differs"), *_born(case))
-    is_of_one = _others_agree(case) and walk.loss_agrees
+    is_of_one = _others_agree(case) and walk.forward.loss_agrees
     if is_of_one:
         facts += (note("loss-and-other-outputs-agree"),)
     advice = _scale(case) or note("loss-function-and-scale", slot=event.slot_a if is_of_one else "")
@@ -67,7 +68,7 @@ def cut_graph(case: Case) -> bool:
     """Blame the code that cuts the graph behind a call which gets no gradient on one side: the missing one is what is wrong first."""
     walk, place = case.walk, _place(case)
     assert place is not None
-    cut = None if walk.flow.swallowing_side(place) else cut_in(walk.pairs, place)
+    cut = None if walk.backward.flow.swallowing_side(place) else cut_in(walk.pairs, place)
     if cut is None:
         return False
     facts = (note("gets-no-gradient", path=cut.name, side=cut.side), note("lies", place=cut.place))
@@ -82,9 +83,9 @@ def nothing_behind(case: Case) -> bool:
     """Blame nobody: no gradient behind the code in question was compared, and neither was what the model returned."""
     walk, place = case.walk, _place(case)
     assert place is not None
-    is_unknown = place.pair not in walk.arrived and not last_outputs_known(walk, [place])
+    is_unknown = place.pair not in walk.backward.arrived and not last_outputs_known(walk, [place])
     if is_unknown:
-        walk.reasons.append(note("gradient-with-nothing-behind", what=_what(case), **_gradient(case)))
+        walk.ledger.reasons.append(note("gradient-with-nothing-behind", what=_what(case), **_gradient(case)))
     return is_unknown
 
 
@@ -92,7 +93,7 @@ def code_behind(case: Case) -> bool:
     """Blame the own code of the module inside which the tensor is used."""
     walk, node, event, place = case.walk, case.node, case.event, _place(case)
     assert place is not None
-    side = walk.flow.swallowing_side(place)
+    side = walk.backward.flow.swallowing_side(place)
     gap = gap_behind(walk.pairs, node, place) if event.role is Role.GRAD_OUTPUT else None
     facts = (
         note("gradient-differs", path=path_a(walk, node.pair), role=_what(case), slot=event.slot_a),
@@ -122,8 +123,8 @@ GRADIENT = (
 def _place(case: Case) -> Node | None:
     """Return the call whose code lies between who used a tensor and its gradient; None where only the loss used it."""
     walk, node, event = case.walk, case.node, case.event
-    is_compensated = event.role is Role.GRAD_OUTPUT and (node, event.slot_a) in walk.moved_factors
-    return node.parent if is_compensated else _handed_on_by(case) or walk.flow.culprit(node, event)
+    is_compensated = event.role is Role.GRAD_OUTPUT and (node, event.slot_a) in walk.exempted.moved_factors
+    return node.parent if is_compensated else _handed_on_by(case) or walk.backward.flow.culprit(node, event)
 
 
 def _handed_on_by(case: Case) -> Node | None:
@@ -132,11 +133,11 @@ def _handed_on_by(case: Case) -> Node | None:
     Then they are two tensors of the same numbers: what the code makes of the first passes something else back.
     """
     walk, node, event = case.walk, case.node, case.event
-    use = walk.flow.use_of(node, event)
+    use = walk.backward.flow.use_of(node, event)
     if use is None or event.role is not Role.GRAD_OUTPUT:
         return None
     right = {
-        (judged.event.micro, judged.event.pair, judged.event.call, judged.event.slot_a) for judged in walk.events
+        (judged.event.micro, judged.event.pair, judged.event.call, judged.event.slot_a) for judged in walk.ledger.events
         if judged.event.role is Role.GRAD_TOTAL and judged.verdict in ("equal", "noise")
     }  # fmt: skip
     given = [user for user, slot in use.consumers if (user.micro, user.pair, user.call, slot) in right]
@@ -147,7 +148,7 @@ def _others_agree(case: Case) -> bool:
     """Tell whether a call has other outputs, to which the same gradient comes back on both sides."""
     node, event = case.node, case.event
     found = [
-        judged.verdict for judged in case.walk.events
+        judged.verdict for judged in case.walk.ledger.events
         if judged.event is not event and judged.event.role is Role.GRAD_OUTPUT and judged.event.pair == node.pair
         and (judged.event.micro, judged.event.call) == (event.micro, event.call)
     ]  # fmt: skip

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from probe.comparison.blame.case import Case
 from probe.comparison.blame.one_sided_inputs import effect, has_counterpart, is_named_as_labels, named, size_of, ways_to
+from probe.comparison.ledger.known import Walk
+from probe.comparison.ledger.places import classes_of, path_a, refs_of, roundoff
+from probe.comparison.ledger.recording import append
 from probe.comparison.noise import tolerance
 from probe.comparison.notes import Note, note
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.steps.step_half import Event, Node, StepHalf
-from probe.comparison.walk.state import Walk, append, classes_of, path_a, refs_of, roundoff
 from probe.records import Phase, Role
 
 
@@ -17,10 +19,10 @@ def missing_input(case: Case) -> bool:
     walk, place, event, at = case.walk, case.caller, case.event, case.before
     assert place is not None
     alone: dict[str, list[str]] = {}
-    for slot, side in walk.lacking.get(id(place), ()):
+    for slot, side in walk.forward.one_sided.get(id(place), ()):
         alone.setdefault(side, []).append(slot)
     tops = [top for top in walk.pairs.nodes.values() if top.parent is None and top.micro == place.micro]
-    lacking = [(top, *each) for top in tops for each in walk.lacking.get(id(top), ()) if each[1] in alone]
+    lacking = [(top, *each) for top in tops for each in walk.forward.one_sided.get(id(top), ()) if each[1] in alone]
     is_integer = not roundoff(walk, event)  # what tokens are made of: of labels, too
     found = [
         each for each in lacking
@@ -34,7 +36,7 @@ def missing_input(case: Case) -> bool:
     name = named(walk.pairs.half(side), top, slot)
     own = [
         named(walk.pairs.half(other), top, each)
-        for each, its in walk.lacking[id(top)] if its == other and not is_named_as_labels(each)
+        for each, its in walk.forward.one_sided[id(top)] if its == other and not is_named_as_labels(each)
     ]  # fmt: skip
     advice = note("give-other-side-the-input", other=other, name=name, is_slot=name == slot, own=tuple(own))
     facts = [
@@ -59,7 +61,7 @@ def _is_kept_out(walk: Walk, top: Node, slot: str, side: str, place: Node, at: t
     for call in (place, *place.ancestors()):
         if digest in half.hashes(half.key(call), Role.INPUT):
             return False
-        alone = {name for name, its in walk.lacking.get(id(call), ()) if its == side}
+        alone = {name for name, its in walk.forward.one_sided.get(id(call), ()) if its == side}
         ways = ways_to(half, top, slot, call, alone, at["AB".index(side)])
         if not ways and _was_given_the_same(walk, call, side, alone):
             return True
@@ -68,10 +70,10 @@ def _is_kept_out(walk: Walk, top: Node, slot: str, side: str, place: Node, at: t
 
 def _was_given_the_same(walk: Walk, node: Node, side: str, but_for: set[str]) -> bool:
     """Tell whether a call's inputs were compared and agree, but for some that this side alone has."""
-    has_more = any(its != side for _, its in walk.lacking.get(id(node), ()))
-    if has_more or node not in walk.with_inputs or not walk.unknown.get(id(node), set()) <= but_for:
+    has_more = any(its != side for _, its in walk.forward.one_sided.get(id(node), ()))
+    if has_more or node not in walk.forward.with_inputs or not walk.forward.unknown.get(id(node), set()) <= but_for:
         return False
-    given = (each for each in walk.events if each.event.role is Role.INPUT and _is_of(node, each.event))
+    given = (each for each in walk.ledger.events if each.event.role is Role.INPUT and _is_of(node, each.event))
     return all(each.verdict in ("equal", "noise") and not each.event.metrics.is_lower_bound for each in given)
 
 
@@ -86,8 +88,8 @@ def _may_be_behind(
     ways = ways_to(half, top, slot, place, alone, at["AB".index(side)])
     if not ways:
         return False
-    given = (j.event for j in walk.events if j.event.role is Role.INPUT and _is_of(place, j.event))
-    theirs = [each for each, its in walk.lacking[id(top)] if its == other.name]
+    given = (j.event for j in walk.ledger.events if j.event.role is Role.INPUT and _is_of(place, j.event))
+    theirs = [each for each, its in walk.forward.one_sided[id(top)] if its == other.name]
     if place is not top and has_counterpart(walk.pairs, half, top, theirs, given):
         return False
     none = effect(half, top, slot)
@@ -103,8 +105,8 @@ def _may_be_behind(
 
 
 def _say_of_lacking(walk: Walk, half: StepHalf, top: Node, slot: str, why: Note) -> None:
-    if not walk.findings:
-        walk.notes.append(note("input-on-one-side", input=named(half, top, slot), side=half.name, why=why))
+    if not walk.ledger.findings:
+        walk.ledger.notes.append(note("input-on-one-side", input=named(half, top, slot), side=half.name, why=why))
 
 
 def _handed_before(walk: Walk, way: object, side: str, place: Node) -> Node | None:
@@ -119,7 +121,8 @@ def _handed_before(walk: Walk, way: object, side: str, place: Node) -> Node | No
             continue
         rows = half.rows.get(half.key(node), Role.INPUT)
         was_given = any(
-            its == side and half.side.digest(rows[slot][0]) == way for slot, its in walk.lacking.get(id(node), ())
+            its == side and half.side.digest(rows[slot][0]) == way
+            for slot, its in walk.forward.one_sided.get(id(node), ())
         )
         if way is not None and was_given and _returned_the_same(walk, node):
             return node
@@ -129,7 +132,7 @@ def _handed_before(walk: Walk, way: object, side: str, place: Node) -> Node | No
 def _returned_the_same(walk: Walk, node: Node) -> bool:
     """Tell whether what a call returned was compared, as far as it is no integers, and agrees."""
     returned = [
-        judged for judged in walk.events
+        judged for judged in walk.ledger.events
         if judged.event.role is Role.OUTPUT and _is_of(node, judged.event) and roundoff(walk, judged.event)
     ]  # fmt: skip
     return bool(returned) and all(

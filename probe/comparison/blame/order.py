@@ -7,13 +7,15 @@ import math
 from probe.comparison.blame.case import Case
 from probe.comparison.coverage.changes import OF_ORDER, change_at, exchanged, is_exchanged
 from probe.comparison.distance.metrics import measure_pair
+from probe.comparison.ledger.known import Walk
+from probe.comparison.ledger.places import path_a, path_b, refs_of, roundoff
+from probe.comparison.ledger.recording import append, confidence
 from probe.comparison.noise import tolerance
 from probe.comparison.notes import note
 from probe.comparison.once import once
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.steps.side import Side
 from probe.comparison.steps.step_half import Event, Node
-from probe.comparison.walk.state import Walk, append, confidence, path_a, path_b, refs_of, roundoff
 from probe.matching import Reason
 from probe.matching.changes import Change
 from probe.records import Phase, Role
@@ -29,8 +31,8 @@ def order_of_layers(case: Case) -> bool:
     found = (change_at(walk.pairs.changes, OF_ORDER, "A", [path]) for path in paths)
     change = next((each for each in found if each is not None), None)
     if change is not None:
-        if change not in walk.told_of_order:
-            walk.told_of_order.add(change)
+        if change not in walk.forward.told_of_order:
+            walk.forward.told_of_order.add(change)
             _add_change(walk, node, event, change)
         return True
     return _order_of_calls(walk, node, event)
@@ -63,9 +65,9 @@ def _order_of_calls(walk: Walk, node: Node, event: Event) -> bool:
     mine, theirs = pair
     if not _may_stand_for(walk, mine, theirs) or _is_harmless(walk, node, mine, theirs):
         return False
-    if (mine, theirs) in walk.told_of_order:
+    if (mine, theirs) in walk.forward.told_of_order:
         return True
-    walk.told_of_order.add((mine, theirs))
+    walk.forward.told_of_order.add((mine, theirs))
     if theirs.begin_b < mine.begin_b < theirs.end_b:
         _add_held(walk, mine, theirs, event)
         return True
@@ -117,7 +119,7 @@ def _is_harmless(walk: Walk, node: Node, mine: Node, theirs: Node) -> bool:
     """Tell whether two calls that come before a wrong one are given and return the same on both sides: so their order does not matter."""
     keys = {(each.pair, each.micro, each.call) for each in (mine, theirs)}
     found = [
-        judged for judged in walk.events
+        judged for judged in walk.ledger.events
         if judged.event.phase is Phase.FORWARD and (judged.event.pair, judged.event.micro, judged.event.call) in keys
     ]  # fmt: skip
     roles = {(each.event.pair, each.event.role) for each in found}

@@ -15,10 +15,10 @@ from probe.comparison.blame.unpaired_calls import (
     uncalled_module,
     unpaired_call,
 )
+from probe.comparison.ledger.known import Walk
 from probe.comparison.noise import tolerance
 from probe.comparison.noise.tolerance import Rule
 from probe.comparison.steps.step_half import Event, Node
-from probe.comparison.walk.state import Walk
 
 _CHANGES = (
     Row("order-of-layers", "Layers that stand, or run, at other places in B.", order_of_layers),

@@ -11,6 +11,9 @@ from probe.comparison.blame.uncalled_modules import about, called_alone, callers
 from probe.comparison.coverage.changes import OF_NUMBER, change_at, more_calls
 from probe.comparison.fusion.parts import unseen_order
 from probe.comparison.fusion.sharded import side_with_parts
+from probe.comparison.ledger.known import Walk
+from probe.comparison.ledger.places import last_agreeing, path_a, refs_of, roundoff, unpaired_between
+from probe.comparison.ledger.recording import add, append, confidence, guessed, kind_of_finding, stands_apart
 from probe.comparison.noise import tolerance
 from probe.comparison.noise.tolerance import Rule
 from probe.comparison.notes import Note, note
@@ -18,20 +21,6 @@ from probe.comparison.result import Divergence, Kind
 from probe.comparison.steps.step_half import Call, Event, Loose, Node, StepHalf
 from probe.comparison.steps.unpaired_calls import is_noop
 from probe.comparison.walk.inputs import is_handed, maker_of
-from probe.comparison.walk.state import (
-    Walk,
-    add,
-    append,
-    confidence,
-    guessed,
-    kind_of_finding,
-    last_agreeing,
-    path_a,
-    refs_of,
-    roundoff,
-    stands_apart,
-    unpaired_between,
-)
 from probe.matching import Reason
 from probe.matching.changes import Change
 from probe.records import Phase, Role
@@ -127,7 +116,7 @@ def _append_uncalled(walk: Walk, here: StepHalf, calls: list[Call], event: Event
          _next(walk, event), *guess), told[0][1], is_independent=stands_apart(walk, event, rule),
         uncalled=theirs if in_calls else (), uncalled_on=there.name,
     ), event)  # fmt: skip
-    walk.uncalled |= {pair for call in calls for pair in pairs_inside(here, call.module)}
+    walk.weights.uncalled |= {pair for call in calls for pair in pairs_inside(here, call.module)}
 
 
 def between_models(case: Case) -> bool:
@@ -241,7 +230,7 @@ def _began_right(walk: Walk, half: StepHalf, loose: Loose) -> bool:
     wanted = {side.digest(found[0]) for found in given if side.roundoffs[found[0]]}
     compared = (
         half.row(judged.event)
-        for judged in walk.events
+        for judged in walk.ledger.events
         if judged.verdict in ("equal", "noise") and judged.event.micro == loose.micro
         and judged.event.role in (Role.INPUT, Role.OUTPUT)
     )  # fmt: skip
@@ -286,8 +275,8 @@ def _code_around(walk: Walk, caller: Node, event: Event, half: StepHalf, loose: 
     add(
         walk, Phase.FORWARD, kind_of_finding(event.metrics), event, caller.pair, rule, facts, node=caller, advice=advice
     )
-    found = walk.findings[-1]
-    walk.findings[-1] = replace(found, confidence=_UNCOMPARED * found.confidence)
+    found = walk.ledger.findings[-1]
+    walk.ledger.findings[-1] = replace(found, confidence=_UNCOMPARED * found.confidence)
 
 
 def maker_of_inputs(case: Case) -> bool:
@@ -296,8 +285,8 @@ def maker_of_inputs(case: Case) -> bool:
     They could not be compared: either may be wrong, and both are inside the caller.
     """
     walk, node, event = case.walk, case.node, case.event
-    caller, unknown = node.parent, walk.unknown.get(id(node), set())
-    alone = walk.lacking.get(id(node), [])
+    caller, unknown = node.parent, walk.forward.unknown.get(id(node), set())
+    alone = walk.forward.one_sided.get(id(node), [])
     sides = {side for _, side in alone} | ({"A", "B"} if unknown.difference(slot for slot, _ in alone) else set())
     if _other_number_of_ranks(walk) or caller is None or len(sides) < 2:  # they are handed parts
         return False
@@ -311,7 +300,9 @@ def maker_of_inputs(case: Case) -> bool:
     advice = note("maker-of-inputs", slots=slots, path=path)
     add(walk, Phase.FORWARD, kind_of_finding(event.metrics), event, caller.pair, tolerance.FORWARD, facts,
               node=caller, advice=advice)  # fmt: skip
-    walk.findings[-1] = replace(walk.findings[-1], confidence=_UNCOMPARED * walk.findings[-1].confidence)
+    walk.ledger.findings[-1] = replace(
+        walk.ledger.findings[-1], confidence=_UNCOMPARED * walk.ledger.findings[-1].confidence
+    )
     return True
 
 
@@ -331,7 +322,7 @@ def _made(walk: Walk, half: StepHalf, caller: Node, node: Node) -> bool:
     Such inputs learn, which masks and tables of positions do not, and no call returned them.
     """
     given = half.rows.get(half.key(node), Role.INPUT)
-    rows = [given[slot][0] for slot in walk.unknown.get(id(node), set()) if slot in given]
+    rows = [given[slot][0] for slot in walk.forward.unknown.get(id(node), set()) if slot in given]
     digests = {half.side.digest(row) for row in rows if half.side.columns["requires_grad"][row]} - {None}
     known = set(half.hashes(half.key(caller), Role.INPUT))
     inner = [call.key for call in half.calls if call.micro == caller.micro]
@@ -340,7 +331,7 @@ def _made(walk: Walk, half: StepHalf, caller: Node, node: Node) -> bool:
 
 def last_module(walk: Walk, caller: Node, half: StepHalf) -> int | None:
     """Return the module of a side that returned last of what is known to be right in a call."""
-    good = walk.last_good.get(caller)
+    good = walk.forward.last_good.get(caller)
     found = (node.pair for node in walk.pairs.nodes.values() if node.parent is caller and node.end == good)
     pair = next(found, None)
     return None if pair is None else half.modules[pair]

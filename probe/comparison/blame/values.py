@@ -22,29 +22,25 @@ from probe.comparison.blame.unpaired_calls import (
 )
 from probe.comparison.distance.metrics import squeezed
 from probe.comparison.fusion import parts
+from probe.comparison.ledger.known import Walk
+from probe.comparison.ledger.places import (
+    are_alike,
+    class_a,
+    classes_of,
+    parameters_of,
+    path_a,
+    refs_of,
+    roundoff,
+    unpaired,
+    unpaired_between,
+)
+from probe.comparison.ledger.recording import add, append, kind_of_finding, record, scale_hint
 from probe.comparison.noise import tolerance
 from probe.comparison.noise.tolerance import Level
 from probe.comparison.notes import Note, note
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.steps.step_half import Event, Loose, Node
 from probe.comparison.walk.inputs import ran_before
-from probe.comparison.walk.state import (
-    Walk,
-    add,
-    append,
-    are_alike,
-    class_a,
-    classes_of,
-    kind_of_finding,
-    parameters_of,
-    path_a,
-    record,
-    refs_of,
-    roundoff,
-    scale_hint,
-    unpaired,
-    unpaired_between,
-)
 from probe.matching import Reason
 from probe.numbers.statistics import unit_roundoff
 from probe.records import Phase, Role
@@ -66,9 +62,9 @@ _FACTOR = 0.01
 
 def context_of(walk: Walk, node: Node | None) -> Level:
     """Return the errors of all that a call has been given and its children have returned so far."""
-    level = walk.forward.get(node)
+    level = walk.forward.errors.get(node)
     if level is None:
-        level = walk.forward[node] = Level()
+        level = walk.forward.errors[node] = Level()
         assert node is not None
         level.merge(parameters_of(walk, node) or Level())
         level.tainted = context_of(walk, node.parent).tainted
@@ -221,7 +217,7 @@ def judge_given(walk: Walk, node: Node, event: Event) -> None:
 def lacking_inputs(walk: Walk) -> list[tuple[str, str]]:
     """Return (slot, side) of the model's inputs that one side alone has."""
     tops = (node for node in walk.pairs.nodes.values() if node.parent is None)
-    return [each for node in tops for each in walk.lacking.get(id(node), ())]
+    return [each for node in tops for each in walk.forward.one_sided.get(id(node), ())]
 
 
 def blame_batches(walk: Walk, said: Note) -> None:
@@ -233,7 +229,7 @@ def blame_batches(walk: Walk, said: Note) -> None:
             facts=(said,), advice=SAME_BATCH,
         ))  # fmt: skip
     else:
-        walk.reasons.append(said)
+        walk.ledger.reasons.append(said)
 
 
 def _given_to_the_model(walk: Walk, node: Node, event: Event) -> tuple[Node, tuple[str, str]] | None:
@@ -250,14 +246,14 @@ def _given_to_the_model(walk: Walk, node: Node, event: Event) -> tuple[Node, tup
 
 def place_of(walk: Walk, node: Node) -> Node | None:
     """Return the innermost caller of which it is known that it began right, by its inputs or by what ran inside."""
-    good = max(walk.last_good.values(), default=-1)
+    good = max(walk.forward.last_good.values(), default=-1)
     moved = set(node.callers_from_parent()) - {node.shared} if node.shared is not node.parent else ()
     for place in node.ancestors():
         if place in moved:
             continue
         module = module_a(walk, place)
         has_none = not walk.pairs.rows_a.get((place.micro, module, place.call), Role.INPUT)
-        if place in walk.with_inputs or good >= place.begin:
+        if place in walk.forward.with_inputs or good >= place.begin:
             return place
         if has_none and walk.pairs.a.watches(Phase.FORWARD, module):
             return place
@@ -280,9 +276,9 @@ def loss_alone(case: Case) -> bool:
 def missing_parameter(case: Case) -> bool:
     """Blame a parameter that one side's module alone has."""
     walk, node = case.walk, case.node
-    if node.pair not in walk.missing or node.loose_a:
+    if node.pair not in walk.weights.missing or node.loose_a:
         return False
-    slot, side = walk.missing[node.pair]
+    slot, side = walk.weights.missing[node.pair]
     facts = (note("parameter-on-one-side", slot=slot, side=side), note("output-of-module-differs"))
     advice = tied(walk, node.pair, slot, side) or note(
         "parameter-is-missing", slot=slot, side="B" if side == "A" else "A"
@@ -333,7 +329,7 @@ def unseen_before_loss(walk: Walk, node: Node) -> tuple[Note, ...]:
     """Say so where the model's own code may do something to what its last module returned, and only the loss shows it."""
     a = walk.pairs.half("A")
     last = last_module(walk, node, a)
-    returned = [judged.event for judged in walk.events if judged.event.role is Role.OUTPUT]
+    returned = [judged.event for judged in walk.ledger.events if judged.event.role is Role.OUTPUT]
     own = [e for e in returned if (e.micro, e.pair, e.call) == (node.micro, node.pair, node.call)]
     if last is None or any(e.metrics is not None and e.metrics.is_known and not returns_loss(walk, e) for e in own):
         return ()
@@ -382,11 +378,11 @@ def _about_output(walk: Walk, node: Node, event: Event) -> tuple[tuple[Note, ...
     if any(lacking):
         facts.append(note("parameters-of-other-names", a=lacking[0], b=lacking[1]))
     facts += _weights_alone(walk, node.pair)
-    unknown = sorted(walk.unknown.get(id(node), ()))
+    unknown = sorted(walk.forward.unknown.get(id(node), ()))
     if unknown:
         facts.append(note("not-known-to-agree", slots=tuple(unknown)))
     classes = classes_of(walk, node.pair)
-    in_parts = [each.slot_a for each in walk.in_parts if each.pair == node.pair]
+    in_parts = [each.slot_a for each in walk.weights.in_parts if each.pair == node.pair]
     if in_parts:
         facts.append(note("held-in-parts", slots=tuple(in_parts)))
     hint = note("split-of-layer") if in_parts else scale_hint(event.metrics)
@@ -412,8 +408,8 @@ def _weights_alone(walk: Walk, pair: int) -> list[Note]:
 
 def _agreement(walk: Walk, node: Node) -> Note:
     """Say what the output of a call was made from."""
-    parameters = None if any(each.pair == node.pair for each in walk.in_parts) else parameters_of(walk, node)
-    if walk.unknown.get(id(node)) and node not in walk.with_inputs:
+    parameters = None if any(each.pair == node.pair for each in walk.weights.in_parts) else parameters_of(walk, node)
+    if walk.forward.unknown.get(id(node)) and node not in walk.forward.with_inputs:
         return note("inputs-not-compared")
     weights = None if parameters is None else note("parameters-equal" if not parameters.error else "parameters-agree")
     if weights and parts.differently_laid(walk.pairs, node):

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from probe.comparison.ledger.known import Judged
 from probe.comparison.notes import Note, note
 from probe.comparison.steps.events import StepPairs
-from probe.comparison.walk.state import Judged
 from probe.records import Role
 
 _NUMBER = re.compile(r"\d+")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from probe.comparison.ledger.known import Judged
 from probe.comparison.notes import Note, note
 from probe.comparison.optimizer.settings import groups_of
 from probe.comparison.steps.events import StepPairs
 from probe.comparison.steps.step_half import Event, StepHalf
-from probe.comparison.walk.state import Judged
 from probe.records import Phase, Role
 
 

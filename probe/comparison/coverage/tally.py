@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from probe.comparison.coverage.guards import uncompared_weights
+from probe.comparison.ledger.known import Judged
 from probe.comparison.notes import Note, note
 from probe.comparison.optimizer.skipped_steps import changes_weights
 from probe.comparison.result import Coverage, SlotResult
 from probe.comparison.steps.events import StepPairs
 from probe.comparison.steps.side import Side
 from probe.comparison.steps.step_half import Event
-from probe.comparison.walk.state import Judged
 from probe.records import OptimizerGroup, Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree

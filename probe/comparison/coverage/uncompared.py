@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Iterator
 
 from probe.comparison.distance.metrics import NO_STATISTICS, Status
+from probe.comparison.ledger.known import Judged
 from probe.comparison.notes import Note, note
 from probe.comparison.optimizer.counters import is_counter
 from probe.comparison.steps.events import StepPairs
 from probe.comparison.steps.step_half import Event, StepHalf
-from probe.comparison.walk.state import Judged
 from probe.records import Phase, Role
 
 _OF_CALLS = (Role.INPUT, Role.OUTPUT, Role.VALUE)

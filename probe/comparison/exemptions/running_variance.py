@@ -11,10 +11,10 @@ import math
 
 import numpy as np
 
+from probe.comparison.ledger.known import State
 from probe.comparison.notes import Note, note
 from probe.comparison.steps.events import StepPairs
 from probe.comparison.steps.step_half import Event
-from probe.comparison.walk.state import State
 from probe.records import Role
 
 _SLOT = "running_var"

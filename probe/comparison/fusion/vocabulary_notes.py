@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from probe.comparison.ledger.known import Judged
 from probe.comparison.notes import Note, note
 from probe.comparison.steps.events import StepPairs
 from probe.comparison.steps.step_half import Event
-from probe.comparison.walk.state import Judged
 from probe.records import Role
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+from probe.comparison.ledger.known import State
 from probe.comparison.noise import tolerance
 from probe.comparison.noise.tolerance import Level
 from probe.comparison.optimizer.counters import is_counter
 from probe.comparison.steps.events import StepPairs
-from probe.comparison.walk.state import State
 from probe.numbers.statistics import unit_roundoff
 from probe.records import Phase, Role
 

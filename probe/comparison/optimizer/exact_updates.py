@@ -6,10 +6,10 @@ import functools
 from collections.abc import Iterator
 
 from probe.comparison.distance.metrics import Status
+from probe.comparison.ledger.known import Walk
 from probe.comparison.optimizer.counters import steps_counted
 from probe.comparison.optimizer.settings import Difference, ParameterKey, of_equal_optimizers, settings_of
 from probe.comparison.steps.step_half import Event
-from probe.comparison.walk.state import Walk
 from probe.records import Phase, Role
 
 _BY_ELEMENT = {"sgd", "momentum", "adam", "adamw", "adamax", "nadam", "radam", "adagrad", "adadelta", "rmsprop"}
@@ -78,7 +78,7 @@ class ExactUpdates:
         """By role, the parameters with which both sides begin alike, and those of which they use the same gradient, bit for bit."""
         found: dict[Role, set[tuple[int, str]]] = {Role.PARAM: set(), Role.PARAM_GRAD: set()}
         phases = {Role.PARAM: Phase.INIT, Role.PARAM_GRAD: Phase.UPDATE}
-        for event in (judged.event for judged in self._walk.events):
+        for event in (judged.event for judged in self._walk.ledger.events):
             is_wanted = event.role in found and event.phase is phases[event.role]
             if is_wanted and event.metrics is not None and event.metrics.status is Status.EQUAL:
                 found[event.role].add((event.pair, event.slot_a))

@@ -16,7 +16,7 @@ from probe.comparison.steps.step_half import Event, StepHalf
 from probe.records import Phase, Role
 
 if TYPE_CHECKING:
-    from probe.comparison.walk.state import State
+    from probe.comparison.ledger.known import State
 
 LOOK = note("writes-behind-step")
 _UPDATE, _USED = f"{Phase.UPDATE.label}:", f"{Phase.FORWARD.label}:"

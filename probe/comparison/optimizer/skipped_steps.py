@@ -6,12 +6,13 @@ import math
 from collections.abc import Collection
 
 from probe.comparison.distance.combined import is_finite
+from probe.comparison.ledger.known import Walk
+from probe.comparison.ledger.places import root_refs
 from probe.comparison.notes import Note, note
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.steps.events import StepPairs
 from probe.comparison.steps.side import Side
 from probe.comparison.steps.step_half import ONE_SIDED, Event, StepHalf
-from probe.comparison.walk.state import Walk, root_refs
 from probe.records import Phase, Role
 
 _SURE = 0.95
@@ -43,7 +44,9 @@ def skipped_on_one_side(walk: Walk, pairs: StepPairs, updates: Collection[Event]
         alone = [event for event in updates if _changes(half, event) and not _changes(pairs.half(half.other), event)]
         if not alone:
             continue
-        gradients = [j.event for j in walk.events if (j.event.phase, j.event.role) == (Phase.GRADIENT, Role.PARAM_GRAD)]
+        gradients = [
+            j.event for j in walk.ledger.events if (j.event.phase, j.event.role) == (Phase.GRADIENT, Role.PARAM_GRAD)
+        ]
         infinite = {
             (event.pair, pairs.canonical(event))
             for event in gradients

@@ -10,6 +10,9 @@ from probe.comparison.blame.case import Case, answer
 from probe.comparison.blame.gradients import GRADIENT
 from probe.comparison.blame.order import module_a
 from probe.comparison.fusion.sharded import side_with_parts
+from probe.comparison.ledger.known import Walk
+from probe.comparison.ledger.places import class_a, peaks_of, refs_of, root_refs, roundoff, underflow_limit
+from probe.comparison.ledger.recording import confidence, record
 from probe.comparison.noise import conditioning, tolerance
 from probe.comparison.noise.tolerance import Level
 from probe.comparison.notes import Note
@@ -25,17 +28,6 @@ from probe.comparison.walk.loss import (
     rule_of_loss,
 )
 from probe.comparison.walk.scaling import factor_of, loss_scale_of, meaning_of, scaling_note
-from probe.comparison.walk.state import (
-    Walk,
-    class_a,
-    confidence,
-    peaks_of,
-    record,
-    refs_of,
-    root_refs,
-    roundoff,
-    underflow_limit,
-)
 from probe.records import Phase, Role
 
 _KINKS = ("*ReLU*", "*MaxPool*", "Hard*", "*shrink", "Threshold")
@@ -51,16 +43,18 @@ _PARALLEL = 0.9
 
 def judge_backward(walk: Walk, micro: int) -> None:
     """Judge the gradients that ran back through the modules of a micro-batch."""
-    walk.backward = {None: Level()}
-    walk.flow, walk.has_flow = Flow(walk.pairs, micro), True
+    walk.backward.errors = {None: Level()}
+    walk.backward.flow, walk.backward.has_flow = Flow(walk.pairs, micro), True
     found = walk.pairs.node_events(micro, backward=True)
     events = [(n, e) for n, e in found if e.metrics is not None and not e.is_one_sided]
-    events.sort(key=lambda pair: walk.flow.order(*pair))
-    walk.other_totals = {(Role.GRAD_TOTAL, *place) for place in walk.with_mask | walk.with_addend}
-    walk.other_totals |= {(Role.GRAD_INPUT, *place) for place in walk.with_addend}
-    walk.other_totals |= {(Role.GRAD_OUTPUT, *place) for place in walk.with_border}
+    events.sort(key=lambda pair: walk.backward.flow.order(*pair))
+    walk.exempted.other_totals = {
+        (Role.GRAD_TOTAL, *place) for place in walk.exempted.with_mask | walk.exempted.with_addend
+    }
+    walk.exempted.other_totals |= {(Role.GRAD_INPUT, *place) for place in walk.exempted.with_addend}
+    walk.exempted.other_totals |= {(Role.GRAD_OUTPUT, *place) for place in walk.exempted.with_border}
     for called, passed_back in turns(walk.pairs, micro, events):
-        walk.backward[None].merge_known(walk.forward, called)
+        walk.backward.errors[None].merge_known(walk.forward.errors, called)
         _judge_turn(walk, passed_back)
 
 
@@ -68,13 +62,13 @@ def _judge_turn(walk: Walk, events: list[tuple[Node, Event]]) -> None:
     """Judge the gradients that ran back before the model was called anew."""
     _look_for_scaling(walk, events)
     for node, event in events:
-        factor = walk.moved_factors.get((node, event.slot_a), 1.0) if event.role is Role.GRAD_OUTPUT else 1.0
+        factor = walk.exempted.moved_factors.get((node, event.slot_a), 1.0) if event.role is Role.GRAD_OUTPUT else 1.0
         if factor != 1:
             event.metrics = walk.pairs.measured(event, event.factor / factor)
     for node, event in events:
         if is_inside_rearranged(walk, node):
             record(walk, event, math.nan, False, exempt="reordered-inside")
-        elif (event.role, node, event.slot_a) in walk.other_totals:
+        elif (event.role, node, event.slot_a) in walk.exempted.other_totals:
             record(walk, event, math.nan, False, exempt="other-consumers")
         else:
             _judge_backward_event(walk, node, event)
@@ -87,25 +81,25 @@ def _look_for_scaling(walk: Walk, events: list[tuple[Node, Event]]) -> None:
         return
     node, first = tops[0]
     factor = 1.0
-    later = walk.scaling is not None and all(finding.phase is Phase.LOSS for finding in walk.findings)
-    is_behind = not later and all(finding.phase in (Phase.INIT, Phase.FORWARD) for finding in walk.findings)
+    later = walk.backward.scaling is not None and all(finding.phase is Phase.LOSS for finding in walk.ledger.findings)
+    is_behind = not later and all(finding.phase in (Phase.INIT, Phase.FORWARD) for finding in walk.ledger.findings)
     if (later or is_behind) and last_outputs_known(walk, [node]):
-        error = walk.backward[None].error
-        if walk.findings:
-            error = max(error, *(walk.forward.get(each, Level()).error for each, _ in tops))
+        error = walk.backward.errors[None].error
+        if walk.ledger.findings:
+            error = max(error, *(walk.forward.errors.get(each, Level()).error for each, _ in tops))
         limit = tolerance.BACKWARD.limit(max(roundoff(walk, event) for _, event in tops), error)
-        find = loss_scale_of if walk.findings and is_behind else factor_of
+        find = loss_scale_of if walk.ledger.findings and is_behind else factor_of
         factor = find(walk.pairs, [event for _, event in tops], limit)
         if factor != 1 or all(event.metrics is not None and event.metrics.rel_l2 <= limit for _, event in tops):
-            walk.factors.setdefault(node.micro, factor)
-        elif walk.scaling is not None:  # this loss is wrong beside its scale, which is no other one
-            factor = walk.scaling[0]
-    walk.factors_of_passes.append(factor)
+            walk.backward.factors.setdefault(node.micro, factor)
+        elif walk.backward.scaling is not None:  # this loss is wrong beside its scale, which is no other one
+            factor = walk.backward.scaling[0]
+    walk.backward.factors_of_passes.append(factor)
     if factor == 1:
         return
     outputs = (
         "outputs-differ-by-less"
-        if is_behind and walk.findings
+        if is_behind and walk.ledger.findings
         else "outputs-agree"
         if is_model(walk, node)
         else "last-outputs-agree"
@@ -120,7 +114,7 @@ def note_scaling(
     walk: Walk, factor: float, phase: Phase, event: Event, facts: tuple[Note, ...], node: Node | None = None
 ) -> None:
     """Keep the finding that B's gradients are a multiple of A's until it is known whether the optimizer used them so."""
-    if walk.scaling is not None:
+    if walk.backward.scaling is not None:
         return
     meaning = meaning_of(factor, len(walk.pairs.micros_a), len(walk.pairs.micros_b))
     slots = (event.slot_a, event.slot_b) if node is not None else ("", "")
@@ -129,7 +123,7 @@ def note_scaling(
         phase, event.role, Kind.INTRODUCED, confidence(walk, event, None), *refs, event.metrics,
         tolerance.BACKWARD.limit(roundoff(walk, event), 0.0), facts, meaning, event=event,
     )  # fmt: skip
-    walk.scaling = factor, finding
+    walk.backward.scaling = factor, finding
 
 
 def _judge_backward_event(walk: Walk, node: Node, event: Event) -> None:
@@ -137,27 +131,27 @@ def _judge_backward_event(walk: Walk, node: Node, event: Event) -> None:
     assert metrics is not None
     if event.role is Role.GRAD_OUTPUT and metrics.is_known:
         norm = max(metrics.norm_a, metrics.norm_b)
-        walk.grad_norm[event.pair] = math.hypot(walk.grad_norm.get(event.pair, 0.0), norm)
+        walk.backward.grad_norm[event.pair] = math.hypot(walk.backward.grad_norm.get(event.pair, 0.0), norm)
     if not metrics.is_known:
         record(walk, event, math.nan, False)
         return
     if _is_sum_of_parts(walk, node, event):
         record(walk, event, math.nan, False, exempt="sum-of-parts")
         return
-    use = walk.flow.use_of(node, event)
+    use = walk.backward.flow.use_of(node, event)
     consumers = [] if use is None else [consumer for consumer, _ in use.consumers]
     sources = Level()
     # what was given the tensor may be far from here: cross attention
-    sources.merge_known(walk.backward, (node, *node.ancestors(), None, *consumers))
-    sources.merge_known(walk.forward, (node,) if node.parent is None else (node, node.parent))
-    digest = walk.flow.digest_of(node, event) if node.parent is None else None
+    sources.merge_known(walk.backward.errors, (node, *node.ancestors(), None, *consumers))
+    sources.merge_known(walk.forward.errors, (node,) if node.parent is None else (node, node.parent))
+    digest = walk.backward.flow.digest_of(node, event) if node.parent is None else None
     if digest is not None and event.role is Role.GRAD_OUTPUT:
-        sources.merge_known(walk.passed_back, (digest,))
+        sources.merge_known(walk.backward.passed_back, (digest,))
     u = max(roundoff(walk, event), sources.u)
     from_loss = _is_from_loss(walk, node, event, use, digest)
     rule = rule_of_loss(walk, node, event) if from_loss else tolerance.BACKWARD
-    if not walk.findings and (not from_loss or is_most_of_loss(walk, node, event)):
-        has_scale = from_loss and walk.begins_alike
+    if not walk.ledger.findings and (not from_loss or is_most_of_loss(walk, node, event)):
+        has_scale = from_loss and walk.weights.begins_alike
         size = math.prod(walk.pairs.a.shapes[event.row_a])
         rule = tolerance.backward_rule(metrics, size, lambda: peaks_of(walk, event), rule, has_scale)
     else:
@@ -171,7 +165,7 @@ def _judge_backward_event(walk: Walk, node: Node, event: Event) -> None:
     check = check.raise_limit(_OF_CANCELLED * _cancelled_by_norm(walk, node, event) * max(u, sources.error))
     if from_loss:
         check = check.raise_limit(rounding_of_alignments(walk, node, event))
-    is_behind = from_loss and any(finding.phase is Phase.BACKWARD for finding in walk.findings)
+    is_behind = from_loss and any(finding.phase is Phase.BACKWARD for finding in walk.ledger.findings)
     wrong = check.is_wrong and not sources.tainted and not is_behind  # what is returned may be used inside, too
     record(walk, event, check.limit, wrong, sources.error, error=check.error, check=check)
     if wrong:
@@ -180,14 +174,14 @@ def _judge_backward_event(walk: Walk, node: Node, event: Event) -> None:
     own.add(metrics.rel_l2, roundoff(walk, event), walk.noise.excess(event, metrics.rel_l2))
     if metrics.is_lower_bound:
         own.add(sources.error, 0.0, sources.excess)
-    walk.backward.setdefault(node.parent, Level()).merge(own)
+    walk.backward.errors.setdefault(node.parent, Level()).merge(own)
     if node.parent is not None:
-        walk.inside.setdefault(node.parent.pair, Level()).merge(own)
+        walk.backward.inside.setdefault(node.parent.pair, Level()).merge(own)
     if digest is not None and event.role is not Role.GRAD_OUTPUT:
-        walk.passed_back.setdefault(digest, Level()).merge(own)
+        walk.backward.passed_back.setdefault(digest, Level()).merge(own)
     if event.role is Role.GRAD_OUTPUT:
-        walk.backward.setdefault(node, Level()).merge(own)
-        walk.arrived.setdefault(node.pair, Level()).merge(own)
+        walk.backward.errors.setdefault(node, Level()).merge(own)
+        walk.backward.arrived.setdefault(node.pair, Level()).merge(own)
 
 
 def _is_sum_of_parts(walk: Walk, node: Node, event: Event) -> bool:
@@ -213,7 +207,7 @@ def _is_from_loss(walk: Walk, node: Node, event: Event, use: Use | None, digest:
     if node.parent is not None or event.role is not Role.GRAD_OUTPUT or use is None or use.consumers:
         return False
     models = {top.pair for top in walk.pairs.nodes.values() if top.parent is None}
-    return len(models) == 1 and digest not in walk.passed_back
+    return len(models) == 1 and digest not in walk.backward.passed_back
 
 
 def _limit_at_a_kink(walk: Walk, node: Node, event: Event, use: Use | None) -> float:
@@ -226,7 +220,7 @@ def _limit_at_a_kink(walk: Walk, node: Node, event: Event, use: Use | None) -> f
         is_kink = use is not None and not use.consumers and _is_cut_off(walk, event)
     else:
         is_kink = _is_kink(class_a(walk, module_a(walk, node)))
-    forward = walk.forward.get(node, Level()).error
+    forward = walk.forward.errors.get(node, Level()).error
     if not is_kink or not forward or not abs(event.metrics.coherence) < _PARALLEL:
         return 0.0
     limit = tolerance.kink_limit(forward, _passed_on(walk, event))
@@ -260,9 +254,9 @@ def _limit_beside(walk: Walk, node: Node, event: Event, use: Use | None, limit: 
     if node.parent is None or not (is_result or is_given):
         return 0.0
     norm = max(metrics.norm_a, metrics.norm_b) / math.sqrt(math.prod(walk.pairs.a.shapes[event.row_a]) or 1)
-    beside = walk.beside.get(node.parent, 0.0)
+    beside = walk.backward.beside.get(node.parent, 0.0)
     if metrics.rel_l2 <= limit:
-        walk.beside[node.parent] = max(beside, metrics.rel_l2 * norm)
+        walk.backward.beside[node.parent] = max(beside, metrics.rel_l2 * norm)
     return tolerance.SIBLING_GAIN * beside / norm if norm and is_result else 0.0
 
 

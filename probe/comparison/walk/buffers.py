@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 
 from probe.comparison.exemptions.running_variance import RunningVariance
+from probe.comparison.ledger.known import Walk
+from probe.comparison.ledger.places import path_a, roundoff
+from probe.comparison.ledger.recording import add, record
 from probe.comparison.noise import tolerance
 from probe.comparison.noise.tolerance import Level
 from probe.comparison.notes import note
 from probe.comparison.result import Kind
 from probe.comparison.steps.step_half import Event
-from probe.comparison.walk.state import Walk, add, path_a, record, roundoff
 from probe.records import Phase, Role
 
 _RUNNING = ("running_mean", "running_var")
@@ -55,7 +57,7 @@ def judge_buffers(walk: Walk) -> None:
     _tell_of_integers(walk, counted)
     if explained and not walk.state.variance_was_told:
         walk.state.variance_was_told = True
-        walk.notes.append(variance.told_of(explained))
+        walk.ledger.notes.append(variance.told_of(explained))
 
 
 def _has_other_integers(walk: Walk, event: Event, old: Event | None) -> bool:
@@ -72,7 +74,7 @@ def _tell_of_integers(walk: Walk, counted: Sequence[Event]) -> None:
         return
     first, others = counted[0], len(counted) - 1
     share = None if first.metrics is None else first.metrics.rel_l2
-    walk.notes.append(note(
+    walk.ledger.notes.append(note(
         "buffer-of-other-integers", step=walk.pairs.step, slot=first.slot_a, path=path_a(walk, first.pair), share=share, others=others,
     ))  # fmt: skip
 
@@ -117,8 +119,10 @@ def _sources_of_buffer(walk: Walk, event: Event, old: Event | None) -> Level:
         is_judged = is_running(walk, old) and not walk.pairs.step
         if old.metrics.rel_l2 > tolerance.FORWARD.limit(roundoff(walk, event), 0.0) and not is_judged:
             place = {"slot": event.slot_a, "path": path_a(walk, event.pair)}
-            walk.notes.append(note("buffer-differs-before", step=walk.pairs.step, error=old.metrics.rel_l2, **place))
-    for node, level in walk.forward.items():
+            walk.ledger.notes.append(
+                note("buffer-differs-before", step=walk.pairs.step, error=old.metrics.rel_l2, **place)
+            )
+    for node, level in walk.forward.errors.items():
         if node is not None and node.pair == event.pair:
             sources.merge(level)
     return sources

@@ -24,6 +24,9 @@ from probe.comparison.exemptions.moved_factor import MovedFactors
 from probe.comparison.exemptions.other_sizes import OtherSize
 from probe.comparison.exemptions.padding import Padding
 from probe.comparison.exemptions.reordered_tokens import Reordering
+from probe.comparison.ledger.known import Walk
+from probe.comparison.ledger.places import order, path_a, refs_of, requires_grad_of, roundoff
+from probe.comparison.ledger.recording import add, record
 from probe.comparison.noise import tolerance
 from probe.comparison.noise.interface import Check
 from probe.comparison.noise.tolerance import Level
@@ -32,7 +35,6 @@ from probe.comparison.result import Divergence, Kind
 from probe.comparison.steps.input_pairing import without_wrong_guesses
 from probe.comparison.steps.step_half import Event, Node
 from probe.comparison.walk.inputs import given_otherwise, is_given, logged_apart
-from probe.comparison.walk.state import Walk, add, order, path_a, record, refs_of, requires_grad_of, roundoff
 from probe.comparison.walk.values import (
     hold,
     refitted,
@@ -51,27 +53,27 @@ _FILL, _FILL_TO_REST = 1e3, 300
 
 def judge_forward(walk: Walk, micro: int) -> None:
     """Judge what the modules of a micro-batch were given and returned."""
-    walk.forward[None] = Level()
-    walk.last_good, walk.last_good_b = {}, {}
-    walk.with_inputs = set()
-    walk.largest = 0.0
-    walk.padding = Padding(walk.pairs, micro)
+    walk.forward.errors[None] = Level()
+    walk.forward.last_good, walk.forward.last_good_b = {}, {}
+    walk.forward.with_inputs = set()
+    walk.forward.largest = 0.0
+    walk.exempted.padding = Padding(walk.pairs, micro)
     events = [*walk.pairs.node_events(micro, backward=False), *given_otherwise(walk.pairs, micro),
               *logged_apart(walk.pairs, micro)]  # fmt: skip
     events = list(without_wrong_guesses(walk.pairs, events))
     for node, event in events:
         if event.is_one_sided and event.role is Role.INPUT:
             slot, side = (event.slot_a, "A") if event.row_a >= 0 else (event.slot_b, "B")
-            walk.unknown.setdefault(id(node), set()).add(slot)
-            walk.lacking.setdefault(id(node), []).append((slot, side))
+            walk.forward.unknown.setdefault(id(node), set()).add(slot)
+            walk.forward.one_sided.setdefault(id(node), []).append((slot, side))
     tops = [e for n, e in events if n.parent is None and e.role is Role.INPUT and e.metrics is not None]
-    walk.other_batch = not all(_same_size(walk, event) for event in tops)
+    walk.forward.other_batch = not all(_same_size(walk, event) for event in tops)
     _compare_modes(walk, {id(node): node for node, _ in events}.values())
-    walk.begins_alike = weights_agree(walk)
-    walk.reordering = Reordering(walk.pairs, events, walk.state.parameters, partial(roundoff, walk))
-    walk.moving = MovedFactors(walk.pairs, events)
-    walk.choosing = expert_routing.choosing(walk.pairs, events)
-    walk.flipped = {
+    walk.weights.begins_alike = weights_agree(walk)
+    walk.exempted.reordering = Reordering(walk.pairs, events, walk.state.parameters, partial(roundoff, walk))
+    walk.exempted.moving = MovedFactors(walk.pairs, events)
+    walk.exempted.choosing = expert_routing.choosing(walk.pairs, events)
+    walk.exempted.flipped = {
         (node, walk.pairs.a.shapes[event.row_a]): share
         for node, event in events
         if (share := _other_choices(walk, event))
@@ -98,32 +100,34 @@ def _digests(walk: Walk, event: Event) -> tuple[object, object]:
 def warn_of_order(walk: Walk) -> None:
     """Say where elements stood in another order."""
     for code, places in (
-        ("border-lies-elsewhere", walk.borders),
-        ("same-steps-in-another-order", walk.borders_of_size),
-        ("elements-in-another-order", walk.around),
-        ("tokens-in-another-order", walk.flattened),
-        ("residual-sum-not-compared", walk.unseen_sums),
-        ("tokens-of-what-was-made-before", walk.flattened_after),
+        ("border-lies-elsewhere", walk.exempted.borders),
+        ("same-steps-in-another-order", walk.exempted.borders_of_size),
+        ("elements-in-another-order", walk.exempted.around),
+        ("tokens-in-another-order", walk.exempted.flattened),
+        ("residual-sum-not-compared", walk.exempted.unseen_sums),
+        ("tokens-of-what-was-made-before", walk.exempted.flattened_after),
     ):
         if places:
-            walk.notes.append(note(code, places=tuple(places)))
+            walk.ledger.notes.append(note(code, places=tuple(places)))
 
 
 def is_inside_rearranged(walk: Walk, node: Node) -> bool:
     """Tell whether a call is, or runs inside, one that was given elements in another order."""
-    return bool(walk.rearranged) and any(call in walk.rearranged for call in (node, *node.ancestors()))
+    return bool(walk.exempted.rearranged) and any(
+        call in walk.exempted.rearranged for call in (node, *node.ancestors())
+    )
 
 
 def _pass_over(walk: Walk, node: Node, event: Event) -> bool:
     """Pass over what differs because it stands in another order inside a call that returns the same, or was given it so."""
-    around, told = walk.reordering.flattened(node, event), walk.flattened
-    if around is None and walk.reordering.flattened_after(node, event):
-        around, told = node, walk.flattened_after
+    around, told = walk.exempted.reordering.flattened(node, event), walk.exempted.flattened
+    if around is None and walk.exempted.reordering.flattened_after(node, event):
+        around, told = node, walk.exempted.flattened_after
     if around is None:
-        around, told = walk.reordering.around(node, event), walk.around
+        around, told = walk.exempted.reordering.around(node, event), walk.exempted.around
     if around is None:
         return False
-    walk.rearranged.add(node)
+    walk.exempted.rearranged.add(node)
     told[path_a(walk, around.pair)] = None
     record(walk, event, math.nan, False, exempt="reordered")
     return True
@@ -134,7 +138,7 @@ def _compare_batches(walk: Walk, events: Iterable[tuple[Node, Event]]) -> None:
     tops = [(n, e) for n, e in events if n.parent is None and e.metrics is not None]
     other = [(n, e) for n, e in tops if e.role is Role.INPUT and not _same_size(walk, e)]
     outputs = [e for _, e in tops if e.role is Role.OUTPUT]
-    if other and not walk.findings and not (outputs and all(map(partial(_same_size, walk), outputs))):
+    if other and not walk.ledger.findings and not (outputs and all(map(partial(_same_size, walk), outputs))):
         blame_input(walk, *other[0])
         context_of(walk, None).tainted = True
 
@@ -149,9 +153,9 @@ def _compare_modes(walk: Walk, nodes: Iterable[Node]) -> None:
     differing = [node for node in nodes if node.training[0] != node.training[1]]
     if differing:
         first = min(differing, key=lambda node: node.begin)
-        walk.modes |= {node.pair: node.training for node in differing}
+        walk.forward.modes |= {node.pair: node.training for node in differing}
         count, (a, b) = len({node.pair for node in differing}), map(mode_name, first.training)
-        walk.notes.append(note("modes-differ", count=count, path=path_a(walk, first.pair), a=a, b=b))
+        walk.ledger.notes.append(note("modes-differ", count=count, path=path_a(walk, first.pair), a=a, b=b))
 
 
 def _learn_alone(walk: Walk, event: Event) -> str | None:
@@ -168,22 +172,27 @@ def _look_for_cut(walk: Walk, node: Node, event: Event) -> None:
     if alone is None or _is_filled(walk, event):
         return  # beside what masks fill in nothing shows: it may be a mask on one side, and a learned bias with it on the other
     if node.parent is None and event.role is Role.INPUT:
-        walk.asked_for.add(alone)
-    if roundoff(walk, event) == 0.0 or alone in walk.asked_for:
+        walk.backward.asked_for.add(alone)
+    if roundoff(walk, event) == 0.0 or alone in walk.backward.asked_for:
         return  # what is made of the batch alone (a mask) learns where the batch does; another cut shows in the gradients
     if not _same_size(walk, event) and not runs_same_code(walk, node):
         return  # what another class is given at that place, or returns, may be something else: a mask, a table of positions
     place = (node.shared or node.parent) if event.role is Role.INPUT else node
-    inherits = place in walk.learns_otherwise
-    walk.learns_otherwise |= {node, node.parent, place}
-    if walk.cut or inherits or place is None or walk.frozen & set(walk.tree_a.subtree(module_a(walk, place))):
+    inherits = place in walk.backward.learns_otherwise
+    walk.backward.learns_otherwise |= {node, node.parent, place}
+    if (
+        walk.backward.cut
+        or inherits
+        or place is None
+        or walk.weights.frozen & set(walk.tree_a.subtree(module_a(walk, place)))
+    ):
         return
     side = "B" if alone == "A" else "A"
     needed = note(
         "needs-gradient-on-one-side", role=event.role.label, slot=event.slot_a, path=path_a(walk, node.pair), side=alone
     )
     slots = (event.slot_a, event.slot_b) if place is node else ("", "")
-    walk.cut.append(Divergence(
+    walk.backward.cut.append(Divergence(
         Phase.BACKWARD, event.role, Kind.MISSING, 0.95, *refs_of(walk, place.pair, place, *slots),
         None, math.nan, (needed,), note("cuts-graph-here", side=side),
     ))  # fmt: skip
@@ -241,9 +250,9 @@ def _judge_forward_event(walk: Walk, node: Node, event: Event) -> None:
             blame_output(walk, node, event)
     elif event.role is Role.OUTPUT and not context.tainted:
         blame_dtype(walk, node, event, sources.error)
-    is_noise = not check.is_wrong and not context.tainted and not walk.findings
+    is_noise = not check.is_wrong and not context.tainted and not walk.ledger.findings
     if is_noise and event.role is Role.OUTPUT and roundoff(walk, event):
-        walk.largest = max(walk.largest, metrics.rel_l2)
+        walk.forward.largest = max(walk.forward.largest, metrics.rel_l2)
     if check.verdict != "not judged" or roundoff(walk, event):
         _take_in(walk, node, event, context, wrong)
 
@@ -264,7 +273,7 @@ def _is_chosen_otherwise(walk: Walk, node: Node, event: Event) -> bool:
     Such a share of the weights may be others, and no more.
     """
     assert event.metrics is not None
-    share = walk.flipped.get((node, walk.pairs.a.shapes[event.row_a]), 0.0)
+    share = walk.exempted.flipped.get((node, walk.pairs.a.shapes[event.row_a]), 0.0)
     if event.role is not Role.OUTPUT or not roundoff(walk, event) or event.metrics.rel_l2 > math.sqrt(share):
         return False
     record(walk, event, math.nan, False, exempt="expert-routing")
@@ -275,7 +284,7 @@ def _is_chosen_otherwise(walk: Walk, node: Node, event: Event) -> bool:
 def _may_be_chosen_otherwise(walk: Walk, node: Node, event: Event, check: Check, context: Level, u: float) -> bool:
     """Pass over a few tokens of what a call returns, or hands on, where it chooses and 16 bits may have made it choose otherwise."""
     is_input = event.role is Role.INPUT
-    begun = walk.choosing.get(node.parent if is_input else node)
+    begun = walk.exempted.choosing.get(node.parent if is_input else node)
     if begun is None or is_input and node.begin < begun or u <= tolerance.SIXTEEN_BIT:
         return False
     tokens, is_seen = expert_routing.explain(walk.pairs, event, max(context.error, u), check.limit)
@@ -288,10 +297,10 @@ def _may_be_chosen_otherwise(walk: Walk, node: Node, event: Event, check: Check,
         "error": check.error,
         "tokens": tokens,
     }
-    if not walk.findings and is_seen:
-        walk.notes.append(note("tokens-routed-otherwise", **what))
-    elif not walk.findings:
-        walk.reasons.append(note("tokens-may-be-routed-otherwise", **what))
+    if not walk.ledger.findings and is_seen:
+        walk.ledger.notes.append(note("tokens-routed-otherwise", **what))
+    elif not walk.ledger.findings:
+        walk.ledger.reasons.append(note("tokens-may-be-routed-otherwise", **what))
     walk.noise.routes_differ = True
     record(walk, event, math.nan, False, exempt="routed-tokens")
     _take_in(walk, node, event, context, is_input)  # what the caller goes on with has these tokens, too
@@ -305,7 +314,7 @@ def _sets_aside(walk: Walk, node: Node, event: Event) -> bool:
         return False
     digests = _digests(walk, event)
     if node.parent is not None:
-        if digests not in walk.digests_aside:
+        if digests not in walk.exempted.label_digests:
             return False
         record(walk, event, math.nan, False, exempt="label-inputs")
         return True
@@ -314,9 +323,9 @@ def _sets_aside(walk: Walk, node: Node, event: Event) -> bool:
         return False
     record(walk, event, 0.0, True)
     blame_input(walk, node, event)
-    walk.aside.append(Aside(event, walk.findings.pop()))
-    walk.digests_aside.add(digests)
-    walk.with_inputs.add(node)
+    walk.exempted.label_inputs.append(Aside(event, walk.ledger.findings.pop()))
+    walk.exempted.label_digests.add(digests)
+    walk.forward.with_inputs.add(node)
     return True
 
 
@@ -352,17 +361,17 @@ def _take_in(walk: Walk, node: Node, event: Event, context: Level, wrong: bool) 
         level.add(error, own_u, excess)
         level.add_scale(ratio, size)
     if event.role is Role.INPUT:
-        walk.with_inputs.add(node)
-        if error and not own_u and not walk.findings and not context_of(walk, node).tainted:
+        walk.forward.with_inputs.add(node)
+        if error and not own_u and not walk.ledger.findings and not context_of(walk, node).tainted:
             _taint(walk, node, event)
         if wrong:
             context.add(error, own_u, excess)
         else:
-            walk.last_good[node.parent] = node.begin
-            walk.last_good_b[node.parent] = max(node.begin_b, walk.last_good_b.get(node.parent, -1))
+            walk.forward.last_good[node.parent] = node.begin
+            walk.forward.last_good_b[node.parent] = max(node.begin_b, walk.forward.last_good_b.get(node.parent, -1))
     elif not wrong:
-        walk.last_good[node.parent] = node.end
-        walk.last_good_b[node.parent] = max(node.end_b, walk.last_good_b.get(node.parent, -1))
+        walk.forward.last_good[node.parent] = node.end
+        walk.forward.last_good_b[node.parent] = max(node.end_b, walk.forward.last_good_b.get(node.parent, -1))
 
 
 def _is_filled(walk: Walk, event: Event) -> bool:
@@ -380,21 +389,21 @@ def _leave_open(walk: Walk, node: Node, event: Event, context: Level) -> None:
     is_permuted = event.metrics.status is Status.PERMUTED
     same_code = place is not None and runs_same_code(walk, node) and runs_same_code(walk, place)
     is_part = bool(same_code and not _same_size(walk, event) and side_with_part(walk, event))
-    is_wrong = same_code and not walk.other_batch and not _same_size(walk, event) and not is_part
+    is_wrong = same_code and not walk.forward.other_batch and not _same_size(walk, event) and not is_part
     is_in_chunks = is_wrong and _is_in_chunks(walk, node, event)
     if (is_permuted or is_in_chunks) and not context.tainted and _pass_over(walk, node, event):
         return
     is_wrong = is_wrong and not is_in_chunks
     record(walk, event, math.nan, False, context.error)
     if is_input:
-        walk.unknown.setdefault(id(node), set()).add(event.slot_a)
+        walk.forward.unknown.setdefault(id(node), set()).add(event.slot_a)
     what = {"role": event.role.label, "slot": event.slot_a, "path": path_a(walk, node.pair)}
-    if is_part and not walk.other_batch:
+    if is_part and not walk.forward.other_batch:
         _doubt_part(walk, what, event)
     if is_permuted and not context.tainted:
-        walk.reasons.append(note("looks-permuted", step=event.step, why=event.metrics.why, **what))
+        walk.ledger.reasons.append(note("looks-permuted", step=event.step, why=event.metrics.why, **what))
     elif is_wrong and not context.tainted:
-        walk.other_sizes.open.append(OtherSize(node, event))
+        walk.exempted.other_sizes.open.append(OtherSize(node, event))
         if is_input:
             context_of(walk, node).merge(context)  # it is made of what its caller has
     levels = (context_of(walk, node), context if is_input else context_of(walk, node.parent))
@@ -408,7 +417,7 @@ def _leave_open(walk: Walk, node: Node, event: Event, context: Level) -> None:
 
 def _blame_other_size(walk: Walk, node: Node, event: Event) -> bool:
     """Charge a wrong value to the first tensor of another size that it may be computed of; tell whether there is one."""
-    found = walk.other_sizes.behind(node, event)
+    found = walk.exempted.other_sizes.behind(node, event)
     if found:
         _add_other_size(walk, found[0])
         _taint_behind(walk, found)
@@ -417,8 +426,8 @@ def _blame_other_size(walk: Walk, node: Node, event: Event) -> bool:
 
 def blame_first_other_size(walk: Walk) -> None:
     """Charge the first tensor of another size: what is computed of all of them differs."""
-    _add_other_size(walk, walk.other_sizes.open[0])
-    _taint_behind(walk, list(walk.other_sizes.open))
+    _add_other_size(walk, walk.exempted.other_sizes.open[0])
+    _taint_behind(walk, list(walk.exempted.other_sizes.open))
 
 
 def _taint_behind(walk: Walk, found: Iterable[OtherSize]) -> None:
@@ -426,7 +435,7 @@ def _taint_behind(walk: Walk, found: Iterable[OtherSize]) -> None:
     for each in found:
         for level in (context_of(walk, each.node), *map(partial(context_of, walk), each.node.ancestors())):
             level.tainted = True
-    walk.other_sizes.open.clear()
+    walk.exempted.other_sizes.open.clear()
 
 
 def _add_other_size(walk: Walk, each: OtherSize) -> None:
@@ -448,19 +457,19 @@ def resolve_other_sizes(walk: Walk) -> None:
     nodes = {(node.micro, node.pair, node.call): node for node in walk.pairs.nodes.values()}
     returned = [
         nodes[key]
-        for judged in walk.events
+        for judged in walk.ledger.events
         if judged.event.role is Role.OUTPUT and judged.verdict in ("equal", "noise") and roundoff(walk, judged.event)
         and (key := (judged.event.micro, judged.event.pair, judged.event.call)) in nodes
     ]  # fmt: skip
-    for each in walk.other_sizes.open:
-        if not walk.other_sizes.agree(each, returned, walk.loss_agrees):
+    for each in walk.exempted.other_sizes.open:
+        if not walk.exempted.other_sizes.agree(each, returned, walk.forward.loss_agrees):
             _add_other_size(walk, each)
             _taint_behind(walk, [each])
             return
-        walk.judged[id(each.event)].exempt("other-size")
+        walk.ledger.judged[id(each.event)].exempt("other-size")
         place = f"{each.event.role.label} {each.event.slot_a} of {path_a(walk, each.event.pair)}"
-        walk.borders_of_size[place] = None
-    walk.other_sizes.open.clear()
+        walk.exempted.borders_of_size[place] = None
+    walk.exempted.other_sizes.open.clear()
 
 
 def _is_in_chunks(walk: Walk, node: Node, event: Event) -> bool:
@@ -481,13 +490,13 @@ def _doubt_part(walk: Walk, what: Mapping[str, str], event: Event) -> None:
         return
     walk.state.parts_were_told = True
     a, b = ((half.side.reader.info.rank, half.side.reader.info.world_size) for half in walk.pairs.halves)
-    walk.reasons.append(note("tensor-in-parts", a=a, b=b, why=event.metrics.why, **what))
+    walk.ledger.reasons.append(note("tensor-in-parts", a=a, b=b, why=event.metrics.why, **what))
 
 
 def _taint(walk: Walk, node: Node, event: Event) -> None:
     """A few of the integers that a module is given differ (routing): do not judge what it makes of them."""
     assert event.metrics is not None
     context_of(walk, node).tainted = walk.noise.routes_differ = True
-    walk.notes.append(
+    walk.ledger.notes.append(
         note("routed-otherwise-inside", share=event.metrics.rel_l2, slot=event.slot_a, path=path_a(walk, node.pair))
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from functools import partial
 
+from probe.comparison.ledger.known import Walk
+from probe.comparison.ledger.places import roundoff
 from probe.comparison.noise import tolerance
 from probe.comparison.noise.tolerance import Level
 from probe.comparison.once import once
 from probe.comparison.steps.step_half import Event
-from probe.comparison.walk.state import Walk, roundoff
 from probe.numbers.statistics import unit_roundoff
 from probe.records import Role
 
@@ -99,8 +100,8 @@ def largest_norms(walk: Walk, events: list[Event]) -> dict[tuple[int, int], floa
 
 def norm_that_arrived(walk: Walk, pair: int) -> float:
     """Return the norm of all gradients at a module's outputs, whether they were compared or only recorded."""
-    if pair in walk.grad_norm:
-        return walk.grad_norm[pair]
+    if pair in walk.backward.grad_norm:
+        return walk.backward.grad_norm[pair]
     modules = walk.pairs.matching.pairs[pair]
     return max(_recorded_norms(walk)[0].get(modules.a, 0.0), _recorded_norms(walk)[1].get(modules.b, 0.0))
 
@@ -133,10 +134,10 @@ def coarsest(walk: Walk) -> float:
 def sources_of_gradient(walk: Walk, pairs: list[int]) -> Level:
     """Return the errors of what the gradient of a parameter of these pairs of modules was computed from."""
     sources = Level()
-    for levels in (walk.arrived, walk.inside, _forward_of_pairs(walk)):
+    for levels in (walk.backward.arrived, walk.backward.inside, _forward_of_pairs(walk)):
         sources.merge_known(levels, pairs)
     if not has_arrived(walk, pairs):
-        for level in walk.backward.values():
+        for level in walk.backward.errors.values():
             sources.merge(level)
         sources.add(0.0, coarsest(walk))  # in which dtype it came is not known
     return sources
@@ -144,14 +145,14 @@ def sources_of_gradient(walk: Walk, pairs: list[int]) -> Level:
 
 def has_arrived(walk: Walk, pairs: list[int]) -> bool:
     """Tell whether gradients of a module's outputs were compared: not of one that is not called, whose weights others use."""
-    return not walk.arrived.keys().isdisjoint(pairs)
+    return not walk.backward.arrived.keys().isdisjoint(pairs)
 
 
 @once
 def _forward_of_pairs(walk: Walk) -> dict[int, Level]:
     """The errors of the forward pass, over all calls of a pair of modules."""
     found: dict[int, Level] = {}
-    for node, level in walk.forward.items():
-        if node is not None and node not in walk.rearranged:
+    for node, level in walk.forward.errors.items():
+        if node is not None and node not in walk.exempted.rearranged:
             found.setdefault(node.pair, Level()).merge(level)
     return found

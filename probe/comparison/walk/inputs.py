@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 
 from probe.comparison.distance.masks import INVERTED
 from probe.comparison.distance.metrics import Status, kind_of
+from probe.comparison.ledger.known import Judged
 from probe.comparison.notes import Note, note
 from probe.comparison.result import Inputs
 from probe.comparison.steps.events import StepPairs
 from probe.comparison.steps.step_half import Event, Node, StepHalf
-from probe.comparison.walk.state import Judged
 from probe.records import Phase, Role
 
 _EQUAL, _CLOSE, _UNKNOWN, _DIFFERENT = range(4)

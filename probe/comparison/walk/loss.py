@@ -9,6 +9,9 @@ from functools import partial
 from probe.comparison.blame.values import lacking_inputs, loss_hint, returns_loss, unseen_before_loss
 from probe.comparison.distance.metrics import Metrics, Status
 from probe.comparison.exemptions.label_inputs import Aside, is_behind_the_loss, is_from_elsewhere, shifted
+from probe.comparison.ledger.known import Walk
+from probe.comparison.ledger.places import refs_of, root_refs
+from probe.comparison.ledger.recording import append
 from probe.comparison.noise import tolerance
 from probe.comparison.noise.tolerance import Level, Rule
 from probe.comparison.notes import Note, note
@@ -16,7 +19,6 @@ from probe.comparison.once import once
 from probe.comparison.result import Divergence, Kind, cause_order
 from probe.comparison.steps.step_half import Event, Node
 from probe.comparison.walk.forward import blame_first_other_size, resolve_other_sizes
-from probe.comparison.walk.state import Walk, append, refs_of, root_refs
 from probe.comparison.walk.values import blame_padded
 from probe.numbers.statistics import unit_roundoff
 from probe.records import Phase, Role
@@ -40,27 +42,27 @@ def _judge_loss(walk: Walk, a: dict[str, float], b: dict[str, float]) -> None:
     if "loss" not in a or "loss" not in b:
         return
     x, y = a["loss"], b["loss"]
-    outputs = walk.forward.get(None, Level())
+    outputs = walk.forward.errors.get(None, Level())
     nodes = [node for node in walk.pairs.nodes.values() if node.parent is None]
     for node in nodes:
-        outputs.merge(walk.forward.get(node, Level()))
+        outputs.merge(walk.forward.errors.get(node, Level()))
     if outputs.tainted:
         return
     precisions = [tolerance.precision_of(each) for each in (x, y)]
     u = min(precisions)  # where one side alone is coarser, that side has rounded it
     inherited = max((_loss_error(walk, node, outputs.error, u) for node in nodes), default=0.0)
     check = walk.noise.loss(x, y, max(tolerance.SCALAR_LOSS.limit(u, outputs.error), inherited, outputs.u))
-    walk.loss_agrees = not check.is_wrong
-    if not check.is_wrong or not nodes or any(f.phase is Phase.LOSS for f in walk.findings):
+    walk.forward.loss_agrees = not check.is_wrong
+    if not check.is_wrong or not nodes or any(f.phase is Phase.LOSS for f in walk.ledger.findings):
         return
-    if walk.other_sizes.open and not all(map(partial(_all_outputs_known, walk), nodes)):
+    if walk.exempted.other_sizes.open and not all(map(partial(_all_outputs_known, walk), nodes)):
         blame_first_other_size(walk)
         return
-    if not last_outputs_known(walk, nodes) and walk.findings:
+    if not last_outputs_known(walk, nodes) and walk.ledger.findings:
         return
     if not last_outputs_known(walk, nodes):
         if not walk.state.loss_was_doubted:
-            walk.reasons.append(note("loss-without-outputs", step=walk.pairs.step, a=x, b=y))
+            walk.ledger.reasons.append(note("loss-without-outputs", step=walk.pairs.step, a=x, b=y))
         walk.state.loss_was_doubted = True
         return
     if blame_padded(walk):
@@ -89,7 +91,7 @@ def _are_padded_outputs(walk: Walk) -> bool:
     """Tell whether outputs with a padded vocabulary were compared in part."""
     return any(
         j.event.role is Role.OUTPUT and j.event.metrics is not None and j.event.metrics.is_lower_bound
-        and walk.pairs.is_padded(j.event) for j in walk.events
+        and walk.pairs.is_padded(j.event) for j in walk.ledger.events
     )  # fmt: skip
 
 
@@ -98,16 +100,16 @@ def judge_inputs(walk: Walk) -> None:
 
     They are named first, and the rest is a consequence, unless something tells that it is none.
     """
-    before = [finding for finding in walk.findings if finding.phase is Phase.INIT]
-    others = sorted((f for f in walk.findings if f.phase is not Phase.INIT), key=cause_order)
+    before = [finding for finding in walk.ledger.findings if finding.phase is Phase.INIT]
+    others = sorted((f for f in walk.ledger.findings if f.phase is not Phase.INIT), key=cause_order)
     matter = []
-    for aside in walk.aside:
+    for aside in walk.exempted.label_inputs:
         move = shifted(walk.pairs, aside.event)
         why = _why_it_does_not_matter(walk, aside, others[0] if others else None, move, bool(before))
         if why is not None:
-            judged = walk.judged[id(aside.event)]
+            judged = walk.ledger.judged[id(aside.event)]
             judged.exempt("label-inputs")
-            walk.notes.append(note("input-differs-without-effect", input=aside.name, move=move, why=why))
+            walk.ledger.notes.append(note("input-differs-without-effect", input=aside.name, move=move, why=why))
             if why == _SHIFTED_LABELS and move is not None:
                 _tell_of_shift(walk, others[0], aside, move)
         else:
@@ -115,8 +117,8 @@ def judge_inputs(walk: Walk) -> None:
             told = move or (note("shift-not-known") if is_unknown else None)
             matter.append(replace(aside.finding, facts=(*aside.finding.facts, *([told] if told else ()))))
     if matter:
-        walk.findings = [*before, *matter]
-        for judged in walk.events:
+        walk.ledger.findings = [*before, *matter]
+        for judged in walk.ledger.events:
             late = judged.event.phase is not Phase.INIT and all(judged.event is not f.event for f in matter)
             judged.verdict = "inherited" if late and judged.verdict == "introduced" else judged.verdict
 
@@ -137,12 +139,13 @@ def _why_it_does_not_matter(
         is_other = aside.is_of_the_loss and _is_of_another_input(walk, first)
         return _NOT_USED if is_other or is_from_elsewhere(walk.pairs, aside, first) else None
     if first is not None and not is_behind_the_loss(first):
-        of_labels = aside.is_of_the_loss and (move or walk.scaling is not None)
-        if of_labels and move and walk.scaling is None:
+        of_labels = aside.is_of_the_loss and (move or walk.backward.scaling is not None)
+        if of_labels and move and walk.backward.scaling is None:
             return _SHIFTED_LABELS
         return _SAME_LABELS if of_labels else None
     compared = any(
-        j.event.phase in (Phase.BACKWARD, Phase.GRADIENT) and j.verdict in ("equal", "noise") for j in walk.events
+        j.event.phase in (Phase.BACKWARD, Phase.GRADIENT) and j.verdict in ("equal", "noise")
+        for j in walk.ledger.events
     )
     return _AGREES if compared and not is_late and _loss_is_equal(walk) else None
 
@@ -151,7 +154,7 @@ def _tell_of_shift(walk: Walk, first: Divergence, aside: Aside, move: Note) -> N
     """Say at a wrong loss, or the gradient that it sends back, how the labels that it is made of are shifted."""
     advice = note("or-shift-of-labels", first=first.advice, name=aside.name, shift=move)
     told = replace(first, facts=(*first.facts, note("shift-of-input", name=aside.name, shift=move)), advice=advice)
-    walk.findings = [told if finding is first else finding for finding in walk.findings]
+    walk.ledger.findings = [told if finding is first else finding for finding in walk.ledger.findings]
 
 
 def _is_of_another_input(walk: Walk, first: Divergence) -> bool:
@@ -162,9 +165,9 @@ def _is_of_another_input(walk: Walk, first: Divergence) -> bool:
 
 
 def _loss_is_equal(walk: Walk) -> bool:
-    returned = [j for j in walk.events if j.event.phase is Phase.FORWARD and j.event.metrics is not None
+    returned = [j for j in walk.ledger.events if j.event.phase is Phase.FORWARD and j.event.metrics is not None
                 and j.event.role is Role.OUTPUT and returns_loss(walk, j.event)]  # fmt: skip
-    return walk.loss_agrees or any(j.verdict in ("equal", "noise") for j in returned)
+    return walk.forward.loss_agrees or any(j.verdict in ("equal", "noise") for j in returned)
 
 
 def rule_of_loss(walk: Walk, node: Node, event: Event) -> Rule:
@@ -288,7 +291,7 @@ def last_outputs_known(walk: Walk, nodes: list[Node]) -> bool:
     return any(
         event.role is Role.OUTPUT and event.micro == micro and (event.pair, event.call) in last
         and event.metrics is not None and event.metrics.is_known
-        for event in (judged.event for judged in walk.events)
+        for event in (judged.event for judged in walk.ledger.events)
     )  # fmt: skip
 
 
@@ -296,7 +299,7 @@ def _all_outputs_known(walk: Walk, node: Node) -> bool:
     """Tell whether a call's outputs were compared: one at least, and all that may have a counterpart by their shapes."""
     place = (node.micro, node.pair, node.call)
     compared = [
-        event for event in (judged.event for judged in walk.events)
+        event for event in (judged.event for judged in walk.ledger.events)
         if event.role is Role.OUTPUT and (event.micro, event.pair, event.call) == place
         and event.metrics is not None and event.metrics.is_known
     ]  # fmt: skip

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from probe.comparison.ledger.known import Walk
+from probe.comparison.ledger.places import refs_of, root_refs
 from probe.comparison.noise import tolerance
 from probe.comparison.noise.tolerance import Level
 from probe.comparison.notes import Note, note
 from probe.comparison.result import Divergence, Kind
 from probe.comparison.steps.events import StepPairs
 from probe.comparison.steps.step_half import StepHalf
-from probe.comparison.walk.state import Walk, refs_of, root_refs
 from probe.records import MASTER, Phase, Role
 
 _INIT, _UPDATE = Phase.INIT.label, Phase.UPDATE.label
@@ -145,7 +146,7 @@ class Otherwise:
         }
         if self.times:
             said = note("both-change-weights-otherwise", when=self.when, **which)
-            walk.findings.append(Divergence(
+            walk.ledger.findings.append(Divergence(
                 Phase.UPDATE, Role.PARAM, Kind.UPDATE, 0.9, *refs, None,
                 facts=(said, note("changes-as-long", times=self.times)), advice=note("behind-optimizer-step"),
             ))  # fmt: skip
@@ -153,7 +154,7 @@ class Otherwise:
         they_stay = self.unmoved == len(self.shares)
         code = "weights-stay" if they_stay else "weights-change-otherwise"
         said = Note(code, {"side": self.name, "when": self.when, **which})
-        walk.findings.append(Divergence(
+        walk.ledger.findings.append(Divergence(
             Phase.UPDATE, Role.PARAM, Kind.UPDATE, 0.95, *refs, None,
             facts=(said, self._of_other_side()), advice=note("set-back-behind-optimizer-step") if they_stay else note("behind-optimizer-step"),
         ))  # fmt: skip

@@ -18,6 +18,19 @@ from probe.comparison.blame.values import tied
 from probe.comparison.exemptions.reduced_over_ranks import reduced_within_backward
 from probe.comparison.fusion.parts import without_gradient
 from probe.comparison.fusion.tied import untied
+from probe.comparison.ledger.known import Walk
+from probe.comparison.ledger.places import (
+    are_alike,
+    classes_of,
+    is_elsewhere,
+    parameter_owners,
+    path_a,
+    peaks_of,
+    refs_of,
+    roundoff,
+    underflow_limit,
+)
+from probe.comparison.ledger.recording import add, append, kind_of_finding, record, scale_hint
 from probe.comparison.noise import tolerance
 from probe.comparison.noise.tolerance import Level
 from probe.comparison.notes import Note, note
@@ -38,43 +51,26 @@ from probe.comparison.walk.gradient_sources import (
     sources_of_gradient,
 )
 from probe.comparison.walk.scaling import common_factor, factor_of, factor_of_all
-from probe.comparison.walk.state import (
-    Walk,
-    add,
-    append,
-    are_alike,
-    classes_of,
-    is_elsewhere,
-    kind_of_finding,
-    parameter_owners,
-    path_a,
-    peaks_of,
-    record,
-    refs_of,
-    roundoff,
-    scale_hint,
-    underflow_limit,
-)
 from probe.comparison.walk.weights import pool
 from probe.records import Phase, Role
 
 
 def judge_gradients(walk: Walk) -> None:
     """Judge the gradients that backward left at the parameters."""
-    factor = walk.factors_of_passes[0] if walk.factors_of_passes else 1.0
+    factor = walk.backward.factors_of_passes[0] if walk.backward.factors_of_passes else 1.0
     events = list(walk.pairs.parameter_events(Phase.GRADIENT, Role.PARAM_GRAD, factor))
     unwatched = [event for event in events if event.is_one_sided and walk.pairs.is_unwatched(event)]
     if unwatched and len(unwatched) < len(events):
         events = [event for event in events if event not in unwatched]
     both = [event for event in events if not event.is_one_sided]
     if both:
-        walk.findings = walk.cut + walk.findings  # other gradients behind a cut follow from it
+        walk.ledger.findings = walk.backward.cut + walk.ledger.findings  # other gradients behind a cut follow from it
     if events and not both:
         have = all(half.rows.has(Phase.GRADIENT, Role.PARAM_GRAD) for half in walk.pairs.halves)
-        walk.notes.append(note("parameter-gradients-not-compared", are_recorded=have))
+        walk.ledger.notes.append(note("parameter-gradients-not-compared", are_recorded=have))
         return
-    if not walk.arrived and coarsest(walk) > tolerance.SIXTEEN_BIT and _are_routed_otherwise(walk):
-        walk.notes.append(note("gradients-routed-otherwise"))
+    if not walk.backward.arrived and coarsest(walk) > tolerance.SIXTEEN_BIT and _are_routed_otherwise(walk):
+        walk.ledger.notes.append(note("gradients-routed-otherwise"))
         for event in both:
             assert event.metrics is not None
             record(walk, event, math.nan, False, exempt="routed-gradients")
@@ -82,16 +78,16 @@ def judge_gradients(walk: Walk) -> None:
         return
     _look_for_common_factor(walk, both)
     owners, is_later = parameter_owners(walk), bool(walk.state.gradients)
-    walk.errors_beside = {} if walk.arrived else largest_beside(walk, both)
-    walk.norms_beside = largest_norms(walk, both) if walk.arrived else {}
-    walk.largest_behind = 0.0
+    walk.backward.errors_beside = {} if walk.backward.arrived else largest_beside(walk, both)
+    walk.backward.norms_beside = largest_norms(walk, both) if walk.backward.arrived else {}
+    walk.backward.largest_behind = 0.0
     backwards = [event for event in reversed(both) if _judge_parameter_gradient(walk, event, owners)]
     found = _reduced_alike(walk, backwards[::-1])
-    if not walk.cut:
+    if not walk.backward.cut:
         _blame_missing_gradients(walk, [event for event in events if event.is_one_sided])
-    if found and is_later and not walk.arrived and not walk.pairs.same_micros:
+    if found and is_later and not walk.backward.arrived and not walk.pairs.same_micros:
         _doubt_gradients(walk, found, len(both))
-    elif len(set(walk.factors_of_passes)) <= 1:  # else sums of gradients with several factors cannot agree
+    elif len(set(walk.backward.factors_of_passes)) <= 1:  # else sums of gradients with several factors cannot agree
         _add_gradients(walk, found, len(both))
 
 
@@ -100,12 +96,12 @@ def _reduced_alike(walk: Walk, found: list[Event]) -> list[Event]:
     side = reduced_within_backward(
         walk.pairs, found, lambda event: tolerance.USED.limit(roundoff(walk, event), walk.state.worst.error)
     )
-    if not side or walk.findings:
+    if not side or walk.ledger.findings:
         return found
     is_alone = walk.pairs.half(side).side.reader.info.world_size < 2
-    walk.notes.append(note("gradients-reduced-behind-backward", side=side, is_alone=is_alone))
+    walk.ledger.notes.append(note("gradients-reduced-behind-backward", side=side, is_alone=is_alone))
     for event in found:
-        judged = walk.judged[id(event)]
+        judged = walk.ledger.judged[id(event)]
         judged.exempt("reduced-over-ranks")
         walk.state.gradients[event.pair, event.slot_a] = 0.0
     return []
@@ -113,17 +109,17 @@ def _reduced_alike(walk: Walk, found: list[Event]) -> list[Event]:
 
 def _doubt_gradients(walk: Walk, found: list[Event], judged: int) -> None:
     """Leave open what is wrong with gradients of another split, once the weights differ: between the two nothing was compared."""
-    worst = max(walk.judged[id(event)].error for event in found)
-    walk.reasons.append(
+    worst = max(walk.ledger.judged[id(event)].error for event in found)
+    walk.ledger.reasons.append(
         note("gradients-of-another-split", step=walk.pairs.step, differing=len(found), judged=judged, worst=worst)
     )
     for event in found:
-        walk.judged[id(event)].exempt("other-split")
+        walk.ledger.judged[id(event)].exempt("other-split")
 
 
 def _look_for_common_factor(walk: Walk, events: list[Event]) -> None:
     """Where no gradients of calls were compared: see whether B's parameter gradients are one multiple of A's."""
-    if walk.factors_of_passes or walk.findings or not events:
+    if walk.backward.factors_of_passes or walk.ledger.findings or not events:
         return
     limit = tolerance.GRADIENT.limit(max(map(partial(roundoff, walk), events)), 0.0)
     factor = factor_of(walk.pairs, events, limit)
@@ -163,29 +159,29 @@ def _judge_parameter_gradient(walk: Walk, event: Event, owners: dict[tuple[int, 
     scale = max(
         own,
         math.hypot(*map(partial(norm_that_arrived, walk), pairs))
-        or walk.norms_beside.get(beside_key(walk, event), 0.0),
+        or walk.backward.norms_beside.get(beside_key(walk, event), 0.0),
     )
     error = metrics.rel_l2 * own / scale if scale and own else metrics.rel_l2
-    u = max(roundoff(walk, event), sources.u, 0.0 if walk.arrived else coarsest(walk))
+    u = max(roundoff(walk, event), sources.u, 0.0 if walk.backward.arrived else coarsest(walk))
     given = Level()
     given.merge(sources)
     rounding = 0.0
-    if not walk.arrived:
+    if not walk.backward.arrived:
         given.add(blind_sources(walk, u), 0.0)
         rounding = tolerance.BLIND_GAIN * math.sqrt(u) if u > tolerance.SIXTEEN_BIT else 0.0
-        beside = walk.errors_beside.get(beside_key(walk, event), 0.0) / (scale or 1.0)
-        rounding = max(rounding, tolerance.SIBLING_GAIN * beside, tolerance.BLIND_GROWTH * walk.largest_behind)
+        beside = walk.backward.errors_beside.get(beside_key(walk, event), 0.0) / (scale or 1.0)
+        rounding = max(rounding, tolerance.SIBLING_GAIN * beside, tolerance.BLIND_GROWTH * walk.backward.largest_behind)
     rule = tolerance.GRADIENT
-    if has_arrived(walk, pairs) and not walk.findings:
+    if has_arrived(walk, pairs) and not walk.ledger.findings:
         size = math.prod(walk.pairs.a.shapes[event.row_a])
         rule = tolerance.backward_rule(metrics, size, lambda: peaks_of(walk, event), rule)
     check = walk.noise.check(event, error, rule, u, given)
     check = check.raise_limit(max(rounding, underflow_limit(walk, event)))
-    if check.is_wrong and walk.arrived:
+    if check.is_wrong and walk.backward.arrived:
         check = check.raise_limit(rule.gain * given.error * cancelled_in(walk, event, pairs))
     wrong = check.is_wrong and not sources.tainted
-    if not walk.arrived and not wrong and u > tolerance.SIXTEEN_BIT:
-        walk.largest_behind = max(walk.largest_behind, error)
+    if not walk.backward.arrived and not wrong and u > tolerance.SIXTEEN_BIT:
+        walk.backward.largest_behind = max(walk.backward.largest_behind, error)
     return record(walk, event, check.limit, wrong, sources.error, error=check.error, check=check)
 
 
@@ -197,8 +193,8 @@ def _are_routed_otherwise(walk: Walk) -> bool:
 
 def judge_written(walk: Walk) -> None:
     """Judge the weights that were written to in the middle of the step and not by an optimizer, if nothing else is wrong."""
-    written = next((each for each in walk.written.seen.values() if each.told), None)
-    if written is not None and not walk.findings:
+    written = next((each for each in walk.weights.written.seen.values() if each.told), None)
+    if written is not None and not walk.ledger.findings:
         pair, slot = written.place
         differing = different_settings(walk.pairs).get(
             (pair, walk.pairs.a.canonical(walk.pairs.matching.pairs[pair].a, slot))
@@ -208,7 +204,7 @@ def judge_written(walk: Walk) -> None:
             if differing
             else note("writes-between-forwards")
         )
-        walk.findings.append(Divergence(
+        walk.ledger.findings.append(Divergence(
             Phase.UPDATE, Role.PARAM, Kind.UPDATE, 0.9, *refs_of(walk, pair, None, slot, written.slot_b), written.metrics,
             facts=(note("written-before-use"), written.told), advice=advice,
         ))  # fmt: skip
@@ -219,21 +215,23 @@ def judge_written(walk: Walk) -> None:
 
 def _doubt_unknown_writes(walk: Walk) -> None:
     """Doubt a step that uses other weights of which it was not recorded what they were before: no update was judged there."""
-    unknown = [each for each in walk.written.seen.values() if not each.is_known and each.metrics.is_known]
+    unknown = [each for each in walk.weights.written.seen.values() if not each.is_known and each.metrics.is_known]
     parts = [(each.metrics.rel_l2, max(each.metrics.norm_a, each.metrics.norm_b), each.u) for each in unknown]
     total = math.hypot(*(norm for _, norm, _ in parts))
     error = math.hypot(*(error * norm for error, norm, _ in parts)) / total if total else 0.0
     u = max((u for *_, u in parts), default=0.0)
-    if not walk.findings and error > tolerance.DRIFT * tolerance.INIT.limit(u, 0.0):
-        walk.reasons.append(note("weights-changed-unrecorded", step=walk.pairs.step, error=error, count=len(parts)))
+    if not walk.ledger.findings and error > tolerance.DRIFT * tolerance.INIT.limit(u, 0.0):
+        walk.ledger.reasons.append(
+            note("weights-changed-unrecorded", step=walk.pairs.step, error=error, count=len(parts))
+        )
 
 
 def _remember_written(walk: Walk) -> None:
     """Keep the errors of weights that were written to and that the step does not end with a record of."""
-    walk.state.weights |= walk.written.known()
-    walk.state.left_alone = walk.written.left_alone()
+    walk.state.weights |= walk.weights.written.known()
+    walk.state.left_alone = walk.weights.written.left_alone()
     pooled: dict[int, list[tuple[float, float, float]]] = {}
-    for written in walk.written.not_left():
+    for written in walk.weights.written.not_left():
         norm = max(written.metrics.norm_a, written.metrics.norm_b)
         if written.metrics.is_known and math.isfinite(norm):
             for owner in parameter_owners(walk).get(written.place, written.place[:1]):
@@ -258,9 +256,9 @@ def _blame_missing_gradients(walk: Walk, events: list[Event]) -> None:
 
 def _swallower(walk: Walk, name: str) -> Node | None:
     """Return the last call that got a gradient on both sides and passed nothing back to its inputs on one."""
-    if not walk.has_flow:
+    if not walk.backward.has_flow:
         return None
-    found = [node for node in walk.pairs.nodes.values() if walk.flow.swallowing_side(node) == name]
+    found = [node for node in walk.pairs.nodes.values() if walk.backward.flow.swallowing_side(node) == name]
     return max(found, key=lambda node: node.begin, default=None)
 
 
@@ -281,7 +279,7 @@ def _blame_swallower(walk: Walk, node: Node, name: str, behind: list[Event]) -> 
 def _blame_missing_gradient(walk: Walk, event: Event) -> None:
     side = "A" if event.row_a >= 0 else "B"
     slot = event.slot_a or event.slot_b
-    if event.pair in walk.uncalled:
+    if event.pair in walk.weights.uncalled:
         return
     on_both = walk.pairs.is_initial_on_both(event)
     if not on_both and (not are_alike(walk, event.pair) or is_elsewhere(walk, event)):
@@ -295,7 +293,7 @@ def _blame_missing_gradient(walk: Walk, event: Event) -> None:
 def _add_gradients(walk: Walk, found: list[Event], judged: int) -> None:
     """Add findings about gradients: one for all where most are concerned, else one for each."""
     hint = note("accumulation-and-reduction")
-    blind = not walk.arrived and len(found) > 1
+    blind = not walk.backward.arrived and len(found) > 1
     able = _able_to_show(walk, found)
     if blind or len(found) > max(2, tolerance.MOST * able):
         said = [note("gradients-differ", count=len(found), judged=judged), *common_factor(found)]
@@ -303,14 +301,16 @@ def _add_gradients(walk: Walk, found: list[Event], judged: int) -> None:
             said.append(_why_blind(walk))
         elif len(found) <= tolerance.MOST * judged:
             said.append(note("noise-hides-in-others", count=judged - able))
-        surest = max(found, key=lambda event: walk.judged[id(event)].error / walk.judged[id(event)].limit)
+        surest = max(found, key=lambda event: walk.ledger.judged[id(event)].error / walk.ledger.judged[id(event)].limit)
         is_odd = blind and not common_factor(found)
         if is_odd:
             about, hint = _without_a_place(walk, found, hint)
             said += about
         add(walk, Phase.GRADIENT, Kind.INTRODUCED, surest, None, tolerance.GRADIENT, said, advice=hint, root=True)
         if is_odd:
-            walk.findings[-1] = replace(walk.findings[-1], confidence=_NO_PLACE * walk.findings[-1].confidence)
+            walk.ledger.findings[-1] = replace(
+                walk.ledger.findings[-1], confidence=_NO_PLACE * walk.ledger.findings[-1].confidence
+            )
         return
     for event in found:
         assert event.metrics is not None
@@ -353,9 +353,11 @@ def _able_to_show(walk: Walk, found: list[Event]) -> int:
     """
     if not found:
         return 0
-    typical = float(np.median([walk.judged[id(event)].error for event in found]))
+    typical = float(np.median([walk.ledger.judged[id(event)].error for event in found]))
     return sum(
-        j.limit < typical for j in walk.events if (j.event.phase, j.event.role) == (Phase.GRADIENT, Role.PARAM_GRAD)
+        j.limit < typical
+        for j in walk.ledger.events
+        if (j.event.phase, j.event.role) == (Phase.GRADIENT, Role.PARAM_GRAD)
     )
 
 

@@ -13,6 +13,8 @@ from probe.comparison.coverage.guards import grouped
 from probe.comparison.distance.metrics import Status
 from probe.comparison.failing import unless_it_fails
 from probe.comparison.fusion.parts import facts
+from probe.comparison.ledger.known import State, Walk
+from probe.comparison.ledger.places import refs_of, root_refs, roundoff
 from probe.comparison.noise import tolerance
 from probe.comparison.notes import Note, note
 from probe.comparison.optimizer.clipping import treatments
@@ -31,7 +33,6 @@ from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.steps.events import StepPairs
 from probe.comparison.steps.step_half import Event
 from probe.comparison.walk.scaling import common_factor
-from probe.comparison.walk.state import State, Walk, refs_of, root_refs, roundoff
 from probe.records import Phase, Role
 
 _MOST_NAMED = 4
@@ -152,7 +153,7 @@ def _named(updating: Updating, faults: list[Fault]) -> list[Note]:
     if faults[0].event.role is Role.PARAM_GRAD:
         events = events_of(updating, Role.PARAM_GRAD)
         return unless_it_fails(
-            lambda: treatments(updating.pairs, events), [], "what was done to gradients", "", updating.walk.notes
+            lambda: treatments(updating.pairs, events), [], "what was done to gradients", "", updating.walk.ledger.notes
         )
     concerned = {parameter_of(updating, fault.event) for fault in faults}
     return _settings_of(
@@ -164,13 +165,13 @@ def _settings_of(updating: Updating, events: list[Event]) -> list[Note]:
     from probe.comparison.optimizer.naming import named_settings  # where the updates agree, none of it is needed
 
     return unless_it_fails(
-        lambda: named_settings(updating.pairs, events), [], "settings by the numbers", "", updating.walk.notes
+        lambda: named_settings(updating.pairs, events), [], "settings by the numbers", "", updating.walk.ledger.notes
     )
 
 
 def events_of(updating: Updating, role: Role) -> list[Event]:
     """Return what both sides have of the optimizer's work in a role."""
-    return [j.event for j in updating.walk.events if j.event.role is role and j.event.phase is Phase.UPDATE]
+    return [j.event for j in updating.walk.ledger.events if j.event.role is role and j.event.phase is Phase.UPDATE]
 
 
 def report_behind(updating: Updating) -> None:
@@ -181,7 +182,7 @@ def report_behind(updating: Updating) -> None:
         return
     said = settings_differ(updating.settings.values()) if updating.settings else named[0]
     texts = (note("optimizers-follow-other-rules"), *_as_evidence(named))
-    updating.walk.findings.append(Divergence(
+    updating.walk.ledger.findings.append(Divergence(
         Phase.UPDATE, Role.DELTA, Kind.UPDATE, 0.9 if updating.settings else 0.8, *root_refs(updating.walk),
         events[0].metrics, math.nan, texts, said,
     ))  # fmt: skip
@@ -197,9 +198,9 @@ def report_unshown(updating: Updating) -> None:
     certain = {key: each for key, each in updating.settings.items() if key in alike and key not in idle}
     others = {key: each for key, each in updating.settings.items() if key not in certain}
     if certain:
-        updating.walk.unshown = _unshown(updating, certain)
+        updating.walk.ledger.unshown = _unshown(updating, certain)
     if others:
-        updating.walk.reasons.append(_unshown_note(others))
+        updating.walk.ledger.reasons.append(_unshown_note(others))
 
 
 def _unshown(updating: Updating, settings: Mapping[ParameterKey, Difference]) -> Divergence:
@@ -242,7 +243,7 @@ def _append(
     apart = is_certain or fault.sources <= tolerance.USED.limit(roundoff(updating.walk, event), 0.0)
     about = [] if is_whole else [*facts(updating.pairs, event, fault.limit)]
     about += [text for text in (causes.born(updating.pairs, None, event),) if text and kind is Kind.NONFINITE]
-    updating.walk.findings.append(
+    updating.walk.ledger.findings.append(
         Divergence(
             Phase.UPDATE,
             event.role,

@@ -13,6 +13,8 @@ import numpy as np
 
 from probe.comparison.distance.combined import is_finite
 from probe.comparison.distance.metrics import Metrics, Status
+from probe.comparison.ledger.places import parameter_owners, roundoff
+from probe.comparison.ledger.recording import record
 from probe.comparison.noise import tolerance
 from probe.comparison.noise.drift import drifted, share_of_update
 from probe.comparison.noise.interface import Check
@@ -26,7 +28,6 @@ from probe.comparison.optimizer.settings import decays, unknown_settings
 from probe.comparison.optimizer.skipped_steps import is_change, skipped_on_one_side
 from probe.comparison.steps.step_half import Event, StepHalf
 from probe.comparison.walk.scaled_gradients import USED, is_scaled
-from probe.comparison.walk.state import parameter_owners, record, roundoff
 from probe.comparison.walk.update_findings import (
     Fault,
     Updating,
@@ -86,12 +87,12 @@ def judge_updates(updating: Updating) -> None:
     if counts:
         report(updating, counts, "counts-of-steps", counts[0].event.role)
         return
-    behind = bool(updating.walk.findings)
+    behind = bool(updating.walk.ledger.findings)
     updates = _without_weak(updating, _updates(updating))
     changed = [*events_of(updating, Role.DELTA), *(fault.event for fault in updates if fault.event.is_one_sided)]
     skipped = None if behind else skipped_on_one_side(updating.walk, updating.pairs, changed)
     if skipped is not None:
-        updating.walk.findings.append(skipped)
+        updating.walk.ledger.findings.append(skipped)
         return
     together = [] if behind else of_all_updates(updating, updates)
     if not together:
@@ -104,13 +105,13 @@ def judge_updates(updating: Updating) -> None:
     report(updating, states, "optimizer-states", Role.STATE)
     if behind and not updates and not states:
         report_behind(updating)
-    if not updating.walk.findings and updating.settings:
+    if not updating.walk.ledger.findings and updating.settings:
         report(updating, _hidden_decays(updating), "weight-decays", Role.DELTA)
-    if not updating.walk.findings and updating.settings:
+    if not updating.walk.ledger.findings and updating.settings:
         report_unshown(updating)
-    unknown = () if updating.walk.findings else unknown_settings(updating.pairs)
+    unknown = () if updating.walk.ledger.findings else unknown_settings(updating.pairs)
     if unknown:
-        updating.walk.notes.append(note("settings-of-unknown-effect", settings=unknown))
+        updating.walk.ledger.notes.append(note("settings-of-unknown-effect", settings=unknown))
     if updating.state.goes_on:
         _remember_parameters(updating)
 
@@ -119,7 +120,7 @@ def _used_gradients(updating: Updating) -> list[Fault]:
     faults = []
     unjudged: list[tuple[float, float, float]] = []
     together, apart = _error_together(updating), apart_by_summing(updating.pairs, two_sided(updating, Role.PARAM_GRAD))
-    as_left = {(j.event.pair, j.event.slot_a) for j in updating.walk.events if j.event.phase is Phase.GRADIENT}
+    as_left = {(j.event.pair, j.event.slot_a) for j in updating.walk.ledger.events if j.event.phase is Phase.GRADIENT}
     for event in two_sided(updating, Role.PARAM_GRAD):
         metrics = event.metrics
         assert metrics is not None
@@ -142,7 +143,7 @@ def _used_gradients(updating: Updating) -> list[Fault]:
         least = (raw or 0.0) if metrics.is_lower_bound else 0.0
         updating.state.gradients[key] = max(metrics.rel_l2, least) if metrics.is_known else 1.0
     if apart > tolerance.USED.limit(SUMMED_IN, 0.0) and not faults:
-        updating.walk.notes.append(note("clipped-by-a-rounded-norm", error=apart))
+        updating.walk.ledger.notes.append(note("clipped-by-a-rounded-norm", error=apart))
     _doubt_unjudged(updating, unjudged)
     return faults
 
@@ -150,7 +151,7 @@ def _used_gradients(updating: Updating) -> list[Fault]:
 def _error_together(updating: Updating) -> float:
     """Return the error of all gradients as backward left them, as one vector: clipping divides each by that one's norm."""
     parts = []
-    for event in (j.event for j in updating.walk.events if j.event.phase is Phase.GRADIENT):
+    for event in (j.event for j in updating.walk.ledger.events if j.event.phase is Phase.GRADIENT):
         if event.metrics is not None and math.isfinite(event.metrics.rel_l2):
             norm = max(event.metrics.norm_a, event.metrics.norm_b)
             parts.append((event.metrics.rel_l2 * norm, norm))
@@ -163,7 +164,9 @@ def _doubt_unjudged(updating: Updating, parts: list[tuple[float, float, float]])
     total = math.hypot(*(norm for _, norm, _ in parts))
     error = math.hypot(*(error for error, _, _ in parts)) / total if total else 0.0
     if error > math.sqrt(max((u for *_, u in parts), default=0.0)):
-        updating.walk.reasons.append(note("used-gradients-alone-recorded", step=updating.pairs.step, error=error))
+        updating.walk.ledger.reasons.append(
+            note("used-gradients-alone-recorded", step=updating.pairs.step, error=error)
+        )
 
 
 def _updates(updating: Updating) -> list[Fault]:
@@ -176,7 +179,7 @@ def _updates(updating: Updating) -> list[Fault]:
             fault, limit = _update_fault(updating, event)
             if fault is not None and updating.walk.noise.explains_update(event):
                 fault = None
-            if event.pair in updating.walk.uncalled:
+            if event.pair in updating.walk.weights.uncalled:
                 fault = None
             if fault is not None and math.isnan(fault.limit):
                 limit = math.nan  # it was not the relative error that told

@@ -82,10 +82,12 @@ def one_sided_write(updating: Updating, event: Event, half: StepHalf, lacking: S
     """Judge a weight that one side's program alone writes to: where calls use it, they tell what becomes of it."""
     if is_seen_by_calls(updating.pairs, lacking, event):
         if not updating.state.goes_on:
-            updating.walk.notes.append(note("last-step-writes-on-one-side", step=updating.pairs.step, side=half.name))
+            updating.walk.ledger.notes.append(
+                note("last-step-writes-on-one-side", step=updating.pairs.step, side=half.name)
+            )
         return None
     if not lacking.side.reader.info.tells_writes:
-        updating.walk.notes.append(note("writes-not-recorded", side=half.name, other=lacking.name))
+        updating.walk.ledger.notes.append(note("writes-not-recorded", side=half.name, other=lacking.name))
         return None
     said = note("written-on-one-side", side=half.name)
     return Fault(event, math.nan, said, note("no-write-seen", side=lacking.name))
@@ -96,8 +98,8 @@ def are_replaced(updating: Updating, half: StepHalf) -> bool:
     if not any(text.startswith(REPLACED) for _, _, text in half.side.reader.notes):
         return False
     doubt = note("weights-replaced", side=half.name)
-    if doubt not in updating.walk.reasons:
-        updating.walk.reasons.append(doubt)
+    if doubt not in updating.walk.ledger.reasons:
+        updating.walk.ledger.reasons.append(doubt)
     return True
 
 

@@ -13,20 +13,13 @@ from probe.comparison.distance.combined import add_sum
 from probe.comparison.exemptions.mask_inside import have_other_masks, mask_alike, side_with_mask, where_not_masked
 from probe.comparison.exemptions.padding import Padded
 from probe.comparison.exemptions.residual_inside import addend
+from probe.comparison.ledger.known import Walk
+from probe.comparison.ledger.places import classes_of, parameters_of, path_a, peaks_of, requires_grad_of, roundoff
 from probe.comparison.noise import conditioning, tolerance
 from probe.comparison.noise.interface import SCALE_MEASURE, Check
 from probe.comparison.noise.tolerance import Level
 from probe.comparison.notes import note
 from probe.comparison.steps.step_half import Event, Node
-from probe.comparison.walk.state import (
-    Walk,
-    classes_of,
-    parameters_of,
-    path_a,
-    peaks_of,
-    requires_grad_of,
-    roundoff,
-)
 from probe.records import Phase, Role
 
 
@@ -38,7 +31,7 @@ def hold(walk: Walk, node: Node, event: Event, u: float, sources: Level) -> Chec
         return walk.noise.exact(event, tolerance.integer_limit(sources.error, size))
     is_loss = returns_loss(walk, event)
     peaks = peaks_of(walk, event)
-    alike = walk.begins_alike and not walk.findings
+    alike = walk.weights.begins_alike and not walk.ledger.findings
     shift = _shift(walk, event, size)
     of_value = tolerance.forward_rule(error, event.metrics.norm_ratio, shift, size, peaks, alike=alike)
     rule = tolerance.LOSS if is_loss else of_value
@@ -71,7 +64,7 @@ def weights_agree(walk: Walk) -> bool:
     """Tell whether a step's calls are known to use the same weights, up to rounding: updates would have a direction."""
     worst = walk.state.worst
     is_known = all(half.rows.has(Phase.INIT, Role.PARAM) for half in walk.pairs.halves)
-    return is_known and not walk.written.are_there and worst.error <= tolerance.INIT.limit(worst.u, 0.0)
+    return is_known and not walk.weights.written.are_there and worst.error <= tolerance.INIT.limit(worst.u, 0.0)
 
 
 def with_cancelled(walk: Walk, node: Node, event: Event, sources: Level, u: float) -> Level:
@@ -107,7 +100,7 @@ def with_hidden(walk: Walk, node: Node, event: Event, sources: Level, u: float) 
     error = sources.error
     place = node.parent if event.role is Role.INPUT else node
     if event.role is Role.OUTPUT and conditioning.is_given_uneven(walk.pairs, node):
-        error = max(error, walk.largest)
+        error = max(error, walk.forward.largest)
     scores = conditioning.score_size(walk.pairs, place) / tolerance.SCORES
     return replace(sources, error=scores * max(error, u) if scores > 1 else error)
 
@@ -122,16 +115,16 @@ def with_angles(walk: Walk, node: Node, event: Event, sources: Level) -> Level:
 
 def without_padding(walk: Walk, node: Node, event: Event, u: float, sources: Level, check: Check) -> Check:
     """Leave out an error that is in padding alone, and what later tensors have of it; values are needed for that."""
-    kept, whole = walk.padding.without(event), event.metrics
+    kept, whole = walk.exempted.padding.without(event), event.metrics
     if kept is None or whole is None:
         return check
     event.metrics = kept
     found = hold(walk, node, event, u, sources)
-    if found.is_wrong and not walk.padded:
+    if found.is_wrong and not walk.exempted.padded:
         event.metrics = whole
         return check
     if not found.is_wrong:
-        walk.padded.append(Padded(node, event, whole, walk.padding))
+        walk.exempted.padded.append(Padded(node, event, whole, walk.exempted.padding))
     return found
 
 
@@ -139,7 +132,7 @@ def without_factor(walk: Walk, node: Node, event: Event, u: float, sources: Leve
     """Leave out a factor between what a module returns on the two sides which the code outside makes up for."""
     whole = event.metrics
     assert whole is not None
-    factor = walk.moving.factor(node, event, check.limit)
+    factor = walk.exempted.moving.factor(node, event, check.limit)
     if factor == 1:
         return check
     event.metrics = walk.pairs.measured(event, factor)
@@ -147,10 +140,10 @@ def without_factor(walk: Walk, node: Node, event: Event, u: float, sources: Leve
     if found.is_wrong or event.metrics.is_lower_bound:
         event.metrics, event.factor = whole, 1.0
         return check
-    walk.moved_factors[node, event.slot_a] = factor
+    walk.exempted.moved_factors[node, event.slot_a] = factor
     if (event.pair, event.slot_a) not in walk.state.moved_factors:
         walk.state.moved_factors.add((event.pair, event.slot_a))
-        walk.notes.append(
+        walk.ledger.notes.append(
             note("factor-stands-elsewhere", slot=event.slot_a, path=path_a(walk, event.pair), factor=factor)
         )
     return found
@@ -158,13 +151,13 @@ def without_factor(walk: Walk, node: Node, event: Event, u: float, sources: Leve
 
 def made_up_for(walk: Walk, node: Node, event: Event, u: float, sources: Level, check: Check) -> Check:
     """Pass over what a module returns otherwise on the two sides where all that is made of it agrees: the border lies elsewhere."""
-    error = walk.moving.error_of_uses(node, event, check.limit)
+    error = walk.exempted.moving.error_of_uses(node, event, check.limit)
     if error is None:
-        error = walk.moving.error_of_next(node, event, check.limit)
+        error = walk.exempted.moving.error_of_next(node, event, check.limit)
     if error is None:
         return check
-    walk.with_border.add((node, event.slot_a))
-    walk.borders[f"output {event.slot_a} of {path_a(walk, event.pair)}"] = None
+    walk.exempted.with_border.add((node, event.slot_a))
+    walk.exempted.borders[f"output {event.slot_a} of {path_a(walk, event.pair)}"] = None
     for level in map(partial(context_of, walk), (node, node.parent)):
         level.add(error, roundoff(walk, event), error)
     return check.exempt("moved-border")
@@ -187,8 +180,8 @@ def without_mask(walk: Walk, node: Node, event: Event, u: float, sources: Level,
         event.metrics = whole
     if not found.is_wrong:
         if side and event.role is Role.INPUT:
-            walk.with_mask.add((node, event.slot_a))
-        walk.notes.append(note(
+            walk.exempted.with_mask.add((node, event.slot_a))
+        walk.ledger.notes.append(note(
             "masks-inside-differ", role=event.role.label, slot=event.slot_a, path=path_a(walk, node.pair), side=side,
             is_judged=not found.verdict,
         ))  # fmt: skip
@@ -200,7 +193,7 @@ def without_addend(walk: Walk, node: Node, event: Event, u: float, sources: Leve
     whole, rows = event.metrics, (event.row_a, event.row_b)
     found = check
     for half in walk.pairs.halves if event.role is Role.INPUT and node.parent is not None else ():
-        row = addend(half, node, event, walk.lacking.get(id(node), ()))
+        row = addend(half, node, event, walk.forward.one_sided.get(id(node), ()))
         if row is None:
             continue
         total = add_sum(half.side, (half.row(event), row), half.modules[node.pair])
@@ -209,9 +202,9 @@ def without_addend(walk: Walk, node: Node, event: Event, u: float, sources: Leve
         found = hold(walk, node, event, u, sources) if event.metrics.is_known else check.exempt("residual-inside")
         event.row_a, event.row_b = rows
         if not found.is_wrong:
-            walk.with_addend.add((node, event.slot_a))
+            walk.exempted.with_addend.add((node, event.slot_a))
             if found.verdict:
-                walk.unseen_sums[path_a(walk, node.pair)] = None
+                walk.exempted.unseen_sums[path_a(walk, node.pair)] = None
             return found
     event.metrics = whole
     return check
@@ -232,20 +225,20 @@ def refitted(walk: Walk, node: Node, event: Event, u: float, sources: Level, che
     for code, refit in _REFITS.items():
         if not check.is_wrong:
             break
-        walk.tried.setdefault(id(event), []).append(code)
+        walk.ledger.tried.setdefault(id(event), []).append(code)
         check = refit(walk, node, event, u, sources, check)
     return check
 
 
 def blame_padded(walk: Walk) -> bool:
     """Charge the first error in padding that A's loss may be computed from after all; tell whether there is one."""
-    matters = [padded.matters for padded in walk.padded]
-    if walk.findings or not matters or (False in matters and True not in matters):
+    matters = [padded.matters for padded in walk.exempted.padded]
+    if walk.ledger.findings or not matters or (False in matters and True not in matters):
         return False
-    first = next(padded for padded, does in zip(walk.padded, matters, strict=True) if does is not False)
+    first = next(padded for padded, does in zip(walk.exempted.padded, matters, strict=True) if does is not False)
     first.event.metrics = first.whole
-    walk.padded.clear()
-    judged = walk.judged[id(first.event)]
+    walk.exempted.padded.clear()
+    judged = walk.ledger.judged[id(first.event)]
     judged.verdict, judged.error = "introduced", first.whole.rel_l2
     if first.event.role is Role.INPUT:
         blame_input(walk, first.node, first.event)
@@ -256,10 +249,10 @@ def blame_padded(walk: Walk) -> bool:
 
 def warn_of_padding(walk: Walk) -> None:
     """Say once what differs in padding alone."""
-    if walk.padded and not walk.state.padding_was_told:
+    if walk.exempted.padded and not walk.state.padding_was_told:
         walk.state.padding_was_told = True
-        first, count = walk.padded[0], len(walk.padded)
-        walk.notes.append(note(
+        first, count = walk.exempted.padded[0], len(walk.exempted.padded)
+        walk.ledger.notes.append(note(
             "padding-differs", count=count, mask=first.padding.name, role=first.event.role.label, slot=first.event.slot_a,
             path=path_a(walk, first.event.pair), error=first.whole.rel_l2,
         ))  # fmt: skip

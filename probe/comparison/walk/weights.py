@@ -10,27 +10,16 @@ from probe.comparison.exemptions.known_differences import EXACT
 from probe.comparison.fusion.moved_weights import Elsewhere
 from probe.comparison.fusion.parts import other_order
 from probe.comparison.fusion.sharded import side_with_parts
+from probe.comparison.ledger.known import Walk
+from probe.comparison.ledger.places import are_alike, parameter_owners, path_a, path_b, requires_grad_of, roundoff, when
+from probe.comparison.ledger.recording import add, note_missing, record, scale_hint
 from probe.comparison.noise import tolerance
 from probe.comparison.noise.tolerance import Level
 from probe.comparison.notes import Note, note
+from probe.comparison.once import once
 from probe.comparison.result import Kind
 from probe.comparison.steps.step_half import Event
 from probe.comparison.walk.buffers import is_running
-from probe.comparison.walk.state import (
-    Walk,
-    add,
-    are_alike,
-    note_missing,
-    once,
-    parameter_owners,
-    path_a,
-    path_b,
-    record,
-    requires_grad_of,
-    roundoff,
-    scale_hint,
-    when,
-)
 from probe.records import Phase, Role
 
 _REORDERED = 0.01
@@ -50,7 +39,7 @@ def judge_init(walk: Walk) -> None:
         assert metrics is not None
         judged += 1
         if requires_grad_of(walk, event)[0] != requires_grad_of(walk, event)[1]:
-            walk.frozen.add(walk.pairs.matching.pairs[event.pair].a)
+            walk.weights.frozen.add(walk.pairs.matching.pairs[event.pair].a)
         u = roundoff(walk, event)
         check = walk.noise.start(event, _init_limit(walk, u))
         is_judged = check.verdict != "not judged" and not walk.pairs.is_padded(event)
@@ -67,14 +56,14 @@ def judge_init(walk: Walk) -> None:
     if walk.pairs.begins:
         _judge_buffers_before(walk)
     if walk.pairs.step and not _have_parted(walk, pooled):
-        walk.drifted = found
+        walk.weights.drifted = found
     elif len(found) > max(1, tolerance.MOST * judged) and len({event.pair for event in found}) > 1:
         _blame_all_weights(walk, found, judged)
     else:
         for event in found:
             add(walk, Phase.INIT, Kind.INIT, event, event.pair, tolerance.INIT, (note("weights-differ", when=when(walk)),),
                       advice=_elsewhere(walk).said(event) or _not_recorded(walk)
-                      or other_order(walk.pairs, event, walk.judged[id(event)].limit) or _reordered(walk, event)
+                      or other_order(walk.pairs, event, walk.ledger.judged[id(event)].limit) or _reordered(walk, event)
                       or scale_hint(event.metrics) or note("loading-of-weight"))  # fmt: skip
 
 
@@ -113,17 +102,19 @@ def _have_parted(walk: Walk, pooled: dict[int, list[tuple[float, float, float]]]
 
 def judge_drift(walk: Walk) -> None:
     """Doubt a step that begins with some other weights if what the model returns differs too."""
-    if not walk.drifted:
+    if not walk.weights.drifted:
         return
     outputs = [
-        j for j in walk.events if j.event.role is Role.OUTPUT and _is_top(walk, j.event) and not math.isnan(j.error)
+        j
+        for j in walk.ledger.events
+        if j.event.role is Role.OUTPUT and _is_top(walk, j.event) and not math.isnan(j.error)
     ]
     if outputs and all(j.error <= _init_limit(walk, roundoff(walk, j.event)) for j in outputs):
         return
-    first = walk.drifted[0]
+    first = walk.weights.drifted[0]
     assert first.metrics is not None
-    walk.reasons.append(note(
-        "weights-drifted", count=len(walk.drifted), step=walk.pairs.step, slot=first.slot_a, path=path_a(walk, first.pair),
+    walk.ledger.reasons.append(note(
+        "weights-drifted", count=len(walk.weights.drifted), step=walk.pairs.step, slot=first.slot_a, path=path_a(walk, first.pair),
         error=first.metrics.rel_l2,
     ))  # fmt: skip
 
@@ -165,7 +156,7 @@ def _elsewhere(walk: Walk) -> Elsewhere:
 
 def _moved(walk: Walk, found: list[Event]) -> Note | None:
     """Say so when most of the weights that differ stand at another place in B: layers in another order."""
-    weights = [j.event for j in walk.events if j.event.phase is Phase.INIT and j.event.role is Role.PARAM]
+    weights = [j.event for j in walk.ledger.events if j.event.phase is Phase.INIT and j.event.role is Role.PARAM]
     places = {walk.pairs.b.digest(event.row_b): event.pair for event in reversed(weights)}
     columns = walk.pairs.a.columns
     there = {
@@ -191,11 +182,11 @@ def pool(walk: Walk, pooled: dict[int, list[tuple[float, float, float]]], gain: 
 
 def _doubt_parts(walk: Walk) -> None:
     """Doubt a step of which one side holds weights in parts, as under tensor parallelism: what is whole on both sides is compared."""
-    if not walk.in_parts:
+    if not walk.weights.in_parts:
         return
-    first, count = walk.in_parts[0], len(walk.in_parts)
+    first, count = walk.weights.in_parts[0], len(walk.weights.in_parts)
     a, b = ((half.side.reader.info.rank, half.side.reader.info.world_size) for half in walk.pairs.halves)
-    walk.reasons.append(note(
+    walk.ledger.reasons.append(note(
         "weights-in-parts", a=a, b=b, count=count, slot=first.slot_a, path=path_a(walk, first.pair),
         why=first.metrics.why if first.metrics else None,
     ))  # fmt: skip
@@ -208,7 +199,7 @@ def _form_mismatch(walk: Walk, event: Event) -> None:
     sizes = [math.prod(shape) for shape in shapes]
     kinds = [kind_of(side.dtypes[row]) for side, row in ((a, event.row_a), (b, event.row_b))]
     if side_with_parts(a.reader, b.reader, *shapes, of_weight=True):
-        walk.in_parts.append(event)
+        walk.weights.in_parts.append(event)
         walk.state.in_parts.add((walk.pairs.matching.pairs[event.pair].a, event.slot_a))
         return
     if not are_alike(walk, event.pair) or event.metrics is None:

@@ -14,7 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from probe.errors import ExistsError, StoreError
+from probe.errors import StoreError
 from probe.numbers.sketch import WIDTH
 from probe.records import RunInfo
 from probe.store import schema
@@ -23,6 +23,7 @@ from probe.store.tree import storable_text
 from probe.store.writing import system
 from probe.store.writing.disk import PAGE, Disk
 from probe.store.writing.queue import PAUSE
+from probe.targets import already_there
 
 _CHUNK = 8 * PAGE
 """bytes in a chunk of a table; the last one is written anew at every step"""
@@ -105,8 +106,7 @@ def create(path: Path, info: RunInfo) -> tuple[Disk, h5py.File]:
     try:
         disk = Disk(path)
     except FileExistsError:
-        text = f"{path} exists; give another name, or replace it: probe.start(..., overwrite=True) or PROBE_OVERWRITE=1"
-        raise ExistsError(text) from None
+        raise already_there(path) from None
     except OSError as error:
         text = f"cannot create {path}: {error.strerror}; is the folder there and writable?"
         raise StoreError(text) from None
