@@ -1,8 +1,4 @@
-"""All models of the blind test set.
-
-Modules whose name begins with `across_` import no framework when they are imported: their sides run in processes of
-different frameworks, and paddle must not be imported before mindspore.
-"""
+"""All models of the blind test set."""
 
 from __future__ import annotations
 
@@ -12,8 +8,6 @@ import importlib
 from .spec import Model, Pair, pairs_of
 
 SUBJECTS = (
-    "across_paddle",
-    "across_mindspore",
     "control",
     "generative",
     "physics",
@@ -21,22 +15,14 @@ SUBJECTS = (
     "audio",
     "sequences",
     "vision",
-    "tabular",
     "training_tricks",
     "language",
-    "multimodal",
-    "series",
     "ports_language",
-    "ports_vision",
-    "ports_torch",
-    "public",
 )
 
 
 @functools.cache
 def _models(subject: str) -> tuple[Model, ...]:
-    import pathlib
-    if not (pathlib.Path(__file__).parent / "models" / f"{subject}.py").exists(): return ()
     return importlib.import_module(f".models.{subject}", __package__).MODELS
 
 
@@ -53,11 +39,6 @@ def names() -> list[str]:
 def model(name: str) -> Model:
     """The model of this name; imports no more subjects than it takes to find it."""
     return next(model for subject in SUBJECTS for model in _models(subject) if model.name == name)
-
-
-def is_public(name: str) -> bool:
-    """Whether a model needs the packages of requirements.txt."""
-    return model(name).public
 
 
 def pairs() -> list[Pair]:

@@ -119,7 +119,12 @@ def _one(name: str, new: bool) -> None:
             answers[pair.name] = {"agrees": False, "error": f"{type(error).__name__}: {error}"[:200]}
         answer = answers[pair.name]
         truth = pair.fault and f"{pair.fault.path or '(all)'} {pair.fault.phases} step {pair.fault.step}"
-        print("ok   " if answer["agrees"] else "WRONG", pair.name, _short(answer), "" if answer["agrees"] else f"truth: {truth}")
+        print(
+            "ok   " if answer["agrees"] else "WRONG",
+            pair.name,
+            _short(answer),
+            "" if answer["agrees"] else f"truth: {truth}",
+        )
     sys.stdout.flush()
     known = json.loads(FILE.read_text()) if FILE.exists() else {}
     known = {key: value for key, value in known.items() if key.split("/")[0] != name} | answers
@@ -127,7 +132,11 @@ def _one(name: str, new: bool) -> None:
 
 
 def _short(answer: dict[str, Any]) -> str:
-    return " ".join(f"{key}={value:.2g}" if isinstance(value, float) else f"{key}={value}" for key, value in answer.items() if key != "agrees")
+    return " ".join(
+        f"{key}={value:.2g}" if isinstance(value, float) else f"{key}={value}"
+        for key, value in answer.items()
+        if key != "agrees"
+    )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ import torch
 from .training import Training, batches, ids, lively, next_token_loss, token_loss
 
 
-def causal(name: str, make: Callable[[Any], Any], words: int = 50, shape: tuple[int, int] = (3, 12), **options: Any) -> Training:
+def causal(
+    name: str, make: Callable[[Any], Any], words: int = 50, shape: tuple[int, int] = (3, 12), **options: Any
+) -> Training:
     """A causal language model: `make` gets the transformers module."""
 
     def data(g):
@@ -23,7 +25,14 @@ def causal(name: str, make: Callable[[Any], Any], words: int = 50, shape: tuple[
     return Training(made(make), predict, next_token_loss, batches(data, name), **options)
 
 
-def masked(name: str, make: Callable[[Any], Any], words: int = 50, shape: tuple[int, int] = (3, 16), padded: bool = True, **options: Any) -> Training:
+def masked(
+    name: str,
+    make: Callable[[Any], Any],
+    words: int = 50,
+    shape: tuple[int, int] = (3, 16),
+    padded: bool = True,
+    **options: Any,
+) -> Training:
     """A masked language model with padding in one row."""
 
     def data(g):

@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 from typing import Any
 
-from . import catalogue
 from .spec import Side
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def python_of(name: str) -> str:
-    """The Python that can run a model: the public packages have an environment of their own."""
-    own = ROOT / ".venv-blind/bin/python"
-    return str(own) if catalogue.is_public(name) and own.exists() else sys.executable
-
 
 def training_of(side: Side) -> Any:
     """The training of a side, ready to run."""

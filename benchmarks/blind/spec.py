@@ -158,7 +158,9 @@ def _faulty(model: Model, fault: Fault) -> Pair:
 
 def _clean(model: Model, clean: Clean) -> Pair:
     def side(name: str, change: Callable[[Any], None] | None, dtype: str) -> Side:
-        key = f"{model.name}.{clean.name}.{name}" if change else f"{model.name}.base" + ("." + name if model.port else "")
+        key = (
+            f"{model.name}.{clean.name}.{name}" if change else f"{model.name}.base" + ("." + name if model.port else "")
+        )
         return Side(model, key, name, dtype, clean.steps, (change,) if change else ())
 
     a, b = side("a", clean.base, clean.dtype), side("b", clean.change, clean.dtype_b or clean.dtype)

@@ -127,7 +127,11 @@ def same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
     """Bitwise, with NaN equal to NaN."""
     if one is None or other is None:
         return one is other
-    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0))
+    return (
+        one.shape == other.shape
+        and one.dtype == other.dtype
+        and torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0))
+    )
 
 
 def all_same(one: Tensors, other: Tensors) -> bool:
@@ -174,7 +178,9 @@ def _of_parameters(number: int, phase: str, wrong: list[str], a: dict, b: dict, 
     paths = list(dict.fromkeys(owner(n) for n in wrong))
     size = max(distance([a.get(n)], [b.get(n)]) or 0.0 for n in wrong)
     everything = {owner(n) for n in every}
-    return Finding(number, phase, "" if everything and everything <= set(paths) else common(paths), size, others=tuple(paths[:8]))
+    return Finding(
+        number, phase, "" if everything and everything <= set(paths) else common(paths), size, others=tuple(paths[:8])
+    )
 
 
 def common(paths: list[str]) -> str:
@@ -241,7 +247,9 @@ def _update(number: int, a: Step, b: Step) -> Finding | None:
     wrong = [n for n in a.after if n in b.after and not same(a.after[n], b.after[n])]
     if not wrong:
         return None
-    moves = [{n: s.after[n].double() - s.before[n].double() if n in s.before else s.after[n] for n in wrong} for s in (a, b)]
+    moves = [
+        {n: s.after[n].double() - s.before[n].double() if n in s.before else s.after[n] for n in wrong} for s in (a, b)
+    ]
     return _of_parameters(number, "update", wrong, *moves, a.left)
 
 
