@@ -2,29 +2,30 @@
 
     python -m benchmarks.blind.confirm [--only MODEL ...]
 
-Each faulty program runs beside the right one in the same process, with plain hooks of the framework. The answers, with the
-relative error that the fault makes at its own place, and the error that rounding makes there (against float64), go to
-confirmed.json, from which `record` takes the sizes.
+Each faulty program runs beside the right one in the same process, with plain hooks of the framework: the first place that
+differs bit by bit given the same inputs must be the one that the fault's truth names, and the relative error there must be
+3 times the noise or more. The answers go to confirmed.json; `judge` takes only pairs that agree.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import fnmatch
 import json
 import subprocess
 import sys
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from . import catalogue
-from .run import python_of, training_of
+from .run import training_of
 from .spec import Fault, Pair, pairs_of
 
 FILE = Path(__file__).with_name("confirmed.json")
+LEAST = 3.0
+"""times the noise: how large a fault must be"""
 
 
 @dataclass
@@ -35,30 +36,34 @@ class Finding:
     phase: str
     path: str
     size: float | None
-    noise: float | None = None
     others: tuple[str, ...] = ()
+
+
+def confirmed() -> set[str]:
+    """The names of the pairs whose truth is confirmed."""
+    return {name for name, answer in json.loads(FILE.read_text()).items() if answer["agrees"]}
 
 
 def confirm(pair: Pair) -> dict[str, Any]:
     """The answer for one pair, ready for JSON."""
     if pair.fault is None:
         return _clean(pair)
-    fault, framework = pair.fault, pair.b.framework
-    if framework == "torch":
-        from .watch import compare, watched
-    else:
-        from .watch_others import compare, watched
-    side = "a" if fault.swapped else "b"
+    from .noise import shaken, size_and_noise
+    from .watch import compare, watched
+
+    fault = pair.fault
     faulty = pair.a if fault.swapped else pair.b
-    common = (fault.changes,) if fault.changes else ()
-    right = copy.copy(faulty)
-    object.__setattr__(right, "changes", common)
-    traces = [watched(training_of(s), fault.steps) for s in (right, faulty)]
+    right = replace(faulty, changes=(fault.changes,) if fault.changes else ())
+    traces = [watched(training_of(side), fault.steps) for side in (right, faulty)]
     found = compare(*traces)
     if found is None:
         return {"agrees": False, "found": None}
-    agrees = _agrees(fault, found, port=bool(pair.model.port) and side == "b")
-    return {"agrees": agrees, **{k: v for k, v in asdict(found).items() if v not in (None, ())}}
+    place = _agrees(fault, found, port=bool(pair.model.port) and not fault.swapped)
+    other = training_of(right)
+    shaken(other)
+    size, noise = size_and_noise(found, *traces, watched(other, fault.steps))
+    kept = {key: getattr(found, key) for key in ("step", "phase", "path")}
+    return {"agrees": place and size >= LEAST * noise and size > 0, **kept, "size": size, "noise": noise}
 
 
 def _agrees(fault: Fault, found: Finding, port: bool) -> bool:
@@ -77,7 +82,7 @@ def _agrees(fault: Fault, found: Finding, port: bool) -> bool:
 
 
 def _clean(pair: Pair) -> dict[str, Any]:
-    from .watch_others import summary
+    from .totals import summary
 
     a, b = (summary(training_of(side), side.steps) for side in (pair.a, pair.b))
     rough = pair.a.dtype != "float32" or pair.b.dtype not in ("float32", "float64")
@@ -97,7 +102,7 @@ def main() -> None:
         return
     for name in catalogue.names():
         if not options.only or name in options.only:
-            command = [python_of(name), "-m", "benchmarks.blind.confirm", "--one", name]
+            command = [sys.executable, "-m", "benchmarks.blind.confirm", "--one", name]
             subprocess.run(command + (["--new"] if options.new else []), check=False)
     known = json.loads(FILE.read_text())
     wrong = sorted(name for name, answer in known.items() if not answer["agrees"])
@@ -128,7 +133,8 @@ def _one(name: str, new: bool) -> None:
     sys.stdout.flush()
     known = json.loads(FILE.read_text()) if FILE.exists() else {}
     known = {key: value for key, value in known.items() if key.split("/")[0] != name} | answers
-    FILE.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
+    lines = (f" {json.dumps(key)}: {json.dumps(answer)}" for key, answer in sorted(known.items()))
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def _short(answer: dict[str, Any]) -> str:

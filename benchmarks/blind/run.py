@@ -7,6 +7,7 @@ from typing import Any
 
 from .spec import Side
 
+
 def training_of(side: Side) -> Any:
     """The training of a side, ready to run."""
     if side.framework == "torch":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,6 +148,9 @@ def distance(one: Tensors, other: Tensors) -> float | None:
             worst = max(worst, 0.0 if torch.equal(a, b) else 1.0)
             continue
         a, b = (t.to(torch.complex128 if t.is_complex() else torch.float64) for t in (a, b))
+        if not torch.equal(a.isfinite(), b.isfinite()):
+            return 1.0
+        a, b = a.nan_to_num(0.0, 0.0, 0.0), b.nan_to_num(0.0, 0.0, 0.0)
         error, norm = (a - b).norm().item(), a.norm().item()
         worst = max(worst, error / norm if norm else float(error > 0))
     return worst
@@ -251,14 +253,3 @@ def _update(number: int, a: Step, b: Step) -> Finding | None:
         {n: s.after[n].double() - s.before[n].double() if n in s.before else s.after[n] for n in wrong} for s in (a, b)
     ]
     return _of_parameters(number, "update", wrong, *moves, a.left)
-
-
-def rounding(module: nn.Module, args: tuple, kwargs: dict) -> float | None:
-    """How far a module's output is from the one in float64."""
-    exact = copy.deepcopy(module).double()
-    wide = [
-        [t.double() if isinstance(t, torch.Tensor) and t.is_floating_point() else t for t in args],
-        {k: t.double() if isinstance(t, torch.Tensor) and t.is_floating_point() else t for k, t in kwargs.items()},
-    ]
-    with torch.no_grad():
-        return distance(tensors(exact(*wide[0], **wide[1])), tensors(module(*args, **kwargs)))
