@@ -1,7 +1,7 @@
 """The blind test set: record its pairs, judge them with the probe that is imported, write the page.
 
     python -m benchmarks.blind                                   # record what is missing, judge: build/blind/new.json
-    PYTHONPATH=../old python -P -m benchmarks.blind --name old    # judge the same recordings with another probe
+    PYTHONPATH=../old:$PWD python -P -m benchmarks.blind --judge-only --name old    # the same recordings, another probe
     python -m benchmarks.blind --page new old                    # docs/evidence/blind.md from these answers
 
 Only pairs that `python -m benchmarks.blind.confirm` has confirmed count.

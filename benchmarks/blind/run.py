@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any
+import torch
 
 from .spec import Side
+from .training import Training
 
 
-def training_of(side: Side) -> Any:
+def training_of(side: Side) -> Training:
     """The training of a side, ready to run."""
-    if side.framework == "torch":
-        import torch
-
-        torch.set_num_threads(1)
-        torch.manual_seed(side.model.seed)
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    torch.set_num_threads(1)
+    torch.manual_seed(side.model.seed)
     build = side.model.port if side.side == "b" and side.model.port else side.model.build
     training = build()
     if side.dtype != "float32":

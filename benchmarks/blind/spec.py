@@ -6,9 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-PHASES = ("init", "forward", "loss", "backward", "gradient", "update")
-DTYPES = ("float32", "bfloat16", "float16", "autocast", "autocast16")
-
 
 @dataclass(frozen=True)
 class Fault:
@@ -78,12 +75,8 @@ class Model:
     ----------
     build, port
         Make a training of side A, of side B. Without a port, both sides are built alike.
-    framework
-        Of side B.
     mapping
         The layer mapping, written from side A (as the YAML of it reads).
-    public
-        Whether it needs the packages of requirements.txt.
     """
 
     name: str
@@ -92,9 +85,7 @@ class Model:
     faults: tuple[Fault, ...] = ()
     cleans: tuple[Clean, ...] = ()
     port: Callable[[], Any] | None = None
-    framework: str = "torch"
     mapping: Mapping[str, Any] | None = None
-    public: bool = False
     seed: int = 7
 
 
@@ -108,11 +99,6 @@ class Side:
     dtype: str
     steps: int
     changes: tuple[Callable[[Any], None], ...] = ()
-
-    @property
-    def framework(self) -> str:
-        """The framework in which it runs."""
-        return self.model.framework if self.side == "b" and self.model.port else "torch"
 
 
 @dataclass(frozen=True)
