@@ -104,7 +104,7 @@ def test_a_clean_model_is_aligned_and_the_model_is_left_as_it_was(a: Net, record
     before, modes = copy.deepcopy(model.state_dict()), [each.training for each in model.modules()]
     rng, grads = torch.get_rng_state(), {name: each.grad for name, each in model.named_parameters()}
     assert probe.replay(model, recording).verdict == "aligned"
-    with probe.inject(model, recording, at=["layers.1"]), torch.no_grad():
+    with probe.inject(model, recording, at=["layers.1"]):
         state = copy.deepcopy(model.bn.state_dict())
         model(batch())
         model.bn.load_state_dict(state)
