@@ -173,7 +173,15 @@ class RecordConfig:
         """Yield, in words, the patterns of ``modules`` and ``tensors`` that choose none of the (path, class name)."""
         for option, patterns in (("modules", self.modules), ("tensors", self.tensors)):
             for pattern in patterns or ():
-                if not pattern.startswith("!") and not any(_matches([pattern], *module) for module in modules):
+                whole = pattern.removesuffix(".*")
+                chosen = (
+                    (pattern, whole) if whole in patterns else (pattern,)
+                )  # a module that has none inside is no mistake
+                if pattern.startswith("!") or any(_matches(list(chosen), *module) for module in modules):
+                    continue
+                if pattern.startswith(_PART):
+                    yield f"no module has {pattern[1:]!r} in its path or class, upper and lower case apart: it chooses nothing ({option})"
+                else:
                     yield f"{option}={pattern!r} matches no module{_hint(pattern, modules)}"
 
     def as_json(self) -> dict[str, object]:

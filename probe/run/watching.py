@@ -99,6 +99,8 @@ class Watch:
     def _look_at(self, module: Any) -> None:
         if _is_recorded_otherwise():
             self._ended()
+            if not (self._order.quiet or self._order.is_inherited):
+                say(f"the program calls probe.start itself: {self._order.path} is not written")
             return
         if self._inside is not None and self._inside[0] == threading.get_ident():
             if self._inside[1] is not module:

@@ -142,7 +142,9 @@ def test_another_multiple_is_no_square(tmp_path: Path, factor: float) -> None:
 def test_files_of_ranks_of_two_runs_are_refused(tmp_path: Path) -> None:
     for rank in range(2):
         train(tmp_path / f"tp.rank{rank:05d}.h5", 1)
-    with pytest.raises(StoreError, match=r"tp.rank00001.h5 and tp.rank00000.h5 are both of rank 0: they are of two runs"):
+    with pytest.raises(
+        StoreError, match=r"tp.rank00001.h5 and tp.rank00000.h5 are both of rank 0: they are of two runs"
+    ):
         curves(tmp_path / "tp.h5", tmp_path / "tp.rank00000.h5")
 
 

@@ -155,6 +155,8 @@ MODULES = [
         ({"modules": "layers.0.mlp"}, ["modules='layers.0.mlp' matches no module; did you mean 'model.layers.0.mlp'?"]),
         ({"modules": ["head", "model.layer.*"]}, ["modules='model.layer.*' matches no module; did you mean "
                                                  "'model.layers.1' or 'model.layers.0' or 'model.layers.0.mlp'?"]),
+        ({"modules": ["~Lin", "~MLP", "head", "head.*"]}, []),
+        ({"modules": "~relu"}, ["no module has 'relu' in its path or class, upper and lower case apart: it chooses nothing (modules)"]),
         ({"modules": "linear"}, ["modules='linear' matches no module; did you mean 'Linear'?"]),
         ({"tensors": ["xyzzy", "Hed"]}, ["tensors='xyzzy' matches no module",
                                         "tensors='Hed' matches no module; did you mean 'head'?"]),

@@ -58,7 +58,7 @@ def join_calls(a: Side, b: Side, matching: Matching) -> int:
         how many micro-batches became one; 0 where both sides have as many, where neither number divides the other, or where what
         they were given is not the same
     """
-    micros = _micros(a), _micros(b)
+    micros = micros_of(a), micros_of(b)
     if not all(micros) or len(micros[0]) == len(micros[1]):
         return 0
     is_a = len(micros[0]) > len(micros[1])
@@ -78,7 +78,8 @@ def join_calls(a: Side, b: Side, matching: Matching) -> int:
     return share
 
 
-def _micros(side: Side) -> list[int]:
+def micros_of(side: Side) -> list[int]:
+    """Return the micro-batches that a side ran with gradients."""
     chosen = side.calls["micro"][side.counted]
     return sorted(set(chosen[chosen >= 0].tolist()))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from probe.comparison.distance.tables import join_tables
 from probe.comparison.fusion.absorbed_norm import give_their_inputs
 from probe.comparison.fusion.bundles import join_parts
-from probe.comparison.fusion.joined_calls import join_calls
+from probe.comparison.fusion.joined_calls import join_calls, micros_of
 from probe.comparison.fusion.returned_biases import add_returned_biases
 from probe.comparison.fusion.summed_passes import sum_passes
 from probe.comparison.optimizer.derived_updates import derive_updates
@@ -36,8 +36,9 @@ def paired_step(
         give_their_inputs(side, name, matching)
         join_parts(side, name, matching)
     join_tables(side_a, side_b, matching)
+    ran = len(micros_of(side_a)), len(micros_of(side_b))
     joined = join_calls(side_a, side_b, matching)
     pairs = StepPairs(side_a, side_b, matching, changes)
-    pairs.joined = joined
+    pairs.joined, pairs.ran = joined, ran
     sum_passes(pairs)
     return pairs

@@ -116,7 +116,7 @@ def note_scaling(
     """Keep the finding that B's gradients are a multiple of A's until it is known whether the optimizer used them so."""
     if walk.backward.scaling is not None:
         return
-    meaning = meaning_of(factor, len(walk.pairs.micros_a), len(walk.pairs.micros_b))
+    meaning = meaning_of(factor, *walk.pairs.ran)
     slots = (event.slot_a, event.slot_b) if node is not None else ("", "")
     refs = root_refs(walk) if node is None else refs_of(walk, node.pair, node, *slots)
     finding = Divergence(

@@ -120,10 +120,7 @@ def loss_factor(evidence: Evidence) -> Found | None:
 
 def counts(evidence: Evidence) -> list[tuple[Note, float]]:
     """Return numbers that losses and gradients are divided by, those that are more than one."""
-    found = [
-        ("number-of-micro-batches", len(evidence.pairs.micros_a)),
-        ("number-of-micro-batches", len(evidence.pairs.micros_b)),
-    ]
+    found = [("number-of-micro-batches", count) for count in evidence.pairs.ran]
     found += [("world-size", half.side.reader.info.world_size) for half in evidence.halves]
     batch = next((x.shape[0] for _, x in evidence.model_inputs(evidence.a) if x.ndim > 1), 0)
     if evidence.tokens is None:

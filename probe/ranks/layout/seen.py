@@ -25,7 +25,7 @@ def parallel_of(
     try:
         with adapter.unseen():
             seen: dict[str, Any] = adapter.parallel(models)
+        groups = {canonical(name): ranks for name, ranks in seen.get("groups", {}).items()}
     except Exception as error:  # noqa: BLE001  another version of a framework: the training must go on
-        seen = {"not_recorded": repr(error)}
-    groups = {canonical(name): ranks for name, ranks in {**seen.get("groups", {}), **chosen}.items()}
-    return {**seen, "groups": groups, "launch": launch_id()}
+        seen, groups = {"not_recorded": repr(error)}, {}
+    return {**seen, "groups": {**groups, **chosen}, "launch": launch_id()}
