@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from probe._version import __version__
-from probe.commands.defaults import FRAMEWORKS, METRICS, MIN_CONFIDENCE, MIN_COVERAGE, PRESET_NAMES
+from probe.commands.defaults import EXIT, FORMATS, FRAMEWORKS, METRICS, MIN_CONFIDENCE, MIN_COVERAGE, PRESET_NAMES
 from probe.commands.summaries import Group
 from probe.errors import ProbeError
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from probe.comparison.run import Comparison
 
 _HELP = {"help_option_names": ["-h", "--help"]}
-_EXIT = {"aligned": 0, "diverged": 1, "undecided": 2}
-"""exit status by verdict"""
 _EXIT_OF_TABLE = {"accepted": 0, "not accepted": 1, "undecided": 2}
 """exit status by the answer of an acceptance table, where one was asked for"""
 _TROUBLE = 3
@@ -39,7 +37,6 @@ _DEBUG = "PROBE_DEBUG"
 _NEW_OBJECTS = 50_000
 """containers that may be added before the next look for unreachable cycles; 700 by default"""
 _TABLE_WIDTH = 200
-_FORMATS = {".json": "json", ".csv": "csv", ".parquet": "parquet", ".html": "html", ".txt": "text"}
 
 
 @contextlib.contextmanager
@@ -221,14 +218,16 @@ def compare_command(
     elif output is None:
         _show(result, style, top, verbose)
     else:
-        _write(output, result, style, top)
+        from probe.commands.rendering import write
+
+        write(output, result, style, top)
         _say_where(result, output)
     sys.exit(_status(result))
 
 
 def _status(result: Comparison) -> int:
     """Return the exit status: by the acceptance table where one was asked for, else by the verdict."""
-    return _EXIT[result.verdict] if result.acceptance is None else _EXIT_OF_TABLE[result.acceptance.decision]
+    return EXIT[result.verdict] if result.acceptance is None else _EXIT_OF_TABLE[result.acceptance.decision]
 
 
 def _sides(a: str | None, b: str | None, named: str | None) -> tuple[str, str]:
@@ -276,18 +275,6 @@ def _compared(a: str, b: str, mapping: str | None, **options: Any) -> Comparison
         return compare(a, b, mapping, **options)
 
 
-def _write(output: str, result: Comparison, style: str, top: int = 0) -> None:
-    try:
-        if style == "parquet":
-            from probe.report import table
-
-            table.write_parquet(result, output)
-        else:
-            Path(output).write_text(_rendered(result, style, top), encoding="utf-8")
-    except OSError as error:
-        raise _Failure(f"cannot write {output}: {error.strerror or error}") from error
-
-
 def _say_where(result: Comparison, output: str) -> None:
     from probe.report.left_out import but_for
     from probe.report.names import harmless
@@ -301,9 +288,9 @@ def _say_where(result: Comparison, output: str) -> None:
 def _style_of(output: str | None) -> str:
     """Return the format that a file's name asks for."""
     suffix = Path(output or "").suffix.lower()
-    style = _FORMATS.get(suffix) if suffix else "text"
+    style = FORMATS.get(suffix) if suffix else "text"
     if style is None:
-        raise _Failure(f"cannot tell the format of {output}: expected {', '.join(_FORMATS)}, or --format")
+        raise _Failure(f"cannot tell the format of {output}: expected {', '.join(FORMATS)}, or --format")
     return style
 
 
@@ -317,23 +304,9 @@ def _show(result: Comparison, style: str, top: int, verbose: bool) -> None:
         is_sized = console.is_terminal or "COLUMNS" in os.environ
         console.print(text.render(result, top, console.width if is_sized else None, verbose=verbose))
     else:
-        click.echo(_rendered(result, style, top), nl=False)
+        from probe.commands.rendering import rendered
 
-
-def _rendered(result: Comparison, style: str, top: int) -> str:
-    if style == "json":
-        import json
-
-        from probe.report.names import harmless_json
-
-        return harmless_json(json.dumps(result.as_json(), indent=2, ensure_ascii=False)) + "\n"
-    if style == "html":
-        from probe.report.html import as_html
-
-        return as_html(result)
-    from probe.report import table, text
-
-    return table.as_csv(result) if style == "csv" else text.render(result, top, verbose=True).plain + "\n"
+        click.echo(rendered(result, style, top), nl=False)
 
 
 @main.command("view")
@@ -365,13 +338,15 @@ def view_command(
     import tempfile
     import webbrowser
 
+    from probe.commands.rendering import write
+
     result = _compared(a, b, mapping)
     place = output or str(Path(tempfile.mkdtemp(prefix="probe-")) / "report.html")
-    _write(place, result, "html")
+    write(place, result, "html")
     _say_where(result, place)
     if not webbrowser.open(Path(place).resolve().as_uri()):
         click.echo("no browser could be started here: open that file in one", err=True)
-    sys.exit(_EXIT[result.verdict])
+    sys.exit(EXIT[result.verdict])
 
 
 def _serve(a: str, b: str, mapping: str | None, save_to: str | None, port: int) -> NoReturn:
@@ -388,7 +363,7 @@ def _serve(a: str, b: str, mapping: str | None, save_to: str | None, port: int) 
             webbrowser.open(server.url)
             server.serve_forever()
     session.wait()
-    sys.exit(_EXIT[session.comparison.verdict])
+    sys.exit(EXIT[session.comparison.verdict])
 
 
 @main.command()

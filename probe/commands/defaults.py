@@ -19,3 +19,7 @@ MIN_CONFIDENCE = 0.6
 """pairs of modules that were found without a mapping and are less sure are not compared"""
 FRAMEWORKS = ("torch", "paddle", "mindspore")
 """frameworks whose weights can be converted"""
+FORMATS = {".json": "json", ".csv": "csv", ".parquet": "parquet", ".html": "html", ".txt": "text"}
+"""by the ending of a file's name"""
+EXIT = {"aligned": 0, "diverged": 1, "undecided": 2}
+"""exit status by verdict"""

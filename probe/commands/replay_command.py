@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from probe.commands.defaults import MIN_CONFIDENCE
-
-if TYPE_CHECKING:
-    from probe.comparison.answer import Comparison
-
-_EXIT = {"aligned": 0, "diverged": 1, "undecided": 2}
-"""exit status by verdict"""
-_SUFFIXES = (".html", ".json", ".txt", ".csv")
+from probe.commands.defaults import EXIT, FORMATS, MIN_CONFIDENCE
 
 
 @click.command("replay", context_settings={"help_option_names": ["-h", "--help"]})
@@ -53,8 +45,8 @@ def replay_command(
     from probe.replaying.factories import model_of
     from probe.replaying.run import replay
 
-    if output is not None and Path(output).suffix.lower() not in _SUFFIXES:
-        raise ConfigError(f"cannot tell the format of {output}: expected {', '.join(_SUFFIXES)}")
+    if output is not None and Path(output).suffix.lower() not in FORMATS:
+        raise ConfigError(f"cannot tell the format of {output}: expected {', '.join(FORMATS)}")
     model, inputs = model_of(factory)
     found = replay(model, recording, mapping, step=step, weights=weights, inputs=inputs, direction=map_direction, strict=strict,
                    min_confidence=min_confidence, keep=keep, reference=reference)  # fmt: skip
@@ -66,22 +58,8 @@ def replay_command(
         console = Console(soft_wrap=True, highlight=False)
         console.print(text.render(found, top, console.width if console.is_terminal else None, verbose=verbose))
     else:
-        Path(output).write_text(_rendered(found, Path(output).suffix.lower(), top), encoding="utf-8")
+        from probe.commands.rendering import write
+
+        write(output, found, FORMATS[Path(output).suffix.lower()], top)
         click.echo(f"{found.verdict.value}; the report is in {output}", err=True)
-    sys.exit(_EXIT[found.verdict])
-
-
-def _rendered(found: Comparison, suffix: str, top: int) -> str:
-    if suffix == ".json":
-        import json
-
-        from probe.report.names import harmless_json
-
-        return harmless_json(json.dumps(found.as_json(), indent=2, ensure_ascii=False)) + "\n"
-    if suffix == ".html":
-        from probe.report.html import as_html
-
-        return as_html(found)
-    from probe.report import table, text
-
-    return table.as_csv(found) if suffix == ".csv" else text.render(found, top, verbose=True).plain + "\n"
+    sys.exit(EXIT[found.verdict])

@@ -57,6 +57,7 @@ LAYERS = [
     ["report.serving"],
     ["report.tensorboard"],
     ["replaying"],
+    ["commands.rendering"],
     ["commands.export_commands", "commands.replay_command", "commands.setting_checks", "demo"],
     ["commands.check_commands"],
     ["commands.cli", ""],

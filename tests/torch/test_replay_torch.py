@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import Tensor, nn
 
 import probe
+from probe.commands.cli import main
 from probe.errors import ConfigError
 from probe.report import text
 
@@ -185,3 +189,20 @@ def test_two_models_in_one_call(a: Net, change: Callable[[Net], None], verdict: 
 def test_an_unknown_option_is_an_error(a: Net) -> None:
     with pytest.raises(ConfigError, match="did you mean loss_fns"):
         probe.auto_diff(a, a, {"x": batch()}, loss_fn=None)
+
+
+def test_the_command_names_all_faults_and_writes_what_its_file_asks_for(
+    a: Net, recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = types.ModuleType("made_for_replay")
+    made.b = lambda: faulty(a)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+    out = tmp_path / "report.json"
+    arguments = ["replay", str(recording), "--model", "made_for_replay:b"]
+    result = CliRunner().invoke(main, [*arguments, "-o", str(out)])
+    assert (result.exit_code, result.stdout) == (1, ""), result.output
+    answer = json.loads(out.read_text(encoding="utf-8"))
+    said = {(each["phase"], each["a"][0]["path"]) for each in answer["divergences"]}
+    assert said == {("forward", "layers.1.norm"), ("forward", "layers.5.norm"), ("backward", "layers.3")}
+    refused = CliRunner().invoke(main, [*arguments, "-o", "report.docx"])
+    assert refused.exit_code != 0 and not Path("report.docx").exists()
