@@ -50,8 +50,12 @@ class _Moment(NamedTuple):
 
 
 def two_sided(updating: Updating, role: Role) -> list[Event]:
-    """Return the events of the update phase that both sides have."""
-    return [e for e in updating.pairs.parameter_events(Phase.UPDATE, role) if not e.is_one_sided]
+    """Return the events of the update phase that both sides have; they are measured once."""
+    key = two_sided, role
+    if key not in updating.kept:
+        events = updating.pairs.parameter_events(Phase.UPDATE, role)
+        updating.kept[key] = [event for event in events if not event.is_one_sided]
+    return updating.kept[key]
 
 
 def error_of_gradients(updating: Updating, event: Event) -> float:
