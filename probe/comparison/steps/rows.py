@@ -11,6 +11,7 @@ from probe.records import Phase, Role
 
 Key = tuple[int, int, int]
 """(micro, module, call)"""
+_LABELS = {int(phase): phase.label for phase in Phase}
 
 
 @dataclass
@@ -29,10 +30,10 @@ class Rows:
         for row, (micro, module, call, phase, role) in enumerate(zip(*parts, strict=True)):
             if row in hidden:
                 continue
-            kind = Role(role)
-            slot = f"{Phase(phase).label}:{side.slots[row]}" if kind in PARAMETER_ROLES else side.slots[row]
-            key = (0, module, 0) if kind in PARAMETER_ROLES else (micro, module, call)
-            found[kind][key].setdefault(slot, []).append(row)
+            is_of_parameter = role in PARAMETER_ROLES
+            slot = f"{_LABELS[phase]}:{side.slots[row]}" if is_of_parameter else side.slots[row]
+            key = (0, module, 0) if is_of_parameter else (micro, module, call)
+            found[role][key].setdefault(slot, []).append(row)
         return cls({role: dict(by_key) for role, by_key in found.items()})
 
     def has(self, phase: Phase, role: Role) -> bool:

@@ -43,6 +43,7 @@ from probe.comparison.walk.updates_together import (
     digits,
     dtypes_of,
     error_of_gradients,
+    events_of_updates,
     fault,
     moments_of,
     norm_of_parameter,
@@ -171,7 +172,7 @@ def _doubt_unjudged(updating: Updating, parts: list[tuple[float, float, float]])
 
 def _updates(updating: Updating) -> list[Fault]:
     faults = []
-    for event in updating.pairs.parameter_events(Phase.UPDATE, Role.DELTA):
+    for event in events_of_updates(updating, Role.DELTA):
         if event.is_one_sided:
             fault = _one_sided_update(updating, event)
             limit = math.nan

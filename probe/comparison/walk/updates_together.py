@@ -49,13 +49,17 @@ class _Moment(NamedTuple):
     """how much larger the gradients are that cancelled out in it"""
 
 
-def two_sided(updating: Updating, role: Role) -> list[Event]:
-    """Return the events of the update phase that both sides have; they are measured once."""
-    key = two_sided, role
+def events_of_updates(updating: Updating, role: Role) -> list[Event]:
+    """Return the events of the update phase; they are measured once."""
+    key = events_of_updates, role
     if key not in updating.kept:
-        events = updating.pairs.parameter_events(Phase.UPDATE, role)
-        updating.kept[key] = [event for event in events if not event.is_one_sided]
+        updating.kept[key] = list(updating.pairs.parameter_events(Phase.UPDATE, role))
     return updating.kept[key]
+
+
+def two_sided(updating: Updating, role: Role) -> list[Event]:
+    """Return the events of the update phase that both sides have."""
+    return [event for event in events_of_updates(updating, role) if not event.is_one_sided]
 
 
 def error_of_gradients(updating: Updating, event: Event) -> float:

@@ -12,7 +12,7 @@ import math
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -52,6 +52,20 @@ _COLUMNS = {
     "tensors/blob": np.dtype("u1"),
 }
 
+
+class Columns(NamedTuple):
+    """What the rows of a table are, looked at once for all tables that are stored alike: that takes longer than reading."""
+
+    stored: h5t.TypeID
+    dtype: np.dtype
+    in_memory: h5t.TypeID
+    """for HDF5, in memory"""
+    texts: list[int]
+    """where those of a row begin in the file"""
+
+
+_KNOWN: dict[str, Columns] = {}
+"""of the last table of a name"""
 
 # Objects
 
@@ -118,12 +132,11 @@ def table(file: h5py.File, name: str, path: Path) -> h5d.DatasetID:
         it is none
     """
     found, size = dataset(file, name), path.stat().st_size
-    _check_columns(found, name)
+    columns = columns_of(found, name)
     shape, how = found.shape, found.get_create_plist()
     if how.get_layout() != h5d.CHUNKED or len(shape) == 0 or shape[1:] != ((WIDTH,) if name == "sketches" else ()):
         raise Damaged(f"/{name} has the shape {shape}, or is not stored in chunks")
-    texts = _texts(found.dtype)
-    row = (found.get_type().get_size() + len(texts) * (_IN_FILE - _IN_MEMORY)) * math.prod(shape[1:])
+    row = (found.get_type().get_size() + len(columns.texts) * (_IN_FILE - _IN_MEMORY)) * math.prod(shape[1:])
     stored, filters, chunk = found.get_storage_size(), _filters(how), how.get_chunk()
     is_compressed = h5z.FILTER_DEFLATE in filters
     # of sketches that are not there nothing is written, however many rows there are
@@ -136,13 +149,30 @@ def table(file: h5py.File, name: str, path: Path) -> h5d.DatasetID:
         raise Damaged(f"/{name} announces {shape[0]} rows, of which some were never written")
     if chunk[1:] != shape[1:] or chunk[0] * row > max(_LARGEST_CHUNK, size):
         raise Damaged(f"/{name} has chunks of {chunk[0] * row} bytes in a file of {size} bytes")
-    _check_chunks(found, name, row, path)
+    _check_chunks(found, name, row, columns.texts, path)
     return found
 
 
-def _check_columns(found: h5d.DatasetID, name: str) -> None:
+def columns_of(found: h5d.DatasetID, name: str) -> Columns:
+    """Return what the rows of a table are.
+
+    Raises
+    ------
+    Damaged
+        a column is not that of the schema, or leads elsewhere
+    """
+    stored, known = found.get_type(), _KNOWN.get(name)
+    if known is None or not stored.equal(known.stored):
+        dtype = found.dtype
+        _check_columns(dtype, name)
+        stored = h5t.py_create(dtype, logical=True)
+        known = _KNOWN[name] = Columns(stored, dtype, h5t.py_create(dtype), _texts(dtype))
+    return known
+
+
+def _check_columns(actual: np.dtype, name: str) -> None:
     """Raise Damaged where columns are not those of the schema, or there is one that leads elsewhere."""
-    expected, actual = _COLUMNS[name], found.dtype
+    expected = _COLUMNS[name]
     if expected.names is None:
         if actual.names is not None or not _is_alike(actual, expected):
             raise Damaged(f"/{name} holds {actual}, expected {expected}")
@@ -179,11 +209,11 @@ def _texts(dtype: np.dtype) -> list[int]:
     return [place + number * (_IN_FILE - _IN_MEMORY) for number, place in enumerate(places)]
 
 
-def _check_chunks(found: h5d.DatasetID, name: str, row: int, path: Path) -> None:
+def _check_chunks(found: h5d.DatasetID, name: str, row: int, texts: list[int], path: Path) -> None:
     """Raise Damaged where a chunk unpacks to more than it should hold, or texts are none, or longer together than the file."""
     size, heaps_of_texts = path.stat().st_size, set[int]()
     how, rows = found.get_create_plist(), found.shape[0]
-    count, texts, total = how.get_chunk()[0], _texts(found.dtype), 0
+    count, total = how.get_chunk()[0], 0
     lengths = np.dtype(
         {"names": [str(at) for at in texts], "formats": [_TEXT] * len(texts), "offsets": texts, "itemsize": row}
     )

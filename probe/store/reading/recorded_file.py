@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import h5py
 import numpy as np
-from h5py import h5d, h5g, h5s, h5t
+from h5py import h5d, h5g, h5s
 
 from probe.damage import CAUSES, Damaged, said_of
 from probe.errors import FormatError, ProbeError
@@ -16,9 +16,6 @@ from probe.store.reading import layout
 from probe.store.reading.opening import attempts, opened
 
 T = TypeVar("T")
-
-_TYPES: dict[str, tuple[np.dtype, h5t.TypeID, h5t.TypeID]] = {}
-"""of tables by name: what the rows of the last one are, here, in memory for HDF5, and as they are stored"""
 
 
 class RecordedFile:
@@ -75,12 +72,12 @@ class RecordedFile:
         last = count if last is None else last
         if not 0 <= first <= last <= count:
             raise Damaged(f"it has {count} rows, {last} were counted")
-        dtype, in_memory = _types(name, table)
-        found = np.empty((last - first, *rest), dtype)
+        columns = layout.columns_of(table, name)
+        found = np.empty((last - first, *rest), columns.dtype)
         if found.size:
             where = table.get_space()
             where.select_hyperslab((first, *(0 for _ in rest)), found.shape)
-            table.read(h5s.create_simple(found.shape), where, found, in_memory)
+            table.read(h5s.create_simple(found.shape), where, found, columns.in_memory)
         return found
 
     def columns(self, name: str, columns: list[str], first: int, last: int) -> np.ndarray:
@@ -115,12 +112,3 @@ class RecordedFile:
 
     def _size(self) -> int:
         return self.path.stat().st_size
-
-
-def _types(name: str, table: h5d.DatasetID) -> tuple[np.dtype, h5t.TypeID]:
-    """Return what a table's rows are, kept for the next table that is stored alike: to tell it anew takes longer than reading."""
-    known = _TYPES.get(name)
-    if known is None or not table.get_type().equal(known[2]):
-        dtype = table.dtype
-        known = _TYPES[name] = dtype, h5t.py_create(dtype), h5t.py_create(dtype, logical=True)
-    return known[:2]

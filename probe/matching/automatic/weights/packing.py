@@ -12,6 +12,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -108,25 +109,38 @@ def _plain_pairs(matching: Matching) -> Iterator[tuple[int, int]]:
 # Whether anything lies in another order
 
 
-def _initial(side: Reader) -> dict[int, list[tuple[float, ...]]]:
-    """Return ends, norm and hash of the matrices of each module that the run begins with."""
+class _Begun(NamedTuple):
+    """A matrix as a run begins with it."""
+
+    ends: tuple[float, float]
+    norm: float
+    digest: tuple[int, int]
+    sketch: np.ndarray
+
+
+def _initial(side: Reader) -> dict[int, list[_Begun]]:
+    """Return the matrices of each module that the run begins with."""
     step = int(side.steps["step"][0]) if len(side.steps) else -1
     rows = side.of_step("records", step)
-    rows = rows[(rows["role"] == Role.PARAM) & (rows["phase"] == Phase.INIT)]
-    found: dict[int, list[tuple[float, ...]]] = defaultdict(list)
+    at = np.flatnonzero((rows["role"] == Role.PARAM) & (rows["phase"] == Phase.INIT))
+    found: dict[int, list[_Begun]] = defaultdict(list)
     names = ("shape", "module", "min", "max", "norm", "hash_lo", "hash_hi")
-    for shape, module, *numbers in zip(*(rows[name].tolist() for name in names), strict=True):
+    columns = (rows[name][at].tolist() for name in names)
+    for shape, module, low, high, norm, *digest, sketch in zip(
+        *columns, side.of_step("sketches", step)[at], strict=True
+    ):
         if len(side.shapes[shape]) == 2:
-            found[module].append(tuple(numbers))
+            found[module].append(_Begun((low, high), norm, tuple(digest), sketch))
     return found
 
 
-def _are_elsewhere(mine: list[tuple[float, ...]], theirs: list[tuple[float, ...]]) -> bool:
-    """Tell whether two modules have one matrix each, of the same numbers about, and no equal ones."""
-    if len(mine) != 1 or len(theirs) != 1 or mine == theirs:
+def _are_elsewhere(mine: list[_Begun], theirs: list[_Begun]) -> bool:
+    """Tell whether two modules have one matrix each, of the same numbers about, which do not lie where the other's do."""
+    if len(mine) != 1 or len(theirs) != 1:
         return False
-    x, y = mine[0][:3], theirs[0][:3]
-    return x[0] < x[1] and all(math.isclose(u, v, rel_tol=CAST) for u, v in zip(x, y, strict=True))
+    (x,), (y,) = mine, theirs
+    are_alike = all(math.isclose(*each, rel_tol=CAST) for each in (*zip(x.ends, y.ends, strict=True), (x.norm, y.norm)))
+    return x.ends[0] < x.ends[1] and are_alike and x.digest != y.digest and not _fits(x.sketch, y.sketch, CAST)
 
 
 # Numbers that nothing says
