@@ -125,6 +125,20 @@ def test_small_tensors_share_a_dataset(elements: int, own: bool, tmp_path: Path)
             assert file["tensors/0"].chunks is None, "contiguous: it can be read without HDF5"
 
 
+@pytest.mark.parametrize("elements", [1024, 1280, 2048], ids=["4 KiB", "5 KiB", "8 KiB"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_more_tensors_in_a_step_than_hdf5_keeps_metadata_of(elements: int, steps: int, tmp_path: Path) -> None:
+    """It writes the headers of datasets while their values wait: both may lie in one page."""
+    arrays = [np.full(elements, number, np.float32) for number in range(2000 * steps)]
+    write(tmp_path / "a.h5", [arrays[step::steps] for step in range(steps)])
+    with Reader(tmp_path / "a.h5") as reader:
+        values = [reader.values(int(tensor)) for tensor in reader.of_step("records", steps - 1)["tensor"]]
+        assert [each[0] for each in values] == [each[0] for each in arrays[steps - 1 :: steps]]
+        assert all((each == each[0]).all() and len(each) == elements for each in values)
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert len([file["tensors"][name] for name in file["tensors"]]) == len(arrays) + 1
+
+
 def test_what_is_not_stored_is_said(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "a.h5", INFO)
     add_record(writer, sample((3,)), values=False)

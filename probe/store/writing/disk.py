@@ -113,7 +113,7 @@ class Disk:
             if end <= offset <= end + _HOLE:
                 piece += [memoryview(bytes(offset - end)), data]
                 end = offset + len(data)
-                self._forget(offset, end)
+                self._supersede(offset, data)
             else:
                 self.write_at(offset, data)
                 end = self._written
@@ -155,9 +155,17 @@ class Disk:
             stop -= stop % PAGE
         return (start, stop) if stop - start >= _DIRECT else (offset, offset)
 
+    def _supersede(self, offset: int, data: memoryview) -> None:
+        """Drop held pages whose bytes are about to be written; of those that hold metadata beside them, change theirs."""
+        stop = offset + len(data)
+        self._forget(offset, stop)
+        for page in {offset // PAGE, (stop - 1) // PAGE} & self._held.keys():
+            start, end = max(offset, page * PAGE), min(stop, (page + 1) * PAGE)
+            self._hold(data[start - offset : end - offset], start)
+
     def _forget(self, start: int, stop: int) -> None:
-        """Drop held pages whose bytes are about to be written."""
-        pages = range(start // PAGE, -(-stop // PAGE))
+        """Drop held pages all of whose bytes are about to be written."""
+        pages = range(-(-start // PAGE), stop // PAGE)
         for page in [page for page in self._held if page in pages]:
             del self._held[page]
 
