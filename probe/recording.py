@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import fnmatch
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from probe.errors import NotRecordedError
+from probe.numbers.boxes import box_of, expanded
 from probe.ranks.reader import open_reader
-from probe.records import ByRole, ModuleInfo, ParameterInfo, Phase, Role, RunInfo
+from probe.records import ByPath, ByRole, ModuleInfo, ParameterInfo, Phase, Role, RunInfo
 from probe.store.reading.reader import Reader
 
 
@@ -56,6 +58,24 @@ class Observed:
         """Tell whether the values themselves were recorded."""
         return self.tensor >= 0
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.values(), dtype)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a part of the values, as numpy indexes an array; of plain slices and numbers only that part is read.
+
+        Raises
+        ------
+        NotRecordedError
+            only statistics were recorded
+        """
+        box = box_of(index, self.shape)
+        if box is None or not self.has_values:
+            return self.values()[index]
+        read = self._reader.block(self.tensor, [part for part, size in zip(box, self.shape, strict=True) if size != 1])
+        numbers = tuple(0 if isinstance(each, Integral) else slice(None) for each in expanded(index, len(self.shape)))
+        return read.reshape([part.stop - part.start for part in box])[numbers]
+
     def plot(self, ax: Any = None) -> Any:
         """Draw the histogram of the values (needs matplotlib and recorded values); return the matplotlib Axes."""
         from probe.report.plots.one import draw
@@ -77,8 +97,8 @@ class ModuleRecords(ByRole[Observed]):
         return of_records(self)
 
 
-class Recording:
-    """One run's file. Close it, or use it as a context manager."""
+class Recording(ByPath[ModuleRecords]):
+    """One run's file: a mapping from the paths of its modules to what was recorded of them. Close it, or use it as a context manager."""
 
     def __init__(self, path: str | Path) -> None:
         self._reader = open_reader(path)
@@ -191,6 +211,9 @@ class Recording:
 
         return draw(self._reader, what, only, ax)
 
+    def _paths(self) -> tuple[str, ...]:
+        return tuple(module.path for module in self.modules)
+
     def __getitem__(self, path: str) -> ModuleRecords:
         """Return what was recorded of a module, by its path or a glob.
 
@@ -199,11 +222,18 @@ class Recording:
         NotRecordedError
             no module has that path
         """
-        chosen = {i for i, m in enumerate(self.modules) if m.path == path}
-        chosen = chosen or {i for i, m in enumerate(self.modules) if fnmatch.fnmatchcase(m.path, path)}
+        chosen = self._chosen(path)
         if not chosen:
             raise NotRecordedError(f"{self._reader.path.name} has no module {path!r}; see .modules")
         return ModuleRecords(self._observed(row) for row in self._reader.records_of(sorted(chosen)))
+
+    def __contains__(self, path: object) -> bool:
+        return isinstance(path, str) and bool(self._chosen(path))
+
+    def _chosen(self, path: str) -> set[int]:
+        """Return the modules of a path, or of a glob."""
+        exact = {i for i, module in enumerate(self.modules) if module.path == path}
+        return exact or {i for i, module in enumerate(self.modules) if fnmatch.fnmatchcase(module.path, path)}
 
     def _observed(self, row: Any) -> Observed:
         numbers = {name: float(row[name]) for name in ("min", "max", "mean", "rms", "norm")}

@@ -194,6 +194,32 @@ class RunInfo:
 _MOST_SHOWN = 20
 
 
+class ByPath(Mapping[str, T]):
+    """What belongs to modules, by their paths, as a mapping: ``len``, ``in``, iteration and ``items``.
+
+    It is true even if it is empty, equal to itself alone; a glob finds several.
+    """
+
+    @abstractmethod
+    def _paths(self) -> tuple[str, ...]:
+        """Return the keys, in the order of the model."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths())
+
+    def __len__(self) -> int:
+        return len(self._paths())
+
+    def __bool__(self) -> bool:
+        return True
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self._paths())
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
 class ByRole(tuple[T, ...]):
     """What was seen of a module, in the order of the run; ``.output[0]`` is its first output."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from probe.comparison.acceptance.result import Acceptance
@@ -23,6 +24,7 @@ from probe.comparison.why import Why
 from probe.errors import NotRecordedError
 from probe.matching import Matching
 from probe.matching.changes import Change
+from probe.records import ByPath
 
 _COLUMNS = 80
 """of the text that printing an answer shows"""
@@ -34,8 +36,8 @@ def in_words(notes: Iterable[Note]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The answer, and everything that it rests on."""
+class Comparison(ByPath[SlotResults]):
+    """The answer, and everything that it rests on: a mapping from paths of A's modules to what was compared of them."""
 
     verdict: Verdict
     divergences: tuple[Divergence, ...]
@@ -131,14 +133,23 @@ class Comparison:
         NotRecordedError
             nothing of that name was compared
         """
-        found = tuple(s for s in self.slots if path in s.paths) or tuple(
-            s for s in self.slots if any(fnmatchcase(each, path) for each in s.paths)
-        )
+        found = self._found(path)
         if not found:
             alone = (*self.only_a, *self.unneeded_a), (*self.only_b, *self.unneeded_b)
             compared = (each for slot in self.slots for each in sorted(slot.paths))
             raise NotRecordedError(why_not(path, (self.ignored_a, self.ignored_b), alone, compared))
         return SlotResults(replace(slot, reads=self._values) for slot in found)
+
+    def __contains__(self, path: object) -> bool:
+        return isinstance(path, str) and bool(self._found(path))
+
+    def _found(self, path: str) -> tuple[SlotResult, ...]:
+        return tuple(s for s in self.slots if path in s.paths) or tuple(
+            s for s in self.slots if any(fnmatchcase(each, path) for each in s.paths)
+        )
+
+    def _paths(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(slot.path_a for slot in self.slots if slot.path_a in slot.paths))
 
     def why(self, path: str) -> Why:
         """Return how a module was judged, tensor by tensor, by A's or B's path or a glob; print it.
@@ -170,6 +181,24 @@ class Comparison:
         from probe.report.plots.depth import draw
 
         return draw(self, step, ax)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the answer; the name's ending says how: .html, .json, .csv, .parquet (needs pyarrow) or .txt. Return the path.
+
+        Raises
+        ------
+        ConfigError
+            the name has another ending
+        """
+        from probe.report.saving import save
+
+        return save(self, path)
+
+    def open(self) -> Path:
+        """Write the page into a temporary folder and open it in the browser; return its path."""
+        from probe.report.saving import show
+
+        return show(self)
 
     def _repr_html_(self) -> str:
         from probe.report.notebook.answers import of_comparison
