@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -37,7 +38,7 @@ def in_words(notes: Iterable[Note]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Comparison(ByPath[SlotResults]):
-    """The answer, and everything that it rests on: a mapping from paths of A's modules to what was compared of them."""
+    """The answer, and everything that it rests on: a mapping from the paths of A's modules to what was compared of each."""
 
     verdict: Verdict
     divergences: tuple[Divergence, ...]
@@ -140,16 +141,24 @@ class Comparison(ByPath[SlotResults]):
             raise NotRecordedError(why_not(path, (self.ignored_a, self.ignored_b), alone, compared))
         return SlotResults(replace(slot, reads=self._values) for slot in found)
 
-    def __contains__(self, path: object) -> bool:
-        return isinstance(path, str) and bool(self._found(path))
+    def _found(self, path: str) -> list[SlotResult]:
+        """Return what was compared of a module, or of those that a glob names, in causal order."""
+        exact = self._by_path.get(path)
+        if exact is None:
+            globbed = (places for each, places in self._by_path.items() if fnmatchcase(each, path))
+            exact = sorted({at for places in globbed for at in places})
+        return [self.slots[at] for at in exact]
 
-    def _found(self, path: str) -> tuple[SlotResult, ...]:
-        return tuple(s for s in self.slots if path in s.paths) or tuple(
-            s for s in self.slots if any(fnmatchcase(each, path) for each in s.paths)
-        )
+    @functools.cached_property
+    def _by_path(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for at, slot in enumerate(self.slots):
+            for path in slot.paths:
+                found.setdefault(path, []).append(at)
+        return found
 
     def _paths(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(slot.path_a for slot in self.slots if slot.path_a in slot.paths))
+        return tuple(dict.fromkeys(slot.path_a for slot in self.slots))
 
     def why(self, path: str) -> Why:
         """Return how a module was judged, tensor by tensor, by A's or B's path or a glob; print it.
@@ -183,20 +192,22 @@ class Comparison(ByPath[SlotResults]):
         return draw(self, step, ax)
 
     def save(self, path: str | Path) -> Path:
-        """Write the answer; the name's ending says how: .html, .json, .csv, .parquet (needs pyarrow) or .txt. Return the path.
+        """Write the answer to a file: .html, .json, .csv, .parquet (needs pandas and pyarrow) or .txt. Return its path.
 
         Raises
         ------
         ConfigError
             the name has another ending
+        StoreError
+            the file cannot be written
         """
-        from probe.report.saving import save
+        from probe.report.formats.saving import save
 
         return save(self, path)
 
     def open(self) -> Path:
-        """Write the page into a temporary folder and open it in the browser; return its path."""
-        from probe.report.saving import show
+        """Write the HTML page to a new temporary folder and open it in the browser. Return its path."""
+        from probe.report.formats.saving import show
 
         return show(self)
 
