@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from probe.errors import NotRecordedError
+from probe.numbers.boxes import box_of
 from probe.ranks.reader import open_reader
-from probe.records import ByRole, ModuleInfo, ParameterInfo, Phase, Role, RunInfo
+from probe.records import ByPath, ByRole, ModuleInfo, ParameterInfo, Phase, Role, RunInfo
 from probe.store.reading.reader import Reader
 
 
@@ -38,8 +42,8 @@ class Observed:
     posinf: int
     neginf: int
     zeros: int
-    tensor: int = field(repr=False)
-    _reader: Reader = field(repr=False, compare=False)
+    tensor: int
+    _reader: Reader = field(compare=False)
 
     def values(self) -> np.ndarray:
         """Return the values, in their own dtype (bfloat16 and float8 as ml_dtypes).
@@ -55,6 +59,70 @@ class Observed:
     def has_values(self) -> bool:
         """Tell whether the values themselves were recorded."""
         return self.tensor >= 0
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    def __repr__(self) -> str:
+        micro = f", micro {self.micro}" if self.micro else ""
+        call = f", call {self.call}" if self.call > 0 else ""
+        held = "values" if self.has_values else "statistics"
+        return (
+            f"<{self.path or 'the whole model'} {self.role.label} {self.slot}, step {self.step}{micro}{call}: "
+            f"{self.dtype} {list(self.shape)}, rms {self.rms:.6g}, {held}>"
+        )
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a tensor without axes")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("a recorded tensor cannot become an array without a copy: its values are read from a file")
+        return np.asarray(self.values(), dtype)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a part of the values, indexed as a numpy array is. Of numbers and slices, only that part is read.
+
+        Raises
+        ------
+        NotRecordedError
+            only statistics were recorded
+        """
+        found = box_of(index, self.shape)
+        if found is None or self.size <= 1 or not self.has_values:
+            return self.values()[index]
+        box, rest = found
+        read = self._reader.block(self.tensor, [part for part, size in zip(box, self.shape, strict=True) if size != 1])
+        return read.reshape([part.stop - part.start for part in box])[rest]
+
+    def to_xarray(self) -> Any:
+        """Return the values as an xarray.DataArray (needs xarray); axes of weights have names.
+
+        Raises
+        ------
+        NotRecordedError
+            only statistics were recorded
+        ImportError
+            xarray is not installed
+        """
+        from probe.report.formats.arrays import data_array
+
+        return data_array(self, self._reader)
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the histogram of the values (needs matplotlib and recorded values); return the matplotlib Axes."""
@@ -77,17 +145,55 @@ class ModuleRecords(ByRole[Observed]):
         return of_records(self)
 
 
-class Recording:
-    """One run's file. Close it, or use it as a context manager."""
+class _Records:
+    """The records of modules: a few are searched for in the file; when more are asked for, all are kept, if they fit."""
+
+    SEARCHES = 8
+    MOST_KEPT = 1 << 19
+    """records of 156 bytes"""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._searches = 0
+
+    def of(self, modules: list[int]) -> np.ndarray:
+        """Return the records of some modules, in the order of the run."""
+        self._searches += 1
+        if self._searches <= self.SEARCHES or self._reader.observations > self.MOST_KEPT:
+            return self._reader.records_of(modules)
+        bounds = zip(self._firsts[modules], self._firsts[[module + 1 for module in modules]], strict=True)
+        rows = np.concatenate([self._order[first:last] for first, last in bounds])
+        return self._reader.records[np.sort(rows)]
+
+    @functools.cached_property
+    def _order(self) -> np.ndarray:
+        """The rows of all records, those of one module after the other."""
+        return np.argsort(self._reader.records["module"], kind="stable")
+
+    @functools.cached_property
+    def _firsts(self) -> np.ndarray:
+        """Where the rows of each module begin in `_order`; one more for the end."""
+        return np.searchsorted(self._reader.records["module"][self._order], np.arange(len(self._reader.modules) + 1))
+
+
+class Recording(ByPath[ModuleRecords]):
+    """One run's file, as a mapping from the paths of its modules to what was recorded of each.
+
+    Close it, or use it as a context manager.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self._reader = open_reader(path)
+        self._records = _Records(self._reader)
 
     def __enter__(self) -> Recording:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         info = self.info
@@ -191,6 +297,9 @@ class Recording:
 
         return draw(self._reader, what, only, ax)
 
+    def _paths(self) -> tuple[str, ...]:
+        return tuple(module.path for module in self.modules)
+
     def __getitem__(self, path: str) -> ModuleRecords:
         """Return what was recorded of a module, by its path or a glob.
 
@@ -199,11 +308,15 @@ class Recording:
         NotRecordedError
             no module has that path
         """
-        chosen = {i for i, m in enumerate(self.modules) if m.path == path}
-        chosen = chosen or {i for i, m in enumerate(self.modules) if fnmatch.fnmatchcase(m.path, path)}
+        chosen = self._found(path)
         if not chosen:
             raise NotRecordedError(f"{self._reader.path.name} has no module {path!r}; see .modules")
-        return ModuleRecords(self._observed(row) for row in self._reader.records_of(sorted(chosen)))
+        return ModuleRecords(self._observed(row) for row in self._records.of(chosen))
+
+    def _found(self, path: str) -> list[int]:
+        """Return the modules of a path, or of a glob."""
+        exact = [i for i, module in enumerate(self.modules) if module.path == path]
+        return exact or [i for i, module in enumerate(self.modules) if fnmatch.fnmatchcase(module.path, path)]
 
     def _observed(self, row: Any) -> Observed:
         numbers = {name: float(row[name]) for name in ("min", "max", "mean", "rms", "norm")}

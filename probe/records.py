@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -186,12 +188,45 @@ class RunInfo:
     closed: bool = False
     tells_writes: bool = False
     """of weights that the program writes to by itself, too, it is recorded what a step leaves"""
-    parallel: dict[str, object] = field(default_factory=dict)
-    config: dict[str, object] = field(default_factory=dict)
-    model_config: dict[str, object] = field(default_factory=dict)
+    parallel: dict[str, object] = field(default_factory=dict, repr=False)
+    config: dict[str, object] = field(default_factory=dict, repr=False)
+    model_config: dict[str, object] = field(default_factory=dict, repr=False)
 
 
 _MOST_SHOWN = 20
+
+
+class ByPath(Mapping[str, T]):
+    """A mapping from paths of modules to what is known of them. Globs work in ``[]``, ``in`` and ``get``.
+
+    It is true even if it is empty.
+    """
+
+    @abstractmethod
+    def _paths(self) -> tuple[str, ...]:
+        """Return the keys, in order."""
+
+    @abstractmethod
+    def _found(self, path: str) -> Sequence[object]:
+        """Return what a path, or a glob, names; nothing where there is no such module."""
+
+    def __contains__(self, path: object) -> bool:
+        return isinstance(path, str) and bool(self._found(path))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths())
+
+    def __len__(self) -> int:
+        return len(self._paths())
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __dir__(self) -> list[str]:
+        return _public(super().__dir__())
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self._paths())
 
 
 class ByRole(tuple[T, ...]):
@@ -212,8 +247,17 @@ class ByRole(tuple[T, ...]):
             known = ", ".join(role.label for role in Role)
             raise AttributeError(f"no role {name!r}; there are {known}") from None
 
+    def __dir__(self) -> list[str]:
+        seen = {each.role.label for each in self}  # type: ignore[attr-defined]
+        return _public({*super().__dir__(), *seen})
+
     def __repr__(self) -> str:
         lines = [f" {each!r}," for each in self[:_MOST_SHOWN]]
         left = len(self) - len(lines)
         more = [f" … {left} more"] if left > 0 else []
         return "\n".join([f"{type(self).__name__}(", *lines, *more, ")"])
+
+
+def _public(names: Iterable[str]) -> list[str]:
+    """Return names without those that begin with one underscore."""
+    return sorted(name for name in names if not name.startswith("_") or name.startswith("__"))

@@ -218,9 +218,9 @@ def compare_command(
     elif output is None:
         _show(result, style, top, verbose)
     else:
-        from probe.commands.rendering import write
+        from probe.report.formats.saving import save
 
-        write(output, result, style, top)
+        save(result, output, style, top)
         _say_where(result, output)
     sys.exit(_status(result))
 
@@ -304,7 +304,7 @@ def _show(result: Comparison, style: str, top: int, verbose: bool) -> None:
         is_sized = console.is_terminal or "COLUMNS" in os.environ
         console.print(text.render(result, top, console.width if is_sized else None, verbose=verbose))
     else:
-        from probe.commands.rendering import rendered
+        from probe.report.formats.saving import rendered
 
         click.echo(rendered(result, style, top), nl=False)
 
@@ -338,11 +338,11 @@ def view_command(
     import tempfile
     import webbrowser
 
-    from probe.commands.rendering import write
+    from probe.report.formats.saving import save
 
     result = _compared(a, b, mapping)
     place = output or str(Path(tempfile.mkdtemp(prefix="probe-")) / "report.html")
-    write(place, result, "html")
+    save(result, place, "html")
     _say_where(result, place)
     if not webbrowser.open(Path(place).resolve().as_uri()):
         click.echo("no browser could be started here: open that file in one", err=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import click
 
-from probe.commands.defaults import EXIT, FORMATS, MIN_CONFIDENCE
+from probe.commands.defaults import EXIT, MIN_CONFIDENCE
 
 
 @click.command("replay", context_settings={"help_option_names": ["-h", "--help"]})
@@ -41,12 +40,11 @@ def replay_command(
     Exit status: 0 none is, 1 some are, 2 could not tell, 3 error.
     Example:     probe replay a.h5 --model models:make_b -lm map.yaml
     """
-    from probe.errors import ConfigError
     from probe.replaying.factories import model_of
     from probe.replaying.run import replay
+    from probe.report.formats.saving import format_of, save
 
-    if output is not None and Path(output).suffix.lower() not in FORMATS:
-        raise ConfigError(f"cannot tell the format of {output}: expected {', '.join(FORMATS)}")
+    style = None if output is None else format_of(output)
     model, inputs = model_of(factory)
     found = replay(model, recording, mapping, step=step, weights=weights, inputs=inputs, direction=map_direction, strict=strict,
                    min_confidence=min_confidence, keep=keep, reference=reference)  # fmt: skip
@@ -58,8 +56,6 @@ def replay_command(
         console = Console(soft_wrap=True, highlight=False)
         console.print(text.render(found, top, console.width if console.is_terminal else None, verbose=verbose))
     else:
-        from probe.commands.rendering import write
-
-        write(output, found, FORMATS[Path(output).suffix.lower()], top)
+        save(found, output, style, top)
         click.echo(f"{found.verdict.value}; the report is in {output}", err=True)
     sys.exit(EXIT[found.verdict])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from probe.comparison.acceptance.result import Acceptance
@@ -23,6 +25,7 @@ from probe.comparison.why import Why
 from probe.errors import NotRecordedError
 from probe.matching import Matching
 from probe.matching.changes import Change
+from probe.records import ByPath
 
 _COLUMNS = 80
 """of the text that printing an answer shows"""
@@ -34,8 +37,8 @@ def in_words(notes: Iterable[Note]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The answer, and everything that it rests on."""
+class Comparison(ByPath[SlotResults]):
+    """The answer, and everything that it rests on: a mapping from the paths of A's modules to what was compared of each."""
 
     verdict: Verdict
     divergences: tuple[Divergence, ...]
@@ -131,14 +134,31 @@ class Comparison:
         NotRecordedError
             nothing of that name was compared
         """
-        found = tuple(s for s in self.slots if path in s.paths) or tuple(
-            s for s in self.slots if any(fnmatchcase(each, path) for each in s.paths)
-        )
+        found = self._found(path)
         if not found:
             alone = (*self.only_a, *self.unneeded_a), (*self.only_b, *self.unneeded_b)
             compared = (each for slot in self.slots for each in sorted(slot.paths))
             raise NotRecordedError(why_not(path, (self.ignored_a, self.ignored_b), alone, compared))
         return SlotResults(replace(slot, reads=self._values) for slot in found)
+
+    def _found(self, path: str) -> list[SlotResult]:
+        """Return what was compared of a module, or of those that a glob names, in causal order."""
+        exact = self._by_path.get(path)
+        if exact is None:
+            globbed = (places for each, places in self._by_path.items() if fnmatchcase(each, path))
+            exact = sorted({at for places in globbed for at in places})
+        return [self.slots[at] for at in exact]
+
+    @functools.cached_property
+    def _by_path(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for at, slot in enumerate(self.slots):
+            for path in slot.paths:
+                found.setdefault(path, []).append(at)
+        return found
+
+    def _paths(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(slot.path_a for slot in self.slots))
 
     def why(self, path: str) -> Why:
         """Return how a module was judged, tensor by tensor, by A's or B's path or a glob; print it.
@@ -170,6 +190,26 @@ class Comparison:
         from probe.report.plots.depth import draw
 
         return draw(self, step, ax)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the answer to a file: .html, .json, .csv, .parquet (needs pandas and pyarrow) or .txt. Return its path.
+
+        Raises
+        ------
+        ConfigError
+            the name has another ending
+        StoreError
+            the file cannot be written
+        """
+        from probe.report.formats.saving import save
+
+        return save(self, path)
+
+    def open(self) -> Path:
+        """Write the HTML page to a new temporary folder and open it in the browser. Return its path."""
+        from probe.report.formats.saving import show
+
+        return show(self)
 
     def _repr_html_(self) -> str:
         from probe.report.notebook.answers import of_comparison

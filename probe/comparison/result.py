@@ -290,6 +290,20 @@ class SlotResult:
             raise ConfigError("this pair of tensors does not know its recordings: take it as answer[path].output[0]")
         return self.reads(self)
 
+    def to_xarray(self) -> Any:
+        """Return an xarray.Dataset with the values of both sides, ``a`` and ``b`` (needs xarray).
+
+        Raises
+        ------
+        NotRecordedError
+            they were not recorded on both sides, or have no shape in common
+        ImportError
+            xarray is not installed
+        """
+        from probe.report.formats.arrays import data_set
+
+        return data_set(self)
+
     def plot(self, kind: str | None = None, *, axes: tuple[int, int] | None = None, ax: Any = None) -> Any:
         """Draw both tensors and their error (needs matplotlib and recorded values).
 

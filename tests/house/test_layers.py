@@ -25,6 +25,7 @@ LAYERS = [
         "numbers.layouts",
         "reproducibility.origins",
         "numbers.fused",
+        "numbers.boxes",
     ],
     ["numbers.statistics", "numbers.kernel", "numbers.buffers", "structure.blocks", "structure.printed_weights"],
     ["numbers.axis_sums", "targets"],
@@ -40,7 +41,7 @@ LAYERS = [
     ["comparison", "conversion"],
     ["diagnosis", "checks"],
     ["session", "recording", "report"],
-    ["report.notebook", "report.plots"],
+    ["report.notebook", "report.plots", "report.formats"],
     ["commands.run_checks"],
     [
         "curve_comparison",
@@ -54,10 +55,10 @@ LAYERS = [
     ],
     ["integrations"],
     ["report.html"],
+    ["report.formats.saving"],
     ["report.serving"],
     ["report.tensorboard"],
     ["replaying"],
-    ["commands.rendering"],
     ["commands.export_commands", "commands.replay_command", "commands.setting_checks", "demo"],
     ["commands.check_commands"],
     ["commands.cli", ""],
@@ -66,6 +67,7 @@ LAYERS = [
 """units by layer; a unit imports itself and those of layers above it, the longest name that fits counts"""
 UPWARDS = {
     ("comparison.run", "diagnosis.choosing"), ("comparison.run", "diagnosis.known_differences"), ("comparison.notes", "report.words"), ("comparison.why", "report.why"), ("comparison.answer", "report.table"), ("comparison.answer", "report.text"), ("comparison.answer", "report.notebook.answers"), ("comparison.acceptance.result", "report.acceptance"),
+    ("comparison.answer", "report.formats.saving"), ("comparison.result", "report.formats.arrays"), ("recording", "report.formats.arrays"),
     ("comparison.answer", "report.plots.depth"), ("comparison.result", "report.notebook.answers"),
     ("comparison.result", "report.notebook.tensors"), ("comparison.result", "report.plots.pair"),
     ("recording", "report.notebook.recordings"), ("recording", "report.plots.norms"), ("recording", "report.plots.one"),
@@ -84,7 +86,7 @@ COMPARE = [
     "commands.export_commands", "commands.cli", "demo", "compat.compare_json",
 ]  # fmt: skip
 FRAMEWORKS = {"torch", "paddle", "mindspore"}
-ONLY_INSIDE_FUNCTIONS = {"pandas", "pyarrow", "tensorboardX", "matplotlib", "IPython", "transformers"}
+ONLY_INSIDE_FUNCTIONS = {"pandas", "pyarrow", "tensorboardX", "matplotlib", "IPython", "transformers", "xarray"}
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:

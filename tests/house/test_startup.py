@@ -35,7 +35,7 @@ FOR_HELP = {
 NOT_TO_COMPARE = [
     "session", "recorder", "recording", "store.writing.writer", "reproducibility", "conversion", "checkpoints",
     "curve_comparison", "report.serving", "commands.map_commands", "commands.export_commands", "report.tensorboard",
-    "report.html", "report.notebook", "report.plots", "report.inspect", "report.checks", "checks", "commands.check_commands",
+    "report.html", "report.notebook", "report.plots", "report.formats", "report.inspect", "report.checks", "checks", "commands.check_commands",
 ]  # fmt: skip
 WHERE_SOMETHING_IS_FOUND = [
     "diagnosis.choosing", "diagnosis.table", "comparison.optimizer.naming", "matching.automatic.line",

@@ -1,0 +1,1 @@
+"""Answers as files, and tensors as objects of xarray."""
