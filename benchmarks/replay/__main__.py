@@ -21,6 +21,7 @@ from benchmarks.localisation.faults.registry import FAULTS
 from benchmarks.localisation.pairs.pair import Pair, Setup
 from benchmarks.localisation.tools.suite import PAIRS, pair_of
 from benchmarks.localisation.tools.training import Run, run_of
+from probe.comparison.answer import Comparison
 
 OF_MODULES = ("forward", "backward", "gradient")
 """phases of faults that lie in the code of a module"""
@@ -71,13 +72,18 @@ def answer(pair: Pair, folder: Path) -> Answer:
         return Answer(pair.name, "error", (), _expected(pair), (), 0.0, repr(error))
     finally:
         recording.unlink()
+    return graded(pair, found, time.perf_counter() - begun)
+
+
+def graded(pair: Pair, found: Comparison, seconds: float) -> Answer:
+    """Grade what a replay found of a pair."""
     named = tuple(
         f"{each.phase.label} {(each.a or each.b)[0].path} {each.error:.1e}/{each.limit:.1e}"
         for each in found.divergences
     )
     left = () if found.replayed is None else tuple(map(str, found.replayed.left))
     grade = _grade(pair, [(each.a or each.b)[0].path for each in found.divergences])
-    return Answer(pair.name, grade, named, _expected(pair), left, time.perf_counter() - begun)
+    return Answer(pair.name, grade, named, _expected(pair), left, seconds)
 
 
 def _expected(pair: Pair) -> str:

@@ -148,7 +148,8 @@ class Replaying(abc.ABC):
             loss = function()
             if backward:
                 loss.backward()
-            values.append(float(loss))
+            with self.adapter.quiet():
+                values.append(float(self.adapter.values(loss)))
         if update is None:
             return values
         if self.adapter.is_optimizer(update):

@@ -23,6 +23,8 @@ _ANY = ("*",)
 def put(adapter: Adapter, model: Any, recorded: Recorded, matching: Matching) -> tuple[str, ...]:
     """Put the weights and buffers of A into a model; return the names of those of the model that have no counterpart.
 
+    Buffers that no checkpoint has are code (the frequencies of a rotary embedding): they stay the model's own.
+
     Parameters
     ----------
     adapter, model
@@ -48,6 +50,8 @@ def put(adapter: Adapter, model: Any, recorded: Recorded, matching: Matching) ->
     taken: set[int] = set()
     for named, values in converted(adapter, model, recorded, matching, ids):
         taken.add(id(named.tensor))
+        if not named.is_persistent:
+            continue
         with adapter.quiet():
             adapter.assign(named.tensor, values)
     return tuple(
