@@ -23,6 +23,7 @@ An input falls if the process crashes; if what it leads to would be printed as "
 processor more than the valid one; if it takes more memory than {factor} times its size and {memory} MiB; if a file is opened that was not named, by
 Python (audit hook) or by HDF5 (inotify on the file that links and layouts refer to); or if it is `ALIGNED` with the valid one, without anything said to be left out,
 although a tensor is on one side alone, or has another size, number of NaN or Inf, or a norm that differs by more than 1 %.
+What fell was looked at and its cause mended; a case of it in `tests/data/fuzz` is tried again by the tests.
 
 | kind | inputs | refused | answered | fell | inputs a second |
 |---|---:|---:|---:|---:|---:|

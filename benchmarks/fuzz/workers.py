@@ -8,7 +8,6 @@ import os
 import pickle
 import random
 import signal
-import struct
 import time
 import traceback
 from collections import Counter
@@ -22,8 +21,8 @@ from benchmarks.fuzz.structures import CANARY, restructured
 from benchmarks.fuzz.trials import TRIALS, quietly
 from benchmarks.fuzz.watching import TooSlow, Watch
 
-_NOW = struct.Struct("<Qd")
-"""number of the input that is tried, and the seconds of the processor that the worker had had when that began"""
+_NUMBER, _BEGAN = 0, 1
+"""what a worker shares: the input that it tries, and the seconds of the processor that it had had when that began"""
 _GRACE = 15.0
 """seconds of the processor that a worker may hang where no signal reaches it"""
 _TEXTS = ("mappings", "options", "curves")
@@ -83,11 +82,11 @@ def prepared(name: str, folder: Path) -> Kind:
 
 def run(kind: Kind, count: int, seed: int, keep: Path, until: float = float("inf"), first: int = 0) -> Tally:
     """Try inputs in workers, a new one where one has ended; return what came of them."""
-    shared, number, tally = mmap.mmap(-1, 4096), first, Tally()
+    shared, number, tally = memoryview(mmap.mmap(-1, 4096)).cast("d"), first, Tally()
     results = keep / f"{kind.name}.results"
     own = {each: _own_seconds(kind, each) for each in kind.seeds}
     while number < first + count and time.time() < until:
-        _NOW.pack_into(shared, 0, number, 0.0)
+        _begin(shared, number, 0.0)
         child = os.fork()
         if not child:
             _work(kind, range(number, first + count), seed, keep, until, shared, results, own)
@@ -96,7 +95,7 @@ def run(kind: Kind, count: int, seed: int, keep: Path, until: float = float("inf
             found: Tally = pickle.loads(results.read_bytes())
             results.unlink()
             tally = _added(tally, found)
-        number, _ = _NOW.unpack_from(shared)
+        number = int(shared[_NUMBER])
         if status == -signal.SIGKILL and not has_hung:
             continue  # the machine wanted its memory for something else: the input is tried again
         if status:
@@ -107,14 +106,20 @@ def run(kind: Kind, count: int, seed: int, keep: Path, until: float = float("inf
     return tally
 
 
-def _waited(child: int, shared: mmap.mmap) -> tuple[int, bool]:
+def _begin(shared: memoryview, number: int, seconds: float) -> None:
+    """Say which input is tried now, each number in one write: `struct` clears both first, and what reads zeros then sees a worker that hangs."""
+    shared[_BEGAN] = seconds
+    shared[_NUMBER] = number
+
+
+def _waited(child: int, shared: memoryview) -> tuple[int, bool]:
     """Return the status with which a worker ended, and whether it had to be ended because it hung."""
     has_hung = False
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             return os.waitstatus_to_exitcode(status), has_hung
-        if _processor(child) - _NOW.unpack_from(shared)[1] > _GRACE:
+        if _processor(child) - shared[_BEGAN] > _GRACE:
             os.kill(child, signal.SIGKILL)
             has_hung = True
         time.sleep(0.05)
@@ -132,7 +137,7 @@ def _work(
     seed: int,
     keep: Path,
     until: float,
-    shared: mmap.mmap,
+    shared: memoryview,
     results: Path,
     own: dict[Seed, float],
 ) -> None:
@@ -145,14 +150,14 @@ def _work(
         watch = Watch(kind.folder, canary)
         number = numbers.start
         for number in numbers:
-            _NOW.pack_into(shared, 0, number, time.process_time())
+            _begin(shared, number, time.process_time())
             if time.time() > until:
                 break
             _one(kind, seed, number, watch, own, tally, keep)
             if number % 200 == 0:
                 results.write_bytes(pickle.dumps(tally))
         else:
-            _NOW.pack_into(shared, 0, numbers.stop, time.process_time())
+            _begin(shared, numbers.stop, time.process_time())
         results.write_bytes(pickle.dumps(tally))
         status = 0
     except BaseException:

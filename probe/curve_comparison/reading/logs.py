@@ -18,7 +18,8 @@ PADDLENLP, TRAINER, LOSS_MONITOR = "PaddleNLP log", "Trainer output", "LossMonit
 _MEGATRON = re.compile(r"\biteration\s+(\d+)\s*/\s*\d+\s*\|(.*)")
 _VALIDATION = re.compile(r"\b(validation|test) loss at iteration (\d+)([^|]*)\|(.*)")
 _MINDFORMERS = re.compile(r"\bEpoch:\s*\[\s*(\d+)\s*/\s*\d+\s*\],\s*step:\s*\[\s*(\d+)\s*/\s*(\d+)\s*\],(.*)")
-_FIELD = re.compile(r"\s*([A-Za-z][\w .()/-]*?):\s*(\[[^\]]*\]|[^,]*)(?:,|$)")
+_FIELD = re.compile(r"([A-Za-z][\w .()/-]{0,99}?):\s*(\[[^\]]{0,999}\]|[^,]*)(?:,|$)")
+"""a name and its value; bounded, as a long line without a colon would be gone over from each of its letters"""
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|nan|inf(?:inity)?)", re.IGNORECASE)
 _LEADING = re.compile(rf"\s*({_NUMBER.pattern})(?:\s*[A-Za-z/%]*)?\s*$", re.IGNORECASE)
 _NOTHING = {"", "none", "null", "n/a"}

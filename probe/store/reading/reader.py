@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -105,7 +106,8 @@ class Reader:
         known = {"module": len(self.modules), "slot": len(self.slots), "shape": len(self.shapes)}
         tensors = self._tensor_ids if rows["tensor"].max() >= 0 else np.empty(0, np.int64)
         for start in range(0, len(rows), _ROWS):
-            validation.records(rows[start : start + _ROWS], self._steps, first + start, known, tensors)
+            part = rows[start : start + _ROWS]
+            validation.records(part, self._steps, first + start, known, self._sizes, tensors)
 
     def _check_calls(self, rows: np.ndarray, first: int) -> None:
         for start in range(0, len(rows), _ROWS):
@@ -187,6 +189,10 @@ class Reader:
     def shapes(self) -> list[tuple[int, ...]]:
         """Shapes, by index."""
         return self._made("shapes", lambda rows: [validation.shape_in(text) for text in rows])
+
+    @functools.cached_property
+    def _sizes(self) -> np.ndarray:
+        return np.array([math.prod(shape) for shape in self.shapes], np.float64)
 
     @functools.cached_property
     def scalars(self) -> list[tuple[int, str, float]]:

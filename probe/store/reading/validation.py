@@ -29,6 +29,10 @@ _PHASES = {
 }  # fmt: skip
 """in which phases a role is recorded"""
 _IS_RECORDED = np.array([[phase in _PHASES[role] for role in Role] for phase in Phase])
+_SUMMED = 1e-6
+"""relative difference of two numbers that were made of one sum of squares in float64"""
+_SMALLEST = 1e-150
+"""norms whose squares float64 keeps in full"""
 _COUNTERS = ("n_records", "n_calls", "n_scalars", "n_notes", "n_optimizer")
 
 
@@ -53,7 +57,14 @@ def steps(rows: np.ndarray) -> np.ndarray:
     return rows
 
 
-def records(rows: np.ndarray, step_rows: np.ndarray, first: int, known: Mapping[str, int], tensors: np.ndarray) -> None:
+def records(
+    rows: np.ndarray,
+    step_rows: np.ndarray,
+    first: int,
+    known: Mapping[str, int],
+    sizes: np.ndarray,
+    tensors: np.ndarray,
+) -> None:
     """Check rows of ``/records``.
 
     Parameters
@@ -64,6 +75,8 @@ def records(rows: np.ndarray, step_rows: np.ndarray, first: int, known: Mapping[
         number of the first of the rows
     known
         how many there are of what the columns ``module``, ``slot`` and ``shape`` number
+    sizes
+        elements of each shape
     tensors
         numbers of the stored tensors, ascending; looked at where a row refers to one
     """
@@ -85,6 +98,7 @@ def records(rows: np.ndarray, step_rows: np.ndarray, first: int, known: Mapping[
             raise Damaged(f"{column} is {rows[column].min()} in a row, expected 0 or more")
     between(rows, "tensor", -1, _MOST)
     dtypes(set(rows["dtype"].tolist()))
+    _statistics(rows, sizes)
     stored = rows["tensor"][rows["tensor"] >= 0]
     if len(stored):
         at = np.minimum(np.searchsorted(tensors, stored), max(len(tensors) - 1, 0))
@@ -98,6 +112,22 @@ def _roles(rows: np.ndarray) -> None:
     if len(wrong):
         role, phase = Role(rows["role"][wrong[0]]).label, Phase(rows["phase"][wrong[0]]).label
         raise Damaged(f"row {wrong[0]} is the {role} of a module in the phase {phase}, in which there is none")
+
+
+def _statistics(rows: np.ndarray, sizes: np.ndarray) -> None:
+    """Raise Damaged where the norm, the root mean square and the counts of a row are not those of one tensor of its size."""
+    of_complex = [name for name in set(rows["dtype"].tolist()) if dtype_of(name.decode()).kind == "c"]
+    numbers = sizes[rows["shape"]] * np.where(np.isin(rows["dtype"], of_complex), 2, 1)
+    finite = numbers - rows["nan"] - rows["posinf"] - rows["neginf"]
+    norm, rms = rows["norm"], rows["rms"]
+    with np.errstate(all="ignore"):
+        is_one = np.isclose(norm, rms * np.sqrt(finite), rtol=_SUMMED, atol=_SMALLEST)
+        is_one |= np.isnan(rms) & (np.isnan(norm) | (norm == 0))  # not measured, or of no finite element
+    wrong = np.flatnonzero((rows["zeros"] > finite) | ~is_one)
+    if len(wrong):
+        row = rows[wrong[0]]
+        counts = ", ".join(f"{name} {row[name]:g}" for name in ("norm", "rms", "nan", "posinf", "neginf", "zeros"))
+        raise Damaged(f"row {wrong[0]} has statistics ({counts}) that no tensor of {numbers[wrong[0]]:g} numbers has")
 
 
 def _of_steps(rows: np.ndarray, step_rows: np.ndarray, counter: str, first: int) -> None:
