@@ -53,7 +53,9 @@ class Reordering:
         for node, event in events:
             self._own.setdefault(node, []).append(event)
         callers = {node.parent for node in self._own if node.parent is not None}
-        self._sound = {node for node in callers if self._is_sound(node, self._own.get(node, []))}
+        limits = {node: self._limit_if_sound(node, self._own.get(node, [])) for node in callers}
+        self._sound = {node: limit for node, limit in limits.items() if limit is not None}
+        """the calls that return the same, and how far what is inside may be apart then"""
 
     @functools.cached_property
     def _given(self) -> dict[Node, list[Event]]:
@@ -77,7 +79,7 @@ class Reordering:
     def around(self, node: Node, event: Event) -> Node | None:
         """Return the call inside which an event's tensor stands in another order, and which returns the same anyway."""
         sound = next((caller for caller in node.ancestors() if caller in self._sound), None)
-        return sound if sound is not None and self._is_arranged_otherwise(event) else None
+        return sound if sound is not None and self._is_arranged_otherwise(event, self._sound[sound]) else None
 
     def flattened(self, node: Node, event: Event) -> Node | None:
         """Return the call inside which an event's tokens stand in another order because they did when it was given them."""
@@ -129,8 +131,8 @@ class Reordering:
         x, y = x.reshape(*axes, -1), np.moveaxis(y.reshape(axes[1], axes[0], -1), 0, 1)
         return bool(np.linalg.norm(x - y) <= limit * max(np.linalg.norm(x), np.linalg.norm(y)))
 
-    def _is_sound(self, node: Node, events: list[Event]) -> bool:
-        """Tell whether what a call returned agrees as well as what it was given."""
+    def _limit_if_sound(self, node: Node, events: list[Event]) -> float | None:
+        """Return up to which error what a call returned would agree as well as what it was given; None where it does not."""
         sources = Level()
         sources.merge(self._parameters.get(node.pair, Level()))
         outputs = []
@@ -141,11 +143,11 @@ class Reordering:
                 outputs.append(event)
             elif event.metrics.is_known:
                 sources.add(event.metrics.rel_l2, self._roundoff(event))
-        return bool(outputs) and all(
-            event.metrics is not None and event.metrics.is_known
-            and event.metrics.rel_l2 <= tolerance.FORWARD.limit(max(sources.u, self._roundoff(event)), sources.error)
-            for event in outputs
-        )  # fmt: skip
+        limits = [tolerance.FORWARD.limit(max(sources.u, self._roundoff(event)), sources.error) for event in outputs]
+        are_known = all(event.metrics is not None and event.metrics.is_known for event in outputs)
+        if not outputs or not are_known:
+            return None
+        return max(limits) if all(e.metrics.rel_l2 <= most for e, most in zip(outputs, limits, strict=True)) else None
 
     def _is_arranged_otherwise(self, event: Event, rounding: float = 0.0) -> bool:
         metrics = event.metrics
