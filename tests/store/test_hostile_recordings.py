@@ -265,6 +265,7 @@ WRONG = {
     "/records dtype": set_number("records", "dtype", b"object"), "/records tensor": set_number("records", "tensor", 7),
     "/records nan": set_number("records", "nan", -1), "/records step": set_number("records", "step", 5),
     "/records neginf": set_number("records", "neginf", 1), "/records norm": set_number("records", "norm", 1e9),
+    "/records norm absent": set_number("records", "norm", float("nan")),
     "/records zeros": set_number("records", "zeros", 10**6), "/calls caller": set_number("calls", "caller", 0), "/calls module": set_number("calls", "module", -1),
     "/steps state": set_number("steps", "state", 2), "/records counted": set_number("steps", "n_records", 99),
     "/steps counter": set_number("steps", "n_calls", -1), "/modules parent": set_number("modules", "parent", 0),
