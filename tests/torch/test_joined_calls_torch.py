@@ -38,3 +38,10 @@ def test_tokens_of_an_expert_stand_in_another_order(tmp_path: Path) -> None:
 def test_faults_are_named_all_the_same(fault: Planted, named: str, tmp_path: Path) -> None:
     found = compared(tmp_path, MIXTRAL, fault, task="tensor", **MICROS)
     assert places(found)[0] == ("forward", named), found
+
+
+def test_gradients_of_which_a_bound_alone_is_known_have_not_arrived(tmp_path: Path) -> None:
+    """Sketches of joined micro-batches are not to be held against each other; those of weights' gradients are."""
+    setup = Setup("mixtral", dtype="autocast", steps=1, seed=93474, clip=0.5)
+    found = compared(tmp_path, setup, task="statistics", micros=4)
+    assert found.verdict is Verdict.ALIGNED, found

@@ -181,7 +181,8 @@ def _judge_backward_event(walk: Walk, node: Node, event: Event) -> None:
         walk.backward.passed_back.setdefault(digest, Level()).merge(own)
     if event.role is Role.GRAD_OUTPUT:
         walk.backward.errors.setdefault(node, Level()).merge(own)
-        walk.backward.arrived.setdefault(node.pair, Level()).merge(own)
+        if not metrics.is_lower_bound:  # what arrived is as good as not compared else
+            walk.backward.arrived.setdefault(node.pair, Level()).merge(own)
 
 
 def _is_sum_of_parts(walk: Walk, node: Node, event: Event) -> bool:
