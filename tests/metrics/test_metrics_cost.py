@@ -92,7 +92,8 @@ def test_large_tensors_are_streamed(tmp_path: Path, shapes: tuple[tuple[int, ...
         array = np.memmap(empty, np.float32, "w+", shape=shape)
         array[place] = 3.0
         at = f"{len(paths)}.h5"
-        hashed = TensorStats(0, 3, 0, 0, 3, 0, 0, 0, 0, len(paths), 0, HashKind.WSUM64, np.zeros(WIDTH))
+        rms = 3 / math.sqrt(array.size)
+        hashed = TensorStats(0, 3, 0, rms, 3, 0, 0, 0, 0, len(paths), 0, HashKind.WSUM64, np.zeros(WIDTH))
         paths.append(write_tensors(tmp_path / at, [Tensor(array, stats=hashed)], values=True))
         del array
         empty.unlink()

@@ -132,9 +132,10 @@ class Reordering:
         return bool(np.linalg.norm(x - y) <= limit * max(np.linalg.norm(x), np.linalg.norm(y)))
 
     def _limit_if_sound(self, node: Node, events: list[Event]) -> float | None:
-        """Return up to which error what a call returned would agree as well as what it was given; None where it does not."""
-        sources = Level()
-        sources.merge(self._parameters.get(node.pair, Level()))
+        """Return how far rounding alone may take what is inside a call apart; None where what it returned does not agree as its inputs do."""
+        sources, rounded = Level(), Level()
+        for level in (sources, rounded):
+            level.merge(self._parameters.get(node.pair, Level()))
         outputs = []
         for event in events:
             if event.metrics is None:
@@ -143,11 +144,18 @@ class Reordering:
                 outputs.append(event)
             elif event.metrics.is_known:
                 sources.add(event.metrics.rel_l2, self._roundoff(event))
-        limits = [tolerance.FORWARD.limit(max(sources.u, self._roundoff(event)), sources.error) for event in outputs]
+                if not event.metrics.of_integers:  # other integers are other data, and not rounded otherwise
+                    rounded.add(event.metrics.rel_l2, self._roundoff(event))
+        limits, inside = (
+            [tolerance.FORWARD.limit(max(level.u, self._roundoff(event)), level.error) for event in outputs]
+            for level in (sources, rounded)
+        )
         are_known = all(event.metrics is not None and event.metrics.is_known for event in outputs)
         if not outputs or not are_known:
             return None
-        return max(limits) if all(e.metrics.rel_l2 <= most for e, most in zip(outputs, limits, strict=True)) else None
+        if any(event.metrics.rel_l2 > most for event, most in zip(outputs, limits, strict=True)):
+            return None
+        return max(inside) if max(inside) < _OTHER else 0.0
 
     def _is_arranged_otherwise(self, event: Event, rounding: float = 0.0) -> bool:
         metrics = event.metrics
