@@ -13,21 +13,12 @@ pytest.importorskip("torch")
 from paddle import nn  # noqa: E402
 
 import probe  # noqa: E402
-from benchmarks.localisation.pairs.frameworks import framework_port  # noqa: E402
-from benchmarks.localisation.pairs.pair import Planted  # noqa: E402
-from benchmarks.replay.ports import several  # noqa: E402
-
-FAULTS = (
-    Planted("eps", "layers.0.norm1", 1e-4), Planted("gradient", "layers.1.down", 1e-2), Planted("scaled", "layers.2.value", 1e-3),
-)  # fmt: skip
+from tests.replayed_ports import FAULTS, check_port  # noqa: E402
 
 
-@pytest.mark.parametrize("faults", [(), FAULTS], ids=["clean", "three"])
-def test_a_port_is_replayed_with_what_torch_recorded(tmp_path: Path, faults: tuple[Planted, ...]) -> None:
-    found = several(framework_port("paddle", "port-bert"), faults, tmp_path)
-    expected = {("forward", "layers.0.norm1"), ("backward", "layers.1.down"), ("forward", "layers.2.value")}
-    assert {(each.phase.label, each.path) for each in found.divergences} == (expected if faults else set())
-    assert (found.verdict, found.replayed.left) == ("diverged" if faults else "aligned", ())
+@pytest.mark.parametrize("named", [set(), set(FAULTS)], ids=["clean", "three"])
+def test_a_port_is_replayed_with_what_torch_recorded(named: set[tuple[str, str]], tmp_path: Path) -> None:
+    check_port("paddle", named, tmp_path)
 
 
 class Uncorrected(paddle.optimizer.Adam):

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -44,30 +45,28 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return model, recorded(model, tmp_path_factory.mktemp("qwen2") / "a.h5")
 
 
-class Scaled(torch.autograd.Function):
-    """Its gradient is not that of what it computes."""
+class PassedBack(torch.autograd.Function):
+    """It returns what it is given, and passes back another gradient."""
 
     @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.change = change
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: object, gradient: Tensor) -> Tensor:
-        return 1.1 * gradient
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.change(gradient), None
 
 
-class Detached(torch.autograd.Function):
-    """A part of the gradient is lost."""
+def scaled(x: Tensor) -> Tensor:
+    """Let a gradient be too long."""
+    return PassedBack.apply(x, lambda gradient: 1.1 * gradient)
 
-    @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
-        return x.view_as(x)
 
-    @staticmethod
-    def backward(ctx: object, gradient: Tensor) -> Tensor:
-        gradient = gradient.clone()
-        gradient[..., : gradient.shape[-1] // 4] = 0
-        return gradient
+def partly_lost(x: Tensor) -> Tensor:
+    """Let a quarter of a gradient be lost."""
+    kept = torch.arange(x.shape[-1]) >= x.shape[-1] // 4
+    return PassedBack.apply(x, lambda gradient: gradient * kept)
 
 
 def returns(module: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
@@ -116,11 +115,11 @@ FORWARD = [
     Fault("forward", f"{L}.8.mlp.act_fn", lambda module: returns(module, lambda x: 1.1 * x)),
 ]
 BACKWARD = [
-    Fault("backward", f"{L}.1.mlp", lambda module: returns(module, Scaled.apply)),
-    Fault("backward", f"{L}.5.mlp.up_proj", lambda module: returns(module, Detached.apply)),
-    Fault("backward", f"{L}.9.input_layernorm", lambda module: given(module, Scaled.apply)),
-    Fault("backward", f"{L}.3.self_attn.v_proj", lambda module: returns(module, Scaled.apply)),
-    Fault("backward", f"{L}.7.self_attn.o_proj", lambda module: given(module, Scaled.apply)),
+    Fault("backward", f"{L}.1.mlp", lambda module: returns(module, scaled)),
+    Fault("backward", f"{L}.5.mlp.up_proj", lambda module: returns(module, partly_lost)),
+    Fault("backward", f"{L}.9.input_layernorm", lambda module: given(module, scaled)),
+    Fault("backward", f"{L}.3.self_attn.v_proj", lambda module: returns(module, scaled)),
+    Fault("backward", f"{L}.7.self_attn.o_proj", lambda module: given(module, scaled)),
 ]
 MIXED = [FORWARD[0], BACKWARD[1], FORWARD[1], FORWARD[4], BACKWARD[2]]
 
