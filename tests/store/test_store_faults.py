@@ -17,6 +17,7 @@ import pytest
 from probe.errors import FormatError, StoreError
 from probe.numbers.statistics import measure
 from probe.store import journal
+from probe.store.reading import opening
 from probe.store.reading.reader import Reader
 from probe.store.tree import write_tree
 from probe.store.writing.writer import Writer
@@ -279,6 +280,27 @@ def test_readers_while_it_is_written(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert seen == sorted(seen)
     assert complete_steps(path) == written
+
+
+def test_a_file_that_was_opened_long_before_it_grew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Writer(tmp_path / "a.h5", INFO)
+
+    def add_step(step: int) -> None:
+        for number in (2 * step, 2 * step + 1):  # few, so that HDF5 keeps the names of tensors elsewhere once they are many
+            add_record(writer, sample((64, 64), number), step=step, path=f"m{number}", slot=f"{number}")
+        end_step(writer, step)
+        written = threading.Event()
+        writer._queue.put(written.set)
+        assert written.wait(20)
+
+    add_step(0)
+    with Reader(tmp_path / "a.h5") as reader:
+        for step in range(1, 20):
+            add_step(step)
+        monkeypatch.setattr(opening, "_SETTLED", -1)  # all of that was long ago
+        for number, row in enumerate(reader.records):
+            np.testing.assert_array_equal(reader.values(int(row["tensor"])), sample((64, 64), number))
+    writer.close()
 
 
 # ---- slow and full disks -------------------------------------------------------------------------------

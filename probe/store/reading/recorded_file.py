@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -43,12 +44,18 @@ class RecordedFile:
     def attempt(self, what: str, read: Callable[[], T]) -> T:
         """Read something and look whether it can be; open the file anew and try again where a writer has changed it meanwhile.
 
+        The first attempt has the file as it was opened, however long ago, so what has become of it since tells nothing. Each
+        later one opens it within the attempt: what is written between opening and reading counts as a change.
+
         Raises
         ------
         FormatError
             the file is damaged, or leads out of itself
         """
-        for _ in attempts(self.path):
+        for again in itertools.chain((False,), (True for _ in attempts(self.path))):
+            if again:
+                self.close()
+                self._file, self.attributes = opened(self.path)
             try:
                 return read()
             except ProbeError:
@@ -57,8 +64,6 @@ class RecordedFile:
                 failure = error
             if self.attributes["/"].get("closed", False):
                 break
-            self.close()
-            self._file, self.attributes = opened(self.path)
         raise FormatError(said_of(self.path, what, failure)) from failure
 
     def has(self, name: str) -> bool:
