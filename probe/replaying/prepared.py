@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from probe import session
 from probe.adapters.replaying import Replaying, replaying_for
 from probe.commands.defaults import MIN_CONFIDENCE
@@ -62,6 +64,14 @@ def verbs_for(model: Any, call: str) -> Replaying:
     if refusal:
         raise RecordingError(f"{call}: {refusal}")
     return found
+
+
+def as_tensors(replaying: Replaying, model: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model's arguments, with arrays as the framework's tensors."""
+    return {
+        name: replaying.tensor(value, None, model) if isinstance(value, np.ndarray) else value
+        for name, value in arguments.items()
+    }
 
 
 def step_of(a: Reader, step: int | None) -> int:

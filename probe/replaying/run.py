@@ -39,7 +39,7 @@ from probe.replaying.passing.left import Left
 from probe.replaying.passing.plan import Changed, Plan
 from probe.replaying.passing.traversal import Traversal
 from probe.replaying.passing.writing import Written
-from probe.replaying.prepared import PairingOptions, Prepared, prepared, step_of, verbs_for
+from probe.replaying.prepared import PairingOptions, Prepared, as_tensors, prepared, step_of, verbs_for
 from probe.replaying.recorded import Recorded
 from probe.replaying.weights import put
 from probe.store.reading.reader import Reader
@@ -83,7 +83,7 @@ def replay(
     weights
         ``"a"``: each module has A's weights, as the step began with them; ``"b"``: its own, which are compared too
     inputs
-        what the whole model is called with beside A's tensors, by name: ``{"use_cache": False}``
+        what the whole model is called with beside A's tensors, by name, ``{"use_cache": False}``; arrays become tensors
     reference
         run a copy of B in float64 too, and say of each finding which side is further from that
     keep
@@ -121,7 +121,7 @@ def replay(
                     f"{a.path.name} holds no values of what modules were given in step {ready.recorded.step}: record A with "
                     'task="tensor"'
                 )
-            run = _Replay(ready, folder, weights, dict(inputs or {}))
+            run = _Replay(ready, folder, weights, as_tensors(replaying, model, inputs or {}))
             run.is_to_refer = reference
             answer = run.answered(Path(keep) if keep is not None else folder / "b.replay.h5")
     except BaseException:

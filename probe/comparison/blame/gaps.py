@@ -95,7 +95,7 @@ def given_otherwise(pairs: StepPairs, node: Node, event: Event) -> Note | None:
             return None
         makers.append(called[0])
     partners = {pairs.half("A").key(each): pairs.half("B").key(each) for each in pairs.nodes.values()}
-    if partners.get(makers[0].key, makers[1].key) == makers[1].key:
+    if partners.get(makers[0].key, makers[1].key) == makers[1].key or makers[1].key not in partners.values():
         return None
     names = [_short(half, call) for half, call in zip(pairs.halves, makers, strict=True)]
     own = _short(pairs.half("A"), next(c for c in pairs.half("A").calls if c.key == pairs.half("A").key(node)))

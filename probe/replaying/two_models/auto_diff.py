@@ -182,6 +182,8 @@ class _AutoDiff:
 
     def __init__(self, folder: Path, steps: int, backward: bool, auto_init: bool, judging: _Judging) -> None:
         self.a, self.b = folder / "a.h5", folder / "b.h5"
+        self.begun = folder / "a.begun.h5" if auto_init and judging.white_list else None
+        """all weights of A, where the recording has those of some modules alone"""
         self.folder, self.steps, self.backward, self.auto_init, self.judging = (
             folder,
             steps,
@@ -197,7 +199,9 @@ class _AutoDiff:
         given = _micros(inputs)
         modules = list(self.judging.white_list) or None
         if isinstance(models[0], str):
-            record_elsewhere(models[0], given[0], losses[0], updates[0], self.steps, self.backward, self.a, modules)
+            record_elsewhere(
+                models[0], given[0], losses[0], updates[0], self.steps, self.backward, self.a, modules, self.begun
+            )
         else:
             self._record_a(models[0], given[0], losses[0], updates[0], modules)
         model, own = model_of(models[1]) if isinstance(models[1], str) else (models[1], {})
@@ -216,13 +220,13 @@ class _AutoDiff:
             model, micros or [{}], _resolved(loss, None), _resolved(update, model), self.steps, self.backward
         )
         with kept(replaying, model), _optimizer_kept(replaying.adapter, training.update):
-            record(training, replaying, self.a, modules)
+            record(training, replaying, self.a, modules, self.begun)
 
     def _record_b(self, training: Training, mapping: Any, modules: list[str] | None) -> None:
         replaying = verbs_for(training.model, _CALL)
         with kept(replaying, training.model), _optimizer_kept(replaying.adapter, training.update):
             if self.auto_init:
-                with Reader(self.a) as a:
+                with Reader(self.begun or self.a) as a:
                     ready = prepared(
                         replaying, training.model, a, 0, self.folder, PairingOptions(load_mapping(mapping))
                     )
@@ -232,7 +236,8 @@ class _AutoDiff:
                     warn(
                         f"{_CALL}: weights of B without a counterpart in A keep their own values: {', '.join(left[:5])}{more}"
                     )
-                (self.folder / "b.begun.h5").unlink(missing_ok=True)
+                for begun in ("a.begun.h5", "b.begun.h5"):
+                    (self.folder / begun).unlink(missing_ok=True)
             record(training, replaying, self.b, modules)
 
 

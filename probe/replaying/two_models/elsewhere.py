@@ -20,7 +20,7 @@ _LAST = 2000
 
 def record_elsewhere(
     model: str, micros: Sequence[Mapping[str, Any]], loss: Any, update: Any, steps: int, backward: bool, path: Path,
-    modules: list[str] | None,
+    modules: list[str] | None, begun: Path | None,
 ) -> None:  # fmt: skip
     """Record a model that is named in a new process.
 
@@ -43,7 +43,7 @@ def record_elsewhere(
         np.savez(path.with_suffix(f".{number}.npz"), **arrays)
         names.append((str(path.with_suffix(f".{number}.npz")), plain))
     job = {"model": model, "micros": names, "loss": loss, "update": update, "steps": steps, "backward": backward,
-           "path": str(path), "modules": modules}  # fmt: skip
+           "path": str(path), "modules": modules, "begun": None if begun is None else str(begun)}  # fmt: skip
     try:
         text = json.dumps(job)
     except TypeError:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from probe import session
 from probe.adapters.replaying import Replaying
 from probe.errors import ConfigError
 from probe.numbers.slots import flatten
 from probe.numbers.statistics import is_integer
+from probe.records import Phase
+from probe.replaying.passing.writing import Written
+from probe.replaying.prepared import as_tensors
 
 Micro = Mapping[str, Any]
 """the arguments of a model, by name"""
@@ -34,9 +35,20 @@ class Training:
     backward: bool = True
 
 
-def record(training: Training, replaying: Replaying, path: Path, modules: Sequence[str] | None = None) -> None:
-    """Run the steps, and record them with values."""
-    micros = [_given(replaying, training.model, micro) for micro in training.micros]
+def record(
+    training: Training,
+    replaying: Replaying,
+    path: Path,
+    modules: Sequence[str] | None = None,
+    begun: Path | None = None,
+) -> None:
+    """Run the steps, and record them with values; before that all weights in a file of their own, where it is given."""
+    if begun is not None:
+        begun.unlink(missing_ok=True)
+        weights = Written(replaying.adapter, training.model, begun, 0)
+        weights.weights(Phase.INIT)
+        weights.close()
+    micros = [as_tensors(replaying, training.model, micro) for micro in training.micros]
     phases = None if training.backward else ["init", "forward"]
     with session.capture(
         training.model, path, task="tensor", modules=modules, phases=phases, quiet=True, overwrite=True
@@ -58,11 +70,3 @@ def _loss(training: Training, replaying: Replaying, micro: Micro) -> Any:
             "the model returns no tensor of real numbers to take the mean of; give loss_fns=(loss_a, loss_b)"
         )
     return real[0].mean()
-
-
-def _given(replaying: Replaying, model: Any, micro: Micro) -> dict[str, Any]:
-    """Return arguments with arrays as the framework's tensors."""
-    return {
-        name: replaying.tensor(value, None, model) if isinstance(value, np.ndarray) else value
-        for name, value in micro.items()
-    }

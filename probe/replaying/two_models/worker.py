@@ -22,7 +22,8 @@ def main() -> None:
     loss = None if job["loss"] is None else function_of(job["loss"])
     update = None if job["update"] is None else function_of(job["update"])(model)
     training = Training(model, micros, loss, update, job["steps"], job["backward"])
-    record(training, verbs_for(model, "probe.auto_diff()"), Path(job["path"]), job["modules"])
+    begun = None if job["begun"] is None else Path(job["begun"])
+    record(training, verbs_for(model, "probe.auto_diff()"), Path(job["path"]), job["modules"], begun)
 
 
 if __name__ == "__main__":
