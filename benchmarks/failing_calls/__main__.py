@@ -27,7 +27,7 @@ OUTCOMES = ("whole", "stopped", "not begun", "broken")
 HEADER = ("call", "in a run", "trials", "nothing lost", "recording stopped", "recording not begun", "broken")
 KILLED_BEHIND = (Failure(errno.EIO), Failure(errno.ENOSPC, "half"), Failure(errno.EIO, lasting=True))
 WIDTH = 160
-_SAMPLED = " (here: one in {} for each way to fail, another one for the next)"
+_SAMPLED = "One call in {} for each way to fail, another one for the next."
 TITLES = {
     "numpy": "A training of the numpy adapter, the failing call",
     "killed": "The same, killed at each call behind the one that failed, but for those that only look",
@@ -93,7 +93,7 @@ def counted(kinds: list[str], results: Iterator[Result]) -> tuple[list[list[str]
     ], broken
 
 
-def page(tables: dict[str, list[list[str]]], every: int) -> str:
+def page(sections: dict[str, str]) -> str:
     """The tables as a page; written by `--markdown`, not by hand."""
     text = [
         "# System calls that fail",
@@ -102,7 +102,7 @@ def page(tables: dict[str, list[list[str]]], every: int) -> str:
         "`overwrite=True` over an earlier recording, in a process of its own for every trial, and one system call that concerns the file fails:",
         f"with each of {', '.join(errno.errorcode[error] for error in ERRORS)}, once or with all later calls (EINTR: once), before its",
         "work; in the midst of it (ENOSPC) or behind it (EIO); or it does a half and says so. Every occurrence of every call takes its turn,",
-        f"those of the process's end too{_SAMPLED.format(every) if every > 1 else ''}. Then it holds, or the trial is broken:",
+        "those of the process's end too, where nothing else is said. Then it holds, or the trial is broken:",
         "",
         "- the training ends bitwise as without probe, and no exception reaches it but the `StoreError` of a recording that cannot begin;",
         "- what stops the recording is said in one warning, and the process ends with status 0 and prints nothing else;",
@@ -110,11 +110,23 @@ def page(tables: dict[str, list[list[str]]], every: int) -> str:
         "- each step that was committed before the failure is listed; if nothing was said all five are;",
         "- the file is a recording that probe and, once `probe export tree` has been there, h5py alone read;",
         "- where no recording begins no file is left, or the error names it, and the earlier recording is where it was, or the error says where.",
+        "",
     ]
-    for name, lines in tables.items():
-        text += ["", f"## {TITLES[name]}", "", "| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
-        text += ["| " + " | ".join(line) + " |" for line in lines]
-    return "\n".join([*text, ""])
+    return "\n".join([*text, *(sections[name] for name in TITLES if name in sections)])
+
+
+def section(name: str, lines: list[list[str]], every: int) -> str:
+    """A table of the page."""
+    text = [f"## {TITLES[name]}", "", *([_SAMPLED.format(every), ""] if every > 1 else [])]
+    text += ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
+    return "\n".join([*text, *("| " + " | ".join(line) + " |" for line in lines), ""])
+
+
+def sections_of(path: Path) -> dict[str, str]:
+    """Return the tables that a page has."""
+    found = path.read_text(encoding="utf-8").split("\n## ")[1:] if path.exists() else []
+    names = {title: name for name, title in TITLES.items()}
+    return {names[text.partition("\n")[0]]: f"## {text.rstrip()}\n" for text in found}
 
 
 def show(name: str, lines: list[list[str]]) -> None:
@@ -128,28 +140,30 @@ def show(name: str, lines: list[list[str]]) -> None:
 @click.command()
 @click.option("--only", multiple=True, type=click.Choice(list(TITLES)), help="Make this table; may be repeated.")
 @click.option("--every", default=1, show_default=True, help="Let every n-th call fail only.")
-@click.option("--markdown", type=click.Path(path_type=Path, dir_okay=False), help="Write the tables here too.")
+@click.option("--markdown", type=click.Path(path_type=Path, dir_okay=False),
+              help="Write the tables here too, each when it is made; others stay as they are there.")  # fmt: skip
 def main(only: tuple[str, ...], every: int, markdown: Path | None) -> None:
     """Let every system call fail in every way; exit status 1 if a promise is broken."""
     library, parent = os.environ.get("PROBE_FAULT"), os.getpid()
     root = Path(tempfile.mkdtemp(prefix="failing-calls-"))
     if library is None:
         with_library(root)
-    tables, broken = {}, []
+    sections, broken = sections_of(markdown) if markdown else {}, []
     try:
         for name in only or TITLES:
             there = place(library, root, training.train_torch if name == "torch" else training.train)
             ways = [*failures()] if name == "numpy" else [Failure(), Failure(lasting=True), Failure(short=True)]
             results = each_kill(there, every) if name == "killed" else each_call(there, ways, every)
-            tables[name], fell = counted(there.kinds, results)
+            lines, fell = counted(there.kinds, results)
             broken += fell
-            show(name, tables[name])
+            show(name, lines)
+            if markdown:
+                sections[name] = section(name, lines, every)
+                markdown.write_text(page(sections), encoding="utf-8")
     finally:
         if os.getpid() == parent:  # forked trainings end here too
             shutil.rmtree(root)
             shutil.rmtree(Path(library).parent)
-    if markdown:
-        markdown.write_text(page(tables, every), encoding="utf-8")
     raise SystemExit(1 if broken else 0)
 
 
