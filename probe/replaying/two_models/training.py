@@ -14,7 +14,6 @@ from probe.adapters.replaying import Replaying
 from probe.errors import ConfigError
 from probe.numbers.slots import flatten
 from probe.numbers.statistics import is_integer
-from probe.records import PhaseName
 
 Micro = Mapping[str, Any]
 """the arguments of a model, by name"""
@@ -38,7 +37,7 @@ class Training:
 def record(training: Training, replaying: Replaying, path: Path, modules: Sequence[str] | None = None) -> None:
     """Run the steps, and record them with values."""
     micros = [_given(replaying, training.model, micro) for micro in training.micros]
-    phases: list[PhaseName] | None = None if training.backward else ["init", "forward"]
+    phases = None if training.backward else ["init", "forward"]
     with session.capture(
         training.model, path, task="tensor", modules=modules, phases=phases, quiet=True, overwrite=True
     ):
