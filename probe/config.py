@@ -6,20 +6,21 @@ import dataclasses
 import difflib
 import enum
 import fnmatch
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, get_args
 
 import yaml
 
 from probe.compat import dump_settings
 from probe.damage import CAUSES, Damaged, parsed
 from probe.errors import ConfigError
-from probe.records import Phase, Task
+from probe.records import BatchName, LevelName, Phase, PhaseName, Task, TaskName
 
 LOSS_JUMP = 3.0
 """``on_loss_jump=True``: a loss above so many times the running median"""
@@ -45,6 +46,26 @@ class Batch(enum.StrEnum):
     """hashes of everything, images too"""
     IDS = "ids"
     """integers in full, whatever the task"""
+
+
+class RecordOptions(TypedDict, total=False):
+    """The options of `probe.start`, which has their meaning, for functions that pass them on."""
+
+    level: LevelName | None
+    task: TaskName | None
+    steps: int | str | Iterable[int | str] | None
+    ranks: int | Iterable[int] | None
+    modules: str | Iterable[str] | None
+    phases: PhaseName | Iterable[PhaseName] | None
+    tensors: str | Iterable[str] | None
+    optimizer: object | None
+    on_nonfinite: bool | None
+    on_loss_jump: bool | float | None
+    batch: BatchName | None
+    parallel: Mapping[str, Any] | None
+    config: str | os.PathLike[str] | Mapping[str, Any] | None
+    overwrite: bool | None
+    quiet: bool
 
 
 @dataclass(frozen=True)
@@ -103,7 +124,7 @@ class RecordConfig:
             raise ConfigError(f"task={task!r} records {numbers}, but tensors= asks for values: leave one out")
         return cls(
             task=Task.TENSOR if tensors else Task(task),
-            level=_choice("level", merged.get("level", "module"), ["module"]),
+            level=_choice("level", merged.get("level", "module"), list(get_args(LevelName))),
             steps=_ranges(merged.get("steps")),
             ranks=_integers("ranks", merged.get("ranks")),
             modules=_patterns("modules", merged.get("modules")),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import fnmatch
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import EllipsisType
+from typing import Any, Self, SupportsIndex, overload
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from probe.numbers.boxes import box_of
 from probe.ranks.reader import open_reader
 from probe.records import ByPath, ByRole, ModuleInfo, ParameterInfo, Phase, Role, RunInfo
 from probe.store.reading.reader import Reader
+
+Index = SupportsIndex | slice | EllipsisType | np.ndarray | Sequence[int] | None
+"""what numpy takes in one place of ``tensor[…]``"""
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,13 @@ class Observed:
             raise ValueError("a recorded tensor cannot become an array without a copy: its values are read from a file")
         return np.asarray(self.values(), dtype)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: SupportsIndex | tuple[SupportsIndex, ...], /) -> Any: ...  # a number, or an array
+
+    @overload
+    def __getitem__(self, index: Index | tuple[Index, ...], /) -> np.ndarray: ...
+
+    def __getitem__(self, index: Any, /) -> Any:
         """Return a part of the values, indexed as a numpy array is. Of numbers and slices, only that part is read.
 
         Raises
@@ -186,7 +196,7 @@ class Recording(ByPath[ModuleRecords]):
         self._reader = open_reader(path)
         self._records = _Records(self._reader)
 
-    def __enter__(self) -> Recording:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

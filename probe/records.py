@@ -6,12 +6,47 @@ import enum
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, SupportsIndex, TypeVar, overload
 
 if TYPE_CHECKING:
     import numpy as np
 
 T = TypeVar("T")
+
+# What the public functions take and return where a fixed set of names is meant; the tables that they stand for are held against these.
+
+TaskName = Literal["structure", "norms", "statistics", "tensor"]
+"""`Task`, as `probe.start` takes it"""
+LevelName = Literal["module"]
+PhaseName = Literal["init", "forward", "loss", "backward", "gradient", "update"]
+"""`Phase`"""
+BatchName = Literal["hash", "all", "ids"]
+"""what ``task="norms"`` keeps of what the model is given"""
+MetricName = Literal["allclose", "max_abs", "mean_abs", "max_rel", "rel_l2", "cosine"]
+"""what an error is measured by"""
+DirectionName = Literal["a-to-b", "b-to-a"]
+"""which side a mapping is written from"""
+PresetName = Literal[
+    "r-forward", "p-forward", "p-forward-code", "p-forward-distributed", "paddlenlp/qwen2-0.5b", "paddlenlp/qwen2-1.5b",
+    "paddlenlp/qwen2-7b", "paddlenlp/qwen1.5-14b",
+]  # fmt: skip
+"""an acceptance table"""
+JudgementName = Literal["", "equal", "noise", "introduced", "inherited", "not comparable", "not judged"]
+"""what became of a pair of tensors; empty where nothing was compared"""
+PictureName = Literal["values", "error", "scatter"]
+"""of a pair of tensors"""
+FrameworkName = Literal["torch", "paddle", "mindspore"]
+"""whose weights can be converted"""
+WeightsDtypeName = Literal["float32", "float16", "bfloat16", "float64"]
+"""that converted weights may have"""
+AutocastName = Literal["", "bfloat16", "float16"]
+"""what autocast computes in; empty without it"""
+SideName = Literal["a", "b"]
+"""whose weights are replayed with"""
+PassesName = Literal["both", "forward"]
+"""of `probe.auto_diff`"""
+CompareModeName = Literal["strict", "mean"]
+"""of `probe.auto_diff`"""
 
 
 class Phase(enum.IntEnum):
@@ -232,20 +267,40 @@ class ByPath(Mapping[str, T]):
 class ByRole(tuple[T, ...]):
     """What was seen of a module, in the order of the run; ``.output[0]`` is its first output."""
 
-    def of(self, role: Role) -> ByRole[T]:
+    param: Self
+    buffer: Self
+    input: Self
+    output: Self
+    value: Self
+    grad_output: Self
+    grad_input: Self
+    grad_total: Self
+    param_grad: Self
+    state: Self
+    delta: Self
+
+    def of(self, role: Role) -> Self:
         """Return what has a role."""
         return type(self)(each for each in self if each.role is role)  # type: ignore[attr-defined]
 
-    def __getitem__(self, at: Any) -> Any:
+    @overload
+    def __getitem__(self, at: SupportsIndex, /) -> T: ...
+
+    @overload
+    def __getitem__(self, at: slice, /) -> Self: ...
+
+    def __getitem__(self, at: Any, /) -> Any:
         found = super().__getitem__(at)
         return type(self)(found) if isinstance(at, slice) else found
 
-    def __getattr__(self, name: str) -> ByRole[T]:
-        try:
-            return self.of(Role[name.upper()])
-        except KeyError:
-            known = ", ".join(role.label for role in Role)
-            raise AttributeError(f"no role {name!r}; there are {known}") from None
+    if not TYPE_CHECKING:  # a type checker would let every name pass: it has those above
+
+        def __getattr__(self, name: str) -> ByRole[T]:
+            try:
+                return self.of(Role[name.upper()])
+            except KeyError:
+                known = ", ".join(role.label for role in Role)
+                raise AttributeError(f"no role {name!r}; there are {known}") from None
 
     def __dir__(self) -> list[str]:
         seen = {each.role.label for each in self}  # type: ignore[attr-defined]

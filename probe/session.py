@@ -12,17 +12,17 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from probe._version import __version__
 from probe.adapters.base import Adapter, Group, adapter_for
-from probe.config import RecordConfig
+from probe.config import RecordConfig, RecordOptions
 from probe.errors import RecordingError, StoreError, warn
 from probe.messages import say
 from probe.numbers import kernel
 from probe.ranks.layout.seen import parallel_of
 from probe.recorder import Recorder
-from probe.records import RunInfo, StepState, Task
+from probe.records import BatchName, LevelName, PhaseName, RunInfo, StepState, Task, TaskName
 from probe.reproducibility import origins
 from probe.store.writing.creation import discard
 from probe.store.writing.replacing import replaced
@@ -43,17 +43,17 @@ def start(
     model: Any,
     path: str | os.PathLike[str] | None = None,
     *,
-    level: str | None = None,
-    task: str | None = None,
+    level: LevelName | None = None,
+    task: TaskName | None = None,
     steps: int | str | Iterable[int | str] | None = None,
     ranks: int | Iterable[int] | None = None,
     modules: str | Iterable[str] | None = None,
-    phases: str | Iterable[str] | None = None,
+    phases: PhaseName | Iterable[PhaseName] | None = None,
     tensors: str | Iterable[str] | None = None,
     optimizer: object | None = None,
     on_nonfinite: bool | None = None,
     on_loss_jump: bool | float | None = None,
-    batch: str | None = None,
+    batch: BatchName | None = None,
     parallel: Mapping[str, Any] | None = None,
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     overwrite: bool | None = None,
@@ -354,7 +354,9 @@ def log(name: str, value: Any) -> None:
 
 
 @contextlib.contextmanager
-def capture(model: Any, path: str | os.PathLike[str] | None = None, **options: Any) -> Iterator[Path | None]:
+def capture(
+    model: Any, path: str | os.PathLike[str] | None = None, **options: Unpack[RecordOptions]
+) -> Iterator[Path | None]:
     """Record what runs inside a ``with`` block; takes the options of `start`.
 
     The open step is closed at the end of the block, or kept and marked aborted when an exception leaves it.

@@ -6,12 +6,12 @@ import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from probe.comparison.distance.metrics import Metrics
 from probe.comparison.notes import Note, as_json, note
 from probe.errors import ConfigError
-from probe.records import ByRole, Phase, Role
+from probe.records import ByRole, JudgementName, Phase, PictureName, Role
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,7 +89,7 @@ class Divergence:
     """the pair of tensors that shows it"""
     uncalled: tuple[NodeRef, ...] = ()
     """modules that its code does not call, on the side that does not"""
-    uncalled_on: str = ""
+    uncalled_on: Literal["", "A", "B"] = ""
     """that side, A or B"""
     blame: str = ""
     """who answers, a code of `probe.comparison.blame.table`; empty where the phase alone tells"""
@@ -175,7 +175,7 @@ class Coverage:
     """pairs of tensors that were compared"""
 
     @property
-    def smaller(self) -> str:
+    def smaller(self) -> Literal["A", "B"]:
         """The side that made fewer calls, A or B."""
         return "B" if self.only_b < self.only_a else "A"
 
@@ -244,7 +244,7 @@ class SlotResult:
     parts_a: tuple[tuple[str, str], ...] = ()
     """(path, slot) of what A has in the place of one tensor, where it has several"""
     parts_b: tuple[tuple[str, str], ...] = ()
-    verdict: str = ""
+    verdict: JudgementName = ""
     """``equal``, ``noise``, ``introduced``, ``inherited``, ``not comparable`` or ``not judged``"""
     measure: str = ""
     """what the error that was held against the limit is, where it is not that of the two tensors"""
@@ -304,7 +304,7 @@ class SlotResult:
 
         return data_set(self)
 
-    def plot(self, kind: str | None = None, *, axes: tuple[int, int] | None = None, ax: Any = None) -> Any:
+    def plot(self, kind: PictureName | None = None, *, axes: tuple[int, int] | None = None, ax: Any = None) -> Any:
         """Draw both tensors and their error (needs matplotlib and recorded values).
 
         Parameters

@@ -76,7 +76,7 @@ from probe.matching.automatic import may_lie_otherwise, notes_of_orders, outline
 from probe.matching.changes import changes_of
 from probe.matching.unneeded import needing_no_partner
 from probe.ranks.reader import RanksReader, open_reader
-from probe.records import NEVER_STEPPED, Phase, Role
+from probe.records import NEVER_STEPPED, DirectionName, MetricName, Phase, PresetName, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
 
@@ -89,7 +89,7 @@ def compare(
     mapping: str | Path | Mapping[str, Any] | None = None,
     *,
     steps: str | tuple[int, int] | None = None,
-    direction: str | None = None,
+    direction: DirectionName | None = None,
     strict: bool = False,
     min_coverage: float = MIN_COVERAGE,
     min_confidence: float = MIN_CONFIDENCE,
@@ -97,9 +97,9 @@ def compare(
     reference: str | Path | None = None,
     atol: float | None = None,
     rtol: float | None = None,
-    metric: str | None = None,
+    metric: MetricName | None = None,
     rules: str | Path | Sequence[Mapping[str, Any]] | None = None,
-    preset: str | None = None,
+    preset: PresetName | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Compare two recordings and name the first place where they really diverge.

@@ -18,13 +18,13 @@ from probe.mapping import load_mapping
 from probe.matching import Direction
 from probe.numbers.statistics import dtype_of
 from probe.ranks.reader import open_reader
-from probe.records import Phase, Role
+from probe.records import DirectionName, Phase, Role
 from probe.store.reading.reader import Reader
 
 
 def load_matching(
     model: Any, recording: str | Path, mapping: Any = None, *, allow_missing: Iterable[str] = (),
-    allow_extra: Iterable[str] = (), direction: str | None = None,
+    allow_extra: Iterable[str] = (), direction: DirectionName | None = None,
 ) -> Plan:  # fmt: skip
     """Put the weights that a recorded run began with into a model, of whatever framework.
 

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -21,18 +21,18 @@ from probe.errors import ConversionError
 from probe.mapping import load_mapping
 from probe.matching import Direction
 from probe.numbers import fused
+from probe.records import DirectionName, FrameworkName, WeightsDtypeName
 
 Read = Callable[[str], np.ndarray]
 
 _COPIED = {".json", ".txt", ".model", ".jinja", ".tiktoken"}
 """configuration and tokenizer files; not the indices of weights"""
-_DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
 def convert_weights(
-    state: Mapping[str, Any], mapping: Any = None, *, to: str, source: Any = None, like: Any = None,
-    dtype: str | None = None, allow_missing: Iterable[str] = (), allow_extra: Iterable[str] = (),
-    direction: str | None = None, config: Any = None,
+    state: Mapping[str, Any], mapping: Any = None, *, to: FrameworkName, source: Any = None, like: Any = None,
+    dtype: WeightsDtypeName | None = None, allow_missing: Iterable[str] = (), allow_extra: Iterable[str] = (),
+    direction: DirectionName | None = None, config: Any = None,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Return a state_dict as another framework has it, as numpy arrays (bfloat16 as ml_dtypes).
 
@@ -73,15 +73,17 @@ def convert_weights(
 
 
 def plan_for(
-    stored: Mapping[str, Stored], mapping: Any = None, *, to: str, source: Any = None, like: Any = None,
-    dtype: str | None = None, allow_missing: Iterable[str] = (), allow_extra: Iterable[str] = (),
-    direction: str | None = None, config: Any = None,
+    stored: Mapping[str, Stored], mapping: Any = None, *, to: FrameworkName, source: Any = None, like: Any = None,
+    dtype: WeightsDtypeName | None = None, allow_missing: Iterable[str] = (), allow_extra: Iterable[str] = (),
+    direction: DirectionName | None = None, config: Any = None,
 ) -> Plan:  # fmt: skip
     """Return what `convert_weights` with the same arguments will do with tensors."""
     if to not in FRAMEWORKS:
         raise ConversionError(f"cannot convert to {to!r}: expected {', '.join(FRAMEWORKS)}")
-    if dtype is not None and dtype not in _DTYPES:
-        raise ConversionError(f"cannot convert to the dtype {dtype!r}: expected {', '.join(_DTYPES)}")
+    if dtype is not None and dtype not in get_args(WeightsDtypeName):
+        raise ConversionError(
+            f"cannot convert to the dtype {dtype!r}: expected {', '.join(get_args(WeightsDtypeName))}"
+        )
     allowed = {"allow_missing": tuple(allow_missing), "allow_extra": tuple(allow_extra)}
     if has_name_mappings(mapping):
         return planned_by_names(stored, mapping, config, dtype=dtype, **allowed)
@@ -103,7 +105,7 @@ def plan_for(
 
 
 def convert_checkpoint(
-    source: str | Path, target: str | Path | None = None, mapping: Any = None, *, to: str,
+    source: str | Path, target: str | Path | None = None, mapping: Any = None, *, to: FrameworkName,
     progress: Callable[[int, int], None] = lambda done, total: None, **options: Any,
 ) -> tuple[Path, Plan]:  # fmt: skip
     """Convert files of weights, shard by shard; return where they are, and what was done.

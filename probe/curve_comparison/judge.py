@@ -35,6 +35,7 @@ from probe.curve_comparison.tolerance import (
 from probe.errors import ConfigError
 from probe.mapping import LayerMapping, load_mapping
 from probe.matching import Direction
+from probe.records import DirectionName
 
 BUILT_IN = "built-in limits, and what the steps before show"
 
@@ -52,7 +53,7 @@ def curves(
     only: str | Iterable[str] | None = None,
     metrics: str | Iterable[str] | Mapping[str, str | float] = (),
     standard: bool = False,
-    direction: str | None = None,
+    direction: DirectionName | None = None,
 ) -> CurveComparison:
     """Compare two runs step by step: loss, gradient norm, learning rate, any logged number, norms of single gradients.
 

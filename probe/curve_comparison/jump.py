@@ -13,6 +13,7 @@ from probe.curve_comparison.reading.series import Given, RunCurves
 from probe.curve_comparison.result import Batches, Finding, FindingKind, Sample
 from probe.errors import ProbeError
 from probe.ranks.reader import open_reader
+from probe.records import DirectionName
 
 Mapping = str | Path | Sections[str, Any] | None
 
@@ -24,7 +25,7 @@ _FIRST_STEPS = "it grew: record the first steps in full on both sides, probe.sta
 
 
 def jump(
-    a: RunCurves, b: RunCurves, findings: list[Finding], shift: Shift, mapping: Mapping, direction: str | None
+    a: RunCurves, b: RunCurves, findings: list[Finding], shift: Shift, mapping: Mapping, direction: DirectionName | None
 ) -> tuple[Divergence | None, str]:
     """Return the first place that is wrong in the step in which two runs part, and what to do to find it.
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import Any
+from typing import Any, Unpack
 
+from probe.config import RecordOptions
 from probe.integrations.recording import TrainerRecording, harmless
 
 _NAMES = ("lightning.pytorch", "pytorch_lightning")
@@ -49,7 +50,7 @@ class ProbeCallback(_base()):  # type: ignore[misc]
         the file is already there, and ``overwrite`` is off
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, **options: Any) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None = None, **options: Unpack[RecordOptions]) -> None:
         super().__init__()
         self._recording = TrainerRecording(path, options)
         self._losses: list[Any] = []

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from probe import session, targets
 from probe.adapters.base import Adapter, adapter_for
+from probe.config import RecordOptions
 from probe.errors import warn
 from probe.messages import say
 from probe.recorder.by_itself.losses import Losses
@@ -52,7 +53,7 @@ class TrainerRecording:
         the file is already there, and ``overwrite`` is off
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, options: dict[str, Any]) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None, options: RecordOptions) -> None:
         targets.check(path, **{name: value for name, value in options.items() if name not in _NOT_OF_THE_FILE})
         self._path = None if path is None else Path(path)
         self._options = options

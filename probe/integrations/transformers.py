@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Unpack
 
 from transformers import TrainerCallback
 
+from probe.config import RecordOptions
 from probe.integrations.recording import TrainerRecording, harmless
 
 
@@ -31,7 +32,7 @@ class ProbeCallback(TrainerCallback):
         the file is already there, and ``overwrite`` is off
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, **options: Any) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None = None, **options: Unpack[RecordOptions]) -> None:
         self._recording = TrainerRecording(path, options)
         self._factor = 1.0
 

@@ -14,7 +14,7 @@ from probe.commands.defaults import MIN_CONFIDENCE
 from probe.comparison.steps.step_half import Call as RecordedCall
 from probe.errors import ConfigError, warn
 from probe.mapping import load_mapping
-from probe.records import Role
+from probe.records import DirectionName, Role
 from probe.replaying.passing.plan import Plan
 from probe.replaying.passing.tensors import Tensors
 from probe.replaying.prepared import PairingOptions, Prepared, prepared, step_of, verbs_for
@@ -40,7 +40,7 @@ def inject(
     *,
     gradients_at: str | Iterable[str] = (),
     step: int | None = None,
-    direction: str | None = None,
+    direction: DirectionName | None = None,
     strict: bool = False,
     min_confidence: float = MIN_CONFIDENCE,
 ) -> Iterator[Injected]:

@@ -14,7 +14,7 @@ from probe.adapters.replaying import Replaying, replaying_for
 from probe.commands.defaults import MIN_CONFIDENCE
 from probe.errors import ConfigError, RecordingError
 from probe.mapping import LayerMapping
-from probe.records import Phase, Task
+from probe.records import DirectionName, Phase, Task
 from probe.replaying.partners import Pairing, Partner, matched, partners_of
 from probe.replaying.passing.writing import Written
 from probe.replaying.recorded import Recorded
@@ -26,7 +26,7 @@ class PairingOptions:
     """How modules are paired, as for `probe.compare`."""
 
     mapping: LayerMapping
-    direction: str | None = None
+    direction: DirectionName | None = None
     strict: bool = False
     min_confidence: float = MIN_CONFIDENCE
 

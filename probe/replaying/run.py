@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from probe.comparison.steps.rows import Rows
 from probe.comparison.steps.side import Side
 from probe.errors import ConfigError, NotRecordedError
 from probe.mapping import load_mapping
-from probe.records import Phase, Role
+from probe.records import DirectionName, Phase, Role, SideName
 from probe.replaying.judgement.checks import Passed
 from probe.replaying.judgement.judging import Judge, Judgement
 from probe.replaying.judgement.limits import Moved
@@ -48,7 +48,6 @@ from probe.structure.tree import Tree
 NOISE = "rounding of each module alone, measured where it is in question"
 _PASSES = 2
 """that measure rounding"""
-_WEIGHTS = ("a", "b")
 
 
 def replay(
@@ -57,9 +56,9 @@ def replay(
     mapping: str | Path | Mapping[str, Any] | None = None,
     *,
     step: int | None = None,
-    weights: str = "a",
+    weights: SideName = "a",
     inputs: Mapping[str, Any] | None = None,
-    direction: str | None = None,
+    direction: DirectionName | None = None,
     strict: bool = False,
     min_confidence: float = MIN_CONFIDENCE,
     reference: bool = False,
@@ -103,7 +102,7 @@ def replay(
     MappingError, ConversionError, ConfigError, StoreError, FormatError
         the mapping, a weight, an option or the file cannot be used
     """
-    if weights not in _WEIGHTS:
+    if weights not in get_args(SideName):
         raise ConfigError(f"weights={weights!r} is not known; expected 'a' (as recorded in A) or 'b' (B's own)")
     if inputs is not None and not isinstance(inputs, Mapping):
         raise ConfigError(
@@ -142,7 +141,7 @@ class _Pass:
 class _Replay:
     """A replay under way."""
 
-    def __init__(self, prepared: Prepared, folder: Path, weights: str, inputs: dict[str, Any]) -> None:
+    def __init__(self, prepared: Prepared, folder: Path, weights: SideName, inputs: dict[str, Any]) -> None:
         self.replaying, self.model, self.folder = prepared.replaying, prepared.model, folder
         self.a, self.step, self.recorded = prepared.recorded.reader, prepared.recorded.step, prepared.recorded
         self.pairing, self.partners, self.casts = prepared.pairing, prepared.partners, prepared.casts

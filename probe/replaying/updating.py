@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from probe._version import __version__
 from probe.commands.defaults import MIN_CONFIDENCE
@@ -22,7 +22,7 @@ from probe.config import RecordConfig
 from probe.errors import ConfigError, NotRecordedError, RecordingError
 from probe.mapping import load_mapping
 from probe.recorder import Recorder
-from probe.records import Role, RunInfo, Task
+from probe.records import DirectionName, Role, RunInfo, SideName, Task
 from probe.replaying.keeping import kept
 from probe.replaying.prepared import PairingOptions, Prepared, prepared, step_of, verbs_for
 from probe.replaying.weights import converted, put
@@ -39,8 +39,8 @@ def replay_gradients(
     mapping: str | Path | Mapping[str, Any] | None = None,
     *,
     step: int | None = 0,
-    weights: str = "a",
-    direction: str | None = None,
+    weights: SideName = "a",
+    direction: DirectionName | None = None,
     strict: bool = False,
     min_confidence: float = MIN_CONFIDENCE,
     keep: str | Path | None = None,
@@ -79,7 +79,7 @@ def replay_gradients(
     MappingError, ConversionError, ConfigError, StoreError, FormatError
         the mapping, a weight, an option or the file cannot be used
     """
-    if weights not in ("a", "b"):
+    if weights not in get_args(SideName):
         raise ConfigError(f"weights={weights!r} is not known; expected 'a' (as recorded in A) or 'b' (B's own)")
     parsed, replaying = load_mapping(mapping), verbs_for(model, _CALL)
     if not replaying.adapter.is_optimizer(optimizer):

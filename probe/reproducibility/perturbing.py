@@ -7,13 +7,15 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from probe.adapters.base import Adapter, Group, NamedTensor, adapter_for
+from probe.config import RecordOptions
 from probe.errors import ConfigError, warn
 from probe.numbers.statistics import as_real, is_float
+from probe.records import AutocastName
 from probe.session import capture
 
 _SEEDS = 2**32
@@ -26,7 +28,12 @@ _BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 @contextlib.contextmanager
 def noise_run(
-    model: Any, path: str | os.PathLike[str] | None = None, *, seed: int = 0, dtype: str = "", **options: Any
+    model: Any,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    seed: int = 0,
+    dtype: AutocastName = "",
+    **options: Unpack[RecordOptions],
 ) -> Iterator[Path | None]:
     """Record what runs inside a ``with`` block, with weights that are moved by one unit in the last place at random.
 

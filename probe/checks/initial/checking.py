@@ -36,7 +36,7 @@ from probe.mapping import load_mapping
 from probe.matching import Direction, Matching
 from probe.matching.lists import family
 from probe.ranks.reader import open_reader
-from probe.records import Phase, Role
+from probe.records import DirectionName, Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
 
@@ -137,7 +137,7 @@ class Initial(CheckResult):
 
 
 def check_init(
-    a: str | Path, b: str | Path, mapping: str | Path | Mapping[str, Any] | None = None, *, direction: str | None = None,
+    a: str | Path, b: str | Path, mapping: str | Path | Mapping[str, Any] | None = None, *, direction: DirectionName | None = None,
     alpha: float = ALPHA, min_confidence: float = MIN_CONFIDENCE,
 ) -> Initial:  # fmt: skip
     """Hold the distribution of each initial parameter against its counterpart's, where both were drawn with other random numbers.
@@ -183,7 +183,7 @@ def check_init(
 
 
 def _paired(
-    a: Reader, b: Reader, mapping: Any, direction: str | None, min_confidence: float
+    a: Reader, b: Reader, mapping: Any, direction: DirectionName | None, min_confidence: float
 ) -> StepPairs | None:  # fmt: skip
     """Return the first steps of both, paired; None where one has no initial weights."""
     try:

@@ -14,6 +14,7 @@ from probe.checks.weights.measuring import WeightRow, measured
 from probe.checks.weights.pairing import Pairing, WeightPair, paired_weights
 from probe.comparison.notes import note
 from probe.numbers.statistics import is_float
+from probe.records import DirectionName
 
 _TOPIC = "pairs"
 _FEW = 0.5
@@ -49,7 +50,7 @@ class Weights(CheckResult):
 
 def check_weights(
     a: str | Path, b: str | Path, mapping: str | Path | Mapping[str, Any] | None = None, *, source: Any = None,
-    like: Any = None, init: str | Path | None = None, direction: str | None = None,
+    like: Any = None, init: str | Path | None = None, direction: DirectionName | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Weights:  # fmt: skip
     """Hold the weights of two trained checkpoints against each other: mean, variance and norm of each.

@@ -18,7 +18,7 @@ from probe.errors import ConfigError
 from probe.mapping import load_mapping
 from probe.matching import Direction
 from probe.numbers.layouts import layout_of
-from probe.records import ModuleInfo
+from probe.records import DirectionName, ModuleInfo
 from probe.structure.tree import Tree
 
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_layers"}
@@ -56,7 +56,7 @@ def paired_weights(
     mapping: Any = None,
     source: Any = None,
     like: Any = None,
-    direction: str | None = None,
+    direction: DirectionName | None = None,
 ) -> Pairing:
     """Return which weights of two checkpoints belong together.
 

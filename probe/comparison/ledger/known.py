@@ -22,7 +22,7 @@ from probe.comparison.steps.dataflow import Flow
 from probe.comparison.steps.events import StepPairs
 from probe.comparison.steps.step_half import Event, Node
 from probe.comparison.steps.weight_history import Place, Sketches, WrittenWeights
-from probe.records import Role
+from probe.records import JudgementName, Role
 from probe.structure.tree import Tree
 
 
@@ -83,7 +83,7 @@ class Judged:
     event: Event
     limit: float
     """the largest error that would have been noise"""
-    verdict: str
+    verdict: JudgementName
     error: float
     """what was held against the limit: of a parameter's gradient, relative to the gradients it was computed from"""
     sources: float

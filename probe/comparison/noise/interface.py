@@ -17,6 +17,7 @@ from probe.comparison.notes import Note, note
 from probe.comparison.result import SlotResult
 from probe.comparison.steps.events import StepPairs
 from probe.comparison.steps.step_half import Event
+from probe.records import JudgementName
 
 BUILT_IN = "built-in model"
 SCALE_MEASURE = "of the norm"
@@ -34,7 +35,7 @@ class Check(NamedTuple):
     """what a finding says about it"""
     inherits: bool | None = None
     """whether what it was computed from is wrong already; None where the built-in model is to tell"""
-    verdict: str = ""
+    verdict: JudgementName = ""
     """``not judged`` where nothing can be held against anything, ``inherited`` where it is wrong because of something else"""
 
     is_fixed: bool = False

@@ -11,7 +11,7 @@ from probe.comparison.notes import Note, note
 from probe.comparison.result import Divergence, Kind, NodeRef
 from probe.comparison.steps.events import StepPairs
 from probe.comparison.steps.step_half import Event, Node
-from probe.records import Phase, Role
+from probe.records import JudgementName, Phase, Role
 from probe.replaying.judgement.checks import Calls, Check, Checks, Passed
 from probe.replaying.judgement.limits import Moved
 from probe.structure.tree import Tree
@@ -97,7 +97,7 @@ class Judge:
         else:
             self._backwards(check)
 
-    def _note(self, check: Check, verdict: str) -> None:
+    def _note(self, check: Check, verdict: JudgementName) -> None:
         held = check.held
         self.found.events.append(
             Judged(check.event, held.limit, verdict, held.error, 0.0, held if held.measure else None)

@@ -10,12 +10,13 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Never, get_args
 
 from probe.comparison.answer import Comparison
 from probe.comparison.run import compare
 from probe.errors import ConfigError, warn
 from probe.mapping import load_mapping
+from probe.records import CompareModeName, PassesName
 from probe.replaying.factories import function_of, model_of
 from probe.replaying.keeping import kept
 from probe.replaying.prepared import PairingOptions, prepared, verbs_for
@@ -27,7 +28,6 @@ from probe.replaying.weights import put
 from probe.store.reading.reader import Reader
 
 _CALL = "probe.auto_diff()"
-_PHASES = ("both", "forward")
 _MODES = {"strict": "allclose", "mean": "mean_abs"}
 """metrics of `probe.compare` by what compare_mode is called"""
 _OTHER_NAMES = {
@@ -71,7 +71,7 @@ def auto_diff(
     loss_fns: Sequence[Any] | None = None,
     optimizers: Sequence[Any] | None = None,
     steps: int = 1,
-    phases: str = "both",
+    phases: PassesName = "both",
     single_step: bool = False,
     layer_map: Any = None,
     black_list: str | Iterable[str] = (),
@@ -79,9 +79,9 @@ def auto_diff(
     atol: float | None = None,
     rtol: float | None = None,
     auto_init: bool = True,
-    compare_mode: str = "strict",
+    compare_mode: CompareModeName = "strict",
     keep: str | Path | None = None,
-    **unknown: Any,
+    **unknown: Never,
 ) -> Comparison:
     """Run two models with the same weights and inputs, and name the first place where they diverge.
 
@@ -157,8 +157,8 @@ def _listed(globs: str | Iterable[str]) -> tuple[str, ...]:
 
 def _check(judging: _Judging, steps: int, phases: str, optimizers: Any, single_step: bool) -> None:
     """Refuse options that make no sense."""
-    if phases not in _PHASES:
-        raise ConfigError(f"phases={phases!r} is not known; expected {' or '.join(map(repr, _PHASES))}")
+    if phases not in get_args(PassesName):
+        raise ConfigError(f"phases={phases!r} is not known; expected {' or '.join(map(repr, get_args(PassesName)))}")
     if judging.compare_mode not in _MODES:
         raise ConfigError(
             f"compare_mode={judging.compare_mode!r} is not known; expected {' or '.join(map(repr, _MODES))}"
