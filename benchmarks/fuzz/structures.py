@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import random
 import zlib
 from collections.abc import Callable
@@ -14,8 +15,8 @@ from h5py import h5d, h5p, h5s
 
 from benchmarks.fuzz.mutators import EDGES
 
-CANARY = "/tmp/probe-fuzz-canary/other.h5"
-"""a file that nothing may open"""
+CANARY = f"/tmp/probe-fuzz-canary-{os.getpid():07}/other.h5"
+"""a file that nothing may open; one for each program, which makes its folder"""
 _TEXTS = (
     "", "x", "[]", "{}", "[1", "[-1]", "[1.5]", "[true]", '["a"]', "[0, 0]", "[1000000000000]", "[" * 5000, '{"a":' * 5000, "9" * 6000, "null", "NaN",
     '{"lr": "x"}', '{"lr": null, "betas": [0.9]}', '{"lr": 1e999, "eps": -1}', '{"betas": 3, "weight_decay": [1]}', '{"lr": {"a": 1}}', '{"phases": 3}',

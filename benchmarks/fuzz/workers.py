@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -103,6 +104,8 @@ def run(kind: Kind, count: int, seed: int, keep: Path, until: float = float("inf
             _kept(kind, seed, number, cause, keep)
             tally = _added(tally, Tally(1, 0.0, Counter(fell=1), {cause: 1}))
             number += 1
+    with contextlib.suppress(OSError):  # another run of this program may be using it
+        Path(CANARY).parent.rmdir()
     return tally
 
 
