@@ -52,7 +52,7 @@ def _of_cost(path: Path) -> str:
         "The replay of a step against the step itself (forward, backward, AdamW, without probe) of a Qwen2 of 12 layers in fp32, in turn in one",
         "process, pair by pair: medians, and the smallest and the largest ratio. A step is timed after one that is not. "
         f"torch {first['torch']}, {first['cores']}",
-        f"cores that others used too. The aim is ≤ {_BOUND}.",
+        f"cores that others used too: with more than one thread (`--threads`), threads wait for those of others, and ratios vary tenfold. The aim is ≤ {_BOUND}.",
         "",
         "| hidden | sequence | batch | threads | step, s | replay, s | replay ÷ step | pairs | reached |",
         "|---|---|---|---|---|---|---|---|---|",

@@ -286,7 +286,10 @@ def test_a_file_that_was_opened_long_before_it_grew(tmp_path: Path, monkeypatch:
     writer = Writer(tmp_path / "a.h5", INFO)
 
     def add_step(step: int) -> None:
-        for number in (2 * step, 2 * step + 1):  # few, so that HDF5 keeps the names of tensors elsewhere once they are many
+        for number in (
+            2 * step,
+            2 * step + 1,
+        ):  # few, so that HDF5 keeps the names of tensors elsewhere once they are many
             add_record(writer, sample((64, 64), number), step=step, path=f"m{number}", slot=f"{number}")
         end_step(writer, step)
         written = threading.Event()
