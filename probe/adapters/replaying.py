@@ -207,8 +207,9 @@ def own_function_replaced(module: Module, name: str, called: Callable[[Run], Any
     object.__setattr__(module, name, replacement)
 
     def undo() -> None:
-        own.pop(name, None)
-        if had is not None:
+        if had is None:
+            own.pop(name, None)
+        else:
             own[name] = had
 
     return undo

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from probe.adapters.base import Adapter, NamedTensor
+from probe.adapters.base import Adapter
 from probe.adapters.replaying import Replaying
 
 _CONTAINERS = (dict, list, set)
@@ -19,36 +19,49 @@ _CONTAINERS = (dict, list, set)
 def kept(replaying: Replaying, model: Any) -> Iterator[None]:
     """Put a model back at the end of the block, bit for bit.
 
-    Tensors stay the same objects. Of what else modules hold, the objects are put back, and the entries of dicts, lists and sets; what
-    they write into other objects stays.
+    Tensors stay the same objects. Of what else modules hold, the objects are put back, and the entries of dicts, lists and sets, and
+    what is written to tensors among them; what modules write into other objects stays.
     """
     adapter = replaying.adapter
-    tensors = list(adapter.parameters(model))
+    modules = [each.module for each in adapter.modules(model)]
+    parameters = [each.tensor for each in adapter.parameters(model)]
     with contextlib.ExitStack() as undone:
         for state, put_back in ((random.getstate(), random.setstate), (np.random.get_state(), np.random.set_state)):
             undone.callback(put_back, state)
-        undo = adapter.keep([each.tensor for each in tensors])
+        undo = adapter.keep(parameters)
         if undo is not None:
             undone.callback(undo)
-        for each in tensors:
-            undone.callback(_tensor_kept(adapter, each))
-        for named in list(adapter.modules(model)):
-            undone.callback(_attributes_kept(named.module))
-            undone.callback(replaying.set_training, named.module, adapter.is_training(named.module))
+        for tensor in {id(each): each for each in (*parameters, *_held(adapter, modules))}.values():
+            undone.callback(_tensor_kept(adapter, tensor))
+        for module in modules:
+            undone.callback(_attributes_kept(module))
+            undone.callback(replaying.set_training, module, adapter.is_training(module))
         yield
 
 
-def _tensor_kept(adapter: Adapter, each: NamedTensor) -> Callable[[], None]:
+def _held(adapter: Adapter, modules: Sequence[Any]) -> Iterator[Any]:
+    """Yield the tensors that modules hold, whatever as: buffers that no checkpoint has, and plain attributes."""
+    for module in modules:
+        for value in vars(module).values():
+            entries = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+            yield from filter(adapter.is_tensor, entries)
+
+
+def _tensor_kept(adapter: Adapter, tensor: Any) -> Callable[[], None]:
     with adapter.quiet():
-        before = adapter.values(each.tensor)
-    version = adapter.version_of(each.tensor)
+        before = adapter.values(tensor)
 
     def restored() -> None:
-        if version is None or adapter.version_of(each.tensor) != version:
-            with adapter.quiet():
-                adapter.assign(each.tensor, before)
+        with adapter.quiet():
+            if not _has_bits(adapter.values(tensor), before):  # not every write is counted: running statistics are not
+                adapter.assign(tensor, before)
 
     return restored
+
+
+def _has_bits(one: np.ndarray, other: np.ndarray) -> bool:
+    """Tell whether two arrays are equal bit for bit: NaN is what it is, and -0.0 is not 0.0."""
+    return np.array_equal(*(np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (one, other)))
 
 
 def _attributes_kept(module: Any) -> Callable[[], None]:

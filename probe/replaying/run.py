@@ -154,11 +154,9 @@ class _Replay:
     def passed(
         self, path: Path, changed: Changed | None = None, *, substitutes: bool = True, is_wide: bool = False
     ) -> _Pass:
-        """Make a pass through B, or a copy of it in float64; B is left as it was."""
+        """Make a pass through B, or a copy of it in float64; B is left as it was before the pass."""
         adapter = self.replaying.adapter
         with kept(self.replaying, self.model):
-            if self.weights == "a":
-                self.own = put(adapter, self.model, self.recorded, self.pairing.modules)
             if changed is not None:
                 self._move_weights(changed)
             model = self.replaying.wide(self.model) if is_wide else self.model
@@ -167,10 +165,12 @@ class _Replay:
             written = Written(adapter, model, path, self.step)
             try:
                 traversal = Traversal(plan, written)
-                written.weights(Phase.INIT)
+                if substitutes:  # of a run by itself only what modules return is asked for
+                    written.weights(Phase.INIT)
                 traversal.run()
-                written.gradients(traversal.backward.gradients)
-                written.weights(Phase.UPDATE, buffers_only=True)
+                if substitutes:
+                    written.gradients(traversal.backward.gradients)
+                    written.weights(Phase.UPDATE, buffers_only=True)
                 written.close()
             except BaseException:
                 written.abandon()
@@ -186,7 +186,14 @@ class _Replay:
                     adapter.assign(each.tensor, changed(adapter.values(each.tensor), autocast))
 
     def answered(self, path: Path) -> Comparison:
-        """Replay, and judge."""
+        """Replay, and judge; B is left as it was."""
+        if self.weights != "a":
+            return self._judged(path)
+        with kept(self.replaying, self.model):
+            self.own = put(self.replaying.adapter, self.model, self.recorded, self.pairing.modules)
+            return self._judged(path)
+
+    def _judged(self, path: Path) -> Comparison:
         first = self.passed(path)
         with Reader(path) as b:
             pairs = paired_step(self.a, b, self.step, self.step, self.pairing.complete)

@@ -266,8 +266,9 @@ def _named_cells(model: nn.Cell) -> Iterator[tuple[str, nn.Cell]]:
 
 def _named_tensors(cell: nn.Cell, prefix: str, around: list[nn.Cell]) -> Iterator[tuple[str, Tensor, nn.Cell, str]]:
     """Yield every parameter and buffer under every one of its names, with the cell that holds it and its name there."""
+    left_out = cell._lazy_non_persistent_buffers_set or ()  # the property would make a set where there is none
     for slot, tensor in [*cell._params.items(), *cell._buffers.items()]:
-        if isinstance(tensor, Tensor) and slot not in cell._non_persistent_buffers_set:
+        if isinstance(tensor, Tensor) and slot not in left_out:
             yield f"{prefix}{slot}", tensor, cell, slot
     for name, child in cell._cells.items():
         if child is not None and name != "_recompute_cell" and not any(child is each for each in around):

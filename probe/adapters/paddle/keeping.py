@@ -17,7 +17,7 @@ _STATES = ("_accumulators", "_master_weights", "_auxiliary_vars", "_already_crea
 
 def kept(parameters: Sequence[paddle.Tensor]) -> Callable[[], None]:
     """Return what puts gradients and the states of all random generators back as they are now."""
-    gradients = [(parameter, _kept(parameter.grad)) for parameter in parameters if not parameter.stop_gradient]
+    gradients = [(parameter, _gradient_kept(parameter.grad)) for parameter in parameters if not parameter.stop_gradient]
     cpu = paddle.get_rng_state("cpu")
     cuda = paddle.get_cuda_rng_state() if paddle.is_compiled_with_cuda() else []
 
@@ -27,7 +27,9 @@ def kept(parameters: Sequence[paddle.Tensor]) -> Callable[[], None]:
             if gradient is None:
                 parameter.clear_gradient(False)
             else:
-                parameter.grad = gradient
+                parameter.grad = gradient  # which copies where a backward pass has made another one
+                if gradient.is_dense():
+                    gradient._share_buffer_to(parameter._grad_ivar())
         paddle.set_rng_state(cpu, "cpu")
         if cuda:
             paddle.set_cuda_rng_state(cuda)
@@ -74,6 +76,21 @@ def _kept(value: Any) -> Callable[[], Any]:
         return filled
     copied = value if callable(value) else copy.deepcopy(value)
     return lambda: copied
+
+
+def _gradient_kept(gradient: paddle.Tensor | None) -> Callable[[], paddle.Tensor | None]:
+    """Return what gives a gradient back as it is now, in its memory, which ``clear_gradient`` lets go of."""
+    restored = _kept(gradient)
+    if gradient is None or not gradient.is_dense():
+        return restored
+    memory = paddle.empty([0], gradient.dtype)
+    gradient._share_buffer_to(memory)
+
+    def in_place() -> paddle.Tensor:
+        memory._share_buffer_to(gradient)
+        return restored()  # type: ignore[no-any-return]
+
+    return in_place
 
 
 def _tensor_kept(value: paddle.Tensor) -> Callable[[], paddle.Tensor]:
