@@ -22,6 +22,7 @@ _RIGHT = {
     "bf16 faults in the code of a module (`--kind faulty --dtype bf16`)": ("exact",),
     "Clean pairs, fp32 and bf16 (`--kind clean --dtype bf16 --dtype fp32 --number 160 --seed 1`)": ("aligned",),
     "Ports to PaddlePaddle and MindSpore, with what PyTorch recorded (`python -m benchmarks.replay.ports`)": ("exact", "aligned"),
+    "All faults that localisation lists as missed by a comparison of two runs (`--kind faulty --names FILE`)": ("exact",),
 }  # fmt: skip
 """the sections of answers, and the grades of right ones"""
 _COST = "Cost (`python -m benchmarks.replay.cost`)"
@@ -78,11 +79,12 @@ def _sections(text: str) -> dict[str, str]:
 @click.option("--faulty", type=_FILE)
 @click.option("--clean", type=_FILE)
 @click.option("--ports", type=_FILE)
+@click.option("--missed", type=_FILE)
 @click.option("--cost", type=_FILE)
-def main(faulty: Path | None, clean: Path | None, ports: Path | None, cost: Path | None) -> None:
+def main(faulty: Path | None, clean: Path | None, ports: Path | None, missed: Path | None, cost: Path | None) -> None:
     """Write the sections whose answers are given."""
     bodies = _sections(PAGE.read_text(encoding="utf-8"))
-    for title, path in zip(_RIGHT, (faulty, clean, ports), strict=True):
+    for title, path in zip(_RIGHT, (faulty, clean, ports, missed), strict=True):
         if path is not None:
             bodies[title] = _of_answers(title, path)
     if cost is not None:
