@@ -281,16 +281,22 @@ class Recording(ByPath[ModuleRecords]):
             )
         return found
 
-    def plot(self, what: str = "gradients", *, only: str = "*", ax: Any = None) -> Any:
-        """Draw norms, or what was logged, over the steps (needs matplotlib).
+    def plot(
+        self, what: str = "gradients", *, only: str = "*", step: int | None = None, at: str = "", ax: Any = None
+    ) -> Any:
+        """Draw norms, or what was logged, over the steps, or the model as it ran (needs matplotlib).
 
         Parameters
         ----------
         what
-            ``"gradients"``, ``"weights"`` or ``"updates"``: the norm of each parameter's, and of all together; or the
-            name of a logged number, such as ``"loss"``
+            ``"gradients"``, ``"weights"`` or ``"updates"``: the norm of each parameter's, and of all together; the name of a logged
+            number, such as ``"loss"``; or ``"graph"``: the data flow, with size and norm of what each module returned
         only
             a glob: of which parameters
+        step
+            of the graph; the first one when None
+        at
+            path of the module that the graph is drawn around; the whole model when empty
         ax
             where to draw
 
@@ -302,10 +308,14 @@ class Recording(ByPath[ModuleRecords]):
         ------
         NotRecordedError
             nothing of that kind was recorded
+        ConfigError
+            neither a kind of norm nor a logged number has that name, or no module of that path ran
         """
-        from probe.report.plots.norms import draw
+        from probe.report.plots import graph, norms
 
-        return draw(self._reader, what, only, ax)
+        return (
+            graph.draw_run(self._reader, step, at, ax) if what == "graph" else norms.draw(self._reader, what, only, ax)
+        )
 
     def _paths(self) -> tuple[str, ...]:
         return tuple(module.path for module in self.modules)

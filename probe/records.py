@@ -33,6 +33,10 @@ PresetName = Literal[
 """an acceptance table"""
 JudgementName = Literal["", "equal", "noise", "introduced", "inherited", "not comparable", "not judged"]
 """what became of a pair of tensors; empty where nothing was compared"""
+PassName = Literal["forward", "backward"]
+"""a phase in which something goes from module to module"""
+ViewName = Literal["error", "graph"]
+"""of an answer, as a picture"""
 PictureName = Literal["values", "error", "scatter"]
 """of a pair of tensors"""
 FrameworkName = Literal["torch", "paddle", "mindspore"]

@@ -311,7 +311,7 @@ def _show(result: Comparison, style: str, top: int, verbose: bool) -> None:
 
 @main.command("view")
 @click.argument("a", type=click.Path())
-@click.argument("b", type=click.Path())
+@click.argument("b", type=click.Path(), required=False)
 @click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Where to keep the page; default: a new folder.")
 @click.option(
@@ -320,33 +320,78 @@ def _show(result: Comparison, style: str, top: int, verbose: bool) -> None:
 @click.option("--save-to", type=click.Path(dir_okay=False), metavar="FILE",
               help="With --serve, the only file that it writes: a new layer mapping; default: that of -lm.")  # fmt: skip
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="With --serve; default: a free one.")
+@click.option("--at", default="", metavar="PATH", help="Of one recording, the module that the graph is drawn around.")
+@click.option("--step", type=int, help="Of one recording; default: its first one.")
 def view_command(
-    a: str, b: str, mapping: str | None, output: str | None, serve: bool, save_to: str | None, port: int
-) -> None:
+    a: str, b: str | None, mapping: str | None, output: str | None, serve: bool, save_to: str | None, port: int, at: str,
+    step: int | None,
+) -> None:  # fmt: skip
     """Compare two recordings and look at the HTML report in the browser.
+
+    Of one recording: look at the graph of the model as it ran, with size and norm of what each module returned (needs
+    matplotlib).
 
     \b
     Example: probe view a.h5 b.h5 -lm megatron-core/qwen2
              probe view a.h5 b.h5 -lm map.yaml --serve
+             probe view a.h5 --at model.layers.3.mlp
     """
+    if b is None:
+        if serve or save_to is not None or port or mapping is not None:
+            raise _Failure("--serve, --save-to, --port and -lm are for two recordings: expected probe view A B")
+        _view_graph(a, step, at, output)
+        return
+    if at or step is not None:
+        raise _Failure("--at and --step are for one recording: in the report of two, choose modules and steps by mouse")
     if serve:
         if output is not None:
             raise _Failure("--serve keeps no page: expected it or -o, not both")
         _serve(a, b, mapping, save_to, port)
     if save_to is not None or port:
         raise _Failure("--save-to and --port are for --serve")
-    import tempfile
-    import webbrowser
-
     from probe.report.formats.saving import save
 
     result = _compared(a, b, mapping)
-    place = output or str(Path(tempfile.mkdtemp(prefix="probe-")) / "report.html")
+    place = output or _new_place("report.html")
     save(result, place, "html")
     _say_where(result, place)
+    _browse(place)
+    sys.exit(EXIT[result.verdict])
+
+
+def _view_graph(a: str, step: int | None, at: str, output: str | None) -> None:
+    """Draw the graph of one recording into a file, and show it."""
+    from probe.recording import Recording
+    from probe.report.names import harmless
+
+    place = output or _new_place("graph.svg")
+    with Recording(a) as run:
+        try:
+            run.plot("graph", step=step, at=at).figure.savefig(place)
+        except ImportError as error:
+            raise _Failure(str(error)) from None
+        except OSError as error:
+            raise _Failure(f"cannot write {place}: {error.strerror or error}") from None
+        except ValueError as error:
+            if isinstance(error, ProbeError):
+                raise
+            raise _Failure(f"{place}: {error}; expected a name that ends in .svg, .png or .pdf") from None
+    click.echo(f"the graph is in {harmless(place)}", err=True)
+    _browse(place)
+
+
+def _new_place(name: str) -> str:
+    import tempfile
+
+    return str(Path(tempfile.mkdtemp(prefix="probe-")) / name)
+
+
+def _browse(place: str) -> None:
+    """Show a file in the browser, or say that there is none."""
+    import webbrowser
+
     if not webbrowser.open(Path(place).resolve().as_uri()):
         click.echo("no browser could be started here: open that file in one", err=True)
-    sys.exit(EXIT[result.verdict])
 
 
 def _serve(a: str, b: str, mapping: str | None, save_to: str | None, port: int) -> NoReturn:

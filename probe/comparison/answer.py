@@ -25,7 +25,7 @@ from probe.comparison.why import Why
 from probe.errors import NotRecordedError
 from probe.matching import Matching
 from probe.matching.changes import Change
-from probe.records import ByPath
+from probe.records import ByPath, PassName, ViewName
 
 _COLUMNS = 80
 """of the text that printing an answer shows"""
@@ -173,23 +173,42 @@ class Comparison(ByPath[SlotResults]):
     def _values(self, slot: SlotResult) -> tuple[Any, Any]:
         return values_of(slot, self.path_a, self.path_b, self.steps, self.matching)
 
-    def plot(self, step: int | None = None, *, ax: Any = None) -> Any:
-        """Draw the relative error of what was compared in a step, in the order of cause (needs matplotlib).
+    def plot(
+        self, kind: ViewName = "error", *, step: int | None = None, at: str | None = None, phase: PassName | None = None,
+        ax: Any = None,
+    ) -> Any:  # fmt: skip
+        """Draw what was compared in a step (needs matplotlib).
 
         Parameters
         ----------
+        kind
+            ``"error"``: the relative error of every pair of tensors, in the order of cause; ``"graph"``: the data flow of both models,
+            and the error on its way from where it is made to what it reaches
         step
-            of A; the one that diverges, or the last one, when None
+            of A; the one that diverges when None; of an aligned answer the last one, for the graph the first one
+        at
+            path of the module of A, or of B, that the graph is drawn around; the first divergence when None
+        phase
+            of the graph, ``"forward"`` or ``"backward"``; that of the first divergence when None
         ax
             where to draw
 
         Returns
         -------
         the matplotlib Axes
-        """
-        from probe.report.plots.depth import draw
 
-        return draw(self, step, ax)
+        Raises
+        ------
+        ImportError
+            matplotlib is not installed
+        ConfigError
+            there is no such kind or phase, the step was not compared, or no such module ran
+        NotRecordedError
+            there is nothing to draw
+        """
+        from probe.report.plots import kinds
+
+        return kinds.draw(self, kind, step, at, phase, ax)
 
     def save(self, path: str | Path) -> Path:
         """Write the answer to a file: .html, .json, .csv, .parquet (needs pandas and pyarrow) or .txt. Return its path.

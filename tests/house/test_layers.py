@@ -68,9 +68,9 @@ LAYERS = [
 UPWARDS = {
     ("comparison.run", "diagnosis.choosing"), ("comparison.run", "diagnosis.known_differences"), ("comparison.notes", "report.words"), ("comparison.why", "report.why"), ("comparison.answer", "report.table"), ("comparison.answer", "report.text"), ("comparison.answer", "report.notebook.answers"), ("comparison.acceptance.result", "report.acceptance"),
     ("comparison.answer", "report.formats.saving"), ("comparison.result", "report.formats.arrays"), ("recording", "report.formats.arrays"),
-    ("comparison.answer", "report.plots.depth"), ("comparison.result", "report.notebook.answers"),
+    ("comparison.answer", "report.plots.kinds"), ("comparison.result", "report.notebook.answers"),
     ("comparison.result", "report.notebook.tensors"), ("comparison.result", "report.plots.pair"),
-    ("recording", "report.notebook.recordings"), ("recording", "report.plots.norms"), ("recording", "report.plots.one"),
+    ("recording", "report.notebook.recordings"), ("recording", "report.plots.norms"), ("recording", "report.plots.one"), ("recording", "report.plots.graph"),
     ("curve_comparison.result", "curve_comparison.showing.plot"), ("curve_comparison.result", "curve_comparison.showing.text"),
     ("curve_comparison.result", "curve_comparison.showing.notebook"),
     ("checks.overflow.checking", "report.checks.overflow"), ("checks.data.checking", "report.checks.data"),

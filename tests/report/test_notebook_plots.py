@@ -94,14 +94,14 @@ def test_a_step_is_chosen_and_drawn_where_it_is_told(tmp_path: Path) -> None:
     a, b = record(tmp_path / "a.h5", gpt(), steps=2), record(tmp_path / "b.h5", gpt(), steps=2)
     found = probe.compare(a, b)
     figure, (left, right) = plt.subplots(1, 2)
-    assert found.plot(0, ax=left) is left and found.plot(ax=right) is right
+    assert found.plot(step=0, ax=left) is left and found.plot(ax=right) is right
     assert [left.get_title("left"), right.get_title("left")] == ["ALIGNED: step 0\n", "ALIGNED: step 1\n"]
     assert plt.get_fignums() == [figure.number]
     with pytest.raises(ConfigError, match=r"step 7 was not compared; there are 0, 1"):
-        found.plot(7)
+        found.plot(step=7)
     c, d = record(tmp_path / "c.h5", gpt()), record(tmp_path / "d.h5", gpt())
     with pytest.raises(ConfigError, match=r"step 1 was not compared; there is only step 0$"):
-        probe.compare(c, d).plot(1)
+        probe.compare(c, d).plot(step=1)
 
 
 def test_infinite_errors_stand_at_the_top(tmp_path: Path) -> None:

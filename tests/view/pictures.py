@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/guide/report.md in Chromium; scripts/report-images runs it.
+"""Takes the pictures of docs/guide/report.md in Chromium, and draws that of docs/guide/notebook.md; scripts/report-images runs it.
 
 python -m tests.view.pictures A.h5 B.h5 FOLDER
 """
@@ -28,7 +28,9 @@ LACKING = ("pre_mlp_layernorm: post", "output_layer: lm_head")
 def main(a: Path, b: Path, folder: Path) -> None:
     """Take all pictures."""
     report = a.with_name("report.html")
-    report.write_text(as_html(probe.compare(a, b, MAPPING)), encoding="utf-8")
+    answer = probe.compare(a, b, MAPPING)
+    report.write_text(as_html(answer), encoding="utf-8")
+    answer.plot("graph").figure.savefig(folder / "graph.png", dpi=80)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         shoot = _camera(browser, folder)

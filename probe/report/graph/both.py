@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from probe.comparison.result import SlotResult
+from probe.comparison.result import Divergence, SlotResult
 from probe.comparison.steps.events import StepPairs
 from probe.records import Role
 from probe.report.graph.flow import Flow, Kind, flow_of
@@ -24,6 +24,56 @@ class BothFlows:
     tensors_a: dict[int, int]
     """by a record of A, the pair of tensors that it was compared in: its place among the slots"""
     tensors_b: dict[int, int]
+
+    @property
+    def sides(self) -> tuple[tuple[Flow, dict[int, int]], ...]:
+        """Each flow with the pairs of tensors of its records."""
+        return (self.a, self.tensors_a), (self.b, self.tensors_b)
+
+
+def pairs_of(flow: Flow, tensors: Mapping[int, int]) -> tuple[list[int], list[int]]:
+    """Return the pair of tensors that each edge carries, and of each node that is no call the one that it is; −1 where it was not compared.
+
+    Parameters
+    ----------
+    flow
+        of one side
+    tensors
+        by a record of it, its pair of tensors
+    """
+    of_maker: dict[int, int] = {}
+    for row, maker in flow.makers.items():
+        if row in tensors:
+            of_maker.setdefault(maker, tensors[row])
+    return (
+        [tensors.get(edge.row, of_maker.get(edge.source, ABSENT)) for edge in flow.edges],
+        [ABSENT if node.kind is Kind.CALL else tensors.get(node.row, of_maker.get(at, ABSENT))
+         for at, node in enumerate(flow.nodes)],
+    )  # fmt: skip
+
+
+def looked_at(
+    steps: Mapping[int, StepPairs], first: Divergence | None, step: int | None = None
+) -> tuple[StepPairs, int] | None:
+    """Return the step and the micro-batch of the first divergence, or else the first ones; None if nothing ran.
+
+    Parameters
+    ----------
+    steps
+        what was compared, by A's step
+    first
+        the first divergence
+    step
+        another one that was chosen
+    """
+    ref = None if first is None else (first.a or first.b)[0]
+    if step is None:
+        step = ref.step if ref is not None and ref.step in steps else next(iter(steps), None)
+    if step is None or not steps[step].nodes:
+        return None
+    micros = sorted({node.micro for node in steps[step].nodes.values()}, key=lambda micro: (micro < 0, micro))
+    is_there = ref is not None and ref.step == step and ref.micro in micros
+    return steps[step], ref.micro if ref is not None and is_there else micros[0]
 
 
 def both_flows(pairs: StepPairs, micro: int, slots: Sequence[SlotResult]) -> BothFlows:

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from probe.comparison.result import Divergence, SlotResult
 from probe.comparison.steps.events import StepPairs
-from probe.report.graph.both import both_flows
+from probe.report.graph.both import both_flows, looked_at, pairs_of
 from probe.report.graph.flow import Flow, Kind
 from probe.report.html.numbers import Words
 
-_NONE = -1
 _KINDS = list(Kind)
 
 
@@ -18,15 +17,13 @@ def both_as_columns(
     steps: Mapping[int, StepPairs], slots: Sequence[SlotResult], first: Divergence | None, words: Words
 ) -> dict[str, object] | None:
     """Return the data flow of the micro-batch of the first divergence, of the first one where there is none; None if nothing ran."""
-    ref = None if first is None else (first.a or first.b)[0]
-    step = ref.step if ref is not None and ref.step in steps else next(iter(steps), None)
-    if step is None or not steps[step].nodes:
+    place = looked_at(steps, first)
+    if place is None:
         return None
-    micros = sorted({node.micro for node in steps[step].nodes.values()}, key=lambda micro: (micro < 0, micro))
-    micro = ref.micro if ref is not None and ref.micro in micros else micros[0]
-    found = both_flows(steps[step], micro, slots)
+    pairs, micro = place
+    found = both_flows(pairs, micro, slots)
     return {
-        "step": step, "micro": micro, "twin": list(found.twins),
+        "step": pairs.step, "micro": micro, "twin": list(found.twins),
         "a": as_columns(found.a, found.tensors_a, words), "b": as_columns(found.b, found.tensors_b, words),
     }  # fmt: skip
 
@@ -43,13 +40,7 @@ def as_columns(flow: Flow, tensors: Mapping[int, int], words: Words) -> dict[str
     words
         where texts stand
     """
-    of_maker: dict[int, int] = {}
-    for row, maker in flow.makers.items():
-        if row in tensors:
-            of_maker.setdefault(maker, tensors[row])
-    known = [tensors.get(edge.row, of_maker.get(edge.source, _NONE)) for edge in flow.edges]
-    own = [tensors.get(node.row, of_maker.get(at, _NONE)) if node.kind is not Kind.CALL else _NONE
-           for at, node in enumerate(flow.nodes)]  # fmt: skip
+    known, own = pairs_of(flow, tensors)
     return {
         "kind": [_KINDS.index(node.kind) for node in flow.nodes], "parent": [node.parent for node in flow.nodes],
         "module": [node.module for node in flow.nodes], "call": [node.call for node in flow.nodes],
