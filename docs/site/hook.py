@@ -7,8 +7,6 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mkdocs.structure.files import File
-
 REPO = Path(__file__).resolve().parents[2]
 DOCS = REPO / "docs"
 OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
@@ -33,6 +31,8 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages that lie beside docs/; the README of the project is the home page."""
+    from mkdocs.structure.files import File
+
     files.get_file_from_path("README.md").dest_uri = "pages.html"
     for source, page in OUTSIDE.items():
         files.append(File.generated(config, page, content=(REPO / source).read_text(encoding="utf-8")))
@@ -48,18 +48,23 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         text, target = match["text"], match["target"]
         if text is None or "://" in target or target.startswith("#"):
             return match[0]
-        if text.startswith("!["):  # a picture inside a link
-            text = VERBATIM_OR_LINK.sub(linked, text)
         path, _, fragment = target.partition("#")
         place = os.path.normpath(PurePosixPath(source).parent / path)
         inside = OUTSIDE.get(place, place.removeprefix("docs/"))
         if files.get_file_from_path(inside) is None or inside.endswith(".ipynb"):
-            return text if text.strip("`") == place or text.startswith("`") else f"{text} (`{place}`)"
+            return f"`{place}`" if text.strip("`") == place else f"{text} (`{place}`)"
+        if text == PurePosixPath(path).name:
+            text = title(REPO / place)
         there = os.path.relpath(inside, PurePosixPath(uri).parent)
         return f"[{text}]({there}{'#' if fragment else ''}{fragment})"
 
     markdown = VERBATIM_OR_LINK.sub(linked, markdown)
     return with_docstrings(markdown) if uri == API else markdown
+
+
+def title(page: Path) -> str:
+    """Return the first heading of a page."""
+    return re.search(r"^# (.*)$", page.read_text(encoding="utf-8"), re.M)[1] if page.suffix == ".md" else page.name
 
 
 def with_docstrings(markdown: str) -> str:
@@ -68,5 +73,11 @@ def with_docstrings(markdown: str) -> str:
     for number, section in enumerate(sections):
         names = PUBLIC.findall(section)
         links = PUBLIC.sub(r"| [`\1`][\1]", section)
-        sections[number] = "\n\n".join([links.rstrip("\n"), *(f"::: {name}" for name in names)]) + "\n"
+        sections[number] = "\n\n".join([links.rstrip("\n"), *map(expanded, names)]) + "\n"
     return "\n## ".join(sections)
+
+
+def expanded(name: str) -> str:
+    """Ask mkdocstrings for a docstring; of a class, each field and method on a line with its types."""
+    options = "\n    options: {separate_signature: false, show_signature_annotations: true}"
+    return f"::: {name}{options if name.rpartition('.')[2][0].isupper() else ''}"

@@ -185,7 +185,8 @@ class Comparison(ByPath[SlotResults]):
 
         Returns
         -------
-        the matplotlib Axes
+        matplotlib Axes
+            where it is drawn
         """
         from probe.report.plots.depth import draw
 

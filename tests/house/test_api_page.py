@@ -26,7 +26,12 @@ def returned() -> set[str]:
     """Return the names of the classes of probe that its public functions return or give to a ``with`` block."""
     functions = [getattr(probe, name) for name in probe.__all__ if name != "__version__"]
     annotations = [str(inspect.signature(function).return_annotation) for function in functions]
-    return {name for each in annotations for name in re.findall(r"\b[A-Z]\w+", each)} - {"Any", "Iterator", "None", "Path"}
+    return {name for each in annotations for name in re.findall(r"\b[A-Z]\w+", each)} - {
+        "Any",
+        "Iterator",
+        "None",
+        "Path",
+    }
 
 
 def test_every_public_name_is_listed_once() -> None:
