@@ -50,6 +50,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             return match[0]
         path, _, fragment = target.partition("#")
         place = os.path.normpath(PurePosixPath(source).parent / path)
+        if place.startswith(("/", "..")) or not (REPO / place).exists():
+            return match[0]  # mkdocs says that it leads nowhere
         inside = OUTSIDE.get(place, place.removeprefix("docs/"))
         if files.get_file_from_path(inside) is None or inside.endswith(".ipynb"):
             return f"`{place}`" if text.strip("`") == place else f"{text} (`{place}`)"

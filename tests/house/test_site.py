@@ -60,6 +60,7 @@ def test_no_two_pages_of_a_shelf_have_one_title() -> None:
         ("guide/answer.md", "[a](../images/report-serve.png)", "[a](../images/report-serve.png)"),
         ("guide/answer.md", "[schema](../../layer_mappings/schema.json)", "schema (`layer_mappings/schema.json`)"),
         ("guide/answer.md", "[probe/errors.py](../../probe/errors.py)", "`probe/errors.py`"),
+        ("guide/answer.md", "[gone](gone.md) [a](/x.md)", "[gone](gone.md) [a](/x.md)"),
         ("guide/answer.md", "[here](#there) [x](https://x.org)", "[here](#there) [x](https://x.org)"),
         ("guide/answer.md", "`[a](b)`\n\n```\n[a](b)\n```\n", "`[a](b)`\n\n```\n[a](b)\n```\n"),
     ],
