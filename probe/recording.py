@@ -302,7 +302,8 @@ class Recording(ByPath[ModuleRecords]):
 
         Returns
         -------
-        the matplotlib Axes
+        matplotlib Axes
+            where it is drawn
 
         Raises
         ------

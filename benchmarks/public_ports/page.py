@@ -38,9 +38,12 @@ def page(found: list[Answer], recalls: list[Recall]) -> str:
     packages = [[name, *(", ".join(side.packages) for side in (pair.a, pair.b)), str(len(pair.faults))]
                 for name in chosen for pair in [pair_of(name)]]  # fmt: skip
     wrong = [[x.pair, x.fault or "right", x.mode, x.way, x.grade, x.expected, x.said] for x in misses(found)]
+    is_blind = all(pair_of(name).set == "blind" for name in chosen)
     parts = [
-        _INTRODUCTION,
-        *([_BLIND] if all(pair_of(name).set == "blind" for name in chosen) else []),
+        _INTRODUCTION.replace("against each other", "against each other, written blind", 1)
+        if is_blind
+        else _INTRODUCTION,
+        *([_BLIND] if is_blind else []),
         _table(("pair", "A", "B", "faults"), packages),
         "## Answers\n",
         _table(HEADER, rows(found, recalls)),

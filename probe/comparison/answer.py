@@ -195,7 +195,8 @@ class Comparison(ByPath[SlotResults]):
 
         Returns
         -------
-        the matplotlib Axes
+        matplotlib Axes
+            where it is drawn
 
         Raises
         ------

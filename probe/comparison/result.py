@@ -319,7 +319,8 @@ class SlotResult:
 
         Returns
         -------
-        the matplotlib Axes; an array of three when kind is None
+        matplotlib Axes
+            where it is drawn; an array of three when kind is None
         """
         from probe.report.plots.pair import draw
 

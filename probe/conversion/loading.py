@@ -39,7 +39,8 @@ def load_matching(
 
     Returns
     -------
-    what was put where: ``moves``, each with ``parts``, ``action`` and ``target``
+    Plan
+        what was put where: ``moves``, each with ``parts``, ``action`` and ``target``
 
     Raises
     ------

@@ -32,7 +32,8 @@ def draw(answer: CurveComparison, path: str | Path | None = None) -> np.ndarray:
 
     Returns
     -------
-    the matplotlib Axes, a row for each curve
+    matplotlib Axes
+        a row for each curve
 
     Raises
     ------
