@@ -102,3 +102,25 @@ def test_a_fault_of_the_engine_is_named_and_nothing_else(
 ) -> None:
     answer = compared(tmp_path, fault, requests=requests, task=task)
     assert {found.a[0].path for found in answer.divergences} == {FAULTS[fault]}, answer
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+@pytest.mark.parametrize("fault", [bool, eps, shifted_positions], ids=lambda fault: fault.__name__)
+def test_generating_is_compared_with_one_forward(
+    tmp_path: Path, fault: Callable[[torch.nn.Module], None], task: str
+) -> None:
+    torch.manual_seed(0)
+    trained, served = vllm.trained(), vllm.qwen2_of_vllm(1)
+    served.load_weights(trained.state_dict())
+    fault(served)
+    ids = torch.randint(0, vllm.CONFIG.vocab_size, (9,))
+    with probe.capture(served, tmp_path / "served.h5", task=task):
+        vllm.generated(served, ids, 4)
+        probe.step()
+    with probe.capture(trained, tmp_path / "trained.h5", task=task), torch.no_grad():
+        trained(input_ids=ids[None], position_ids=torch.arange(9)[None])
+        probe.step()
+    answer = probe.compare(tmp_path / "served.h5", tmp_path / "trained.h5", MAPPING)
+    assert [found.path for found in answer.divergences[:1]] == ([FAULTS[fault]] if fault in FAULTS else []), answer
+    assert answer.verdict == ("diverged" if fault in FAULTS else "aligned")
+    assert answer.coverage.share == 1.0

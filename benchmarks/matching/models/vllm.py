@@ -94,17 +94,22 @@ class RotaryEmbedding(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal attention within each of some requests of equal length."""
+    """Causal attention within each of some requests of equal length; of one request also of single tokens behind it."""
 
     def __init__(self, requests: int) -> None:
         super().__init__()
         self.requests, self.is_causal = requests, True
+        self.seen: list[tuple[Tensor, Tensor]] = []
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        heads = (
+        self.seen = [*self.seen, (key, value)] if len(query) == 1 else [(key, value)]
+        key, value = (torch.cat(parts) for parts in zip(*self.seen, strict=True))
+        q, k, v = (
             x.unflatten(0, (self.requests, -1)).unflatten(-1, (-1, SIZE)).transpose(1, 2) for x in (query, key, value)
         )
-        mixed = F.scaled_dot_product_attention(*heads, is_causal=self.is_causal, enable_gqa=True)
+        mixed = F.scaled_dot_product_attention(
+            q, k, v, is_causal=self.is_causal and len(query) == len(key), enable_gqa=True
+        )
         return mixed.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
@@ -230,3 +235,11 @@ def served(model: nn.Module, ids: Tensor) -> Tensor:
     with torch.inference_mode():
         hidden = model(input_ids=ids.flatten(), positions=positions)
         return model.compute_logits(hidden.unflatten(0, (len(ids), -1))[:, -1])
+
+
+def generated(model: nn.Module, ids: Tensor, prompt: int) -> None:
+    """Run a prefill of one request's first tokens, and the others one by one."""
+    bounds = [0, *range(prompt, len(ids) + 1)]
+    with torch.inference_mode():
+        for first, last in zip(bounds[:-1], bounds[1:], strict=True):
+            model.compute_logits(model(input_ids=ids[first:last], positions=torch.arange(first, last))[-1:])

@@ -1,15 +1,17 @@
-"""Calls of several micro-batches, or of shares of the batch, as the one call of the other side: joined along the axis of the batch."""
+"""Calls of several micro-batches as the one call of the other side, joined along the axis of the batch; of several passes without
+gradients, such as those of decoding token by token, along the axis that they share.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from probe.comparison.distance.combined import Piece, add_fused
-from probe.comparison.fusion.joined_axes import batch_axis
+from probe.comparison.fusion.joined_axes import batch_axis, like
 from probe.comparison.steps.side import PARAMETER_ROLES, Side, kind_of
 from probe.matching import Matching
 from probe.numbers.fused import Fusion, reordered
@@ -42,8 +44,8 @@ class Plan:
     """size of the axis before that of the batch, where one stands there: [s, b, h]"""
 
 
-def join_calls(a: Side, b: Side, matching: Matching) -> int:
-    """Let calls of several micro-batches be one call, where the other side was given the same in fewer ones.
+def join_calls(a: Side, b: Side, matching: Matching, passes: Callable[[Side], list[int]]) -> int:
+    """Let calls of several passes be one call, where the other side was given the same in fewer ones.
 
     Parameters
     ----------
@@ -51,14 +53,16 @@ def join_calls(a: Side, b: Side, matching: Matching) -> int:
         a step of both sides; the one with more micro-batches is changed
     matching
         which module is which
+    passes
+        `micros_of` or `evaluations_of`
 
     Returns
     -------
     int
-        how many micro-batches became one; 0 where both sides have as many, where neither number divides the other, or where what
+        how many passes became one; 0 where both sides have as many, where neither number divides the other, or where what
         they were given is not the same
     """
-    micros = micros_of(a), micros_of(b)
+    micros = passes(a), passes(b)
     if not all(micros) or len(micros[0]) == len(micros[1]):
         return 0
     is_a = len(micros[0]) > len(micros[1])
@@ -82,6 +86,12 @@ def micros_of(side: Side) -> list[int]:
     """Return the micro-batches that a side ran with gradients."""
     chosen = side.calls["micro"][side.counted]
     return sorted(set(chosen[chosen >= 0].tolist()))
+
+
+def evaluations_of(side: Side) -> list[int]:
+    """Return the passes that a side ran without gradients, in their order."""
+    chosen = side.calls["micro"][side.counted]
+    return sorted(set(chosen[chosen < 0].tolist()), reverse=True)
 
 
 def _by_place(side: Side, micros: Iterable[int]) -> dict[Place, dict[int, int]]:
@@ -138,7 +148,7 @@ def _as_given(
         size = int(np.prod(few.shapes[other]))
         if size > _LARGEST or not few.has_values(other) or not all(map(many.has_values, rows)):
             continue
-        parts, given = [many.values(row) for row in rows], few.values(other)
+        parts, given = _given(many, rows, few, other)
         if kind_of(few.dtypes[other]) != "integer" or np.array_equal(np.concatenate(parts, axis), given):
             continue
         if len({part.shape for part in parts}) > 1:
@@ -147,7 +157,8 @@ def _as_given(
         if not order and not np.array_equal(np.stack(parts, axis + 1).reshape(given.shape), given):
             return None
         strided = not order
-    length = few.shapes[whole[plan.targets[0]]][0] if axis == 1 else 0
+    first = plan.targets[0]
+    length = like(few.shapes[whole[first]], many.shapes[by_micro[plan.groups[0][0]]])[0] if axis == 1 else 0
     return Plan(plan.groups, plan.targets, plan.sizes, strided, order, length)
 
 
@@ -155,9 +166,15 @@ def _some_agree(many: Side, rows: Sequence[int], few: Side, other: int, axis: in
     """Tell whether some parts are what lies in their place, and others are not: they were given something else."""
     if not few.has_values(other) or not all(map(many.has_values, rows)) or np.prod(few.shapes[other]) > _LARGEST:
         return False
-    parts, given = [many.values(row) for row in rows], few.values(other)
+    parts, given = _given(many, rows, few, other)
     ends = np.cumsum([part.shape[axis] for part in parts])[:-1]
     return any(np.array_equal(part, own) for part, own in zip(parts, np.split(given, ends, axis), strict=True))
+
+
+def _given(many: Side, rows: Sequence[int], few: Side, other: int) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return the values of parts, and of the whole with as many axes."""
+    parts, given = [many.values(row) for row in rows], few.values(other)
+    return parts, given.reshape(like(given.shape, parts[0].shape))
 
 
 def _zigzag(parts: Sequence[np.ndarray], given: np.ndarray, axis: int) -> tuple[int, ...]:
@@ -225,7 +242,7 @@ def _join(
     """Let rows be one; tell whether that can be done."""
     module, _, _, slot, _ = place
     shapes = [many.shapes[row] for row in own]
-    wholes = [few.shapes[row] for row in whole]
+    wholes = [like(few.shapes[row], shapes[0]) for row in whole]
     if len({many.digest(row) for row in own}) == 1 and shapes[0] in wholes and many.digest(own[0]) is not None:
         many.columns["micro"][own[0]] = target  # a table, a mask: the same for all
         many.hidden.update(own[1:])
