@@ -1,4 +1,5 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import * as address from "./address.js";
 import { Curves, hasCurves } from "./curves.jsx";
 import { GraphView } from "./graph/graph.jsx";
 import { Bar, canMatch, Matching } from "./matching.jsx";
@@ -77,9 +78,12 @@ export function App({ report }) {
   isGraphSeen.current ||= tab === "graph";
   const view = useMemo(() => report.view(choice), [report, choice]);
   const tree = useRef(null);
+  const [unknown, setUnknown] = useState(null); // what an address names that is not here
 
   const select = (row, tensor = -1, reveal = true) => {
     setSelected({ row, tensor });
+    setUnknown(null);
+    address.write(report, row);
     if (!reveal) return;
     if (!["modules", "graph"].includes(tab)) setTab("modules");
     tree.current?.reveal(row);
@@ -109,6 +113,21 @@ export function App({ report }) {
     return () => document.removeEventListener("keydown", heard);
   }, []);
 
+  const visit = useRef(null);
+  visit.current = () => {
+    address.forget();
+    if (location.hash.length < 2) return setUnknown(null);
+    const row = address.rowOf(report, location.hash);
+    if (row < 0) setUnknown(address.named(location.hash));
+    else select(row);
+  };
+  useEffect(() => {
+    const visited = () => visit.current();
+    visited();
+    addEventListener("hashchange", visited);
+    return () => removeEventListener("hashchange", visited);
+  }, []);
+
   useEffect(() => {
     const before = () => document.querySelectorAll("details").forEach((each) => (each.open = true));
     addEventListener("beforeprint", before);
@@ -135,6 +154,7 @@ export function App({ report }) {
       </header>
       <main class={tab === "graph" ? `graph-shown${isLarge ? " large" : ""}` : undefined}>
         {report.doc.serving?.said && <p class="news" role="status">{shown(report.doc.serving.said)}</p>}
+        {unknown !== null && <p class="news unknown" role="status">The address names <bdi>{shown(unknown)}</bdi>: no module of A or B has this path. <button class="quiet" onClick={() => setUnknown(null)}>ok</button></p>}
         <Verdict report={report} onSelect={select} />
         <Tabs tabs={tabs} chosen={tab} onChosen={setTab} label="Views" />
         <div class={hasPanel ? "work" : "work alone"}>

@@ -212,6 +212,12 @@ export class Report {
     return module < 0 ? null : this.doc.sides[side].modules.path[module];
   }
 
+  /** The row of the module with a path, -1 if a side has none. */
+  rowAt(side, path) {
+    this._rowAt ??= Object.fromEntries(["a", "b"].map((name) => [name, new Map(this.doc.sides[name].modules.path.map((each, module) => [each, this.rowOf[name][module]]))]));
+    return this._rowAt[side].get(path) ?? -1;
+  }
+
   class(side, row) {
     const module = this.tree[side][row];
     return module < 0 ? "" : this.words[this.doc.sides[side].modules.class[module]];
