@@ -2,6 +2,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import * as address from "./address.js";
 import { Curves, hasCurves } from "./curves.jsx";
 import { GraphView } from "./graph/graph.jsx";
+import { actOf, Help } from "./keys.jsx";
 import { Bar, canMatch, Matching } from "./matching.jsx";
 import { Panel } from "./panel.jsx";
 import { Picture } from "./picture.jsx";
@@ -74,6 +75,7 @@ export function App({ report }) {
   const [collected, setCollected] = useState([]);
   const [tab, setTab] = useState("modules");
   const [isLarge, setLarge] = useState(false);
+  const [isHelped, setHelped] = useState(false);
   const isGraphSeen = useRef(false); // it is laid out when it is looked at first
   isGraphSeen.current ||= tab === "graph";
   const view = useMemo(() => report.view(choice), [report, choice]);
@@ -99,13 +101,16 @@ export function App({ report }) {
   const keys = useRef(null);
   keys.current = (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || /^(input|select|textarea)$/i.test(event.target.tagName)) return;
-    if (event.key === "n") jump(true);
-    else if (event.key === "p") jump(false);
-    else if (event.key === "f" && tab === "graph") setLarge(!isLarge);
-    else if (event.key === "/") {
-      event.preventDefault();
-      document.getElementById("search").focus();
-    }
+    if (isHelped) return;
+    const act = {
+      next: () => jump(true), previous: () => jump(false), help: () => setHelped(true), large: () => tab === "graph" && setLarge(!isLarge),
+      copy: () => document.querySelector(".panel .copy")?.click(),
+      search: () => {
+        event.preventDefault();
+        document.getElementById("search").focus();
+      },
+    }[actOf(event.key)];
+    act?.();
   };
   useEffect(() => {
     const heard = (event) => keys.current(event);
@@ -150,8 +155,10 @@ export function App({ report }) {
         <span class="side-name"><b class="tag-b">B</b> <bdi>{shown(b.file)}</bdi> <small>{b.framework}</small></span>
         <span class="gap" />
         <Choice report={report} choice={choice} onChoice={setChoice} />
+        <button class="quiet" title="the keys (key ?)" aria-haspopup="dialog" onClick={() => setHelped(true)}>Keys</button>
         <Theme />
       </header>
+      <Help isOpen={isHelped} onClose={() => setHelped(false)} hasGraph={Boolean(report.doc.flow)} />
       <main class={tab === "graph" ? `graph-shown${isLarge ? " large" : ""}` : undefined}>
         {report.doc.serving?.said && <p class="news" role="status">{shown(report.doc.serving.said)}</p>}
         {unknown !== null && <p class="news unknown" role="status">The address names <bdi>{shown(unknown)}</bdi>: no module of A or B has this path. <button class="quiet" onClick={() => setUnknown(null)}>ok</button></p>}

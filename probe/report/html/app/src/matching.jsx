@@ -1,6 +1,7 @@
 // Matching by mouse: one unmatched module of each side, what would be compared, and the lines for a mapping.
 
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
+import { copied } from "./clipboard.js";
 import { count, error, plain, shown, value } from "./text.js";
 import { lineOf, mappingText, reach } from "./yaml.js";
 
@@ -94,7 +95,8 @@ function Lines({ report, collected, onCollected }) {
   const [said, setSaid] = useState("");
   const text = mappingText(report, collected);
   const hasBase = Boolean(report.doc.mapping.base);
-  const copy = () => navigator.clipboard.writeText(text).then(() => setSaid("copied"), () => setSaid("mark the text and copy it"));
+  const place = useRef(null);
+  const copy = () => copied(text, place.current).then(setSaid);
   const save = () => {
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([text], { type: "text/yaml" }));
@@ -129,7 +131,7 @@ function Lines({ report, collected, onCollected }) {
         ? "these lines stand in a draft of all pairs that were found, so that each is said. Save it, and compare again with -lm layer_mapping.yaml."
         : "add these lines to your layer mapping, or save them as one, and compare again with -lm."}</p>
       {report.doc.mapping.why_not && <p class="state">Beside a mapping nothing is found by structure or values, and the pairs that were found cannot all be written down: {shown(report.doc.mapping.why_not)}</p>}
-      <textarea readOnly spellcheck={false} aria-label="Lines of the layer mapping" rows={Math.min(24, text.split("\n").length)} value={text} />
+      <textarea ref={place} readOnly spellcheck={false} aria-label="Lines of the layer mapping" rows={Math.min(24, text.split("\n").length)} value={text} />
       <p><button onClick={copy}>Copy</button> <button onClick={save}>Save as a file</button> <span role="status">{said}</span></p>
     </div>
   );

@@ -1,6 +1,7 @@
 // Everything that is known of one row: both modules, why they are a pair, their calls and their tensors.
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { copied } from "./clipboard.js";
 import { Drawn } from "./drawn.jsx";
 import { canBePicked, PHASES } from "./model.js";
 import { base, count, error, headline, MEANING, plain, shown, value } from "./text.js";
@@ -15,7 +16,21 @@ const STATES = {
   "passed over": "A wrapper, which only passes on: looked through.",
 };
 
+/** Copies a path as it is, though it is shown without what a reader cannot see. */
+function Copy({ path, side, shownBy }) {
+  const [said, setSaid] = useState("");
+  useEffect(() => setSaid(""), [path]);
+  return (
+    <>
+      <button class="quiet copy" title={`copy this path${side === "a" ? " (key c)" : ""}`} aria-label={`copy the path of ${side.toUpperCase()}`}
+        onClick={() => copied(path, shownBy.current).then(setSaid)}>copy</button>
+      <span class="dim" role="status">{said}</span>
+    </>
+  );
+}
+
 function Module({ report, side, row }) {
+  const shownBy = useRef(null);
   const path = report.path(side, row);
   if (path === null) return <tr><th><b class={`tag-${side}`}>{side.toUpperCase()}</b></th><td class="dim">no counterpart</td></tr>;
   const modules = report.doc.sides[side].modules;
@@ -25,7 +40,8 @@ function Module({ report, side, row }) {
     <tr>
       <th><b class={`tag-${side}`}>{side.toUpperCase()}</b></th>
       <td>
-        <bdi class="path">{shown(path) || "(the whole model)"}</bdi>
+        <bdi class="path" ref={shownBy}>{shown(path) || "(the whole model)"}</bdi>{" "}
+        {path && <Copy path={path} side={side} shownBy={shownBy} />}
         <div class="dim">
           <bdi>{shown(report.class(side, row))}</bdi>
           {file && <> · <span title={shown(file)}><bdi>{shown(base(file))}</bdi>:{modules.line[module]}</span></>}
