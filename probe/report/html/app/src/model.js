@@ -99,6 +99,12 @@ export class Report {
     return t.is_bound[i] ? "≥" : t.estimated[i] ? "≈" : "";
   }
 
+  /** The sentences of the rules that stand in a column (exemption, blame, tried) of a tensor. */
+  rules(column, i) {
+    const codes = this.words[this.doc.tensors[column][i]];
+    return codes ? codes.split(" ").map((code) => this.doc.rules[column][code]) : [];
+  }
+
   phaseOf(i) {
     return PHASES[this.phase[i]] ?? "";
   }
