@@ -158,7 +158,6 @@ export function App({ report }) {
         <button class="quiet" title="the keys (key ?)" aria-haspopup="dialog" onClick={() => setHelped(true)}>Keys</button>
         <Theme />
       </header>
-      <Help isOpen={isHelped} onClose={() => setHelped(false)} hasGraph={Boolean(report.doc.flow)} />
       <main class={tab === "graph" ? `graph-shown${isLarge ? " large" : ""}` : undefined}>
         {report.doc.serving?.said && <p class="news" role="status">{shown(report.doc.serving.said)}</p>}
         {unknown !== null && <p class="news unknown" role="status">The address names <bdi>{shown(unknown)}</bdi>: no module of A or B has this path. <button class="quiet" onClick={() => setUnknown(null)}>ok</button></p>}
@@ -182,6 +181,7 @@ export function App({ report }) {
         </div>
         <Bar report={report} picked={picked} onPicked={setPicked} collected={collected} onCollected={setCollected} onShow={() => setTab("matching")} />
       </main>
+      <Help isOpen={isHelped} onClose={() => setHelped(false)} hasGraph={Boolean(report.doc.flow)} />
     </>
   );
 }
