@@ -14,6 +14,7 @@ from probe.report.html import as_html
 from tests.report.reading import MAPPING, compared, recorded
 from tests.view.test_view_names import NAMES
 from tests.view.test_view_names import recorded as recorded_with_name
+from tests.view.waiting import until
 
 Show = Callable[..., Any]
 
@@ -36,7 +37,7 @@ def chosen(page: Any) -> list[str]:
 
 
 def has_fragment(page: Any, fragment: str) -> None:
-    page.wait_for_function("fragment => location.hash === fragment", arg=fragment)
+    until(page, "fragment => location.hash === fragment", fragment)
 
 
 LINKS = {
@@ -51,15 +52,15 @@ LINKS = {
 @pytest.mark.parametrize(("link", "paths"), LINKS.values(), ids=LINKS)
 def test_a_link_shows_its_module(link: str, paths: list[str], report: Path, opened: Show) -> None:
     page = opened(f"{report.as_uri()}#{link}").page
-    page.wait_for_function("path => document.querySelector('.panel .path').textContent === path", arg=paths[0])
+    until(page, "path => document.querySelector('.panel .path').textContent === path", paths[0])
     assert chosen(page) == paths and page.locator(".news").count() == 0
     row, rows = page.locator(".row.selected").bounding_box(), page.locator(".rows").bounding_box()
     assert rows["y"] <= row["y"] and row["y"] + row["height"] <= rows["y"] + rows["height"]
     go(page, "#head")
-    page.wait_for_function("document.querySelector('.panel .path').textContent === 'head'")
+    until(page, "document.querySelector('.panel .path').textContent === 'head'")
     page.get_by_role("tab", name="What this rests on").click()
     go(page, f"#{link}")
-    page.wait_for_function("path => document.querySelector('.panel .path').textContent === path", arg=paths[0])
+    until(page, "path => document.querySelector('.panel .path').textContent === path", paths[0])
     assert page.locator(".row.selected").is_visible(), "the tab with the tree is shown"
 
 
@@ -76,7 +77,7 @@ def test_the_address_follows_what_is_chosen(report: Path, opened: Show) -> None:
     has_fragment(page, "#b:decoder.0.residual")
     assert page.evaluate("history.length") == before, "the way back leads out of the page"
     copied = opened(page.url).page
-    copied.wait_for_function("document.querySelector('.panel .path').textContent === 'decoder.0.residual'")
+    until(copied, "document.querySelector('.panel .path').textContent === 'decoder.0.residual'")
 
 
 UNKNOWN = {
@@ -112,12 +113,12 @@ def test_a_link_to_any_name(name: str, tmp_path: Path, opened: Show) -> None:
     found = []
     for row in range(rows):
         page.locator(f"#row-{row}").click()
-        page.wait_for_function("before => ![...before, ''].includes(location.hash)", arg=found)
+        until(page, "before => ![...before, ''].includes(location.hash)", found)
         found.append(page.evaluate("location.hash"))
         page.locator("#row-0" if row else f"#row-{rows - 1}").click()
-        page.wait_for_function("before => location.hash !== before", arg=found[-1])
+        until(page, "before => location.hash !== before", found[-1])
         go(page, found[-1])
-        page.wait_for_function("row => document.querySelector('.row.selected').id === row", arg=f"row-{row}")
+        until(page, "row => document.querySelector('.row.selected').id === row", f"row-{row}")
     assert len(set(found)) == rows and page.locator(".news").count() == 0
 
 
@@ -126,6 +127,6 @@ def test_a_module_without_a_counterpart_is_found(tmp_path: Path, opened: Show) -
     path = tmp_path / "report.html"
     path.write_text(as_html(probe.compare(*recorded(tmp_path), mapping=mapping, min_confidence=1)), encoding="utf-8")
     page = opened(f"{path.as_uri()}#layers.2.norm2").page
-    page.wait_for_function("document.querySelector('.panel .path').textContent === 'layers.2.norm2'")
+    until(page, "document.querySelector('.panel .path').textContent === 'layers.2.norm2'")
     go(page, "#b:decoder.2.ln2")
-    page.wait_for_function("document.querySelector('.panel .path').textContent === 'decoder.2.ln2'")
+    until(page, "document.querySelector('.panel .path').textContent === 'decoder.2.ln2'")

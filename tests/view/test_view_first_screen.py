@@ -16,6 +16,7 @@ import pytest
 import probe
 from probe.report.html import as_html
 from tests.report.reading import compared
+from tests.view.waiting import until
 
 FAULTS = {
     "qwen2": ("model.layers.2.post_attention_layernorm", "variance_epsilon", 1e4),
@@ -91,7 +92,7 @@ def test_real_pairs_fill_the_first_screen(name: str, runs: Path, tmp_path: Path,
     assert page.locator(".row.selected .cell.introduced").count() >= 1
     is_complete(page)
     page.evaluate(PAINTED)
-    page.wait_for_function("painted.names.length > 0")
+    until(page, "painted.names.length > 0")
     painted = page.evaluate("painted")
     first = painted["names"][0]
     assert where.endswith(first["text"]) and first["x"] >= 0 and first["x"] + first["width"] <= first["across"]

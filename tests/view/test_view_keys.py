@@ -12,6 +12,7 @@ import probe
 from probe.report.html import as_html
 from tests.report.reading import compared
 from tests.view.test_view_names import recorded as recorded_with_name
+from tests.view.waiting import until
 
 Show = Callable[..., Any]
 PASTED = "navigator.clipboard.readText()"
@@ -35,7 +36,7 @@ def test_the_path_of_either_side_is_copied(report: Path, opened: Show) -> None:
     page = allowed(opened(report).page)
     for side, path in (("B", "decoder.1.ln2"), ("A", "layers.1.norm2")):
         page.get_by_role("button", name=f"copy the path of {side}").click()
-        page.wait_for_function("document.querySelector('.modules').innerText.includes('copied')")
+        until(page, "document.querySelector('.modules').innerText.includes('copied')")
         assert page.evaluate(PASTED) == path
     page.locator("#row-0").click()
     assert page.locator(".copy").count() == 0, "the path of the model is empty"
@@ -48,7 +49,7 @@ def test_c_copies_the_path_of_a_or_what_there_is(report: Path, opened: Show) -> 
         page.get_by_role("button", name="unfold").click()
         page.get_by_role("row").filter(has_text=name).first.click()
         page.keyboard.press("c")
-        page.wait_for_function(f"{PASTED}.then((text) => text === '{path}')")
+        until(page, f"{PASTED}.then((text) => text === '{path}')")
     page.locator("#search").fill("")
     page.locator("#search").press("c")
     assert page.locator("#search").input_value() == "c", "in a field it is a letter"
@@ -112,5 +113,5 @@ def test_the_guide_names_every_key(report: Path, opened: Show) -> None:
     found = page.locator("dialog kbd").all_inner_texts()
     guide = (Path(__file__).parents[2] / "docs" / "guide" / "report.md").read_text(encoding="utf-8")
     letters = [key for key in found if len(key) == 1 and key.isascii()]
-    assert letters == ["n", "p", "/", "c", "?", "f", "+", "-", "0"]
+    assert letters == ["n", "p", "/", "c", "m", "?", "f", "+", "-", "0"]
     assert [key for key in letters if f"`{key}`" not in guide] == []

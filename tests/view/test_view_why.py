@@ -14,6 +14,7 @@ from probe.comparison.blame.table import OUTPUT
 from probe.comparison.exemptions.table import EXEMPTIONS, REFITS
 from probe.report.html import as_html
 from tests.toys import gpt, module, record
+from tests.view.waiting import until
 
 Show = Callable[..., Any]
 
@@ -35,7 +36,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def panel_of(page: Any, path: str) -> Any:
     page.evaluate("path => (location.hash = path)", path)
-    page.wait_for_function("path => document.querySelector('.panel .path').textContent === path", arg=path)
+    until(page, "path => document.querySelector('.panel .path').textContent === path", path)
     return page.locator(".panel")
 
 

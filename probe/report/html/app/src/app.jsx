@@ -6,6 +6,7 @@ import { actOf, Help } from "./keys.jsx";
 import { Bar, canMatch, Matching } from "./matching.jsx";
 import { Panel } from "./panel.jsx";
 import { Picture } from "./picture.jsx";
+import { focusSuggestion } from "./suggestion.jsx";
 import { Rest } from "./rest.jsx";
 import { Pane, Tabs } from "./tabs.jsx";
 import { TreeView } from "./tree.jsx";
@@ -100,10 +101,15 @@ export function App({ report }) {
   const pick = (side, row) => setPicked({ ...picked, [side]: picked[side] === row ? -1 : row });
   const keys = useRef(null);
   keys.current = (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || /^(input|select|textarea)$/i.test(event.target.tagName)) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || /^(input|select|textarea)$/i.test(event.target.tagName) && event.target.type !== "radio") return;
     if (isHelped) return;
     const act = {
       next: () => jump(true), previous: () => jump(false), help: () => setHelped(true), large: () => tab === "graph" && setLarge(!isLarge),
+      match: () => {
+        if (!canMatch(report)) return;
+        setTab("matching");
+        requestAnimationFrame(() => requestAnimationFrame(focusSuggestion));
+      },
       copy: () => document.querySelector(".panel .copy")?.click(),
       search: () => {
         event.preventDefault();

@@ -7,6 +7,7 @@ export const KEYS = [
   { where: "everywhere", keys: ["n", "p"], acts: ["next", "previous"], does: "go to the next and the previous introduced, unmatched or non-finite place" },
   { where: "everywhere", keys: ["/"], acts: ["search"], does: "search; Enter: next hit, Shift+Enter: previous" },
   { where: "everywhere", keys: ["c"], acts: ["copy"], does: "copy the path of the chosen module" },
+  { where: "everywhere", keys: ["m"], acts: ["match"], does: "match by hand: the next module without a counterpart, and its best candidates; Enter pairs it" },
   { where: "everywhere", keys: ["?"], acts: ["help"], does: "show these keys; Esc closes them" },
   { where: "in the trees", shown: ["↑", "↓", "Home", "End", "PgUp", "PgDn"], does: "move" },
   { where: "in the trees", shown: ["←", "→", "Enter"], does: "fold and unfold" },
