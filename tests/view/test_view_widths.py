@@ -47,6 +47,10 @@ def tabs_of(page: Any) -> list[str]:
         page.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
         found.append(tab.inner_text())
         assert page.evaluate(IS_NARROW), tab.inner_text()
+        for table in page.locator(".preview:visible").all():
+            assert table.evaluate("e => e.getBoundingClientRect().right <= innerWidth"), (
+                "what would be compared is seen"
+            )
     return found
 
 
