@@ -57,3 +57,9 @@ export function write(report, row) {
 
 /** Keep what was typed: a choice that came before it is not written any more. */
 export const forget = () => clearTimeout(waiting);
+
+/** Name no module any more: the next answer begins at its own first divergence. */
+export function clear() {
+  forget();
+  if (location.hash) history.replaceState(history.state, "", location.pathname + location.search);
+}

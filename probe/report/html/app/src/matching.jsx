@@ -1,6 +1,7 @@
 // Matching by mouse: one unmatched module of each side, what would be compared, and the lines for a mapping.
 
 import { useRef, useState } from "preact/hooks";
+import { clear } from "./address.js";
 import { copied } from "./clipboard.js";
 import { outlook, paired, records } from "./records.js";
 import { Suggestion } from "./suggestion.jsx";
@@ -51,6 +52,7 @@ function Saving({ report, collected }) {
     sent(lines.map(({ section, key, target }) => ({ section, key, target }))).then(
       () => {
         history.scrollRestoration = "manual"; // the answer stands at the top
+        clear();
         location.reload();
       },
       (failure) => setState({ isBusy: false, failure: failure.message === "Failed to fetch" ? "the server has ended" : failure.message }));
