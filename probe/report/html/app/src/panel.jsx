@@ -22,11 +22,11 @@ function Copy({ path, side, shownBy }) {
   const [said, setSaid] = useState("");
   useEffect(() => setSaid(""), [path]);
   return (
-    <>
+    <span class="copying">
       <button class="quiet copy" title={`copy this path${side === "a" ? " (key c)" : ""}`} aria-label={`copy the path of ${side.toUpperCase()}`}
         onClick={() => copied(path, shownBy.current).then(setSaid)}>copy</button>
       <span class="dim" role="status">{said}</span>
-    </>
+    </span>
   );
 }
 
@@ -41,8 +41,10 @@ function Module({ report, side, row }) {
     <tr>
       <th><b class={`tag-${side}`}>{side.toUpperCase()}</b></th>
       <td>
-        <bdi class="path" ref={shownBy}>{shown(path) || "(the whole model)"}</bdi>{" "}
-        {path && <Copy path={path} side={side} shownBy={shownBy} />}
+        <div class="path-line">
+          <bdi class="path" ref={shownBy}>{shown(path) || "(the whole model)"}</bdi>
+          {path && <Copy path={path} side={side} shownBy={shownBy} />}
+        </div>
         <div class="dim">
           <bdi>{shown(report.class(side, row))}</bdi>
           {file && <> · <span title={shown(file)}><bdi>{shown(base(file))}</bdi>:{modules.line[module]}</span></>}
