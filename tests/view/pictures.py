@@ -49,11 +49,12 @@ def main(a: Path, b: Path, folder: Path) -> None:
             with shoot("report-match", address, "light", (1280, 1180)) as page:
                 _pick(page, "lm_head", "output_layer")
                 page.get_by_role("button", name="Add this pair").click()
-                _pick(page, "post_attention_layernorm", "pre_mlp_layernorm")
-                page.locator(".work").evaluate("work => (work.style.height = '450px', work.scrollIntoView())")
+                page.keyboard.press("m")
+                page.wait_for_selector(".suggestion")
             with shoot("report-serve", address, "light", (1280, 800)) as page:
                 _pick(page, "post_attention_layernorm", "pre_mlp_layernorm")
                 page.get_by_role("button", name="Add this pair").click()
+                page.get_by_role("button", name="See and save").click()
                 page.get_by_role("button", name="Save in map.yaml and compare again").click()
                 page.wait_for_selector(".news")
         browser.close()

@@ -16,6 +16,7 @@ import pytest
 import probe
 from probe.mapping import library
 from probe.report.html import as_html
+from tests.view.waiting import until
 
 for name in ("torch", "transformers"):
     if importlib.util.find_spec(name) is None:
@@ -194,3 +195,26 @@ def test_pairs_by_mouse_change_the_next_comparison(
     after = probe.compare(*runs[task], mapping=mapping)
     assert (after.only_a, after.only_b) == ((), ()) and after.first_divergence.path == WRONG[0]
     assert after["lm_head"][0].reason == "mapped"
+
+
+def test_the_best_candidates_are_the_right_ones(
+    runs: dict[str, tuple[Path, Path]], tmp_path: Path, opened: Show
+) -> None:
+    """What two lines of the mapping say is found by Enter alone."""
+    known = library()["megatron-core/qwen2"].read_text(encoding="utf-8").splitlines(keepends=True)
+    mapping = tmp_path / "map.yaml"
+    lacking = "pre_mlp_layernorm: post", "output_layer: lm_head"
+    mapping.write_text("".join(line for line in known if not line.lstrip().startswith(lacking)), encoding="utf-8")
+    before = probe.compare(*runs["statistics"], mapping=mapping, min_confidence=1)
+    (tmp_path / "report.html").write_text(as_html(before), encoding="utf-8")
+    page = opened(tmp_path / "report.html").page
+    page.keyboard.press("m")
+    for number in (1, 2):
+        until(page, "document.activeElement.type === 'radio'")
+        page.keyboard.press("Enter")
+        until(page, "n => document.querySelectorAll('.lines li').length === n", number)
+    assert page.get_by_role("form", name="Suggested pairs").count() == 0
+    lines = page.locator(".lines textarea").input_value()
+    assert {line.strip() for line in lines.splitlines() if line.startswith("  ")} == {
+        "pre_mlp_layernorm: post_attention_layernorm", "output_layer: lm_head",
+    }  # fmt: skip

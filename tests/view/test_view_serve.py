@@ -13,6 +13,7 @@ import probe
 from probe.report.serving import Server, Session
 from tests.report.reading import recorded
 from tests.report.test_serving import PARTIAL
+from tests.view.waiting import until
 
 Show = Callable[..., Any]
 
@@ -42,12 +43,16 @@ def test_pick_save_and_see(server: Server, opened: Show) -> None:
     page.get_by_label("Verdict", exact=True).select_option("unmatched")
     pick(page, "norm2", "ln2")
     assert page.locator("textarea").input_value() == "Block:\n  norm2: ln2\n"
+    page.keyboard.press("n")
+    until(page, "location.hash !== ''")
+    page.get_by_role("tab", name="Match by hand").click()
     page.get_by_role("button", name="Save in map.yaml and compare again").click()
     page.wait_for_selector(".news")
     assert server.session.file.read_text(encoding="utf-8") == PARTIAL + "  norm2: ln2\n"
     assert "Saved 1 line in map.yaml and compared again" in page.locator(".news").inner_text()
     assert page.evaluate("scrollY") == 0, "what was picked stands further down"
     assert page.locator("h2").first.inner_text().startswith("First divergence: layers.1.norm2 ⟷ decoder.1.ln2")
+    assert page.evaluate("location.hash") == "" and "norm2" in page.locator(".row.selected").inner_text()
     assert "Unmatched\nnone" in page.locator(".facts").inner_text()
 
 

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import probe
+from probe.report.html import as_html
 from probe.report.html.document import document
 from probe.report.html.numbers import Words, numbers
 from probe.report.html.page import page
 from tests.report.reading import compared
+from tests.toys import gpt, module, record
 
 BLOCKS, INSIDE = 2000, 9
 NODES = 2 + BLOCKS * (1 + INSIDE)
@@ -53,8 +56,8 @@ def big(document: dict[str, Any]) -> dict[str, Any]:
         "verdict": list(map(words.number, verdicts)), "status": column("compared"), "estimated": [1] * count, "is_bound": [0] * count,
         **{name: column("0") for name in ("slot_a", "slot_b")}, **{name: column("float32") for name in ("dtype_a", "dtype_b")},
         **{name: column("[8, 512]") for name in ("shape_a", "shape_b")}, "is_fixed": [0] * count,
-        **{name: column("") for name in ("why_not", "max_abs_at", "measure")},
-        "limit": digits(-5), **{name: digits(-7) for name in ("error", "rel_l2", "cosine", "coherence", "norm_ratio")},
+        **{name: column("") for name in ("why_not", "max_abs_at", "measure", "exemption", "blame", "tried")},
+        "limit": digits(-5), "sources": digits(-6), **{name: digits(-7) for name in ("error", "rel_l2", "cosine", "coherence", "norm_ratio")},
         **{name: [None] * count for name in ("max_abs", "max_rel", "mean_abs")},
         **{f"statistics_{side}": {name: [0] * count if name in ("nan", "posinf", "neginf", "zeros") else digits(0)
                                   for name in document["tensors"]["statistics_a"]} for side in "ab"},
@@ -131,6 +134,16 @@ def test_twenty_thousand_nodes(report: Path, opened: Callable[..., Any]) -> None
         f"{frame:.1f} ms a frame while scrolling ({scrolled['median']:.0f}, at worst {scrolled['worst']:.0f}), {filters:.0f} ms a filter ({max(filtered):.0f})"
     )
     assert loaded < 2000 and frame < 25 and filters < 200
+
+
+def test_the_page_of_48_layers(tmp_path: Path) -> None:
+    """It can be sent by mail."""
+    wrong = gpt(layers=48)
+    module(wrong, "layers.3.norm2").eps = 1e-2
+    found = probe.compare(record(tmp_path / "a.h5", gpt(layers=48)), record(tmp_path / "b.h5", wrong))
+    size = len(as_html(found).encode())
+    print(f"\n48 layers, {len(found.slots):,} pairs of tensors: {size:,} bytes")
+    assert len(found.slots) > 5000 and size < 1_000_000
 
 
 def test_the_graph_of_twenty_thousand_nodes(report: Path, opened: Callable[..., Any]) -> None:

@@ -13,10 +13,12 @@ from dataclasses import asdict
 
 from probe._version import __version__
 from probe.comparison.distance.metrics import Side, values_of_pair
+from probe.comparison.exemptions.table import EXEMPTIONS, REFITS
 from probe.comparison.noise.fixed import TOLERANCE
 from probe.comparison.result import Divergence, SlotResult, Verdict
 from probe.comparison.run import Comparison
 from probe.comparison.steps.paired_step import paired_step
+from probe.comparison.why import explained
 from probe.ranks.reader import open_reader
 from probe.report.acceptance import for_page
 from probe.report.axes import Axes
@@ -36,6 +38,8 @@ MOST_DRAWN = 20
 """findings of which the values are drawn"""
 _STATISTICS = ("min", "max", "mean", "rms", "norm", "nan", "posinf", "neginf", "zeros")
 _METRICS = ("rel_l2", "cosine", "coherence", "norm_ratio", "max_abs", "max_rel", "mean_abs")
+_FEW_DIGITS = 2
+"""of numbers of which the size alone is shown: they take less than half the room"""
 _MOST_LOOSE = 4000
 """modules without a partner of which the records are listed"""
 _MOST_RECORDS = 40
@@ -104,6 +108,7 @@ class _Document:
             "mapping": beside(self.comparison, self.a, self.b),
             "serving": self.serving,
             "curves": curves(self.comparison.path_a, self.comparison.path_b, self.comparison.slots, self._to_b()),
+            "rules": self._rules(),
             "words": self.words.all,
         }  # fmt: skip
 
@@ -111,6 +116,16 @@ class _Document:
         """Return the acceptance table that was asked for."""
         table = self.comparison.acceptance
         return None if table is None else asdict(for_page(table))
+
+    def _rules(self) -> dict[str, dict[str, str]]:
+        """Return by column what the codes say that stand at tensors and findings."""
+        slots = self.comparison.slots
+        blame = {each.blame for each in (*slots, *self.comparison.divergences)} - {""}
+        return {
+            "exemption": {code: EXEMPTIONS[code] for code in sorted({slot.exemption for slot in slots} - {""})},
+            "blame": {code: explained(code) for code in sorted(blame)},
+            "tried": {code: REFITS[code] for code in sorted({code for slot in slots for code in slot.tried})},
+        }
 
     # The runs and what ran
 
@@ -147,14 +162,15 @@ class _Document:
         slots, word = self.comparison.slots, self.words.number
         names = ("step", "micro", "call", "pair", "phase", "role", "verdict", "status", "estimated", "is_bound",
                  "slot_a", "slot_b", "dtype_a", "dtype_b", "shape_a", "shape_b", "why_not", "max_abs_at", "measure",
-                 "is_fixed")  # fmt: skip
+                 "is_fixed", "exemption", "blame", "tried")  # fmt: skip
         places = [
             (slot.step, slot.micro, slot.call, self._pair(slot), word(slot.phase.label), word(slot.role.label),
              word(slot.verdict), word(slot.metrics.status.value), int(slot.metrics.estimated), int(slot.metrics.is_lower_bound),
              word(slot.slot_a), word(slot.slot_b), word(slot.dtype_a), word(slot.dtype_b), word(str(list(slot.shape_a))),
              word(str(list(slot.shape_b))), word(slot.metrics.reason),
              word("" if slot.metrics.max_abs_at is None else str(list(slot.metrics.max_abs_at))), word(slot.measure),
-             int(slot.is_fixed))
+             int(slot.is_fixed), word(slot.exemption), word(slot.blame),
+             word(" ".join(code for code in slot.tried if code != slot.exemption)))
             for slot in slots
         ]  # fmt: skip
         metrics = {name: numbers(getattr(slot.metrics, name) for slot in slots) for name in _METRICS}
@@ -162,6 +178,7 @@ class _Document:
             **_by_columns(names, places),
             "error": numbers(slot.error for slot in slots),
             "limit": numbers(slot.limit for slot in slots),
+            "sources": [number(slot.sources, _FEW_DIGITS) for slot in slots],
             **({} if self.comparison.replayed is None else {"in_run": numbers(slot.in_run for slot in slots)}),
             **metrics,
             "statistics_a": self._statistics([(self.steps[slot.step].a, slot.row_a) for slot in slots]),

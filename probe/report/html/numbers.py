@@ -9,10 +9,10 @@ from typing import Any
 Number = float | int | str | None
 
 
-def number(value: float) -> Number:
-    """Return a number of six digits; NaN as None, infinities as ``"inf"`` and ``"-inf"``."""
+def number(value: float, digits: int = 6) -> Number:
+    """Return a number of a few digits; NaN as None, infinities as ``"inf"`` and ``"-inf"``."""
     if math.isfinite(value):
-        return value if isinstance(value, int) else float(f"{value:.6g}")
+        return value if isinstance(value, int) else float(f"{value:.{digits}g}")
     return None if math.isnan(value) else "inf" if value > 0 else "-inf"
 
 

@@ -1,9 +1,12 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import * as address from "./address.js";
 import { Curves, hasCurves } from "./curves.jsx";
 import { GraphView } from "./graph/graph.jsx";
+import { actOf, Help } from "./keys.jsx";
 import { Bar, canMatch, Matching } from "./matching.jsx";
 import { Panel } from "./panel.jsx";
 import { Picture } from "./picture.jsx";
+import { focusSuggestion } from "./suggestion.jsx";
 import { Rest } from "./rest.jsx";
 import { Pane, Tabs } from "./tabs.jsx";
 import { TreeView } from "./tree.jsx";
@@ -73,13 +76,17 @@ export function App({ report }) {
   const [collected, setCollected] = useState([]);
   const [tab, setTab] = useState("modules");
   const [isLarge, setLarge] = useState(false);
+  const [isHelped, setHelped] = useState(false);
   const isGraphSeen = useRef(false); // it is laid out when it is looked at first
   isGraphSeen.current ||= tab === "graph";
   const view = useMemo(() => report.view(choice), [report, choice]);
   const tree = useRef(null);
+  const [unknown, setUnknown] = useState(null); // what an address names that is not here
 
   const select = (row, tensor = -1, reveal = true) => {
     setSelected({ row, tensor });
+    setUnknown(null);
+    address.write(report, row);
     if (!reveal) return;
     if (!["modules", "graph"].includes(tab)) setTab("modules");
     tree.current?.reveal(row);
@@ -94,19 +101,42 @@ export function App({ report }) {
   const pick = (side, row) => setPicked({ ...picked, [side]: picked[side] === row ? -1 : row });
   const keys = useRef(null);
   keys.current = (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || /^(input|select|textarea)$/i.test(event.target.tagName)) return;
-    if (event.key === "n") jump(true);
-    else if (event.key === "p") jump(false);
-    else if (event.key === "f" && tab === "graph") setLarge(!isLarge);
-    else if (event.key === "/") {
-      event.preventDefault();
-      document.getElementById("search").focus();
-    }
+    if (event.ctrlKey || event.metaKey || event.altKey || /^(input|select|textarea)$/i.test(event.target.tagName) && event.target.type !== "radio") return;
+    if (isHelped) return;
+    const act = {
+      next: () => jump(true), previous: () => jump(false), help: () => setHelped(true), large: () => tab === "graph" && setLarge(!isLarge),
+      match: () => {
+        if (!canMatch(report)) return;
+        setTab("matching");
+        requestAnimationFrame(() => requestAnimationFrame(focusSuggestion));
+      },
+      copy: () => document.querySelector(".panel .copy")?.click(),
+      search: () => {
+        event.preventDefault();
+        document.getElementById("search").focus();
+      },
+    }[actOf(event.key)];
+    act?.();
   };
   useEffect(() => {
     const heard = (event) => keys.current(event);
     document.addEventListener("keydown", heard);
     return () => document.removeEventListener("keydown", heard);
+  }, []);
+
+  const visit = useRef(null);
+  visit.current = () => {
+    address.forget();
+    if (location.hash.length < 2) return setUnknown(null);
+    const row = address.rowOf(report, location.hash);
+    if (row < 0) setUnknown(address.named(location.hash));
+    else select(row);
+  };
+  useEffect(() => {
+    const visited = () => visit.current();
+    visited();
+    addEventListener("hashchange", visited);
+    return () => removeEventListener("hashchange", visited);
   }, []);
 
   useEffect(() => {
@@ -131,10 +161,12 @@ export function App({ report }) {
         <span class="side-name"><b class="tag-b">B</b> <bdi>{shown(b.file)}</bdi> <small>{b.framework}</small></span>
         <span class="gap" />
         <Choice report={report} choice={choice} onChoice={setChoice} />
+        <button class="quiet" title="the keys (key ?)" aria-haspopup="dialog" onClick={() => setHelped(true)}>Keys</button>
         <Theme />
       </header>
       <main class={tab === "graph" ? `graph-shown${isLarge ? " large" : ""}` : undefined}>
         {report.doc.serving?.said && <p class="news" role="status">{shown(report.doc.serving.said)}</p>}
+        {unknown !== null && <p class="news unknown" role="status">The address names <bdi>{shown(unknown)}</bdi>: no module of A or B has this path. <button class="quiet" onClick={() => setUnknown(null)}>ok</button></p>}
         <Verdict report={report} onSelect={select} />
         <Tabs tabs={tabs} chosen={tab} onChosen={setTab} label="Views" />
         <div class={hasPanel ? "work" : "work alone"}>
@@ -155,6 +187,7 @@ export function App({ report }) {
         </div>
         <Bar report={report} picked={picked} onPicked={setPicked} collected={collected} onCollected={setCollected} onShow={() => setTab("matching")} />
       </main>
+      <Help isOpen={isHelped} onClose={() => setHelped(false)} hasGraph={Boolean(report.doc.flow)} />
     </>
   );
 }

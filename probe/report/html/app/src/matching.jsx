@@ -1,38 +1,12 @@
 // Matching by mouse: one unmatched module of each side, what would be compared, and the lines for a mapping.
 
-import { useState } from "preact/hooks";
-import { count, error, plain, shown, value } from "./text.js";
+import { useRef, useState } from "preact/hooks";
+import { clear } from "./address.js";
+import { copied } from "./clipboard.js";
+import { outlook, paired, records } from "./records.js";
+import { Suggestion } from "./suggestion.jsx";
+import { count, plain, shown } from "./text.js";
 import { lineOf, mappingText, reach } from "./yaml.js";
-
-const ROLES = ["param", "buffer", "input", "output", "value", "grad_output", "grad_input", "grad_total", "param_grad", "state", "delta"];
-const PHASES = ["init", "forward", "loss", "backward", "gradient", "update"];
-
-function records(report, side, row) {
-  return (report.doc.loose[side][report.tree[side][row]] ?? []).map(([phase, role, slot, call, dtype, shape, norm, hash]) => ({
-    what: `${PHASES[phase]} ${ROLES[role]}`, slot: report.words[slot], call, dtype: report.words[dtype], shape: report.words[shape], norm: value(norm), hash,
-  }));
-}
-
-/** Records of both sides by phase and role: by the same slot, else by their order. */
-function paired(mine, theirs) {
-  const left = [...theirs];
-  return mine.filter(({ call }) => call === 0).map((a) => {
-    const alike = left.filter((b) => b.what === a.what && b.call === 0);
-    const b = alike.find((each) => each.slot === a.slot) ?? alike[0];
-    if (b) left.splice(left.indexOf(b), 1);
-    return { a, b };
-  }).concat(left.filter(({ call }) => call === 0).map((b) => ({ a: undefined, b })));
-}
-
-const elements = (shape) => JSON.parse(shape).filter((size) => size !== 1).sort().join();
-
-function outlook({ a, b }) {
-  if (!a || !b) return ["on one side only", "absent"];
-  if (elements(a.shape) !== elements(b.shape)) return ["other shapes", "introduced"];
-  if (a.hash && a.hash === b.hash) return ["bit-equal", "equal"];
-  const off = Math.abs(a.norm - b.norm) / Math.max(a.norm, b.norm);
-  return Number.isNaN(off) ? ["no numbers", "absent"] : [off === 0 ? "norms equal" : `norms differ by ${error(off)}`, off < 1e-3 ? "noise" : "inherited"];
-}
 
 function Preview({ report, picked }) {
   const rows = paired(records(report, "a", picked.a), records(report, "b", picked.b));
@@ -78,6 +52,7 @@ function Saving({ report, collected }) {
     sent(lines.map(({ section, key, target }) => ({ section, key, target }))).then(
       () => {
         history.scrollRestoration = "manual"; // the answer stands at the top
+        clear();
         location.reload();
       },
       (failure) => setState({ isBusy: false, failure: failure.message === "Failed to fetch" ? "the server has ended" : failure.message }));
@@ -94,7 +69,8 @@ function Lines({ report, collected, onCollected }) {
   const [said, setSaid] = useState("");
   const text = mappingText(report, collected);
   const hasBase = Boolean(report.doc.mapping.base);
-  const copy = () => navigator.clipboard.writeText(text).then(() => setSaid("copied"), () => setSaid("mark the text and copy it"));
+  const place = useRef(null);
+  const copy = () => copied(text, place.current).then(setSaid);
   const save = () => {
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([text], { type: "text/yaml" }));
@@ -129,7 +105,7 @@ function Lines({ report, collected, onCollected }) {
         ? "these lines stand in a draft of all pairs that were found, so that each is said. Save it, and compare again with -lm layer_mapping.yaml."
         : "add these lines to your layer mapping, or save them as one, and compare again with -lm."}</p>
       {report.doc.mapping.why_not && <p class="state">Beside a mapping nothing is found by structure or values, and the pairs that were found cannot all be written down: {shown(report.doc.mapping.why_not)}</p>}
-      <textarea readOnly spellcheck={false} aria-label="Lines of the layer mapping" rows={Math.min(24, text.split("\n").length)} value={text} />
+      <textarea ref={place} readOnly spellcheck={false} aria-label="Lines of the layer mapping" rows={Math.min(24, text.split("\n").length)} value={text} />
       <p><button onClick={copy}>Copy</button> <button onClick={save}>Save as a file</button> <span role="status">{said}</span></p>
     </div>
   );
@@ -175,9 +151,10 @@ export function Matching({ report, picked, collected, onCollected, onSelect }) {
     <section class="matching" id="matching" aria-label="Match by hand">
       <h2>Match by hand</h2>
       <p class="dim">{unmatched ? `${count(unmatched, "module has", "modules have")} no counterpart and ${unmatched === 1 ? "was" : "were"} not compared.` : "Every module that needs a counterpart has one."}
-        {" "}Pick one on each side, by “match” in the tree or in the panel beside it, to see what would be compared and to write the pair down.</p>
+        {" "}Pick one on each side, by “match” in the tree or in the panel beside it, to see what would be compared and to write the pair down{unmatched > 0 && ", or go through what is suggested"}.</p>
       {(picked.a >= 0 || picked.b >= 0) && <><Picked report={report} side="a" row={picked.a} onSelect={onSelect} /><Picked report={report} side="b" row={picked.b} onSelect={onSelect} /></>}
       {isWhole && <Preview report={report} picked={picked} />}
+      {picked.a < 0 && picked.b < 0 && <Suggestion report={report} collected={collected} onCollected={onCollected} onSelect={onSelect} Preview={Preview} />}
       {collected.length > 0 && <Lines report={report} collected={collected} onCollected={onCollected} />}
     </section>
   );

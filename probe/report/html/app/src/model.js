@@ -99,6 +99,12 @@ export class Report {
     return t.is_bound[i] ? "≥" : t.estimated[i] ? "≈" : "";
   }
 
+  /** The sentences of the rules that stand in a column (exemption, blame, tried) of a tensor. */
+  rules(column, i) {
+    const codes = this.words[this.doc.tensors[column][i]];
+    return codes ? codes.split(" ").map((code) => this.doc.rules[column][code]) : [];
+  }
+
   phaseOf(i) {
     return PHASES[this.phase[i]] ?? "";
   }
@@ -210,6 +216,12 @@ export class Report {
   path(side, row) {
     const module = this.tree[side][row];
     return module < 0 ? null : this.doc.sides[side].modules.path[module];
+  }
+
+  /** The row of the module with a path, -1 if a side has none. */
+  rowAt(side, path) {
+    this._rowAt ??= Object.fromEntries(["a", "b"].map((name) => [name, new Map(this.doc.sides[name].modules.path.map((each, module) => [each, this.rowOf[name][module]]))]));
+    return this._rowAt[side].get(path) ?? -1;
   }
 
   class(side, row) {

@@ -1,11 +1,13 @@
 // Everything that is known of one row: both modules, why they are a pair, their calls and their tensors.
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { copied } from "./clipboard.js";
 import { Drawn } from "./drawn.jsx";
 import { canBePicked, PHASES } from "./model.js";
 import { base, count, error, headline, MEANING, plain, shown, value } from "./text.js";
 
 const STATISTICS = ["min", "max", "mean", "rms", "norm", "zeros", "nan", "posinf", "neginf"];
+const MOST_NAMES = 4;
 const STATES = {
   part: "One of several modules that are one on the other side: all of them are compared together, in the row of the first.",
   unmatched: "It was called and has no counterpart: nothing of it was compared.",
@@ -15,7 +17,21 @@ const STATES = {
   "passed over": "A wrapper, which only passes on: looked through.",
 };
 
+/** Copies a path as it is, though it is shown without what a reader cannot see. */
+function Copy({ path, side, shownBy }) {
+  const [said, setSaid] = useState("");
+  useEffect(() => setSaid(""), [path]);
+  return (
+    <span class="copying">
+      <button class="quiet copy" title={`copy this path${side === "a" ? " (key c)" : ""}`} aria-label={`copy the path of ${side.toUpperCase()}`}
+        onClick={() => copied(path, shownBy.current).then(setSaid)}>copy</button>
+      <span class="dim" role="status">{said}</span>
+    </span>
+  );
+}
+
 function Module({ report, side, row }) {
+  const shownBy = useRef(null);
   const path = report.path(side, row);
   if (path === null) return <tr><th><b class={`tag-${side}`}>{side.toUpperCase()}</b></th><td class="dim">no counterpart</td></tr>;
   const modules = report.doc.sides[side].modules;
@@ -25,7 +41,10 @@ function Module({ report, side, row }) {
     <tr>
       <th><b class={`tag-${side}`}>{side.toUpperCase()}</b></th>
       <td>
-        <bdi class="path">{shown(path) || "(the whole model)"}</bdi>
+        <div class="path-line">
+          <bdi class="path" ref={shownBy}>{shown(path) || "(the whole model)"}</bdi>
+          {path && <Copy path={path} side={side} shownBy={shownBy} />}
+        </div>
         <div class="dim">
           <bdi>{shown(report.class(side, row))}</bdi>
           {file && <> · <span title={shown(file)}><bdi>{shown(base(file))}</bdi>:{modules.line[module]}</span></>}
@@ -64,6 +83,7 @@ function Metrics({ report, i }) {
   const at = report.words[t.max_abs_at[i]];
   const rows = [
     ["relative error", `${about}${error(value(t.rel_l2[i]))}`], ["judged", `${report.measure(i) && `${report.measure(i)} `}${about}${error(report.error(i))}, ${report.limitText(i)}`],
+    ["sources", error(value(t.sources[i]))],
     ["cosine", plain(value(t.cosine[i]))], ["coherence", plain(value(t.coherence[i]))], ["norm B/A", plain(value(t.norm_ratio[i]))],
     ["max |Δ|", `${plain(value(t.max_abs[i]))}${at ? ` at ${at}` : ""}`], ["max |Δ| / value", error(value(t.max_rel[i]))], ["mean |Δ|", error(value(t.mean_abs[i]))],
   ].filter(([, text]) => text !== "–");
@@ -95,6 +115,37 @@ function Charged({ report, i, onSelect }) {
   return <p class="state charged">◆ Shown here, charged to <button class="link" onClick={() => onSelect(found.row)}><bdi>{shown(path) || "the whole model"}</bdi></button>: {headline(found)}</p>;
 }
 
+/** Which rules judged a tensor: what --why prints. */
+function Rules({ report, i }) {
+  const [[left], [who], tried] = ["exemption", "blame", "tried"].map((column) => report.rules(column, i));
+  return (
+    <>
+      {left && <p class="state">{report.verdict(i)}: {left}</p>}
+      {who && <p class="state">Who answers: {who}</p>}
+      {tried.length > 0 && (
+        <details class="state"><summary>{count(tried.length, "rule was", "rules were")} tried, because it differs</summary><ul>{tried.map((text) => <li>{text}</li>)}</ul></details>
+      )}
+    </>
+  );
+}
+
+/** What was not judged, or not as it is, of the chosen module, each reason once with the tensors that it holds for. */
+function Exempt({ report, chosen }) {
+  const t = report.doc.tensors;
+  const said = new Map();
+  for (const i of chosen) {
+    const [left] = report.rules("exemption", i);
+    const why = left ?? shown(report.words[t.why_not[i]]);
+    if (!why) continue;
+    const text = `${report.verdict(i)}: ${why}`;
+    const name = `${report.words[t.role[i]]} ${shown(report.words[t.slot_a[i]])}`;
+    said.set(text, new Set([...(said.get(text) ?? []), name]));
+  }
+  return [...said].map(([text, names]) => (
+    <p class="state exempt">{[...names].slice(0, MOST_NAMES).map((name, k) => <>{k > 0 && ", "}<bdi>{name}</bdi></>)}{names.size > MOST_NAMES && ` and ${names.size - MOST_NAMES} more`}: {text}</p>
+  ));
+}
+
 function Tensor({ report, i, isOpen, onToggle, several, onSelect }) {
   const t = report.doc.tensors;
   const verdict = report.verdict(i);
@@ -115,6 +166,7 @@ function Tensor({ report, i, isOpen, onToggle, several, onSelect }) {
         <div class="detail">
           <Charged report={report} i={i} onSelect={onSelect} />
           {why && <p class="state">{shown(why)}</p>}
+          <Rules report={report} i={i} />
           <Metrics report={report} i={i} />
           <Statistics report={report} i={i} />
           {drawn ? <Drawn drawn={drawn} /> : report.findings[finding]?.not_drawn && <p class="dim">Not drawn: {report.findings[finding].not_drawn}.</p>}
@@ -133,6 +185,7 @@ function Finding({ report, found, onSelect }) {
       {found.evidence.map((line) => <p>{shown(line)}</p>)}
       {found.hint && <p class="hint">→ {shown(found.hint)}</p>}
       {found.hints.slice(1).map((hint) => <p class="dim">or {shown(hint.found)}: {shown(hint.check)}</p>)}
+      {found.blame && <p class="dim">Who answers: {report.doc.rules.blame[found.blame]}</p>}
       <p class="dim">confidence {found.confidence.toFixed(2)}</p>
       {elsewhere !== found.row && <p><button class="link" onClick={() => onSelect(elsewhere, found.tensor)}>where it shows first: {found.role} of <bdi>{shown(report.path("a", elsewhere))}</bdi></button></p>}
       {elsewhere !== found.row && inherits && <p class="dim">What reads “inherited” below has the error from there.</p>}
@@ -155,7 +208,7 @@ function Tensors({ report, pair, choice, wanted, onSelect }) {
     setOpen(next);
   };
   if (!chosen.length) return <p class="dim">No tensor of it was compared in this step.</p>;
-  return PHASES.map((phase) => {
+  const inPhases = PHASES.map((phase) => {
     const here = chosen.filter((i) => report.phaseOf(i) === phase);
     return here.length > 0 && (
       <>
@@ -164,6 +217,7 @@ function Tensors({ report, pair, choice, wanted, onSelect }) {
       </>
     );
   });
+  return <><Exempt report={report} chosen={chosen} />{inPhases}</>;
 }
 
 export function Panel({ report, choice, selected, onSelect, picked, onPick }) {

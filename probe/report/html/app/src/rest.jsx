@@ -40,7 +40,7 @@ export function Rest({ report }) {
       <Names title="Need no partner in A" names={answer.unneeded_a} />
       <Names title="Need no partner in B" names={answer.unneeded_b} />
       <div class="runs"><Run side="a" run={sides.a} warnings={answer.warnings} /><Run side="b" run={sides.b} warnings={answer.warnings} /></div>
-      <p class="dim">Made by probe {probe}. Keys: n and p go to the next and the previous place, / searches, arrows move in the tree.</p>
+      <p class="dim">Made by probe {probe}. The key ? shows the keys.</p>
     </section>
   );
 }

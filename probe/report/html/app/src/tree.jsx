@@ -99,9 +99,9 @@ function Toolbar({ report, filter, onFilter, kind, onKind, onJump, view, found, 
         </select>
         <button title="previous (key p)" onClick={() => onJump(false)}>↑ p</button>
         <button title="next (key n)" onClick={() => onJump(true)}>↓ n</button>
+        <button class="quiet" onClick={() => onFold(true)}>unfold</button>
+        <button class="quiet" onClick={() => onFold(false)}>fold</button>
       </span>
-      <button class="quiet" onClick={() => onFold(true)}>unfold</button>
-      <button class="quiet" onClick={() => onFold(false)}>fold</button>
     </div>
   );
 }

@@ -26,6 +26,23 @@ export function lineOf(report, pair, scope) {
   return { section, key, target, isTop, unsayable };
 }
 
+/** Tell whether a pair that was collected settles a row too: by its class, or because it is inside and both sides have it. */
+export function settles(report, pair, side, row) {
+  const other = side === "a" ? "b" : "a";
+  const path = report.path(side, row);
+  const isSettled = (mine, theirs) => path === mine || isBelow(path, mine) && report.rowAt(other, `${theirs}.${below(path, mine)}`) >= 0;
+  if (isSettled(report.path(side, pair[side]), report.path(other, pair[other]))) return true;
+  const line = lineOf(report, pair, pair.scope);
+  if (line.isTop || pair.scope !== "class") return false;
+  const { from } = report.doc.mapping;
+  const [part, its] = side === from ? [line.key, line.target] : [line.target, line.key];
+  return report.ancestors(row).some((up) => {
+    const [top, around] = [report.path(side, up), report.path(other, up)];
+    const isHere = top !== null && around !== null && report.class(from, up) === line.section;
+    return isHere && isSettled(`${top}.${part}`, `${around}.${its}`);
+  });
+}
+
 /** How many modules a line by class is about. */
 export function reach(report, line) {
   const classes = report.doc.sides[report.doc.mapping.from].modules.class;

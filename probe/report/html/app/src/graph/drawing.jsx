@@ -32,9 +32,9 @@ export function Boxes({ scene, reading, side, onToggle, focus }) {
     return (
       <g key={node} class={node === focus ? "graph-box chosen" : "graph-box"}>
         <rect x={left} y={top} width={at.width} height={at.height} rx="8" />
-        <g class="box-name" role="button" aria-label={`close ${name}`} onClick={() => onToggle(node)}>
+        <g class="box-name" role="button" aria-label={`close ${name}${kind && ` ${kind}`}`} onClick={() => onToggle(node)}>
           <rect class="hit" x={left + 4} y={top + 3} width={Math.max(20, at.width - 8)} height="16" />
-          <text x={left + 8} y={top + 15}>▾ <tspan class="strong">{name}</tspan>{kind && ` ${kind}`}<title>{reading.title(node, side)}</title></text>
+          <text x={left + 8} y={top + 15}><tspan aria-hidden="true">▾ </tspan><tspan class="strong">{name}</tspan>{kind && ` ${kind}`}<title>{reading.title(node, side)}</title></text>
         </g>
       </g>
     );
