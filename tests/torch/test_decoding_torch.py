@@ -117,3 +117,57 @@ def test_what_was_given_other_tokens_is_not_joined(tmp_path: Path, task: str, ot
             probe.step()
     answer = probe.compare(tmp_path / "full.h5", tmp_path / "decoded.h5")
     assert answer.verdict == "diverged" and answer.first_divergence.kind == "inputs", answer
+
+
+def test_only_the_last_logits_are_compared_where_no_others_were_made(tmp_path: Path) -> None:
+    """`generate` asks for the logits of the last token of each pass."""
+    found = {}
+    for task in ("tensor", "statistics"):
+        for factor in (1.0, 1.5):
+            model = made()
+            plain = model.lm_head.forward
+            model.lm_head.forward = lambda x, plain=plain, factor=factor: plain(x) * factor
+            files = tmp_path / f"generated-{task}-{factor}.h5", tmp_path / f"full-{task}-{factor}.h5"
+            with probe.capture(model, files[0], task=task):
+                ids = model.generate(torch.tensor([[3, 1, 4, 1]]), max_new_tokens=5, do_sample=False)
+                probe.step()
+            model = made()
+            with probe.capture(model, files[1], task=task), torch.no_grad():
+                model(ids[:, :-1])
+                probe.step()
+            found[task, factor] = probe.compare(*files)
+    assert found["tensor", 1.0].verdict == "aligned"
+    assert found["tensor", 1.5].first_divergence.path == "lm_head"
+    for factor in (1.0, 1.5):
+        (left,) = [each for each in found["statistics", factor].left_out if each.what == "tensors"]
+        assert {"output lm_head.0", "output logits"} <= set(left.names)
+
+
+def test_what_runs_in_one_pass_alone_is_compared(tmp_path: Path) -> None:
+    class Encoded(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.encoder, self.head = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+            self.kept: torch.Tensor | None = None
+
+        def forward(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
+            if other is not None:
+                self.kept = self.encoder(other)
+            return self.head(x + self.kept)
+
+    x, other = torch.randn(1, 6, 4), torch.randn(1, 1, 4)
+    for factor, wanted in ((1.0, None), (1.01, "encoder")):
+        whole, parts = Encoded(), Encoded()
+        plain = parts.encoder.forward
+        parts.encoder.forward = lambda x, plain=plain, factor=factor: plain(x) * factor
+        with probe.capture(whole, tmp_path / "whole.h5", overwrite=True), torch.no_grad():
+            whole(x, other)
+            probe.step()
+        with probe.capture(parts, tmp_path / "parts.h5", overwrite=True), torch.no_grad():
+            parts(x[:, :3], other)
+            for at in range(3, 6):
+                parts(x[:, at : at + 1])
+            probe.step()
+        answer = probe.compare(tmp_path / "whole.h5", tmp_path / "parts.h5")
+        assert (answer.first_divergence and answer.first_divergence.path) == wanted, answer
