@@ -170,6 +170,11 @@ PAIRS = {
         "PaddleNLP ⟷ transformers Qwen2", "paddlenlp-qwen2", _skeleton("paddlenlp-qwen2", "paddle"),
         _skeleton("transformers-qwen2"),
     ),
+    "qwen2-vllm": _texts("vLLM ⟷ transformers Qwen2", "vllm", _skeleton("vllm-qwen2"), _skeleton("transformers-qwen2")),
+    "llama-vllm": _texts("vLLM ⟷ transformers Llama", "vllm", _skeleton("vllm-llama"), _skeleton("transformers-llama")),
+    "qwen2-sglang": _texts(
+        "SGLang ⟷ transformers Qwen2", "sglang", _skeleton("sglang-qwen2"), _skeleton("transformers-qwen2")
+    ),
     "llama-mindformers": _texts(
         "MindFormers ⟷ transformers Llama", "mindformers-transformers", _skeleton("mindformers-llama", "mindspore"),
         _skeleton("transformers-llama"),

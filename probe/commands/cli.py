@@ -365,6 +365,8 @@ def _view_graph(a: str, step: int | None, at: str, output: str | None) -> None:
     from probe.report.names import harmless
 
     place = output or _new_place("graph.svg")
+    if not Path(place).suffix:
+        raise _Failure(f"{place}: expected a name that ends in .svg, .png or .pdf")
     with Recording(a) as run:
         try:
             run.plot("graph", step=step, at=at).figure.savefig(place)

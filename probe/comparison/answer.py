@@ -189,7 +189,7 @@ class Comparison(ByPath[SlotResults]):
         at
             path of the module of A, or of B, that the graph is drawn around; the first divergence when None
         phase
-            of the graph, ``"forward"`` or ``"backward"``; that of the first divergence when None
+            of the graph, ``"forward"`` or ``"backward"``; that of the first divergence when None, forward where it is in neither
         ax
             where to draw
 

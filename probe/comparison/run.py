@@ -269,6 +269,8 @@ class _Run:
         state.carried, state.returned = state.returned, set()
         if pairs.joined:
             self.notes.append(note("micro-batches-joined", step=pairs.step, count=pairs.joined))
+        if pairs.joined_evaluations:
+            self.notes.append(note("evaluations-joined", step=pairs.step, count=pairs.joined_evaluations))
         if pairs.summed:
             self.notes.append(note("gradients-summed-over-passes"))
         walk = Walk(pairs, state, self.tree_a, self.noise.at(pairs))

@@ -15,8 +15,8 @@ from probe.commands.cli import main
 from probe.comparison.run import Comparison
 from probe.errors import ConfigError, NotRecordedError
 from tests.report.hostile import NAMES, recorded, visible
-from tests.report.reading import compared
-from tests.toys import gpt, record
+from tests.report.reading import MAPPING, Port, compared
+from tests.toys import gpt, module, record
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("agg")
@@ -63,6 +63,22 @@ def test_the_error_leaves_the_diamond_downstream_on_both_sides(answer: Compariso
     thin = max(each.get_linewidth() for each in arrows(ax, "equal") + arrows(ax, "noise"))
     assert min(each.get_linewidth() for each in arrows(ax, "inherited")) > thin
     assert ax.get_title("left") == "DIVERGED: step 0, forward"
+
+
+def test_what_is_given_something_wrong_has_no_diamond(tmp_path: Path) -> None:
+    port = Port()
+    block = module(port, "decoder.1")
+
+    def forward(x: Any) -> Any:
+        x = block.residual(x, block.attention(block.ln1(x)))
+        return block.residual(x, block.mlp(block.ln2(x) * 1.5))
+
+    block.forward = forward
+    a, b = record(tmp_path / "a.h5", gpt()), record(tmp_path / "b.h5", port)
+    answer = probe.compare(a, b, mapping=MAPPING)
+    assert answer.first_divergence is not None and answer.first_divergence.path == "layers.1"
+    marked = {name for name in places(answer.plot("graph", at="layers.1.mlp")) if name.startswith("◆")}
+    assert not marked & {"◆ mlp", "◆ ln2", "◆ norm2"}, marked
 
 
 def test_backward_runs_up(answer: Comparison) -> None:
@@ -137,6 +153,7 @@ def test_names_are_text(tmp_path: Path, name: str) -> None:
         (("--at", "layers.1.mlp", "--step", "1"), 0, "the graph is in "),
         (("--at", "layers.9"), 3, "at='layers.9': no module of that path ran in the step"),
         (("--step", "9"), 3, "has no step 9; there are 0, 1"),
+        (("-o", "x"), 3, "x: expected a name that ends in .svg, .png or .pdf"),
         (("-o", "x.h6"), 3, "expected a name that ends in .svg, .png or .pdf"),
         (("-o", "none/x.svg"), 3, "cannot write none/x.svg: No such file"),
         (("-lm", "m.yaml"), 3, "are for two recordings: expected probe view A B"),

@@ -62,3 +62,16 @@ def test_parts_wrappers_and_what_is_ignored() -> None:
 def test_very_deep_trees() -> None:
     deep = tree("", *[".".join("x" * (n + 1)) for n in range(3000)])
     assert len(shown(deep, deep, {"": ""})) == 6001
+
+
+def test_children_stand_in_the_order_of_their_first_calls() -> None:
+    a = tree("", "layers", "layers.0", "layers.0.mlp", "layers.0.extra", "layers.0.norm", "norm", "embed", "unused")
+    b = tree("", "late", "early", "norm")
+    found = [Pair(0, 0, Reason.MAPPED), Pair(a.by_path["norm"], b.by_path["norm"], Reason.MAPPED)]
+    called = [a.by_path[path] for path in ("", "embed", "layers.0", "layers.0.norm", "layers.0.mlp", "norm")]
+    begins = ({module: when for when, module in enumerate(called)}, {0: 0, 2: 1, 3: 2, 1: 3})
+    rows = merged(Matching(tuple(found), (), (), Direction.A_TO_B), a, b, {}, {}, begins)
+    names = [a.path(row.a) if row.a >= 0 else f"B: {b.path(row.b)}" for row in rows]
+    assert names == [
+        "", "B: early", "embed", "unused", "layers", "layers.0", "layers.0.norm", "layers.0.mlp", "layers.0.extra", "norm", "B: late",
+    ]  # fmt: skip

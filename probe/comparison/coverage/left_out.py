@@ -218,7 +218,8 @@ def unjudged(slots: Iterable[SlotResult], buffers: Mapping[str, Sequence[str]]) 
             yield LeftOut(What.BUFFERS, Why.UNPAIRED, side, tuple(names), len(names))
     found: tuple[dict[str, None], dict[str, None]] = {}, {}
     for slot in slots:
-        if slot.verdict == "not judged" and slot.metrics.rel_l2 != 0:
+        is_apart = slot.metrics.why is not None and slot.metrics.why.code == "calls-do-not-join"
+        if is_apart or (slot.verdict == "not judged" and slot.metrics.rel_l2 != 0):
             name = f"{slot.path_a}.{slot.slot_a}".strip(".")
             found[slot.role is Role.BUFFER][name if slot.role is Role.BUFFER else f"{slot.role.label} {name}"] = None
     for what, why, names in ((What.BUFFERS, Why.DIFFERS, found[1]), (What.TENSORS, Why.NOT_JUDGED, found[0])):

@@ -82,6 +82,26 @@ class Added:
         return functools.reduce(np.add, (side.values(row).astype(np.float64) for row in self.rows))
 
 
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """Some places of a tensor along an axis; see `probe.comparison.steps.side.Combined`."""
+
+    row: int
+    axis: int
+    places: tuple[int, ...]
+    digest: Digest | None
+    sketch: None = None
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The row of the tensor."""
+        return (self.row,)
+
+    def values(self, side: Side) -> np.ndarray:
+        """Return the values."""
+        return side.values(self.row).take(self.places, self.axis)
+
+
 def read(side: Side, piece: Piece) -> np.ndarray:
     """Return the values of a part in the canonical layout."""
     if piece.row == LACKING:
@@ -132,6 +152,15 @@ def add_sum(
     mean = sum(side.columns["mean"][row] for row in rows)
     columns = {**unknown, "mean": mean, "zeros": 0, "module": module, "tensor": _tensor(side, rows, ()), **changed}
     return side.add(rows[0], side.slots[rows[0]], side.shapes[rows[0]], columns, combined)
+
+
+def add_picked(side: Side, row: int, axis: int, places: Sequence[int], **changed: object) -> int:
+    """Append the row of some places of a tensor along an axis, of which the values alone are known; return its number."""
+    shape = tuple(len(places) if at == axis else size for at, size in enumerate(side.shapes[row]))
+    picked = Picked(row, axis, tuple(places), joint_digest([side.digest(row)], (axis, *places)))
+    unknown = dict.fromkeys(("min", "max", "mean", "rms", "norm"), math.nan)
+    columns = {**unknown, "zeros": 0, "tensor": _tensor(side, [row], (axis, *places)), **changed}
+    return side.add(row, side.slots[row], shape, columns, picked)
 
 
 def is_finite(side: Side, row: int) -> bool:

@@ -43,7 +43,7 @@ def measure_pair(a: Side, i: int, b: Side, j: int, *, free_axes: bool = True, fa
         return Metrics(Status.NOT_COMPARABLE, why=note("shapes-differ", a=tuple(shape_a), b=tuple(shape_b)))
     digest = a.digest(i)
     if digest is None or b.digest(j) is None:
-        return Metrics(Status.NOT_COMPARABLE, why=NO_STATISTICS)
+        return Metrics(Status.NOT_COMPARABLE, why=a.why_unknown(i) or b.why_unknown(j) or NO_STATISTICS)
     turned = _turned(shape_a, a.axes(i), shape_b, b.axes(j))
     if turned is None and factor == 1 and same_layout(a, i, b, j) and digest == b.digest(j):
         norm_a, norm_b = a.norm(i), b.norm(j)

@@ -26,6 +26,10 @@ _WIDEST = 16
 _TINY = float(np.finfo(np.float64).tiny)
 _SMALL = 4 << 20
 """elements up to which a tensor is read whole to try other orders of its axes"""
+_SAME = 1e-5
+"""relative difference of the norms, and of the ends, of the same elements in another order"""
+_NONE = 1e-12
+"""what is as good as zero"""
 _REGROUPED = note("elements-may-be-reordered")
 
 
@@ -83,12 +87,25 @@ def _read(a: Side, i: int, b: Side, j: int, free_axes: bool, turned: tuple[int, 
         )
     else:
         metrics = _finished(best, shape_a)
+    is_sum = math.isnan(norm_a) or math.isnan(norm_b)
     if free_axes and least_reordered(a, i, b, j) < metrics.rel_l2 < math.inf and turned is None:
+        if is_sum and taken.factor == 1 and not _have_same_elements(a, i, b, j, best):
+            return metrics
         if sorted(squeezed(shape_a)) != sorted(squeezed(shape_b)) and same_content(a, i, b, j):
             return Metrics(Status.PERMUTED, norm_a=norm_a, norm_b=norm_b, why=_REGROUPED)
         if math.prod(shape_a) > _SMALL and squeezed(shape_a) != squeezed(shape_b) and looks_permuted(a, i, b, j):
             return Metrics(Status.PERMUTED, norm_a=norm_a, norm_b=norm_b, why=PERMUTED)
     return metrics
+
+
+def _have_same_elements(a: Side, i: int, b: Side, j: int, sums: _Sums) -> bool:
+    """Tell whether two tensors may have the same elements in another order; of a sum of tensors only the values tell."""
+    if not math.isclose(math.sqrt(sums.squares_a), math.sqrt(sums.squares_b), rel_tol=_SAME):
+        return False
+    if not 0 < math.prod(a.shapes[i]) <= _SMALL:
+        return True
+    x, y = as_real(a.values(i)), as_real(b.values(j))
+    return all(math.isclose(end(x), end(y), rel_tol=_SAME, abs_tol=_NONE) for end in (np.nanmin, np.nanmax))
 
 
 def largest_share(

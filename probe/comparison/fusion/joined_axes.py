@@ -12,9 +12,12 @@ def batch_axis(parts: Sequence[Shape], whole: Shape, sizes: Sequence[int] = ()) 
 
     Parameters
     ----------
+    whole
+        may have further axes of size 1 before those of the parts: [1, s, h] of [t, h]
     sizes
         numbers of samples of the parts, which tell between axes that all fit; empty where they are not known
     """
+    whole = like(whole, parts[0]) if parts else whole
     if len(parts) < 2 or any(len(shape) != len(whole) for shape in parts):
         return None
     fitting = [
@@ -25,3 +28,9 @@ def batch_axis(parts: Sequence[Shape], whole: Shape, sizes: Sequence[int] = ()) 
     if len(fitting) > 1 and sizes:
         fitting = [axis for axis in fitting if [shape[axis] for shape in parts] == list(sizes)]
     return fitting[0] if len(fitting) == 1 else None
+
+
+def like(whole: Shape, part: Shape) -> Shape:
+    """Return a shape without the axes of size 1 before those that a part has."""
+    more = max(0, len(whole) - len(part))
+    return whole[more:] if all(size == 1 for size in whole[:more]) else whole

@@ -1,15 +1,18 @@
-"""Calls of several micro-batches, or of shares of the batch, as the one call of the other side: joined along the axis of the batch."""
+"""Calls of several micro-batches as the one call of the other side, joined along the axis of the batch; of several passes without
+gradients, such as those of decoding token by token, along the axis that they share.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from probe.comparison.distance.combined import Piece, add_fused
-from probe.comparison.fusion.joined_axes import batch_axis
+from probe.comparison.distance.combined import Piece, add_fused, add_picked
+from probe.comparison.fusion.joined_axes import batch_axis, like
+from probe.comparison.notes import Note, note
 from probe.comparison.steps.side import PARAMETER_ROLES, Side, kind_of
 from probe.matching import Matching
 from probe.numbers.fused import Fusion, reordered
@@ -19,6 +22,21 @@ _CLOSE = 1e-6
 """relative error of norms and means up to which what two runs are given is taken to be the same"""
 _LARGEST = 1 << 22
 """elements of an input up to which its values are read to see in which order samples lie"""
+
+
+@dataclass(frozen=True)
+class Apart:
+    """What stands in the place of tensors that are not to be joined; see `probe.comparison.steps.side.Combined`."""
+
+    parts: tuple[int, ...]
+    why: Note
+    digest: None = None
+    sketch: None = None
+
+    def values(self, side: Side) -> np.ndarray:
+        """Return the values of the last of them."""
+        return side.values(self.parts[-1])
+
 
 Place = tuple[int, int, Role, str, int]
 """of a tensor within a micro-batch: module, call, role, slot, and which of several it is"""
@@ -42,8 +60,8 @@ class Plan:
     """size of the axis before that of the batch, where one stands there: [s, b, h]"""
 
 
-def join_calls(a: Side, b: Side, matching: Matching) -> int:
-    """Let calls of several micro-batches be one call, where the other side was given the same in fewer ones.
+def join_calls(a: Side, b: Side, matching: Matching, passes: Callable[[Side], list[int]]) -> int:
+    """Let calls of several passes be one call, where the other side was given the same in fewer ones.
 
     Parameters
     ----------
@@ -51,14 +69,16 @@ def join_calls(a: Side, b: Side, matching: Matching) -> int:
         a step of both sides; the one with more micro-batches is changed
     matching
         which module is which
+    passes
+        `micros_of` or `evaluations_of`
 
     Returns
     -------
     int
-        how many micro-batches became one; 0 where both sides have as many, where neither number divides the other, or where what
+        how many passes became one; 0 where both sides have as many, where neither number divides the other, or where what
         they were given is not the same
     """
-    micros = micros_of(a), micros_of(b)
+    micros = passes(a), passes(b)
     if not all(micros) or len(micros[0]) == len(micros[1]):
         return 0
     is_a = len(micros[0]) > len(micros[1])
@@ -82,6 +102,12 @@ def micros_of(side: Side) -> list[int]:
     """Return the micro-batches that a side ran with gradients."""
     chosen = side.calls["micro"][side.counted]
     return sorted(set(chosen[chosen >= 0].tolist()))
+
+
+def evaluations_of(side: Side) -> list[int]:
+    """Return the passes that a side ran without gradients, in their order."""
+    chosen = side.calls["micro"][side.counted]
+    return sorted(set(chosen[chosen < 0].tolist()), reverse=True)
 
 
 def _by_place(side: Side, micros: Iterable[int]) -> dict[Place, dict[int, int]]:
@@ -138,7 +164,7 @@ def _as_given(
         size = int(np.prod(few.shapes[other]))
         if size > _LARGEST or not few.has_values(other) or not all(map(many.has_values, rows)):
             continue
-        parts, given = [many.values(row) for row in rows], few.values(other)
+        parts, given = _given(many, rows, few, other)
         if kind_of(few.dtypes[other]) != "integer" or np.array_equal(np.concatenate(parts, axis), given):
             continue
         if len({part.shape for part in parts}) > 1:
@@ -147,7 +173,8 @@ def _as_given(
         if not order and not np.array_equal(np.stack(parts, axis + 1).reshape(given.shape), given):
             return None
         strided = not order
-    length = few.shapes[whole[plan.targets[0]]][0] if axis == 1 else 0
+    first = plan.targets[0]
+    length = like(few.shapes[whole[first]], many.shapes[by_micro[plan.groups[0][0]]])[0] if axis == 1 else 0
     return Plan(plan.groups, plan.targets, plan.sizes, strided, order, length)
 
 
@@ -155,9 +182,15 @@ def _some_agree(many: Side, rows: Sequence[int], few: Side, other: int, axis: in
     """Tell whether some parts are what lies in their place, and others are not: they were given something else."""
     if not few.has_values(other) or not all(map(many.has_values, rows)) or np.prod(few.shapes[other]) > _LARGEST:
         return False
-    parts, given = [many.values(row) for row in rows], few.values(other)
+    parts, given = _given(many, rows, few, other)
     ends = np.cumsum([part.shape[axis] for part in parts])[:-1]
     return any(np.array_equal(part, own) for part, own in zip(parts, np.split(given, ends, axis), strict=True))
+
+
+def _given(many: Side, rows: Sequence[int], few: Side, other: int) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return the values of parts, and of the whole with as many axes."""
+    parts, given = [many.values(row) for row in rows], few.values(other)
+    return parts, given.reshape(like(given.shape, parts[0].shape))
 
 
 def _zigzag(parts: Sequence[np.ndarray], given: np.ndarray, axis: int) -> tuple[int, ...]:
@@ -175,7 +208,9 @@ def _statistics_agree(many: Side, rows: Sequence[int], few: Side, other: int) ->
     mean = sum(many.columns["mean"][row] * size for row, size in zip(rows, sizes, strict=True)) / max(1, sum(sizes))
     scale = abs(few.columns["norm"][other]) / max(1, sum(sizes)) ** 0.5
     near = np.isclose(norm, few.columns["norm"][other], rtol=_CLOSE, atol=0, equal_nan=True)
-    return bool(near and (np.isnan(mean) or abs(mean - few.columns["mean"][other]) <= _CLOSE * max(scale, 1e-30)))
+    return bool(
+        near and (not np.isfinite(mean) or abs(mean - few.columns["mean"][other]) <= _CLOSE * max(scale, 1e-30))
+    )
 
 
 # ---- the tensors of calls
@@ -192,14 +227,27 @@ def _join_all(
     length = plan.length or _length(many, rows, few, there, partner, plan)
     for place, by_micro in rows.items():
         module, _, role, slot, _ = place
+        is_told = role is not Role.INPUT  # what is given was returned by something, or is a mask of the pass
         for group, target in zip(plan.groups, plan.targets, strict=True):
             own = [by_micro[micro] for micro in group if micro in by_micro]
             whole = there.get((partner.get(module, -1), role, target), [])
             if not own or (len(own) == len(group) and _join(many, place, own, few, whole, plan, group, target, length)):
                 continue
+            same = [row for row in whole if few.slots[row] == slot] or (whole if len(whole) == 1 else [])
+            if len(own) == 1 and any(few.shapes[row] == many.shapes[own[0]] for row in same):
+                many.columns["micro"][own[0]] = target  # it ran in one of them, and once there
+                continue
             many.hidden.update(own)
-            same = [row for row in whole if few.slots[row] == slot]
-            few.hidden.update(same or (whole if len(whole) == 1 else ()))
+            if target >= 0 or not is_told:  # with gradients, those of the batch are compared all the same
+                few.hidden.update(same)
+            elif same:
+                _add_apart(many, own[-1], few, same[0], target)
+
+
+def _add_apart(many: Side, row: int, few: Side, other: int, target: int) -> None:
+    """Add a row that is compared with nothing, in the place of those that cannot be joined: so that it is said."""
+    why = note("calls-do-not-join", part=tuple(many.shapes[row]), whole=tuple(few.shapes[other]))
+    many.add(row, few.slots[other], few.shapes[other], {"micro": target, "tensor": -1}, Apart((row,), why))
 
 
 def _length(
@@ -225,7 +273,7 @@ def _join(
     """Let rows be one; tell whether that can be done."""
     module, _, _, slot, _ = place
     shapes = [many.shapes[row] for row in own]
-    wholes = [few.shapes[row] for row in whole]
+    wholes = [like(few.shapes[row], shapes[0]) for row in whole]
     if len({many.digest(row) for row in own}) == 1 and shapes[0] in wholes and many.digest(own[0]) is not None:
         many.columns["micro"][own[0]] = target  # a table, a mask: the same for all
         many.hidden.update(own[1:])
@@ -234,7 +282,7 @@ def _join(
     fitting = [(shape, batch_axis(shapes, shape, sizes)) for shape in wholes]
     found = next(((shape, axis) for shape, axis in fitting if axis is not None), None)
     if found is None:
-        return False
+        return target < 0 and _join_ends(many, place, own, few, whole, sizes, target)
     shape, axis = found
     is_flat = axis == 0 and length > 1 and all(
         part[0] == size * length for part, size in zip(shapes, sizes, strict=True)
@@ -251,6 +299,30 @@ def _join(
         add_fused(many, ((Piece(made, shape),),), Fusion(axis, order=plan.order), (module, slot), micro=target)
     many.hidden.update(own)
     return True
+
+
+def _join_ends(
+    many: Side, place: Place, own: Sequence[int], few: Side, whole: Sequence[int], sizes: Sequence[int], target: int
+) -> bool:
+    """Let rows be one of what the whole has at the end of each pass, such as the logits that are sampled from; tell whether they are that."""
+    module, _, _, slot, _ = place
+    shape = many.shapes[own[0]]
+    for row in whole if all(many.shapes[each] == shape for each in own) else ():
+        other = like(few.shapes[row], shape)
+        axes = [
+            axis for axis, size in enumerate(other)
+            if shape[axis : axis + 1] == (1,) and size == sum(sizes) and (*shape[:axis], size, *shape[axis + 1 :]) == other
+        ]  # fmt: skip
+        if len(axes) != 1 or not few.has_values(row) or not all(map(many.has_values, own)):
+            continue
+        ends = np.cumsum(sizes) - 1
+        add_picked(few, row, axes[0] + len(few.shapes[row]) - len(other), ends.tolist())
+        pieces = tuple(Piece(each, shape) for each in own)
+        add_fused(many, (pieces,), Fusion(axes[0], 1), (module, slot), micro=target)
+        few.hidden.add(row)
+        many.hidden.update(own)
+        return True
+    return False
 
 
 def _keep_first_calls(side: Side, plan: Plan) -> None:

@@ -46,6 +46,8 @@ class StepPairs:
         self._pair_calls()
         self.joined = 0
         """how many micro-batches of one side were taken as one of the other, which was given them together"""
+        self.joined_evaluations = 0
+        """how many passes without gradients of one side were taken as one of the other"""
         self.ran = len(self.micros_a), len(self.micros_b)
         """how many micro-batches each side ran, before they were joined"""
         self.summed: list[Node] = []

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from probe.comparison.distance.tables import join_tables
 from probe.comparison.fusion.absorbed_norm import give_their_inputs
 from probe.comparison.fusion.bundles import join_parts
-from probe.comparison.fusion.joined_calls import join_calls, micros_of
+from probe.comparison.fusion.joined_calls import evaluations_of, join_calls, micros_of
 from probe.comparison.fusion.returned_biases import add_returned_biases
 from probe.comparison.fusion.summed_passes import sum_passes
 from probe.comparison.optimizer.derived_updates import derive_updates
@@ -37,8 +37,8 @@ def paired_step(
         join_parts(side, name, matching)
     join_tables(side_a, side_b, matching)
     ran = len(micros_of(side_a)), len(micros_of(side_b))
-    joined = join_calls(side_a, side_b, matching)
+    joined, evaluations = (join_calls(side_a, side_b, matching, passes) for passes in (micros_of, evaluations_of))
     pairs = StepPairs(side_a, side_b, matching, changes)
-    pairs.joined, pairs.ran = joined, ran
+    pairs.joined, pairs.ran, pairs.joined_evaluations = joined, ran, evaluations
     sum_passes(pairs)
     return pairs

@@ -207,6 +207,10 @@ class Side:
                     modules[row], slot = self.homes[module, parameter]
                     self.slots[row] = f"{slot}{dot}{rest}"
 
+    def why_unknown(self, row: int) -> Note | None:
+        """Return why nothing is known of a row that stands for several tensors; None where it is, or was not recorded."""
+        return getattr(self.combined.get(row), "why", None)
+
     def digest(self, row: int) -> Digest | None:
         """Return the hash of a record with its kind, or None when there is none."""
         return self.combined[row].digest if row in self.combined else self._digests[row]

@@ -362,7 +362,8 @@ def _take_in(walk: Walk, node: Node, event: Event, context: Level, wrong: bool) 
         level.add_scale(ratio, size)
     if event.role is Role.INPUT:
         walk.forward.with_inputs.add(node)
-        if error and not own_u and not walk.ledger.findings and not context_of(walk, node).tainted:
+        differs = event.metrics.rel_l2 > 0  # what it was computed from has an error, says nothing of integers
+        if differs and not own_u and not walk.ledger.findings and not context_of(walk, node).tainted:
             _taint(walk, node, event)
         if wrong:
             context.add(error, own_u, excess)

@@ -17,6 +17,8 @@ from probe.report.graph.joined import Joined
 _RANKS = {"introduced": 5, "inherited": 4, "noise": 2, "equal": 1}
 _BACK = {Role.INPUT: (Role.GRAD_INPUT, Role.GRAD_TOTAL), Role.OUTPUT: (Role.GRAD_OUTPUT,)}
 """where the gradient stands of what a call was given, and of what it returned"""
+_GIVEN = Role.INPUT, Role.GRAD_OUTPUT
+"""what a call is given in forward and in backward: wrong by itself, it is the code's around the call"""
 _PASSES = Phase.FORWARD, Phase.BACKWARD
 """phases in which something goes along the edges"""
 UNMATCHED, UNKNOWN = "unmatched", "not compared"
@@ -55,12 +57,17 @@ class Looks:
         for slot in comparison.slots:
             if (slot.step, slot.micro) == (pairs.step, micro) or (slot.step == pairs.step and phase not in _PASSES):
                 self._add(slot)
-        self._found = {ref.path for found in comparison.divergences if found.phase is phase for ref in found.a}
+        found = [each for each in comparison.divergences if each.phase is phase]
+        self._found = (
+            {ref.path for each in found for ref in each.a},
+            {ref.path for each in found for ref in each.b if not each.a},
+        )
+        """by side, the paths of modules that are blamed; of B, where A has none"""
 
     def _add(self, slot: SlotResult) -> None:
         if slot.phase in _PASSES:
             self._by_place[slot.path_a, slot.call, slot.role, slot.slot_a] = slot
-        if slot.phase is self.phase:
+        if slot.phase is self.phase and slot.role not in _GIVEN:
             key = slot.path_a, slot.call
             self._by_call[key] = _worst([self._by_call.get(key, Look()), _look(slot)])
 
@@ -77,7 +84,7 @@ class Looks:
             return self._tensor(self._of[side][1][self.joined.places[node][side]])
         path = self.path(node, side)
         look = Look() if side or path is None else self._by_call.get((path, mine.call), Look())
-        if path in self._found and not side and look.verdict != "introduced":
+        if path in self._found[side] and look.verdict != "introduced":
             return Look("introduced", look.error)
         if look.verdict == UNKNOWN and path in self._alone[side]:
             return Look(UNMATCHED)

@@ -74,13 +74,22 @@ class _Document:
         self.tree_a, self.tree_b = Tree(a.modules), Tree(b.modules)
         self.words = Words()
         self.names = dict(zip("ab", file_names(comparison.path_a, comparison.path_b), strict=True))
-        self.rows = rows.merged(
-            self.matching, self.tree_a, self.tree_b, _left(comparison.only_a, comparison.unneeded_a),
-            _left(comparison.only_b, comparison.unneeded_b),
-        )  # fmt: skip
         self.axes = Axes.of(comparison.slots, a.info.model_config)
         self.pair_of_a = {pair.a: index for index, pair in enumerate(self.matching.pairs)}
         self.steps = {step: paired_step(a, b, step, step_b, self.matching) for step, step_b in comparison.steps}
+        self.rows = rows.merged(
+            self.matching, self.tree_a, self.tree_b, _left(comparison.only_a, comparison.unneeded_a),
+            _left(comparison.only_b, comparison.unneeded_b), self._begins(),
+        )  # fmt: skip
+
+    def _begins(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Return by module when it was first called on each side, in the first step."""
+        found: tuple[dict[int, int], dict[int, int]] = ({}, {})
+        for pairs in list(self.steps.values())[:1]:
+            for begins, calls in zip(found, (pairs.calls_a, pairs.calls_b), strict=True):
+                for call in calls:
+                    begins[call.module] = min(begins.get(call.module, call.begin), call.begin)
+        return found
 
     def made(self) -> dict[str, object]:
         """Return the document."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from probe.matching import Matching
@@ -45,9 +46,10 @@ class Row:
 
 
 def merged(
-    matching: Matching, tree_a: Tree, tree_b: Tree, left_a: Mapping[str, State], left_b: Mapping[str, State]
-) -> list[Row]:
-    """Return the rows, parents before children, in the order of A's tree.
+    matching: Matching, tree_a: Tree, tree_b: Tree, left_a: Mapping[str, State], left_b: Mapping[str, State],
+    begins: tuple[Mapping[int, int], Mapping[int, int]] = ({}, {}),
+) -> list[Row]:  # fmt: skip
+    """Return the rows, parents before children, those of one parent in the order in which A first called them.
 
     What only B has stands in the row of its parent's partner, behind the sibling that it follows in B.
 
@@ -59,6 +61,8 @@ def merged(
         the modules
     left_a, left_b
         by path, what the modules are that were called and have no counterpart: unmatched, or in no need of one
+    begins
+        of each side, by module, when it was first called
     """
     of_a, of_b = {}, {}
     for index, pair in enumerate(matching.pairs):
@@ -79,10 +83,26 @@ def merged(
             state = _state(tree_b, index, matching.stepped_b, matching.ignored_b, left_b)
             of_b[index] = Row(ABSENT, index, ABSENT, state)
     tops: list[Row] = []
-    for index, module in enumerate(tree_a.modules):
-        (of_a[module.parent].children if module.parent >= 0 else tops).append(of_a[index])
-    _add_of_b(tree_b, of_b, tops)
+    for index in _as_called(tree_a, begins[0]):
+        parent = tree_a.modules[index].parent
+        (of_a[parent].children if parent >= 0 else tops).append(of_a[index])
+    _add_of_b(tree_b, of_b, tops, _as_called(tree_b, begins[1]))
     return list(_flat(tops))
+
+
+def _as_called(tree: Tree, begins: Mapping[int, int]) -> list[int]:
+    """Return modules in the order in which they, or what is in them, were first called; the others behind the sibling before them."""
+    never = math.inf
+    firsts = [float(begins.get(index, never)) for index in range(len(tree))]
+    for index, module in reversed(list(enumerate(tree.modules))):
+        if module.parent >= 0:
+            firsts[module.parent] = min(firsts[module.parent], firsts[index])
+    last: dict[int, float] = {}
+    for index, module in enumerate(tree.modules):
+        if firsts[index] == never:
+            firsts[index] = last.get(module.parent, -1.0)
+        last[module.parent] = firsts[index]
+    return sorted(range(len(tree)), key=lambda index: (firsts[index], index))
 
 
 def _state(
@@ -95,12 +115,12 @@ def _state(
     return left.get(tree.path(index), State.UNCALLED)
 
 
-def _add_of_b(tree: Tree, rows: dict[int, Row], tops: list[Row]) -> None:
+def _add_of_b(tree: Tree, rows: dict[int, Row], tops: list[Row], order: Iterable[int]) -> None:
     """Add the rows that only B has to those of their parents, behind what they follow in B."""
     added: dict[int, dict[Row | None, list[Row]]] = defaultdict(lambda: defaultdict(list))
     last: dict[int, Row | None] = {}
-    for index, module in enumerate(tree.modules):
-        parent, row = module.parent, rows[index]
+    for index in order:
+        parent, row = tree.modules[index].parent, rows[index]
         if row.a != ABSENT:
             last[parent] = row
         else:

@@ -70,10 +70,12 @@ def draw(comparison: Comparison, step: int | None, at: str | None, phase: Phase 
                 first.phase if first is not None and first.phase in (Phase.FORWARD, Phase.BACKWARD) else Phase.FORWARD
             )
         looks = Looks(comparison, pairs, micro, flows, joined, phase)
-        where = at if at is not None else first.a[0].path if first is not None and first.a else ""
+        where = at if at is not None else "" if first is None else (first.a or first.b)[0].path
         node = _node_of(joined, looks.path, where, is_chosen=at is not None)
         classes = tuple([module.class_name for module in side.reader.modules] for side in (pairs.a, pairs.b))
+        elsewhere = first is not None and first.phase not in (Phase.FORWARD, Phase.BACKWARD)
         said = f"{comparison.verdict.value.upper()}: step {pairs.step}, {phase.label}"
+        said += f"; the first divergence is in {first.phase.label}" if elsewhere and first is not None else ""
         picture = _Picture(joined, joined.rows(node), looks.path, classes, ax, is_back=phase is Phase.BACKWARD)
     rows = picture.rows
     picture.nodes([looks.row(row.nodes) for row in rows], [_error(looks.row(row.nodes)) for row in rows])
@@ -98,10 +100,10 @@ def draw_run(reader: Reader, step: int | None, at: str, ax: Any) -> Any:
     """
     known = reader.steps["step"].tolist()
     chosen = step if step is not None else next(iter(known), None)
-    if chosen is None or chosen not in known:
-        raise NotRecordedError(
-            f"{reader.path.name} has no step {chosen}; there are {', '.join(map(str, known[:20])) or 'none'}"
-        )
+    if chosen is None:
+        raise NotRecordedError(f"{reader.path.name} has no steps")
+    if chosen not in known:
+        raise NotRecordedError(f"{reader.path.name} has no step {chosen}; there are {', '.join(map(str, known[:20]))}")
     side = Side(reader, chosen)
     micro = next(iter(sorted({int(each) for each in side.calls["micro"]}, key=lambda each: (each < 0, each))), 0)
     flow = flow_of(side, micro)

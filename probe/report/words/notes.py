@@ -17,6 +17,7 @@ _NO_NUMBERS = "no numbers (task='structure'): record with task='statistics'"
 _NOT_CLOSED = " (the other was not closed: its process was ended, or is still running)"
 _NO_STEP_SHOWS = "no step that was recorded shows what that does"
 _VALUES = 'record with task="tensor", or use --metric rel_l2'
+_BY_STATISTICS = " (without recorded values: by min, max, mean and norm alone)"
 
 
 # Parts of sentences
@@ -317,7 +318,10 @@ WORDS: dict[str, str | Callable[..., str]] = {
     ),
     "no-micro-batch-on-one-side": lambda step, a, b: f"step {step}: {_split(a, b)}",
     "micro-batches-joined": lambda step, count: (
-        f"step {step}: {count} micro-batches of one side are joined along the batch and compared with one of the other"
+        f"step {step}: {count} micro-batches of one side are joined along the batch and compared with one of the other{_BY_STATISTICS}"
+    ),
+    "evaluations-joined": lambda step, count: (
+        f"step {step}: {count} passes without gradients of one side are joined and compared with one of the other{_BY_STATISTICS}"
     ),
     "micro-batches-differ": lambda step, a, b: (
         f"step {step}: {_split(a, b)}: forward and backward are not compared, sums of gradients are"

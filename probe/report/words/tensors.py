@@ -17,6 +17,7 @@ def _counts(a: Sequence[int], b: Sequence[int]) -> str:
 
 WORDS: dict[str, str | Callable[..., str]] = {
     "no-statistics": "no statistics were recorded",
+    "calls-do-not-join": lambda part, whole: f"{list(part)} of several calls do not join to {list(whole)}",
     "shapes-differ": lambda a, b: f"shape {list(a)} against {list(b)}",
     "kinds-differ": "{a} against {b}",
     "squares-overflow": "the squares of the elements overflow",

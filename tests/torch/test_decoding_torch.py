@@ -1,0 +1,173 @@
+"""Token-by-token decoding with a cache of keys and values against one full forward: joined along the sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+if int(transformers.__version__.split(".")[0]) < 5:
+    pytest.skip("transformers 5 has other names than 4", allow_module_level=True)
+
+import probe  # noqa: E402
+from probe.comparison.answer import Comparison  # noqa: E402
+
+CONFIG = transformers.Qwen2Config(
+    vocab_size=48, hidden_size=32, intermediate_size=56, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+    attn_implementation="eager",
+)  # fmt: skip
+LENGTH = 8
+
+
+def made() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return transformers.Qwen2ForCausalLM(CONFIG).eval()
+
+
+@torch.no_grad()
+def decoded(model: torch.nn.Module, ids: torch.Tensor, prompt: int) -> None:
+    """Run the first tokens together and the others one by one."""
+    cache = transformers.DynamicCache(config=CONFIG)
+    bounds = [0, *range(prompt, LENGTH + 1)]
+    for first, last in zip(bounds[:-1], bounds[1:], strict=True):
+        positions = torch.arange(first, last).expand(len(ids), -1)
+        model(input_ids=ids[:, first:last], position_ids=positions, past_key_values=cache, use_cache=True)
+
+
+def compared(
+    folder: Path, spoil: Callable[[torch.nn.Module], object] = bool, *, prompt: int = 3, requests: int = 2, task: str = "statistics"
+) -> Comparison:  # fmt: skip
+    ids = torch.randint(0, CONFIG.vocab_size, (requests, LENGTH), generator=torch.Generator().manual_seed(1))
+    model = made()
+    with probe.capture(model, folder / "full.h5", task=task), torch.no_grad():
+        model(input_ids=ids, position_ids=torch.arange(LENGTH).expand(requests, -1))
+        probe.step()
+    model = made()
+    spoil(model)
+    with probe.capture(model, folder / "decoded.h5", task=task):
+        decoded(model, ids, prompt)
+        probe.step()
+    return probe.compare(folder / "full.h5", folder / "decoded.h5")
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+@pytest.mark.parametrize(("prompt", "requests"), [(1, 1), (3, 2), (7, 2)])
+def test_clean_decoding_is_aligned(tmp_path: Path, prompt: int, requests: int, task: str) -> None:
+    answer = compared(tmp_path, prompt=prompt, requests=requests, task=task)
+    assert answer.verdict == "aligned" and answer.coverage.share == 1.0, answer
+    assert answer["lm_head"].output[0].shape_b == (requests, LENGTH, CONFIG.vocab_size)
+    (said,) = [note for note in answer.notes if note.code == "evaluations-joined"]
+    assert said.facts["count"] == LENGTH - prompt + 1
+
+
+def offset(model: torch.nn.Module) -> None:
+    """Turn what is decoded by the position behind its own."""
+    plain = model.model.rotary_emb.forward
+    model.model.rotary_emb.forward = lambda x, position_ids: plain(x, position_ids + (x.shape[1] == 1))
+
+
+def old_keys(model: torch.nn.Module) -> None:
+    """Let one layer see only the last four tokens of its cache."""
+    layer = model.model.layers[1].self_attn
+    plain = layer.forward
+
+    def forward(
+        hidden_states: torch.Tensor, *args: object, attention_mask: torch.Tensor | None = None, **more: object
+    ) -> object:
+        if hidden_states.shape[1] == 1:
+            count = (
+                more.get("cache", more.get("past_key_values")).get_seq_length(1) + 1
+            )  # its name in older and newer releases
+            attention_mask = torch.zeros(1, 1, 1, count)
+            attention_mask[..., : max(0, count - 4)] = -torch.inf
+        return plain(hidden_states, *args, attention_mask=attention_mask, **more)
+
+    layer.forward = forward
+
+
+def values_scaled(model: torch.nn.Module) -> None:
+    """Let a linear be another one where a single token is given."""
+    linear = model.model.layers[2].self_attn.v_proj
+    plain = linear.forward
+    linear.forward = lambda x: plain(x) * (1.01 if x.shape[1] == 1 else 1.0)
+
+
+FAULTS = {
+    offset: "model.rotary_emb", old_keys: "model.layers.1.self_attn", values_scaled: "model.layers.2.self_attn.v_proj",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_of_decoding_is_named(tmp_path: Path, fault: Callable[[torch.nn.Module], None], task: str) -> None:
+    answer = compared(tmp_path, fault, task=task)
+    assert [found.path for found in answer.divergences] == [FAULTS[fault]], answer
+
+
+@pytest.mark.parametrize(("task", "other"), [("tensor", "order"), ("tensor", "tokens"), ("statistics", "tokens")])
+def test_what_was_given_other_tokens_is_not_joined(tmp_path: Path, task: str, other: str) -> None:
+    ids = torch.randint(0, CONFIG.vocab_size, (2, LENGTH))
+    for name, given in (("full", ids), ("decoded", ids.flip(0) if other == "order" else (ids + 1) % CONFIG.vocab_size)):
+        model = made()
+        with probe.capture(model, tmp_path / f"{name}.h5", task=task):
+            decoded(model, given, LENGTH if name == "full" else 3)
+            probe.step()
+    answer = probe.compare(tmp_path / "full.h5", tmp_path / "decoded.h5")
+    assert answer.verdict == "diverged" and answer.first_divergence.kind == "inputs", answer
+
+
+def test_only_the_last_logits_are_compared_where_no_others_were_made(tmp_path: Path) -> None:
+    """`generate` asks for the logits of the last token of each pass."""
+    found = {}
+    for task in ("tensor", "statistics"):
+        for factor in (1.0, 1.5):
+            model = made()
+            plain = model.lm_head.forward
+            model.lm_head.forward = lambda x, plain=plain, factor=factor: plain(x) * factor
+            files = tmp_path / f"generated-{task}-{factor}.h5", tmp_path / f"full-{task}-{factor}.h5"
+            with probe.capture(model, files[0], task=task):
+                ids = model.generate(torch.tensor([[3, 1, 4, 1]]), max_new_tokens=5, do_sample=False)
+                probe.step()
+            model = made()
+            with probe.capture(model, files[1], task=task), torch.no_grad():
+                model(ids[:, :-1])
+                probe.step()
+            found[task, factor] = probe.compare(*files)
+    assert found["tensor", 1.0].verdict == "aligned"
+    assert found["tensor", 1.5].first_divergence.path == "lm_head"
+    for factor in (1.0, 1.5):
+        (left,) = [each for each in found["statistics", factor].left_out if each.what == "tensors"]
+        assert {"output lm_head.0", "output logits"} <= set(left.names)
+
+
+def test_what_runs_in_one_pass_alone_is_compared(tmp_path: Path) -> None:
+    class Encoded(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.encoder, self.head = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+            self.kept: torch.Tensor | None = None
+
+        def forward(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
+            if other is not None:
+                self.kept = self.encoder(other)
+            return self.head(x + self.kept)
+
+    x, other = torch.randn(1, 6, 4), torch.randn(1, 1, 4)
+    for factor, wanted in ((1.0, None), (1.01, "encoder")):
+        whole, parts = Encoded(), Encoded()
+        plain = parts.encoder.forward
+        parts.encoder.forward = lambda x, plain=plain, factor=factor: plain(x) * factor
+        with probe.capture(whole, tmp_path / "whole.h5", overwrite=True), torch.no_grad():
+            whole(x, other)
+            probe.step()
+        with probe.capture(parts, tmp_path / "parts.h5", overwrite=True), torch.no_grad():
+            parts(x[:, :3], other)
+            for at in range(3, 6):
+                parts(x[:, at : at + 1])
+            probe.step()
+        answer = probe.compare(tmp_path / "whole.h5", tmp_path / "parts.h5")
+        assert (answer.first_divergence and answer.first_divergence.path) == wanted, answer
