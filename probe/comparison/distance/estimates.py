@@ -130,16 +130,22 @@ def _same_hash_kind(a: Side, i: int, b: Side, j: int) -> bool:
 
 
 def _from_statistics(a: Side, i: int, b: Side, j: int, factor: float) -> Metrics:
-    """Compare what does not depend on how the elements are arranged: a lower bound of the error."""
-    mine = [factor * a.columns[name][i] for name in ("min", "max", "mean", "rms")]
-    theirs = [b.columns[name][j] for name in ("min", "max", "mean", "rms")]
+    """Compare what does not depend on how the elements are arranged: a lower bound of the error.
+
+    The norm of a difference is no less than the difference of the norms, than that of the largest or the smallest elements, and than that of
+    the means times the root of how many elements there are.
+    """
+    mine = [factor * a.columns[name][i] for name in ("min", "max", "mean")]
+    theirs = [b.columns[name][j] for name in ("min", "max", "mean")]
     if factor < 0:
-        mine[0], mine[1], mine[3] = mine[1], mine[0], -mine[3]
-    size = max(map(abs, (*mine[:2], *theirs[:2])))
+        mine[0], mine[1] = mine[1], mine[0]
     norm_a, norm_b = abs(factor) * a.columns["norm"][i], b.columns["norm"][j]
+    size = max(norm_a, norm_b)
     if not size or math.isnan(size):
         return Metrics(Status.EQUAL, 0.0, norm_a=norm_a, norm_b=norm_b, estimated=True)
-    gap = max(abs(x - y) / size for x, y in zip(mine, theirs, strict=True))
+    weights = 1.0, 1.0, math.sqrt(math.prod(a.shapes[i]))
+    gaps = [weight * abs(x - y) for weight, x, y in zip(weights, mine, theirs, strict=True)]
+    gap = max(*gaps, abs(norm_a - norm_b)) / size if math.isfinite(size) else 0.0
     if gap < _OF_SUMS:
         gap = 0.0
     return Metrics(Status.COMPARED, gap, norm_a=norm_a, norm_b=norm_b, estimated=True, is_lower_bound=True)
