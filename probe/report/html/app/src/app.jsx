@@ -103,6 +103,7 @@ export function App({ report }) {
   keys.current = (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || /^(input|select|textarea)$/i.test(event.target.tagName) && event.target.type !== "radio") return;
     if (isHelped) return;
+    if (event.key === "Escape" && isLarge) setLarge(false);
     const act = {
       next: () => jump(true), previous: () => jump(false), help: () => setHelped(true), large: () => tab === "graph" && setLarge(!isLarge),
       match: () => {
@@ -113,7 +114,8 @@ export function App({ report }) {
       copy: () => document.querySelector(".panel .copy")?.click(),
       search: () => {
         event.preventDefault();
-        document.getElementById("search").focus();
+        setTab("modules");
+        requestAnimationFrame(() => requestAnimationFrame(() => document.getElementById("search").focus()));
       },
     }[actOf(event.key)];
     act?.();
@@ -187,7 +189,7 @@ export function App({ report }) {
         </div>
         <Bar report={report} picked={picked} onPicked={setPicked} collected={collected} onCollected={setCollected} onShow={() => setTab("matching")} />
       </main>
-      <Help isOpen={isHelped} onClose={() => setHelped(false)} hasGraph={Boolean(report.doc.flow)} />
+      <Help canMatch={canMatch(report)} isOpen={isHelped} onClose={() => setHelped(false)} hasGraph={Boolean(report.doc.flow)} />
     </>
   );
 }

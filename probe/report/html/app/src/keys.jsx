@@ -11,7 +11,7 @@ export const KEYS = [
   { where: "everywhere", keys: ["?"], acts: ["help"], does: "show these keys; Esc closes them" },
   { where: "in the trees", shown: ["↑", "↓", "Home", "End", "PgUp", "PgDn"], does: "move" },
   { where: "in the trees", shown: ["←", "→", "Enter"], does: "fold and unfold" },
-  { where: "in the graph", keys: ["f"], acts: ["large"], does: "give the graph the whole page, and take it back" },
+  { where: "in the graph", keys: ["f"], acts: ["large"], does: "give the graph the whole page, and take it back; Esc too" },
   { where: "in the graph", shown: ["↑", "↓", "←", "→"], does: "follow the data" },
   { where: "in the graph", shown: ["Enter"], does: "open and close a module" },
   { where: "in the graph", shown: ["+", "-", "0"], does: "zoom in, out, and show all" },
@@ -25,13 +25,13 @@ export function actOf(key) {
 }
 
 /** The table; the browser keeps the focus in it while it is open, and gives it back. */
-export function Help({ isOpen, onClose, hasGraph }) {
+export function Help({ isOpen, onClose, hasGraph, canMatch }) {
   const dialog = useRef(null);
   useEffect(() => {
     if (isOpen && !dialog.current.open) dialog.current.showModal();
     else if (!isOpen && dialog.current.open) dialog.current.close();
   }, [isOpen]);
-  const rows = KEYS.filter(({ where }) => hasGraph || where !== "in the graph");
+  const rows = KEYS.filter(({ where }) => hasGraph || where !== "in the graph").filter(({ acts = [] }) => canMatch || !acts.includes("match"));
   return (
     <dialog class="help" ref={dialog} aria-labelledby="help-title" onClose={onClose} onClick={(event) => event.target === dialog.current && onClose()}>
       <div class="help-inside">

@@ -313,7 +313,7 @@ function Legend({ report }) {
       <li title={MEANING.inherited}><i class="swatch inherited" />inherited</li>
       <li title={MEANING.noise}><i class="swatch noise" />noise</li>
       <li><i class="swatch equal" />equal</li>
-      <li title={MEANING.noise}><i class="swatch band" />{band}</li>
+      <li title={MEANING.band}><i class="swatch band" />{band}</li>
       {report.isReplay && <li title="its own error, and what it inherits"><i class="swatch ring run" />in a run of B by itself</li>}
       <li><i class="swatch ring" />chosen</li>
     </ul>

@@ -46,6 +46,7 @@ export const MEANING = {
   introduced: "The error begins here: what this was made from agrees on both sides, itself it differs by more than rounding explains, or than the chosen tolerance allows.",
   inherited: "It differs because what it was made from differs: look for where the error begins.",
   noise: "It differs by no more than rounding explains, or than the chosen tolerance allows.",
+  band: "What rounding explains, and the errors of what a tensor was made from: what lies in it is noise, or inherited.",
   sources: "The largest error among what it was computed from: what it differs by, or more, it may have from there.",
   coherence: "Cosine between A and B − A: near 1 or −1, B is A scaled by a factor; near 0, the difference has no direction in common with A.",
   grad_total: "The gradient of this input summed over all that use the tensor, not only what this call adds to it.",

@@ -122,11 +122,22 @@ export function GraphView({ report, view, choice, selected, onSelect, isLarge, o
   const placeOf = (at) => sides.map((side) => scene.place[side].items[at] && { ...scene.place[side].items[at], x: scene.place[side].items[at].x + shift[side] }).find(Boolean);
   const centre = () => (current >= 0 ? placeOf(current) : undefined);
 
-  useEffect(() => canvas.current.fit(centre()), [shownSides, isLarge]);
+  const fit = useRef(null);
+  fit.current = () => canvas.current.fit(centre());
+  useEffect(() => fit.current(), [shownSides, isLarge]);
+  useEffect(() => { // another size of the window
+    const resized = () => fit.current();
+    addEventListener("resize", resized);
+    return () => removeEventListener("resize", resized);
+  }, []);
   const last = useRef(selected);
+  const own = useRef(-1); // the row that a node chosen here belongs to: of code, that of the call around it
   useEffect(() => { // what is chosen elsewhere is brought into the picture
+    const isOwn = own.current === selected.row;
+    own.current = -1;
     if (last.current === selected) return;
     last.current = selected;
+    if (isOwn) return;
     const t = report.doc.tensors;
     const u = nodeOf(report, flow, selected.row, selected.tensor >= 0 ? t.call[selected.tensor] : 0);
     if (u < 0 || focus >= 0 && reading.row(focus) === selected.row && flow.isCall(focus)) return;
@@ -154,6 +165,7 @@ export function GraphView({ report, view, choice, selected, onSelect, isLarge, o
     }
     setFocus(node);
     last.current = null;
+    own.current = reading.row(node);
     onSelect(reading.row(node), reading.node(node).i);
   };
   const toggle = (u) => {
@@ -189,6 +201,7 @@ export function GraphView({ report, view, choice, selected, onSelect, isLarge, o
         <Joins scene={scene} reading={reading} shift={shift} sides={sides} current={current} />
         {sides.map((side) => (
           <g key={side} transform={`translate(${shift[side]},0)`} class={`side-${side}`}>
+            {sides.length > 1 && <text class={`side-label tag-${side}`} x="0" y="-1">{side.toUpperCase()}</text>}
             <Boxes scene={scene} reading={reading} side={side} onToggle={toggle} focus={focus} />
             <Edges scene={scene} reading={reading} side={side} isBack={isBack} current={current} />
             <Nodes scene={scene} reading={reading} side={side} current={current} onChoose={choose} onToggle={toggle} />

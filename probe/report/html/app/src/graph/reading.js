@@ -6,6 +6,7 @@ import { CALL, CODE } from "./flow.js";
 
 const BACK = { input: ["grad_input", "grad_total"], output: ["grad_output"] };
 const ALONE = { unmatched: "unmatched", "needs no partner": "needs-no-partner", ignored: "ignored", part: "part" };
+const GRADED = new Set(["introduced", "inherited", "noise"]); // looks of which the text is a number
 const [THIN, THICK] = [1.4, 6.5];
 const LEAST = -7; // decimal logarithm of an error that is drawn thin
 
@@ -92,7 +93,7 @@ export class Reading {
     const rank = { introduced: 5, inherited: 4, unmatched: 3, noise: 2, equal: 1 };
     const looks = members.map((u) => this.node(u));
     const worst = looks.reduce((best, each) => ((rank[each.look] ?? 0) > (rank[best.look] ?? 0) || each.look === best.look && this._far(each) > this._far(best) ? each : best));
-    return { ...worst, text: worst.look === "unknown" ? "" : worst.look === "equal" ? "=" : `to ${worst.text}`, inside: looks.reduce((sum, each) => sum + each.inside, 0) };
+    return { ...worst, text: GRADED.has(worst.look) ? `to ${worst.text}` : worst.look === "unknown" ? "" : worst.text, inside: looks.reduce((sum, each) => sum + each.inside, 0) };
   }
 
   _far({ i }) {
