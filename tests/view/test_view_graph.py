@@ -103,3 +103,31 @@ def test_one_side_alone_on_a_telephone(report: Path, opened: Show) -> None:
     page = graph(report, opened, viewport={"width": 390, "height": 800})
     assert page.locator(".side-b").count() == 0 < page.locator(".side-a .node").count()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_slash_searches_from_the_graph_and_escape_gives_the_page_back(report: Path, opened: Show) -> None:
+    page = graph(report, opened)
+    page.keyboard.press("f")
+    page.wait_for_selector("main.large")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("main.graph-shown:not(.large)")
+    page.keyboard.press("/")
+    page.wait_for_selector("#search:focus")
+
+
+def test_arrows_lead_through_what_code_makes(report: Path, opened: Show) -> None:
+    page = graph(report, opened)
+    page.locator(".graph-canvas").focus()
+    seen = []
+    for _ in range(4):  # from the norm to the MLP, the sum behind it, and on
+        page.keyboard.press("ArrowDown")
+        page.wait_for_timeout(60)
+        chosen = page.locator(".side-a .node.chosen")
+        assert chosen.count() == 1
+        seen.append(chosen.get_attribute("aria-label"))
+    assert len(set(seen)) >= 3, seen
+
+
+def test_both_sides_are_named(report: Path, opened: Show) -> None:
+    page = graph(report, opened)
+    assert page.locator(".graph-canvas .side-label").all_text_contents() == ["A", "B"]

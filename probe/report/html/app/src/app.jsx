@@ -114,8 +114,10 @@ export function App({ report }) {
       copy: () => document.querySelector(".panel .copy")?.click(),
       search: () => {
         event.preventDefault();
+        const focus = () => document.getElementById("search").focus();
+        if (tab === "modules") return focus(); // at once: what is typed next belongs into it
         setTab("modules");
-        requestAnimationFrame(() => requestAnimationFrame(() => document.getElementById("search").focus()));
+        requestAnimationFrame(() => requestAnimationFrame(focus));
       },
     }[actOf(event.key)];
     act?.();
