@@ -133,7 +133,7 @@ def _from_statistics(a: Side, i: int, b: Side, j: int, factor: float) -> Metrics
     """Compare what does not depend on how the elements are arranged: a lower bound of the error.
 
     The norm of a difference is no less than the difference of the norms, than that of the largest or the smallest elements, and than that of
-    the means times the root of how many elements there are.
+    the means times the root of how many finite elements there are.
     """
     mine = [factor * a.columns[name][i] for name in ("min", "max", "mean")]
     theirs = [b.columns[name][j] for name in ("min", "max", "mean")]
@@ -143,9 +143,12 @@ def _from_statistics(a: Side, i: int, b: Side, j: int, factor: float) -> Metrics
     size = max(norm_a, norm_b)
     if not size or math.isnan(size):
         return Metrics(Status.EQUAL, 0.0, norm_a=norm_a, norm_b=norm_b, estimated=True)
-    weights = 1.0, 1.0, math.sqrt(math.prod(a.shapes[i]))
+    if math.isinf(size):
+        return Metrics(Status.NOT_COMPARABLE, norm_a=norm_a, norm_b=norm_b, why=OVERFLOW)
+    count = math.prod(a.shapes[i]) - sum(a.columns[name][i] for name in ("nan", "posinf", "neginf"))
+    weights = 1.0, 1.0, math.sqrt(max(0, count))
     gaps = [weight * abs(x - y) for weight, x, y in zip(weights, mine, theirs, strict=True)]
-    gap = max(*gaps, abs(norm_a - norm_b)) / size if math.isfinite(size) else 0.0
+    gap = max(*gaps, abs(norm_a - norm_b)) / size
     if gap < _OF_SUMS:
         gap = 0.0
     return Metrics(Status.COMPARED, gap, norm_a=norm_a, norm_b=norm_b, estimated=True, is_lower_bound=True)

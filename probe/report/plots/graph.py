@@ -99,9 +99,9 @@ def draw_run(reader: Reader, step: int | None, at: str, ax: Any) -> Any:
         the step was not recorded, or nothing ran in it
     """
     known = reader.steps["step"].tolist()
-    chosen = step if step is not None else next(iter(known), None)
-    if chosen is None:
-        raise NotRecordedError(f"{reader.path.name} has no steps")
+    if not known:
+        raise NotRecordedError(f"{reader.path.name} has no complete step")
+    chosen = known[0] if step is None else step
     if chosen not in known:
         raise NotRecordedError(f"{reader.path.name} has no step {chosen}; there are {', '.join(map(str, known[:20]))}")
     side = Side(reader, chosen)

@@ -321,7 +321,8 @@ WORDS: dict[str, str | Callable[..., str]] = {
         f"step {step}: {count} micro-batches of one side are joined along the batch and compared with one of the other{_BY_STATISTICS}"
     ),
     "evaluations-joined": lambda step, count: (
-        f"step {step}: {count} passes without gradients of one side are joined and compared with one of the other{_BY_STATISTICS}"
+        f"step {step}: {count} passes without gradients of one side are joined and compared with one of the other; without recorded "
+        'values (task="tensor") by min, max, mean and norm alone, and what each pass returns of its last token alone not at all'
     ),
     "micro-batches-differ": lambda step, a, b: (
         f"step {step}: {_split(a, b)}: forward and backward are not compared, sums of gradients are"
