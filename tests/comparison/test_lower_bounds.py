@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from probe.comparison.result import Verdict
 from probe.records import Role
 from probe.report.text import render
 from tests.comparison.planted import Recorder, changed
+from tests.files import Tensor as Tensors
+from tests.files import write_tensors
 from tests.toys import MLP, replaced
 
 
@@ -108,3 +111,11 @@ def test_sketches_of_one_shape_say_how_large_an_error_is(run: Recorder) -> None:
     assert result.first_divergence is not None
     assert not result.first_divergence.metrics.is_lower_bound
     assert result.first_divergence.metrics.rel_l2 == pytest.approx(1e-5, rel=0.5)
+
+
+def test_what_overflows_is_not_taken_for_equal(tmp_path: Path) -> None:
+    x = np.full((2, 4, 3), 1e200)
+    a = write_tensors(tmp_path / "a.h5", [Tensors(x)], values=False)
+    b = write_tensors(tmp_path / "b.h5", [Tensors(2 * x.reshape(8, 3))], values=False)
+    (slot,) = [each for each in probe.compare(a, b).slots if each.role is Role.OUTPUT]
+    assert slot.verdict not in ("equal", "noise"), slot

@@ -127,6 +127,14 @@ def test_one_run_has_its_numbers_beside_it(tmp_path: Path) -> None:
             run.plot("graph", at="nowhere")
 
 
+def test_a_run_without_steps_has_no_graph(tmp_path: Path) -> None:
+    path = record(tmp_path / "a.h5", gpt(), steps=0)
+    with probe.open(path) as run:
+        for step in (None, 9):
+            with pytest.raises(NotRecordedError, match=r"a\.h5 has no complete step$"):
+                run.plot("graph", step=step)
+
+
 def test_many_layers_are_folded_around_the_place(tmp_path: Path) -> None:
     with probe.open(record(tmp_path / "a.h5", gpt(layers=40))) as run:
         found = places(run.plot("graph", at="layers.20.mlp"))
