@@ -19,6 +19,7 @@ LAYERS = [
         "compat.compare_json",
         "numbers.slots",
         "config",
+        "scheduling",
         "structure.tree",
         "recorder.triggers",
         "store.writing.growth",

@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -188,6 +188,8 @@ class Side:
         """sums along the axes of weights of which the values are stored"""
         self.measured: dict[tuple[object, ...], Metrics] = {}
         """what was found of pairs of stored tensors: one that was recorded several times is read once"""
+        self.to_measure: dict[tuple[object, ...], Any] | None = None
+        """the pairs that would be read, while they are listed (`probe.comparison.ahead`)"""
 
     def _name_what_wrappers_hold(self) -> None:
         """Let what a compiled model holds stand for it: the wrapper alone was seen to run."""
