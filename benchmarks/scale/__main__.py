@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import resource
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,10 +19,14 @@ from benchmarks.scale.making import NODES_OF_A_LAYER, Layout, Side, make
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
 NOISE = 3e-8
+LONG = 4096
+"""tokens of a sample where values are recorded"""
+RECORDS_OF_A_CALL = 6.7
+"""of such a model, with one micro-batch a step"""
+PAPER = Layout(8, 16, 8), 96, 5
+"""a layout, its layers and steps: what it would cost, on paper"""
 HERE, KILLED = "this process", "a Dask cluster of 2 workers, one of which is killed"
 PLACES = {HERE: "", "2 processes": "processes:2", "a Dask cluster of 2 workers": "dask", KILLED: "dask-killed"}
-_AFTER = 3.0
-"""seconds of a comparison after which a worker is killed"""
 
 HEAD = """# Many files
 
@@ -59,44 +58,11 @@ class Cost:
     """a hash of all of it"""
 
 
-def main_once(a: str, b: str, where: str) -> None:
-    """Compare in this process, which must be a fresh one, and print what it cost."""
-    import probe.comparison.run
-
-    cluster, scheduler = None, where or None
-    if where.startswith("dask"):
-        from distributed import LocalCluster
-
-        cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
-        scheduler = cluster.scheduler_address
-        if where.endswith("killed"):
-            threading.Timer(_AFTER, lambda: os.kill(next(iter(cluster.workers.values())).pid, signal.SIGKILL)).start()
-    before, start = _cpu(), time.perf_counter()
-    found = probe.compare(a, b, scheduler=scheduler)
-    wall = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    if cluster is not None:
-        cluster.close()
-    first = found.first_divergence
-    with probe.open(a) as one, probe.open(b) as other:
-        records = one.observations + other.observations
-    answer = hashlib.sha256(json.dumps(found.as_json(), sort_keys=True, default=str).encode()).hexdigest()
-    click.echo(json.dumps({
-        "records": records, "wall": wall, "cpu": _cpu() - before, "peak": peak, "verdict": found.verdict.value,
-        "path": "" if first is None else first.path, "answer": answer,
-    }))  # fmt: skip
-
-
-def _cpu() -> float:
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
-
-
 def measured(folder: Path, a: str, b: str, where: str) -> Cost:
     """Compare two recordings in a process of its own."""
     paths = [folder / f"{name}.h5" for name in (a, b)]
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.scale", "--once", *map(str, paths), PLACES[where] or "here"], cwd=ROOT,
+        [sys.executable, "-m", "benchmarks.scale.once", *map(str, paths), PLACES[where]], cwd=ROOT,
         capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     if done.returncode:
@@ -137,14 +103,10 @@ def made(folder: Path, name: str, side: Side, like: str = "", ranks: range | Non
 @click.option("--nodes", default=2000, show_default=True, help="Module calls of each rank.")
 @click.option("--markdown", type=click.Path(path_type=Path, dir_okay=False), help="Write the page here.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Leave the recordings in this folder.")
-@click.option("--once", nargs=3, hidden=True)
 def main(
-    tp: int, dp: int, pp: int, nodes: int, markdown: Path | None, keep: Path | None, once: tuple[str, str, str] | None
+    tp: int, dp: int, pp: int, nodes: int, markdown: Path | None, keep: Path | None
 ) -> None:  # fmt: skip
     """Make the recordings of many ranks, and compare them in every place."""
-    if once:
-        main_once(once[0], once[1], "" if once[2] == "here" else once[2])
-        return
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:
         costs = _compared(keep or Path(temporary), Layout(tp, dp, pp), -(-nodes // NODES_OF_A_LAYER) * pp)
@@ -169,8 +131,8 @@ def _compared(folder: Path, layout: Layout, layers: int) -> list[Cost]:
         ranks,
         range(layout.pp // 2 * stage, (layout.pp // 2 + 1) * stage),
     )
-    few = Side(Layout(2, 2, 2), 16, task="tensor")
-    made(folder, "one process, values", Side(Layout(), 16, task="tensor"))
+    few = Side(Layout(2, 2, 2), 8, task="tensor", length=LONG)
+    made(folder, "one process, values", replace(few, layout=Layout()))
     made(folder, "8 ranks, values", replace(few, noise=NOISE))
     pairs = [
         ("one process", f"{ranks}, off by rounding"),
@@ -206,7 +168,25 @@ def _page(costs: Sequence[Cost], layout: Layout) -> str:
             f"| {cost.a} | {cost.b} | {cost.where} | {cost.records:,} | {cost.mib:,.0f} | {cost.wall:.1f} | {cost.cpu:.1f} | {cost.peak:,.0f} | "
             f"{cost.cpu / cost.records * 1e6:.0f} | {verdict} | {same} |"
         )
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *_on_paper(costs)]) + "\n"
+
+
+def _on_paper(costs: Sequence[Cost]) -> list[str]:
+    """Return what many more ranks would cost, by what a record and a GiB of values cost here."""
+    many, values = costs[0], next(cost for cost in costs if "values" in cost.a)
+    layout, layers, steps = PAPER
+    each, size = many.cpu / many.records, many.mib / many.records
+    a_rank = layers // layout.pp * NODES_OF_A_LAYER * RECORDS_OF_A_CALL
+    records = layout.world * steps * a_rank
+    of_values = (values.cpu - values.records * each) / (values.mib / 1024)
+    stage = layout.world // layout.pp * a_rank * 2 * size
+    return [
+        "## On paper\n",
+        f"A record costs {each * 1e6:.0f} µs of CPU and {size * 1024:.2f} KiB of a file; a GiB of values {of_values:.1f} s of CPU more, in this process.",
+        f"{layout.world:,} ranks ({layout}), {layers} layers of such a model and {steps} steps would be {records / 1e6:.1f} million records",
+        f"in {records * size / 1024:.1f} GiB, with one micro-batch a step: {records * each / 60:.1f} minutes of CPU in one process. The records of one stage",
+        f"in one step, about {stage / 1024:.1f} GiB with what is made of them, would be in memory at a time. More micro-batches cost as many times as much.",
+    ]  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -57,6 +57,7 @@ class Side:
     """relative, of every value"""
     steps: int = 1
     task: str = "statistics"
+    length: int = LENGTH
     fault: str = ""
     """path of the module that returns something else, as it is in the whole"""
 
@@ -117,7 +118,8 @@ class _Leaf(nn.Module):
     def __init__(self, place: Place, path: str, given: int, returned: int) -> None:
         super().__init__()
         self._place, self._path = place, path
-        self._shapes = (BATCH, LENGTH, given), (BATCH, LENGTH, returned), self._of_weight(given, returned)
+        length = place.side.length
+        self._shapes = (BATCH, length, given), (BATCH, length, returned), self._of_weight(given, returned)
         self.weight = nn.Parameter(self._cut("weight", 2, scale=0.1))
         self.step = 0
 
@@ -212,7 +214,7 @@ class Stage(nn.Module):
 
 def _flows(place: Place, step: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what a stage is given, and the gradient of what it returns: sums over the layers before it and behind it."""
-    side, shape = place.side, (BATCH, LENGTH, HIDDEN)
+    side, shape = place.side, (BATCH, place.side.length, HIDDEN)
     count = side.layers // side.layout.pp
     first, last = place.at["pp"] * count, (place.at["pp"] + 1) * count
     given = place.drawn("", "input", shape).astype(np.float32)
