@@ -11,11 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.comparison.distance.combined import Piece, add_fused, add_picked
+from probe.comparison.fusion.gathered_shares import join_gathered
 from probe.comparison.fusion.joined_axes import batch_axis, like
 from probe.comparison.notes import Note, note
 from probe.comparison.steps.side import PARAMETER_ROLES, Side, kind_of
 from probe.matching import Matching
 from probe.numbers.fused import Fusion, reordered
+from probe.ranks.reader import RanksReader
 from probe.records import Role
 
 _CLOSE = 1e-6
@@ -229,19 +231,36 @@ def _join_all(
         module, _, role, slot, _ = place
         is_told = role is not Role.INPUT  # what is given was returned by something, or is a mask of the pass
         for group, target in zip(plan.groups, plan.targets, strict=True):
-            own = [by_micro[micro] for micro in group if micro in by_micro]
+            own = {by_micro[micro]: plan.sizes[micro] for micro in group if micro in by_micro}
             whole = there.get((partner.get(module, -1), role, target), [])
-            if not own or (len(own) == len(group) and _join(many, place, own, few, whole, plan, group, target, length)):
+            if len(own) == len(group) and _join(many, place, own, few, whole, plan, target, length):
                 continue
             same = [row for row in whole if few.slots[row] == slot] or (whole if len(whole) == 1 else [])
-            if len(own) == 1 and any(few.shapes[row] == many.shapes[own[0]] for row in same):
-                many.columns["micro"][own[0]] = target  # it ran in one of them, and once there
+            if not own or _join_some(many, place, list(own), few, same, target):
                 continue
             many.hidden.update(own)
             if target >= 0 or not is_told:  # with gradients, those of the batch are compared all the same
                 few.hidden.update(same)
             elif same:
-                _add_apart(many, own[-1], few, same[0], target)
+                _add_apart(many, list(own)[-1], few, same[0], target)
+
+
+def _join_some(many: Side, place: Place, own: Sequence[int], few: Side, same: Sequence[int], target: int) -> bool:
+    """Let rows of a module that ran in some micro-batches, or was handed some of the tokens, be one; tell whether that can be done."""
+    shapes = [many.shapes[row] for row in own]
+    is_expert = isinstance(many.reader, RanksReader) and place[0] in many.reader.gathering
+    if len(own) == 1:
+        is_one = is_expert or any(few.shapes[row] == shapes[0] for row in same)
+        if is_one:
+            many.columns["micro"][own[0]] = target  # it ran in one of them, and once there
+        return is_one
+    is_one = is_expert and all(shape and shape[1:] == shapes[0][1:] for shape in shapes)
+    if not is_one and not any(batch_axis(shapes, few.shapes[row]) == 0 for row in same):
+        return False
+    pieces = tuple(Piece(row, shape) for row, shape in zip(own, shapes, strict=True))
+    add_fused(many, (pieces,), Fusion(), (place[0], place[3]), micro=target)
+    many.hidden.update(own)
+    return True
 
 
 def _add_apart(many: Side, row: int, few: Side, other: int, target: int) -> None:
@@ -267,22 +286,29 @@ def _length(
 
 
 def _join(
-    many: Side, place: Place, own: Sequence[int], few: Side, whole: Sequence[int], plan: Plan, group: Sequence[int],
-    target: int, length: int,
-) -> bool:  # fmt: skip
-    """Let rows be one; tell whether that can be done."""
+    many: Side,
+    place: Place,
+    own: Mapping[int, int],
+    few: Side,
+    whole: Sequence[int],
+    plan: Plan,
+    target: int,
+    length: int,
+) -> bool:
+    """Let rows, each with its number of samples, be one; tell whether that can be done."""
     module, _, _, slot, _ = place
-    shapes = [many.shapes[row] for row in own]
+    shapes, sizes, rows = [many.shapes[row] for row in own], list(own.values()), list(own)
     wholes = [like(few.shapes[row], shapes[0]) for row in whole]
-    if len({many.digest(row) for row in own}) == 1 and shapes[0] in wholes and many.digest(own[0]) is not None:
-        many.columns["micro"][own[0]] = target  # a table, a mask: the same for all
-        many.hidden.update(own[1:])
-        return True
-    sizes = [plan.sizes[micro] for micro in group]
+    is_same = len({many.digest(row) for row in own}) == 1 and shapes[0] in wholes and many.digest(rows[0]) is not None
     fitting = [(shape, batch_axis(shapes, shape, sizes)) for shape in wholes]
     found = next(((shape, axis) for shape, axis in fitting if axis is not None), None)
-    if found is None:
-        return target < 0 and _join_ends(many, place, own, few, whole, sizes, target)
+    if is_same or found is None:
+        if not plan.is_strided and join_gathered(many, own, few, whole, length, (module, slot), target):
+            return True
+        if is_same:
+            many.columns["micro"][rows[0]] = target  # a table, a mask: the same for all
+            many.hidden.update(rows[1:])
+        return is_same or (target < 0 and _join_ends(many, place, rows, few, whole, sizes, target))
     shape, axis = found
     is_flat = axis == 0 and length > 1 and all(
         part[0] == size * length for part, size in zip(shapes, sizes, strict=True)
@@ -326,9 +352,13 @@ def _join_ends(
 
 
 def _keep_first_calls(side: Side, plan: Plan) -> None:
-    """Let the calls of the first micro-batch of each group stand for all of them."""
+    """Let the calls of the first micro-batch of each group, in which a module ran, stand for all of them."""
     side.calls, side.counted = side.calls.copy(), side.counted.copy()
-    micro = side.calls["micro"].copy()
+    micro, module = side.calls["micro"].copy(), side.calls["module"]
     for group, target in zip(plan.groups, plan.targets, strict=True):
-        side.calls["micro"][micro == group[0]] = target
-        side.counted &= ~np.isin(micro, group[1:])
+        seen: set[int] = set()
+        for each in group:
+            is_first = (micro == each) & ~np.isin(module, list(seen))
+            side.calls["micro"][is_first] = target
+            side.counted &= (micro != each) | is_first
+            seen.update(module[is_first].tolist())
