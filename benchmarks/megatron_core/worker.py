@@ -35,16 +35,28 @@ def main() -> None:
         _record(Path(folder) / f"{number}.h5", training, kept["tokens"], task)
 
 
-def _start() -> None:
-    """Set up a world of one on a CPU: what asks for CUDA gets the CPU, and no random numbers are drawn."""
-    from megatron.core import parallel_state
+def on_a_cpu() -> None:
+    """Let what asks for CUDA get the CPU; no random numbers are drawn."""
     from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
+
+    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
+    torch.cuda.synchronize = lambda device=None: None
+    torch.Tensor.cuda = lambda tensor, *more, **named: tensor  # type: ignore[method-assign]
+    zeros = torch.zeros
+    torch.zeros = lambda *sizes, device=None, **more: zeros(
+        *sizes, device="cpu" if device == "cuda" else device, **more
+    )
+    CudaRNGStatesTracker.fork = lambda self, name="": contextlib.nullcontext()
+
+
+def _start() -> None:
+    """Set up a world of one."""
+    from megatron.core import parallel_state
 
     os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=os.environ.get("MASTER_PORT", "29517"))
     torch.distributed.init_process_group("gloo", rank=0, world_size=1)
     parallel_state.initialize_model_parallel()
-    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
-    CudaRNGStatesTracker.fork = lambda self, name="": contextlib.nullcontext()
+    on_a_cpu()
 
 
 def _model(vocab_size: int, **sizes: int) -> Any:

@@ -31,6 +31,8 @@ class Weights:
     dims: tuple[Dims | None, ...]
     """how each is divided; None where nothing says it"""
     facts: tuple[Facts, ...]
+    held: tuple[frozenset[tuple[int, ...]], ...]
+    """the shapes that ranks hold of each"""
     notes: tuple[Note, ...] = ()
 
 
@@ -69,7 +71,10 @@ def weights_of(
             notes.append(note("parts-do-not-fit", path=each.info.names[0], ranks=ranks, why=problem))
         infos.append(replace(each.info, names=tuple(each.names), shape=shape))
         dims.append(own)
-    return Weights(tuple(infos), index_of, tuple(dims), tuple(each.facts for each in found), tuple(notes))
+    held = tuple(
+        frozenset(members[member].reader.parameters[index].shape for member, index in each.holders) for each in found
+    )
+    return Weights(tuple(infos), index_of, tuple(dims), tuple(each.facts for each in found), held, tuple(notes))
 
 
 def with_parameters(modules: Sequence[ModuleInfo], infos: Sequence[ParameterInfo]) -> list[ModuleInfo]:
