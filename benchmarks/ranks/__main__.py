@@ -23,7 +23,8 @@ HEAD = """# Many ranks
 Written by `python -m benchmarks.ranks --markdown docs/evidence/ranks.md`. A GPT of two layers (hidden size 32, 4 heads) trains for two steps with AdamW,
 divided as Megatron divides one: vocabulary-parallel embedding and loss, Column- and RowParallelLinear, sequence parallelism, pipeline stages,
 gloo between 2 or 4 processes on one machine. At the end of each table, layers of PaddlePaddle's fleet with mp 2; on a CPU it lacks an identity
-("Do not support c_identity for cpu kernel now") and gloo's all-reduce on the stream that computes, which the benchmark gives it. `probe.compare` gets the prefix of the ranks' files and the recording of one process.
+("Do not support c_identity for cpu kernel now") and gloo's all-reduce on the stream that computes, which the benchmark gives it.
+`probe.compare` gets the prefix of the ranks' files and the recording of one process.
 When the faults were first scored, 24 of 28 modules were named, and the right ranks 20 times. Then causes were mended and two cases corrected, so the tables
 below say nothing about unseen faults. A module counts as named where the path that is expected is part of the path that is said.
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from probe.comparison.distance.combined import Piece, add_fused, add_picked
 from probe.comparison.fusion.gathered_shares import join_gathered
-from probe.comparison.fusion.joined_axes import batch_axis, like
+from probe.comparison.fusion.joined_axes import alike, batch_axis
 from probe.comparison.notes import Note, note
 from probe.comparison.steps.side import PARAMETER_ROLES, Side, kind_of
 from probe.matching import Matching
@@ -147,7 +147,13 @@ def _plan(
         axis = axes.pop() if len(axes) == 1 else None
         if axis is None:
             return None
-        sizes = {micro: many.shapes[by_micro[micro]][axis] for group in groups for micro in group}
+        shapes, _ = alike(
+            [many.shapes[by_micro[micro]] for group in groups for micro in group], few.shapes[whole[targets[0]]]
+        )
+        sizes = {
+            micro: shape[axis]
+            for micro, shape in zip((micro for group in groups for micro in group), shapes, strict=True)
+        }
         return _as_given(many, by_micro, few, whole, axis, Plan(groups, targets, sizes))
     return None
 
@@ -176,7 +182,8 @@ def _as_given(
             return None
         strided = not order
     first = plan.targets[0]
-    length = like(few.shapes[whole[first]], many.shapes[by_micro[plan.groups[0][0]]])[0] if axis == 1 else 0
+    _, shape = alike([many.shapes[by_micro[plan.groups[0][0]]]], few.shapes[whole[first]])
+    length = shape[0] if axis == 1 else 0
     return Plan(plan.groups, plan.targets, plan.sizes, strided, order, length)
 
 
@@ -192,7 +199,8 @@ def _some_agree(many: Side, rows: Sequence[int], few: Side, other: int, axis: in
 def _given(many: Side, rows: Sequence[int], few: Side, other: int) -> tuple[list[np.ndarray], np.ndarray]:
     """Return the values of parts, and of the whole with as many axes."""
     parts, given = [many.values(row) for row in rows], few.values(other)
-    return parts, given.reshape(like(given.shape, parts[0].shape))
+    shapes, shape = alike([part.shape for part in parts], given.shape)
+    return [part.reshape(each) for part, each in zip(parts, shapes, strict=True)], given.reshape(shape)
 
 
 def _zigzag(parts: Sequence[np.ndarray], given: np.ndarray, axis: int) -> tuple[int, ...]:
@@ -297,11 +305,13 @@ def _join(
 ) -> bool:
     """Let rows, each with its number of samples, be one; tell whether that can be done."""
     module, _, _, slot, _ = place
-    shapes, sizes, rows = [many.shapes[row] for row in own], list(own.values()), list(own)
-    wholes = [like(few.shapes[row], shapes[0]) for row in whole]
-    is_same = len({many.digest(row) for row in own}) == 1 and shapes[0] in wholes and many.digest(rows[0]) is not None
-    fitting = [(shape, batch_axis(shapes, shape, sizes)) for shape in wholes]
-    found = next(((shape, axis) for shape, axis in fitting if axis is not None), None)
+    sizes, rows = list(own.values()), list(own)
+    forms = [alike([many.shapes[row] for row in rows], few.shapes[other]) for other in whole]
+    is_same = len({many.digest(row) for row in own}) == 1 and many.digest(rows[0]) is not None and any(
+        shapes[0] == shape for shapes, shape in forms
+    )  # fmt: skip
+    fitting = [(shapes, shape, batch_axis(shapes, shape, sizes)) for shapes, shape in forms]
+    found = next(((shapes, shape, axis) for shapes, shape, axis in fitting if axis is not None), None)
     if is_same or found is None:
         if not plan.is_strided and join_gathered(many, own, few, whole, length, (module, slot), target):
             return True
@@ -309,7 +319,7 @@ def _join(
             many.columns["micro"][rows[0]] = target  # a table, a mask: the same for all
             many.hidden.update(rows[1:])
         return is_same or (target < 0 and _join_ends(many, place, rows, few, whole, sizes, target))
-    shape, axis = found
+    shapes, shape, axis = found
     is_flat = axis == 0 and length > 1 and all(
         part[0] == size * length for part, size in zip(shapes, sizes, strict=True)
     )  # fmt: skip
@@ -332,9 +342,8 @@ def _join_ends(
 ) -> bool:
     """Let rows be one of what the whole has at the end of each pass, such as the logits that are sampled from; tell whether they are that."""
     module, _, _, slot, _ = place
-    shape = many.shapes[own[0]]
-    for row in whole if all(many.shapes[each] == shape for each in own) else ():
-        other = like(few.shapes[row], shape)
+    for row in whole if len({many.shapes[each] for each in own}) == 1 else ():
+        (shape,), other = alike([many.shapes[own[0]]], few.shapes[row])
         axes = [
             axis for axis, size in enumerate(other)
             if shape[axis : axis + 1] == (1,) and size == sum(sizes) and (*shape[:axis], size, *shape[axis + 1 :]) == other
