@@ -206,3 +206,9 @@ def test_all_tokens_in_a_row_against_tokens_of_one_request(tmp_path: Path, facto
         said = [(found.path, found.kind.value) for found in answer.divergences]
         assert said == ([] if factor == 1 else [("", "introduced")]), answer
         assert answer.coverage.share == 1.0
+
+
+def test_norms_of_passes_that_are_split_otherwise_are_no_divergence(tmp_path: Path) -> None:
+    answer = compared(tmp_path, task="norms")
+    assert answer.verdict == "undecided" and not answer.divergences, answer
+    assert [note for note in answer.notes if note.code == "evaluations-joined"]

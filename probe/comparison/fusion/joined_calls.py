@@ -134,10 +134,15 @@ def _plan(
     many: Side, rows: Mapping[Place, Mapping[int, int]], few: Side, others: Mapping[Place, Mapping[int, int]],
     partner: Mapping[int, int], groups: tuple[tuple[int, ...], ...], targets: tuple[int, ...],
 ) -> Plan | None:  # fmt: skip
-    """Return how micro-batches are joined, by the first input that both sides have; None where that is not the same on both."""
+    """Return how micro-batches are joined, by the first input that both sides have; None where that is not the same on both.
+
+    Where no inputs were recorded, as with ``task="norms"``, by the first output whose sizes add up.
+    """
+    has_inputs = all(any(place[2] is Role.INPUT for place in each) for each in (rows, others))
+    wanted = Role.INPUT if has_inputs else Role.OUTPUT
     there = {(module, role): by_micro for (module, _, role, _, nth), by_micro in reversed(others.items()) if nth == 0}
     for (module, _, role, _, _), by_micro in rows.items():
-        whole = there.get((partner.get(module, -1), role)) if role is Role.INPUT else None
+        whole = there.get((partner.get(module, -1), role)) if role is wanted else None
         if whole is None or not all(micro in by_micro for group in groups for micro in group):
             continue
         if not all(target in whole for target in targets):
@@ -146,14 +151,14 @@ def _plan(
         axes = {batch_axis(own, few.shapes[whole[target]]) for own, target in zip(parts, targets, strict=True)}
         axis = axes.pop() if len(axes) == 1 else None
         if axis is None:
-            return None
-        shapes, _ = alike(
-            [many.shapes[by_micro[micro]] for group in groups for micro in group], few.shapes[whole[targets[0]]]
-        )
-        sizes = {
-            micro: shape[axis]
-            for micro, shape in zip((micro for group in groups for micro in group), shapes, strict=True)
-        }
+            if has_inputs:
+                return None
+            continue
+        micros = [micro for group in groups for micro in group]
+        shapes, shape = alike([many.shapes[by_micro[micro]] for micro in micros], few.shapes[whole[targets[0]]])
+        sizes = {micro: own[axis] for micro, own in zip(micros, shapes, strict=True)}
+        if not has_inputs:
+            return Plan(groups, targets, sizes, length=shape[0] if axis == 1 else 0)
         return _as_given(many, by_micro, few, whole, axis, Plan(groups, targets, sizes))
     return None
 
