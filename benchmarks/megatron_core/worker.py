@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ import probe
 from benchmarks.megatron_core.faults import FAULTS, Training
 
 CLEAN = "clean"
+QWEN2 = {
+    "vocab_size": 160, "num_layers": 4, "hidden_size": 64, "ffn_hidden_size": 96, "num_attention_heads": 4, "num_query_groups": 2,
+}  # fmt: skip
 
 
 def main() -> None:
@@ -27,7 +31,7 @@ def main() -> None:
     for number, name in enumerate([CLEAN, *FAULTS]):
         if names and name not in names:
             continue
-        training = Training(_model(**kept["config"]))
+        training = Training(qwen2(**kept["config"]))
         missing = training.model.load_state_dict(kept["weights"], strict=False).missing_keys
         assert not [each for each in missing if "_extra_state" not in each], missing
         if name != CLEAN:
@@ -59,7 +63,21 @@ def _start() -> None:
     on_a_cpu()
 
 
-def _model(vocab_size: int, **sizes: int) -> Any:
+def qwen2(
+    vocab_size: int,
+    parallel: Mapping[str, object] | None = None,
+    part: Mapping[str, object] | None = None,
+    **sizes: int,
+) -> Any:
+    """Return a GPTModel that is a Qwen2.
+
+    Parameters
+    ----------
+    parallel
+        of the configuration: how it is divided
+    part
+        what of it this stage has, and returns
+    """
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.transformer import TransformerConfig
@@ -67,11 +85,11 @@ def _model(vocab_size: int, **sizes: int) -> Any:
     config = TransformerConfig(
         normalization="RMSNorm", layernorm_epsilon=1e-6, add_bias_linear=False, add_qkv_bias=True, gated_linear_unit=True,
         activation_func=F.silu, hidden_dropout=0, attention_dropout=0, use_cpu_initialization=True,
-        bias_activation_fusion=False, masked_softmax_fusion=False, gradient_accumulation_fusion=False, **sizes,
+        bias_activation_fusion=False, masked_softmax_fusion=False, gradient_accumulation_fusion=False, **(parallel or {}), **sizes,
     )  # fmt: skip
     return GPTModel(
         config, get_gpt_layer_local_spec(normalization="RMSNorm"), vocab_size=vocab_size, max_sequence_length=64,
-        parallel_output=False, position_embedding_type="rope", rotary_base=10_000,
+        position_embedding_type="rope", rotary_base=10_000, **(part or {"parallel_output": False}),
     )  # fmt: skip
 
 

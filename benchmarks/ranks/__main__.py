@@ -85,10 +85,10 @@ def clean(folder: Path, task: str) -> list[Clean]:
     return [compared(folder, a, b, task) for a, b in pairs]
 
 
-def compared(folder: Path, a: str, b: str, task: str) -> Clean:
+def compared(folder: Path, a: str, b: str, task: str, mapping: str | None = None) -> Clean:
     """Compare a clean pair."""
     began = time.perf_counter()
-    answer = probe.compare(folder / f"{a}.h5", folder / f"{b}.h5")
+    answer = probe.compare(folder / f"{a}.h5", folder / f"{b}.h5", mapping=mapping)
     share, tensors = answer.coverage.share, answer.coverage.compared
     return Clean(a, b, task, answer.verdict.value, share, tensors, time.perf_counter() - began)
 

@@ -8,6 +8,7 @@ from benchmarks.ranks.cases import Fault
 
 SIZES = {"num_layers": 2, "hidden_size": 32, "ffn_hidden_size": 64, "num_attention_heads": 4, "num_query_groups": 2}
 VOCABULARY, LENGTH, BATCH, STEPS = 64, 8, 4, 2
+MAPPING = "megatron-core/qwen2"
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,8 @@ class Layout:
     """One training."""
 
     name: str = "one"
+    model: str = "gpt"
+    """``gpt``, or ``qwen2``, which is compared with that of transformers"""
     tp: int = 1
     pp: int = 1
     dp: int = 1
@@ -43,7 +46,8 @@ class Layout:
 LAYOUTS = {
     "tp2": Layout(tp=2), "tp2 sequence parallel": Layout(tp=2, sequence_parallel=True), "pp2": Layout(pp=2, micros=2),
     "pp2 tied": Layout(pp=2, micros=2, tied=True), "dp2": Layout(dp=2), "tp2 pp2": Layout(tp=2, pp=2, micros=2),
-    "tp2 dp2 sequence parallel": Layout(tp=2, dp=2, sequence_parallel=True),
+    "tp2 dp2 sequence parallel": Layout(tp=2, dp=2, sequence_parallel=True), "qwen2 tp2": Layout(model="qwen2", tp=2),
+    "qwen2 tp2 pp2 sequence parallel": Layout(model="qwen2", tp=2, pp=2, micros=2, sequence_parallel=True),
 }  # fmt: skip
 BETWEEN = (("tp2", "pp2"), ("tp2 sequence parallel", "tp2 pp2"))
 """layouts that are compared with each other"""
@@ -59,6 +63,8 @@ FAULTS = (
 
 def whole_of(layout: Layout) -> Layout:
     """Return the training of one process that does what ranks do."""
+    if layout.model == "qwen2":
+        return Layout(name=f"{layout.task}-transformers", model="qwen2", task=layout.task)
     return Layout(
         name=f"one-tied-{layout.task}" if layout.tied else f"one-{layout.task}", tied=layout.tied, task=layout.task
     )

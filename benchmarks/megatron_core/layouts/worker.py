@@ -18,7 +18,7 @@ from torch import Tensor
 
 import probe
 from benchmarks.megatron_core.layouts.cases import BATCH, LENGTH, SIZES, STEPS, VOCABULARY, Layout
-from benchmarks.megatron_core.worker import on_a_cpu
+from benchmarks.megatron_core.worker import QWEN2, on_a_cpu, qwen2
 
 
 def main() -> None:
@@ -59,8 +59,12 @@ def _run(layout: Layout, rank: int, folder: Path, store: Path) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=layout.world)
     parallel_state.initialize_model_parallel(layout.tp, layout.pp)
     model = _model(layout)
-    weights = folder / "weights.pt"
+    weights = folder / f"{layout.model}.pt"
     if layout.world == 1 and not weights.exists():
+        with torch.no_grad():
+            for parameter in model.parameters():  # fresh biases are all 0, norm weights all 1
+                if parameter.dim() == 1:
+                    parameter += 0.05 * torch.randn_like(parameter)
         torch.save({name: each for name, each in model.state_dict().items() if each is not None}, weights)
     _load(model, torch.load(weights), layout)
     if layout.fault:
@@ -70,38 +74,47 @@ def _run(layout: Layout, rank: int, folder: Path, store: Path) -> None:
 
 def _model(layout: Layout) -> Any:
     from megatron.core import parallel_state
-    from megatron.core.models import backends
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-    from megatron.core.transformer import TransformerConfig, transformer_block
+    from megatron.core.transformer import TransformerConfig
 
     torch.manual_seed(1)
+    parallel = {
+        "tensor_model_parallel_size": layout.tp, "pipeline_model_parallel_size": layout.pp,
+        "sequence_parallel": layout.sequence_parallel, "pipeline_dtype": torch.float32,
+    }  # fmt: skip
+    part = {
+        "pre_process": parallel_state.is_pipeline_first_stage(), "post_process": parallel_state.is_pipeline_last_stage(),
+        "share_embeddings_and_output_weights": layout.tied,
+    }  # fmt: skip
+    if layout.model == "qwen2":
+        _use_norm(torch.nn.RMSNorm)
+        return qwen2(**QWEN2, parallel=parallel, part=part)
+    _use_norm(torch.nn.LayerNorm)
     config = TransformerConfig(
         normalization="LayerNorm", add_bias_linear=True, gated_linear_unit=True, activation_func=torch.nn.functional.silu,
         hidden_dropout=0, attention_dropout=0, use_cpu_initialization=True, bias_activation_fusion=False,
-        masked_softmax_fusion=False, gradient_accumulation_fusion=False, bias_dropout_fusion=False,
-        tensor_model_parallel_size=layout.tp, pipeline_model_parallel_size=layout.pp, sequence_parallel=layout.sequence_parallel,
-        pipeline_dtype=torch.float32, **SIZES,
+        masked_softmax_fusion=False, gradient_accumulation_fusion=False, bias_dropout_fusion=False, **parallel, **SIZES,
     )  # fmt: skip
-    backends.LNImpl = transformer_block.LayerNormImpl = _norm()
-    is_first, is_last = parallel_state.is_pipeline_first_stage(), parallel_state.is_pipeline_last_stage()
     return GPTModel(
         config, get_gpt_layer_local_spec(normalization="LayerNorm"), vocab_size=VOCABULARY, max_sequence_length=LENGTH,
-        pre_process=is_first, post_process=is_last, share_embeddings_and_output_weights=layout.tied,
-        position_embedding_type="rope",
+        position_embedding_type="rope", **part,
     )  # fmt: skip
 
 
-def _norm() -> type:
-    """Return a norm of PyTorch that says of its parameters what Megatron's own say, which need apex or TransformerEngine."""
+def _use_norm(kind: Any) -> None:
+    """Let norms be PyTorch's that say of their parameters what Megatron's own say, which need apex or TransformerEngine."""
+    from megatron.core.models import backends
+    from megatron.core.transformer import transformer_block
 
-    class LayerNorm(torch.nn.LayerNorm):
+    class Norm(kind):  # type: ignore[misc]
         def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **more: object) -> None:
             super().__init__(hidden_size, eps)
             for parameter in self.parameters():
                 parameter.sequence_parallel = config.sequence_parallel
 
-    return LayerNorm
+    Norm.__name__ = kind.__name__
+    backends.LNImpl = backends.WrappedTorchNorm = transformer_block.LayerNormImpl = Norm
 
 
 def _load(model: Any, whole: dict[str, Tensor], layout: Layout) -> None:
@@ -109,14 +122,7 @@ def _load(model: Any, whole: dict[str, Tensor], layout: Layout) -> None:
     from megatron.core import parallel_state
 
     place, stage = parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_pipeline_model_parallel_rank()
-    offset = stage * SIZES["num_layers"] // layout.pp
-    generator = torch.Generator().manual_seed(3)
-    whole = {
-        name: each + 0.05 * torch.randn(each.shape, generator=generator)
-        if isinstance(each, Tensor) and each.dim() == 1
-        else each
-        for name, each in sorted(whole.items())
-    }
+    offset = stage * len(model.decoder.layers)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parts = name.split(".")
@@ -173,11 +179,16 @@ def _train(layout: Layout, model: Any, folder: Path) -> None:
             probe.step(**({"loss": sum(each["loss"] for each in said) / len(said)} if said else {}))
 
 
+def tokens_of(vocabulary: int, step: int) -> Tensor:
+    """Return the batch of a step, and one token more of each sequence."""
+    generator = torch.Generator().manual_seed(100 + step)
+    return torch.randint(vocabulary, (BATCH, LENGTH + 1), generator=generator)
+
+
 def _batches(layout: Layout, step: int) -> list[Tensor]:
     from megatron.core import parallel_state
 
-    generator = torch.Generator().manual_seed(100 + step)
-    tokens = torch.randint(VOCABULARY, (BATCH, LENGTH + 1), generator=generator)
+    tokens = tokens_of(QWEN2["vocab_size"] if layout.model == "qwen2" else VOCABULARY, step)
     own = tokens.chunk(layout.dp)[parallel_state.get_data_parallel_rank()]
     return list(own.chunk(layout.micros))
 

@@ -30,6 +30,11 @@ def batch_axis(parts: Sequence[Shape], whole: Shape, sizes: Sequence[int] = ()) 
     return fitting[0] if len(fitting) == 1 else None
 
 
+def turned(whole: Shape) -> Shape:
+    """Return the shape of [samples, positions, …] as that of [positions, samples, …], and the other way round; of fewer axes itself."""
+    return (whole[1], whole[0], *whole[2:]) if len(whole) > 2 else whole
+
+
 def alike(parts: Sequence[Shape], whole: Shape) -> tuple[list[Shape], Shape]:
     """Return the shapes of parts, and of a whole, without axes of size 1 in front that the other has not."""
     rank = min((len(shape) for shape in (*parts, whole)), default=0)

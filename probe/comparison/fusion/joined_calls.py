@@ -12,7 +12,7 @@ import numpy as np
 
 from probe.comparison.distance.combined import Piece, add_fused, add_picked
 from probe.comparison.fusion.gathered_shares import join_gathered
-from probe.comparison.fusion.joined_axes import alike, batch_axis
+from probe.comparison.fusion.joined_axes import alike, batch_axis, turned
 from probe.comparison.notes import Note, note
 from probe.comparison.steps.side import PARAMETER_ROLES, Side, kind_of
 from probe.matching import Matching
@@ -293,7 +293,9 @@ def _length(
         shapes = [many.shapes[by_micro[micro]] for micro in group if micro in by_micro]
         if len(shapes) == len(group) and len(shapes[0]) == 3:
             for row in there.get((partner.get(module, -1), role, target), ())[:1]:
-                axis = batch_axis(shapes, few.shapes[row], [plan.sizes[micro] for micro in group])
+                sizes = [plan.sizes[micro] for micro in group]
+                axes = [batch_axis(shapes, shape, sizes) for shape in (few.shapes[row], turned(few.shapes[row]))]
+                axis = next((each for each in axes if each is not None), None)
                 seen[shapes[0][0] if axis == 1 else 0] += 1
     return max(seen, key=lambda size: seen[size], default=0)
 
@@ -315,7 +317,8 @@ def _join(
     is_same = len({many.digest(row) for row in own}) == 1 and many.digest(rows[0]) is not None and any(
         shapes[0] == shape for shapes, shape in forms
     )  # fmt: skip
-    fitting = [(shapes, shape, batch_axis(shapes, shape, sizes)) for shapes, shape in forms]
+    tried = [*forms, *((shapes, turned(shape)) for shapes, shape in forms)]
+    fitting = [(shapes, shape, batch_axis(shapes, shape, sizes)) for shapes, shape in tried]
     found = next(((shapes, shape, axis) for shapes, shape, axis in fitting if axis is not None), None)
     if is_same or found is None:
         if not plan.is_strided and join_gathered(many, own, few, whole, length, (module, slot), target):
