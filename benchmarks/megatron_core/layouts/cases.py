@@ -21,6 +21,9 @@ class Layout:
     tp: int = 1
     pp: int = 1
     dp: int = 1
+    ep: int = 1
+    """experts lie over ranks of dp"""
+    experts: int = 0
     sequence_parallel: bool = False
     micros: int = 1
     """micro-batches of each replica"""
@@ -47,6 +50,7 @@ LAYOUTS = {
     "tp2": Layout(tp=2), "tp2 sequence parallel": Layout(tp=2, sequence_parallel=True), "pp2": Layout(pp=2, micros=2),
     "pp2 tied": Layout(pp=2, micros=2, tied=True), "dp2": Layout(dp=2), "tp2 pp2": Layout(tp=2, pp=2, micros=2),
     "tp2 dp2 sequence parallel": Layout(tp=2, dp=2, sequence_parallel=True), "qwen2 tp2": Layout(model="qwen2", tp=2),
+    "ep2 of 4 experts": Layout(dp=2, ep=2, experts=4),
     "qwen2 tp2 pp2 sequence parallel": Layout(model="qwen2", tp=2, pp=2, micros=2, sequence_parallel=True),
 }  # fmt: skip
 BETWEEN = (("tp2", "pp2"), ("tp2 sequence parallel", "tp2 pp2"))
@@ -58,6 +62,7 @@ FAULTS = (
           {"tp2": (0, 1), "tp2 sequence parallel": (0, 1)}),
     Fault("norm-not-reduced", "gradients of a norm not added up under sequence parallelism", "layers.1.pre_mlp_layernorm",
           {"tp2 sequence parallel": (0, 1), "tp2 dp2 sequence parallel": (0, 1, 2, 3)}),
+    Fault("order-of-experts", "the last rank has its experts in another order", "layers.1.mlp.experts", {"ep2 of 4 experts": (1,)}),
 )  # fmt: skip
 
 
@@ -66,5 +71,8 @@ def whole_of(layout: Layout) -> Layout:
     if layout.model == "qwen2":
         return Layout(name=f"{layout.task}-transformers", model="qwen2", task=layout.task)
     return Layout(
-        name=f"one-tied-{layout.task}" if layout.tied else f"one-{layout.task}", tied=layout.tied, task=layout.task
+        name=f"one{'-tied' * layout.tied}{'-experts' * bool(layout.experts)}-{layout.task}",
+        tied=layout.tied,
+        experts=layout.experts,
+        task=layout.task,
     )

@@ -57,9 +57,9 @@ def _run(layout: Layout, rank: int, folder: Path, store: Path) -> None:
 
     on_a_cpu()
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=layout.world)
-    parallel_state.initialize_model_parallel(layout.tp, layout.pp)
+    parallel_state.initialize_model_parallel(layout.tp, layout.pp, expert_model_parallel_size=layout.ep)
     model = _model(layout)
-    weights = folder / f"{layout.model}.pt"
+    weights = folder / f"{layout.model}{'-experts' * bool(layout.experts)}.pt"
     if layout.world == 1 and not weights.exists():
         with torch.no_grad():
             for parameter in model.parameters():  # fresh biases are all 0, norm weights all 1
@@ -77,6 +77,7 @@ def _model(layout: Layout) -> Any:
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.transformer import TransformerConfig
+    from megatron.core.transformer.moe import moe_utils
 
     torch.manual_seed(1)
     parallel = {
@@ -91,13 +92,20 @@ def _model(layout: Layout) -> Any:
         _use_norm(torch.nn.RMSNorm)
         return qwen2(**QWEN2, parallel=parallel, part=part)
     _use_norm(torch.nn.LayerNorm)
+    if layout.experts:
+        moe_utils.te_general_gemm = None  # 0.16.1 looks for it without TransformerEngine too
+        parallel |= {
+            "num_moe_experts": layout.experts, "expert_model_parallel_size": layout.ep, "moe_router_topk": 2,
+            "moe_token_dispatcher_type": "allgather", "moe_ffn_hidden_size": SIZES["ffn_hidden_size"],
+            "moe_router_load_balancing_type": "none",
+        }  # fmt: skip
     config = TransformerConfig(
-        normalization="LayerNorm", add_bias_linear=True, gated_linear_unit=True, activation_func=torch.nn.functional.silu,
+        normalization="LayerNorm", add_bias_linear=not layout.experts, gated_linear_unit=True, activation_func=torch.nn.functional.silu,
         hidden_dropout=0, attention_dropout=0, use_cpu_initialization=True, bias_activation_fusion=False,
         masked_softmax_fusion=False, gradient_accumulation_fusion=False, bias_dropout_fusion=False, **parallel, **SIZES,
     )  # fmt: skip
     return GPTModel(
-        config, get_gpt_layer_local_spec(normalization="LayerNorm"), vocab_size=VOCABULARY, max_sequence_length=LENGTH,
+        config, get_gpt_layer_local_spec(layout.experts or None, normalization="LayerNorm"), vocab_size=VOCABULARY, max_sequence_length=LENGTH,
         position_embedding_type="rope", **part,
     )  # fmt: skip
 
@@ -126,6 +134,11 @@ def _load(model: Any, whole: dict[str, Tensor], layout: Layout) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parts = name.split(".")
+            if "local_experts" in parts:
+                at = parts.index("local_experts") + 1
+                parts[at] = str(
+                    int(parts[at]) + parallel_state.get_expert_model_parallel_rank() * layout.experts // layout.ep
+                )
             if parts[:2] == ["decoder", "layers"]:
                 parts[2] = str(int(parts[2]) + offset)
             is_tied = layout.tied and parts == ["output_layer", "weight"]
@@ -138,6 +151,8 @@ def _load(model: Any, whole: dict[str, Tensor], layout: Layout) -> None:
 
 def _plant(fault: str, model: Any) -> None:
     """Plant a mistake in the last layer, on the ranks that have it."""
+    from megatron.core import parallel_state
+
     layer = model.decoder.layers[-1]
     if not model.post_process:
         return
@@ -151,6 +166,12 @@ def _plant(fault: str, model: Any) -> None:
     elif fault == "norm-not-reduced":
         for parameter in layer.pre_mlp_layernorm.parameters():
             parameter.sequence_parallel = False
+    elif fault == "order-of-experts" and parallel_state.get_expert_model_parallel_rank():
+        one, other = (each.state_dict() for each in layer.mlp.experts.local_experts)
+        kept = {name: each.clone() for name, each in one.items() if each is not None}
+        for name, each in kept.items():
+            one[name].copy_(other[name])
+            other[name].copy_(each)
 
 
 def _with_bias(module: Any, forward: Callable[..., Tensor], *given: Any, bias: object = None, **more: Any) -> Tensor:
