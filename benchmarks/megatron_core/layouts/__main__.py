@@ -28,6 +28,7 @@ layers, hidden size 32, 4 heads in 2 groups, gate and up, biases) trains for two
 `DistributedDataParallel` and `finalize_model_grads`, and AdamW of PyTorch, over gloo on a CPU. The norms are PyTorch's with Megatron's mark of sequence
 parallelism, since its own need apex or TransformerEngine. The groups are read from `parallel_state`; nothing is said of the layout. Layouts of
 `qwen2` are a Qwen2 of 4 layers, compared with that of transformers by the library's mapping; the others are compared without a mapping.
+Experts get their tokens by all-gather; the all-to-all dispatcher needs streams of CUDA.
 
 """
 
