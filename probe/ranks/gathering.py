@@ -71,8 +71,8 @@ def _numbered(value: T, values: list[T], known: dict[T, int]) -> int:
     return found
 
 
-def micro_of(micro: np.ndarray, share: int, shares: int) -> np.ndarray:
-    """Return the micro-batches of the whole that those of a rank are: each share of the batch is one of its own."""
+def micro_of(micro: np.ndarray, share: np.ndarray, shares: int) -> np.ndarray:
+    """Return the micro-batches of the whole that those of rows of a rank are: each share of the batch is one of its own."""
     return np.where(micro >= 0, micro * shares + share, -1 - ((-1 - micro) * shares + share))
 
 
@@ -154,11 +154,11 @@ def _renumber(rows: np.ndarray, member: Member, weights: Weights, shares: int, n
     local = np.where(is_known, rows["order"], -1)
     slot_of = np.array([names.slot(name) for name in slots] or [0], np.int32)
     shape_of = np.array([names.shape(shape) for shape in shapes] or [0], np.int32)
-    recorded = rows["slot"].copy()
+    recorded, share = rows["slot"].copy(), member.parts[rows["module"]]
     rows["module"] = member.module_of[rows["module"]]
     rows["slot"] = slot_of[recorded]
     rows["shape"] = shape_of[rows["shape"]]
-    rows["micro"] = np.where(of_parameter, rows["micro"], micro_of(rows["micro"], member.part, shares))
+    rows["micro"] = np.where(of_parameter, rows["micro"], micro_of(rows["micro"], share, shares))
     rows["order"] = np.where(is_known, own[np.maximum(local, 0)], rows["order"])
     for index, info in enumerate(member.reader.parameters):
         whole = weights.infos[int(own[index])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,7 +28,7 @@ from probe.ranks.members import Member, Shares, members_of, shares_of
 from probe.ranks.replicas import Difference
 from probe.ranks.stages import Block, Step, block_of_rest, block_of_stage, merged
 from probe.ranks.tree import Union, united
-from probe.ranks.weights import Weights, told_by, weights_of
+from probe.ranks.weights import Weights, told_by, weights_of, with_parameters
 from probe.records import ModuleInfo, OptimizerGroup, ParameterInfo, Role, RunInfo
 from probe.store.places import place_of
 from probe.store.reading.reader import Reader
@@ -180,8 +180,8 @@ class RanksReader(Reader):
 
     @functools.cached_property
     def modules(self) -> list[ModuleInfo]:  # type: ignore[override]
-        """All modules, in the order of the tree."""
-        return list(self.union.modules)
+        """All modules, in the order of the tree; each with the parameters of the whole."""
+        return with_parameters(self.union.modules, self.weights.infos)
 
     @functools.cached_property
     def parameters(self) -> list[ParameterInfo]:  # type: ignore[override]
@@ -301,8 +301,18 @@ class RanksReader(Reader):
             return
         self.has_looked = False
         self._kept.clear()
-        for name in ("records", "calls", "sketches", *(() if is_same else ("weights", "parameters", "_telling"))):
+        for name in (
+            "records",
+            "calls",
+            "sketches",
+            *(() if is_same else ("weights", "parameters", "modules", "_telling")),
+        ):
             self.__dict__.pop(name, None)
+
+    @functools.cached_property
+    def gathering(self) -> frozenset[int]:
+        """Modules that a part of the ranks has, and that work on what others are given too: experts."""
+        return frozenset(module for member in self.members for module in member.module_of[member.gathers].tolist())
 
     @property
     def observations(self) -> int:
@@ -441,6 +451,15 @@ class RanksReader(Reader):
         return ()
 
     # What is said of the set
+
+    def ranks_with(self, paths: Collection[str]) -> tuple[int, ...]:
+        """Return the ranks that have one of some modules; all where none has."""
+        own = [
+            reader.info.rank
+            for reader, each in zip(self.readers, self.union.paths, strict=True)
+            if not set(paths).isdisjoint(each)
+        ]
+        return tuple(sorted(own)) or self.layout.ranks
 
     def remarks(self) -> list[Note]:
         """Return what is missing or cannot be right in the set of files."""

@@ -175,6 +175,8 @@ class Side:
         self._canonical: dict[tuple[int, str], str] = {}
         self.hidden: set[int] = set()
         """rows of parts: one of `combined` stands for them"""
+        self.gathered: set[int] = set()
+        """rows of tokens that ranks had gathered, in the order of the batch: what is made of them inside the call lies as ranks had them"""
         self.combined: dict[int, Combined] = {}
         """rows behind the recorded ones: what several tensors are together"""
         self.parts: dict[Place, tuple[Place, ...]] = {}

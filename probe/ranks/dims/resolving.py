@@ -118,14 +118,19 @@ class _Resolving:
     def _of_weight(self, tensor: int) -> None:
         at = self.columns["order"][tensor]
         dims = self.facts.weights.dims[at] if 0 <= at < len(self.facts.weights.dims) else None
-        info = self.facts.weights.infos[at] if dims is not None else None
         shape = self.shapes[tensor]
-        if dims is not None and dims.groups and info is not None and len(shape) == len(info.shape):
+        if dims is not None and dims.groups and self._is_like_weight(shape, self.roles[tensor], at):
             self.found[tensor] = dims
         elif not self.alike[tensor]:
             self.found[tensor] = (
                 REPLICATED if dims is not None or self.roles[tensor] is Role.STATE else self._weight_by_shape(tensor)
             )
+
+    def _is_like_weight(self, shape: tuple[int, ...], role: Role, at: int) -> bool:
+        """Tell whether a tensor has the shape of its parameter: an optimizer's state may be one number, or a row."""
+        if role is Role.STATE:
+            return shape in self.facts.weights.held[at]
+        return len(shape) == len(self.facts.weights.infos[at].shape)
 
     def _weight_by_shape(self, tensor: int) -> Dims | None:
         """Return how a weight of an unknown class is divided: not at all, or as the other side's shape shows."""
