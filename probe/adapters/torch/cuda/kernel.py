@@ -16,13 +16,21 @@ _MIX_SECOND = tl.constexpr(0x94D049BB133111EB)
 _VALUE_SEED = tl.constexpr(0x70726F62652021)
 _WIDTH = tl.constexpr(61)
 _LANES = tl.constexpr(64)
+_INFINITY = tl.constexpr(float("inf"))
+
+# A row: 8 sums and counts, 64 lanes, 4 halves of hashes, which partial sums are its own
 _ROW = tl.constexpr(80)
 _SKETCH = tl.constexpr(8)
 _HASH = tl.constexpr(72)
 _PLACE = tl.constexpr(76)
-_HEAD = tl.constexpr(6)
-_AXIS = tl.constexpr(6)
-_INFINITY = tl.constexpr(float("inf"))
+# A plan: entries of 6 words, the first for the lanes' axis
+_SIZE = tl.constexpr(0)
+_STRIDE = tl.constexpr(1)
+_PLACE_STRIDE = tl.constexpr(2)
+_SEED = tl.constexpr(3)
+_STRIDE_Y = tl.constexpr(4)
+_SHIFT = tl.constexpr(5)
+_ENTRY = tl.constexpr(6)
 
 
 @triton.jit
@@ -57,34 +65,51 @@ def _bits(v, SIZE: tl.constexpr, IS_FLOAT: tl.constexpr):
 
 
 @triton.jit
-def _widened(v):
-    """Return floats of at most four bytes as float32; bfloat16 by its bits, as the interpreter loses its subnormal numbers."""
-    if v.dtype == tl.bfloat16:
-        value = (v.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
+def _wide(v, SIZE: tl.constexpr, IS_FLOAT: tl.constexpr):
+    """Return elements as float32 where that holds them, else as float64; bfloat16 by its bits: the interpreter loses small ones."""
+    if IS_FLOAT and SIZE < 8:
+        if v.dtype == tl.bfloat16:
+            value = (v.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
+        else:
+            value = v.to(tl.float32)
     else:
-        value = v.to(tl.float32)
+        value = v.to(tl.float64)
     return value
+
+
+@triton.jit
+def _found(plan, left, AXES: tl.constexpr):
+    """Return where the groups of some rows lie in both tensors and in C order, by how many lanes they are moved, and their signs."""
+    at = tl.zeros_like(left).to(tl.int64)
+    at_y, place = at, at
+    shift = tl.zeros_like(left)
+    odd = shift
+    for axis in tl.static_range(AXES):
+        entry = plan + (1 + axis) * _ENTRY
+        size = tl.load(entry + _SIZE).to(tl.int32)
+        rest = left // size
+        index = left - rest * size
+        left = rest
+        at += index.to(tl.int64) * tl.load(entry + _STRIDE)
+        at_y += index.to(tl.int64) * tl.load(entry + _STRIDE_Y)
+        place += index.to(tl.int64) * tl.load(entry + _PLACE_STRIDE)
+        shift += index % _WIDTH * tl.load(entry + _SHIFT).to(tl.int32)
+        odd ^= _odd(index, tl.load(entry + _SEED).to(tl.uint64))
+    return at, at_y, place, shift % _WIDTH, odd
+
+
+@triton.jit
+def _total(values):
+    """Return the sum of all elements."""
+    return tl.sum(tl.sum(values, 1), 0)
 
 
 @triton.jit(do_not_specialize=("row", "first", "groups", "rounds"))
 def measure(
-    x,
-    y,
-    partials,
-    partial_words,
-    rows,
-    plan,
-    row,
-    first,
-    groups,
-    rounds,
-    AXES: tl.constexpr,
-    SIZE: tl.constexpr,
-    IS_FLOAT: tl.constexpr,
-    IS_UPDATE: tl.constexpr,
-    IS_FULL: tl.constexpr,
+    x, y, partials, partial_words, rows, plan, row, first, groups, rounds,
+    AXES: tl.constexpr, SIZE: tl.constexpr, IS_FLOAT: tl.constexpr, IS_UPDATE: tl.constexpr, IS_FULL: tl.constexpr,
     GROUPS: tl.constexpr,
-):
+):  # fmt: skip
     """Write the sums of one program's share of a tensor (or of x − y) into its row of partial sums.
 
     A group is up to 61 elements that lie along one axis, the lanes'. Lane l reads the element whose bucket along this axis,
@@ -92,114 +117,72 @@ def measure(
     """
     program = tl.program_id(0)
     lane = tl.arange(0, _LANES)[None, :]
-    size = tl.load(plan).to(tl.int32)
-    stride = tl.load(plan + 1)
-    place_stride = tl.load(plan + 2)
-    seed = tl.load(plan + 3).to(tl.uint64)
-    stride_y = tl.load(plan + 4)
+    size = tl.load(plan + _SIZE).to(tl.int32)
+    seed = tl.load(plan + _SEED).to(tl.uint64)
     per_row = (size + _WIDTH - 1) // _WIDTH
-
-    if IS_FLOAT and SIZE < 8 and not IS_UPDATE:
-        extreme = tl.full((GROUPS, _LANES), _INFINITY, tl.float32)
-    else:
-        extreme = tl.full((GROUPS, _LANES), _INFINITY, tl.float64)
-    low, high = extreme, -extreme
     total = tl.zeros((GROUPS, _LANES), tl.float64)
     squares, sketch = total, total
-    zeros = tl.zeros((GROUPS, _LANES), tl.int32)
-    nan, posinf, neginf = zeros, zeros, zeros
-    none = tl.zeros((GROUPS, _LANES), tl.int64).to(tl.uint64)
-    low_x, high_x, low_y, high_y = none, none, none, none
-
+    nan = tl.zeros((GROUPS, _LANES), tl.int32)
+    posinf, neginf, zeros = nan, nan, nan
+    hash_low = nan.to(tl.uint64)
+    hash_high, hash_low_y, hash_high_y = hash_low, hash_low, hash_low
+    low = total + _INFINITY
+    if IS_FLOAT and SIZE < 8 and not IS_UPDATE:
+        low = low.to(tl.float32)
+    high = -low
     for turn in range(rounds):
         group = (program * rounds + turn) * GROUPS + tl.arange(0, GROUPS)
-        is_there = group < groups
-        left = group // per_row
-        block = group - left * per_row
-        shift = tl.zeros((GROUPS,), tl.int32)
-        odd = tl.zeros((GROUPS,), tl.int32)
-        at = tl.zeros((GROUPS,), tl.int64)
-        at_y, place = at, at
-        for axis in tl.static_range(AXES):
-            entry = plan + _HEAD + axis * _AXIS
-            rest = left // tl.load(entry).to(tl.int32)
-            index = left - rest * tl.load(entry).to(tl.int32)
-            left = rest
-            at += index.to(tl.int64) * tl.load(entry + 1)
-            place += index.to(tl.int64) * tl.load(entry + 2)
-            if IS_UPDATE:
-                at_y += index.to(tl.int64) * tl.load(entry + 4)
-            shift += index % _WIDTH * tl.load(entry + 5).to(tl.int32)
-            odd ^= _odd(index, tl.load(entry + 3).to(tl.uint64))
-        column = lane - (shift % _WIDTH)[:, None]
-        column = tl.where(column < 0, column + _WIDTH, column) + (block * _WIDTH)[:, None]
-        mask = (lane < _WIDTH) & (column < size) & is_there[:, None]
+        at, at_y, place, shift, odd = _found(plan, group // per_row, AXES)
+        column = lane - shift[:, None]
+        column = tl.where(column < 0, column + _WIDTH, column) + (group % per_row * _WIDTH)[:, None]
+        mask = (lane < _WIDTH) & (column < size) & (group < groups)[:, None]
         index = column.to(tl.int64)
-        v = tl.load(x + at[:, None] + index * stride, mask=mask, other=0)
+        v = tl.load(x + at[:, None] + index * tl.load(plan + _STRIDE), mask=mask, other=0)
+        where = ((place[:, None] + index * tl.load(plan + _PLACE_STRIDE)) * 2).to(tl.uint64)
+        value = _wide(v, SIZE, IS_FLOAT)
         if IS_FULL:
-            where = ((place[:, None] + index * place_stride) * 2).to(tl.uint64)
-            weight_low, weight_high = _mix(where) | 1, _mix(where + 1) | 1
-            bits = _bits(v, SIZE, IS_FLOAT)
-            low_x += bits * weight_low
-            high_x += bits * weight_high
+            hash_low += _bits(v, SIZE, IS_FLOAT) * (_mix(where) | 1)
+            hash_high += _bits(v, SIZE, IS_FLOAT) * (_mix(where + 1) | 1)
         if IS_UPDATE:
-            w = tl.load(y + at_y[:, None] + index * stride_y, mask=mask, other=0)
+            w = tl.load(y + at_y[:, None] + index * tl.load(plan + _STRIDE_Y), mask=mask, other=0)
+            value = value.to(tl.float64) - _wide(w, SIZE, IS_FLOAT).to(tl.float64)
             if IS_FULL:
-                bits = _bits(w, SIZE, IS_FLOAT)
-                low_y += bits * weight_low
-                high_y += bits * weight_high
-            if SIZE < 8:
-                value = _widened(v).to(tl.float64) - _widened(w).to(tl.float64)
-            else:
-                value = v - w
-        elif IS_FLOAT and SIZE < 8:
-            value = _widened(v)
-        else:
-            value = v.to(tl.float64)
-        is_zero = (value == 0) & mask
-        zeros += is_zero.to(tl.int32)
-        if IS_FLOAT:
-            is_finite = tl.abs(value) < _INFINITY
-            nan += (value != value).to(tl.int32)
-            posinf += (value == _INFINITY).to(tl.int32)
-            neginf += (value == -_INFINITY).to(tl.int32)
-            counted = mask & is_finite
-            clean = tl.where(is_finite, value, 0.0).to(tl.float64)
-        else:
-            counted = mask
-            clean = value
-        low = tl.minimum(low, tl.where(counted, value, _INFINITY))
-        high = tl.maximum(high, tl.where(counted, value, -_INFINITY))
+                hash_low_y += _bits(w, SIZE, IS_FLOAT) * (_mix(where) | 1)
+                hash_high_y += _bits(w, SIZE, IS_FLOAT) * (_mix(where + 1) | 1)
+        is_finite = tl.abs(value) < _INFINITY
+        nan += (value != value).to(tl.int32)
+        posinf += (value == _INFINITY).to(tl.int32)
+        neginf += (value == -_INFINITY).to(tl.int32)
+        zeros += ((value == 0) & mask).to(tl.int32)
+        low = tl.minimum(low, tl.where(mask & is_finite, value, _INFINITY))
+        high = tl.maximum(high, tl.where(mask & is_finite, value, -_INFINITY))
+        clean = tl.where(is_finite, value, 0.0).to(tl.float64)
         total += clean
         squares += clean * clean
         if IS_FULL:
             flip = odd[:, None] ^ _odd(column, seed)
-            if IS_FLOAT:
-                sketched = clean
-            else:
-                flip ^= (_mix(v.to(tl.int64).to(tl.uint64) ^ _VALUE_SEED) & 1).to(tl.int32)
-                sketched = mask.to(tl.float64)
-            sketch += tl.where(flip == 0, sketched, -sketched)
-
-    out = partials + (first + program).to(tl.int64) * _ROW
-    out_words = partial_words + (first + program).to(tl.int64) * _ROW
-    tl.store(out, tl.min(tl.min(low, 1), 0).to(tl.float64))
-    tl.store(out + 1, tl.max(tl.max(high, 1), 0).to(tl.float64))
-    tl.store(out + 2, tl.sum(tl.sum(total, 1), 0))
-    tl.store(out + 3, tl.sum(tl.sum(squares, 1), 0))
-    tl.store(out + 4, tl.sum(tl.sum(nan, 1), 0).to(tl.float64))
-    tl.store(out + 5, tl.sum(tl.sum(posinf, 1), 0).to(tl.float64))
-    tl.store(out + 6, tl.sum(tl.sum(neginf, 1), 0).to(tl.float64))
-    tl.store(out + 7, tl.sum(tl.sum(zeros, 1), 0).to(tl.float64))
-    tl.store(out + _SKETCH + tl.arange(0, _LANES), tl.sum(sketch, 0))
-    tl.store(out_words + _HASH, tl.sum(tl.sum(low_x.to(tl.int64), 1), 0))
-    tl.store(out_words + _HASH + 1, tl.sum(tl.sum(high_x.to(tl.int64), 1), 0))
-    tl.store(out_words + _HASH + 2, tl.sum(tl.sum(low_y.to(tl.int64), 1), 0))
-    tl.store(out_words + _HASH + 3, tl.sum(tl.sum(high_y.to(tl.int64), 1), 0))
+            if not IS_FLOAT:
+                flip ^= _odd(v.to(tl.int64), _VALUE_SEED)
+                clean = mask.to(tl.float64)
+            sketch += tl.where(flip == 0, clean, -clean)
+    counts = (_total(nan), _total(posinf), _total(neginf), _total(zeros))
+    hashes = (_total(hash_low), _total(hash_high), _total(hash_low_y), _total(hash_high_y))
+    sums = (tl.min(tl.min(low, 1), 0), tl.max(tl.max(high, 1), 0), _total(total), _total(squares))
+    _write(partials, partial_words, (first + program).to(tl.int64) * _ROW, sums, counts, tl.sum(sketch, 0), hashes)
     if program == 0:
         place_of = rows + row.to(tl.int64) * _ROW + _PLACE
         tl.store(place_of, first.to(tl.int64))
         tl.store(place_of + 1, tl.num_programs(0).to(tl.int64))
+
+
+@triton.jit
+def _write(numbers, words, at, sums, counts, sketch, hashes):
+    """Write a row."""
+    for place in tl.static_range(4):
+        tl.store(numbers + at + place, sums[place].to(tl.float64))
+        tl.store(numbers + at + 4 + place, counts[place].to(tl.float64))
+        tl.store(words + at + _HASH + place, hashes[place].to(tl.int64))
+    tl.store(numbers + at + _SKETCH + tl.arange(0, _LANES), sketch)
 
 
 @triton.jit(do_not_specialize=("begin",))
