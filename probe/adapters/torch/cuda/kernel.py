@@ -104,7 +104,7 @@ def _total(values):
     return tl.sum(tl.sum(values, 1), 0)
 
 
-@triton.jit(do_not_specialize=("row", "first", "groups", "rounds"))
+@triton.jit(do_not_specialize=("row", "first", "groups", "rounds"), do_not_specialize_on_alignment=("x", "y"))
 def measure(
     x, y, partials, partial_words, rows, plan, row, first, groups, rounds,
     AXES: tl.constexpr, SIZE: tl.constexpr, IS_FLOAT: tl.constexpr, IS_UPDATE: tl.constexpr, IS_FULL: tl.constexpr,

@@ -50,7 +50,8 @@ class Rows:
     All that they need is allocated and used on their stream, so the caching allocator gives none of it to anybody else too early.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, stream: Stream) -> None:
+        self.stream = stream
         self.numbers = torch.empty(_ROWS, ROW, dtype=torch.float64, device=device)
         self.words = self.numbers.view(torch.int64)
         self.count = self.folded = self.partials = 0
@@ -59,7 +60,7 @@ class Rows:
 
     def begin_fetch(self) -> None:
         """Copy the rows into memory that the device can write to by itself; their stream must be the current one."""
-        host = torch.empty(self.count, ROW, dtype=torch.float64, pin_memory=self.numbers.is_cuda)
+        host = torch.empty(self.count, ROW, dtype=torch.float64, device="cpu", pin_memory=self.numbers.is_cuda)
         host.copy_(self.numbers[: self.count], non_blocking=True)
         arrived = torch.cuda.Event() if self.numbers.is_cuda else None
         if arrived is not None:
@@ -78,7 +79,7 @@ class Rows:
             if arrived is not None:
                 arrived.synchronize()
             self._fetched, self._arriving = host.numpy().copy(), None
-            self.numbers = self.words = torch.empty(0)
+            self.numbers = self.words = torch.empty(0, device="cpu")
         assert self._fetched is not None
         return self._fetched[index]
 
@@ -100,8 +101,9 @@ class Stream:
         """Begin to measure a tensor (or what is left of it without another one)."""
         rows = self.rows
         if rows is None or rows.is_fetched or rows.count == _ROWS:
-            self.fetch()
-            rows = self.rows = Rows(self._device)
+            if rows is not None:
+                self.fetch(rows)
+            rows = self.rows = Rows(self._device, self)
         programs, rounds = _share(plan.groups, self._processors)
         if rows.partials + programs > _PARTIALS:
             self.fold(rows)
@@ -126,11 +128,12 @@ class Stream:
             )  # fmt: skip
         rows.folded, rows.partials = rows.count, 0
 
-    def fetch(self) -> None:
-        """Begin to fetch the rows under way."""
-        if self.rows is not None and not self.rows.is_fetched:
-            self.fold(self.rows)
-            self.rows.begin_fetch()
+    def fetch(self, rows: Rows) -> None:
+        """Begin to fetch rows of this stream, if that was not done."""
+        if not rows.is_fetched:
+            with torch.cuda.stream(self.stream):
+                self.fold(rows)
+                rows.begin_fetch()
 
     def _on_device(self, plan: Plan) -> torch.Tensor:
         known = self._plans.get(id(plan))

@@ -71,10 +71,9 @@ class Launcher:
         return tensor.is_cuda and type(tensor) in PLAIN and (tensor.dtype in _KNOWN or tensor.is_complex())
 
     def settle(self, pending: Sequence[Row]) -> list[TensorStats]:
-        """Fetch what is under way on every stream, wait for it, and return the statistics."""
-        for stream in self._streams.values() if pending else ():
-            with torch.cuda.stream(stream.stream) if stream.stream is not None else contextlib.nullcontext():
-                stream.fetch()
+        """Fetch what is under way on all of their streams, wait for it, and return the statistics."""
+        for rows in {id(each.rows): each.rows for each in pending}.values():
+            rows.stream.fetch(rows)
         return [finished(each) for each in pending]
 
     def release(self) -> None:

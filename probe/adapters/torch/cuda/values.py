@@ -30,7 +30,7 @@ def begin_values(tensor: torch.Tensor) -> Callable[[], np.ndarray] | None:
     extra = getattr(ml_dtypes, str(now.dtype).removeprefix("torch."), None)
     if extra is not None:
         now = now.view(_RAW[now.element_size()])
-    host = torch.empty(now.shape, dtype=now.dtype, pin_memory=True)
+    host = torch.empty(now.shape, dtype=now.dtype, device="cpu", pin_memory=True)
     side = _streams.get(index) or _streams.setdefault(index, torch.cuda.Stream(index))
     side.wait_stream(torch.cuda.current_stream(index))
     with torch.cuda.stream(side):
