@@ -78,6 +78,8 @@ class Launcher:
 
     def release(self) -> None:
         """Give back what is held of the devices' memory."""
+        for stream in self._streams.values():
+            stream.rows = None  # they know their stream
         self._streams.clear()
 
     def _begin(
