@@ -36,6 +36,8 @@ from probe.numbers import kernel as cpu_kernel
 from probe.store.reading.reader import Reader
 
 STEPS, ROUNDS = 3, 2
+SMALL = {"layers": 2, "sequences": 1}
+LARGE = {"layers": 2, "hidden": 4096, "sequences": 8, "tokens": 1024}
 SYNCS = "called a synchronizing CUDA operation"
 FAULTY = "model.layers.2.post_attention_layernorm"
 
@@ -74,39 +76,38 @@ def waits_of(train: Any, path: Path | None, task: TaskName) -> tuple[int, int]:
     return sum(SYNCS in str(each.message) for each in caught), len(fetches)
 
 
-def cost(name: str, task: TaskName, folder: Path, old: bool, steps: int, **model: Any) -> dict[str, Any]:
+def cost(task: TaskName, folder: Path, old: bool, steps: int, **model: Any) -> dict[str, Any]:
     """Time plain and recorded steps in turn."""
     around = operations if old else contextlib.nullcontext
     train = training("cuda", **model)
     timed(train, 2, None)
+    plain: list[float] = []
+    recorded: list[list[float]] = []
+    peaks, sizes = [], []
     with around():
-        timed(train, 1, folder / "warm.h5", task)
-        (folder / "warm.h5").unlink()
-        plain, recorded, sizes, ends = [], [], [], []
-        peaks = []
-        for turn in range(ROUNDS):
+        for turn in range(1 if old else ROUNDS + 1):
             path = folder / f"{turn}.h5"
             torch.cuda.reset_peak_memory_stats()
             plain += timed(train, steps, None)
             plain_peak = torch.cuda.max_memory_allocated()
             torch.cuda.reset_peak_memory_stats()
-            began = time.perf_counter()
-            times = timed(train, steps, path, task)
-            ends.append(time.perf_counter() - began - sum(times))
-            recorded += times[1:] or times
+            recorded.append(timed(train, steps, path, task))
             peaks.append(torch.cuda.max_memory_allocated() - plain_peak)
             sizes.append(path.stat().st_size / steps)
             with Reader(path) as reader:
                 records = reader.observations // steps
-                notes = sorted({text for *_, text in reader.notes})
             path.unlink()
         waits, fetches = waits_of(train, folder / "waits.h5", task)
         (folder / "waits.h5").unlink()
+    if not old:  # in the first turn, kernels are compiled
+        del recorded[0], peaks[0]
+    later = [each for times in recorded for each in times[1:]]
     row = {
-        "name": name, "task": task, "by": "operations" if old else "the kernel", "records": records,
-        "plain_ms": [1e3 * each for each in plain], "recorded_ms": [1e3 * each for each in recorded],
-        "ratio": statistics.median(recorded) / statistics.median(plain), "peak_mib": max(peaks) / 2**20,
-        "mib_a_step": max(sizes) / 2**20, "waits": waits, "fetches": fetches, "end_s": max(ends), "notes": notes,
+        "task": task, "by": "operations" if old else "the kernel", "layers": train.model.config.num_hidden_layers,
+        "hidden": train.model.config.hidden_size, "tokens": train.batch.numel(), "dtype": str(train.model.dtype)[6:],
+        "records": records, "plain_ms": [1e3 * each for each in plain], "recorded_ms": [1e3 * each for each in later],
+        "first_ms": [1e3 * times[0] for times in recorded], "ratio": statistics.median(later) / statistics.median(plain),
+        "peak_mib": max(peaks) / 2**20, "mib_a_step": max(sizes) / 2**20, "waits": waits, "fetches": fetches,
         "plain_waits": waits_of(train, None, task)[0],
     }  # fmt: skip
     del train
@@ -161,14 +162,15 @@ PARTS: dict[str, Callable[[Path], Any]] = {
     "kernel": lambda folder: kernel.figures(),
     "compared": compared,
     "neutral": lambda folder: [neutral(task, folder) for task in ("statistics", "tensor")],  # type: ignore[arg-type]
-    "statistics": lambda folder: cost("statistics", "statistics", folder, False, STEPS),
-    "statistics by operations": lambda folder: cost("statistics", "statistics", folder, True, 2),
+    "statistics": lambda folder: cost("statistics", folder, False, STEPS),
+    "bfloat16": lambda folder: cost("statistics", folder, False, STEPS, dtype=torch.bfloat16),
+    "large": lambda folder: cost("statistics", folder, False, STEPS, dtype=torch.bfloat16, **LARGE),
+    "norms": lambda folder: cost("norms", folder, False, STEPS),
+    "tensor": lambda folder: cost("tensor", folder, False, STEPS, **SMALL),
+    "tensor by operations": lambda folder: cost("tensor", folder, True, 2, **SMALL),
+    "norms by operations": lambda folder: cost("norms", folder, True, STEPS),
+    "statistics by operations": lambda folder: cost("statistics", folder, True, 2),
     "sizes": lambda folder: kernel.sizes(),
-    "norms": lambda folder: cost("norms", "norms", folder, False, STEPS),
-    "norms by operations": lambda folder: cost("norms", "norms", folder, True, 2),
-    "bfloat16": lambda folder: cost("statistics", "statistics", folder, False, STEPS, dtype=torch.bfloat16),
-    "tensor": lambda folder: cost("tensor", "tensor", folder, False, 2, layers=4, sequences=1),
-    "tensor by operations": lambda folder: cost("tensor", "tensor", folder, True, 2, layers=4, sequences=1),
 }
 
 

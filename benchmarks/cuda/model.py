@@ -47,7 +47,7 @@ def training(
         tie_word_embeddings=False, use_cache=False, attn_implementation="eager",
     )  # fmt: skip
     with torch.device(
-        device if hidden == HIDDEN else "cpu"
+        device if hidden >= HIDDEN else "cpu"
     ):  # the same weights on both; large ones are made where they are
         model = Qwen2ForCausalLM(config).to(dtype)
     batch = torch.randint(VOCABULARY, (sequences, tokens), generator=torch.Generator().manual_seed(1))

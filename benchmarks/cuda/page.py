@@ -16,13 +16,13 @@ stands what recording costs where triton is missing, by PyTorch's operations (`p
 _COST = """
 ## Cost
 
-A Qwen2 of hidden 1024, {} layers, AdamW, 4 sequences of 512 tokens, float32 unless said, random weights; with `task="tensor"` 4 layers and one
-sequence. Plain and recorded steps in turn, medians and ranges; the first recorded step, in which weights are recorded too, is left out. *Waits* is
-how often PyTorch says that a recorded step waits for the device (`torch.cuda.set_sync_debug_mode`), plain steps in brackets;
-*fetches* is how often rows of statistics come to the CPU. *Peak* is device memory beyond that of plain steps.
+A Qwen2 with random weights and AdamW. Plain and recorded steps in turn, medians and ranges. *First* is the first recorded step, in which weights are recorded
+too; it is not among the others. *Waits* is how often PyTorch says that a recorded step waits for the device
+(`torch.cuda.set_sync_debug_mode`), of a plain one in brackets: there, it is the optimizer. *Fetches* is how often rows of statistics come to the CPU. *Peak* is
+device memory beyond that of plain steps.
 
-| recorded | by | plain | recorded | ratio | waits | fetches | peak | a step in the file | tensors |
-|---|---|---|---|---|---|---|---|---|---|
+| recorded | model | by | plain | recorded | ratio | first | waits | fetches | peak | a step in the file | tensors |
+|---|---|---|---|---|---|---|---|---|---|---|---|
 """
 _KERNEL = """
 ## One tensor
@@ -55,12 +55,13 @@ def _machine(machine: dict[str, Any]) -> Iterator[str]:
 
 
 def _cost(found: dict[str, Any]) -> Iterator[str]:
-    rows = [(name, row) for name, row in found.items() if isinstance(row, dict) and "plain_ms" in row]
+    rows = [row for row in found.values() if isinstance(row, dict) and "plain_ms" in row]
     if rows:
-        yield _COST.format(12)
-    for name, row in rows:
-        what = f'`task="{row["task"]}"`' + (", bfloat16" if name == "bfloat16" else "")
-        yield f"| {what} | {row['by']} | {_range(row['plain_ms'])} | {_range(row['recorded_ms'])} | {row['ratio']:.2f} "
+        yield _COST
+    for row in rows:
+        model = f"hidden {row['hidden']:,}, {row['layers']} layers, {row['tokens']:,} tokens, {row['dtype']}"
+        yield f'| `task="{row["task"]}"` | {model} | {row["by"]} | {_range(row["plain_ms"])} | {_range(row["recorded_ms"])} '
+        yield f"| {row['ratio']:.2f} | {_range(row['first_ms'])} "
         yield f"| {row['waits']} ({row['plain_waits']}) | {row['fetches']} | {row['peak_mib']:,.0f} MiB "
         yield f"| {row['mib_a_step']:,.1f} MiB | {row['records']:,} |\n"
 

@@ -95,6 +95,7 @@ class Stream:
         self._partials = torch.empty(_PARTIALS, ROW, dtype=torch.float64, device=device)
         self._partial_words = self._partials.view(torch.int64)
         self._plans: dict[int, tuple[Plan, torch.Tensor]] = {}
+        self._compiled: dict[tuple[Any, ...], Any] = {}
         self.rows: Rows | None = None
 
     def measure(self, tensor: torch.Tensor, subtracted: torch.Tensor | None, plan: Plan, kind: HashKind) -> Row:
@@ -107,13 +108,15 @@ class Stream:
         programs, rounds = _share(plan.groups, self._processors)
         if rows.partials + programs > _PARTIALS:
             self.fold(rows)
-        is_float = tensor.is_floating_point()
-        self._kernel.measure[(programs,)](
-            tensor, tensor if subtracted is None else subtracted, self._partials, self._partial_words, rows.words,
-            self._on_device(plan), rows.count, rows.partials, plan.groups, rounds,
-            plan.axes, tensor.element_size(), is_float, subtracted is not None,
-            kind is not HashKind.NONE, _GROUPS, num_warps=_WARPS, enable_fp_fusion=True,
+        arguments = (
+            tensor, tensor if subtracted is None else subtracted, self._partials, self._partial_words, rows.words, self._on_device(plan),
+            rows.count, rows.partials, plan.groups, rounds,
         )  # fmt: skip
+        variant = (
+            plan.axes, tensor.element_size(), tensor.is_floating_point(), subtracted is not None,
+            kind is not HashKind.NONE, _GROUPS,
+        )  # fmt: skip
+        self._launch(self._kernel.measure, (programs, 1, 1), arguments, variant, (tensor.dtype, *variant))
         rows.count += 1
         rows.partials += programs
         return Row(rows, rows.count - 1, plan, tensor.numel(), kind, subtracted is not None)
@@ -122,10 +125,8 @@ class Stream:
         """Add up the partial sums of the rows that have none of their own yet."""
         fresh = rows.count - rows.folded
         if fresh:
-            self._kernel.fold[(fresh,)](
-                self._partials, self._partial_words, rows.numbers, rows.words, rows.folded, _FOLDED,
-                num_warps=_WARPS, enable_fp_fusion=True,
-            )  # fmt: skip
+            arguments = self._partials, self._partial_words, rows.numbers, rows.words, rows.folded
+            self._launch(self._kernel.fold, (fresh, 1, 1), arguments, (_FOLDED,), ("fold",))
         rows.folded, rows.partials = rows.count, 0
 
     def fetch(self, rows: Rows) -> None:
@@ -135,7 +136,30 @@ class Stream:
                 self.fold(rows)
                 rows.begin_fetch()
 
+    def _launch(
+        self,
+        kernel: Any,
+        grid: tuple[int, int, int],
+        arguments: tuple[Any, ...],
+        variant: tuple[Any, ...],
+        key: tuple[Any, ...],
+    ) -> None:
+        """Launch a kernel, past the part of Triton that finds the compiled one, which takes most of the time of a launch."""
+        compiled = self._compiled.get(key)
+        if compiled is not None:
+            try:
+                compiled[grid](*arguments, *variant)
+                return
+            except TypeError:  # an older triton, whose compiled kernels do not take the constants
+                self._compiled[key] = None
+        compiled = kernel[grid](*arguments, *variant, num_warps=_WARPS, enable_fp_fusion=True)
+        if key not in self._compiled:
+            self._compiled[key] = (
+                compiled if hasattr(type(compiled), "__getitem__") else None
+            )  # what is interpreted is None
+
     def _on_device(self, plan: Plan) -> torch.Tensor:
+        """Return a plan's words where the kernel reads them, brought there without waiting."""
         known = self._plans.get(id(plan))
         if known is None:
             if len(self._plans) >= _PLANS:

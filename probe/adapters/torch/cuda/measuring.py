@@ -87,8 +87,7 @@ class Launcher:
     ) -> Row | None:
         values = _plain(tensor)
         taken = None if subtracted is None else _plain(subtracted)
-        strides = () if taken is None else tuple(taken.stride())
-        plan = plan_of(tuple(values.shape), tuple(values.stride()), tuple(order), strides)
+        plan = plan_of(values.shape, values.stride(), tuple(order), () if taken is None else taken.stride())
         if plan is None:
             return None
         return self._stream(values).measure(values, taken, plan, kind)
