@@ -142,7 +142,7 @@ class Measuring:
         self._arriving, self._arriving_bytes = {}, 0
         pending = [stats for _, _, stats, _ in waiting if type(stats) is not TensorStats]
         settled = iter(self.run.adapter.settle(pending))
-        for text in self.run.adapter.remarks():
+        for text in self.run.adapter.remarks() if pending else ():
             self.run.note(text, -1)
         for facts_row, slot, pending, values in waiting:
             stats = pending if type(pending) is TensorStats else next(settled)

@@ -56,12 +56,14 @@ class Launcher:
         if self.unusable or not self.takes(tensor):
             return None
         if is_capturing():
-            raise RecordingError(f"tensors that come {CAPTURED}")
+            raise RecordingError(f"tensors that come {CAPTURED} are not recorded")
         try:
             with _on(tensor):
                 if tensor.get_device() not in self._tried:
                     self._try(tensor.device)
                 return self._begin(tensor, order, kind, subtracted)
+        except torch.OutOfMemoryError:  # operations would need more
+            raise
         except Exception as error:  # noqa: BLE001  no triton, no compiler, a driver that is too old
             self.unusable = f"{type(error).__name__}: {error}"
             return None

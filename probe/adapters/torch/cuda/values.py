@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import ml_dtypes
@@ -51,5 +52,6 @@ def release() -> None:
     """Give the pinned memory back to the system that is not in use any more."""
     empty = getattr(torch._C, "_host_emptyCache", None)
     if _streams and empty is not None:
-        empty()
+        with contextlib.suppress(RuntimeError):  # the program's own error, which it has been told
+            empty()
     _streams.clear()
