@@ -144,8 +144,8 @@ class Measuring:
         settled = iter(self.run.adapter.settle(pending))
         for text in self.run.adapter.remarks() if pending else ():
             self.run.note(text, -1)
-        for facts_row, slot, pending, values in waiting:
-            stats = pending if type(pending) is TensorStats else next(settled)
+        for facts_row, slot, known, values in waiting:
+            stats = known if type(known) is TensorStats else next(settled)
             if isinstance(values, _Arriving):
                 copy = functools.partial(self._counted, values.wait)
                 values = self.run.writer.tensor(stats, values.dtype, values.shape, copy)
