@@ -116,11 +116,12 @@ def test_rows_and_partial_sums_begin_anew_when_they_are_full(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launching, "_ROWS", 4)
-    monkeypatch.setattr(launching, "_PARTIALS", 40)
+    monkeypatch.setattr(launching, "_PARTIALS", 20)
     monkeypatch.setattr(launching, "_ROUNDS", 1)
-    tensors = [sample((size, 70), torch.float32, size) for size in (1, 40, 3, 90, 2, 70, 5, 6, 7, 33)]
+    tensors = [sample((size, 70), torch.float32, size) for size in (1, 40, 3, 60, 2, 70, 5, 6, 7, 33)]
     rows = [launcher.measure(tensor, (), WSUM) for tensor in tensors]
     assert len({id(row.rows) for row in rows if row}) == 3
+    assert all(row.rows.partials <= 20 for row in rows if row)
     for stats, tensor in zip(launcher.settle([row for row in rows if row]), tensors, strict=True):
         assert_stats_agree(stats, measure(TorchAdapter().values(tensor), (), WSUM))
 
