@@ -61,7 +61,7 @@ PUT_BACK = "tests/mindspore/test_recorder_mindspore.py::test_what_is_replaced_wh
 
 MUTATIONS = (
     Mutation("calls are recorded inside of tracers", FAILS, TORCH,
-             "autocast, tracing() or learning_shapes())", "autocast, learning_shapes())",
+             "aside = tracing() or learning_shapes()", "aside = learning_shapes()",
              USERS + "test_a_model_can_be_traced_while_it_is_recorded[trace-before_the_first_forward]"),
     Mutation("hooks stand among those that are compiled", FAILS, "probe/adapters/shared/hooking.py",
              '    own.setdefault("values", _Values(mine, hidden))\n', "",

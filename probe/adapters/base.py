@@ -225,6 +225,14 @@ class Adapter(abc.ABC):
         """Wait for what `measure`, `summarize` and `measure_update` returned that are no `TensorStats` yet."""
         return list(pending)
 
+    def remarks(self) -> list[str]:
+        """Return in words what went otherwise than it could have with `measure`; asked after `settle`, said once."""
+        return []
+
+    def release(self) -> None:
+        """Give back what was held to measure tensors: a recording has ended."""
+        return None
+
     def summarize(self, tensor: Tensor) -> TensorStats:
         """Return the same as `measure`, without a hash, and with or without a sketch."""
         return self.measure(tensor, ())._replace(hash_lo=0, hash_hi=0, hash_kind=HashKind.NONE)
@@ -237,6 +245,13 @@ class Adapter(abc.ABC):
     @abc.abstractmethod
     def values(self, tensor: Tensor) -> np.ndarray:
         """Return a copy of a tensor's values that nobody else writes to."""
+
+    def begin_values(self, tensor: Tensor) -> Callable[[], np.ndarray] | None:
+        """Begin to do what `values` does; return what waits for it, or None where there is nothing to wait for.
+
+        The values are those of now, whatever the program writes meanwhile.
+        """
+        return None
 
     @abc.abstractmethod
     def snapshot(self, tensor: Tensor) -> Tensor:

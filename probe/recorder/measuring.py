@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from probe.config import Batch
 from probe.errors import RecordingError
 from probe.numbers.sketch import WIDTH
 from probe.numbers.slots import DEPTH, holds_tensor, is_container
-from probe.numbers.statistics import is_integer
+from probe.numbers.statistics import dtype_of, is_integer
 from probe.recorder.calls import Call
 from probe.recorder.contents import joined
 from probe.recorder.run import Run, guarded
@@ -26,11 +27,21 @@ from probe.store.writing.creation import room_of
 _RECORD_BYTES = RECORDS.itemsize
 _WAITING = 8192
 """records that wait for a device, at most, before it is waited for"""
+_WAITING_BYTES = 256 << 20
+"""of values that are on their way from a device, at most"""
 _UNMEASURED = TensorStats(*[math.nan] * 5, 0, 0, 0, 0, 0, 0, HashKind.NONE, np.zeros(WIDTH))
 
 
 _LASTING = {Role.PARAM, Role.BUFFER, Role.PARAM_GRAD, Role.STATE}
 """of what a program holds on to"""
+
+
+class _Arriving(NamedTuple):
+    """Values of a tensor whose copy has begun."""
+
+    wait: Callable[[], np.ndarray]
+    dtype: str
+    shape: tuple[int, ...]
 
 
 class Measuring:
@@ -41,7 +52,10 @@ class Measuring:
         self._triggers = triggers
         self._reuses = True
         self._seen: dict[int, tuple[Identity, int, TensorStats]] = {}
-        self._waiting: list[tuple[tuple[Any, ...], str, Any, int]] = []
+        self._waiting: list[tuple[tuple[Any, ...], str, Any, int | _Arriving]] = []
+        self._arriving: dict[int, tuple[Any, _Arriving]] = {}
+        """values on their way, by the id of the statistics that are computed with them"""
+        self._arriving_bytes = 0
         self._missed: set[str] = set()
         self._opaque: set[type] = set()
 
@@ -125,10 +139,17 @@ class Measuring:
     def settle(self) -> None:
         """Append the records whose statistics a device was still computing, and those that came behind them."""
         waiting, self._waiting = self._waiting, []
+        self._arriving, self._arriving_bytes = {}, 0
         pending = [stats for _, _, stats, _ in waiting if type(stats) is not TensorStats]
         settled = iter(self.run.adapter.settle(pending))
-        for facts_row, slot, stats, values in waiting:
-            self._add(facts_row, slot, stats if type(stats) is TensorStats else next(settled), values)
+        for text in self.run.adapter.remarks() if pending else ():
+            self.run.note(text, -1)
+        for facts_row, slot, known, values in waiting:
+            stats = known if type(known) is TensorStats else next(settled)
+            if isinstance(values, _Arriving):
+                copy = functools.partial(self._counted, values.wait)
+                values = self.run.writer.tensor(stats, values.dtype, values.shape, copy)
+            self._add(facts_row, slot, stats, values)
 
     def _record(
         self, phase: Phase, role: Role, module: int, call: int, slot: str, tensor: Any, micro: int,
@@ -141,7 +162,7 @@ class Measuring:
         try:
             facts = run.adapter.facts(tensor)
             axes = axes if len(axes) == len(facts.shape) else ()  # a count of steps has none of its parameter's
-            values = -1
+            values: int | _Arriving = -1
             with run.lock:
                 (
                     run.writer.slot(slot),
@@ -151,10 +172,7 @@ class Measuring:
                 if (
                     run.in_full[module] or self._is_of_ids(role, module, facts)
                 ) and stats.hash_kind is not HashKind.NONE:
-                    if type(stats) is not TensorStats:
-                        (stats,) = run.adapter.settle([stats])
-                    copy = functools.partial(self._copied, tensor)
-                    values = run.writer.tensor(stats, facts.dtype, facts.shape, copy)
+                    stats, values = self._values_of(tensor, stats, facts)
                 self._append(phase, role, module, call, slot, facts, stats, micro, order, values)
         except RecordingError as error:
             self._note_first(str(error), role, slot, module)
@@ -185,15 +203,34 @@ class Measuring:
         self._seen[id(tensor)] = (run.adapter.identity(tensor, role in _LASTING), version, stats)
         return stats
 
+    def _values_of(self, tensor: Any, stats: TensorStats, facts: TensorFacts) -> tuple[TensorStats, int | _Arriving]:
+        """Hand over the values of a tensor, or let them follow its statistics; return these, and what the values are known by."""
+        adapter = self.run.adapter
+        if type(stats) is not TensorStats:
+            known = self._arriving.get(id(stats))
+            wait = adapter.begin_values(tensor) if known is None else None
+            if wait is not None:
+                known = self._arriving[id(stats)] = stats, _Arriving(wait, facts.dtype, facts.shape)
+                self._arriving_bytes += math.prod(facts.shape) * dtype_of(facts.dtype).itemsize
+            if known is not None:
+                return known
+            (stats,) = adapter.settle([stats])
+        copy = functools.partial(self._counted, functools.partial(self._copied, tensor))
+        return stats, self.run.writer.tensor(stats, facts.dtype, facts.shape, copy)
+
     def _copied(self, tensor: Any) -> np.ndarray:
         with self.run.adapter.quiet():
-            array = self.run.adapter.values(tensor)
+            return self.run.adapter.values(tensor)
+
+    def _counted(self, copied: Callable[[], np.ndarray]) -> np.ndarray:
+        """Return a copy, whose room in the file is counted."""
+        array = copied()
         self.run.nbytes += room_of(array.nbytes)
         return array
 
     def _append(
         self, phase: Phase, role: Role, module: int, call: int, slot: str, facts: TensorFacts, stats: TensorStats,
-        micro: int, order: int | None, values: int,
+        micro: int, order: int | None, values: int | _Arriving,
     ) -> None:  # fmt: skip
         run = self.run
         seq = run.next_seq()
@@ -203,9 +240,10 @@ class Measuring:
         )  # fmt: skip
         if self._waiting or type(stats) is not TensorStats:
             self._waiting.append((facts_row, slot, stats, values))
-            if len(self._waiting) >= _WAITING:
+            if len(self._waiting) >= _WAITING or self._arriving_bytes >= _WAITING_BYTES:
                 self.settle()
         else:
+            assert not isinstance(values, _Arriving)
             self._add(facts_row, slot, stats, values)
 
     def _add(self, facts_row: tuple[Any, ...], slot: str, stats: TensorStats, values: int) -> None:

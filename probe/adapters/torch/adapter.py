@@ -22,12 +22,14 @@ from probe.adapters.shared.hooking import Removal, all_or_none
 from probe.adapters.shared.losses import losses_behind
 from probe.adapters.shared.model_configs import config_of
 from probe.adapters.shared.user_objects import attribute
-from probe.adapters.torch import device as torch_device
 from probe.adapters.torch import environment as torch_environment
 from probe.adapters.torch import operations as torch_operations
 from probe.adapters.torch import parallel as torch_parallel
 from probe.adapters.torch import statistics as torch_statistics
 from probe.adapters.torch.compiled import around_compiled
+from probe.adapters.torch.cuda.measuring import CAPTURED, LAUNCHER, UNUSABLE, is_capturing
+from probe.adapters.torch.cuda.values import begin_values
+from probe.adapters.torch.cuda.values import release as release_values
 from probe.adapters.torch.graph import GRAPH, Backwards, edge_of
 from probe.adapters.torch.hooks import around_call, before_any_call, numbered_apart, tracing
 from probe.adapters.torch.identity import PassingIdentity, TensorIdentity, writes_to
@@ -192,9 +194,17 @@ class TorchAdapter(Adapter):
                 stats = torch_statistics.measure(readable(tensor), axes)
         return stats
 
-    def settle(self, pending: Sequence[torch_device.Pending]) -> list[TensorStats]:
+    def settle(self, pending: Sequence[Any]) -> list[TensorStats]:
         with Quiet():
-            return torch_device.settle(pending)
+            return torch_statistics.settle(pending)
+
+    def remarks(self) -> list[str]:
+        return [UNUSABLE.format(LAUNCHER.unusable)] if LAUNCHER.unusable else []
+
+    def release(self) -> None:
+        with Quiet():
+            LAUNCHER.release()
+            release_values()
 
     def summarize(self, tensor: torch.Tensor) -> TensorStats:
         tensor = held(tensor)
@@ -220,6 +230,10 @@ class TorchAdapter(Adapter):
         array = buffers.empty(tuple(plain.shape), np.dtype(_name_of(plain.dtype)))
         torch.from_numpy(array).copy_(plain)
         return array if extra is None else array.view(extra)
+
+    def begin_values(self, tensor: torch.Tensor) -> Callable[[], np.ndarray] | None:
+        with Quiet():
+            return begin_values(readable(tensor).detach().resolve_conj().resolve_neg())
 
     def assign(self, tensor: torch.Tensor, values: np.ndarray) -> None:
         bits = hasattr(ml_dtypes, values.dtype.name)
@@ -253,7 +267,8 @@ class TorchAdapter(Adapter):
         if self._backwards is not None and (task >= 0 or self._backwards.unsettled):
             self._backwards.seen(task)
         autocast = _autocast() if torch._C._is_any_autocast_enabled() else ""
-        return CallContext(grad, task >= 0, autocast, tracing() or learning_shapes())
+        aside = tracing() or learning_shapes() or (CAPTURED if is_capturing() else "")
+        return CallContext(grad, task >= 0, autocast, aside)
 
     def on_call(
         self,
@@ -316,13 +331,13 @@ class TorchAdapter(Adapter):
         after: Callable[[list[Group]], None],
     ) -> Removal:
         def pre_hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if not torch.compiler.is_compiling():
+            if not torch.compiler.is_compiling() and not is_capturing():
                 with unseen():
                     groups, why_not = _groups(optimizer), _why_not_used(optimizer, args, kwargs)
                 before(groups, why_not)
 
         def post_hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if not torch.compiler.is_compiling():
+            if not torch.compiler.is_compiling() and not is_capturing():
                 with unseen():
                     groups = _groups(optimizer)
                 after(groups)

@@ -1,7 +1,7 @@
 """`probe.numbers.statistics.measure` for PyTorch tensors.
 
 On the CPU by the compiled loop of `probe.numbers.kernel`, or, where that could not be built, by PyTorch's operations, in chunks,
-in float64; on other devices by `probe.adapters.torch.device`.
+in float64; on CUDA devices by the kernel of `probe.adapters.torch.cuda`; on others, and without triton, by `probe.adapters.torch.device`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ import torch
 import xxhash
 
 from probe.adapters.shared import memory
+from probe.adapters.torch.cuda.launching import Row
+from probe.adapters.torch.cuda.measuring import LAUNCHER
 from probe.adapters.torch.device import Pending, measure_on_device
+from probe.adapters.torch.device import settle as settle_operations
 from probe.adapters.torch.operations import INTEGERS, blocks, integer_signs, sketch_of, weighted_sums
 from probe.adapters.torch.sharded import PLAIN, plainly
 from probe.numbers import kernel
@@ -31,14 +34,14 @@ _KINDS = {getattr(torch, name): kind for name, kind in kernel.KINDS.items()}
 
 def measure(
     tensor: torch.Tensor, order: Sequence[int] = (), hash_kind: HashKind | None = None
-) -> TensorStats | Pending:
+) -> TensorStats | Pending | Row:
     """Return all statistics of a tensor, see `probe.numbers.statistics.measure`.
 
     The hash is xxh3_128 for tensors on the CPU, and the position-weighted sum elsewhere, unless it is named. What is
-    computed on another device is pending until `probe.adapters.torch.device.settle`.
+    computed on another device is pending until `settle`.
     """
     tensor = measurable(tensor.detach())
-    if hash_kind in (None, HashKind.XXH3_128):
+    if tensor.is_cpu and hash_kind in (None, HashKind.XXH3_128):
         plain = tensor.resolve_conj().resolve_neg().contiguous()
         stats = measure_in_place(torch.view_as_real(plain) if plain.is_complex() else plain, order)
         if stats is not None:
@@ -46,8 +49,15 @@ def measure(
     if hash_kind is None:
         hash_kind = HashKind.XXH3_128 if tensor.is_cpu else HashKind.WSUM64
     if not tensor.is_cpu and hash_kind is not HashKind.XXH3_128:
-        return measure_on_device(tensor, order, hash_kind)
+        return LAUNCHER.measure(tensor, order, hash_kind) or measure_on_device(tensor, order, hash_kind)
     return _measure_by_operations(tensor, order, hash_kind)
+
+
+def settle(pending: Sequence[Pending | Row]) -> list[TensorStats]:
+    """Wait for the devices, fetch what is pending in one transfer from each of their streams, and return the statistics."""
+    rows = iter(LAUNCHER.settle([each for each in pending if isinstance(each, Row)]))
+    others = iter(settle_operations([each for each in pending if not isinstance(each, Row)]))
+    return [next(rows if isinstance(each, Row) else others) for each in pending]
 
 
 def measurable(tensor: torch.Tensor) -> torch.Tensor:
@@ -76,14 +86,17 @@ def summarize_in_place(tensor: torch.Tensor) -> TensorStats | None:
 
 def measure_update(
     after: torch.Tensor, before: torch.Tensor, order: Sequence[int]
-) -> tuple[str, TensorStats | Pending]:
+) -> tuple[str, TensorStats | Pending | Row]:
     """Return the dtype of after − before and its statistics, see `probe.numbers.statistics.measure_update`."""
     after, before = measurable(after.detach()), measurable(before.detach())
     wide = torch.complex128 if after.is_complex() else torch.float64
     name = str(wide).removeprefix("torch.")
-    if not after.is_cpu:
-        return name, measure_on_device(after.to(wide) - before.to(wide), order, HashKind.WSUM64, (before, after))
     alike = after.dtype == before.dtype and after.shape == before.shape
+    if not after.is_cpu:
+        row = LAUNCHER.measure(after, order, HashKind.WSUM64, before) if alike and after.dtype in _FLOATS else None
+        if row is not None:
+            return name, row
+        return name, measure_on_device(after.to(wide) - before.to(wide), order, HashKind.WSUM64, (before, after))
     if alike and after.dtype in _FLOATS and _lies_plain(after) and _lies_plain(before):
         kind = _KINDS[after.dtype]
         return name, memory.measure_update(after.data_ptr(), before.data_ptr(), kind, after.shape, after.nbytes, order)
