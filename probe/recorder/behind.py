@@ -7,8 +7,8 @@ from typing import Any
 
 from probe.adapters.base import Group
 from probe.adapters.shared.user_objects import Identity
+from probe.numbers.packed import hash_of
 from probe.recorder.run import Run, guarded
-from probe.records import TensorStats
 
 _Mark = tuple[Identity, object]
 """which state it is, and what changes when it is written to"""
@@ -76,9 +76,10 @@ class Behind:
             is_held = state is again  # of a count that is a plain number, each is a tensor of its own
             if state is not None and is_held and not self._is_as_left(state, mark):
                 stats = self.run.adapter.measure(state, ())
-                if type(stats) is not TensorStats:
+                if type(stats) is not bytes:
                     (stats,) = self.run.adapter.settle([stats])
-                found[name] = f"{stats.hash_hi:016x}{stats.hash_lo:016x}"
+                low, high = hash_of(stats)
+                found[name] = f"{high:016x}{low:016x}"
         return found
 
     def _mark(self, state: Any) -> _Mark | None:

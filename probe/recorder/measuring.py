@@ -12,6 +12,7 @@ from probe.adapters.base import TensorFacts
 from probe.adapters.shared.user_objects import Identity
 from probe.config import Batch
 from probe.errors import RecordingError
+from probe.numbers.packed import HASH_KIND, NONE, NONFINITE, pack, unpack
 from probe.numbers.sketch import WIDTH
 from probe.numbers.slots import DEPTH, holds_tensor, is_container
 from probe.numbers.statistics import is_integer
@@ -26,7 +27,7 @@ from probe.store.writing.creation import room_of
 _RECORD_BYTES = RECORDS.itemsize
 _WAITING = 8192
 """records that wait for a device, at most, before it is waited for"""
-_UNMEASURED = TensorStats(*[math.nan] * 5, 0, 0, 0, 0, 0, 0, HashKind.NONE, np.zeros(WIDTH))
+_UNMEASURED = pack(TensorStats(*[math.nan] * 5, 0, 0, 0, 0, 0, 0, HashKind.NONE, np.zeros(WIDTH)))
 
 
 _LASTING = {Role.PARAM, Role.BUFFER, Role.PARAM_GRAD, Role.STATE}
@@ -40,7 +41,9 @@ class Measuring:
         self.run = run
         self._triggers = triggers
         self._reuses = True
-        self._seen: dict[int, tuple[Identity, int, TensorStats]] = {}
+        self._seen: dict[int, tuple[Identity, int, bytes]] = {}
+        self._last: dict[int, bytes] = {}
+        """of parameters and buffers, by index, and of gradients, by its complement: what they were when they were recorded last"""
         self._waiting: list[tuple[tuple[Any, ...], str, Any, int]] = []
         self._missed: set[str] = set()
         self._opaque: set[type] = set()
@@ -60,7 +63,7 @@ class Measuring:
     ) -> None:  # fmt: skip
         """Record a tensor of a call, or ``always``, whatever its module: what the user logged, a batch."""
         if always or self.run.keep[call.module]:
-            self._record(phase, role, call.module, call.number, slot, tensor, call.micro, order, (), fresh=False)
+            self._record(phase, role, call.module, call.number, slot, tensor, call.micro, order, ())
 
     def observe_parameter(
         self, phase: Phase, role: Role, index: int, tensor: Any, micro: int = 0, slot: str | None = None
@@ -72,7 +75,7 @@ class Measuring:
         if not run.adapter.is_tensor(tensor) and run.config.task is not Task.STRUCTURE:
             self.note_missed(role, info.module, [(slot or info.slot, tensor)])
             return
-        self._record(phase, role, info.module, 0, slot or info.slot, tensor, micro, index, info.axes, fresh=True)
+        self._record(phase, role, info.module, 0, slot or info.slot, tensor, micro, index, info.axes, index)
 
     def observe_axis_sums(self, index: int, tensor: Any) -> None:
         """Record the sums along the axes of a parameter, by which it is seen in which order parts lie in it: where values are not."""
@@ -95,9 +98,12 @@ class Measuring:
         run, info = self.run, self.run.parameters[index]
         try:
             with run.lock:
-                dtype, stats = run.adapter.measure_update(after, before, info.axes)
-                facts = TensorFacts(dtype, run.adapter.facts(after).shape, requires_grad=False)
-                self._append(Phase.UPDATE, Role.DELTA, info.module, 0, info.slot, facts, stats, 0, index, -1)
+                dtype, stats, of_after = run.adapter.measure_update(after, before, info.axes)
+                if of_after is not None:
+                    self._last[index] = of_after
+                slot, shape = run.writer.slot(info.slot), run.writer.shape(run.adapter.facts(after).shape)
+                facts = dtype.encode(), shape, False
+                self._append(Phase.UPDATE, Role.DELTA, info.module, 0, slot, facts, stats, 0, index, -1)
         except RecordingError as error:
             self._note_first(str(error), Role.DELTA, info.slot, info.module)
         except Exception as error:  # noqa: BLE001  the others must not be lost
@@ -125,37 +131,35 @@ class Measuring:
     def settle(self) -> None:
         """Append the records whose statistics a device was still computing, and those that came behind them."""
         waiting, self._waiting = self._waiting, []
-        pending = [stats for _, _, stats, _ in waiting if type(stats) is not TensorStats]
+        pending = [stats for _, stats, _ in waiting if type(stats) is not bytes]
         settled = iter(self.run.adapter.settle(pending))
-        for facts_row, slot, stats, values in waiting:
-            self._add(facts_row, slot, stats if type(stats) is TensorStats else next(settled), values)
+        for head, stats, values in waiting:
+            self._add(head, stats if type(stats) is bytes else next(settled), values)
 
     def _record(
         self, phase: Phase, role: Role, module: int, call: int, slot: str, tensor: Any, micro: int,
-        order: int | None, axes: tuple[int, ...], *, fresh: bool,
+        order: int | None, axes: tuple[int, ...], index: int = -1,
     ) -> None:  # fmt: skip
-        """Measure a tensor and append its record."""
+        """Measure a tensor and append its record; of a parameter, its gradient or state, with its index, the bytes are always read."""
         run = self.run
         if not run.wants[phase]:
             return
         try:
-            facts = run.adapter.facts(tensor)
-            axes = axes if len(axes) == len(facts.shape) else ()  # a count of steps has none of its parameter's
+            adapter, writer = run.adapter, run.writer
+            facts = dtype, shape, requires_grad = adapter.facts(tensor)
+            axes = axes if len(axes) == len(shape) else ()  # a count of steps has none of its parameter's
             values = -1
             with run.lock:
-                (
-                    run.writer.slot(slot),
-                    run.writer.shape(facts.shape),
-                )  # where there is no room for them, not even measured
-                stats = self._measured(tensor, axes, fresh, role)
-                if (
-                    run.in_full[module] or self._is_of_ids(role, module, facts)
-                ) and stats.hash_kind is not HashKind.NONE:
-                    if type(stats) is not TensorStats:
-                        (stats,) = run.adapter.settle([stats])
-                    copy = functools.partial(self._copied, tensor)
-                    values = run.writer.tensor(stats, facts.dtype, facts.shape, copy)
-                self._append(phase, role, module, call, slot, facts, stats, micro, order, values)
+                # where there is no room for them, not even measured
+                slot_number, shape_number = writer.slot(slot), writer.shape(shape)
+                stats = self._measured(tensor, axes, phase, role, index)
+                is_wanted = run.in_full[module] or self._is_of_ids(role, module, facts)
+                if is_wanted and (stats[HASH_KIND] if type(stats) is bytes else stats.hash_kind):
+                    if type(stats) is not bytes:
+                        (stats,) = adapter.settle([stats])
+                    values = writer.tensor(stats, dtype, shape, functools.partial(self._copied, tensor))
+                row = dtype.encode(), shape_number, requires_grad
+                self._append(phase, role, module, call, slot_number, row, stats, micro, order, values)
         except RecordingError as error:
             self._note_first(str(error), role, slot, module)
         except Exception as error:  # noqa: BLE001  one tensor that cannot be read must not lose the others
@@ -168,14 +172,16 @@ class Measuring:
         is_given = role is Role.INPUT and module in run.roots
         return run.config.batch is Batch.IDS and is_given and is_integer(facts.dtype)
 
-    def _measured(self, tensor: Any, axes: tuple[int, ...], fresh: bool, role: Role) -> TensorStats:
+    def _measured(self, tensor: Any, axes: tuple[int, ...], phase: Phase, role: Role, index: int) -> Any:
         """Return a tensor's statistics; those of the same object, unwritten since, are not computed again."""
         run = self.run
         if run.config.task is Task.STRUCTURE:
             return _UNMEASURED
         if run.norms and role is not Role.INPUT:  # of inputs there are those of a batch alone
             return run.adapter.summarize(tensor)
-        version = run.adapter.version_of(tensor) if self._reuses and not fresh else None
+        if index >= 0:
+            return self._measured_again(tensor, axes, phase, role, index)
+        version = run.adapter.version_of(tensor) if self._reuses else None
         if version is None:
             return run.adapter.measure(tensor, axes)
         known = self._seen.get(id(tensor))
@@ -185,6 +191,17 @@ class Measuring:
         self._seen[id(tensor)] = (run.adapter.identity(tensor, role in _LASTING), version, stats)
         return stats
 
+    def _measured_again(self, tensor: Any, axes: tuple[int, ...], phase: Phase, role: Role, index: int) -> Any:
+        """Return the statistics of a parameter, its gradient or its state; what is likely to be as it was is hashed first."""
+        if role is Role.STATE:
+            return self.run.adapter.measure(tensor, axes)
+        key = ~index if role is Role.PARAM_GRAD else index
+        is_new = role is Role.PARAM_GRAD and phase is not Phase.UPDATE
+        stats = self.run.adapter.measure(tensor, axes, None if is_new else self._last.get(key))
+        if type(stats) is bytes:
+            self._last[key] = stats
+        return stats
+
     def _copied(self, tensor: Any) -> np.ndarray:
         with self.run.adapter.quiet():
             array = self.run.adapter.values(tensor)
@@ -192,35 +209,31 @@ class Measuring:
         return array
 
     def _append(
-        self, phase: Phase, role: Role, module: int, call: int, slot: str, facts: TensorFacts, stats: TensorStats,
+        self, phase: Phase, role: Role, module: int, call: int, slot: int, facts: tuple[bytes, int, bool], stats: Any,
         micro: int, order: int | None, values: int,
     ) -> None:  # fmt: skip
         run = self.run
         seq = run.next_seq()
-        facts_row = (
-            run.step, micro, seq, seq if order is None else order, phase, module, call, role,
-            run.writer.slot(slot), facts.dtype.encode(), run.writer.shape(facts.shape), facts.requires_grad,
-        )  # fmt: skip
-        if self._waiting or type(stats) is not TensorStats:
-            self._waiting.append((facts_row, slot, stats, values))
+        head = (run.step, micro, seq, seq if order is None else order, phase, module, call, role, slot, *facts)
+        if self._waiting or type(stats) is not bytes:
+            self._waiting.append((head, stats, values))
             if len(self._waiting) >= _WAITING:
                 self.settle()
         else:
-            self._add(facts_row, slot, stats, values)
+            self._add(head, stats, values)
 
-    def _add(self, facts_row: tuple[Any, ...], slot: str, stats: TensorStats, values: int) -> None:
-        if stats.hash_kind is HashKind.NONE or self.run.norms:  # sketches are large, and a batch needs none
-            self.run.writer.add_record((*facts_row, *stats[:-1], values), None)
-            self.run.nbytes += _RECORD_BYTES
-        else:
-            self.run.writer.add_record((*facts_row, *stats[:-1], values), stats.sketch)
-            self.run.nbytes += _RECORD_BYTES + 8 * WIDTH
-        if (stats.nan or stats.posinf or stats.neginf) and self._triggers.look_at_values:
-            self._saw_nonfinite(*facts_row[4:8], slot, stats)
+    def _add(self, head: tuple[Any, ...], stats: bytes, values: int) -> None:
+        run = self.run
+        is_sketched = not run.norms and stats[HASH_KIND] != HashKind.NONE  # sketches are large, and a batch needs none
+        run.writer.add_record(head, stats, values, is_sketched)
+        run.nbytes += _RECORD_BYTES + 8 * WIDTH * is_sketched
+        if self._triggers.look_at_values and stats[NONFINITE] != NONE:
+            phase, module, _, role, slot = head[4:9]
+            self._saw_nonfinite(phase, module, role, run.writer.slot_name(slot), stats)
 
-    def _saw_nonfinite(self, phase: Phase, module: int, call: int, role: Role, slot: str, stats: TensorStats) -> None:
+    def _saw_nonfinite(self, phase: Phase, module: int, role: Role, slot: str, stats: bytes) -> None:
         """Tell the triggers; infinite outputs are not uncommon (masks), infinite gradients are."""
-        if role is Role.OUTPUT and stats.nan:
+        if role is Role.OUTPUT and unpack(stats).nan:
             self._triggers.saw_nonfinite(f"output {slot} of {self.run.name_of(module)} has NaN")
         elif role is Role.PARAM_GRAD and phase is Phase.UPDATE:
             name = joined(self.run.modules[module].path, slot)

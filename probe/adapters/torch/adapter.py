@@ -37,7 +37,8 @@ from probe.adapters.torch.parallel import learning_shapes
 from probe.adapters.torch.sharded import PLAIN, held, readable
 from probe.numbers import buffers
 from probe.numbers.layouts import class_names, layout_of
-from probe.records import HashKind, TensorStats
+from probe.numbers.packed import pack
+from probe.records import HashKind
 
 _WITHOUT_VALUES = (FakeTensor, FunctionalTensor)
 _RAW = {1: torch.uint8, 2: torch.int16}
@@ -184,19 +185,19 @@ class TorchAdapter(Adapter):
             )  # a storage that numpy saw keeps its size
             return some.view(torch.uint8).cpu().numpy().tobytes()
 
-    def measure(self, tensor: torch.Tensor, axes: Sequence[int]) -> TensorStats:
+    def measure(self, tensor: torch.Tensor, axes: Sequence[int], known: bytes | None = None) -> bytes:
         tensor = held(tensor)
-        stats = torch_statistics.measure_in_place(tensor, axes)
+        stats = torch_statistics.measure_in_place(tensor, axes, known)
         if stats is None:
             with Quiet():
-                stats = torch_statistics.measure(readable(tensor), axes)
+                stats = torch_statistics.measure(readable(tensor), axes, known=known)
         return stats
 
-    def settle(self, pending: Sequence[torch_device.Pending]) -> list[TensorStats]:
+    def settle(self, pending: Sequence[torch_device.Pending]) -> list[bytes]:
         with Quiet():
-            return torch_device.settle(pending)
+            return [pack(stats) for stats in torch_device.settle(pending)]
 
-    def summarize(self, tensor: torch.Tensor) -> TensorStats:
+    def summarize(self, tensor: torch.Tensor) -> bytes:
         tensor = held(tensor)
         stats = torch_statistics.summarize_in_place(tensor)
         if stats is None:
@@ -204,7 +205,9 @@ class TorchAdapter(Adapter):
                 stats = torch_statistics.measure(readable(tensor), (), HashKind.NONE)
         return stats
 
-    def measure_update(self, after: torch.Tensor, before: torch.Tensor, axes: Sequence[int]) -> tuple[str, TensorStats]:
+    def measure_update(
+        self, after: torch.Tensor, before: torch.Tensor, axes: Sequence[int]
+    ) -> tuple[str, bytes, bytes | None]:
         with Quiet():
             return torch_statistics.measure_update(readable(after), before, axes)
 
