@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import functools
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any
 
@@ -74,7 +73,7 @@ class Graph(abc.ABC):
         """Watch the gradients that cross the given places; if they are several, return what reports their sum."""
         if len(places) == 1:
             ((node, place),) = places
-            node.register_hook(_crossing(place, functools.partial(found, index), self.runs))
+            node.register_hook(_Crossing(place, index, found, self.runs))
             return None
         parts: dict[int, Tensor] = {}
         count = len(places)
@@ -95,17 +94,20 @@ class Graph(abc.ABC):
                 report()
 
         for which, (node, place) in enumerate(places):
-            node.register_hook(_crossing(place, functools.partial(keep, which), self.runs))
+            node.register_hook(_Crossing(place, which, keep, self.runs))
         return report
 
 
-def _crossing(
-    place: int, found: Callable[[Tensor], None], runs: Callable[[], bool]
-) -> Callable[[tuple[Any, ...], tuple[Any, ...]], None]:
-    """Return a hook for a node, which must not hold a node: the two would never be freed."""
+class _Crossing:
+    """A hook for a node, which must not hold a node: the two would never be freed. One object: a closure would be five."""
 
-    def hook(grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
-        if runs() and grad_inputs[place] is not None:
-            found(grad_inputs[place])
+    __slots__ = ("_found", "_place", "_runs", "_which")
 
-    return hook
+    def __init__(
+        self, place: int, which: int, found: Callable[[int, Tensor], None], runs: Callable[[], bool]
+    ) -> None:
+        self._place, self._which, self._found, self._runs = place, which, found, runs
+
+    def __call__(self, grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
+        if self._runs() and grad_inputs[self._place] is not None:
+            self._found(self._which, grad_inputs[self._place])

@@ -15,7 +15,6 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.hooks import unserializable_hook
 
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts, plain_option
 from probe.adapters.shared.hooking import Removal, all_or_none
@@ -29,7 +28,7 @@ from probe.adapters.torch import parallel as torch_parallel
 from probe.adapters.torch import statistics as torch_statistics
 from probe.adapters.torch.compiled import around_compiled
 from probe.adapters.torch.graph import GRAPH, Backwards, edge_of
-from probe.adapters.torch.hooks import around_call, before_any_call, numbered_apart, tracing
+from probe.adapters.torch.hooks import GradientHook, around_call, before_any_call, numbered_apart, tracing
 from probe.adapters.torch.identity import PassingIdentity, TensorIdentity, writes_to
 from probe.adapters.torch.keeping import kept, kept_optimizer
 from probe.adapters.torch.modes import Quiet, Restored, unseen
@@ -276,8 +275,7 @@ class TorchAdapter(Adapter):
     def on_gradient(self, tensor: torch.Tensor, found: Callable[[torch.Tensor], None]) -> Removal | None:
         if not tensor.requires_grad:
             return None
-        hook = unserializable_hook(functools.partial(_unless_compiled, found))  # or torch warns where it copies a leaf
-        return numbered_apart(lambda: tensor.register_hook(hook)).remove
+        return numbered_apart(lambda: tensor.register_hook(GradientHook(found))).remove
 
     def graph_edges(self, tensors: Sequence[torch.Tensor]) -> list[object]:
         edges = [edge_of(tensor) if tensor.requires_grad else None for tensor in tensors]
@@ -367,12 +365,6 @@ def _counted(value: object) -> object:
     """Return what an optimizer keeps, a plain count of its steps as a tensor; no default device or mode has a say in that."""
     is_count = isinstance(value, int) and not isinstance(value, bool)
     return torch.from_numpy(np.array(value, np.int64)) if is_count else value
-
-
-def _unless_compiled(found: Callable[[torch.Tensor], None], gradient: torch.Tensor) -> None:
-    """Tell of a gradient; compiled autograd traces this function, and what it calls would be compiled with the user's backward."""
-    if not torch.compiler.is_dynamo_compiling():
-        found(gradient)
 
 
 def _autocast() -> str:
