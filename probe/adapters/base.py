@@ -248,8 +248,8 @@ class Adapter(abc.ABC):
         """Return a copy of a tensor's values that nobody else writes to."""
 
     @abc.abstractmethod
-    def snapshot(self, tensor: Tensor) -> Tensor:
-        """Return a copy of a tensor where it lives."""
+    def snapshot(self, tensor: Tensor, spare: Tensor | None = None) -> Tensor:
+        """Return a copy of a tensor where it lives; ``spare`` is an earlier one that may be overwritten and returned."""
 
     @abc.abstractmethod
     def measure_update(self, after: Tensor, before: Tensor, axes: Sequence[int]) -> tuple[str, bytes, bytes | None]:

@@ -25,6 +25,7 @@ from probe.store.schema import RECORDS
 from probe.store.writing.creation import room_of
 
 _RECORD_BYTES = RECORDS.itemsize
+_SKETCHED_BYTES = _RECORD_BYTES + 8 * WIDTH
 _WAITING = 8192
 """records that wait for a device, at most, before it is waited for"""
 _UNMEASURED = pack(TensorStats(*[math.nan] * 5, 0, 0, 0, 0, 0, 0, HashKind.NONE, np.zeros(WIDTH)))
@@ -41,10 +42,11 @@ class Measuring:
         self.run = run
         self._triggers = triggers
         self._reuses = True
+        self._is_structure = run.config.task is Task.STRUCTURE
         self._seen: dict[int, tuple[Identity, int, bytes]] = {}
         self._last: dict[int, bytes] = {}
         """of parameters and buffers, by index, and of gradients, by its complement: what they were when they were recorded last"""
-        self._waiting: list[tuple[tuple[Any, ...], str, Any, int]] = []
+        self._waiting: list[tuple[tuple[Any, ...], Any, int]] = []
         self._missed: set[str] = set()
         self._opaque: set[type] = set()
 
@@ -102,8 +104,9 @@ class Measuring:
                 if of_after is not None:
                     self._last[index] = of_after
                 slot, shape = run.writer.slot(info.slot), run.writer.shape(run.adapter.facts(after).shape)
-                facts = dtype.encode(), shape, False
-                self._append(Phase.UPDATE, Role.DELTA, info.module, 0, slot, facts, stats, 0, index, -1)
+                head = (run.step, 0, run.next_seq(), index, Phase.UPDATE, info.module, 0, Role.DELTA, slot,
+                        dtype.encode(), shape, False)  # fmt: skip
+                self._append(head, stats, -1)
         except RecordingError as error:
             self._note_first(str(error), Role.DELTA, info.slot, info.module)
         except Exception as error:  # noqa: BLE001  the others must not be lost
@@ -140,42 +143,46 @@ class Measuring:
         self, phase: Phase, role: Role, module: int, call: int, slot: str, tensor: Any, micro: int,
         order: int | None, axes: tuple[int, ...], index: int = -1,
     ) -> None:  # fmt: skip
-        """Measure a tensor and append its record; of a parameter, its gradient or state, with its index, the bytes are always read."""
+        """Measure a tensor and append its record; of a parameter, its gradient or state, with its index, the bytes are always read.
+
+        It runs some 2,000 times a step, in hooks that hold the lock: what is asked twice costs.
+        """
         run = self.run
         if not run.wants[phase]:
             return
         try:
             adapter, writer = run.adapter, run.writer
             facts = dtype, shape, requires_grad = adapter.facts(tensor)
-            axes = axes if len(axes) == len(shape) else ()  # a count of steps has none of its parameter's
-            values = -1
-            with run.lock:
-                # where there is no room for them, not even measured
-                slot_number, shape_number = writer.slot(slot), writer.shape(shape)
-                stats = self._measured(tensor, axes, phase, role, index)
-                is_wanted = run.in_full[module] or self._is_of_ids(role, module, facts)
-                if is_wanted and (stats[HASH_KIND] if type(stats) is bytes else stats.hash_kind):
-                    if type(stats) is not bytes:
-                        (stats,) = adapter.settle([stats])
+            # where there is no room for them, not even measured
+            slot_number, shape_number = writer.slot(slot), writer.shape(shape)
+            if axes and len(axes) != len(shape):
+                axes = ()  # a count of steps has none of its parameter's
+            stats, values = self._measured(tensor, axes, phase, role, index), -1
+            if run.in_full[module] or (role is Role.INPUT and self._is_of_ids(module, facts)):
+                if type(stats) is not bytes and stats.hash_kind:
+                    (stats,) = adapter.settle([stats])
+                if type(stats) is bytes and stats[HASH_KIND]:
                     values = writer.tensor(stats, dtype, shape, functools.partial(self._copied, tensor))
-                row = dtype.encode(), shape_number, requires_grad
-                self._append(phase, role, module, call, slot_number, row, stats, micro, order, values)
+            seq = run.seq
+            run.seq = seq + 1
+            head = (run.step, micro, seq, seq if order is None else order, phase, module, call, role, slot_number,
+                    dtype.encode(), shape_number, requires_grad)  # fmt: skip
+            self._append(head, stats, values)
         except RecordingError as error:
             self._note_first(str(error), role, slot, module)
         except Exception as error:  # noqa: BLE001  one tensor that cannot be read must not lose the others
             what = f"{phase.label} {role.label} {slot} of {run.name_of(module)}"
             run.note(f"{what} could not be recorded: {error!r}", module)
 
-    def _is_of_ids(self, role: Role, module: int, facts: TensorFacts) -> bool:
-        """Tell whether values are wanted because they are a batch's."""
+    def _is_of_ids(self, module: int, facts: TensorFacts) -> bool:
+        """Tell whether the values of an input are wanted because they are a batch's."""
         run = self.run
-        is_given = role is Role.INPUT and module in run.roots
-        return run.config.batch is Batch.IDS and is_given and is_integer(facts.dtype)
+        return run.config.batch is Batch.IDS and module in run.roots and is_integer(facts.dtype)
 
     def _measured(self, tensor: Any, axes: tuple[int, ...], phase: Phase, role: Role, index: int) -> Any:
         """Return a tensor's statistics; those of the same object, unwritten since, are not computed again."""
         run = self.run
-        if run.config.task is Task.STRUCTURE:
+        if self._is_structure:
             return _UNMEASURED
         if run.norms and role is not Role.INPUT:  # of inputs there are those of a batch alone
             return run.adapter.summarize(tensor)
@@ -208,13 +215,8 @@ class Measuring:
         self.run.nbytes += room_of(array.nbytes)
         return array
 
-    def _append(
-        self, phase: Phase, role: Role, module: int, call: int, slot: int, facts: tuple[bytes, int, bool], stats: Any,
-        micro: int, order: int | None, values: int,
-    ) -> None:  # fmt: skip
-        run = self.run
-        seq = run.next_seq()
-        head = (run.step, micro, seq, seq if order is None else order, phase, module, call, role, slot, *facts)
+    def _append(self, head: tuple[Any, ...], stats: Any, values: int) -> None:
+        """Hand a record over, or keep it until a device has computed what it, or one before it, waits for."""
         if self._waiting or type(stats) is not bytes:
             self._waiting.append((head, stats, values))
             if len(self._waiting) >= _WAITING:
@@ -224,9 +226,9 @@ class Measuring:
 
     def _add(self, head: tuple[Any, ...], stats: bytes, values: int) -> None:
         run = self.run
-        is_sketched = not run.norms and stats[HASH_KIND] != HashKind.NONE  # sketches are large, and a batch needs none
+        is_sketched = stats[HASH_KIND] > 0 and not run.norms  # sketches are large, and a batch needs none
         run.writer.add_record(head, stats, values, is_sketched)
-        run.nbytes += _RECORD_BYTES + 8 * WIDTH * is_sketched
+        run.nbytes += _SKETCHED_BYTES if is_sketched else _RECORD_BYTES
         if self._triggers.look_at_values and stats[NONFINITE] != NONE:
             phase, module, _, role, slot = head[4:9]
             self._saw_nonfinite(phase, module, role, run.writer.slot_name(slot), stats)

@@ -55,6 +55,8 @@ class Run:
         """by module: whether values are"""
         self.kept: dict[int, Any] = {}
         """copies of parameters, by index, until their optimizer has changed them"""
+        self.spare: dict[int, Any] = {}
+        """such copies that are not in use, as many as are kept: fresh memory costs more than the copy"""
         self.step = 0
         self.recorded = False
         """whether this step is in the file"""
@@ -95,6 +97,7 @@ class Run:
         self.running, self.ended = False, True
         self.tensors.clear()
         self.kept.clear()
+        self.spare.clear()
         self.parameter_index.clear()
 
     def too_many(self, count: int, most: int, what: str) -> bool:

@@ -12,7 +12,6 @@ import pytest
 import probe
 from probe.adapters.base import Adapter
 from probe.errors import ProbeWarning
-from probe.records import TensorStats
 from probe.testing.arrays import sample
 from probe.testing.observations import ObservationContract
 from probe.testing.recording import Recording

@@ -159,7 +159,7 @@ def test_tensors_of_a_graph(dtype: torch.dtype) -> None:
 def test_nothing_of_the_tensor_is_changed_or_kept() -> None:
     tensor = random((300, 1000), torch.float32, spoilt=True)
     before = tensor.clone().view(torch.int32)
-    stats = measure(tensor)
+    stats = unpack(measure(tensor))
     assert torch.equal(tensor.view(torch.int32), before) and tensor._version == 0
     assert isinstance(stats.sketch, np.ndarray) and all(type(n) is float for n in (stats.min, stats.mean))
 

@@ -158,7 +158,7 @@ class MindSporeAdapter(Adapter):
         """
         tensor.copy_(tensor_of(values.astype(dtype_of(name_of(tensor.dtype)))))
 
-    def snapshot(self, tensor: Tensor) -> Tensor:
+    def snapshot(self, tensor: Tensor, spare: Tensor | None = None) -> Tensor:
         return tensor_of(array_of(tensor).copy())
 
     def keep(self, parameters: Sequence[Parameter]) -> Removal:

@@ -88,7 +88,7 @@ class NumpyAdapter(Adapter):
     def assign(self, tensor: Tensor, values: np.ndarray) -> None:
         tensor.data[...] = values
 
-    def snapshot(self, tensor: Tensor) -> Tensor:
+    def snapshot(self, tensor: Tensor, spare: Tensor | None = None) -> Tensor:
         return Tensor(tensor.data.copy())
 
     def keep(self, parameters: Sequence[Tensor]) -> Callable[[], None]:

@@ -154,7 +154,7 @@ class PaddleAdapter(Adapter):
         cast = values.astype(dtype_of(name_of(tensor.dtype)))
         tensor.set_value(cast.view(np.uint16) if cast.dtype.name == "bfloat16" else cast)
 
-    def snapshot(self, tensor: paddle.Tensor) -> paddle.Tensor:
+    def snapshot(self, tensor: paddle.Tensor, spare: paddle.Tensor | None = None) -> paddle.Tensor:
         return tensor.detach()._copy_to(tensor.place, True)
 
     def keep(self, parameters: Sequence[paddle.Tensor]) -> Removal:

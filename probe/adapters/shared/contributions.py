@@ -103,9 +103,7 @@ class _Crossing:
 
     __slots__ = ("_found", "_place", "_runs", "_which")
 
-    def __init__(
-        self, place: int, which: int, found: Callable[[int, Tensor], None], runs: Callable[[], bool]
-    ) -> None:
+    def __init__(self, place: int, which: int, found: Callable[[int, Tensor], None], runs: Callable[[], bool]) -> None:
         self._place, self._which, self._found, self._runs = place, which, found, runs
 
     def __call__(self, grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:

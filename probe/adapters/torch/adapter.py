@@ -33,7 +33,7 @@ from probe.adapters.torch.identity import PassingIdentity, TensorIdentity, write
 from probe.adapters.torch.keeping import kept, kept_optimizer
 from probe.adapters.torch.modes import Quiet, Restored, unseen
 from probe.adapters.torch.parallel import learning_shapes
-from probe.adapters.torch.sharded import PLAIN, held, readable
+from probe.adapters.torch.sharded import PLAIN, held, is_like, readable
 from probe.numbers import buffers
 from probe.numbers.layouts import class_names, layout_of
 from probe.numbers.packed import pack
@@ -126,9 +126,9 @@ class TorchAdapter(Adapter):
     # Tensors
 
     def is_tensor(self, value: object) -> bool:
+        is_one = type(value) in PLAIN or (isinstance(value, torch.Tensor) and not isinstance(value, _WITHOUT_VALUES))
         return (
-            isinstance(value, torch.Tensor)
-            and not isinstance(value, _WITHOUT_VALUES)
+            is_one
             and value.layout is torch.strided
             and not value.is_meta
             and not value.is_nested
@@ -146,7 +146,8 @@ class TorchAdapter(Adapter):
         return losses_behind(loss.grad_fn, lambda function: [node for node, _ in function.next_functions])
 
     def facts(self, tensor: torch.Tensor) -> TensorFacts:
-        return TensorFacts(_name_of(tensor.dtype), held(tensor).shape, tensor.requires_grad)
+        plain = tensor if type(tensor) in PLAIN else held(tensor)
+        return TensorFacts(_name_of(tensor.dtype), plain.shape, tensor.requires_grad)
 
     def requires_grad(self, tensor: torch.Tensor) -> bool:
         return tensor.requires_grad
@@ -168,7 +169,7 @@ class TorchAdapter(Adapter):
 
     def version_of(self, tensor: torch.Tensor) -> int | None:
         try:
-            return held(tensor)._version
+            return tensor._version if type(tensor) in PLAIN else held(tensor)._version
         except RuntimeError:  # an inference tensor has none
             return None
 
@@ -185,7 +186,8 @@ class TorchAdapter(Adapter):
             return some.view(torch.uint8).cpu().numpy().tobytes()
 
     def measure(self, tensor: torch.Tensor, axes: Sequence[int], known: bytes | None = None) -> bytes:
-        tensor = held(tensor)
+        if type(tensor) not in PLAIN:
+            tensor = held(tensor)
         stats = torch_statistics.measure_in_place(tensor, axes, known)
         if stats is None:
             with Quiet():
@@ -207,6 +209,9 @@ class TorchAdapter(Adapter):
     def measure_update(
         self, after: torch.Tensor, before: torch.Tensor, axes: Sequence[int]
     ) -> tuple[str, bytes, bytes | None]:
+        found = torch_statistics.measure_update_in_place(after, before, axes) if type(after) in PLAIN else None
+        if found is not None:
+            return "float64", *found
         with Quiet():
             return torch_statistics.measure_update(readable(after), before, axes)
 
@@ -229,8 +234,11 @@ class TorchAdapter(Adapter):
         with torch.no_grad():
             held(tensor).copy_(plain.view(getattr(torch, values.dtype.name)) if bits else plain)
 
-    def snapshot(self, tensor: torch.Tensor) -> torch.Tensor:
-        return readable(tensor).detach().clone()
+    def snapshot(self, tensor: torch.Tensor, spare: torch.Tensor | None = None) -> torch.Tensor:
+        plain = readable(tensor).detach()
+        if spare is None or type(plain) is not torch.Tensor or not is_like(plain, spare):
+            return plain.clone()
+        return spare.copy_(plain)
 
     def keep(self, parameters: Sequence[torch.Tensor]) -> Removal:
         return kept(parameters)

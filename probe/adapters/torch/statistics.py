@@ -25,6 +25,7 @@ from probe.records import HashKind
 """types that are what they seem: a subclass may have its values elsewhere"""
 _WITHOUT_FLOAT64 = ("mps", "npu")
 """devices whose tensors are copied to the CPU to be measured"""
+_XXH3 = HashKind.XXH3_128
 _FLOATS = {torch.float32, torch.float64, torch.bfloat16, torch.float16}
 _KINDS = {getattr(torch, name): kind for name, kind in kernel.KINDS.items()}
 
@@ -63,7 +64,7 @@ def measure_in_place(tensor: torch.Tensor, order: Sequence[int], known: bytes | 
     kind = _KINDS.get(tensor.dtype)
     if kind is None or not _lies_plain(tensor):
         return None
-    return kernel.measure(tensor.data_ptr(), tensor.nbytes, kind, tensor.shape, tuple(order), known=known)
+    return kernel.measure(tensor.data_ptr(), tensor.nbytes, kind, tensor.shape, tuple(order), _XXH3, known)
 
 
 def summarize_in_place(tensor: torch.Tensor) -> bytes | None:
@@ -83,14 +84,23 @@ def measure_update(
     name = str(wide).removeprefix("torch.")
     if not after.is_cpu:
         return name, measure_on_device(after.to(wide) - before.to(wide), order, HashKind.WSUM64, (before, after)), None
-    alike = after.dtype == before.dtype and after.shape == before.shape
-    if alike and after.dtype in _FLOATS and _lies_plain(after) and _lies_plain(before):
-        kind = _KINDS[after.dtype]
-        places = after.data_ptr(), before.data_ptr(), after.nbytes
-        return name, *kernel.measure_update(*places, kind, after.shape, tuple(order))
+    found = measure_update_in_place(after, before, order)
+    if found is not None:
+        return name, *found
     stats = _measure_by_operations(after.to(wide) - before.to(wide), order, HashKind.NONE)
     kind = HashKind.XXH3_128
     return name, _with_update_hash(stats, _hash(after, kind), _hash(before, kind), kind), None
+
+
+def measure_update_in_place(
+    after: torch.Tensor, before: torch.Tensor, order: Sequence[int]
+) -> tuple[bytes, bytes] | None:
+    """Let the compiled loop pass over both as they lie in memory; None if that cannot be done. No operation of PyTorch runs."""
+    kind = _KINDS.get(after.dtype)
+    is_alike = after.dtype == before.dtype and after.shape == before.shape and after.dtype in _FLOATS
+    if kind is None or not is_alike or not _lies_plain(after) or not _lies_plain(before):
+        return None
+    return kernel.measure_update(after.data_ptr(), before.data_ptr(), after.nbytes, kind, after.shape, tuple(order))
 
 
 def _lies_plain(tensor: torch.Tensor) -> bool:

@@ -74,6 +74,10 @@ class Writer:
         self.path = path
         self.error: Exception | None = None
         self._slots, self._shapes = Names("slots", storable_text), Names("shapes", json.dumps)
+        self.slot = self._slots.index
+        """Returns the index of a slot's name in ``/slots``. Raises RecordingError when there are too many."""
+        self.shape = self._shapes.index
+        """Returns the index of a shape in ``/shapes``. Raises RecordingError when there are too many."""
         self._known: dict[tuple[object, ...], int] = {}
         self._known_before: dict[tuple[object, ...], int] = {}
         self._n_tensors = self._n_sums = 0
@@ -149,14 +153,6 @@ class Writer:
         """Set attributes of a group; what is not a string or number is stored as JSON."""
         stored = {storable_text(key): plain(value) for key, value in attributes.items()}
         self._jobs.append(lambda: self._file.require_group(group).attrs.update(stored))
-
-    def slot(self, name: str) -> int:
-        """Return the index of a slot's name in ``/slots``. Raises RecordingError when there are too many."""
-        return self._slots.index(name)
-
-    def shape(self, shape: tuple[int, ...]) -> int:
-        """Return the index of a shape in ``/shapes``. Raises RecordingError when there are too many."""
-        return self._shapes.index(shape)
 
     def slot_name(self, number: int) -> str:
         """Return what has a number in ``/slots``."""
