@@ -196,6 +196,11 @@ class Gradients:
 
     @guarded
     def _gradient(self, role: Role, call: Call, slot: str, seq: int, gradient: Any, logged: bool = False) -> None:
+        self._record_gradient(role, call, slot, seq, gradient, logged)
+
+    def _record_gradient(
+        self, role: Role, call: Call, slot: str, seq: int, gradient: Any, logged: bool = False
+    ) -> None:
         if not self.run.active or gradient is None:  # compiled code passes nothing back to what was not used
             return
         if call.step != self.run.step:
@@ -217,7 +222,7 @@ class Gradients:
         if entry.report is not None and not self._is_of_second_order(gradient):
             entry.report()
         else:
-            self._gradient(Role.GRAD_TOTAL, entry.call, entry.slot, entry.seq, gradient)
+            self._record_gradient(Role.GRAD_TOTAL, entry.call, entry.slot, entry.seq, gradient)
 
     @guarded
     def _call_gradient(self, call: Call, inputs: Sequence[Input], index: int, gradient: Any) -> None:
@@ -225,7 +230,7 @@ class Gradients:
             raise gradient
         if self._is_of_second_order(gradient):
             return
-        self._gradient(Role.GRAD_INPUT, call, inputs[index].slot, inputs[index].seq, gradient)
+        self._record_gradient(Role.GRAD_INPUT, call, inputs[index].slot, inputs[index].seq, gradient)
 
     def _is_of_second_order(self, gradient: Any) -> bool:
         """Tell whether a gradient may have parts that came through the graph of an earlier backward pass.

@@ -36,6 +36,8 @@ class Run:
     def __init__(self, adapter: Adapter, writer: Writer, config: RecordConfig) -> None:
         self.adapter, self.writer, self.config = adapter, writer, config
         self.lock = threading.RLock()
+        self.inside = 0
+        """the thread that a hook of ours is running in, 0 while none is"""
         self.running = self.ended = False
         self.closing = False
         """inside ``probe.step()`` or ``probe.stop()``, which tell themselves what interrupts them"""
@@ -174,15 +176,23 @@ def guarded(method: Callable[..., None]) -> Callable[..., None]:
         if not run.running:
             return
         try:
+            if run.inside == threading.get_ident():  # another one of this thread has the lock
+                method(self, *args)
+                return
             with run.lock, run.adapter.unseen():
-                if run.running:
-                    method(self, *args)
+                try:
+                    run.inside = threading.get_ident()
+                    if run.running:
+                        method(self, *args)
+                finally:
+                    run.inside = 0
         except Exception as error:  # noqa: BLE001  the training must go on whatever happened here
             try:
                 run.note(f"not recorded because of an error inside probe: {error!r}", -1)
             except Exception:  # noqa: BLE001  no room on the stack, warnings that are errors
                 run.could_not_say()
         except BaseException as error:
+            run.inside = 0
             run.adapter.interrupted()
             run.kept.clear()
             if not run.closing:

@@ -159,7 +159,8 @@ class TorchAdapter(Adapter):
         return tensor._is_view()
 
     def identity(self, tensor: torch.Tensor, lasting: bool = True) -> TensorIdentity | PassingIdentity:
-        return TensorIdentity(tensor) if lasting or isinstance(tensor, torch.nn.Parameter) else PassingIdentity(tensor)
+        is_lasting = lasting or (type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter))
+        return TensorIdentity(tensor) if is_lasting else PassingIdentity(tensor)
 
     def writes_to(self, tensor: torch.Tensor) -> torch.Tensor:
         return writes_to(tensor)
