@@ -35,6 +35,10 @@ _LASTING = {Role.PARAM, Role.BUFFER, Role.PARAM_GRAD, Role.STATE}
 """of what a program holds on to"""
 
 
+_NEW = {Role.PARAM: (Phase.FORWARD,), Role.PARAM_GRAD: (Phase.GRADIENT,)}
+"""when a parameter or its gradient is likely not what it was"""
+
+
 class Measuring:
     """What the other parts hand tensors to."""
 
@@ -203,7 +207,8 @@ class Measuring:
         if role is Role.STATE:
             return self.run.adapter.measure(tensor, axes)
         key = ~index if role is Role.PARAM_GRAD else index
-        is_new = role is Role.PARAM_GRAD and phase is not Phase.UPDATE
+        # gradients are others in each pass, and parameters are read in a forward because they were written to
+        is_new = phase in _NEW.get(role, ())
         stats = self.run.adapter.measure(tensor, axes, None if is_new else self._last.get(key))
         if type(stats) is bytes:
             self._last[key] = stats
