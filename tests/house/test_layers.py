@@ -29,7 +29,7 @@ LAYERS = [
         "numbers.boxes",
     ],
     ["numbers.statistics", "numbers.kernel", "numbers.buffers", "structure.blocks", "structure.printed_weights"],
-    ["numbers.axis_sums", "targets"],
+    ["numbers.axis_sums", "numbers.packed", "targets"],
     ["adapters.shared.user_objects"],
     ["store", "adapters.base", "mapping", "checkpoints"],
     ["adapters.shared", "compat.reprod_log"],
