@@ -24,7 +24,7 @@ PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 PAIRS = {"512": 10, "128": 40, "tiny": 2}
 """Timed pairs of steps, by size: short steps vary more."""
 PROFILED = ("statistics-modules", "statistics")
-STEPS = {"512": 12, "128": 150, "tiny": 20}
+STEPS = {"512": 8, "128": 80, "tiny": 20}
 """Steps that are profiled, by size."""
 WIDTH = 180
 """Columns of the table where it does not go to a terminal."""

@@ -1,12 +1,13 @@
 """Where the time of a recording goes: `python -m benchmarks.cost --profile`, in a process of its own for each row and size.
 
-A signal comes every few milliseconds of CPU time. What passed since the last one is charged to the innermost function of probe that
-runs, and so to a part of it; what the garbage collector took is measured apart, and so is the thread that writes. A profiler that is
-told of every call would make Python's share look larger than it is.
+What hooks take is timed from their first line to their last. A signal comes every two milliseconds of CPU time; those that come inside a
+hook are counted for the innermost function of probe that runs, and so for a part of it. What the garbage collector takes is measured
+apart, and so is the thread that writes. A profiler that is told of every call would make Python's share look larger than it is.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import signal
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,6 +24,10 @@ import probe
 from benchmarks.cost.model import SIZES, Trainee
 from benchmarks.cost.recorders import TOOLS
 from benchmarks.cost.rows import ROWS
+from probe.adapters.shared import contributions
+from probe.adapters.torch import hooks
+from probe.adapters.torch.graph import Backwards
+from probe.recorder.updates import Updates
 
 _ROOT = str(Path(probe.__file__).parent) + "/"
 _EVERY = 0.002
@@ -55,18 +61,45 @@ PARTS = {
 _OTHER, COLLECTOR, WRITER = "ends of steps, and the rest", "Python's garbage collector", "the thread that writes"
 
 
+ENTRIES: tuple[tuple[Any, str], ...] = (
+    (hooks._PreHook, "__call__"), (hooks._PostHook, "__call__"), (hooks.GradientHook, "__call__"),
+    (contributions._Crossing, "__call__"), (Backwards, "_arrived"), (Backwards, "_finish"),
+    (Updates, "before_update"), (Updates, "after_update"), (probe, "step"),
+)  # fmt: skip
+"""by which PyTorch, and the program, come into probe"""
+
+
 class Sampler:
-    """Charges the CPU time of the main thread to parts of probe."""
+    """Times what the main thread spends in probe, and counts where it is."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
-        self._collected = self._began = 0.0
-        self._last = 0.0
+        self.inside = self.collected = 0.0
+        """seconds in hooks, and of these in the garbage collector"""
+        self.counts: Counter[str] = Counter()
+        self._depth = 0
+        self._began = 0.0
+
+    def bracketed(self, entry: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that is timed. A signal that came before it is handled before it counts as inside."""
+
+        @functools.wraps(entry)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if self._depth:
+                return entry(*args, **kwargs)
+            began, self._depth = time.thread_time(), 1
+            try:
+                return entry(*args, **kwargs)
+            finally:
+                self._depth = 0
+                self.inside += time.thread_time() - began
+
+        return timed
 
     def __enter__(self) -> None:
+        self.inside = self.collected = 0.0
+        self.counts.clear()
         gc.callbacks.append(self._collecting)
         self._before = signal.signal(signal.SIGPROF, self._sample)
-        self._last = time.thread_time()
         signal.setitimer(signal.ITIMER_PROF, _EVERY, _EVERY)
 
     def __exit__(self, *exc: object) -> None:
@@ -77,15 +110,12 @@ class Sampler:
     def _collecting(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":
             self._began = time.thread_time()
-        else:
-            self._collected += time.thread_time() - self._began
+        elif self._depth:
+            self.collected += time.thread_time() - self._began
 
     def _sample(self, number: int, frame: FrameType | None) -> None:
-        now = time.thread_time()
-        passed, self._last = now - self._last - self._collected, now
-        self.seconds[COLLECTOR] += self._collected
-        self._collected = 0.0
-        self.seconds[_part_of(frame)] += passed
+        if self._depth:
+            self.counts[_part_of(frame)] += 1
 
 
 def _part_of(frame: FrameType | None) -> str:
@@ -95,7 +125,7 @@ def _part_of(frame: FrameType | None) -> str:
             place = f"{path[len(_ROOT) :]}:{frame.f_code.co_name}"
             return next((part for part, places in PARTS.items() if place.startswith(places)), _OTHER)
         frame = frame.f_back
-    return ""
+    return _OTHER
 
 
 def profile(row: str, size: str, steps: int) -> dict[str, Any]:
@@ -110,6 +140,8 @@ def profile(row: str, size: str, steps: int) -> dict[str, Any]:
         trainee.step()
         plain.append(time.thread_time() - began)
     sampler = Sampler()
+    for holder, name in ENTRIES:
+        setattr(holder, name, sampler.bracketed(getattr(holder, name)))
     with tempfile.TemporaryDirectory() as folder:
         tool.open(trainee, Path(folder))
         for _ in range(_WARM_UP):
@@ -124,7 +156,9 @@ def profile(row: str, size: str, steps: int) -> dict[str, Any]:
         written = time.clock_gettime(clock) - written
         records = probe.session._current.run.writer.n_records // (steps + _WARM_UP)
         tool.close()
-    parts = {part: 1e3 * sampler.seconds[part] / steps for part in (*PARTS, _OTHER, COLLECTOR)}
+    own = 1e3 * (sampler.inside - sampler.collected) / steps / max(1, sampler.counts.total())
+    parts = {part: own * sampler.counts[part] for part in (*PARTS, _OTHER)}
+    parts[COLLECTOR] = 1e3 * sampler.collected / steps
     parts[WRITER] = 1e3 * written / steps
     return {
         "row": row,
