@@ -166,7 +166,10 @@ class RanksReader(Reader):
     @functools.cached_property
     def members(self) -> list[Member]:
         """The ranks."""
-        return members_of(self.readers, self.layout, self.union, self.shares)
+        found = members_of(self.readers, self.layout, self.union, self.shares)
+        for reader in self.readers:
+            reader.let_go()
+        return found
 
     @functools.cached_property
     def weights(self) -> Weights:
