@@ -32,8 +32,8 @@ HEAD = """# Many files
 
 Written by `python -m benchmarks.scale --markdown docs/evidence/scale.md`. One process makes the recordings, rank by rank: a transformer whose
 layers return drawn values, cut as the layout says (`benchmarks/scale/making.py`), with forward, backward, gradients and an SGD step; hidden
-size 16, so that the number of records is what costs. Each comparison runs in a process of its own; time and memory are without what it takes
-to import probe, memory is the largest resident set of the process that compares.
+size 16, so that the number of records is what costs. Each comparison runs in a process of its own; time is without importing probe, memory is the
+largest resident set of the process that compares. Where a machine does other work beside, CPU seconds tell more than seconds.
 
 """
 
