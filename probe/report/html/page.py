@@ -11,7 +11,9 @@ from importlib import resources
 
 from probe.comparison.run import Comparison
 from probe.report.html.document import document
+from probe.report.html.run_document import run_document
 from probe.report.names import file_names, harmless
+from probe.store.reading.reader import Reader
 
 _TITLE, _DATA, _CONNECT = "<!--title-->", "<!--data-->", "<!--connect-->"
 
@@ -33,6 +35,17 @@ def as_html(comparison: Comparison, serving: Mapping[str, str] | None = None) ->
     """
     names = " and ".join(file_names(comparison.path_a, comparison.path_b))
     return page(document(comparison, serving), f"{comparison.verdict.value}: {names}", may_ask=serving is not None)
+
+
+def run_as_html(reader: Reader, step: int | None = None) -> str:
+    """Return the page of one recording, of all of its steps or of one.
+
+    Raises
+    ------
+    NotRecordedError
+        it has no complete step, or not that one
+    """
+    return page(run_document(reader, step), f"{reader.path.name}: recorded")
 
 
 def page(data: dict[str, object], title: str, *, may_ask: bool = False) -> str:

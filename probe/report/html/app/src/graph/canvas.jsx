@@ -4,7 +4,7 @@ import { useEffect, useImperativeHandle, useLayoutEffect, useRef, useState } fro
 import { forwardRef } from "preact/compat";
 
 const [NEAREST, FARTHEST] = [2.5, 0.08];
-const [READABLE, SMALLEST] = [0.85, 0.68]; // sizes at which texts are easily, and just, read
+const [READABLE, SMALLEST] = [0.85, 0.6]; // sizes at which texts are easily, and just, read
 const BESIDE = 12;
 const MOVED = 4; // pixels from which on a press is no click
 
@@ -30,9 +30,10 @@ export const Canvas = forwardRef(function Canvas({ width, height, label, childre
     if (!w || !width) return;
     const across = Math.min(1, (w - 2 * BESIDE) / width);
     const whole = Math.min(across, (h - 2 * BESIDE) / height);
-    const scale = Math.max(FARTHEST, centre && whole < READABLE ? Math.max(across, SMALLEST) : whole);
+    const both = centre ? (w - 4 * BESIDE) / (centre.to - centre.from) : 1; // where the chosen ones of all sides are seen
+    const scale = Math.max(FARTHEST, centre && whole < READABLE ? Math.max(across, Math.min(SMALLEST, both)) : whole);
     const placed = (size, room, at) => (size * scale <= room ? (room - size * scale) / 2 : Math.max(room - size * scale - BESIDE, Math.min(BESIDE, room / 2 - at * scale)));
-    move({ scale, x: placed(width, w, centre?.x ?? width / 2), y: placed(height, h, centre?.y ?? 0) });
+    move({ scale, x: placed(width, w, centre ? (centre.from + centre.to) / 2 : width / 2), y: placed(height, h, centre?.y ?? 0) });
   };
   /** Move as little as brings a place onto the screen. */
   const show = (x, y, margin = 60) => {

@@ -4,6 +4,7 @@ import { PHASES } from "../model.js";
 import { count, error, shown } from "../text.js";
 import { CALL, CODE } from "./flow.js";
 
+const GIVEN = new Set(["input", "grad_output"]); // what a call is given: wrong by itself, it is the code's around the call
 const BACK = { input: ["grad_input", "grad_total"], output: ["grad_output"] };
 const ALONE = { unmatched: "unmatched", "needs no partner": "needs-no-partner", ignored: "ignored", part: "part" };
 const GRADED = new Set(["introduced", "inherited", "noise"]); // looks of which the text is a number
@@ -30,10 +31,11 @@ export class Reading {
     const t = report.doc.tensors;
     this.byPlace = new Map();
     this.byCall = new Map();
+    this.blamed = new Map(report.findings.filter((found) => found.phase === this.phase && report._stepOf(found) === choice.step).reverse().map((found) => [found.row, found.tensor]));
     for (let i = 0; i < report.tensors; i++) {
       if (t.step[i] !== choice.step || !report.isChosen(i, { step: choice.step, micro: this.micro })) continue;
       if (report.phase[i] === 1 || report.phase[i] === 2) this.byPlace.set(this._key(i), i);
-      if (report.phase[i] !== this.column) continue;
+      if (report.phase[i] !== this.column || GIVEN.has(report.words[t.role[i]])) continue;
       const key = `${t.pair[i]} ${t.call[i]}`;
       const old = this.byCall.get(key);
       if (old === undefined || report._tells(i, old)) this.byCall.set(key, i);
@@ -66,10 +68,8 @@ export class Reading {
     if (!flow.isCall(u)) return this.tensor(flow.get("tensor", u));
     const row = this.row(u);
     const pair = report.pairOf(row);
-    if (pair < 0) return -1;
-    const i = this.byCall.get(`${pair} ${flow.get("call", u)}`) ?? -1;
-    const found = this.view.cells[this.column][row];
-    return i >= 0 && found >= 0 && report.findingOf.has(found) && report.verdict(i) !== "introduced" ? found : i;
+    const i = pair < 0 ? -1 : this.byCall.get(`${pair} ${flow.get("call", u)}`) ?? -1;
+    return i >= 0 && report.isWrong(i) ? i : this.blamed.get(row) ?? i;
   }
 
   /** How a node looks: a class, what is written in it, whether it is wrong by itself. */
@@ -78,19 +78,19 @@ export class Reading {
     const i = this.tells(u);
     const row = this.row(u);
     const inside = flow.isCall(u) ? this.view.inside[row] : 0;
+    const isWrong = flow.isCall(u) && this.blamed.has(row);
     if (i >= 0) {
-      const verdict = report.verdict(i);
-      const text = verdict === "equal" ? "=" : ["not comparable", "not judged"].includes(verdict) ? "not judged" : `${report.about(i)}${error(report.error(i))}`;
-      return { look: named(verdict), text, isWrong: verdict === "introduced", i, inside };
+      const verdict = isWrong ? "introduced" : report.verdict(i);
+      const text = report.isAlone ? report.cellText(i) : verdict === "equal" ? "=" : ["not comparable", "not judged"].includes(verdict) ? "not judged" : `${report.about(i)}${error(report.error(i))}`;
+      return { look: named(verdict), text, isWrong: isWrong || report.isWrong(i), i, inside };
     }
-    const isWrong = flow.isCall(u) && report.isFound(row) && report.findings.some((found) => found.row === row && found.phase === this.phase);
     const state = flow.isCall(u) ? ALONE[report.tree.state[row]] : undefined;
     return { look: isWrong ? "introduced" : state ?? "unknown", text: state === "unmatched" ? state : "", isWrong, i, inside };
   }
 
   /** How a run of nodes looks: as the worst of them. */
   run(members) {
-    const rank = { introduced: 5, inherited: 4, unmatched: 3, noise: 2, equal: 1 };
+    const rank = { "non-finite": 6, introduced: 5, inherited: 4, unmatched: 3, noise: 2, equal: 1 };
     const looks = members.map((u) => this.node(u));
     const worst = looks.reduce((best, each) => ((rank[each.look] ?? 0) > (rank[best.look] ?? 0) || each.look === best.look && this._far(each) > this._far(best) ? each : best));
     return { ...worst, text: GRADED.has(worst.look) ? `to ${worst.text}` : worst.look === "unknown" ? "" : worst.text, inside: looks.reduce((sum, each) => sum + each.inside, 0) };
@@ -110,10 +110,17 @@ export class Reading {
     if (!found.length) return { look: "unknown", width: THIN, i: -1 };
     const i = found.reduce((best, each) => (report.rank[each] > report.rank[best] || report.rank[each] === report.rank[best] && report.error(each) > report.error(best) ? each : best));
     const verdict = report.verdict(i);
-    const isWrong = verdict === "introduced" || verdict === "inherited";
+    const isWrong = report.isWrong(i) || verdict === "inherited";
     const level = Math.max(0, Math.min(1, (Math.log10(report.error(i)) - LEAST) / -LEAST));
     const width = isWrong ? 2 + (THICK - 2) * (Number.isNaN(level) ? 1 : level) : THIN;
     return { look: isWrong ? "inherited" : named(verdict), width, i };
+  }
+
+  /** What goes along an edge. */
+  said(i) {
+    const { report } = this;
+    const t = report.doc.tensors;
+    return report.isAlone ? report.said(i) : `${report.words[t.dtype_a[i]]} ${report.words[t.shape_a[i]]}: ${report.verdict(i)}, ${report.said(i)}`;
   }
 
   // Names
