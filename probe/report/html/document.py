@@ -18,6 +18,7 @@ from probe.comparison.noise.fixed import TOLERANCE
 from probe.comparison.result import Divergence, SlotResult, Verdict
 from probe.comparison.run import Comparison
 from probe.comparison.steps.paired_step import paired_step
+from probe.comparison.steps.side import Status
 from probe.comparison.why import explained
 from probe.ranks.reader import open_reader
 from probe.report.acceptance import for_page
@@ -38,6 +39,8 @@ SCHEMA = 1
 MOST_DRAWN = 20
 """findings of which the values are drawn"""
 _METRICS = ("rel_l2", "cosine", "coherence", "norm_ratio", "max_abs", "max_rel", "mean_abs")
+DETAILS = (*_METRICS, "sources", "statistics_a", "statistics_b")
+"""columns of tensors that are looked at one at a time"""
 _FEW_DIGITS = 2
 """of numbers of which the size alone is shown: they take less than half the room"""
 _MOST_LOOSE = 4000
@@ -170,6 +173,7 @@ class _Document:
         metrics = {name: numbers(getattr(slot.metrics, name) for slot in slots) for name in _METRICS}
         return {
             **by_columns(names, places),
+            "nonfinite": [at for at, slot in enumerate(slots) if self._has_nonfinite(slot)],
             "error": numbers(slot.error for slot in slots),
             "limit": numbers(slot.limit for slot in slots),
             "sources": [number(slot.sources, _FEW_DIGITS) for slot in slots],
@@ -178,6 +182,12 @@ class _Document:
             "statistics_a": statistics([(self.steps[slot.step].a, slot.row_a) for slot in slots]),
             "statistics_b": statistics([(self.steps[slot.step].b, slot.row_b) for slot in slots]),
         }
+
+    def _has_nonfinite(self, slot: SlotResult) -> bool:
+        """Tell whether a tensor of a pair has elements that are no numbers."""
+        sides = (self.steps[slot.step].a, slot.row_a), (self.steps[slot.step].b, slot.row_b)
+        counts = (side.columns[name][row] for side, row in sides for name in ("nan", "posinf", "neginf"))
+        return slot.metrics.status is Status.NONFINITE or any(counts)
 
     def _pair(self, slot: SlotResult) -> int:
         return self.pair_of_a[self.tree_a.by_path[slot.path_a]]

@@ -129,7 +129,17 @@ def _tensors(places: Sequence[tuple[Side, int]], words: Words) -> dict[str, obje
         )
         texts = Phase(phase).label, Role(role).label, step.slots[row], step.dtypes[row], str(list(step.shapes[row]))
         found.append((step.step, micro, call, module, *map(words.number, texts)))
-    return {**by_columns(names, found), "statistics_a": statistics(places)}
+    return {
+        **by_columns(names, found),
+        "nonfinite": [at for at, (step, row) in enumerate(places) if _has_nonfinite(step, row)],
+        "statistics_a": statistics(places),
+    }
+
+
+def _has_nonfinite(step: Side, row: int) -> bool:
+    """Tell whether a record has elements that are no numbers; what masks that are given hold, −Inf, is meant."""
+    nan, up, down = (step.columns[name][row] for name in ("nan", "posinf", "neginf"))
+    return bool(nan or up or (down and step.columns["role"][row] != Role.INPUT))
 
 
 def _flow(places: Sequence[tuple[Side, int]], words: Words) -> dict[str, object] | None:

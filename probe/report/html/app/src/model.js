@@ -11,17 +11,39 @@ const INTRODUCED = RANK.introduced;
 /** Tell whether a module of this state may be picked for a match by hand. */
 export const canBePicked = (state) => state === "unmatched" || state === "needs no partner";
 
-export async function unpacked(base64) {
+/** A table with all its columns: those that hardly change are written down as runs. */
+export function spread(table) {
+  for (const [name, column] of Object.entries(table)) {
+    if (column.runs) {
+      const found = [];
+      for (let k = 0; k < column.runs.length; k += 2) for (let n = column.runs[k + 1]; n > 0; n--) found.push(column.runs[k]);
+      table[name] = found;
+    } else if (!Array.isArray(column)) spread(column);
+  }
+  return table;
+}
+
+/** Do something when the browser has nothing else to do. */
+export const whenIdle = (act) => (globalThis.requestIdleCallback ?? setTimeout)(() => act());
+
+function bytesOf(base64) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64); // browsers of 2025
   const letters = atob(base64);
   const bytes = new Uint8Array(letters.length);
   for (let k = 0; k < bytes.length; k++) bytes[k] = letters.charCodeAt(k);
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return bytes;
+}
+
+/** The part of the document that stands in an element of the page. */
+export async function unpacked(id) {
+  const stream = new Blob([bytesOf(document.getElementById(id).textContent)]).stream().pipeThrough(new DecompressionStream("deflate"));
   return JSON.parse(await new Response(stream).text());
 }
 
 export class Report {
   constructor(doc) {
     this.doc = doc;
+    spread(doc.tensors);
     this.sides = doc.sides.b ? ["a", "b"] : ["a"];
     this.isAlone = this.sides.length === 1; // one recording, and nothing that it is held against
     this.words = doc.words;
@@ -63,9 +85,7 @@ export class Report {
     this.phase = byWord(t.phase, (word) => PHASES.indexOf(word));
     this.isOwn = byWord(t.role, (word) => (OWN.has(word) ? 1 : 0));
     this.hasNonfinite = new Int8Array(this.tensors);
-    for (const side of this.sides) {
-      for (const name of ["nan", "posinf", "neginf"]) t[`statistics_${side}`][name].forEach((number, i) => number && (this.hasNonfinite[i] = 1));
-    }
+    t.nonfinite.forEach((i) => (this.hasNonfinite[i] = 1));
     this.steps = [...new Set(t.step)];
     this._indexVerdicts(byWord);
   }
@@ -73,8 +93,18 @@ export class Report {
   _indexVerdicts(byWord) {
     const t = this.doc.tensors;
     this.rank = byWord(t.verdict, (word) => RANK[word] ?? 0);
-    t.status.forEach((word, i) => this.words[word] === "nonfinite" && (this.hasNonfinite[i] = 1));
     this.findingOf = new Map(this.findings.map((found, at) => [found.tensor, at]).filter(([tensor]) => tensor >= 0));
+  }
+
+  get isDetailed() {
+    return "statistics_a" in this.doc.tensors;
+  }
+
+  /** Unpack what is looked at one tensor at a time; of a large page when the browser has nothing else to do. */
+  detailed(isSmall = false) {
+    const begun = isSmall ? Promise.resolve() : new Promise(whenIdle);
+    this._details ??= begun.then(() => unpacked("details")).then((found) => Object.assign(this.doc.tensors, spread(found)));
+    return this._details;
   }
 
   _indexCalls() {

@@ -111,6 +111,15 @@ function Statistics({ report, i }) {
   );
 }
 
+/** What is unpacked when it is looked at first. */
+function Measured({ report, i }) {
+  const [isThere, setThere] = useState(report.isDetailed);
+  useEffect(() => {
+    if (!isThere) report.detailed().then(() => setThere(true));
+  }, []);
+  return isThere ? <><Metrics report={report} i={i} /><Statistics report={report} i={i} /></> : <p class="dim">Unpacking …</p>;
+}
+
 /** Of a tensor that shows what is wrong elsewhere: where. */
 function Charged({ report, i, onSelect }) {
   const found = report.findings[report.findingOf.get(i)];
@@ -172,8 +181,7 @@ function Tensor({ report, i, isOpen, onToggle, several, onSelect }) {
           <Charged report={report} i={i} onSelect={onSelect} />
           {why && <p class="state">{shown(why)}</p>}
           <Rules report={report} i={i} />
-          <Metrics report={report} i={i} />
-          <Statistics report={report} i={i} />
+          <Measured report={report} i={i} />
           {drawn ? <Drawn drawn={drawn} /> : report.findings[finding]?.not_drawn && <p class="dim">Not drawn: {report.findings[finding].not_drawn}.</p>}
         </div>
       )}

@@ -66,11 +66,16 @@ function color(name) {
 
 const named = (verdict) => verdict.replace(/ /g, "-");
 
+/** Where values of both axes lie, in pixels: both are linear, and plot.valToPos is slow for hundreds of thousands of points. */
+function pixels({ bbox: { left, top, width, height }, scales: { x, y } }) {
+  return [(value) => left + ((value - x.min) / (x.max - x.min)) * width, (value) => top + height - ((value - y.min) / (y.max - y.min)) * height];
+}
+
 function paintBand(plot, scene) {
   const { ctx } = plot;
   const { limits, low } = scene;
-  const left = (x) => plot.valToPos(x - 0.5, "x", true);
-  const up = (y) => plot.valToPos(y, "y", true);
+  const [across, up] = pixels(plot);
+  const left = (x) => across(x - 0.5);
   ctx.save();
   ctx.beginPath();
   ctx.rect(plot.bbox.left, plot.bbox.top, plot.bbox.width, plot.bbox.height);
@@ -98,27 +103,26 @@ function paintPoints(plot, scene, selected) {
   ctx.beginPath();
   ctx.rect(plot.bbox.left - size, plot.bbox.top, plot.bbox.width + 2 * size, plot.bbox.height + size);
   ctx.clip();
-  const at = (x) => [plot.valToPos(x, "x", true), plot.valToPos(scene.y[x], "y", true)];
+  const [across, up] = pixels(plot);
   ctx.strokeStyle = color("inherited");
   ctx.lineWidth = scale;
   scene.runs.forEach((run, x) => { // of a replay, a small ring: what it is in a run of B by itself
     if (Number.isNaN(run)) return;
     ctx.beginPath();
-    ctx.arc(plot.valToPos(x, "x", true), plot.valToPos(run, "y", true), size / 2, 0, 2 * Math.PI);
+    ctx.arc(across(x), up(run), size / 2, 0, 2 * Math.PI);
     ctx.stroke();
   });
   for (const verdict of ORDER) {
     ctx.fillStyle = color(named(verdict));
-    let last = "";
-    scene.y.forEach((_, x) => {
-      if (scene.verdicts[x] !== verdict) return;
-      const [cx, cy] = at(x);
-      const pixel = `${Math.round(cx)} ${Math.round(cy)}`;
-      if (pixel === last) return;
+    let last = -1;
+    for (const x of scene.placesOf.get(verdict)) {
+      const [cx, cy] = [across(x), up(scene.y[x])];
+      const pixel = Math.round(cx) * 65536 + Math.round(cy);
+      if (pixel === last) continue;
       last = pixel;
       if (scene.isWrong[x]) diamond(ctx, cx, cy, 6.5 * scale);
       else ctx.fillRect(cx - size / 2, cy - size / 2, size, size);
-    });
+    }
   }
   ctx.restore();
   const { min, max } = plot.scales.x;
@@ -128,7 +132,7 @@ function paintPoints(plot, scene, selected) {
   scene.rows.forEach((row, x) => { // a ring at the edge is whole: nothing clips it
     if (row !== selected.row && scene.points[x] !== selected.tensor || x < min || x > max) return;
     ctx.beginPath();
-    ctx.arc(...at(x), 8 * scale, 0, 2 * Math.PI);
+    ctx.arc(across(x), up(scene.y[x]), 8 * scale, 0, 2 * Math.PI);
     ctx.stroke();
   });
   ctx.restore();
@@ -163,7 +167,7 @@ function paintNames(plot, scene, scale) {
   scene.verdicts.forEach((_, x) => {
     if (!scene.isWrong[x] || named >= MOST_NAMED || seen.has(scene.rows[x])) return;
     const [cx, cy] = [plot.valToPos(x, "x", true), plot.valToPos(scene.y[x], "y", true)];
-    const text = scene.names[x];
+    const text = scene.name(scene.rows[x]);
     const wide = ctx.measureText(text).width;
     if (cx < left || cx > left + width) return;
     const beside = 12 * scale;
@@ -224,9 +228,11 @@ export function Picture({ report, view, selected, onSelect }) {
     if (!points.length) return;
     const rows = points.map((i) => report.rowOfPair[report.doc.tensors.pair[i]]);
     const verdicts = points.map((i) => report.verdict(i));
-    const names = rows.map((row) => shown(ownName(report.path("a", row) ?? report.path("b", row) ?? "") || report.class("a", row)));
+    const name = (row) => shown(ownName(report.path("a", row) ?? report.path("b", row) ?? "") || report.class("a", row));
     const isWrong = points.map((i) => report.isWrong(i));
-    scene.current = { points, rows, verdicts, isWrong, names, bottom: report.isAlone ? "0" : "equal", segments: segments(report, points), ...levels(report, points) };
+    const placesOf = new Map(ORDER.map((verdict) => [verdict, []]));
+    verdicts.forEach((verdict, x) => placesOf.get(verdict)?.push(x));
+    scene.current = { points, rows, verdicts, placesOf, isWrong, name, bottom: report.isAlone ? "0" : "equal", segments: segments(report, points), ...levels(report, points) };
     const { low, high, y } = scene.current;
     const axis = { stroke: () => color("dim"), grid: { show: false }, ticks: { stroke: () => color("line"), size: 4 }, font: "11px system-ui, sans-serif" };
     plot.current = new uPlot({

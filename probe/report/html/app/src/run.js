@@ -18,8 +18,6 @@ export class Run extends Report {
   _indexVerdicts() {
     this.rank = new Int8Array(this.tensors);
     this.findingOf = new Map();
-    const { nan, posinf } = this.doc.tensors.statistics_a;
-    for (let i = 0; i < this.tensors; i++) if (!this.isOwn[i] && !nan[i] && !posinf[i]) this.hasNonfinite[i] = 0; // masks may hold −Inf
   }
 
   statistic(i, name) {

@@ -12,6 +12,12 @@ import { Reading } from "./reading.js";
 const SHOWN = PHASES;
 const FEW = 3; // calls inside one, up to which the largest is opened too
 
+/** The data flow of a report, made once. */
+export function flowOf(report) {
+  report.flow ??= new Flow(report.doc.flow);
+  return report.flow;
+}
+
 /** What is looked at in the beginning: what is chosen, which is the first finding, or the model itself, unless something else was. */
 function firstNode(report, flow, { row, tensor }) {
   const call = tensor >= 0 && report.rowOfTensor(tensor) === row ? report.doc.tensors.call[tensor] : 0;
@@ -107,7 +113,7 @@ function Tools({ phase, onPhase, phases, sides, shownSides, onSides, canvas, isL
 }
 
 export function GraphView({ report, view, choice, selected, onSelect, isLarge, onLarge }) {
-  const flow = useMemo(() => new Flow(report.doc.flow), [report]);
+  const flow = flowOf(report);
   const [focus, setFocus] = useState(() => firstNode(report, flow, selected));
   const [open, setOpen] = useState(() => opened(flow, focus));
   const [near, setNear] = useState(() => [focus].filter((u) => u >= 0));

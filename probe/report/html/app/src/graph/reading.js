@@ -18,39 +18,49 @@ export class Reading {
     Object.assign(this, { report, flow, view, choice, phase });
     this.column = PHASES.indexOf(phase);
     this.micro = choice.micro ?? report.doc.flow.micro;
+    this.chosen = { step: choice.step, micro: this.micro };
     this._index();
   }
 
-  _key(i) {
+  /** What tells a tensor from the others of its micro-batch and phase; of another role, if one is given. */
+  _key(i, role = this.report.doc.tensors.role[i]) {
     const t = this.report.doc.tensors;
-    return `${t.pair[i]} ${t.call[i]} ${t.role[i]} ${t.slot_a[i]}`;
+    const words = this.report.words.length;
+    return ((t.call[i] * this.report.ofPair.length + t.pair[i]) * words + role) * words + t.slot_a[i];
   }
 
   _index() {
     const { report, choice } = this;
     const t = report.doc.tensors;
-    this.byPlace = new Map();
+    const given = new Set([...GIVEN].map((name) => report.words.indexOf(name)));
     this.byCall = new Map();
     this.blamed = new Map(report.findings.filter((found) => found.phase === this.phase && report._stepOf(found) === choice.step).reverse().map((found) => [found.row, found.tensor]));
     for (let i = 0; i < report.tensors; i++) {
-      if (t.step[i] !== choice.step || !report.isChosen(i, { step: choice.step, micro: this.micro })) continue;
-      if (report.phase[i] === 1 || report.phase[i] === 2) this.byPlace.set(this._key(i), i);
-      if (report.phase[i] !== this.column || GIVEN.has(report.words[t.role[i]])) continue;
-      const key = `${t.pair[i]} ${t.call[i]}`;
+      if (report.phase[i] !== this.column || !report.isChosen(i, this.chosen) || given.has(t.role[i])) continue;
+      const key = t.call[i] * report.ofPair.length + t.pair[i];
       const old = this.byCall.get(key);
       if (old === undefined || report._tells(i, old)) this.byCall.set(key, i);
     }
+  }
+
+  /** The tensors of the chosen step and phase by their places; made when it is needed first. */
+  get byPlace() {
+    if (!this._byPlace) {
+      this._byPlace = new Map();
+      for (let i = 0; i < this.report.tensors; i++) if (this.report.phase[i] === this.column && this.report.isChosen(i, this.chosen)) this._byPlace.set(this._key(i), i);
+    }
+    return this._byPlace;
   }
 
   /** The tensor of an edge in the chosen step and phase; edges carry no weights. */
   tensor(i) {
     if (i < 0 || this.column !== 1 && this.column !== 2) return -1;
     const t = this.report.doc.tensors;
-    const at = this.byPlace.get(this._key(i)) ?? -1;
-    if (this.column === 1) return at;
-    const role = this.report.words[t.role[i]];
-    for (const name of BACK[role] ?? []) {
-      const back = this.byPlace.get(`${t.pair[i]} ${t.call[i]} ${this.report.words.indexOf(name)} ${t.slot_a[i]}`);
+    if (this.report.phase[i] === this.column && this.report.isChosen(i, this.chosen)) return i;
+    if (this.column === 1) return this.byPlace.get(this._key(i)) ?? -1;
+    for (const name of BACK[this.report.words[t.role[i]]] ?? []) {
+      const role = this.report.words.indexOf(name);
+      const back = role < 0 ? undefined : this.byPlace.get(this._key(i, role));
       if (back !== undefined) return back;
     }
     return -1;
@@ -68,7 +78,7 @@ export class Reading {
     if (!flow.isCall(u)) return this.tensor(flow.get("tensor", u));
     const row = this.row(u);
     const pair = report.pairOf(row);
-    const i = pair < 0 ? -1 : this.byCall.get(`${pair} ${flow.get("call", u)}`) ?? -1;
+    const i = pair < 0 ? -1 : this.byCall.get(flow.get("call", u) * report.ofPair.length + pair) ?? -1;
     return i >= 0 && report.isWrong(i) ? i : this.blamed.get(row) ?? i;
   }
 
