@@ -269,11 +269,7 @@ export function Picture({ report, view, selected, onSelect }) {
     <section class="picture" aria-label={`${title(report, view.points)} in execution order`}>
       <div class="title">
         <h2>{title(report, view.points)}, in execution order</h2>
-        {view.points.length > 1 && (
-          <span class="zoom">{isZoomed
-            ? <button onClick={() => plot.current.setScale("x", { min: 0, max: view.points.length - 1 })}>Show all</button>
-            : <span class="dim">drag to zoom</span>}</span>
-        )}
+        {isZoomed && <button class="unzoom" onClick={() => plot.current.setScale("x", { min: 0, max: view.points.length - 1 })}>Show all</button>}
         <span class="gap" />
         <Legend report={report} />
       </div>
@@ -309,7 +305,7 @@ function title(report, points) {
   return `Error (${report.limitsAre === "chosen" && measures.size === 1 ? [...measures][0] : "as it was judged"})`;
 }
 
-const BAND = { explained: "what rounding and inputs explain", chosen: "within the chosen tolerance", both: "within its limit" };
+const BAND = { explained: "rounding and inputs", chosen: "within the chosen tolerance", both: "within its limit" };
 
 function Legend({ report }) {
   const band = BAND[report.limitsAre];
@@ -327,11 +323,12 @@ function Legend({ report }) {
       <li title={MEANING.introduced}><i class="swatch introduced" />introduced</li>
       <li title={MEANING.inherited}><i class="swatch inherited" />inherited</li>
       <li title={MEANING.noise}><i class="swatch noise" />noise</li>
-      <li><i class="swatch equal" />equal (=)</li>
+      <li title={MEANING.equal}><i class="swatch equal" />equal</li>
       {report.hasUncompared && <li title={MEANING["not comparable"]}><b>n/c</b> not comparable</li>}
       <li title={MEANING.band}><i class="swatch band" />{band}</li>
       {report.isReplay && <li title="its own error, and what it inherits"><i class="swatch ring run" />in a run of B by itself</li>}
       <li><i class="swatch ring" />chosen</li>
+      <li class="hint-to-drag">drag to zoom</li>
     </ul>
   );
 }

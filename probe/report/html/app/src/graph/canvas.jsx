@@ -8,7 +8,8 @@ const [READABLE, SMALLEST] = [0.85, 0.6]; // sizes at which texts are easily, an
 const BESIDE = 12;
 const MOVED = 4; // pixels from which on a press is no click
 
-export const Canvas = forwardRef(function Canvas({ width, height, label, children, onKeyDown, active }, ref) {
+/** heads: what stands at the top whichever part is seen, each with its place across the drawing. */
+export const Canvas = forwardRef(function Canvas({ width, height, label, children, onKeyDown, active, heads = [] }, ref) {
   const place = useRef(null);
   const [at, setAt] = useState({ x: 0, y: 0, scale: 1 });
   const now = useRef(at);
@@ -87,6 +88,10 @@ export const Canvas = forwardRef(function Canvas({ width, height, label, childre
     <svg class="graph-canvas" ref={place} tabindex="0" role="application" aria-label={label} aria-activedescendant={active}
       onPointerDown={pressed} onPointerMove={dragged} onPointerUp={released} onKeyDown={onKeyDown}>
       <g transform={`translate(${at.x.toFixed(1)},${at.y.toFixed(1)}) scale(${at.scale.toFixed(4)})`}>{children}</g>
+      {heads.map(({ text, name, from, to }) => {
+        const left = Math.max(8, from * at.scale + at.x + 4);
+        return to * at.scale + at.x > 24 && <text key={text} class={`side-label ${name}`} x={left} y="16">{text}</text>;
+      })}
     </svg>
   );
 });

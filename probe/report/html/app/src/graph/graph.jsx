@@ -213,13 +213,12 @@ export function GraphView({ report, view, choice, selected, onSelect, isLarge, o
   return (
     <div class="graph">
       <Tools phase={phase} onPhase={setPhase} phases={phases} sides={scene.sides} shownSides={shownSides} onSides={setSides} canvas={canvas} isLarge={isLarge} onLarge={onLarge} />
-      <Canvas ref={canvas} {...full} onKeyDown={onKey} active={current >= 0 ? `node-${sides[0]}-${current}` : undefined}
+      <Canvas ref={canvas} {...full} heads={sides.length > 1 ? sides.map((side) => ({ text: side.toUpperCase(), name: `tag-${side}`, from: shift[side], to: shift[side] + scene.place[side].width })) : []} onKeyDown={onKey} active={current >= 0 ? `node-${sides[0]}-${current}` : undefined}
         label={`Data flow, ${phase}: ${count(look.items.length, "node")} are shown. Arrow keys follow the data, Enter opens and closes, plus, minus and 0 zoom.`}>
         <Marks />
         <Joins scene={scene} reading={reading} shift={shift} sides={sides} current={current} />
         {sides.map((side) => (
           <g key={side} transform={`translate(${shift[side]},0)`} class={`side-${side}`}>
-            {sides.length > 1 && <text class={`side-label tag-${side}`} x="0" y="-1">{side.toUpperCase()}</text>}
             <Boxes scene={scene} reading={reading} side={side} onToggle={toggle} focus={focus} />
             <Edges scene={scene} reading={reading} side={side} isBack={isBack} current={current} />
             <Nodes scene={scene} reading={reading} side={side} current={current} onChoose={choose} onToggle={toggle} />
