@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -138,6 +138,10 @@ class _Failure(click.ClickException):
 
         super().__init__("\n".join(plain(line, LONGEST_LIST) for line in message.split("\n")))
 
+    def show(self, file: IO[str] | None = None) -> None:
+        """Write it as click does, in a terminal with what it is in red."""
+        click.echo(f"{click.style('Error:', fg='red', bold=True)} {self.format_message()}", file=file, err=file is None)
+
 
 @click.group(cls=_LazyGroup, context_settings=_HELP)
 @click.version_option(__version__, package_name="probe-align", prog_name="probe")
@@ -255,9 +259,14 @@ def _show_why(result: Comparison, path: str, style: str, output: str | None) -> 
     if style not in ("text", "json") or output is not None:
         raise _Failure("--why is shown here, as text or with --format json")
     why = result.why(path)
-    click.echo(
-        harmless_json(json.dumps(why.as_json(), indent=2, ensure_ascii=False)) if style == "json" else str(why).rstrip()
-    )
+    if style == "json":
+        click.echo(harmless_json(json.dumps(why.as_json(), indent=2, ensure_ascii=False)))
+        return
+    from rich.console import Console
+
+    from probe.report.why import styled
+
+    Console(soft_wrap=True, highlight=False).print(styled(str(why).rstrip()))
 
 
 def _compared(a: str, b: str, mapping: str | None, **options: Any) -> Comparison:

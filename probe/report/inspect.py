@@ -32,7 +32,7 @@ def summary(file: str | Path) -> Group:
         reader.require_steps()
         table = Table.grid(padding=(0, 2))
         for name, value in facts(reader).items():
-            table.add_row(name, Text(plain(value, LONGEST_LIST)))
+            table.add_row(Text(name, style="dim"), Text(plain(value, LONGEST_LIST)))
         notes = [Text(f"note: {plain(text)}", style="yellow") for _, _, text in reader.notes]
         ranks = reader if isinstance(reader, RanksReader) else None
         if ranks is None:
@@ -179,14 +179,15 @@ def _steps(reader: Reader) -> str:
     if not numbers:
         return "none is complete"
     aborted = sum(int(row["state"]) for row in reader.steps)
-    return f"{len(numbers)} ({numbers[0]} to {numbers[-1]})" + (f", {aborted} ended by an exception" if aborted else "")
+    which = f"step {numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+    return f"{len(numbers)} ({which})" + (f", {aborted} ended by an exception" if aborted else "")
 
 
 def _counts(reader: Reader) -> str:
     phases = Counter(Phase(value).label for value in reader.records["phase"].tolist())
     stored = int((reader.records["tensor"] >= 0).sum())
     parts = [f"{name} {phases[name]}" for name in (phase.label for phase in Phase) if phases[name]]
-    return f"{len(reader.records)} ({', '.join(parts)}), values of {stored}"
+    return f"{len(reader.records)} ({', '.join(parts)}), {f'values of {stored}' if stored else 'no values'}"
 
 
 def _scalars(reader: Reader) -> str:
