@@ -12,6 +12,7 @@ import pytest
 import probe
 from tests.toys import gpt, module, record
 from tests.view.test_view_axe import AXE, RUN
+from tests.view.test_view_widths import LINES
 
 Show = Callable[..., Any]
 STEPS = 3
@@ -112,3 +113,13 @@ def test_axe_finds_nothing(scheme: str, width: int, page_of_run: Path, opened: S
         tab.click()
         assert page.evaluate(RUN) == [], tab.inner_text()
         assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+
+
+def test_no_button_stands_alone_on_a_telephone(page_of_run: Path, opened: Show) -> None:
+    page = opened(page_of_run, viewport={"width": 390, "height": 844}).page
+    assert min(page.locator("#pane-modules .toolbar").evaluate(LINES)) > 1
+    facts = page.locator(".facts").bounding_box()
+    right = page.locator(".facts dd").evaluate_all(
+        "all => Math.max(...all.map((e) => e.getBoundingClientRect().right))"
+    )
+    assert right <= facts["x"] + facts["width"], "no fact is cut"

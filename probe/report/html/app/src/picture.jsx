@@ -6,6 +6,7 @@ import { PHASES } from "./model.js";
 import { count, MEANING, ownName, shown } from "./text.js";
 
 const ORDER = ["equal", "noise", "not judged", "inherited", "introduced", "recorded", "non-finite"];
+const BY_MICRO = [1, 2]; // phases of which each micro-batch has its own
 const NEAR = 12;
 const MOST_NAMED = 3;
 const EDGE = 0.7;
@@ -50,14 +51,14 @@ function segments(report, points) {
   const t = report.doc.tensors;
   const found = [];
   points.forEach((i, x) => {
-    const micro = t.micro[i];
     const phase = PHASES.indexOf(report.phaseOf(i));
+    const micro = BY_MICRO.includes(phase) ? t.micro[i] : 0;
     const last = found[found.length - 1];
     if (last && last.phase === phase && last.micro === micro) last.to = x;
     else found.push({ phase, micro, from: x, to: x });
   });
-  const several = new Set(found.map((each) => each.micro)).size > 1;
-  return found.map((each) => ({ ...each, label: PHASES[each.phase] + (several && [1, 2].includes(each.phase) ? ` ${each.micro}` : "") }));
+  const several = new Set(found.filter(({ phase }) => BY_MICRO.includes(phase)).map((each) => each.micro)).size > 1;
+  return found.map((each) => ({ ...each, label: PHASES[each.phase] + (several && BY_MICRO.includes(each.phase) ? ` ${each.micro}` : "") }));
 }
 
 function color(name) {

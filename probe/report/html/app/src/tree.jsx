@@ -78,7 +78,7 @@ const VERDICTS = ["introduced", "inherited", "noise", "equal", "not comparable",
 function Toolbar({ report, filter, onFilter, kind, onKind, onJump, view, found, onFold, onHit, number, onNumber }) {
   const set = (name) => (event) => onFilter({ ...filter, [name]: event.currentTarget.value });
   return (
-    <div class="toolbar" role="toolbar" aria-label="Search, filter and jump">
+    <div class={report.isAlone ? "toolbar one" : "toolbar"} role="toolbar" aria-label="Search, filter and jump">
       <input id="search" type="search" placeholder="Search  ( / )" title="Search path or class (key /)" aria-label="Search path or class" value={filter.text} onInput={set("text")}
         onKeyDown={(event) => event.key === "Enter" && onHit(!event.shiftKey)} />
       <select aria-label="Phase" value={filter.phase} onChange={set("phase")}>

@@ -6,12 +6,14 @@ import { bowed, curve } from "./layout.js";
 
 const LOOKS = ["introduced", "inherited", "noise", "equal", "unknown", "recorded"];
 
+const HEADS = { introduced: 17, inherited: 17 }; // of wide edges
+
 /** Heads of arrows, in every colour. */
 export function Marks() {
   return (
     <defs>
       {LOOKS.map((look) => (
-        <marker key={look} id={`head-${look}`} viewBox="0 0 8 8" refX="6.5" refY="4" markerWidth="11" markerHeight="11" markerUnits="userSpaceOnUse" orient="auto-start-reverse">
+        <marker key={look} id={`head-${look}`} viewBox="0 0 8 8" refX="6.5" refY="4" markerWidth={HEADS[look] ?? 11} markerHeight={HEADS[look] ?? 11} markerUnits="userSpaceOnUse" orient="auto-start-reverse">
           <path class={`head ${look}`} d="M0,0.5L8,4L0,7.5Z" />
         </marker>
       ))}

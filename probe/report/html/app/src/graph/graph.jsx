@@ -118,7 +118,10 @@ export function GraphView({ report, view, choice, selected, onSelect, isLarge, o
   const [open, setOpen] = useState(() => opened(flow, focus));
   const [near, setNear] = useState(() => [focus].filter((u) => u >= 0));
   const [runs, setRuns] = useState(() => new Set());
-  const phases = useMemo(() => SHOWN.filter((name, k) => k > 0 && view.cells[k].some((i) => i >= 0) || report.findings[0]?.phase === name), [view]);
+  const phases = useMemo(() => {
+    const found = SHOWN.filter((name, k) => k > 0 && view.cells[k].some((i) => i >= 0) || report.findings[0]?.phase === name);
+    return found.length ? found : ["forward"]; // nothing was compared: the data flow alone
+  }, [view]);
   const [phase, setPhase] = useState(() => (phases.includes(report.findings[0]?.phase) ? report.findings[0].phase : "forward"));
   const [shownSides, setSides] = useState(() => (matchMedia("(max-width: 700px)").matches || !flow.sides.b ? "a" : "ab"));
   const canvas = useRef(null);
