@@ -33,7 +33,7 @@ class Case:
     size: int
     """bytes of the page"""
     made: float
-    """seconds that the page took to make, without the comparison"""
+    """seconds of processor time that the page took to make, without the comparison"""
     times: dict[str, list[Times]]
     """of each way, once for each time that the page was opened"""
 
@@ -68,9 +68,9 @@ def main(nodes: tuple[int, ...], repeat: int, keep: Path | None, markdown: Path 
 
 def _case(layers: int, folder: Path, repeat: int) -> Case:
     answer = compared(layers, folder)
-    began = time.perf_counter()
+    began = time.process_time()
     html = as_html(answer)
-    made = time.perf_counter() - began
+    made = time.process_time() - began
     path = folder / f"{layers}.html"
     path.write_text(html, encoding="utf-8")
     modules = len({slot.path_a for slot in answer.slots})
@@ -101,7 +101,7 @@ def as_page(cases: list[Case], repeat: int) -> str:
         _row("modules with numbers, on each side", [f"{case.modules:,}" for case in cases]),
         _row("pairs of tensors", [f"{case.tensors:,}" for case in cases]),
         _row("size of the page, MB", [f"{case.size / 1e6:.2f}" for case in cases]),
-        _row("the page is made in, s (without the comparison)", [f"{case.made:.1f}" for case in cases]),
+        _row("processor time to make the page, s (without the comparison)", [f"{case.made:.1f}" for case in cases]),
         *(_row(name, [_text(name, case.times[name]) for case in cases]) for name in cases[0].times),
         "",
         f"The program fails if loading takes more than {LIMITS['load']:,} ms of processor time, opening the graph, which is laid out then, "
