@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 import numpy as np
 
+from probe.numbers.packed import pack
 from probe.numbers.sketch import WIDTH
 from probe.records import HashKind, ModuleInfo, Phase, Role, RunInfo, StepState, TensorStats
 from probe.store.writing import writer as writing
@@ -29,15 +30,12 @@ STEPS = 4
 
 
 @functools.cache
-def stats(number: int) -> TensorStats:
-    return TensorStats(-1.5, 1.5, 0.1, 0.7, 30.0, 0, 0, 0, 1, number, 2**63 + number, HashKind.XXH3_128, SKETCH)
+def stats(number: int) -> bytes:
+    return pack(TensorStats(-1.5, 1.5, 0.1, 0.7, 30.0, 0, 0, 0, 1, number, 2**63 + number, HashKind.XXH3_128, SKETCH))
 
 
-def row(writer: Writer, s: TensorStats, shape: int, slot: int, seq: int, tensor: int) -> tuple[object, ...]:
-    return (
-        0, 0, seq, seq, Phase.FORWARD, 0, seq // 2, Role.OUTPUT, slot, b"float32", shape, True, s.min, s.max, s.mean, s.rms,
-        s.norm, s.nan, s.posinf, s.neginf, s.zeros, s.hash_lo, s.hash_hi, s.hash_kind, tensor,
-    )  # fmt: skip
+def head(shape: int, slot: int, seq: int) -> tuple[object, ...]:
+    return (0, 0, seq, seq, Phase.FORWARD, 0, seq // 2, Role.OUTPUT, slot, b"float32", shape, True)
 
 
 def end_step(writer: Writer, step: int) -> None:
@@ -59,7 +57,7 @@ def write_recording(path: Path, arrays: Sequence[np.ndarray]) -> None:
     for number, array in enumerate(arrays):
         s, shape = stats(number), writer.shape(array.shape)
         tensor = writer.tensor(s, "float32", array.shape, lambda array=array: array)
-        writer.add_record(row(writer, s, shape, writer.slot(str(number % 2)), number, tensor), SKETCH)
+        writer.add_record(head(shape, writer.slot(str(number % 2)), number), s, tensor)
         if number % (len(arrays) // STEPS) == 0:
             end_step(writer, number)
     end_step(writer, len(arrays))
@@ -107,13 +105,13 @@ def measure_rows(folder: Path, count: int, per_step: int) -> str:
     """Give the cost of a record in the thread that hands it over, and in the writer's."""
     writer = Writer(folder / "rows.h5", INFO)
     s, shape, slot = stats(0), writer.shape((4, 4)), writer.slot("0")
-    rows = [row(writer, s, shape, slot, seq, -1) for seq in range(per_step)]
+    heads = [head(shape, slot, seq) for seq in range(per_step)]
     clock = time.pthread_getcpuclockid(writer._thread.ident)
     caller, before = 0.0, time.clock_gettime(clock)
     for step in range(count // per_step):
         began = time.thread_time()
-        for each in rows:
-            writer.add_record(each, SKETCH)
+        for each in heads:
+            writer.add_record(each, s, -1)
         end_step(writer, step)
         caller += time.thread_time() - began
     while writer._queue._items:

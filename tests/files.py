@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from probe.numbers.packed import pack
 from probe.numbers.statistics import measure
 from probe.records import HashKind, ModuleInfo, ParameterInfo, Phase, Role, RunInfo, StepState, TensorStats
 from probe.store.writing.writer import Writer
@@ -52,14 +53,13 @@ def write_tensors(path: Path, tensors: Iterable[Tensor], *, values: bool) -> Pat
 
 def _add(writer: Writer, seq: int, tensor: Tensor, values: bool) -> None:
     array = tensor.array
-    s = tensor.stats or measure(array, tensor.axes, tensor.hash_kind)
+    s = pack(tensor.stats or measure(array, tensor.axes, tensor.hash_kind))
     dtype = str(array.dtype)
     stored = writer.tensor(s, dtype, array.shape, lambda: array) if values else -1
     writer.add_record(
         (0, 0, seq, seq, tensor.phase, 0, 0, tensor.role, writer.slot(tensor.slot), dtype.encode(),
-         writer.shape(array.shape), False, s.min, s.max, s.mean, s.rms, s.norm, s.nan, s.posinf, s.neginf, s.zeros,
-         s.hash_lo, s.hash_hi, s.hash_kind, stored),
-        s.sketch,
+         writer.shape(array.shape), False),
+        s, stored,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from probe.numbers.packed import pack
 from probe.numbers.statistics import measure
 from probe.records import ModuleInfo, Phase, Role, RunInfo, StepState
 from probe.store.writing.writer import Writer
@@ -31,14 +32,13 @@ def add_record(
     values: bool = True,
 ) -> int:  # fmt: skip
     """Append an array as the output of a module; return the id of the stored tensor."""
-    stats, dtype = measure(array), array.dtype.name
+    stats, dtype = pack(measure(array)), array.dtype.name
     tensor = writer.tensor(stats, dtype, array.shape, array.copy) if values else -1
-    row = (
+    head = (
         step, micro, 0, 0, Phase.FORWARD, module(writer, path), 0, Role.OUTPUT, writer.slot(slot), dtype.encode(),
-        writer.shape(array.shape), False, stats.min, stats.max, stats.mean, stats.rms, stats.norm, stats.nan,
-        stats.posinf, stats.neginf, stats.zeros, stats.hash_lo, stats.hash_hi, stats.hash_kind, tensor,
+        writer.shape(array.shape), False,
     )  # fmt: skip
-    writer.add_record(row, stats.sketch)
+    writer.add_record(head, stats, tensor)
     return tensor
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from probe.numbers.packed import unpack
 from probe.numbers.statistics import dtype_of
 from probe.records import HashKind, TensorStats
 
@@ -41,8 +42,10 @@ def array_of(vector: dict[str, Any]) -> np.ndarray:
     return x.reshape(shape)
 
 
-def assert_vector(stats: TensorStats, vector: dict[str, Any]) -> None:
+def assert_vector(stats: TensorStats | bytes, vector: dict[str, Any]) -> None:
     """Require what a vector says: integers and hashes exactly, the rest to 1e-14."""
+    if isinstance(stats, bytes):
+        stats = unpack(stats)
     for name in ("min", "max", "mean", "rms", "norm"):
         actual, expected = getattr(stats, name), vector[name]
         assert math.isnan(actual) if expected is None else math.isclose(actual, expected, rel_tol=1e-14), name

@@ -15,6 +15,7 @@ import click
 from rich.console import Console
 
 from benchmarks.cost.model import SIZES
+from benchmarks.cost.profile import as_markdown
 from benchmarks.cost.rows import ROWS
 from benchmarks.cost.table import cost_table, passes_table, trust
 
@@ -22,6 +23,9 @@ ROOT = Path(__file__).parents[2]
 PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 PAIRS = {"512": 10, "128": 40, "tiny": 2}
 """Timed pairs of steps, by size: short steps vary more."""
+PROFILED = ("statistics-modules", "statistics")
+STEPS = {"512": 8, "128": 80, "tiny": 20}
+"""Steps that are profiled, by size."""
 WIDTH = 180
 """Columns of the table where it does not go to a terminal."""
 
@@ -34,16 +38,20 @@ WIDTH = 180
 @click.option("--peers", is_flag=True, help="mindstudio-probe beside probe.")
 @click.option("--peers-python", type=click.Path(path_type=Path), default=PEERS_PYTHON, help="A Python that has it.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Write recordings here [default: temporary files].")
+@click.option("--profile", "is_profile", is_flag=True, help="Where the time of probe goes, as a table in Markdown.")
 @click.option("--json", "out", type=click.Path(path_type=Path), help="Write the figures here; others there are kept.")
 def main(
     rows: tuple[str, ...], sizes: tuple[str, ...], pairs: int | None, quick: bool, peers: bool, peers_python: Path,
-    folder: Path | None, out: Path | None,
+    folder: Path | None, is_profile: bool, out: Path | None,
 ) -> None:  # fmt: skip
     """Time plain and recorded training steps in turn, and print what recording costs.
 
     Example: python -m benchmarks.cost --size 512 --row statistics --json build/bench.json
     """
     sizes = sizes or (("tiny",) if quick else ("512", "128"))
+    if is_profile:
+        click.echo(_profiles(rows or PROFILED, sizes, pairs, folder))
+        return
     chosen = [row for row in ROWS if row in rows or (not rows and (peers or ROWS[row].tool == "probe"))]
     results = _earlier(out)
     for size in sizes:
@@ -62,6 +70,15 @@ def main(
     _print(results)
 
 
+def _profiles(rows: tuple[str, ...], sizes: tuple[str, ...], steps: int | None, folder: Path | None) -> str:
+    found = [
+        _child(sys.executable, "benchmarks.cost.profile", [row, size, str(steps or STEPS[size])], folder)
+        for size in sizes
+        for row in rows
+    ]
+    return as_markdown(found)
+
+
 def _earlier(out: Path | None) -> dict[str, Any]:
     if out is not None and out.exists():
         return json.loads(out.read_text(encoding="utf-8"))
@@ -72,7 +89,7 @@ def _child(python: str, module: str, arguments: list[str], folder: Path | None) 
     """Run a module in a process of its own, in an empty folder; return the JSON that it writes."""
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         out = Path(scratch) / "out.json"
-        places = [scratch, str(out)] if module.endswith("measure") else [str(out)]
+        places = [str(out)] if module.endswith("passes") else [scratch, str(out)]
         command = [python, "-m", module, *arguments, *places]
         environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -19,7 +19,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 import probe
 from benchmarks.megatron_core.environment import REPO, VERSION, environment
 from benchmarks.megatron_core.faults import FAULTS
-from benchmarks.megatron_core.worker import CLEAN
+from benchmarks.megatron_core.worker import CLEAN, QWEN2
 from probe.comparison.run import Comparison
 
 sys.path.insert(0, str(REPO / "docs" / "examples"))
@@ -33,7 +33,6 @@ MAPPINGS = {
     "template": str(DATA / "template-qwen2.5-mindspeed-llm.yaml"),
     "template, from Qwen2": str(DATA / "template-qwen2.5-llamafactory.yaml"),
 }
-_SIZES = {"num_layers": 4, "hidden_size": 64, "ffn_hidden_size": 96, "num_attention_heads": 4, "num_query_groups": 2}
 
 
 @click.command()
@@ -66,11 +65,11 @@ def main(task: tuple[str, ...]) -> None:
 def _recorded(folder: Path, task: str) -> Path:
     """Record Qwen2 here and all GPTModels in their own environment; return Qwen2's file."""
     folder.mkdir()
-    model = _qwen2()
+    model = qwen2()
     tokens = torch.randint(160, (2, 12), generator=torch.Generator().manual_seed(7))
-    state = to_megatron(model.state_dict(), megatron_config(model.config))
+    state = weights_of(model)
     weights = folder / "weights.pt"
-    torch.save({"config": {"vocab_size": 160, **_SIZES}, "weights": state, "tokens": tokens}, weights)
+    torch.save({"config": QWEN2, "weights": state, "tokens": tokens}, weights)
     command = [environment(), "-m", "benchmarks.megatron_core.worker", weights, folder, task]
     subprocess.run(list(map(str, command)), check=True, cwd=REPO, env={**os.environ, "PYTHONWARNINGS": "ignore"})
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -85,7 +84,8 @@ def _recorded(folder: Path, task: str) -> Path:
     return folder / "qwen2.h5"
 
 
-def _qwen2() -> Qwen2ForCausalLM:
+def qwen2() -> Qwen2ForCausalLM:
+    """Return the Qwen2 of transformers, always with the same weights."""
     torch.manual_seed(7)
     model = Qwen2ForCausalLM(
         Qwen2Config(
@@ -98,6 +98,11 @@ def _qwen2() -> Qwen2ForCausalLM:
             if parameter.dim() == 1:
                 parameter += 0.1 * torch.randn_like(parameter)
     return model.train()
+
+
+def weights_of(model: Qwen2ForCausalLM) -> dict[str, torch.Tensor]:
+    """Return its weights as those of a GPTModel."""
+    return to_megatron(model.state_dict(), megatron_config(model.config))
 
 
 def _said(fault: str, found: Comparison) -> str:

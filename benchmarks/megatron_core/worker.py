@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ import probe
 from benchmarks.megatron_core.faults import FAULTS, Training
 
 CLEAN = "clean"
+QWEN2 = {
+    "vocab_size": 160, "num_layers": 4, "hidden_size": 64, "ffn_hidden_size": 96, "num_attention_heads": 4, "num_query_groups": 2,
+}  # fmt: skip
 
 
 def main() -> None:
@@ -27,7 +31,7 @@ def main() -> None:
     for number, name in enumerate([CLEAN, *FAULTS]):
         if names and name not in names:
             continue
-        training = Training(_model(**kept["config"]))
+        training = Training(qwen2(**kept["config"]))
         missing = training.model.load_state_dict(kept["weights"], strict=False).missing_keys
         assert not [each for each in missing if "_extra_state" not in each], missing
         if name != CLEAN:
@@ -35,19 +39,45 @@ def main() -> None:
         _record(Path(folder) / f"{number}.h5", training, kept["tokens"], task)
 
 
-def _start() -> None:
-    """Set up a world of one on a CPU: what asks for CUDA gets the CPU, and no random numbers are drawn."""
-    from megatron.core import parallel_state
+def on_a_cpu() -> None:
+    """Let what asks for CUDA get the CPU; no random numbers are drawn."""
     from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
+
+    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
+    torch.cuda.synchronize = lambda device=None: None
+    torch.Tensor.cuda = lambda tensor, *more, **named: tensor  # type: ignore[method-assign]
+    zeros = torch.zeros
+    torch.zeros = lambda *sizes, device=None, **more: zeros(
+        *sizes, device="cpu" if device == "cuda" else device, **more
+    )
+    CudaRNGStatesTracker.fork = lambda self, name="": contextlib.nullcontext()
+
+
+def _start() -> None:
+    """Set up a world of one."""
+    from megatron.core import parallel_state
 
     os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=os.environ.get("MASTER_PORT", "29517"))
     torch.distributed.init_process_group("gloo", rank=0, world_size=1)
     parallel_state.initialize_model_parallel()
-    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
-    CudaRNGStatesTracker.fork = lambda self, name="": contextlib.nullcontext()
+    on_a_cpu()
 
 
-def _model(vocab_size: int, **sizes: int) -> Any:
+def qwen2(
+    vocab_size: int,
+    parallel: Mapping[str, object] | None = None,
+    part: Mapping[str, object] | None = None,
+    **sizes: int,
+) -> Any:
+    """Return a GPTModel that is a Qwen2.
+
+    Parameters
+    ----------
+    parallel
+        of the configuration: how it is divided
+    part
+        what of it this stage has, and returns
+    """
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.transformer import TransformerConfig
@@ -55,11 +85,11 @@ def _model(vocab_size: int, **sizes: int) -> Any:
     config = TransformerConfig(
         normalization="RMSNorm", layernorm_epsilon=1e-6, add_bias_linear=False, add_qkv_bias=True, gated_linear_unit=True,
         activation_func=F.silu, hidden_dropout=0, attention_dropout=0, use_cpu_initialization=True,
-        bias_activation_fusion=False, masked_softmax_fusion=False, gradient_accumulation_fusion=False, **sizes,
+        bias_activation_fusion=False, masked_softmax_fusion=False, gradient_accumulation_fusion=False, **(parallel or {}), **sizes,
     )  # fmt: skip
     return GPTModel(
         config, get_gpt_layer_local_spec(normalization="RMSNorm"), vocab_size=vocab_size, max_sequence_length=64,
-        parallel_output=False, position_embedding_type="rope", rotary_base=10_000,
+        position_embedding_type="rope", rotary_base=10_000, **(part or {"parallel_output": False}),
     )  # fmt: skip
 
 

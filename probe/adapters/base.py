@@ -16,7 +16,8 @@ import numpy as np
 from probe.adapters.shared.user_objects import Identity, WeakIdentity
 from probe.errors import RecordingError
 from probe.numbers.axis_sums import axis_sums
-from probe.records import HashKind, TensorStats
+from probe.numbers.packed import pack, unpack
+from probe.records import HashKind
 
 Tensor = Any
 Module = Any
@@ -214,20 +215,36 @@ class Adapter(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def measure(self, tensor: Tensor, axes: Sequence[int]) -> TensorStats:
-        """Return the statistics of a tensor; the same numbers as `probe.numbers.statistics.measure`, to 1e-12.
+    def measure(self, tensor: Tensor, axes: Sequence[int], known: bytes | None = None) -> bytes:
+        """Return the statistics of a tensor, packed; the same numbers as `probe.numbers.statistics.measure`, to 1e-12.
 
         It is called many times a step, in whatever mode the user's program is, and leaves no trace by itself. A device
         that is still computing gives something else, which `settle` turns into statistics.
+
+        Parameters
+        ----------
+        tensor, axes
+            what is measured, and the canonical order of its axes
+        known
+            what was returned of a tensor that is likely to be equal: where its bytes are, it may be returned again. It may be that
+            of any tensor
         """
 
-    def settle(self, pending: Sequence[Any]) -> list[TensorStats]:
-        """Wait for what `measure`, `summarize` and `measure_update` returned that are no `TensorStats` yet."""
+    def settle(self, pending: Sequence[Any]) -> list[bytes]:
+        """Wait for what `measure`, `summarize` and `measure_update` returned that is not packed yet."""
         return list(pending)
 
-    def summarize(self, tensor: Tensor) -> TensorStats:
+    def remarks(self) -> list[str]:
+        """Return in words what went otherwise than it could have with `measure`; asked after `settle`, said once."""
+        return []
+
+    def release(self) -> None:
+        """Give back what was held to measure tensors: a recording has ended."""
+        return None
+
+    def summarize(self, tensor: Tensor) -> bytes:
         """Return the same as `measure`, without a hash, and with or without a sketch."""
-        return self.measure(tensor, ())._replace(hash_lo=0, hash_hi=0, hash_kind=HashKind.NONE)
+        return pack(unpack(self.measure(tensor, ()))._replace(hash_lo=0, hash_hi=0, hash_kind=HashKind.NONE))
 
     def axis_sums(self, tensor: Tensor, axes: Sequence[int]) -> tuple[np.ndarray, ...]:
         """Return `probe.numbers.axis_sums.axis_sums` of a tensor's values, to 1e-7 of its norm."""
@@ -238,15 +255,23 @@ class Adapter(abc.ABC):
     def values(self, tensor: Tensor) -> np.ndarray:
         """Return a copy of a tensor's values that nobody else writes to."""
 
-    @abc.abstractmethod
-    def snapshot(self, tensor: Tensor) -> Tensor:
-        """Return a copy of a tensor where it lives."""
+    def begin_values(self, tensor: Tensor) -> Callable[[], np.ndarray] | None:
+        """Begin to do what `values` does; return what waits for it, or None where there is nothing to wait for.
+
+        The values are those of now, whatever the program writes meanwhile.
+        """
+        return None
 
     @abc.abstractmethod
-    def measure_update(self, after: Tensor, before: Tensor, axes: Sequence[int]) -> tuple[str, TensorStats]:
+    def snapshot(self, tensor: Tensor, spare: Tensor | None = None) -> Tensor:
+        """Return a copy of a tensor where it lives; ``spare`` is an earlier one that may be overwritten and returned."""
+
+    @abc.abstractmethod
+    def measure_update(self, after: Tensor, before: Tensor, axes: Sequence[int]) -> tuple[str, bytes, bytes | None]:
         """Return what `probe.numbers.statistics.measure_update` does, and the dtype in which the difference was taken.
 
-        That is float64 or complex128, or half as wide where the device has no float64.
+        That is float64 or complex128, or half as wide where the device has no float64. Last come the statistics of ``after``, where
+        they were to be had by the way.
         """
 
     @abc.abstractmethod

@@ -178,6 +178,10 @@ def main() -> None:
     "--rules", type=click.Path(), metavar="FILE", help="Tolerances for some modules, or leaving them unjudged."
 )
 @click.option("--preset", metavar="NAME", help=f"Whether the runs meet an acceptance table, beside the verdict: {', '.join(PRESET_NAMES)}.")  # fmt: skip
+@click.option("--scheduler", metavar="WHERE",
+              help="Who reads and compares: processes, processes:4, or a Dask scheduler, tcp://host:8786. Default: this process.")  # fmt: skip
+@click.option("--resume", type=click.Path(dir_okay=False), metavar="FILE",
+              help="Keep what was found of values in FILE, and go on from what it has.")  # fmt: skip
 @click.option(
     "--format",
     "style",

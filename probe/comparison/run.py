@@ -10,6 +10,7 @@ from typing import Any
 from probe.commands.defaults import MIN_CONFIDENCE, MIN_COVERAGE
 from probe.comparison.acceptance.deciding import decided
 from probe.comparison.acceptance.tally import Tally as AcceptanceTally
+from probe.comparison.ahead import Ahead
 from probe.comparison.answer import Comparison
 from probe.comparison.blame.guesses import Guesses, paired_modules
 from probe.comparison.blame.mapping_errors import MappingErrors
@@ -100,6 +101,8 @@ def compare(
     metric: MetricName | None = None,
     rules: str | Path | Sequence[Mapping[str, Any]] | None = None,
     preset: PresetName | None = None,
+    scheduler: str | None = None,
+    resume: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Compare two recordings and name the first place where they really diverge.
@@ -134,6 +137,12 @@ def compare(
     preset
         an acceptance table to hold the runs against beside the verdict, such as ``paddlenlp/qwen2-0.5b``: see ``acceptance``
         of the answer
+    scheduler
+        who puts the ranks of many files together and compares values: ``"processes"`` (of this machine, one of each core) or
+        ``"processes:4"``; ``"tcp://host:8786"``, the scheduler of a Dask cluster whose workers find the recordings under the same paths;
+        None: this process. The answer is the same
+    resume
+        a file in which what was found of values is kept: a comparison that was interrupted goes on from there
     progress
         called with (done, total) steps
 
@@ -144,7 +153,8 @@ def compare(
     MappingError
         the mapping cannot be used
     ConfigError
-        the direction is none, ``steps`` is not two numbers, or the options for noise contradict each other or do not fit A
+        the direction is none, ``steps`` is not two numbers, or the options for noise contradict each other or do not fit A; the
+        scheduler is not known, or ``resume`` is a file of another comparison
     """
     shift = Shift.of(steps)
     parsed = load_mapping(mapping)
@@ -155,8 +165,9 @@ def compare(
         chosen = None if direction is None else _direction(direction)
         options = NoiseOptions(noise, reference, atol, rtol, metric, rules)
         table = None if preset is None else AcceptanceTally(preset_named(preset), first, second)
-        with ladder(first, second, options, parsed.judging) as rung:
-            run = _Run(first, second, rung, shift, table)
+        ahead = Ahead(first, second, scheduler, resume, mapping)
+        with ahead, ladder(first, second, options, parsed.judging) as rung:
+            run = _Run(first, second, rung, shift, table, ahead)
             return run.compared(parsed, chosen, strict, min_coverage, min_confidence, progress)
 
 
@@ -171,8 +182,10 @@ def _direction(name: str) -> Direction:
 class _Run:
     """The comparison under way."""
 
-    def __init__(self, a: Reader, b: Reader, noise: Noise, shift: Shift, table: AcceptanceTally | None) -> None:
-        self.a, self.b, self.noise, self.shift, self.table = a, b, noise, shift, table
+    def __init__(
+        self, a: Reader, b: Reader, noise: Noise, shift: Shift, table: AcceptanceTally | None, ahead: Ahead
+    ) -> None:
+        self.a, self.b, self.noise, self.shift, self.table, self.ahead = a, b, noise, shift, table, ahead
         self.tree_a, self.tree_b = Tree(a.modules), Tree(b.modules)
         from probe.diagnosis.known_differences import (
             KnownDifferences,  # named beside the verdict, never on the way to it
@@ -216,7 +229,9 @@ class _Run:
         state = State()
         for done, step in enumerate(steps):
             state.goes_on = done + 1 < len(steps)
-            self._step(self._pairs(step, matching), state)
+            pairs = self._pairs(step, matching)
+            self.ahead.measure(pairs)
+            self._step(pairs, state)
             if progress is not None:
                 progress(done + 1, len(steps))
             if self.ends:

@@ -77,11 +77,11 @@ def holds_tensor(value: object, is_tensor: Callable[[object], bool], levels: int
 
 def _items(value: object) -> Iterable[tuple[object, object]] | None:
     """Return the parts of a container with their names, or None of what is no container."""
-    if isinstance(value, Mapping):
-        return value.items()
     if isinstance(value, (list, tuple)):
         names = getattr(value, "_fields", None)
         return zip(names, value, strict=True) if names else enumerate(value)
+    if isinstance(value, Mapping):
+        return value.items()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return ((field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value))
     return None

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
+from probe.numbers.sketch import WIDTH
 from probe.ranks.members import Member
 from probe.ranks.weights import Weights
 from probe.records import Role
+from probe.store.schema import RECORDS
 
 T = TypeVar("T")
 
@@ -69,15 +71,38 @@ def _numbered(value: T, values: list[T], known: dict[T, int]) -> int:
     return found
 
 
-def micro_of(micro: np.ndarray, share: int, shares: int) -> np.ndarray:
-    """Return the micro-batches of the whole that those of a rank are: each share of the batch is one of its own."""
+def micro_of(micro: np.ndarray, share: np.ndarray, shares: int) -> np.ndarray:
+    """Return the micro-batches of the whole that those of rows of a rank are: each share of the batch is one of its own."""
     return np.where(micro >= 0, micro * shares + share, -1 - ((-1 - micro) * shares + share))
 
 
-def gather(
-    members: Sequence[Member], step: int, weights: Weights, shares: int, names: Names, spans: np.ndarray
-) -> Gathered:
-    """Return the records of a step.
+@dataclass(frozen=True)
+class Held:
+    """Records of one step of one rank."""
+
+    rows: np.ndarray
+    """with the modules, slots, shapes, micro-batches and parameters of the whole"""
+    sketches: np.ndarray
+    member: int
+    """whose they are"""
+    seq: np.ndarray
+    """by row, the number that it has there"""
+
+    def where(self, chosen: np.ndarray) -> Held:
+        """Return some of them."""
+        return Held(self.rows[chosen], self.sketches[chosen], self.member, self.seq[chosen])
+
+
+def held_by(
+    member: Member,
+    step: int,
+    weights: Weights,
+    shares: int,
+    names: Names,
+    spans: np.ndarray,
+    wanted: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> Held:
+    """Return the records of a step that a rank holds and that count.
 
     Parameters
     ----------
@@ -87,19 +112,37 @@ def gather(
         the slots and shapes of the whole
     spans
         by module, the first and the last stage that ran it, shape (modules, 2)
+    wanted
+        tells which rows are wanted; all where it is None
     """
-    tables, sketches, owners, seqs = [], [], [], []
-    for member in members:
-        rows = member.reader.of_step("records", step).copy()
-        _renumber(rows, member, weights, shares, names)
-        kept = _kept(rows, spans, member.stage)
-        tables.append(rows[kept])
-        sketches.append(member.reader.of_step("sketches", step)[kept])
-        owners.append(np.full(int(kept.sum()), member.number, np.int32))
-        seqs.append(rows["seq"][kept])
-    rows, member_of, seq = np.concatenate(tables), np.concatenate(owners), np.concatenate(seqs)
+    recorded = member.reader.of_step("records", step)
+    chosen = np.flatnonzero(wanted(recorded)) if wanted is not None else np.arange(len(recorded))
+    rows = recorded[chosen]
+    _renumber(rows, member, weights, shares, names)
+    kept = _kept(rows, spans, member.stage)
+    if not kept.all():
+        rows, chosen = rows[kept], chosen[kept]
+    sketches = member.reader.of_step("sketches", step) if len(chosen) else np.zeros((0, WIDTH))
+    if len(chosen) != len(sketches):
+        sketches = sketches[chosen]
+    member.reader.let_go()
+    return Held(rows, sketches, member.number, rows["seq"].copy())
+
+
+def gathered_of(parts: list[Held]) -> Gathered:
+    """Return the records of several ranks, those of one tensor together; the list is emptied, so that nothing is there twice."""
+    rows = np.concatenate([np.zeros(0, RECORDS), *(part.rows for part in parts)])
+    member_of = np.repeat([part.member for part in parts], [len(part.rows) for part in parts]).astype(np.int32)
+    seq = np.concatenate([np.zeros(0, np.int32), *(part.seq for part in parts)])
     order, starts, counts = _grouped(rows, member_of)
-    return Gathered(rows[order], np.concatenate(sketches)[order], member_of[order], seq[order], starts, counts)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    sketches, last = np.empty((len(rows), WIDTH)), len(rows)
+    while parts:
+        part = parts.pop()
+        sketches[place[last - len(part.rows) : last]] = part.sketches
+        last -= len(part.rows)
+    return Gathered(rows[order], sketches, member_of[order], seq[order], starts, counts)
 
 
 def _renumber(rows: np.ndarray, member: Member, weights: Weights, shares: int, names: Names) -> None:
@@ -111,11 +154,11 @@ def _renumber(rows: np.ndarray, member: Member, weights: Weights, shares: int, n
     local = np.where(is_known, rows["order"], -1)
     slot_of = np.array([names.slot(name) for name in slots] or [0], np.int32)
     shape_of = np.array([names.shape(shape) for shape in shapes] or [0], np.int32)
-    recorded = rows["slot"].copy()
+    recorded, share = rows["slot"].copy(), member.parts[rows["module"]]
     rows["module"] = member.module_of[rows["module"]]
     rows["slot"] = slot_of[recorded]
     rows["shape"] = shape_of[rows["shape"]]
-    rows["micro"] = np.where(of_parameter, rows["micro"], micro_of(rows["micro"], member.part, shares))
+    rows["micro"] = np.where(of_parameter, rows["micro"], micro_of(rows["micro"], share, shares))
     rows["order"] = np.where(is_known, own[np.maximum(local, 0)], rows["order"])
     for index, info in enumerate(member.reader.parameters):
         whole = weights.infos[int(own[index])]

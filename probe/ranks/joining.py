@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from probe.ranks.replicas import Copy, Difference
 from probe.ranks.weights import first_of_each
 from probe.records import JOINED_HASH, HashKind, Phase, Role
 
+STATISTICS = ("min", "max", "mean", "rms", "norm")
 OF_MEMBER = 1 << 40
 """numbers of tensors that one rank holds are its own, behind so many times its place; those of several come behind all of them"""
 
@@ -69,7 +71,7 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Joined:
-    """A step of all ranks."""
+    """Tensors of all ranks, put together."""
 
     rows: np.ndarray
     """of `schema.RECORDS`, with the numbers of when they were made on the rank that stands for all"""
@@ -82,25 +84,34 @@ class Joined:
     lost: tuple[Lost, ...]
     arranged: Mapping[int, Held]
     """by tensor of which ranks hold parts"""
+    signatures: Mapping[int, Dims]
+    """how what has the same bytes on the same ranks is divided"""
+
+
+@dataclass(frozen=True)
+class Averaged:
+    """What a share of the batch counts for."""
+
+    groups: frozenset[str] = frozenset()
+    """whose ranks have shares of the batch"""
+    share: float = 1.0
+    """what the gradients of one are multiplied by"""
 
 
 class Joining:
-    """Puts together what ranks hold."""
+    """Puts together what ranks hold.
+
+    Tensors that the same ranks hold, in the same shapes and divided alike, are put together at once: layers are alike, so there are
+    few such sets.
+    """
 
     def __init__(
         self, gathered: Gathered, facts: Facts, names: Names, tensors: Tensors, known: Mapping[str, int], step: int,
-        averaged: tuple[frozenset[str], float] = (frozenset(), 1.0),
+        averaged: Averaged,
     ) -> None:  # fmt: skip
-        """Take what there is; ``averaged`` are the groups whose ranks have shares of the batch, and what one counts for."""
-        self.shared, self.share = averaged
-        self.gathered, self.facts, self.names, self.tensors, self.known, self.step = (
-            gathered,
-            facts,
-            names,
-            tensors,
-            known,
-            step,
-        )
+        """Take what there is."""
+        self.gathered, self.facts, self.names, self.tensors = gathered, facts, names, tensors
+        self.known, self.step, self.averaged = known, step, averaged
         self.members: Sequence[Member] = facts.members
         self.layout: Layout = facts.layout
         self.sizes = {name: facts.layout.size(name) for name in facts.layout.groups}
@@ -108,97 +119,139 @@ class Joining:
         self.sketches = gathered.sketches[gathered.starts]
         self.member = gathered.member[gathered.starts].copy()
         self.seq = gathered.seq[gathered.starts].copy()
+        self.digests = np.stack([gathered.rows["hash_lo"], gathered.rows["hash_hi"]], axis=-1)
         self.differences: list[Difference] = []
         self.arranged: dict[int, Held] = {}
-        self.lost: list[Lost] = []
+        self.lost: dict[int, Lost] = {}
 
-    def joined(self) -> Joined:
-        """Return the step."""
+    def joined(self, signatures: Mapping[int, Dims]) -> Joined:
+        """Return the tensors.
+
+        Parameters
+        ----------
+        signatures
+            how what has the same bytes on the same ranks is divided, as other parts of the step have shown
+        """
         alike = all_alike(self.gathered)
         direct = self.rows["tensor"] >= 0
         self.rows["tensor"] = np.where(direct, self.rows["tensor"] + self.member.astype(np.int64) * OF_MEMBER, -1)
-        for tensor, dims in resolve(self.gathered, alike, self.facts).items():
+        found, shown = resolve(self.gathered, alike, self.facts, signatures)
+        for dims, tensors in self._divided_alike(found):
+            self._join(dims, tensors)
+        self._scale(np.flatnonzero(self.rows["phase"] == Phase.BACKWARD))
+        self.differences.sort(key=lambda each: each.tensor)
+        lost = tuple(self.lost[tensor] for tensor in sorted(self.lost))
+        return Joined(
+            self.rows, self.sketches, self.member, self.seq, tuple(self.differences), lost, self.arranged, shown
+        )
+
+    def _divided_alike(self, found: Mapping[int, Dims | None]) -> Iterator[tuple[Dims, np.ndarray]]:
+        """Yield the tensors that the same ranks hold in the same shapes, and that are divided alike."""
+        sets: dict[tuple[Dims, bytes, bytes, bool], list[int]] = defaultdict(list)
+        starts, counts = self.gathered.starts.tolist(), self.gathered.counts.tolist()
+        shapes = np.ascontiguousarray(self.gathered.rows["shape"])
+        is_left = (self.rows["phase"] == Phase.GRADIENT) & (self.rows["role"] == Role.PARAM_GRAD)
+        for tensor, dims in found.items():
             if dims is None:
                 self._lose(tensor, "dims-unknown")
+                continue
+            own = slice(starts[tensor], starts[tensor] + counts[tensor])
+            key = self.gathered.member[own].tobytes(), shapes[own].tobytes()
+            sets[(dims, *key, bool(is_left[tensor]))].append(tensor)
+        for (dims, _, _, may_be_parts), tensors in sets.items():
+            if may_be_parts:
+                yield from self._as_left_by_backward(np.array(tensors), dims)
             else:
-                self._join(tensor, dims)
-        if self.share != 1:
-            for tensor in np.flatnonzero(self.rows["phase"] == Phase.BACKWARD).tolist():
-                self._scale(tensor)
-        return Joined(self.rows, self.sketches, self.member, self.seq, tuple(self.differences), tuple(self.lost),
-                      self.arranged)  # fmt: skip
+                yield dims, np.array(tensors)
+
+    def _as_left_by_backward(self, tensors: np.ndarray, dims: Dims) -> Iterator[tuple[Dims, np.ndarray]]:
+        """Let gradients of a weight that differ between copies, as backward left them, be parts of a sum: they are added up behind it."""
+        rows = self._rows_of(tensors)
+        differing = differing_groups(self.digests[rows], self._members(rows[0]), self.layout)
+        names = [name for name in differing if name not in dims.groups]
+        table = np.stack([differing[name] for name in names], axis=1) if names else np.zeros((len(tensors), 0), bool)
+        for pattern in np.unique(table, axis=0):
+            more = tuple(name for name, is_part in zip(names, pattern, strict=True) if is_part)
+            own = tensors[(table == pattern).all(axis=1)]
+            yield replace(dims, partial=(*dims.partial, *more)) if more else dims, own
+
+    def _rows_of(self, tensors: np.ndarray) -> np.ndarray:
+        """Return the rows of tensors of which as many are held of each, shape (tensors, holders)."""
+        return self.gathered.starts[tensors][:, None] + np.arange(self.gathered.counts[tensors[0]])
+
+    def _members(self, rows: np.ndarray) -> list[Member]:
+        return [self.members[k] for k in self.gathered.member[rows].tolist()]
 
     def _lose(self, tensor: int, why: str) -> None:
         """Let a tensor be there, of which nothing is known: it is no missing one."""
         row = self.rows[tensor]
         slot = self.names.slots[row["slot"]]
-        self.lost.append((int(row["module"]), Role(row["role"]), slot, why))
+        self.lost[tensor] = (int(row["module"]), Role(row["role"]), slot, why)
         wholes = set(self.facts.whole(int(row["module"]), Role(row["role"]), slot.rpartition(":")[2]))
         if len(wholes) == 1:
             row["shape"] = self.names.shape(wholes.pop())
-        for name in ("min", "max", "mean", "rms", "norm"):
+        for name in STATISTICS:
             row[name] = math.nan
         row["tensor"] = -1
         self.sketches[tensor] = np.nan
-        self._hash(self.rows[tensor : tensor + 1], self.gathered.rows[list(self.gathered.of(tensor))], why)
+        self._hash(np.array([tensor]), self.gathered.rows[self.gathered.of(tensor)][None], why)
 
-    def _join(self, tensor: int, dims: Dims) -> None:
-        rows = self.gathered.of(tensor)
-        table = self.gathered.rows
-        dims = self._as_left_by_backward(tensor, dims)
-        copies = first_of_each(dims, [(k, self.members[int(self.gathered.member[k])].places) for k in rows])
-        chosen = [self._one_of(tensor, own, dims) for _, own in sorted(copies.items())]
+    def _join(self, dims: Dims, tensors: np.ndarray) -> None:
+        rows = self._rows_of(tensors)
+        members = self._members(rows[0])
+        copies = first_of_each(dims, [(k, member.places) for k, member in enumerate(members)])
+        sets = [own for _, own in sorted(copies.items())]
+        chosen = np.stack([self._one_of(tensors, rows[:, own]) for own in sets], axis=1)
         if not any(self.sizes.get(group, 1) > 1 for group in dims.groups):
-            self._put(tensor, chosen[0])
+            self._put(tensors, chosen[:, 0])
             return
-        shapes = [self.names.shapes[table["shape"][k]] for k in chosen]
-        holders = [(self._places(k), shape) for k, shape in zip(chosen, shapes, strict=True)]
-        made = arranged(dims, holders, self.sizes, self.known)
+        ranks = tuple(tuple(members[k].rank for k in own) for own in sets)
+        places = [members[own[0]].places for own in sets]
+        shapes = self.gathered.rows["shape"][chosen]
+        for each in np.unique(shapes, axis=0):
+            some = (shapes == each).all(axis=1)
+            self._join_parts(dims, tensors[some], chosen[some], [self.names.shapes[k] for k in each], places, ranks)
+
+    def _join_parts(
+        self, dims: Dims, tensors: np.ndarray, chosen: np.ndarray, shapes: Sequence[tuple[int, ...]],
+        places: Sequence[Mapping[str, int]], ranks: tuple[tuple[int, ...], ...],
+    ) -> None:  # fmt: skip
+        made = arranged(dims, list(zip(places, shapes, strict=True)), self.sizes, self.known)
         if isinstance(made, str):
-            self._lose(tensor, made)
+            for tensor in tensors.tolist():
+                self._lose(tensor, made)
             return
-        self._combine(tensor, chosen, shapes, made)
-        self.arranged[tensor] = (
-            made,
-            tuple(
-                tuple(self.members[int(self.gathered.member[k])].rank for k in own) for _, own in sorted(copies.items())
-            ),
-        )
-        if self.rows["role"][tensor] == Role.PARAM_GRAD and self.shared.intersection(dims.partial):
-            self._scale(tensor)
+        self._combine(tensors, chosen, shapes, made)
+        self.arranged.update(dict.fromkeys(tensors.tolist(), (made, ranks)))
+        if self.averaged.groups.intersection(dims.partial):
+            self._scale(tensors[self.rows["role"][tensors] == Role.PARAM_GRAD])
 
-    def _scale(self, tensor: int) -> None:
-        """Let a gradient of a share of the batch be what it is in that of the mean of all shares."""
-        row = self.rows[tensor]
-        for name in ("min", "max", "mean", "rms", "norm"):
-            row[name] *= self.share
-        self.sketches[tensor] *= self.share
-        self._hash(self.rows[tensor : tensor + 1], self.rows[tensor : tensor + 1].copy(), ("scaled", self.share))
-        if row["tensor"] >= 0:
-            row["tensor"] = self.tensors.scaled(int(row["tensor"]), self.names.shapes[row["shape"]], self.share)
-
-    def _places(self, row: int) -> Mapping[str, int]:
-        return self.members[int(self.gathered.member[row])].places
-
-    def _as_left_by_backward(self, tensor: int, dims: Dims) -> Dims:
-        """Let gradients of a weight that differ between copies, as backward left them, be parts of a sum: they are added up behind it."""
-        row = self.rows[tensor]
-        if (row["phase"], row["role"]) != (Phase.GRADIENT, Role.PARAM_GRAD):
-            return dims
-        rows = self.gathered.of(tensor)
-        table, member = self.gathered.rows, self.gathered.member
-        bytes_of = {int(member[k]): (int(table["hash_lo"][k]), int(table["hash_hi"][k])) for k in rows}
-        differing = [name for name in differing_groups(bytes_of, self.members, self.layout) if name not in dims.groups]
-        return replace(dims, partial=(*dims.partial, *differing)) if differing else dims
+    def _scale(self, tensors: np.ndarray) -> None:
+        """Let gradients of a share of the batch be what they are in those of the mean of all shares."""
+        share = self.averaged.share
+        if share == 1 or not len(tensors):
+            return
+        for name in STATISTICS:
+            self.rows[name][tensors] *= share
+        self.sketches[tensors] *= share
+        self._hash(tensors, self.rows[tensors][:, None], ("scaled", share))
+        for tensor in tensors[self.rows["tensor"][tensors] >= 0].tolist():
+            row = self.rows[tensor]
+            row["tensor"] = self.tensors.scaled(int(row["tensor"]), self.names.shapes[row["shape"]], share)
 
     # Copies
 
-    def _one_of(self, tensor: int, copies: Sequence[int], dims: Dims) -> int:
-        """Return the row that stands for copies; take note of those that differ from it."""
+    def _one_of(self, tensors: np.ndarray, copies: np.ndarray) -> np.ndarray:
+        """Return by tensor the row that stands for its copies, shape (tensors, copies); take note of those that differ from it."""
+        chosen = copies[:, 0].copy()
+        differs = (self.digests[copies] != self.digests[chosen][:, None]).any(axis=(1, 2))
+        for k in np.flatnonzero(differs).tolist():
+            chosen[k] = self._majority(int(tensors[k]), copies[k].tolist())
+        return chosen
+
+    def _majority(self, tensor: int, copies: Sequence[int]) -> int:
         table, member = self.gathered.rows, self.gathered.member
-        digests = [(int(table["hash_lo"][k]), int(table["hash_hi"][k])) for k in copies]
-        if len(set(digests)) < 2:
-            return copies[0]
+        digests = [(int(low), int(high)) for low, high in self.digests[copies]]
         chosen, odd = replicas.majority(digests)
         row = table[copies[chosen]]
         error = replicas.error_between(table[copies], self.gathered.sketches[copies], chosen, odd)
@@ -218,54 +271,61 @@ class Joining:
 
     # Rows
 
-    def _put(self, tensor: int, row: int) -> None:
-        """Let the row of one rank stand for all."""
-        source = self.gathered.rows[row]
-        member = int(self.gathered.member[row])
-        self.rows[tensor] = source
-        self.rows["tensor"][tensor] = -1 if source["tensor"] < 0 else int(source["tensor"]) + member * OF_MEMBER
-        self.sketches[tensor] = self.gathered.sketches[row]
-        self.member[tensor], self.seq[tensor] = member, self.gathered.seq[row]
+    def _put(self, tensors: np.ndarray, rows: np.ndarray) -> None:
+        """Let the rows of one rank stand for all."""
+        source, member = self.gathered.rows[rows], self.gathered.member[rows]
+        self.rows[tensors] = source
+        stored = source["tensor"] + member.astype(np.int64) * OF_MEMBER
+        self.rows["tensor"][tensors] = np.where(source["tensor"] < 0, -1, stored)
+        self.sketches[tensors] = self.gathered.sketches[rows]
+        self.member[tensors], self.seq[tensors] = member, self.gathered.seq[rows]
 
     def _combine(
-        self, tensor: int, chosen: Sequence[int], shapes: Sequence[tuple[int, ...]], made: Arrangement
+        self, tensors: np.ndarray, chosen: np.ndarray, shapes: Sequence[tuple[int, ...]], made: Arrangement
     ) -> None:
-        """Let a row say what several ranks hold together."""
-        parts = self.gathered.rows[list(chosen)]
-        self._put(tensor, chosen[0])
-        row = self.rows[tensor : tensor + 1]
-        row["shape"] = self.names.shape(made.shape)
+        """Let rows say what several ranks hold together."""
+        parts = self.gathered.rows[chosen]
+        self._put(tensors, chosen[:, 0])
+        self.rows["shape"][tensors] = self.names.shape(made.shape)
         if made.is_sum:
-            for name in ("min", "max", "rms", "norm"):
-                row[name] = math.nan
-            row["mean"], row["zeros"] = parts["mean"].sum() if made.shape == shapes[0] else math.nan, 0
+            known: dict[str, object] = {**dict.fromkeys(STATISTICS, math.nan), "zeros": 0}
+            if made.shape == shapes[0]:
+                known["mean"] = parts["mean"].sum(axis=1)
         else:
-            factor = 2 if parts["dtype"][0].startswith(b"complex") else 1
-            counts = np.array([[math.prod(shape) * factor for shape in shapes]])
-            for name, values in statistics(parts[None, :], counts).items():
-                row[name] = values
-        sketch = sketch_of(made, shapes, [self.gathered.sketches[k] for k in chosen])
-        self.sketches[tensor] = np.nan if sketch is None else sketch
+            factor = np.where(np.char.startswith(parts["dtype"][:, :1], b"complex"), 2, 1)
+            known = dict(statistics(parts, np.array([math.prod(shape) for shape in shapes])[None] * factor))
+        for name, values in known.items():
+            self.rows[name][tensors] = values
+        found = sketch_of(made, shapes, [self.gathered.sketches[rows] for rows in chosen.T])
+        self.sketches[tensors] = np.nan if found is None else found
         self._hash(
-            row, parts, (made.shape, made.is_sum, [tuple(_plain(each) for each in part.at) for part in made.parts])
+            tensors, parts, (made.shape, made.is_sum, [tuple(_plain(each) for each in part.at) for part in made.parts])
         )
-        if np.all(parts["tensor"] >= 0):
-            members = [int(self.gathered.member[k]) for k in chosen]
-            sources = tuple(zip(members, parts["tensor"].tolist(), strict=True))
-            row["tensor"] = self.tensors.add(Whole(made, sources))
-        else:
-            row["tensor"] = -1
+        self.rows["tensor"][tensors] = -1
+        is_stored = np.all(parts["tensor"] >= 0, axis=1)
+        for tensor, rows in zip(tensors[is_stored].tolist(), chosen[is_stored], strict=True):
+            members, numbers = self.gathered.member[rows].tolist(), self.gathered.rows["tensor"][rows].tolist()
+            self.rows["tensor"][tensor] = self.tensors.add(Whole(made, tuple(zip(members, numbers, strict=True))))
 
-    @staticmethod
-    def _hash(row: np.ndarray, parts: np.ndarray, made: object) -> None:
-        """Give what several ranks hold a hash of its own, which tells it from all else that ranks of this layout hold."""
-        if np.any(parts["hash_kind"] == HashKind.NONE):
-            row["hash_lo"], row["hash_hi"], row["hash_kind"] = 0, 0, HashKind.NONE
-            return
+    def _hash(self, tensors: np.ndarray, parts: np.ndarray, made: object) -> None:
+        """Give what several ranks hold hashes of their own, which tell it from all else that ranks of this layout hold.
+
+        Parameters
+        ----------
+        parts
+            the records of the parts, shape (tensors, parts)
+        """
         how = repr(made).encode()
-        digests = b"".join(np.array([part["hash_lo"], part["hash_hi"]], "<u8").tobytes() for part in parts)
-        digest = xxhash.xxh3_128_intdigest(digests + how)
-        row["hash_lo"], row["hash_hi"], row["hash_kind"] = digest & 0xFFFF_FFFF_FFFF_FFFF, digest >> 64, JOINED_HASH
+        unknown = (parts["hash_kind"] == HashKind.NONE).any(axis=1)
+        both = np.ascontiguousarray(np.stack([parts["hash_lo"], parts["hash_hi"]], axis=-1), "<u8")
+        digests = np.array([_halves(xxhash.xxh3_128_intdigest(each.tobytes() + how)) for each in both], np.uint64)
+        for name, column in zip(("hash_lo", "hash_hi"), digests.reshape(-1, 2).T, strict=True):
+            self.rows[name][tensors] = np.where(unknown, 0, column)
+        self.rows["hash_kind"][tensors] = np.where(unknown, HashKind.NONE, JOINED_HASH)
+
+
+def _halves(digest: int) -> tuple[int, int]:
+    return digest & 0xFFFF_FFFF_FFFF_FFFF, digest >> 64
 
 
 def _plain(where: object) -> object:

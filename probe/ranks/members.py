@@ -33,6 +33,10 @@ class Member:
     stage: int
     part: int
     """which share of the batch it is given"""
+    parts: np.ndarray
+    """by module of its file, which share that module works on: an expert on those of all ranks of its group, of which this is the first"""
+    gathers: np.ndarray
+    """by module of its file, whether it is such an expert"""
     module_of: np.ndarray
     """by module of its file, that of the whole"""
     modules: Mapping[str, Facts]
@@ -60,17 +64,41 @@ class Shares:
 
 def members_of(readers: Sequence[Reader], layout: Layout, union: Union, shares: Shares) -> list[Member]:
     """Return the ranks of a run in their order."""
+    places = [{name: layout.place(reader.info.rank, name) for name in layout.groups} for reader in readers]
+    parts = [_part(each, layout, shares) for each in places]
     found = []
     for number, reader in enumerate(readers):
-        rank = reader.info.rank
-        places = {name: layout.place(rank, name) for name in layout.groups}
-        part = 0
-        for name in shares.groups:
-            part = part * layout.size(name) + places[name]
-        module_of = np.array(union.index_of[number], np.int32)
+        rank, module_of = reader.info.rank, np.array(union.index_of[number], np.int32)
+        group = [
+            k for k, other in enumerate(readers) if other.info.rank in layout.groups.get("ep", {}).get(rank, (rank,))
+        ]
+        held = set.intersection(*(set(union.index_of[k]) for k in group))
+        gathers = ~np.isin(module_of, list(held))
+        own = np.where(gathers, min(parts[k] for k in group), parts[number])
         said = facts_by_name(reader, "modules"), facts_by_name(reader, "parameters")
-        found.append(Member(number, reader, rank, places, union.stages[number], part, module_of, *said))
+        found.append(
+            Member(
+                number,
+                reader,
+                rank,
+                places[number],
+                union.stages[number],
+                parts[number],
+                own,
+                gathers,
+                module_of,
+                *said,
+            )
+        )
     return found
+
+
+def _part(places: Mapping[str, int], layout: Layout, shares: Shares) -> int:
+    """Return which share of the batch the rank at some places is given."""
+    part = 0
+    for name in shares.groups:
+        part = part * layout.size(name) + places[name]
+    return part
 
 
 def shares_of(readers: Sequence[Reader], layout: Layout, stages: Sequence[int]) -> Shares:

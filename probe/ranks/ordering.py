@@ -40,7 +40,7 @@ def calls_of(members: Sequence[Member], step: int, modules: int, shares: int) ->
         own = member.reader.of_step("calls", step)
         first = _first_call(member, step)
         own_modules = member.module_of[own["module"]]
-        micros = micro_of(own["micro"], member.part, shares)
+        micros = micro_of(own["micro"], member.parts[own["module"]], shares)
         np.minimum.at(spans[:, 0], own_modules, member.stage)
         np.maximum.at(spans[:, 1], own_modules, member.stage)
         at: list[int] = []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,16 +36,22 @@ def see_each_other(a: Reader, b: Reader, pairs: Iterable[tuple[int, int]], layou
     for reader, theirs, turned in ((a, shown[1], key[1]), (b, shown[0], [(y, x) for x, y in key[1]])):
         if isinstance(reader, RanksReader):
             partner = {reader.modules[mine].path: other for mine, other in turned}
-            reader.see(layouts, _whole(theirs, partner))
+            reader.see(layouts, Shown(theirs, partner))
             reader.seen = key
 
 
-def _whole(shapes: Shapes, partner: Mapping[str, int]) -> Callable[[str, Role, str], Sequence[tuple[int, ...]]]:
-    def whole(path: str, role: Role, slot: str) -> Sequence[tuple[int, ...]]:
-        found = shapes.get((partner.get(path, -1), role), ())
-        return [shape for name, shape in found if name == slot] or [shape for _, shape in found]
+@dataclass(frozen=True)
+class Shown:
+    """The shapes that the other side has in the place of a module's tensors."""
 
-    return whole
+    shapes: Shapes
+    partner: Mapping[str, int]
+    """by path, the module of the other side"""
+
+    def __call__(self, path: str, role: Role, slot: str) -> Sequence[tuple[int, ...]]:
+        """Return the shapes of a slot; those of all slots where it has none of that name."""
+        found = self.shapes.get((self.partner.get(path, -1), role), ())
+        return [shape for name, shape in found if name == slot] or [shape for _, shape in found]
 
 
 def _shapes(reader: Reader) -> Shapes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,29 +16,25 @@ from probe.errors import StoreError
 from probe.numbers.axis_sums import squeezed
 from probe.ranks import ordering
 from probe.ranks.averaging import share_of_gradients
+from probe.ranks.common import common_steps, recorded_layouts, sizes_in
 from probe.ranks.dims.language import parsed
 from probe.ranks.dims.resolving import Facts
 from probe.ranks.dims.telling import Telling
-from probe.ranks.gathering import OF_PARAMETERS, Gathered, Names, gather
-from probe.ranks.joining import OF_MEMBER, Held, Joining, Lost, Tensors
+from probe.ranks.gathering import OF_PARAMETERS, Names, held_by
+from probe.ranks.joining import OF_MEMBER, Averaged, Held, Lost, Tensors
 from probe.ranks.layout.files import files_of, missing_ranks, require_one_run
 from probe.ranks.layout.places import Layout
 from probe.ranks.members import Member, Shares, members_of, shares_of
 from probe.ranks.replicas import Difference
+from probe.ranks.stages import Block, Step, block_of_rest, block_of_stage, merged
 from probe.ranks.tree import Union, united
-from probe.ranks.weights import Weights, told_by, weights_of
+from probe.ranks.weights import Weights, told_by, weights_of, with_parameters
 from probe.records import ModuleInfo, OptimizerGroup, ParameterInfo, Role, RunInfo
+from probe.store.places import place_of
 from probe.store.reading.reader import Reader
-from probe.store.schema import CALLS, RECORDS, STEPS
+from probe.store.schema import CALLS, RECORDS
 
 T = TypeVar("T")
-
-_KNOWN_SIZES = {
-    "heads": ("num_attention_heads", "n_heads", "num_heads", "n_head"),
-    "kv_heads": ("num_key_value_heads", "num_query_groups", "multi_query_group_num", "kv_heads", "n_kv_heads", "num_kv_heads"),
-    "groups": ("num_query_groups", "num_key_value_heads"),
-}  # fmt: skip
-"""factors of axes by name, and keys of the recorded configuration that have them"""
 
 
 @dataclass(frozen=True)
@@ -51,16 +47,18 @@ class _Step:
     differences: tuple[Difference, ...]
     lost: tuple[Lost, ...]
     tensors: np.ndarray
-    """by row, the number that its tensor has in ``gathered``"""
-    gathered: Gathered
+    """by row, the number that its tensor has in ``held`` and ``arranged``"""
+    held: tuple[np.ndarray, np.ndarray, np.ndarray]
+    """by record of a rank, whose it is; by tensor, the first of its records, and their number"""
     arranged: Mapping[int, Held]
     ranks: tuple[int, ...]
     """by member"""
 
     def ranks_of(self, row: int) -> tuple[int, ...]:
         """Return the ranks that hold a tensor, or parts of it."""
-        held = self.gathered.of(int(self.tensors[row]))
-        return tuple(self.ranks[int(self.gathered.member[k])] for k in held)
+        member, starts, counts = self.held
+        start = int(starts[self.tensors[row]])
+        return tuple(self.ranks[k] for k in member[start : start + int(counts[self.tensors[row]])].tolist())
 
     def labels(self, row: int, shape: tuple[int, ...]) -> tuple[np.ndarray, list[tuple[int, ...]]]:
         """Return for each element of a tensor the number of the part that it is in, and the ranks that hold each part."""
@@ -70,12 +68,16 @@ class _Step:
         return made.labels(), list(ranks)
 
 
+def _nothing(path: str, role: Role, slot: str) -> Sequence[tuple[int, ...]]:
+    return ()
+
+
 @dataclass
 class Hints:
     """What the user, and the other side, say of how tensors are divided."""
 
     layouts: Mapping[str, str] = field(default_factory=dict)
-    whole: Callable[[str, Role, str], Sequence[tuple[int, ...]]] = lambda path, role, slot: ()
+    whole: Callable[[str, Role, str], Sequence[tuple[int, ...]]] = _nothing
     """shapes that the other side's tensors have in the place of those of a module"""
 
 
@@ -98,11 +100,12 @@ class RanksReader(Reader):
     """
 
     def __init__(self, given: str | Path, paths: Sequence[Path], layouts: Mapping[str, str] | None = None) -> None:
-        self.path = Path(given)
+        self.path = place_of(given)
         self.paths = tuple(paths)
         self._opened = contextlib.ExitStack()
         try:
-            self.readers = tuple(self._opened.enter_context(Reader(path)) for path in paths)
+            known: dict[object, Any] = {}
+            self.readers = tuple(self._opened.enter_context(Reader(path, known)) for path in paths)
             require_one_run(paths, [reader.info for reader in self.readers])
         except BaseException:
             self._opened.close()
@@ -112,10 +115,14 @@ class RanksReader(Reader):
         self.missing = missing_ranks([reader.info for reader in self.readers])
         self.names = Names()
         self._tensors = Tensors(first=len(self.readers) * OF_MEMBER)
-        self.hints = Hints({**_recorded_layouts(self.readers), **(layouts or {})})
+        self.hints = Hints({**recorded_layouts(self.readers), **(layouts or {})})
+        self.has_looked = False
+        """whether the shapes of the other side were asked for while something was put together"""
+        self.blocks_elsewhere: Callable[[int, np.ndarray, float], list[Block]] | None = None
+        """puts the stages of a step together in other processes (`probe.ranks.elsewhere`)"""
         self.seen: object = None
         """what `probe.ranks.other_side` has shown"""
-        self._steps = _common_steps(self.readers)
+        self._steps = common_steps(self.readers)
 
     def _attempt(self, what: str, read: Callable[[], T]) -> T:
         return self.readers[0]._attempt(what, read)
@@ -159,7 +166,10 @@ class RanksReader(Reader):
     @functools.cached_property
     def members(self) -> list[Member]:
         """The ranks."""
-        return members_of(self.readers, self.layout, self.union, self.shares)
+        found = members_of(self.readers, self.layout, self.union, self.shares)
+        for reader in self.readers:
+            reader.let_go()
+        return found
 
     @functools.cached_property
     def weights(self) -> Weights:
@@ -169,20 +179,14 @@ class RanksReader(Reader):
 
     @functools.cached_property
     def _sizes(self) -> dict[str, int]:
-        config = self.readers[0].info.model_config
-        found = {key: value for key, value in config.items() if type(value) is int}
-        for name, keys in _KNOWN_SIZES.items():
-            size = next((found[key] for key in keys if key in found), None)
-            if size is not None:
-                found.setdefault(name, size)
-        return found
+        return sizes_in(self.readers[0].info.model_config)
 
-    @property
+    @functools.cached_property
     def modules(self) -> list[ModuleInfo]:  # type: ignore[override]
-        """All modules, in the order of the tree."""
-        return list(self.union.modules)
+        """All modules, in the order of the tree; each with the parameters of the whole."""
+        return with_parameters(self.union.modules, self.weights.infos)
 
-    @property
+    @functools.cached_property
     def parameters(self) -> list[ParameterInfo]:  # type: ignore[override]
         """All parameters and buffers, with the shapes of the whole."""
         return list(self.weights.infos)
@@ -219,17 +223,11 @@ class RanksReader(Reader):
         return {}
 
     def _joined(self, step: int) -> _Step:
-        shares, stages = self.shares.count, len(set(self.union.stages))
-        calls = ordering.calls_of(self.members, step, len(self.union.modules), shares)
-        gathered = gather(self.members, step, self.weights, shares, self.names, calls.spans)
-        facts = Facts(
-            self.members, self.layout, self.weights, self._telling, self._whole, self.names.slots, self.names.shapes
-        )
-        averaged = frozenset(self.shares.groups), share_of_gradients(gathered, self.members, self.shares)
-        joined = Joining(gathered, facts, self.names, self._tensors, self._sizes, step, averaged).joined()
+        calls = ordering.calls_of(self.members, step, len(self.union.modules), self.shares.count)
+        joined = merged(self._blocks(step, calls.spans), self.names, self._tensors)
         rows, of_parameter = joined.rows, OF_PARAMETERS[joined.rows["role"]]
         stage = np.array([member.stage for member in self.members])[joined.member]
-        timeline = ordering.Timeline(stages)
+        timeline = ordering.Timeline(len(set(self.union.stages)))
         ordering.see_records(rows, joined.seq, stage, of_parameter, timeline)
         ordering.see_calls(calls, timeline)
         timeline.settle()
@@ -241,14 +239,48 @@ class RanksReader(Reader):
         when = rows["seq"]
         differences = tuple(replace(each, order=int(when[each.tensor])) for each in joined.differences)
         ranks = tuple(member.rank for member in self.members)
-        return _Step(rows[order], joined.sketches[order], table, differences, joined.lost, order, gathered, joined.arranged,
-                     ranks)  # fmt: skip
+        return _Step(rows[order], joined.sketches[order], table, differences, joined.lost, order, joined.held,
+                     joined.arranged, ranks)  # fmt: skip
+
+    def _blocks(self, step: int, spans: np.ndarray) -> list[Block]:
+        """Return what each stage of the pipeline holds of a step, and at last what several hold."""
+        shares, weights, names = self.shares, self.weights, self.names
+        share = share_of_gradients(
+            self.members, shares,
+            lambda member, wanted: held_by(member, step, weights, shares.count, names, spans, wanted),
+        )  # fmt: skip
+        wanted = self._wanted(step, spans, share)
+        if self.blocks_elsewhere is None:
+            blocks = [block_of_stage(wanted, stage) for stage in wanted.stages]
+        else:
+            blocks = self.blocks_elsewhere(step, spans, share)
+            self.has_looked |= any(block.has_looked for block in blocks)
+        return [*blocks, block_of_rest(wanted, blocks)] if any(block.rest for block in blocks) else blocks
+
+    def of_stage(self, step: int, stage: int, spans: np.ndarray, share: float) -> Block:
+        """Return what one stage of the pipeline holds of a step.
+
+        Parameters
+        ----------
+        spans
+            by module, the first and the last stage that ran it, shape (modules, 2)
+        share
+            what the gradients of one share of the batch are multiplied by
+        """
+        return block_of_stage(self._wanted(step, spans, share), stage)
+
+    def _wanted(self, step: int, spans: np.ndarray, share: float) -> Step:
+        names = self.names
+        facts = Facts(self.members, self.layout, self.weights, self._telling, self._whole, names.slots, names.shapes)
+        averaged = Averaged(frozenset(self.shares.groups), share)
+        return Step(step, facts, names, self.shares, spans, self._sizes, averaged)
 
     def _first_call(self, step: int) -> int:
         earlier = self._steps[self._steps["step"] < step]
         return int(earlier["n_calls"][-1]) if len(earlier) else 0
 
     def _whole(self, module: int, role: Role, slot: str) -> Sequence[tuple[int, ...]]:
+        self.has_looked = True
         return self.hints.whole(self.union.modules[module].path, role, slot)
 
     @functools.cached_property
@@ -268,9 +300,22 @@ class RanksReader(Reader):
         merged = {**self.hints.layouts, **layouts}
         is_same = merged == self.hints.layouts
         self.hints = Hints(merged, whole)
+        if is_same and not self.has_looked:
+            return
+        self.has_looked = False
         self._kept.clear()
-        for name in ("records", "calls", "sketches", *(() if is_same else ("weights", "_telling"))):
+        for name in (
+            "records",
+            "calls",
+            "sketches",
+            *(() if is_same else ("weights", "parameters", "modules", "_telling")),
+        ):
             self.__dict__.pop(name, None)
+
+    @functools.cached_property
+    def gathering(self) -> frozenset[int]:
+        """Modules that a part of the ranks has, and that work on what others are given too: experts."""
+        return frozenset(module for member in self.members for module in member.module_of[member.gathers].tolist())
 
     @property
     def observations(self) -> int:
@@ -410,6 +455,15 @@ class RanksReader(Reader):
 
     # What is said of the set
 
+    def ranks_with(self, paths: Collection[str]) -> tuple[int, ...]:
+        """Return the ranks that have one of some modules; all where none has."""
+        own = [
+            reader.info.rank
+            for reader, each in zip(self.readers, self.union.paths, strict=True)
+            if not set(paths).isdisjoint(each)
+        ]
+        return tuple(sorted(own)) or self.layout.ranks
+
     def remarks(self) -> list[Note]:
         """Return what is missing or cannot be right in the set of files."""
         if self.missing:
@@ -419,30 +473,6 @@ class RanksReader(Reader):
         if contradiction:
             found.append(note("groups-contradict", what=contradiction))
         return found
-
-
-def _common_steps(readers: Sequence[Reader]) -> np.ndarray:
-    """Return the steps that are complete on every rank; their counters are over all ranks."""
-    tables = [reader.steps for reader in readers]
-    common = set.intersection(*(set(table["step"].tolist()) for table in tables)) if tables else set()
-    first = tables[0][np.isin(tables[0]["step"], sorted(common))]
-    found = np.zeros(len(first), STEPS)
-    for name in STEPS.names or ():
-        found[name] = first[name]
-    for name in ("n_records", "n_calls", "n_scalars", "n_notes", "n_optimizer"):
-        found[name] = sum(table[name][np.isin(table["step"], sorted(common))] for table in tables)
-    states = [table["state"][np.isin(table["step"], sorted(common))] for table in tables]
-    found["state"] = np.max(states, axis=0) if len(first) else found["state"]
-    return found
-
-
-def _recorded_layouts(readers: Sequence[Reader]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for reader in readers:
-        said = reader.info.config.get("layout")
-        if isinstance(said, dict):
-            found |= {str(key): str(value) for key, value in said.items()}
-    return found
 
 
 def _mean(values: Mapping[int, float]) -> float:

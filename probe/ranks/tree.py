@@ -136,10 +136,8 @@ def _number_layers(chunks: Sequence[_Chunk], facts: Sequence[Mapping[str, Facts]
             notes.append(note("layer-number-of-stage", path=f"{holder}.{number}", stage=place, said=said[wrong[0]],
                               expected=counted[wrong[0]], ranks=_ranks(chunks, place)))  # fmt: skip
         for chunk in chunks:
-            chunk.paths = {
-                path: _renumbered(whole, holder, {n: given[chunk.place, n] for n in by_place.get(chunk.place, ())})
-                for path, whole in chunk.paths.items()
-            }
+            numbers = {n: given[chunk.place, n] for n in by_place.get(chunk.place, ())}
+            chunk.paths = {path: _renumbered(whole, holder, numbers) for path, whole in chunk.paths.items()}
     return tuple(notes)
 
 

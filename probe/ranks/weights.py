@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from probe.ranks.dims.language import Dims
 from probe.ranks.layout.places import Layout
 from probe.ranks.members import Member
 from probe.ranks.tree import Facts, Union
-from probe.records import ParameterInfo
+from probe.records import ModuleInfo, ParameterInfo
 
 Told = Callable[[str, str], Dims | None]
 """what the user says of a module's tensor: by path, and by role and slot such as ``output 0`` or ``param weight``"""
@@ -30,6 +31,8 @@ class Weights:
     dims: tuple[Dims | None, ...]
     """how each is divided; None where nothing says it"""
     facts: tuple[Facts, ...]
+    held: tuple[frozenset[tuple[int, ...]], ...]
+    """the shapes that ranks hold of each"""
     notes: tuple[Note, ...] = ()
 
 
@@ -68,7 +71,25 @@ def weights_of(
             notes.append(note("parts-do-not-fit", path=each.info.names[0], ranks=ranks, why=problem))
         infos.append(replace(each.info, names=tuple(each.names), shape=shape))
         dims.append(own)
-    return Weights(tuple(infos), index_of, tuple(dims), tuple(each.facts for each in found), tuple(notes))
+    held = tuple(
+        frozenset(members[member].reader.parameters[index].shape for member, index in each.holders) for each in found
+    )
+    return Weights(tuple(infos), index_of, tuple(dims), tuple(each.facts for each in found), held, tuple(notes))
+
+
+def with_parameters(modules: Sequence[ModuleInfo], infos: Sequence[ParameterInfo]) -> list[ModuleInfo]:
+    """Return modules with the numbers of elements of all their parameters; one that has several names in a module counts once there."""
+    index, counts = {module.path: k for k, module in enumerate(modules)}, [0] * len(modules)
+    for info in infos:
+        holders = set[int]()
+        for name in () if info.is_buffer else info.names:
+            at = index.get(name.rpartition(".")[0], -1)
+            while at >= 0 and at not in holders:
+                holders.add(at)
+                at = modules[at].parent
+        for at in holders:
+            counts[at] += math.prod(info.shape)
+    return [replace(module, n_params=count) for module, count in zip(modules, counts, strict=True)]
 
 
 def resolved(dims: Dims, layout: Layout) -> Dims:

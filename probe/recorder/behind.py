@@ -7,11 +7,25 @@ from typing import Any
 
 from probe.adapters.base import Group
 from probe.adapters.shared.user_objects import Identity
+from probe.numbers.packed import hash_of
 from probe.recorder.run import Run, guarded
-from probe.records import TensorStats
 
-_Mark = tuple[Identity, object]
-"""which state it is, and what changes when it is written to"""
+
+class _State:
+    """A state of an optimizer, as a step left it."""
+
+    __slots__ = ("identity", "optimizer", "parameter", "written")
+
+    def __init__(self, optimizer: Any, parameter: Any, identity: Identity, written: object) -> None:
+        self.optimizer = weakref.ref(optimizer)
+        self.parameter = id(parameter)
+        self.identity = identity
+        self.written = written
+        """what changes when it is written to"""
+
+    def is_of(self, optimizer: Any, parameter: Any, state: Any) -> bool:
+        """Tell whether it is that of the same objects."""
+        return self.parameter == id(parameter) and self.optimizer() is optimizer and self.identity.is_of(state)
 
 
 class Behind:
@@ -21,8 +35,8 @@ class Behind:
         self.run = run
         self._settings: dict[tuple[int, int], tuple[Any, dict[str, object]]] = {}
         """by numbers of optimizer and group: the optimizer, and what its step used"""
-        self._states: dict[str, tuple[Any, int, _Mark]] = {}
-        """by the name of a state: its optimizer, the id of its parameter, and how it was left"""
+        self._states: dict[str, _State] = {}
+        """by the name of a state"""
 
     def forget(self) -> None:
         """Forget what was noted: an optimizer goes on in a step that is not recorded."""
@@ -35,9 +49,13 @@ class Behind:
 
     def note_state(self, name: str, group: Group, parameter: Any, state: Any) -> None:
         """Keep how a step of an optimizer left one of its states."""
-        mark = self._mark(state)
-        if mark is not None:
-            self._states[name] = (weakref.ref(group.optimizer), id(parameter), mark)
+        known, now = self._states.get(name), self._written(state)
+        if now is None:
+            return
+        if known is not None and known.is_of(group.optimizer, parameter, state):
+            known.written = now
+        else:
+            self._states[name] = _State(group.optimizer, parameter, self.run.adapter.identity(state), now)
 
     @guarded
     def record(self) -> None:
@@ -62,31 +80,31 @@ class Behind:
     def _changed_states(self) -> dict[str, str]:
         found = {}
         trained: dict[int, dict[int, Any]] = {}
-        for name, (optimizer, parameter, mark) in self._states.items():
-            owner = optimizer()
+        for name, left in self._states.items():
+            owner = left.optimizer()
             if owner is None:
                 continue
             if id(owner) not in trained:
                 groups = self.run.adapter.groups_of(owner)
                 trained[id(owner)] = {id(each): each for group in groups for each in group.parameters}
-            of = trained[id(owner)].get(parameter)
+            of = trained[id(owner)].get(left.parameter)
             if of is None:
                 continue
             state, again = (self.run.adapter.optimizer_state(owner, of).get(name.rpartition(".")[2]) for _ in range(2))
             is_held = state is again  # of a count that is a plain number, each is a tensor of its own
-            if state is not None and is_held and not self._is_as_left(state, mark):
+            if state is not None and is_held and not self._is_as_left(state, left):
                 stats = self.run.adapter.measure(state, ())
-                if type(stats) is not TensorStats:
+                if type(stats) is not bytes:
                     (stats,) = self.run.adapter.settle([stats])
-                found[name] = f"{stats.hash_hi:016x}{stats.hash_lo:016x}"
+                low, high = hash_of(stats)
+                found[name] = f"{high:016x}{low:016x}"
         return found
 
-    def _mark(self, state: Any) -> _Mark | None:
-        """Return what tells that a state is written to; None where nothing does."""
+    def _written(self, state: Any) -> object:
+        """Return what changes when a state is written to; None where nothing does."""
         version = self.run.adapter.version_of(state)
-        mark = self.run.adapter.sample_of(state) if version is None else version
-        return None if mark is None else (self.run.adapter.identity(state), mark)
+        return self.run.adapter.sample_of(state) if version is None else version
 
-    def _is_as_left(self, state: Any, left: _Mark) -> bool:
-        now = self._mark(state)
-        return now is not None and now[1] == left[1] and (isinstance(now[1], bytes) or left[0].is_of(state))
+    def _is_as_left(self, state: Any, left: _State) -> bool:
+        now = self._written(state)
+        return now is not None and now == left.written and (isinstance(now, bytes) or left.identity.is_of(state))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from probe.adapters.base import CallContext
@@ -22,10 +22,17 @@ class Input:
 
     slot: str
     seq: int
+    call: Call
+    arrived: Callable[[Input, Any], None]
+    """is told of the total gradient"""
     remove: Callable[[], None] | None = None
     """takes the hook for the total gradient off"""
     report: Callable[[], None] | None = None
     """reports the call's own contribution when the total is complete; then the total is not recorded"""
+
+    def __call__(self, gradient: Any) -> None:
+        """Pass a total gradient on: this is the hook for it."""
+        self.arrived(self, gradient)
 
 
 @dataclass(slots=True)
@@ -45,8 +52,8 @@ class Call:
     row: int = -1
     end: int = -1
     raised: bool = False
-    edges: list[object] = field(default_factory=list)
-    inputs: list[Input] = field(default_factory=list)
+    edges: Sequence[object] = ()
+    inputs: Sequence[Input] = ()
 
     def as_row(self) -> tuple[Any, ...]:
         """Return its row."""

@@ -76,7 +76,7 @@ class Forward:
         tensors = self._observe(Role.OUTPUT, call, output, {})
         if not run.norms and calls.in_graph(call):
             self._gradients.watch_outputs(call, tensors)
-        call.inputs, call.edges = [], []
+        call.inputs = call.edges = ()
         if not stack:
             self._measuring.forget()
             self._gradients.look_at_views()

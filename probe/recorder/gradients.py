@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,32 @@ class _View:
     found: bool = False
 
 
+class _OfOutput:
+    """The hook for the gradient of a call's output. There are hundreds at a time, so it is one object: a partial would be three."""
+
+    __slots__ = ("_arrived", "_call", "_seq", "_slot")
+
+    def __init__(self, arrived: Callable[[Call, str, int, Any], None], call: Call, slot: str, seq: int) -> None:
+        self._arrived, self._call, self._slot, self._seq = arrived, call, slot, seq
+
+    def __call__(self, gradient: Any) -> None:
+        self._arrived(self._call, self._slot, self._seq, gradient)
+
+
+class _OfCall:
+    """The hook for what a call contributes to the gradients of its inputs."""
+
+    __slots__ = ("_arrived", "_call", "_inputs")
+
+    def __init__(
+        self, arrived: Callable[[Call, Sequence[Input], int, Any], None], call: Call, inputs: Sequence[Input]
+    ) -> None:
+        self._arrived, self._call, self._inputs = arrived, call, inputs
+
+    def __call__(self, index: int, gradient: Any) -> None:
+        self._arrived(self._call, self._inputs, index, gradient)
+
+
 class Gradients:
     """Hooks on the tensors of a step, and what they find.
 
@@ -52,6 +78,8 @@ class Gradients:
         """those that were written to in place since"""
         self._leaf_removals: list[Removal] = []
         self._leaf_micros: dict[int, set[int]] = {}
+        self._output_arrived = functools.partial(self._gradient, Role.GRAD_OUTPUT)
+        self._total_arrived, self._call_arrived = self._total_gradient, self._call_gradient
 
     def begin_step(self) -> None:
         """Take the hooks of the step before off the tensors that outlive it."""
@@ -72,17 +100,18 @@ class Gradients:
         """Wait for the gradients of a call's inputs; to be called before it."""
         source = self._calls.original_of(call)
         watched = [(slot, tensor) for slot, tensor in tensors if self.run.adapter.requires_grad(tensor)]
-        for slot, tensor in watched:
-            entry = Input(slot, source.seq)
-            entry.remove = self._watch(tensor, functools.partial(self._total_gradient, call, entry), call)
-            call.inputs.append(entry)
-        if is_leaf and watched:
+        if not watched:
+            return
+        call.inputs = [Input(slot, source.seq, call, self._total_arrived) for slot, _ in watched]
+        for entry, (_, tensor) in zip(call.inputs, watched, strict=True):
+            entry.remove = self._watch(tensor, entry, call)
+        if is_leaf:
             call.edges = self.run.adapter.graph_edges([tensor for _, tensor in watched])
 
     def watch_outputs(self, call: Call, tensors: list[tuple[str, Any]]) -> None:
         """Wait for the gradients of a call's outputs, and for what the call contributes to those of its inputs."""
         if call.edges:
-            found = functools.partial(self._call_gradient, call, call.inputs)
+            found = _OfCall(self._call_arrived, call, call.inputs)
             possible = self.run.adapter.on_call_gradient(call.edges, [tensor for _, tensor in tensors], found)
             for index, report in possible.items():
                 entry = call.inputs[index]
@@ -94,8 +123,7 @@ class Gradients:
         source = self._calls.original_of(call)
         for slot, tensor in tensors:
             if self.run.adapter.requires_grad(tensor):
-                found = functools.partial(self._gradient, Role.GRAD_OUTPUT, call, slot, source.end)
-                self._watch(tensor, found, call)
+                self._watch(tensor, _OfOutput(self._output_arrived, call, slot, source.end), call)
 
     def watch_logged(self, call: Call, slot: str, tensor: Any) -> None:
         """Wait for the gradient of a tensor that the user logged."""
@@ -156,7 +184,8 @@ class Gradients:
         micro = max(call.micro, 0)
         micros = self._leaf_micros.setdefault(id(tensor), set())
         micros.add(micro)
-        removal = adapter.on_gradient(tensor, functools.partial(self._leaf_gradient, found, micro, micros))
+        leaf = functools.partial(self._leaf_gradient, found, micro, micros)
+        removal = adapter.on_gradient(tensor, leaf)
         if removal is not None:
             self._leaf_removals.append(removal)
         return removal
@@ -167,6 +196,11 @@ class Gradients:
 
     @guarded
     def _gradient(self, role: Role, call: Call, slot: str, seq: int, gradient: Any, logged: bool = False) -> None:
+        self._record_gradient(role, call, slot, seq, gradient, logged)
+
+    def _record_gradient(
+        self, role: Role, call: Call, slot: str, seq: int, gradient: Any, logged: bool = False
+    ) -> None:
         if not self.run.active or gradient is None:  # compiled code passes nothing back to what was not used
             return
         if call.step != self.run.step:
@@ -184,19 +218,19 @@ class Gradients:
             found(gradient)
 
     @guarded
-    def _total_gradient(self, call: Call, entry: Input, gradient: Any) -> None:
+    def _total_gradient(self, entry: Input, gradient: Any) -> None:
         if entry.report is not None and not self._is_of_second_order(gradient):
             entry.report()
         else:
-            self._gradient(Role.GRAD_TOTAL, call, entry.slot, entry.seq, gradient)
+            self._record_gradient(Role.GRAD_TOTAL, entry.call, entry.slot, entry.seq, gradient)
 
     @guarded
-    def _call_gradient(self, call: Call, inputs: list[Input], index: int, gradient: Any) -> None:
+    def _call_gradient(self, call: Call, inputs: Sequence[Input], index: int, gradient: Any) -> None:
         if isinstance(gradient, Exception):  # its parts could not be added up
             raise gradient
         if self._is_of_second_order(gradient):
             return
-        self._gradient(Role.GRAD_INPUT, call, inputs[index].slot, inputs[index].seq, gradient)
+        self._record_gradient(Role.GRAD_INPUT, call, inputs[index].slot, inputs[index].seq, gradient)
 
     def _is_of_second_order(self, gradient: Any) -> bool:
         """Tell whether a gradient may have parts that came through the graph of an earlier backward pass.

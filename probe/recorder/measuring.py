@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,9 +13,10 @@ from probe.adapters.base import TensorFacts
 from probe.adapters.shared.user_objects import Identity
 from probe.config import Batch
 from probe.errors import RecordingError
+from probe.numbers.packed import HASH_KIND, NONE, NONFINITE, pack, unpack
 from probe.numbers.sketch import WIDTH
 from probe.numbers.slots import DEPTH, holds_tensor, is_container
-from probe.numbers.statistics import is_integer
+from probe.numbers.statistics import dtype_of, is_integer
 from probe.recorder.calls import Call
 from probe.recorder.contents import joined
 from probe.recorder.run import Run, guarded
@@ -24,13 +26,28 @@ from probe.store.schema import RECORDS
 from probe.store.writing.creation import room_of
 
 _RECORD_BYTES = RECORDS.itemsize
+_SKETCHED_BYTES = _RECORD_BYTES + 8 * WIDTH
 _WAITING = 8192
 """records that wait for a device, at most, before it is waited for"""
-_UNMEASURED = TensorStats(*[math.nan] * 5, 0, 0, 0, 0, 0, 0, HashKind.NONE, np.zeros(WIDTH))
+_WAITING_BYTES = 256 << 20
+"""of values that are on their way from a device, at most"""
+_UNMEASURED = pack(TensorStats(*[math.nan] * 5, 0, 0, 0, 0, 0, 0, HashKind.NONE, np.zeros(WIDTH)))
 
 
 _LASTING = {Role.PARAM, Role.BUFFER, Role.PARAM_GRAD, Role.STATE}
 """of what a program holds on to"""
+
+
+class _Arriving(NamedTuple):
+    """Values of a tensor whose copy has begun."""
+
+    wait: Callable[[], np.ndarray]
+    dtype: str
+    shape: tuple[int, ...]
+
+
+_NEW = {Role.PARAM: (Phase.FORWARD,), Role.PARAM_GRAD: (Phase.GRADIENT,)}
+"""when a parameter or its gradient is likely not what it was"""
 
 
 class Measuring:
@@ -40,8 +57,14 @@ class Measuring:
         self.run = run
         self._triggers = triggers
         self._reuses = True
-        self._seen: dict[int, tuple[Identity, int, TensorStats]] = {}
-        self._waiting: list[tuple[tuple[Any, ...], str, Any, int]] = []
+        self._is_structure = run.config.task is Task.STRUCTURE
+        self._seen: dict[int, tuple[Identity, int, bytes]] = {}
+        self._last: dict[int, bytes] = {}
+        """of parameters and buffers, by index, and of gradients, by its complement: what they were when they were recorded last"""
+        self._waiting: list[tuple[tuple[Any, ...], Any, int | _Arriving]] = []
+        self._arriving: dict[int, tuple[Any, _Arriving]] = {}
+        """values on their way, by the id of the statistics that are computed with them"""
+        self._arriving_bytes = 0
         self._missed: set[str] = set()
         self._opaque: set[type] = set()
 
@@ -60,7 +83,7 @@ class Measuring:
     ) -> None:  # fmt: skip
         """Record a tensor of a call, or ``always``, whatever its module: what the user logged, a batch."""
         if always or self.run.keep[call.module]:
-            self._record(phase, role, call.module, call.number, slot, tensor, call.micro, order, (), fresh=False)
+            self._record(phase, role, call.module, call.number, slot, tensor, call.micro, order, ())
 
     def observe_parameter(
         self, phase: Phase, role: Role, index: int, tensor: Any, micro: int = 0, slot: str | None = None
@@ -72,7 +95,7 @@ class Measuring:
         if not run.adapter.is_tensor(tensor) and run.config.task is not Task.STRUCTURE:
             self.note_missed(role, info.module, [(slot or info.slot, tensor)])
             return
-        self._record(phase, role, info.module, 0, slot or info.slot, tensor, micro, index, info.axes, fresh=True)
+        self._record(phase, role, info.module, 0, slot or info.slot, tensor, micro, index, info.axes, index)
 
     def observe_axis_sums(self, index: int, tensor: Any) -> None:
         """Record the sums along the axes of a parameter, by which it is seen in which order parts lie in it: where values are not."""
@@ -95,9 +118,13 @@ class Measuring:
         run, info = self.run, self.run.parameters[index]
         try:
             with run.lock:
-                dtype, stats = run.adapter.measure_update(after, before, info.axes)
-                facts = TensorFacts(dtype, run.adapter.facts(after).shape, requires_grad=False)
-                self._append(Phase.UPDATE, Role.DELTA, info.module, 0, info.slot, facts, stats, 0, index, -1)
+                dtype, stats, of_after = run.adapter.measure_update(after, before, info.axes)
+                if of_after is not None:
+                    self._last[index] = of_after
+                slot, shape = run.writer.slot(info.slot), run.writer.shape(run.adapter.facts(after).shape)
+                head = (run.step, 0, run.next_seq(), index, Phase.UPDATE, info.module, 0, Role.DELTA, slot,
+                        dtype.encode(), shape, False)  # fmt: skip
+                self._append(head, stats, -1)
         except RecordingError as error:
             self._note_first(str(error), Role.DELTA, info.slot, info.module)
         except Exception as error:  # noqa: BLE001  the others must not be lost
@@ -125,57 +152,66 @@ class Measuring:
     def settle(self) -> None:
         """Append the records whose statistics a device was still computing, and those that came behind them."""
         waiting, self._waiting = self._waiting, []
-        pending = [stats for _, _, stats, _ in waiting if type(stats) is not TensorStats]
+        self._arriving, self._arriving_bytes = {}, 0
+        pending = [stats for _, stats, _ in waiting if type(stats) is not bytes]
         settled = iter(self.run.adapter.settle(pending))
-        for facts_row, slot, stats, values in waiting:
-            self._add(facts_row, slot, stats if type(stats) is TensorStats else next(settled), values)
+        for text in self.run.adapter.remarks() if pending else ():
+            self.run.note(text, -1)
+        for head, known, values in waiting:
+            stats = known if type(known) is bytes else next(settled)
+            if isinstance(values, _Arriving):
+                copy = functools.partial(self._counted, values.wait)
+                values = self.run.writer.tensor(stats, values.dtype, values.shape, copy)
+            self._add(head, stats, values)
 
     def _record(
         self, phase: Phase, role: Role, module: int, call: int, slot: str, tensor: Any, micro: int,
-        order: int | None, axes: tuple[int, ...], *, fresh: bool,
+        order: int | None, axes: tuple[int, ...], index: int = -1,
     ) -> None:  # fmt: skip
-        """Measure a tensor and append its record."""
+        """Measure a tensor and append its record; of a parameter, its gradient or state, with its index, the bytes are always read.
+
+        It runs some 2,000 times a step, in hooks that hold the lock: what is asked twice costs.
+        """
         run = self.run
         if not run.wants[phase]:
             return
         try:
-            facts = run.adapter.facts(tensor)
-            axes = axes if len(axes) == len(facts.shape) else ()  # a count of steps has none of its parameter's
-            values = -1
-            with run.lock:
-                (
-                    run.writer.slot(slot),
-                    run.writer.shape(facts.shape),
-                )  # where there is no room for them, not even measured
-                stats = self._measured(tensor, axes, fresh, role)
-                if (
-                    run.in_full[module] or self._is_of_ids(role, module, facts)
-                ) and stats.hash_kind is not HashKind.NONE:
-                    if type(stats) is not TensorStats:
-                        (stats,) = run.adapter.settle([stats])
-                    copy = functools.partial(self._copied, tensor)
-                    values = run.writer.tensor(stats, facts.dtype, facts.shape, copy)
-                self._append(phase, role, module, call, slot, facts, stats, micro, order, values)
+            adapter, writer = run.adapter, run.writer
+            facts = dtype, shape, requires_grad = adapter.facts(tensor)
+            # where there is no room for them, not even measured
+            slot_number, shape_number = writer.slot(slot), writer.shape(shape)
+            if axes and len(axes) != len(shape):
+                axes = ()  # a count of steps has none of its parameter's
+            stats, values = self._measured(tensor, axes, phase, role, index), -1
+            if run.in_full[module] or (role is Role.INPUT and self._is_of_ids(module, facts)):
+                if stats[HASH_KIND] if type(stats) is bytes else stats.hash_kind:
+                    stats, values = self._values_of(tensor, stats, facts)
+            seq = run.seq
+            run.seq = seq + 1
+            head = (run.step, micro, seq, seq if order is None else order, phase, module, call, role, slot_number,
+                    dtype.encode(), shape_number, requires_grad)  # fmt: skip
+            self._append(head, stats, values)
         except RecordingError as error:
             self._note_first(str(error), role, slot, module)
         except Exception as error:  # noqa: BLE001  one tensor that cannot be read must not lose the others
             what = f"{phase.label} {role.label} {slot} of {run.name_of(module)}"
             run.note(f"{what} could not be recorded: {error!r}", module)
 
-    def _is_of_ids(self, role: Role, module: int, facts: TensorFacts) -> bool:
-        """Tell whether values are wanted because they are a batch's."""
+    def _is_of_ids(self, module: int, facts: TensorFacts) -> bool:
+        """Tell whether the values of an input are wanted because they are a batch's."""
         run = self.run
-        is_given = role is Role.INPUT and module in run.roots
-        return run.config.batch is Batch.IDS and is_given and is_integer(facts.dtype)
+        return run.config.batch is Batch.IDS and module in run.roots and is_integer(facts.dtype)
 
-    def _measured(self, tensor: Any, axes: tuple[int, ...], fresh: bool, role: Role) -> TensorStats:
+    def _measured(self, tensor: Any, axes: tuple[int, ...], phase: Phase, role: Role, index: int) -> Any:
         """Return a tensor's statistics; those of the same object, unwritten since, are not computed again."""
         run = self.run
-        if run.config.task is Task.STRUCTURE:
+        if self._is_structure:
             return _UNMEASURED
         if run.norms and role is not Role.INPUT:  # of inputs there are those of a batch alone
             return run.adapter.summarize(tensor)
-        version = run.adapter.version_of(tensor) if self._reuses and not fresh else None
+        if index >= 0:
+            return self._measured_again(tensor, axes, phase, role, index)
+        version = run.adapter.version_of(tensor) if self._reuses else None
         if version is None:
             return run.adapter.measure(tensor, axes)
         known = self._seen.get(id(tensor))
@@ -185,42 +221,65 @@ class Measuring:
         self._seen[id(tensor)] = (run.adapter.identity(tensor, role in _LASTING), version, stats)
         return stats
 
+    def _values_of(self, tensor: Any, stats: Any, facts: TensorFacts) -> tuple[Any, int | _Arriving]:
+        """Hand over the values of a tensor, or let them follow its statistics; return these, and what the values are known by."""
+        adapter = self.run.adapter
+        if type(stats) is not bytes:
+            known = self._arriving.get(id(stats))
+            wait = adapter.begin_values(tensor) if known is None else None
+            if wait is not None:
+                known = self._arriving[id(stats)] = stats, _Arriving(wait, facts.dtype, facts.shape)
+                self._arriving_bytes += math.prod(facts.shape) * dtype_of(facts.dtype).itemsize
+            if known is not None:
+                return known
+            (stats,) = adapter.settle([stats])
+        copy = functools.partial(self._counted, functools.partial(self._copied, tensor))
+        return stats, self.run.writer.tensor(stats, facts.dtype, facts.shape, copy)
+
+    def _measured_again(self, tensor: Any, axes: tuple[int, ...], phase: Phase, role: Role, index: int) -> Any:
+        """Return the statistics of a parameter, its gradient or its state; what is likely to be as it was is hashed first."""
+        if role is Role.STATE:
+            return self.run.adapter.measure(tensor, axes)
+        key = ~index if role is Role.PARAM_GRAD else index
+        # gradients are others in each pass, and parameters are read in a forward because they were written to
+        is_new = phase in _NEW.get(role, ())
+        stats = self.run.adapter.measure(tensor, axes, None if is_new else self._last.get(key))
+        if type(stats) is bytes:
+            self._last[key] = stats
+        return stats
+
     def _copied(self, tensor: Any) -> np.ndarray:
         with self.run.adapter.quiet():
-            array = self.run.adapter.values(tensor)
+            return self.run.adapter.values(tensor)
+
+    def _counted(self, copied: Callable[[], np.ndarray]) -> np.ndarray:
+        """Return a copy, whose room in the file is counted."""
+        array = copied()
         self.run.nbytes += room_of(array.nbytes)
         return array
 
-    def _append(
-        self, phase: Phase, role: Role, module: int, call: int, slot: str, facts: TensorFacts, stats: TensorStats,
-        micro: int, order: int | None, values: int,
-    ) -> None:  # fmt: skip
-        run = self.run
-        seq = run.next_seq()
-        facts_row = (
-            run.step, micro, seq, seq if order is None else order, phase, module, call, role,
-            run.writer.slot(slot), facts.dtype.encode(), run.writer.shape(facts.shape), facts.requires_grad,
-        )  # fmt: skip
-        if self._waiting or type(stats) is not TensorStats:
-            self._waiting.append((facts_row, slot, stats, values))
-            if len(self._waiting) >= _WAITING:
+    def _append(self, head: tuple[Any, ...], stats: Any, values: int | _Arriving) -> None:
+        """Hand a record over, or keep it until a device has computed what it, or one before it, waits for."""
+        if self._waiting or type(stats) is not bytes:
+            self._waiting.append((head, stats, values))
+            if len(self._waiting) >= _WAITING or self._arriving_bytes >= _WAITING_BYTES:
                 self.settle()
         else:
-            self._add(facts_row, slot, stats, values)
+            assert not isinstance(values, _Arriving)
+            self._add(head, stats, values)
 
-    def _add(self, facts_row: tuple[Any, ...], slot: str, stats: TensorStats, values: int) -> None:
-        if stats.hash_kind is HashKind.NONE or self.run.norms:  # sketches are large, and a batch needs none
-            self.run.writer.add_record((*facts_row, *stats[:-1], values), None)
-            self.run.nbytes += _RECORD_BYTES
-        else:
-            self.run.writer.add_record((*facts_row, *stats[:-1], values), stats.sketch)
-            self.run.nbytes += _RECORD_BYTES + 8 * WIDTH
-        if (stats.nan or stats.posinf or stats.neginf) and self._triggers.look_at_values:
-            self._saw_nonfinite(*facts_row[4:8], slot, stats)
+    def _add(self, head: tuple[Any, ...], stats: bytes, values: int) -> None:
+        run = self.run
+        is_sketched = stats[HASH_KIND] > 0 and not run.norms  # sketches are large, and a batch needs none
+        run.writer.add_record(head, stats, values, is_sketched)
+        run.nbytes += _SKETCHED_BYTES if is_sketched else _RECORD_BYTES
+        if self._triggers.look_at_values and stats[NONFINITE] != NONE:
+            phase, module, _, role, slot = head[4:9]
+            self._saw_nonfinite(phase, module, role, run.writer.slot_name(slot), stats)
 
-    def _saw_nonfinite(self, phase: Phase, module: int, call: int, role: Role, slot: str, stats: TensorStats) -> None:
+    def _saw_nonfinite(self, phase: Phase, module: int, role: Role, slot: str, stats: bytes) -> None:
         """Tell the triggers; infinite outputs are not uncommon (masks), infinite gradients are."""
-        if role is Role.OUTPUT and stats.nan:
+        if role is Role.OUTPUT and unpack(stats).nan:
             self._triggers.saw_nonfinite(f"output {slot} of {self.run.name_of(module)} has NaN")
         elif role is Role.PARAM_GRAD and phase is Phase.UPDATE:
             name = joined(self.run.modules[module].path, slot)

@@ -418,6 +418,7 @@ class Recorder:
         self.run.end()
         self._hooks.take_off()
         buffers.release()
+        self.run.adapter.release()
         for part in (self._calls, self._measuring, self._gradients, *([self._stepping] if self._stepping else [])):
             part.forget()
         self.run.writer.finish()

@@ -36,6 +36,8 @@ class Run:
     def __init__(self, adapter: Adapter, writer: Writer, config: RecordConfig) -> None:
         self.adapter, self.writer, self.config = adapter, writer, config
         self.lock = threading.RLock()
+        self.inside = 0
+        """the thread that a hook of ours is running in, 0 while none is"""
         self.running = self.ended = False
         self.closing = False
         """inside ``probe.step()`` or ``probe.stop()``, which tell themselves what interrupts them"""
@@ -55,6 +57,8 @@ class Run:
         """by module: whether values are"""
         self.kept: dict[int, Any] = {}
         """copies of parameters, by index, until their optimizer has changed them"""
+        self.spare: dict[int, Any] = {}
+        """such copies that are not in use, as many as are kept: fresh memory costs more than the copy"""
         self.step = 0
         self.recorded = False
         """whether this step is in the file"""
@@ -95,6 +99,7 @@ class Run:
         self.running, self.ended = False, True
         self.tensors.clear()
         self.kept.clear()
+        self.spare.clear()
         self.parameter_index.clear()
 
     def too_many(self, count: int, most: int, what: str) -> bool:
@@ -171,15 +176,23 @@ def guarded(method: Callable[..., None]) -> Callable[..., None]:
         if not run.running:
             return
         try:
+            if run.inside == threading.get_ident():  # another one of this thread has the lock
+                method(self, *args)
+                return
             with run.lock, run.adapter.unseen():
-                if run.running:
-                    method(self, *args)
+                try:
+                    run.inside = threading.get_ident()
+                    if run.running:
+                        method(self, *args)
+                finally:
+                    run.inside = 0
         except Exception as error:  # noqa: BLE001  the training must go on whatever happened here
             try:
                 run.note(f"not recorded because of an error inside probe: {error!r}", -1)
             except Exception:  # noqa: BLE001  no room on the stack, warnings that are errors
                 run.could_not_say()
         except BaseException as error:
+            run.inside = 0
             run.adapter.interrupted()
             run.kept.clear()
             if not run.closing:

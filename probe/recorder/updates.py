@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -17,6 +19,10 @@ from probe.records import MASTER, STEPPED_EARLY, OptimizerGroup, Phase, Role, Ta
 
 _GROUPS = 20_000
 """of parameters, updated in one step, that are written down; they wait in memory for its end"""
+
+
+_SPARE = 8 << 20
+"""elements of copies that are kept from one step to the next"""
 
 
 _WRITTEN = -1
@@ -59,6 +65,8 @@ class Updates:
         """of parameters, when they were recorded last"""
         self._samples: dict[int, bytes | None] = {}
         """some elements of parameters that no optimizer has changed and no gradient came to, when they were recorded last"""
+        self._elements_up_to: list[int] = []
+        """by parameter: its elements, and those of all before it"""
         self._used: dict[int, list[int]] = {}
         """by module: the parameters that a call of it may read, its own and its children's"""
 
@@ -205,6 +213,10 @@ class Updates:
         self._look_at_order(trained, why_not)
         for each in trained:
             self._record_used(each, why_not)
+        if not run.norms and run.config.task is not Task.STRUCTURE:
+            with run.adapter.quiet():
+                for each in trained:
+                    self._keep_for_update(each)
 
     @guarded
     def after_update(self, groups: list[Group]) -> None:
@@ -220,14 +232,16 @@ class Updates:
         if run.too_many(len(self.groups), _GROUPS, "groups of updated parameters"):
             self.run.kept.clear()
             return
-        for group in groups:
-            indices = tuple(each.index for each in self._own([group]))
-            if indices:
+        own = [(group, self._own([group])) for group in groups]
+        for group, trained in own:
+            if trained:
+                indices = tuple(each.index for each in trained)
                 number = self._optimizers.setdefault(group.optimizer, len(self._optimizers))
                 self.groups.append(OptimizerGroup(number, group.class_name, group.index, group.hyper, indices))
                 self._behind.note_settings(number, group)
-        for each in self._own(groups):
-            self._record_update(each)
+        for _, trained in own:
+            for each in trained:
+                self._record_update(each)
 
     @guarded
     def _look_for_changes(self) -> None:
@@ -243,8 +257,6 @@ class Updates:
         elif gradient is not None:
             self._measuring.observe_parameter(Phase.UPDATE, Role.PARAM_GRAD, trained.index, gradient)
             self._took_gradients |= not run.norms and run.config.task is not Task.STRUCTURE
-        if not run.norms and run.config.task is not Task.STRUCTURE:
-            self._keep_for_update(trained)
 
     def _look_at_order(self, trained: list[_Trained], why_not: str) -> None:
         """Say that the gradients of the step before are used only now: probe.step() should come behind the update."""
@@ -261,8 +273,7 @@ class Updates:
         if not run.keep[info.module] or not run.adapter.is_tensor(trained.tensor):
             return
         try:
-            with run.adapter.quiet():
-                self.run.kept[trained.index] = run.adapter.snapshot(trained.tensor)
+            run.kept[trained.index] = run.adapter.snapshot(trained.tensor, run.spare.pop(trained.index, None))
         except Exception as error:  # noqa: BLE001  out of memory, mostly
             run.note(f"the update of {info.names[0]} is not recorded: {error!r}", info.module)
 
@@ -282,6 +293,14 @@ class Updates:
         before = self.run.kept.pop(index, None)
         if before is not None:
             self._measuring.observe_update(index, trained.tensor, before)
+            if self._keeps_spare(index):
+                run.spare[index] = before
+
+    def _keeps_spare(self, index: int) -> bool:
+        """Tell whether the copy of a parameter is kept for the next step: where all up to it are small."""
+        if len(self._elements_up_to) <= index:
+            self._elements_up_to = list(itertools.accumulate(math.prod(info.shape) for info in self.run.parameters))
+        return self._elements_up_to[index] <= _SPARE
 
     def look_at(self, groups: Sequence[Group]) -> None:
         """Find out which of an optimizer's tensors stand for parameters of these models; to be called before its step."""

@@ -25,6 +25,7 @@ from probe.mapping import load_mapping
 from probe.ranks.reader import open_reader
 from probe.records import Phase, Role
 from probe.report.names import plain
+from probe.store.places import place_of
 from probe.store.reading.reader import Reader
 
 ERRORS = {
@@ -80,7 +81,7 @@ def export_run(path: str | Path, folder: str | Path) -> Exported:
     _check([place])
     with open_reader(path) as reader:
         times = _times(reader)
-    scalars = _of_run(read_recording(Path(path)))
+    scalars = _of_run(read_recording(place_of(path)))
     if not scalars:
         raise ConfigError(f"{path} holds no number of its steps to export: neither a logged one nor a gradient")
     return _written({place: (scalars, times)})
@@ -115,7 +116,7 @@ def export_comparison(
     places = [Path(folder) / name for name in ("A", "B", "comparison")]
     _check(places)
     comparison = compare(a, b, mapping, steps=steps, direction=direction, progress=progress)
-    runs = [read_recording(Path(path)) for path in (a, b)]
+    runs = [read_recording(place_of(path)) for path in (a, b)]
     to_b = Shift.of(steps).to_b
     names = _names_in_a(runs[0], runs[1], mapping, direction)
     of_a, of_b = _of_run(runs[0]), _of_run(runs[1], names, -to_b)

@@ -16,6 +16,7 @@ import xxhash
 
 from probe.damage import said_of
 from probe.errors import FormatError
+from probe.store.places import is_local, place_of
 
 _RUN = struct.Struct("<QQ")
 _END = struct.Struct("<8sQQ")
@@ -33,7 +34,7 @@ def parts(runs: Iterable[tuple[int, bytes]]) -> list[bytes]:
 
 def pending(path: str | Path) -> list[tuple[int, bytes]]:
     """Return what a commit was writing, as (offset, bytes), when it was cut off; empty when none was."""
-    with open(path, "rb") as file:
+    with place_of(path).open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - _END.size, 0))
         end = file.read(_END.size)  # it may have grown meanwhile
@@ -64,9 +65,9 @@ def _runs(body: bytes, size: int) -> Iterator[tuple[int, bytes]]:
 
 
 def readable(path: str | Path) -> Path | Overlay:
-    """Return what `h5py.File` is to read: the path, or the file as its last commit would have left it."""
-    runs = pending(path)
-    return Overlay(path, runs) if runs else Path(path)
+    """Return what `h5py.File` is to read: the path, or the file as its last commit would have left it, or as fsspec reads it."""
+    runs, place = pending(path), place_of(path)
+    return Overlay(place, runs) if runs or not is_local(place) else place
 
 
 def opened(path: str | Path) -> IO[bytes] | Overlay:
@@ -93,7 +94,7 @@ class Overlay:
     """A file to read, with other bytes in some places; `h5py.File` takes it in place of a path."""
 
     def __init__(self, path: str | Path, runs: list[tuple[int, bytes]]) -> None:
-        self._file = open(path, "rb")  # noqa: SIM115  closed with the object, as h5py keeps it
+        self._file = place_of(path).open("rb")  # closed with the object, as h5py keeps it
         self._runs = runs
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -117,7 +118,10 @@ class Overlay:
 
     def read(self, size: int = -1) -> bytes:
         """Return the next bytes."""
-        size = os.fstat(self._file.fileno()).st_size - self.tell() if size < 0 else size
+        if size < 0:
+            here = self.tell()
+            size = max(self.seek(0, os.SEEK_END) - here, 0)
+            self.seek(here)
         buffer = bytearray(size)
         return bytes(buffer[: self.readinto(memoryview(buffer))])
 

@@ -23,10 +23,16 @@ _TEXT_KIND = h5t.py_create(_TEXT, logical=True)
 _CODES = {"i1": "b", "u1": "B", "i4": "i", "i8": "q", "u8": "Q", "f8": "d"}
 
 
-def packer(dtype: np.dtype) -> struct.Struct:
-    """Return what packs one row of a table without text."""
-    columns = [dtype[name] for name in dtype.names or ()]
-    codes = [f"{c.itemsize}s" if c.kind == "S" else _CODES[f"{c.kind}{c.itemsize}"] for c in columns]
+def packer(dtype: np.dtype, packed: str = "", to: str = "") -> struct.Struct:
+    """Return what packs one row of a table without text; the columns from ``packed`` to ``to`` come as bytes, packed already."""
+    codes, names = [], list(dtype.names or ())
+    for name in names:
+        column = dtype[name]
+        codes.append(f"{column.itemsize}s" if column.kind == "S" else _CODES[f"{column.kind}{column.itemsize}"])
+    if packed:
+        first, last = names.index(packed), names.index(to)
+        size = struct.calcsize("<" + "".join(codes[first : last + 1]))
+        codes[first : last + 1] = [f"{size}s"]
     return struct.Struct("<" + "".join(codes))
 
 

@@ -8,6 +8,7 @@ import hypothesis.extra.numpy as npst
 import numpy as np
 from hypothesis import strategies as st
 
+from probe.numbers.packed import unpack
 from probe.numbers.statistics import dtype_of
 from probe.records import TensorStats
 
@@ -43,8 +44,10 @@ def sample(shape: tuple[int, ...], seed: int = 0, dtype: str = "float32") -> np.
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype_of(dtype))
 
 
-def assert_stats_agree(actual: TensorStats, expected: TensorStats, tolerance: float = 1e-12) -> None:
-    """Require the same statistics: counts, hash, min and max exactly, the rest to a relative error."""
+def assert_stats_agree(actual: TensorStats | bytes, expected: TensorStats, tolerance: float = 1e-12) -> None:
+    """Require the same statistics, packed or not: counts, hash, min and max exactly, the rest to a relative error."""
+    if isinstance(actual, bytes):
+        actual = unpack(actual)
     for name in ("min", "max", "nan", "posinf", "neginf", "zeros", "hash_kind", "hash_hi", "hash_lo"):
         a, b = getattr(actual, name), getattr(expected, name)
         assert a == b or (a != a and b != b), f"{name}: {a!r}, expected {b!r}"

@@ -12,7 +12,6 @@ import pytest
 import probe
 from probe.adapters.base import Adapter
 from probe.errors import ProbeWarning
-from probe.records import TensorStats
 from probe.testing.arrays import sample
 from probe.testing.observations import ObservationContract
 from probe.testing.recording import Recording
@@ -194,10 +193,10 @@ class AdapterContract(TensorContract, ObservationContract):
     ) -> None:
         whole = type(self.adapter).measure
 
-        def broken(adapter: Adapter, tensor: Any, axes: Sequence[int]) -> TensorStats:
+        def broken(adapter: Adapter, tensor: Any, axes: Sequence[int], known: bytes | None = None) -> bytes:
             if adapter.facts(tensor).shape == (5, 3):
                 raise MemoryError("planted")
-            return whole(adapter, tensor, axes)
+            return whole(adapter, tensor, axes, known)
 
         monkeypatch.setattr(type(self.adapter), "measure", broken)
         with pytest.warns(ProbeWarning, match="could not be recorded: MemoryError"):

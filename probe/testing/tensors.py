@@ -8,6 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from probe.numbers.axis_sums import axis_sums
+from probe.numbers.packed import unpack
 from probe.numbers.sketch import CHUNK
 from probe.numbers.statistics import dtype_of, measure, measure_update
 from probe.testing.arrays import arrays, assert_stats_agree, sample
@@ -30,7 +31,7 @@ class TensorContract(AdapterKit):
     def test_statistics_are_those_of_the_reference(self, data: st.DataObject) -> None:
         array = data.draw(arrays(self.dtypes))
         order = data.draw(st.permutations(range(array.ndim))) if array.dtype.kind != "c" else ()
-        actual = self.adapter.measure(self.tensor(array), tuple(order))
+        actual = unpack(self.adapter.measure(self.tensor(array), tuple(order)))
         assert_stats_agree(actual, measure(array, order, actual.hash_kind))
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
@@ -41,7 +42,7 @@ class TensorContract(AdapterKit):
         array = (sample(shape) * 100).astype(dtype_of(dtype))
         if dtype != "int64":
             array.reshape(-1)[[5, 77, -3]] = np.nan, -np.inf, np.inf
-        actual = self.adapter.measure(self.tensor(array), ())
+        actual = unpack(self.adapter.measure(self.tensor(array), ()))
         assert_stats_agree(actual, measure(array, (), actual.hash_kind))
 
     @pytest.mark.parametrize("shape", [(4, 6), (3, 1, 5, 2), (2, 200_000)])
@@ -50,9 +51,19 @@ class TensorContract(AdapterKit):
         tensors = list(self.layouts(array))
         assert tensors
         for tensor in tensors:
-            actual = self.adapter.measure(tensor, ())
+            actual = unpack(self.adapter.measure(tensor, ()))
             assert_stats_agree(actual, measure(array, (), actual.hash_kind))
             assert np.array_equal(self.adapter.values(tensor), array)
+
+    def test_what_is_known_of_another_tensor_is_not_taken_for_it(self) -> None:
+        """Of the same bytes in another shape, dtype or order, and of other bytes."""
+        array = sample((6, 6))
+        one = self.adapter.measure(self.tensor(array), ())
+        for other, order in ((array.reshape(4, 9), ()), (array + 1, ()), (array, (1, 0)), (array.view("int32"), ())):
+            if other.dtype.name in self.dtypes:
+                found = unpack(self.adapter.measure(self.tensor(other), order, one))
+                assert_stats_agree(found, measure(other, order, found.hash_kind))
+        assert self.adapter.measure(self.tensor(array.copy()), (), one) == one
 
     @pytest.mark.parametrize("shape", [(5,), (4, 6), (3, 1, 5, 2), (3, 5, 5), (900, 700), (4, 3, 2, 2)])
     def test_sums_along_axes_are_those_of_the_reference(self, shape: tuple[int, ...]) -> None:
@@ -96,6 +107,7 @@ class TensorContract(AdapterKit):
         after, before = sample((5, 7), 0), sample((5, 7), 1)
         for name in set(self.dtypes) & {"float32", "float16", "bfloat16", "float64", "complex64", "float8_e4m3fn"}:
             a, b = after.astype(dtype_of(name)), before.astype(dtype_of(name))
-            dtype, found = self.adapter.measure_update(self.tensor(a), self.tensor(b), (1, 0))
+            dtype, found, of_after = self.adapter.measure_update(self.tensor(a), self.tensor(b), (1, 0))
             assert dtype == ("complex128" if name == "complex64" else "float64")
             assert_stats_agree(found, measure_update(a, b, (1, 0)))
+            assert of_after in (None, self.adapter.measure(self.tensor(a), (1, 0)))

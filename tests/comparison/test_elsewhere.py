@@ -1,114 +1,231 @@
-"""Weights whose values stand at another place in the other model, joined ones too."""
+"""Values that other processes compare, what is kept of a comparison that is interrupted, and recordings behind URLs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+import json
+import os
+import signal
+import threading
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import probe
-from probe.adapters.numpy import nn
-from probe.adapters.numpy.tensor import Tensor
-from probe.comparison.result import Divergence, Kind
-from tests.comparison.planted import Recorder
-from tests.fusing import apart, mapping, together
-from tests.toys import GPT, gpt, module
+from probe.comparison.distance import values
+from probe.comparison.result import Verdict
+from probe.errors import ConfigError, ProbeError, StoreError
+from probe.scheduling import Processes, scheduler_of
+from probe.store.reading.hdf5 import without_collecting
+from tests.comparison.planted import MODEL_FAULTS, UP, Clean, Recorder, changed
 
 
-def loaded(order: Sequence[int]) -> Any:
-    """Return the model with q, k and v together, each layer's of which has the values of another layer's."""
-    model, source = together(), together()
-    for layer, number in enumerate(order):
-        for slot in ("weight", "bias"):
-            mine, theirs = (module(each, f"layers.{n}.attn.qkv") for each, n in ((model, layer), (source, number)))
-            getattr(mine, slot).data[...] = getattr(theirs, slot).data
-    return model
+@pytest.fixture
+def pair(clean: Clean, run: Recorder) -> tuple[Path, Path]:
+    """A recording with all values, and one of a model with a fault."""
+    wrong = changed(MODEL_FAULTS["gradient of one of two consumers"][0])
+    return clean("tensor"), run(wrong, task="tensor")
 
 
-def first_of(run: Recorder, a: Any, b: Any, task: str) -> Divergence:
-    rules = mapping(2) if a.__class__ is not b.__class__ or hasattr(module(a, "layers.0.attn"), "q") else None
-    first = probe.compare(run(a, task=task), run(b, task=task), mapping=rules).first_divergence
-    assert first is not None and first.kind is Kind.INIT
-    return first
+def told(answer: Any) -> str:
+    return json.dumps(answer.as_json(), sort_keys=True, default=str)
 
 
-@pytest.mark.parametrize("task", ["statistics", "tensor"])
-def test_joined_weights_of_swapped_layers(run: Recorder, task: str) -> None:
-    first = first_of(run, apart(), loaded([1, 0, 2]), task)
-    assert first.hint == (
-        "what layers.0.attn.q, k and v has in A, layers.1.attn.qkv has in B: look at the order of the layers"
-    )
-    assert first.hints == ()
+# ---- processes
 
 
-@pytest.mark.parametrize("task", ["statistics", "tensor"])
-def test_joined_weights_of_a_layer_that_was_left_out(run: Recorder, task: str) -> None:
-    first = first_of(run, apart(), loaded([0, 2, 2]), task)
-    assert first.hint == (
-        "what layers.2.attn.q, k and v has in A, layers.1.attn.qkv has in B, and what layers.1.attn.q, k and v has in A is "
-        "nowhere in B: look at which layers were left out, and which weights were loaded into which"
-    )
-    assert first.hints == ()
+def twice(number: int) -> int:
+    return 2 * number
 
 
-def test_a_copy_of_another_weight_tells_no_place(run: Recorder) -> None:
-    """All layers of A have one value: that B has it in layers 0 and 2 does not make layer 1 theirs."""
-    a, b = together(), together()
-    for model in (a, b):
-        for number in (1, 2):
-            module(model, f"layers.{number}.attn.qkv").weight.data[...] = module(model, "layers.0.attn.qkv").weight.data
-    module(b, "layers.1.attn.qkv").weight.data[...] = np.random.default_rng(3).standard_normal((32, 16), np.float32)
-    first = first_of(run, a, b, "tensor")
-    assert "has in" not in first.hint, first.hint
+def dies_once(job: tuple[str, int]) -> int:
+    """End the process the first time."""
+    flag, number = job
+    if number == 1 and not os.path.exists(flag):
+        Path(flag).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 2 * number
 
 
-@pytest.mark.parametrize("bits", [0, 16])
-def test_a_weight_is_drawn_anew_only_if_its_values_are_nowhere_else(run: Recorder, bits: int) -> None:
-    """Values that were rounded when they were loaded elsewhere are no other seed either."""
-
-    def model(seeds: Sequence[int], keep: int = 0) -> Any:
-        made = together()
-        nn.manual_seed(5)
-        for number, seed in enumerate(seeds):
-            values = np.random.default_rng(seed).standard_normal((64, 16), np.float32)
-            if keep and number == 1:
-                values = (values.view(np.uint32) + np.uint32(0x8000) & np.uint32(0xFFFF0000)).view(np.float32)
-            module(made, f"layers.{number}").mlp = nn.Sequential(nn.Linear(16, 64), nn.Linear(64, 16))
-            module(made, f"layers.{number}.mlp.0").weight.data[...] = values
-        return made
-
-    (drawn,) = first_of(run, model((0, 1, 2)), model((0, 5, 2)), "tensor").hints
-    assert (drawn["name"], drawn["grade"]) == ("drawn anew", "weak")
-    moved = first_of(run, model((0, 1, 2)), model((0, 2, 2), bits), "tensor")
-    assert "drawn anew" not in [hint["name"] for hint in moved.hints]
+def dies(number: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return number
 
 
-@pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("task", ["statistics", "tensor"])
-def test_a_head_that_is_tied_in_one_model_is_no_padding(run: Recorder, task: str, turned: bool) -> None:
-    """Where the tied model has no module for the head, the embedding's gradient has more zero rows on the other side."""
+def fails(number: int) -> int:
+    raise StoreError(f"job {number}")
 
-    def forward(self: Any, ids: Tensor) -> Tensor:
-        x = self.embed(ids)
-        for _, layer in self.layers.children():
-            x = layer(x)
-        return self.norm(x) @ self.embed.weight.swapaxes(0, 1)
 
-    def model(is_tied: bool) -> GPT:
-        made = gpt()
-        made.head.weight.data[...] = made.embed.weight.data
-        if is_tied:
-            made.__class__ = type("GPT", (GPT,), {"forward": forward})
-            del made.head
-        return made
+def test_processes_return_what_is_asked_for_in_order(tmp_path: Path) -> None:
+    with Processes(2) as processes:
+        assert list(processes.map(twice, range(5))) == [0, 2, 4, 6, 8]
+        assert list(processes.map(dies_once, [(str(tmp_path / "flag"), k) for k in range(4)])) == [0, 2, 4, 6]
+        with pytest.raises(StoreError, match="job 0"):
+            list(processes.map(fails, [0]))
+        with pytest.raises(ProbeError, match="were ended 3 times"):
+            list(processes.map(dies, [0]))
 
-    files = [run(model(is_tied), task=task) for is_tied in (not turned, turned)]
-    found = probe.compare(*files)
-    first = found.first_divergence
-    assert first is not None and (first.path, first.kind) == ("embed", Kind.INTRODUCED), first
-    mine, other = "BA" if turned else "AB"
-    assert first.hint == (
-        f"weight is tied on {mine}, not on {other}: its gradient on {mine} is that of embed.weight and head.weight together"
-    )
+
+def test_other_processes_give_the_same_answer(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    here = probe.compare(*pair)
+    read = []
+    original = values._read
+    monkeypatch.setattr(values, "_read", lambda *args: read.append(args) or original(*args))
+    there = probe.compare(*pair, scheduler="processes:2")
+    assert here.verdict is Verdict.DIVERGED and told(here) == told(there)
+    assert not read  # nothing was left to this process
+
+
+@pytest.mark.parametrize("wrong", ["threads", "processes:0", "processes:two", "processes:-1", "localhost:8786", ""])
+def test_a_scheduler_that_is_none(wrong: str) -> None:
+    with pytest.raises(ConfigError, match="is not known; expected 'processes'"):
+        scheduler_of(wrong)
+
+
+# ---- Dask
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Any:
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as found:
+        yield found.scheduler_address
+
+
+def test_a_cluster_gives_the_same_answer(pair: tuple[Path, Path], cluster: str) -> None:
+    assert told(probe.compare(*pair)) == told(probe.compare(*pair, scheduler=cluster))
+
+
+def test_what_a_killed_worker_had_not_done_is_done_by_another(cluster: str, tmp_path: Path) -> None:
+    with scheduler_of(cluster) as workers:
+        assert list(workers.map(dies_once, [(str(tmp_path / "flag"), k) for k in range(4)])) == [0, 2, 4, 6]
+
+
+def test_a_cluster_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("probe.scheduling._SECONDS", 0.5)
+    with pytest.raises(ProbeError, match="no Dask scheduler answers at tcp://127.0.0.1:9"):
+        scheduler_of("tcp://127.0.0.1:9")
+
+
+# ---- resuming
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_an_interrupted_comparison_goes_on(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, whole = tmp_path / "kept.jsonl", told(probe.compare(*pair))
+    monkeypatch.setattr("probe.comparison.ahead._MOST", 1)  # what is read is kept tensor by tensor
+    original, read = values._read, []
+
+    def interrupted(*args: Any) -> Any:
+        if len(read) == 5:
+            raise Interrupted
+        read.append(args[1])
+        return original(*args)
+
+    monkeypatch.setattr(values, "_read", interrupted)
+    with pytest.raises(Interrupted):
+        probe.compare(*pair, resume=kept)
+    with kept.open("a", encoding="utf-8") as file:
+        file.write('{"step": 0, "found": [["Requ')  # a process that is killed may leave a part of a line
+    first = read.copy()
+    monkeypatch.setattr(values, "_read", lambda *args: read.append(args[1]) or original(*args))
+    assert told(probe.compare(*pair, resume=kept)) == whole
+    assert len(read) > len(first) and not set(first) & set(read[len(first) :])
+    read.clear()
+    assert told(probe.compare(*pair, resume=kept)) == whole
+    assert not read
+
+
+def test_a_file_of_another_comparison(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    a, b = pair
+    kept = tmp_path / "kept.jsonl"
+    probe.compare(a, b, resume=kept)
+    with pytest.raises(ConfigError, match=r"was begun by another comparison \(other A, B\)"):
+        probe.compare(b, a, resume=kept)
+    kept.write_text("step,loss\n0,1.5\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"is no file that resume= has written"):
+        probe.compare(a, b, resume=kept)
+    with pytest.raises(ConfigError, match="cannot be written"):
+        probe.compare(a, b, resume=tmp_path / "none" / "kept.jsonl")
+
+
+# ---- URLs
+
+
+@pytest.fixture
+def remote(pair: tuple[Path, Path]) -> tuple[str, str]:
+    """The same recordings in fsspec's memory."""
+    pytest.importorskip("upath")
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    for path in pair:
+        memory.pipe(f"/runs/{path.name}", path.read_bytes())
+    return tuple(f"memory://runs/{path.name}" for path in pair)  # type: ignore[return-value]
+
+
+def test_recordings_behind_a_url(pair: tuple[Path, Path], remote: tuple[str, str], tmp_path: Path) -> None:
+    here, there = probe.compare(*pair), probe.compare(*remote)
+    assert told(there).replace("memory://runs", str(pair[0].parent)) == told(here)
+    assert there.save(tmp_path / "page.html").stat().st_size > 1000
+    with probe.open(remote[0]) as run, probe.open(pair[0]) as same:
+        assert run[UP].output[0].values().tolist() == same[UP].output[0].values().tolist()
+    with probe.open(f"{remote[0][:-4]}*") as run:
+        assert run.steps == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("memory://runs/none.h5", "there is no file memory://runs/none.h5"),
+        ("memory://runs/none*.h5", r"no file matches memory://runs/none\*.h5"),
+        ("nowhere://runs/a.h5", "nowhere://runs/a.h5 is no URL that can be read"),
+    ],
+)
+def test_a_url_of_nothing(url: str, said: str) -> None:
+    pytest.importorskip("upath")
+    with pytest.raises(StoreError, match=said):
+        probe.open(url)
+
+
+def test_urls_need_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "upath", None)
+    with pytest.raises(StoreError, match=r"pip install 'probe-align\[remote\]'"):
+        probe.open("s3://runs/a.h5")
+
+
+# ---- garbage
+
+
+def test_no_garbage_is_collected_while_a_file_is_read() -> None:
+    """In any thread: HDF5 that calls Python must not be called by the end of another of its objects."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def read() -> None:
+        with without_collecting():
+            inside.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=read)
+    with without_collecting():
+        thread.start()
+        assert inside.wait(10)
+        assert not gc.isenabled()
+    assert not gc.isenabled()  # the other thread still reads
+    leave.set()
+    thread.join()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with without_collecting():
+            pass
+        assert not gc.isenabled()  # as it was found
+    finally:
+        gc.enable()

@@ -76,7 +76,9 @@ def compared(run: Recorder, task: str, a: Model, b: Model) -> Comparison:
 def test_tokens_that_are_flattened_in_another_order(run: Recorder, task: str) -> None:
     found = compared(run, task, routed(), routed(turned=True))
     assert found.verdict is Verdict.ALIGNED, found.first_divergence
-    assert said(found, f"{ORDER}: what it returns is judged, what is inside is not")
+    assert said(
+        found, f"{ORDER} or the shares of ranks one behind the other: what it returns is judged, what is inside is not"
+    )
     assert {slot.verdict for slot in found[GATE] if slot.step == 0 and slot.phase.label == "forward"} == {"not judged"}
 
 

@@ -13,9 +13,11 @@ from probe.mapping import load_mapping
 from probe.numbers.sketch import sketch
 from probe.numbers.statistics import measure
 from probe.ranks.dims.arranging import Arrangement, arranged, sketch_of
+from probe.ranks.dims.defaults import of_tensor
 from probe.ranks.dims.language import parsed, where
 from probe.ranks.layout.files import files_of
 from probe.ranks.layout.groups import groups_given
+from probe.records import Role
 
 WHOLE = np.arange(4 * 6 * 8, dtype=np.float32).reshape(4, 6, 8)
 
@@ -168,3 +170,19 @@ def test_a_file_stands_for_itself_and_a_folder_for_its_only_run(folder: Path) ->
 def test_files_of_several_runs_are_named(folder: Path, given: str, said: str) -> None:
     with pytest.raises(StoreError, match=said):
         files_of(folder / given)
+
+
+@pytest.mark.parametrize(
+    ("class_name", "role", "slot", "dims"),
+    [
+        ("ColumnParallelLinear", Role.OUTPUT, "0", "... 2·h[tp]"),
+        ("ColumnParallelLinear", Role.OUTPUT, "1", "... 2·h[tp]"),  # a bias that has not been added, of gate and up
+        ("ColumnParallelLinear", Role.GRAD_OUTPUT, "1", "... 2·h[tp]"),
+        ("RowParallelLinear", Role.OUTPUT, "1", None),  # all have it, and each has a part of its gradient
+        ("DotProductAttention", Role.INPUT, "2", "... heads[tp] d"),
+        ("DotProductAttention", Role.INPUT, "3", None),  # a mask
+        ("FusedScaleMaskSoftmax", Role.OUTPUT, "0", "b heads[tp] ..."),
+    ],
+)
+def test_what_classes_say_of_their_tensors(class_name: str, role: Role, slot: str, dims: str | None) -> None:
+    assert of_tensor(class_name, {}, role, slot, parts=2, in_sequence=False) == (parsed(dims) if dims else None)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from probe.numbers import kernel
-from probe.numbers.statistics import dtype_of, hash_bits, measure
+from probe.numbers.packed import unpack
+from probe.numbers.statistics import dtype_of, hash_bits, measure, measure_update
 from probe.records import HashKind
 from probe.testing import assert_stats_agree
 
@@ -33,14 +34,15 @@ def instructions(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def check(array: np.ndarray, order: tuple[int, ...] = (), subtracted: np.ndarray | None = None) -> None:
     """Compare with the reference; ``array`` is in C order."""
-    difference = array if subtracted is None else array.astype(np.float64) - subtracted.astype(np.float64)
-    digest = kernel.digest(array.ctypes.data, array.nbytes)
-    stats = kernel.stats(
-        array.ctypes.data, kernel.KINDS[array.dtype.name], array.shape, order, digest, HashKind.XXH3_128,
-        0 if subtracted is None else subtracted.ctypes.data,
-    )  # fmt: skip
-    low, high = hash_bits(array)
-    assert_stats_agree(stats, measure(difference, order)._replace(hash_lo=low, hash_hi=high))
+    place = array.nbytes, kernel.KINDS[array.dtype.name], array.shape, order
+    if subtracted is None:
+        stats = kernel.measure(array.ctypes.data, *place)
+        expected = measure(array, order)
+    else:
+        stats, of_array = kernel.measure_update(array.ctypes.data, subtracted.ctypes.data, *place)
+        expected = measure_update(array, subtracted, order)
+        assert of_array == kernel.measure(array.ctypes.data, *place)
+    assert_stats_agree(stats, expected)
 
 
 def sample(shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -63,6 +65,34 @@ def test_floats(shape: tuple[int, ...], dtype: str) -> None:
 @pytest.mark.parametrize("dtype", [name for name in kernel.KINDS if name not in FLOATS])
 def test_integers(shape: tuple[int, ...], dtype: str) -> None:
     check(sample(shape, dtype))
+
+
+def test_hashes_of_every_length() -> None:
+    """Each of the ways in which XXH3 reads: up to 3, 8, 16, 128, 240 bytes, blocks of 1024 and stripes of 64 behind them."""
+    data = np.random.default_rng(0).integers(0, 256, 1 << 18, dtype=np.uint8)
+    for size in (*range(2200), *range(16_383, 16_387), 65_536, (1 << 18) - 1, 1 << 18):
+        for start in (0, 1) if size < data.size else (0,):
+            part = data[start : start + size]
+            assert kernel.digest(part.ctypes.data, size) == hash_bits(part), size
+        assert unpack(kernel.measure(data.ctypes.data, size, 5, (size,), ()))[9:11] == hash_bits(data[:size]), size
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("shape", [(3,), (61, 70), (300, 488), (3, 1, 40_000)], ids=str)
+def test_what_is_known_is_returned_where_the_bytes_are_the_same(shape: tuple[int, ...], dtype: str) -> None:
+    array = sample(shape, dtype)
+    place = array.ctypes.data, array.nbytes, kernel.KINDS[dtype], shape, ()
+    known = kernel.measure(*place)
+    assert kernel.measure(*place, known=known) is known
+    assert kernel.measure(*place, known=kernel.measure(*place, HashKind.NONE)) == known
+    array.reshape(-1)[-1] += 1
+    assert kernel.measure(*place, known=known) == kernel.measure(*place) != known
+
+
+def test_bytes_that_are_not_of_a_shape_are_refused() -> None:
+    array = np.zeros(8, np.float32)
+    with pytest.raises(ValueError, match="32 bytes of kind 0 are not of this shape"):
+        kernel.measure(array.ctypes.data, 32, 0, (9,), ())
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])

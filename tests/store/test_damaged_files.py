@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from probe.errors import ExistsError, FormatError, RecordingError, StoreError
+from probe.numbers.packed import SIZE
+from probe.numbers.sketch import WIDTH
 from probe.store.reading.reader import Reader
 from probe.store.writing import names as names_module
 from probe.store.writing import system
@@ -159,9 +161,8 @@ def test_no_chunk_is_written_for_sketches_that_are_not_there(tmp_path: Path) -> 
     writer = Writer(tmp_path / "a.h5", INFO)
     module(writer, "net")
     facts = (0, 0, 0, 0, 1, 0, 0, 3, writer.slot("0"), b"float8_e4m3b11fnuz", writer.shape(()), False)
-    row = (*facts, *[0.0] * 5, *[0] * 7, -1)
     for _ in range(3000):
-        writer.add_record(row, None)
+        writer.add_record(facts, bytes(SIZE + 8 * WIDTH), -1, is_sketched=False)
     end_step(writer)
     writer.close()
     with h5py.File(tmp_path / "a.h5") as file:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import strategies as st
 
 from probe.errors import ExistsError, FormatError, NotRecordedError, StoreError
+from probe.numbers.packed import pack
 from probe.numbers.statistics import dtype_of, measure
 from probe.records import HashKind, ModuleInfo, OptimizerGroup, ParameterInfo, StepState
 from probe.store import schema
@@ -95,7 +96,7 @@ def test_equal_tensors_are_stored_once(tmp_path: Path) -> None:
 
     writer = Writer(tmp_path / "a.h5", INFO)
     ids = [
-        writer.tensor(measure(array), array.dtype.name, array.shape, lambda array=array: values(array))
+        writer.tensor(pack(measure(array)), array.dtype.name, array.shape, lambda array=array: values(array))
         for array in different * 2
     ]
     writer.close()
@@ -108,7 +109,7 @@ def test_equal_tensors_are_stored_once(tmp_path: Path) -> None:
 
 def test_tensors_without_a_hash_are_never_taken_for_equal(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "a.h5", INFO)
-    stats = measure(np.zeros(3), hash_kind=HashKind.NONE)
+    stats = pack(measure(np.zeros(3), hash_kind=HashKind.NONE))
     ids = [writer.tensor(stats, "float64", (3,), lambda i=i: np.full(3, i, float)) for i in range(4)]
     writer.close()
     with Reader(tmp_path / "a.h5") as reader:

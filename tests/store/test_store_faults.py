@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from probe.errors import FormatError, StoreError
+from probe.numbers.packed import pack
 from probe.numbers.statistics import measure
 from probe.store import journal
 from probe.store.reading import opening
@@ -322,7 +323,7 @@ def test_a_slow_writer_makes_the_producer_wait(tmp_path: Path) -> None:
 
     def produce() -> None:
         for number in range(40):
-            stats = measure(np.array(number, float))
+            stats = pack(measure(np.array(number, float)))
             writer.tensor(stats, "float64", (1 << 15,), lambda: fresh(number))  # noqa: B023
             handed_over.append(number)
         end_step(writer)

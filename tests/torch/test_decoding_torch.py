@@ -171,3 +171,44 @@ def test_what_runs_in_one_pass_alone_is_compared(tmp_path: Path) -> None:
             probe.step()
         answer = probe.compare(tmp_path / "whole.h5", tmp_path / "parts.h5")
         assert (answer.first_divergence and answer.first_divergence.path) == wanted, answer
+
+
+class Tower(torch.nn.Module):
+    """Works token by token, on [positions] as engines do, and on [requests, positions]."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.norm = torch.nn.Embedding(48, 16), torch.nn.LayerNorm(16)
+        self.inner, self.head, self.factor = torch.nn.Linear(16, 16), torch.nn.Linear(16, 48), factor
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.inner(self.norm(self.embed(ids)) * (self.factor if ids.shape[-1] == 1 else 1.0))
+        return self.head(x)
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+@pytest.mark.parametrize("factor", [1.0, 1.01])
+def test_all_tokens_in_a_row_against_tokens_of_one_request(tmp_path: Path, factor: float, task: str) -> None:
+    ids = torch.randint(0, 48, (LENGTH,), generator=torch.Generator().manual_seed(1))
+    whole, parts = Tower(), Tower(factor)
+    with probe.capture(whole, tmp_path / "row.h5", task=task), torch.no_grad():
+        whole(ids)
+        probe.step()
+    with probe.capture(parts, tmp_path / "decoded.h5", task=task), torch.no_grad():
+        for first, last in ((0, 5), (5, 6), (6, 7), (7, 8)):
+            parts(ids[None, first:last])
+        probe.step()
+    for answer in (
+        probe.compare(tmp_path / "row.h5", tmp_path / "decoded.h5"),
+        probe.compare(tmp_path / "decoded.h5", tmp_path / "row.h5"),
+    ):
+        said = [(found.path, found.kind.value) for found in answer.divergences]
+        assert said == ([] if factor == 1 else [("", "introduced")]), answer
+        assert answer.coverage.share == 1.0
+
+
+def test_norms_of_passes_that_are_split_otherwise_are_no_divergence(tmp_path: Path) -> None:
+    answer = compared(tmp_path, task="norms")
+    assert answer.verdict == "undecided" and not answer.divergences, answer
+    assert [note for note in answer.notes if note.code == "evaluations-joined"]

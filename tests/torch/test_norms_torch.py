@@ -18,6 +18,7 @@ import probe  # noqa: E402
 from probe.adapters.torch.adapter import TorchAdapter  # noqa: E402
 from probe.errors import ProbeWarning, RecordingError  # noqa: E402
 from probe.numbers import kernel  # noqa: E402
+from probe.numbers.packed import unpack  # noqa: E402
 from probe.records import HashKind  # noqa: E402
 from probe.testing import Recording, sample  # noqa: E402
 
@@ -61,7 +62,7 @@ def test_a_summary_is_what_measure_returns_but_for_the_hash(
         pytest.skip("the compiled loop was not built")
     monkeypatch.setattr(kernel, "AVAILABLE", compiled)
     tensor, adapter = MAKERS[name](), TorchAdapter()
-    whole, summary = adapter.measure(tensor, ()), adapter.summarize(tensor)
+    whole, summary = unpack(adapter.measure(tensor, ())), unpack(adapter.summarize(tensor))
     assert (summary.hash_kind, summary.hash_lo, summary.hash_hi) == (HashKind.NONE, 0, 0)
     for field in ("min", "max", "mean", "rms", "norm", "nan", "posinf", "neginf", "zeros"):
         expected = pytest.approx(getattr(whole, field), rel=1e-12, nan_ok=True)

@@ -22,6 +22,7 @@ FAULTS = {
     "missing-all-reduce": ("tp2", "mlp.linear_fc2", (0, 1)), "norms-not-reduced": ("tp2 sequence parallel", "input_layernorm", (0, 1)),
     "replica-with-other-seed": ("dp2", "input_layernorm", (1,)), "tied-not-reduced": ("pp2 tied", "word_embeddings", (0, 1)),
     "other-checkpoint": ("tp2", "word_embeddings", (1,)), "layer-offset": ("pp2", "decoder.layers.1", (1,)),
+    "order-of-experts": ("ep2 of 4 experts", "mlp.experts.local_experts.2", (1,)),
 }  # fmt: skip
 
 
@@ -54,6 +55,8 @@ def compared(folder: Path, layout: str, name: str) -> Comparison:
 def test_a_clean_layout_is_aligned_and_compared_whole(folder: Path, layout: str) -> None:
     answer = compared(folder, layout, name_of(layout))
     assert (answer.verdict, answer.coverage.share) == (Verdict.ALIGNED, 1)
+    assert answer.runs[0].parameters == answer.runs[1].parameters
+    assert answer.coverage.only_a == answer.coverage.only_b == 0
     assert answer.coverage.not_comparable <= 8
     phases = {slot.phase.label for slot in answer.slots if slot.verdict in ("equal", "noise")}
     assert phases >= {"init", "forward", "backward", "gradient", "update"}
@@ -63,6 +66,8 @@ def test_a_clean_layout_is_aligned_and_compared_whole(folder: Path, layout: str)
 def test_any_layout_is_compared_with_any_other(folder: Path, pair: tuple[str, str]) -> None:
     answer = probe.compare(*(folder / f"{name_of(layout)}.h5" for layout in pair))
     assert (answer.verdict, answer.coverage.share) == (Verdict.ALIGNED, 1)
+    assert answer.runs[0].parameters == answer.runs[1].parameters
+    assert answer.coverage.only_a == answer.coverage.only_b == 0
 
 
 @pytest.mark.parametrize("fault", FAULTS)

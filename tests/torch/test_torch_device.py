@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import probe  # noqa: E402
 from probe.adapters.torch import statistics as torch_statistics  # noqa: E402
 from probe.adapters.torch.adapter import TorchAdapter  # noqa: E402
 from probe.adapters.torch.device import Pending, measure_on_device, settle  # noqa: E402
+from probe.config import TaskName  # noqa: E402
 from probe.numbers.sketch import CHUNK  # noqa: E402
 from probe.numbers.statistics import measure, measure_update  # noqa: E402
+from probe.recorder import measuring  # noqa: E402
 from probe.records import HashKind  # noqa: E402
 from probe.store.reading.reader import Reader  # noqa: E402
 from probe.testing import assert_stats_agree  # noqa: E402
@@ -77,32 +80,70 @@ def test_nothing_is_waited_for_before() -> None:
         assert isinstance(measure_on_device(sample((40, 50), dtype), (), HashKind.WSUM64), Pending)
 
 
+def record(path: Path, task: TaskName) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.BatchNorm1d(6), torch.nn.ReLU())
+    optimizer = torch.optim.AdamW(model.parameters())
+    with probe.capture(model, path, task=task):
+        for _ in range(2):
+            model(torch.randn(5, 6)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            probe.step(loss=1.0)
+
+
+@pytest.fixture
+def on_a_device(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """What lets statistics be pending from then on."""
+
+    def switch() -> None:
+        def pending(tensor: torch.Tensor, order: Sequence[int], kind: HashKind) -> Pending:
+            return measure_on_device(tensor, order, HashKind.WSUM64)
+
+        monkeypatch.setattr(torch_statistics, "measure_in_place", lambda *place: None)
+        monkeypatch.setattr(torch_statistics, "_measure_by_operations", pending)
+        monkeypatch.setattr(torch_statistics, "_lies_plain", lambda tensor: False)
+        monkeypatch.setattr(torch_statistics, "_with_update_hash", lambda stats, *rest: stats)
+
+    return switch
+
+
 @pytest.mark.parametrize("task", ["statistics", "tensor"])
 def test_a_recording_of_pending_statistics_is_that_of_settled_ones(
-    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    task: TaskName, tmp_path: Path, on_a_device: Callable[[], None]
 ) -> None:
-    def record(path: Path) -> list[tuple[Any, ...]]:
-        torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.BatchNorm1d(6), torch.nn.ReLU())
-        optimizer = torch.optim.AdamW(model.parameters())
-        with probe.capture(model, path, task=task):
-            for _ in range(2):
-                model(torch.randn(5, 6)).square().mean().backward()
-                optimizer.step()
-                optimizer.zero_grad()
-                probe.step(loss=1.0)
+    def rows_of(path: Path) -> list[tuple[Any, ...]]:
         with Reader(path) as reader:
             return [tuple(row[name] for name in COLUMNS) for row in reader.records]
 
-    expected = record(tmp_path / "settled.h5")
-    monkeypatch.setattr(torch_statistics, "measure_in_place", lambda tensor, order: None)
-    monkeypatch.setattr(
-        torch_statistics,
-        "_measure_by_operations",
-        lambda tensor, order, kind: measure_on_device(tensor, order, HashKind.WSUM64),
-    )
-    monkeypatch.setattr(torch_statistics, "_lies_plain", lambda tensor: False)
-    monkeypatch.setattr(torch_statistics, "update_hash", lambda stats, *rest: stats)
-    found = record(tmp_path / "pending.h5")
+    record(tmp_path / "settled.h5", task)
+    on_a_device()
+    record(tmp_path / "pending.h5", task)
+    expected, found = rows_of(tmp_path / "settled.h5"), rows_of(tmp_path / "pending.h5")
     assert [row[:6] for row in found] == [row[:6] for row in expected]
     np.testing.assert_allclose([row[6:] for row in found], [row[6:] for row in expected], rtol=1e-12)
+
+
+@pytest.mark.parametrize("most", [1, 1000, 1 << 30])
+def test_values_that_follow_their_statistics_are_those_of_their_tensors(
+    most: int, tmp_path: Path, on_a_device: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def values_of(path: Path) -> list[bytes | None]:
+        with Reader(path) as reader:
+            return [reader.values(row["tensor"]).tobytes() if row["tensor"] >= 0 else None for row in reader.records]
+
+    def begin(self: TorchAdapter, tensor: torch.Tensor) -> Callable[[], np.ndarray]:
+        values = self.values(tensor)
+        on_their_way.append(values.nbytes)
+        return lambda: values
+
+    record(tmp_path / "at-once.h5", "tensor")
+    on_a_device()
+    on_their_way: list[int] = []
+    monkeypatch.setattr(TorchAdapter, "begin_values", begin)
+    monkeypatch.setattr(measuring, "_WAITING_BYTES", most)
+    record(tmp_path / "following.h5", "tensor")
+    expected = values_of(tmp_path / "at-once.h5")
+    assert values_of(tmp_path / "following.h5") == expected
+    stored = sum(each is not None for each in expected)
+    assert (len(on_their_way) == stored) == (most == 1)  # what is met again is on its way already, if that waits

@@ -20,6 +20,7 @@ from probe.adapters.torch import operations as torch_operations  # noqa: E402
 from probe.adapters.torch.adapter import TorchAdapter  # noqa: E402
 from probe.adapters.torch.statistics import measure  # noqa: E402
 from probe.numbers.axis_sums import axis_sums  # noqa: E402
+from probe.numbers.packed import unpack  # noqa: E402
 from probe.numbers.sketch import CHUNK  # noqa: E402
 from probe.numbers.statistics import measure as reference  # noqa: E402
 from probe.records import HashKind  # noqa: E402
@@ -63,7 +64,7 @@ def check(tensor: Tensor, order: tuple[int, ...] = ()) -> None:
     array = TorchAdapter().values(tensor)
     for kind in KINDS:
         assert_stats_agree(measure(tensor, order, kind), reference(array, order, kind))
-    assert measure(tensor, order).hash_kind is HashKind.XXH3_128
+    assert unpack(measure(tensor, order)).hash_kind is HashKind.XXH3_128
 
 
 def random(shape: tuple[int, ...], dtype: torch.dtype, spoilt: bool = False) -> Tensor:
@@ -158,7 +159,7 @@ def test_tensors_of_a_graph(dtype: torch.dtype) -> None:
 def test_nothing_of_the_tensor_is_changed_or_kept() -> None:
     tensor = random((300, 1000), torch.float32, spoilt=True)
     before = tensor.clone().view(torch.int32)
-    stats = measure(tensor)
+    stats = unpack(measure(tensor))
     assert torch.equal(tensor.view(torch.int32), before) and tensor._version == 0
     assert isinstance(stats.sketch, np.ndarray) and all(type(n) is float for n in (stats.min, stats.mean))
 

@@ -27,7 +27,6 @@ from probe.adapters.shared.user_objects import attribute
 from probe.numbers import buffers
 from probe.numbers.layouts import class_names, layout_of
 from probe.numbers.statistics import dtype_of
-from probe.records import TensorStats
 
 _RUNNING_STATISTICS = ("moving_mean", "moving_variance", "running_mean", "running_var", "num_batches_tracked")
 """parameters without gradient that are buffers"""
@@ -137,13 +136,13 @@ class MindSporeAdapter(Adapter):
         is_on_cpu = mindspore.get_context("device_target") == "CPU"  # elsewhere all of it would be copied
         return memory.sample(array_of(tensor)) if is_on_cpu else None
 
-    def measure(self, tensor: Tensor, axes: Sequence[int]) -> TensorStats:
-        return statistics.measure(tensor, axes)
+    def measure(self, tensor: Tensor, axes: Sequence[int], known: bytes | None = None) -> bytes:
+        return statistics.measure(tensor, axes, known)
 
-    def summarize(self, tensor: Tensor) -> TensorStats:
+    def summarize(self, tensor: Tensor) -> bytes:
         return statistics.summarize(tensor)
 
-    def measure_update(self, after: Tensor, before: Tensor, axes: Sequence[int]) -> tuple[str, TensorStats]:
+    def measure_update(self, after: Tensor, before: Tensor, axes: Sequence[int]) -> tuple[str, bytes, bytes | None]:
         return statistics.measure_update(after, before, axes)
 
     def values(self, tensor: Tensor) -> np.ndarray:
@@ -159,7 +158,7 @@ class MindSporeAdapter(Adapter):
         """
         tensor.copy_(tensor_of(values.astype(dtype_of(name_of(tensor.dtype)))))
 
-    def snapshot(self, tensor: Tensor) -> Tensor:
+    def snapshot(self, tensor: Tensor, spare: Tensor | None = None) -> Tensor:
         return tensor_of(array_of(tensor).copy())
 
     def keep(self, parameters: Sequence[Parameter]) -> Removal:

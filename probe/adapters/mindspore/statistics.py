@@ -15,7 +15,8 @@ from mindspore import Tensor, dtype
 
 from probe.adapters.shared import memory
 from probe.numbers import kernel, statistics
-from probe.records import HashKind, TensorStats
+from probe.numbers.packed import pack
+from probe.records import HashKind
 
 _FLOATS = {"float32", "float64", "bfloat16", "float16"}
 _FLOATS_8 = {"float8_e4m3fn", "float8_e5m2"}
@@ -50,36 +51,36 @@ def tensor_of(array: np.ndarray) -> Tensor:
     return Tensor.from_numpy(plain)
 
 
-def measure(tensor: Tensor, order: Sequence[int]) -> TensorStats:
-    """Return all statistics of a tensor."""
+def measure(tensor: Tensor, order: Sequence[int], known: bytes | None = None) -> bytes:
+    """Return all statistics of a tensor, packed."""
     array = array_of(tensor)
     plain = _plain(array)
     if plain is None:
-        return statistics.measure(array, order)
+        return pack(statistics.measure(array, order))
     kind, address, shape, nbytes = plain
-    return memory.measure(address, kind, shape, nbytes, order)
+    return memory.measure(address, kind, shape, nbytes, order, known)
 
 
-def summarize(tensor: Tensor) -> TensorStats:
+def summarize(tensor: Tensor) -> bytes:
     """Do the same as `measure`, without the hash."""
     array = array_of(tensor)
     plain = _plain(array)
     if plain is None:
-        return statistics.measure(array, (), HashKind.NONE)
-    kind, address, shape, _ = plain
-    return kernel.stats(address, kind, shape, (), bytes(16), HashKind.NONE)
+        return pack(statistics.measure(array, (), HashKind.NONE))
+    kind, address, shape, nbytes = plain
+    return kernel.measure(address, nbytes, kind, shape, (), HashKind.NONE)
 
 
-def measure_update(after: Tensor, before: Tensor, order: Sequence[int]) -> tuple[str, TensorStats]:
-    """Return the dtype of after − before and its statistics, see `probe.numbers.statistics.measure_update`."""
+def measure_update(after: Tensor, before: Tensor, order: Sequence[int]) -> tuple[str, bytes, bytes | None]:
+    """Return what `probe.adapters.base.Adapter.measure_update` does."""
     array, other = array_of(after), array_of(before)
     name = "complex128" if array.dtype.kind == "c" else "float64"
     one, two = _plain(array), _plain(other)
     alike = array.dtype == other.dtype and array.shape == other.shape and array.dtype.name in _FLOATS
     if one is None or two is None or not alike:
-        return name, statistics.measure_update(array, other, order)
+        return name, pack(statistics.measure_update(array, other, order)), None
     kind, address, shape, nbytes = one
-    return name, memory.measure_update(address, two[1], kind, shape, nbytes, order)
+    return name, *kernel.measure_update(address, two[1], nbytes, kind, shape, tuple(order))
 
 
 def _plain(array: np.ndarray) -> tuple[int, int, tuple[int, ...], int] | None:

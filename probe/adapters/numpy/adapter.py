@@ -22,7 +22,7 @@ from probe.adapters.numpy.nn import (
 from probe.adapters.numpy.tensor import Node, Tensor, backward_hooks, is_grad_enabled, next_number
 from probe.numbers import statistics
 from probe.numbers.layouts import class_names, layout_of
-from probe.records import TensorStats
+from probe.numbers.packed import pack
 
 Removal = Callable[[], None]
 Edge = tuple[Node, int]
@@ -79,8 +79,8 @@ class NumpyAdapter(Adapter):
     def version_of(self, tensor: Tensor) -> int | None:
         return tensor.version
 
-    def measure(self, tensor: Tensor, axes: Sequence[int]) -> TensorStats:
-        return statistics.measure(tensor.data, axes)
+    def measure(self, tensor: Tensor, axes: Sequence[int], known: bytes | None = None) -> bytes:
+        return pack(statistics.measure(tensor.data, axes))
 
     def values(self, tensor: Tensor) -> np.ndarray:
         return np.array(tensor.data, order="C")
@@ -88,7 +88,7 @@ class NumpyAdapter(Adapter):
     def assign(self, tensor: Tensor, values: np.ndarray) -> None:
         tensor.data[...] = values
 
-    def snapshot(self, tensor: Tensor) -> Tensor:
+    def snapshot(self, tensor: Tensor, spare: Tensor | None = None) -> Tensor:
         return Tensor(tensor.data.copy())
 
     def keep(self, parameters: Sequence[Tensor]) -> Callable[[], None]:
@@ -97,9 +97,9 @@ class NumpyAdapter(Adapter):
     def keep_optimizer(self, optimizer: Optimizer) -> Callable[[], None]:
         return kept_optimizer(optimizer)
 
-    def measure_update(self, after: Tensor, before: Tensor, axes: Sequence[int]) -> tuple[str, TensorStats]:
+    def measure_update(self, after: Tensor, before: Tensor, axes: Sequence[int]) -> tuple[str, bytes, None]:
         name = "complex128" if after.dtype.kind == "c" else "float64"
-        return name, statistics.measure_update(after.data, before.data, axes)
+        return name, pack(statistics.measure_update(after.data, before.data, axes)), None
 
     # Hooks
 

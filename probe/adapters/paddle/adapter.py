@@ -28,7 +28,6 @@ from probe.adapters.shared.hooking import CallHook, Removal, all_or_none, concea
 from probe.adapters.shared.model_configs import config_of
 from probe.numbers.layouts import class_names, layout_of
 from probe.numbers.statistics import dtype_of
-from probe.records import TensorStats
 
 _STATISTICS_OF = {"_BatchNormBase": ("_mean", "_variance"), "BatchNorm": ("_mean", "_variance"),
                   "SpectralNorm": ("weight_u", "weight_v")}  # fmt: skip
@@ -137,15 +136,15 @@ class PaddleAdapter(Adapter):
     def sample_of(self, tensor: paddle.Tensor) -> bytes | None:
         return memory.sample(array_of(tensor)) if paddle_statistics.is_on_cpu(tensor) else None
 
-    def measure(self, tensor: paddle.Tensor, axes: Sequence[int]) -> TensorStats:
-        return paddle_statistics.measure(tensor, axes)
+    def measure(self, tensor: paddle.Tensor, axes: Sequence[int], known: bytes | None = None) -> bytes:
+        return paddle_statistics.measure(tensor, axes, known)
 
-    def summarize(self, tensor: paddle.Tensor) -> TensorStats:
+    def summarize(self, tensor: paddle.Tensor) -> bytes:
         return paddle_statistics.summarize(tensor)
 
     def measure_update(
         self, after: paddle.Tensor, before: paddle.Tensor, axes: Sequence[int]
-    ) -> tuple[str, TensorStats]:
+    ) -> tuple[str, bytes, bytes | None]:
         return paddle_statistics.measure_update(after, before, axes)
 
     def values(self, tensor: paddle.Tensor) -> np.ndarray:
@@ -155,7 +154,7 @@ class PaddleAdapter(Adapter):
         cast = values.astype(dtype_of(name_of(tensor.dtype)))
         tensor.set_value(cast.view(np.uint16) if cast.dtype.name == "bfloat16" else cast)
 
-    def snapshot(self, tensor: paddle.Tensor) -> paddle.Tensor:
+    def snapshot(self, tensor: paddle.Tensor, spare: paddle.Tensor | None = None) -> paddle.Tensor:
         return tensor.detach()._copy_to(tensor.place, True)
 
     def keep(self, parameters: Sequence[paddle.Tensor]) -> Removal:

@@ -17,7 +17,8 @@ import paddle
 
 from probe.adapters.shared import memory
 from probe.numbers import buffers, kernel, statistics
-from probe.records import HashKind, TensorStats
+from probe.numbers.packed import pack
+from probe.records import HashKind
 
 _FLOATS = ("float32", "float64", "bfloat16", "float16")
 
@@ -97,27 +98,29 @@ def _place_of(tensor: paddle.Tensor) -> _Place | None:
     return _Place(array.ctypes.data, kind, shape + more, nbytes, array)
 
 
-def measure(tensor: paddle.Tensor, order: Sequence[int] = ()) -> TensorStats:
-    """Return all statistics of a tensor, see `probe.numbers.statistics.measure`."""
+def measure(tensor: paddle.Tensor, order: Sequence[int] = (), known: bytes | None = None) -> bytes:
+    """Return all statistics of a tensor, see `probe.numbers.statistics.measure`, packed."""
     place = _place_of(tensor)
     if place is None:
-        return statistics.measure(array_of(tensor), order)
-    return memory.measure(place.address, place.kind, place.shape, place.nbytes, order)
+        return pack(statistics.measure(array_of(tensor), order))
+    return memory.measure(place.address, place.kind, place.shape, place.nbytes, order, known)
 
 
-def summarize(tensor: paddle.Tensor) -> TensorStats:
+def summarize(tensor: paddle.Tensor) -> bytes:
     """Do the same as `measure`, without the hash."""
     place = _place_of(tensor)
     if place is None:
-        return statistics.measure(array_of(tensor), (), HashKind.NONE)
-    return kernel.stats(place.address, place.kind, place.shape, (), bytes(16), HashKind.NONE)
+        return pack(statistics.measure(array_of(tensor), (), HashKind.NONE))
+    return kernel.measure(place.address, place.nbytes, place.kind, place.shape, (), HashKind.NONE)
 
 
-def measure_update(after: paddle.Tensor, before: paddle.Tensor, order: Sequence[int]) -> tuple[str, TensorStats]:
-    """Return the dtype of after − before and its statistics, see `probe.numbers.statistics.measure_update`."""
+def measure_update(
+    after: paddle.Tensor, before: paddle.Tensor, order: Sequence[int]
+) -> tuple[str, bytes, bytes | None]:
+    """Return what `probe.adapters.base.Adapter.measure_update` does."""
     new, old = _place_of(after), _place_of(before)
     alike = after.dtype == before.dtype and after.shape == before.shape
     if new is None or old is None or not alike or name_of(after.dtype) not in _FLOATS:
         stats = statistics.measure_update(array_of(after), array_of(before), order)
-        return "complex128" if name_of(after.dtype).startswith("complex") else "float64", stats
-    return "float64", memory.measure_update(new.address, old.address, new.kind, new.shape, new.nbytes, order)
+        return "complex128" if name_of(after.dtype).startswith("complex") else "float64", pack(stats), None
+    return "float64", *kernel.measure_update(new.address, old.address, new.nbytes, new.kind, new.shape, tuple(order))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import functools
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any
 
@@ -74,38 +73,49 @@ class Graph(abc.ABC):
         """Watch the gradients that cross the given places; if they are several, return what reports their sum."""
         if len(places) == 1:
             ((node, place),) = places
-            node.register_hook(_crossing(place, functools.partial(found, index), self.runs))
+            node.register_hook(_Crossing(place, index, found, self))
             return None
-        parts: dict[int, Tensor] = {}
-        count = len(places)
-
-        def report() -> None:
-            arrived = [parts[key] for key in sorted(parts)]
-            parts.clear()
-            if arrived:
-                try:
-                    total: object = self.added(arrived)
-                except Exception as error:  # noqa: BLE001  out of memory, mostly; the recorder says what is missing
-                    total = error
-                found(index, total)
-
-        def keep(which: int, gradient: Tensor) -> None:
-            parts[which] = self.kept(gradient)
-            if len(parts) == count:
-                report()
-
+        parts = _Parts(self, len(places), index, found)
         for which, (node, place) in enumerate(places):
-            node.register_hook(_crossing(place, functools.partial(keep, which), self.runs))
-        return report
+            node.register_hook(_Crossing(place, which, parts.keep, self))
+        return parts.report
 
 
-def _crossing(
-    place: int, found: Callable[[Tensor], None], runs: Callable[[], bool]
-) -> Callable[[tuple[Any, ...], tuple[Any, ...]], None]:
-    """Return a hook for a node, which must not hold a node: the two would never be freed."""
+class _Parts:
+    """What crosses in several places, until all of it is there."""
 
-    def hook(grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
-        if runs() and grad_inputs[place] is not None:
-            found(grad_inputs[place])
+    __slots__ = ("_count", "_found", "_graph", "_index", "_parts")
 
-    return hook
+    def __init__(self, graph: Graph, count: int, index: int, found: Callable[[int, Any], None]) -> None:
+        self._graph, self._count, self._index, self._found = graph, count, index, found
+        self._parts: dict[int, Tensor] = {}
+
+    def keep(self, which: int, gradient: Tensor) -> None:
+        """Keep a part; report the sum with the last."""
+        self._parts[which] = self._graph.kept(gradient)
+        if len(self._parts) == self._count:
+            self.report()
+
+    def report(self) -> None:
+        """Report the sum of what has come."""
+        arrived = [self._parts[key] for key in sorted(self._parts)]
+        self._parts.clear()
+        if arrived:
+            try:
+                total: object = self._graph.added(arrived)
+            except Exception as error:  # noqa: BLE001  out of memory, mostly; the recorder says what is missing
+                total = error
+            self._found(self._index, total)
+
+
+class _Crossing:
+    """A hook for a node, which must not hold a node: the two would never be freed. One object: a closure would be five."""
+
+    __slots__ = ("_found", "_graph", "_place", "_which")
+
+    def __init__(self, place: int, which: int, found: Callable[[int, Tensor], None], graph: Graph) -> None:
+        self._place, self._which, self._found, self._graph = place, which, found, graph
+
+    def __call__(self, grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
+        if self._graph.runs() and grad_inputs[self._place] is not None:
+            self._found(self._which, grad_inputs[self._place])

@@ -1,4 +1,4 @@
-"""Statistics of CPU tensors where they lie in memory, by the compiled loop of `probe.numbers.kernel`: equal bytes are passed over once."""
+"""Statistics of CPU tensors where they lie in memory, by the compiled loop of `probe.numbers.kernel`."""
 
 from __future__ import annotations
 
@@ -7,46 +7,29 @@ from collections.abc import Sequence
 import numpy as np
 
 from probe.numbers import kernel
-from probe.numbers.statistics import update_hash
-from probe.records import HashKind, TensorStats
 
 _KNOWN_SIZE = 4096
-"""bytes from which on a tensor's statistics are remembered by its hash"""
+"""bytes from which on the statistics of a tensor are remembered by its place"""
 _KNOWN_LIMIT = 4096
 _SAMPLED = 64
 """elements by which writes to a tensor are seen"""
-_XXH3 = HashKind.XXH3_128
 
-_known: dict[tuple[object, ...], TensorStats] = {}
+_known: dict[int, bytes] = {}
+"""by address: what was there the last time. It is only a guess of what is there now, which the hash confirms or not"""
 
 
-def measure(address: int, kind: int, shape: tuple[int, ...], nbytes: int, order: Sequence[int]) -> TensorStats:
-    """Return all statistics of a contiguous tensor; for the parameters see `probe.numbers.kernel.stats`."""
-    order = tuple(order)
-    digest = kernel.digest(address, nbytes)
+def measure(
+    address: int, kind: int, shape: tuple[int, ...], nbytes: int, order: Sequence[int], known: bytes | None = None
+) -> bytes:
+    """Return all statistics of a contiguous tensor; for the parameters see `probe.numbers.kernel.measure`."""
     if nbytes < _KNOWN_SIZE:
-        return kernel.stats(address, kind, shape, order, digest, _XXH3)
-    key = (digest, kind, shape, order)
-    stats = _known.get(key)
-    if stats is None:
-        if len(_known) >= _KNOWN_LIMIT:
-            _known.clear()
-        stats = _known[key] = kernel.stats(address, kind, shape, order, digest, _XXH3)
+        return kernel.measure(address, nbytes, kind, shape, tuple(order), known=known)
+    if len(_known) >= _KNOWN_LIMIT:
+        _known.clear()
+    stats = _known[address] = kernel.measure(
+        address, nbytes, kind, shape, tuple(order), known=known or _known.get(address)
+    )
     return stats
-
-
-def measure_update(
-    after: int, before: int, kind: int, shape: tuple[int, ...], nbytes: int, order: Sequence[int]
-) -> TensorStats:
-    """Return the statistics of after − before, two tensors of floats of one kind and shape, given by their addresses."""
-    stats = kernel.stats(after, kind, shape, tuple(order), bytes(16), HashKind.NONE, before)
-    return update_hash(stats, hash_of(after, nbytes), hash_of(before, nbytes), _XXH3)
-
-
-def hash_of(address: int, nbytes: int) -> tuple[int, int]:
-    """Return (low, high) 64 bits of the hash of the bytes at an address."""
-    digest = int.from_bytes(kernel.digest(address, nbytes), "big")
-    return digest & 0xFFFF_FFFF_FFFF_FFFF, digest >> 64
 
 
 def sample(array: np.ndarray) -> bytes | None:

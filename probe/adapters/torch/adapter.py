@@ -15,29 +15,30 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.hooks import unserializable_hook
 
 from probe.adapters.base import Adapter, CallContext, Group, NamedModule, NamedTensor, TensorFacts, plain_option
 from probe.adapters.shared.hooking import Removal, all_or_none
 from probe.adapters.shared.losses import losses_behind
 from probe.adapters.shared.model_configs import config_of
 from probe.adapters.shared.user_objects import attribute
-from probe.adapters.torch import device as torch_device
 from probe.adapters.torch import environment as torch_environment
 from probe.adapters.torch import operations as torch_operations
 from probe.adapters.torch import parallel as torch_parallel
 from probe.adapters.torch import statistics as torch_statistics
 from probe.adapters.torch.compiled import around_compiled
+from probe.adapters.torch.cuda.measuring import CAPTURED, LAUNCHER, UNUSABLE, is_capturing
+from probe.adapters.torch.cuda.values import begin_values
+from probe.adapters.torch.cuda.values import release as release_values
 from probe.adapters.torch.graph import GRAPH, Backwards, edge_of
-from probe.adapters.torch.hooks import around_call, before_any_call, numbered_apart, tracing
+from probe.adapters.torch.hooks import GradientHook, around_call, before_any_call, numbered_apart, tracing
 from probe.adapters.torch.identity import PassingIdentity, TensorIdentity, writes_to
 from probe.adapters.torch.keeping import kept, kept_optimizer
 from probe.adapters.torch.modes import Quiet, Restored, unseen
 from probe.adapters.torch.parallel import learning_shapes
-from probe.adapters.torch.sharded import PLAIN, held, readable
+from probe.adapters.torch.sharded import PLAIN, held, is_like, readable
 from probe.numbers import buffers
 from probe.numbers.layouts import class_names, layout_of
-from probe.records import HashKind, TensorStats
+from probe.records import HashKind
 
 _WITHOUT_VALUES = (FakeTensor, FunctionalTensor)
 _RAW = {1: torch.uint8, 2: torch.int16}
@@ -126,9 +127,9 @@ class TorchAdapter(Adapter):
     # Tensors
 
     def is_tensor(self, value: object) -> bool:
+        is_one = type(value) in PLAIN or (isinstance(value, torch.Tensor) and not isinstance(value, _WITHOUT_VALUES))
         return (
-            isinstance(value, torch.Tensor)
-            and not isinstance(value, _WITHOUT_VALUES)
+            is_one
             and value.layout is torch.strided
             and not value.is_meta
             and not value.is_nested
@@ -146,7 +147,8 @@ class TorchAdapter(Adapter):
         return losses_behind(loss.grad_fn, lambda function: [node for node, _ in function.next_functions])
 
     def facts(self, tensor: torch.Tensor) -> TensorFacts:
-        return TensorFacts(_name_of(tensor.dtype), held(tensor).shape, tensor.requires_grad)
+        plain = tensor if type(tensor) in PLAIN else held(tensor)
+        return TensorFacts(_name_of(tensor.dtype), plain.shape, tensor.requires_grad)
 
     def requires_grad(self, tensor: torch.Tensor) -> bool:
         return tensor.requires_grad
@@ -158,7 +160,8 @@ class TorchAdapter(Adapter):
         return tensor._is_view()
 
     def identity(self, tensor: torch.Tensor, lasting: bool = True) -> TensorIdentity | PassingIdentity:
-        return TensorIdentity(tensor) if lasting or isinstance(tensor, torch.nn.Parameter) else PassingIdentity(tensor)
+        is_lasting = lasting or (type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter))
+        return TensorIdentity(tensor) if is_lasting else PassingIdentity(tensor)
 
     def writes_to(self, tensor: torch.Tensor) -> torch.Tensor:
         return writes_to(tensor)
@@ -168,7 +171,7 @@ class TorchAdapter(Adapter):
 
     def version_of(self, tensor: torch.Tensor) -> int | None:
         try:
-            return held(tensor)._version
+            return tensor._version if type(tensor) in PLAIN else held(tensor)._version
         except RuntimeError:  # an inference tensor has none
             return None
 
@@ -184,19 +187,28 @@ class TorchAdapter(Adapter):
             )  # a storage that numpy saw keeps its size
             return some.view(torch.uint8).cpu().numpy().tobytes()
 
-    def measure(self, tensor: torch.Tensor, axes: Sequence[int]) -> TensorStats:
-        tensor = held(tensor)
-        stats = torch_statistics.measure_in_place(tensor, axes)
+    def measure(self, tensor: torch.Tensor, axes: Sequence[int], known: bytes | None = None) -> bytes:
+        if type(tensor) not in PLAIN:
+            tensor = held(tensor)
+        stats = torch_statistics.measure_in_place(tensor, axes, known)
         if stats is None:
             with Quiet():
-                stats = torch_statistics.measure(readable(tensor), axes)
+                stats = torch_statistics.measure(readable(tensor), axes, known=known)
         return stats
 
-    def settle(self, pending: Sequence[torch_device.Pending]) -> list[TensorStats]:
+    def settle(self, pending: Sequence[Any]) -> list[bytes]:
         with Quiet():
-            return torch_device.settle(pending)
+            return torch_statistics.settle(pending)
 
-    def summarize(self, tensor: torch.Tensor) -> TensorStats:
+    def remarks(self) -> list[str]:
+        return [UNUSABLE.format(LAUNCHER.unusable)] if LAUNCHER.unusable else []
+
+    def release(self) -> None:
+        with Quiet():
+            LAUNCHER.release()
+            release_values()
+
+    def summarize(self, tensor: torch.Tensor) -> bytes:
         tensor = held(tensor)
         stats = torch_statistics.summarize_in_place(tensor)
         if stats is None:
@@ -204,7 +216,12 @@ class TorchAdapter(Adapter):
                 stats = torch_statistics.measure(readable(tensor), (), HashKind.NONE)
         return stats
 
-    def measure_update(self, after: torch.Tensor, before: torch.Tensor, axes: Sequence[int]) -> tuple[str, TensorStats]:
+    def measure_update(
+        self, after: torch.Tensor, before: torch.Tensor, axes: Sequence[int]
+    ) -> tuple[str, bytes, bytes | None]:
+        found = torch_statistics.measure_update_in_place(after, before, axes) if type(after) in PLAIN else None
+        if found is not None:
+            return "float64", *found
         with Quiet():
             return torch_statistics.measure_update(readable(after), before, axes)
 
@@ -221,14 +238,21 @@ class TorchAdapter(Adapter):
         torch.from_numpy(array).copy_(plain)
         return array if extra is None else array.view(extra)
 
+    def begin_values(self, tensor: torch.Tensor) -> Callable[[], np.ndarray] | None:
+        with Quiet():
+            return begin_values(readable(tensor).detach().resolve_conj().resolve_neg())
+
     def assign(self, tensor: torch.Tensor, values: np.ndarray) -> None:
         bits = hasattr(ml_dtypes, values.dtype.name)
         plain = torch.from_numpy(np.array(values.view(f"i{values.itemsize}") if bits else values))
         with torch.no_grad():
             held(tensor).copy_(plain.view(getattr(torch, values.dtype.name)) if bits else plain)
 
-    def snapshot(self, tensor: torch.Tensor) -> torch.Tensor:
-        return readable(tensor).detach().clone()
+    def snapshot(self, tensor: torch.Tensor, spare: torch.Tensor | None = None) -> torch.Tensor:
+        plain = readable(tensor).detach()
+        if spare is None or type(plain) is not torch.Tensor or not is_like(plain, spare):
+            return plain.clone()
+        return spare.copy_(plain)
 
     def keep(self, parameters: Sequence[torch.Tensor]) -> Removal:
         return kept(parameters)
@@ -253,7 +277,8 @@ class TorchAdapter(Adapter):
         if self._backwards is not None and (task >= 0 or self._backwards.unsettled):
             self._backwards.seen(task)
         autocast = _autocast() if torch._C._is_any_autocast_enabled() else ""
-        return CallContext(grad, task >= 0, autocast, tracing() or learning_shapes())
+        aside = tracing() or learning_shapes() or (CAPTURED if is_capturing() else "")
+        return CallContext(grad, task >= 0, autocast, aside)
 
     def on_call(
         self,
@@ -273,8 +298,7 @@ class TorchAdapter(Adapter):
     def on_gradient(self, tensor: torch.Tensor, found: Callable[[torch.Tensor], None]) -> Removal | None:
         if not tensor.requires_grad:
             return None
-        hook = unserializable_hook(functools.partial(_unless_compiled, found))  # or torch warns where it copies a leaf
-        return numbered_apart(lambda: tensor.register_hook(hook)).remove
+        return numbered_apart(lambda: tensor.register_hook(GradientHook(found))).remove
 
     def graph_edges(self, tensors: Sequence[torch.Tensor]) -> list[object]:
         edges = [edge_of(tensor) if tensor.requires_grad else None for tensor in tensors]
@@ -316,13 +340,13 @@ class TorchAdapter(Adapter):
         after: Callable[[list[Group]], None],
     ) -> Removal:
         def pre_hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if not torch.compiler.is_compiling():
+            if not torch.compiler.is_compiling() and not is_capturing():
                 with unseen():
                     groups, why_not = _groups(optimizer), _why_not_used(optimizer, args, kwargs)
                 before(groups, why_not)
 
         def post_hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if not torch.compiler.is_compiling():
+            if not torch.compiler.is_compiling() and not is_capturing():
                 with unseen():
                     groups = _groups(optimizer)
                 after(groups)
@@ -364,12 +388,6 @@ def _counted(value: object) -> object:
     """Return what an optimizer keeps, a plain count of its steps as a tensor; no default device or mode has a say in that."""
     is_count = isinstance(value, int) and not isinstance(value, bool)
     return torch.from_numpy(np.array(value, np.int64)) if is_count else value
-
-
-def _unless_compiled(found: Callable[[torch.Tensor], None], gradient: torch.Tensor) -> None:
-    """Tell of a gradient; compiled autograd traces this function, and what it calls would be compiled with the user's backward."""
-    if not torch.compiler.is_dynamo_compiling():
-        found(gradient)
 
 
 def _autocast() -> str:

@@ -76,9 +76,13 @@ class ArrivalHook:
     def look(self) -> None:
         """Have the table read again where the parameter was swapped and nobody else had a hook in it before."""
         parameter = self._parameter
-        if self._is_alone and not (parameter._cdata == self._content and self._identity.is_of(parameter)):
+        is_same = parameter._cdata == self._content and self._identity.is_of(parameter)
+        if self._is_alone and not is_same:
             parameter._post_accumulate_grad_hooks = parameter._post_accumulate_grad_hooks
-        self._note()
+        if is_same:
+            self._note_hooks()
+        else:
+            self._note()
 
     def remove(self) -> None:
         """Take it off; a table that is empty then goes too."""
@@ -88,6 +92,9 @@ class ArrivalHook:
 
     def _note(self) -> None:
         self._content, self._identity = self._parameter._cdata, TensorIdentity(self._parameter)
+        self._note_hooks()
+
+    def _note_hooks(self) -> None:
         self._is_alone = list(self._parameter._post_accumulate_grad_hooks or ()) == [self._handle.id]
 
 

@@ -102,6 +102,22 @@ class _PostHook(CallHook):
             self._call(output, output is None and _raised())
 
 
+class GradientHook:
+    """A hook on a tensor's gradient. A training has hundreds of them at a time: each is one object."""
+
+    __slots__ = ("_found",)
+    __torch_unserializable__ = True
+    """or torch warns where it copies a leaf"""
+
+    def __init__(self, found: Callable[[torch.Tensor], None]) -> None:
+        self._found = found
+
+    def __call__(self, gradient: torch.Tensor) -> None:
+        # compiled autograd traces this, and what it calls would be compiled with the user's backward
+        if not torch.compiler.is_dynamo_compiling():
+            self._found(gradient)
+
+
 def _raised() -> bool:
     """Tell whether a forward was left by an exception; checkpointing ends its second pass early by one of its own."""
     error = sys.exc_info()[0]

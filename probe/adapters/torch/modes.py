@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,19 +17,27 @@ from torch._C import (
 )
 
 
+class _Open(threading.local):
+    def __init__(self) -> None:
+        self.all: list[Restored] = []
+
+
 class Restored:
     """A context whose end an interrupt cannot keep from being set back: `Restored.end` does it, PyTorch's own managers cannot."""
 
-    _open = threading.local()
+    _open = _Open()
 
     def __enter__(self) -> None:
-        vars(self._open).setdefault("all", []).append(self)
+        self._open.all.append(self)
         self._set()
 
     def __exit__(self, *exc: object) -> None:
         self._set_back()
-        if self in self._open.all:
-            self._open.all.remove(self)
+        left = self._open.all
+        if left and left[-1] is self:  # mostly
+            left.pop()
+        elif self in left:
+            left.remove(self)
 
     def _set(self) -> None: ...
 
@@ -38,7 +47,7 @@ class Restored:
     @classmethod
     def end(cls) -> None:
         """Set back what this thread's interrupted ones have left."""
-        left = vars(cls._open).get("all", [])
+        left = cls._open.all
         while left:
             left[-1]._set_back()
             left.pop()
@@ -53,20 +62,22 @@ class Unseen(Restored):
     def __init__(self) -> None:
         self._function = torch._C.DisableTorchFunction()
         self._has_function = False
-        self._modes: list[Any] = []
+        self._modes: Sequence[Any] = ()
 
     def _set(self) -> None:
-        self._modes = [_get_dispatch_stack_at(place) for place in range(_len_torch_dispatch_stack())]
-        for _ in self._modes:
-            _pop_torch_dispatch_stack(None)
+        if count := _len_torch_dispatch_stack():
+            self._modes = [_get_dispatch_stack_at(place) for place in range(count)]
+            for _ in self._modes:
+                _pop_torch_dispatch_stack(None)
         self._has_function = True
         self._function.__enter__()
 
     def _set_back(self) -> None:
         if self._has_function:
             self._function.__exit__(None, None, None)
-        while (count := _len_torch_dispatch_stack()) < len(self._modes):
-            _push_on_torch_dispatch_stack(self._modes[count])
+        if self._modes:
+            while (count := _len_torch_dispatch_stack()) < len(self._modes):
+                _push_on_torch_dispatch_stack(self._modes[count])
 
 
 _SEEN_BY_NOBODY = contextlib.nullcontext()

@@ -1,7 +1,7 @@
 """`probe.numbers.statistics.measure` for PyTorch tensors.
 
 On the CPU by the compiled loop of `probe.numbers.kernel`, or, where that could not be built, by PyTorch's operations, in chunks,
-in float64; on other devices by `probe.adapters.torch.device`.
+in float64; on CUDA devices by the kernel of `probe.adapters.torch.cuda`; on others, and without triton, by `probe.adapters.torch.device`.
 """
 
 from __future__ import annotations
@@ -13,41 +13,52 @@ import numpy as np
 import torch
 import xxhash
 
-from probe.adapters.shared import memory
+from probe.adapters.torch.cuda.launching import Row
+from probe.adapters.torch.cuda.measuring import LAUNCHER
 from probe.adapters.torch.device import Pending, measure_on_device
+from probe.adapters.torch.device import settle as settle_operations
 from probe.adapters.torch.operations import INTEGERS, blocks, integer_signs, sketch_of, weighted_sums
 from probe.adapters.torch.sharded import PLAIN, plainly
 from probe.numbers import kernel
+from probe.numbers.packed import pack, unpack
 from probe.numbers.sketch import WIDTH, axes_of
 from probe.numbers.statistics import finish, update_hash
-from probe.records import HashKind, TensorStats
+from probe.records import HashKind
 
 """types that are what they seem: a subclass may have its values elsewhere"""
 _WITHOUT_FLOAT64 = ("mps", "npu")
 """devices whose tensors are copied to the CPU to be measured"""
+_XXH3 = HashKind.XXH3_128
 _FLOATS = {torch.float32, torch.float64, torch.bfloat16, torch.float16}
 _KINDS = {getattr(torch, name): kind for name, kind in kernel.KINDS.items()}
 
 
 def measure(
-    tensor: torch.Tensor, order: Sequence[int] = (), hash_kind: HashKind | None = None
-) -> TensorStats | Pending:
-    """Return all statistics of a tensor, see `probe.numbers.statistics.measure`.
+    tensor: torch.Tensor, order: Sequence[int] = (), hash_kind: HashKind | None = None, known: bytes | None = None
+) -> bytes | Pending | Row:
+    """Return all statistics of a tensor, see `probe.numbers.statistics.measure`, packed.
 
     The hash is xxh3_128 for tensors on the CPU, and the position-weighted sum elsewhere, unless it is named. What is
-    computed on another device is pending until `probe.adapters.torch.device.settle`.
+    computed on another device is pending until `settle`.
     """
     tensor = measurable(tensor.detach())
-    if hash_kind in (None, HashKind.XXH3_128):
+    if tensor.is_cpu and hash_kind in (None, HashKind.XXH3_128):
         plain = tensor.resolve_conj().resolve_neg().contiguous()
-        stats = measure_in_place(torch.view_as_real(plain) if plain.is_complex() else plain, order)
+        stats = measure_in_place(torch.view_as_real(plain) if plain.is_complex() else plain, order, known)
         if stats is not None:
             return stats
     if hash_kind is None:
         hash_kind = HashKind.XXH3_128 if tensor.is_cpu else HashKind.WSUM64
     if not tensor.is_cpu and hash_kind is not HashKind.XXH3_128:
-        return measure_on_device(tensor, order, hash_kind)
+        return LAUNCHER.measure(tensor, order, hash_kind) or measure_on_device(tensor, order, hash_kind)
     return _measure_by_operations(tensor, order, hash_kind)
+
+
+def settle(pending: Sequence[Pending | Row]) -> list[bytes]:
+    """Wait for the devices, fetch what is pending in one transfer from each of their streams, and return the statistics, packed."""
+    rows = iter(LAUNCHER.settle([each for each in pending if isinstance(each, Row)]))
+    others = iter(settle_operations([each for each in pending if not isinstance(each, Row)]))
+    return [pack(next(rows if isinstance(each, Row) else others)) for each in pending]
 
 
 def measurable(tensor: torch.Tensor) -> torch.Tensor:
@@ -55,7 +66,7 @@ def measurable(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.cpu() if tensor.device.type in _WITHOUT_FLOAT64 else tensor
 
 
-def measure_in_place(tensor: torch.Tensor, order: Sequence[int]) -> TensorStats | None:
+def measure_in_place(tensor: torch.Tensor, order: Sequence[int], known: bytes | None = None) -> bytes | None:
     """Let the compiled loop pass over a tensor as it lies in memory; None if that cannot be done.
 
     No operation of PyTorch runs, so it does not matter in which mode the user's program is.
@@ -63,33 +74,47 @@ def measure_in_place(tensor: torch.Tensor, order: Sequence[int]) -> TensorStats 
     kind = _KINDS.get(tensor.dtype)
     if kind is None or not _lies_plain(tensor):
         return None
-    return memory.measure(tensor.data_ptr(), kind, tensor.shape, tensor.nbytes, order)
+    return kernel.measure(tensor.data_ptr(), tensor.nbytes, kind, tensor.shape, tuple(order), _XXH3, known)
 
 
-def summarize_in_place(tensor: torch.Tensor) -> TensorStats | None:
+def summarize_in_place(tensor: torch.Tensor) -> bytes | None:
     """Do the same as `measure_in_place`, without the hash."""
     kind = _KINDS.get(tensor.dtype)
     if kind is None or not _lies_plain(tensor):
         return None
-    return kernel.stats(tensor.data_ptr(), kind, tensor.shape, (), bytes(16), HashKind.NONE)
+    return kernel.measure(tensor.data_ptr(), tensor.nbytes, kind, tensor.shape, (), HashKind.NONE)
 
 
 def measure_update(
     after: torch.Tensor, before: torch.Tensor, order: Sequence[int]
-) -> tuple[str, TensorStats | Pending]:
-    """Return the dtype of after − before and its statistics, see `probe.numbers.statistics.measure_update`."""
+) -> tuple[str, bytes | Pending | Row, bytes | None]:
+    """Return what `probe.adapters.base.Adapter.measure_update` does."""
     after, before = measurable(after.detach()), measurable(before.detach())
     wide = torch.complex128 if after.is_complex() else torch.float64
     name = str(wide).removeprefix("torch.")
     if not after.is_cpu:
-        return name, measure_on_device(after.to(wide) - before.to(wide), order, HashKind.WSUM64, (before, after))
-    alike = after.dtype == before.dtype and after.shape == before.shape
-    if alike and after.dtype in _FLOATS and _lies_plain(after) and _lies_plain(before):
-        kind = _KINDS[after.dtype]
-        return name, memory.measure_update(after.data_ptr(), before.data_ptr(), kind, after.shape, after.nbytes, order)
+        alike = after.dtype == before.dtype and after.shape == before.shape and after.dtype in _FLOATS
+        row = LAUNCHER.measure(after, order, HashKind.WSUM64, before) if alike else None
+        if row is not None:
+            return name, row, None
+        return name, measure_on_device(after.to(wide) - before.to(wide), order, HashKind.WSUM64, (before, after)), None
+    found = measure_update_in_place(after, before, order)
+    if found is not None:
+        return name, *found
     stats = _measure_by_operations(after.to(wide) - before.to(wide), order, HashKind.NONE)
     kind = HashKind.XXH3_128
-    return name, update_hash(stats, _hash(after, kind), _hash(before, kind), kind)
+    return name, _with_update_hash(stats, _hash(after, kind), _hash(before, kind), kind), None
+
+
+def measure_update_in_place(
+    after: torch.Tensor, before: torch.Tensor, order: Sequence[int]
+) -> tuple[bytes, bytes] | None:
+    """Let the compiled loop pass over both as they lie in memory; None if that cannot be done. No operation of PyTorch runs."""
+    kind = _KINDS.get(after.dtype)
+    is_alike = after.dtype == before.dtype and after.shape == before.shape and after.dtype in _FLOATS
+    if kind is None or not is_alike or not _lies_plain(after) or not _lies_plain(before):
+        return None
+    return kernel.measure_update(after.data_ptr(), before.data_ptr(), after.nbytes, kind, after.shape, tuple(order))
 
 
 def _lies_plain(tensor: torch.Tensor) -> bool:
@@ -104,7 +129,7 @@ def _lies_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def _measure_by_operations(tensor: torch.Tensor, order: Sequence[int], hash_kind: HashKind) -> TensorStats:
+def _measure_by_operations(tensor: torch.Tensor, order: Sequence[int], hash_kind: HashKind) -> bytes:
     values = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     integer = values.dtype in INTEGERS
     axes = axes_of(tuple(values.shape), tuple(order))
@@ -117,10 +142,15 @@ def _measure_by_operations(tensor: torch.Tensor, order: Sequence[int], hash_kind
             clean = integer_signs(block)
         result += sketch_of(clean, axes, starts)
     low, high = _hash(tensor, hash_kind)
-    return finish(
+    stats = finish(
         *total.numbers(), (total.nan, total.posinf, total.neginf, total.zeros), (low, high, hash_kind),
         result.cpu().numpy(),
     )  # fmt: skip
+    return pack(stats)
+
+
+def _with_update_hash(stats: bytes, after: tuple[int, int], before: tuple[int, int], kind: HashKind) -> bytes:
+    return pack(update_hash(unpack(stats), after, before, kind))
 
 
 def _hash(tensor: torch.Tensor, kind: HashKind) -> tuple[int, int]:
@@ -130,7 +160,7 @@ def _hash(tensor: torch.Tensor, kind: HashKind) -> tuple[int, int]:
         low, high = (word % (1 << 64) for word in weighted_sums(tensor).tolist())
         return low, high
     if not tensor.is_conj() and _lies_plain(tensor):
-        return memory.hash_of(tensor.data_ptr(), tensor.nbytes)
+        return kernel.digest(tensor.data_ptr(), tensor.nbytes)
     flat = plainly(tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).cpu())
     nbytes = flat.numel() * flat.itemsize  # read past numpy: a storage that it saw keeps its size
     digest = xxhash.xxh3_128_intdigest((ctypes.c_ubyte * nbytes).from_address(flat.data_ptr()) if nbytes else b"")

@@ -163,7 +163,7 @@ def _named(pairs: StepPairs, halves: Iterable[StepHalf], finding: Divergence) ->
         assert isinstance(reader, RanksReader)
         row = -1 if finding.event is None else half.row(finding.event)
         if row < 0:
-            ranks = reader.layout.ranks
+            ranks = reader.ranks_with({ref.path for ref in (finding.a if half.name == "A" else finding.b)})
             facts.append(note("on-ranks", side=half.name, ranks=ranks, of=len(ranks)))
             continue
         step = reader.step(half.side.step)

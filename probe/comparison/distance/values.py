@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,11 +48,31 @@ def compare_values(
     taken
         how the elements are taken
     """
-    key = (id(b), a.columns["tensor"][i], b.columns["tensor"][j], a.shapes[i], b.shapes[j], free_axes, turned, taken)
+    request = Request(i, j, free_axes, turned, taken)
+    key = key_of(a, b, request)
     found = a.measured.get(key)
+    if found is None and a.to_measure is not None:
+        a.to_measure[key] = request
+        return Metrics(Status.COMPARED)
     if found is None:
         found = a.measured[key] = _read(a, i, b, j, free_axes, turned, taken)
     return found
+
+
+class Request(NamedTuple):
+    """Two rows whose values are to be compared, and how."""
+
+    row_a: int
+    row_b: int
+    free_axes: bool
+    turned: tuple[int, ...] | None
+    taken: Taken
+
+
+def key_of(a: Side, b: Side, request: Request) -> tuple[object, ...]:
+    """Return what is the same for pairs of the same stored tensors that are compared in the same way."""
+    i, j, *how = request
+    return id(b), a.columns["tensor"][i], b.columns["tensor"][j], a.shapes[i], b.shapes[j], *how
 
 
 def aligned_values(

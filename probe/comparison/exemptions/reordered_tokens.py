@@ -84,7 +84,7 @@ class Reordering:
     def flattened(self, node: Node, event: Event) -> Node | None:
         """Return the call inside which an event's tokens stand in another order because they did when it was given them."""
         return next((caller for caller in node.ancestors() for given in self._given.get(caller, ())
-                     if self._is_flattened(event, given)), None)  # fmt: skip
+                     if self._is_flattened(event, given) or self._is_of_gathered(event, given)), None)  # fmt: skip
 
     def flattened_after(self, node: Node, event: Event) -> bool:
         """Tell whether an event's tokens stand in another order because those of the last tensor before them with two more axes do.
@@ -94,6 +94,18 @@ class Reordering:
         turned = self._turned_before.get(node.parent, ()) if node.parent is not None else ()
         before = [given for given in turned if self._order(given) < self._order(event)]
         return bool(before) and self._is_flattened(event, before[-1])
+
+    def _is_of_gathered(self, event: Event, given: Event) -> bool:
+        """Tell whether a tensor has other places for the tokens of one that ranks had gathered, each one's share behind the other's."""
+        if not any(half.row(given) in half.side.gathered for half in self._pairs.halves):
+            return False
+        limit = tolerance.FORWARD.limit(self._roundoff(event), 0.0 if given.metrics is None else given.metrics.rel_l2)
+        return self._has_mean_of(event, limit) and self._is_arranged_otherwise(event, limit)
+
+    def _has_mean_of(self, event: Event, limit: float) -> bool:
+        a, b = self._pairs.a, self._pairs.b
+        means = (side.columns["mean"][row] for side, row in ((a, event.row_a), (b, event.row_b)))
+        return math.isclose(*means, rel_tol=0.0, abs_tol=limit * a.columns["rms"][event.row_a])
 
     def _is_flattened(self, event: Event, given: Event) -> bool:
         """Tell whether a tensor's first axis is made of the first two of another one, which change places in B.
@@ -124,9 +136,7 @@ class Reordering:
         limit = tolerance.FORWARD.limit(u, source.rel_l2 if source is not None and source.is_known else 0.0)
         is_large = math.prod(a.shapes[event.row_a]) > _LARGEST
         if is_large or not a.has_values(event.row_a) or not b.has_values(event.row_b):
-            means = (side.columns["mean"][row] for side, row in ((a, event.row_a), (b, event.row_b)))
-            away = limit * a.columns["rms"][event.row_a]
-            return self._is_arranged_otherwise(event, limit) and math.isclose(*means, rel_tol=0.0, abs_tol=away)
+            return self._is_arranged_otherwise(event, limit) and self._has_mean_of(event, limit)
         x, y = (np.asarray(as_real(side.values(row)), np.float64) for side, row in ((a, event.row_a), (b, event.row_b)))
         x, y = x.reshape(*axes, -1), np.moveaxis(y.reshape(axes[1], axes[0], -1), 0, 1)
         return bool(np.linalg.norm(x - y) <= limit * max(np.linalg.norm(x), np.linalg.norm(y)))

@@ -13,11 +13,11 @@ def batch_axis(parts: Sequence[Shape], whole: Shape, sizes: Sequence[int] = ()) 
     Parameters
     ----------
     whole
-        may have further axes of size 1 before those of the parts: [1, s, h] of [t, h]
+        it, or the parts, may have further axes of size 1 in front: [1, s, h] of [t, h], [s, h] of [1, t, h]
     sizes
         numbers of samples of the parts, which tell between axes that all fit; empty where they are not known
     """
-    whole = like(whole, parts[0]) if parts else whole
+    parts, whole = alike(parts, whole)
     if len(parts) < 2 or any(len(shape) != len(whole) for shape in parts):
         return None
     fitting = [
@@ -30,7 +30,17 @@ def batch_axis(parts: Sequence[Shape], whole: Shape, sizes: Sequence[int] = ()) 
     return fitting[0] if len(fitting) == 1 else None
 
 
-def like(whole: Shape, part: Shape) -> Shape:
-    """Return a shape without the axes of size 1 before those that a part has."""
-    more = max(0, len(whole) - len(part))
-    return whole[more:] if all(size == 1 for size in whole[:more]) else whole
+def turned(whole: Shape) -> Shape:
+    """Return the shape of [samples, positions, …] as that of [positions, samples, …], and the other way round; of fewer axes itself."""
+    return (whole[1], whole[0], *whole[2:]) if len(whole) > 2 else whole
+
+
+def alike(parts: Sequence[Shape], whole: Shape) -> tuple[list[Shape], Shape]:
+    """Return the shapes of parts, and of a whole, without axes of size 1 in front that the other has not."""
+    rank = min((len(shape) for shape in (*parts, whole)), default=0)
+    shapes = [_without_ones(shape, len(shape) - rank) for shape in (*parts, whole)]
+    return shapes[:-1], shapes[-1]
+
+
+def _without_ones(shape: Shape, more: int) -> Shape:
+    return shape[more:] if all(size == 1 for size in shape[:more]) else shape

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.comparison.distance.combined import Piece, add_fused, add_picked
-from probe.comparison.fusion.joined_axes import batch_axis, like
+from probe.comparison.fusion.gathered_shares import join_gathered
+from probe.comparison.fusion.joined_axes import alike, batch_axis, turned
 from probe.comparison.notes import Note, note
 from probe.comparison.steps.side import PARAMETER_ROLES, Side, kind_of
 from probe.matching import Matching
 from probe.numbers.fused import Fusion, reordered
+from probe.ranks.reader import RanksReader
 from probe.records import Role
 
 _CLOSE = 1e-6
@@ -132,10 +134,15 @@ def _plan(
     many: Side, rows: Mapping[Place, Mapping[int, int]], few: Side, others: Mapping[Place, Mapping[int, int]],
     partner: Mapping[int, int], groups: tuple[tuple[int, ...], ...], targets: tuple[int, ...],
 ) -> Plan | None:  # fmt: skip
-    """Return how micro-batches are joined, by the first input that both sides have; None where that is not the same on both."""
+    """Return how micro-batches are joined, by the first input that both sides have; None where that is not the same on both.
+
+    Where no inputs were recorded, as with ``task="norms"``, by the first output whose sizes add up.
+    """
+    has_inputs = all(any(place[2] is Role.INPUT for place in each) for each in (rows, others))
+    wanted = Role.INPUT if has_inputs else Role.OUTPUT
     there = {(module, role): by_micro for (module, _, role, _, nth), by_micro in reversed(others.items()) if nth == 0}
     for (module, _, role, _, _), by_micro in rows.items():
-        whole = there.get((partner.get(module, -1), role)) if role is Role.INPUT else None
+        whole = there.get((partner.get(module, -1), role)) if role is wanted else None
         if whole is None or not all(micro in by_micro for group in groups for micro in group):
             continue
         if not all(target in whole for target in targets):
@@ -144,8 +151,14 @@ def _plan(
         axes = {batch_axis(own, few.shapes[whole[target]]) for own, target in zip(parts, targets, strict=True)}
         axis = axes.pop() if len(axes) == 1 else None
         if axis is None:
-            return None
-        sizes = {micro: many.shapes[by_micro[micro]][axis] for group in groups for micro in group}
+            if has_inputs:
+                return None
+            continue
+        micros = [micro for group in groups for micro in group]
+        shapes, shape = alike([many.shapes[by_micro[micro]] for micro in micros], few.shapes[whole[targets[0]]])
+        sizes = {micro: own[axis] for micro, own in zip(micros, shapes, strict=True)}
+        if not has_inputs:
+            return Plan(groups, targets, sizes, length=shape[0] if axis == 1 else 0)
         return _as_given(many, by_micro, few, whole, axis, Plan(groups, targets, sizes))
     return None
 
@@ -174,7 +187,8 @@ def _as_given(
             return None
         strided = not order
     first = plan.targets[0]
-    length = like(few.shapes[whole[first]], many.shapes[by_micro[plan.groups[0][0]]])[0] if axis == 1 else 0
+    _, shape = alike([many.shapes[by_micro[plan.groups[0][0]]]], few.shapes[whole[first]])
+    length = shape[0] if axis == 1 else 0
     return Plan(plan.groups, plan.targets, plan.sizes, strided, order, length)
 
 
@@ -190,7 +204,8 @@ def _some_agree(many: Side, rows: Sequence[int], few: Side, other: int, axis: in
 def _given(many: Side, rows: Sequence[int], few: Side, other: int) -> tuple[list[np.ndarray], np.ndarray]:
     """Return the values of parts, and of the whole with as many axes."""
     parts, given = [many.values(row) for row in rows], few.values(other)
-    return parts, given.reshape(like(given.shape, parts[0].shape))
+    shapes, shape = alike([part.shape for part in parts], given.shape)
+    return [part.reshape(each) for part, each in zip(parts, shapes, strict=True)], given.reshape(shape)
 
 
 def _zigzag(parts: Sequence[np.ndarray], given: np.ndarray, axis: int) -> tuple[int, ...]:
@@ -229,19 +244,36 @@ def _join_all(
         module, _, role, slot, _ = place
         is_told = role is not Role.INPUT  # what is given was returned by something, or is a mask of the pass
         for group, target in zip(plan.groups, plan.targets, strict=True):
-            own = [by_micro[micro] for micro in group if micro in by_micro]
+            own = {by_micro[micro]: plan.sizes[micro] for micro in group if micro in by_micro}
             whole = there.get((partner.get(module, -1), role, target), [])
-            if not own or (len(own) == len(group) and _join(many, place, own, few, whole, plan, group, target, length)):
+            if len(own) == len(group) and _join(many, place, own, few, whole, plan, target, length):
                 continue
             same = [row for row in whole if few.slots[row] == slot] or (whole if len(whole) == 1 else [])
-            if len(own) == 1 and any(few.shapes[row] == many.shapes[own[0]] for row in same):
-                many.columns["micro"][own[0]] = target  # it ran in one of them, and once there
+            if not own or _join_some(many, place, list(own), few, same, target):
                 continue
             many.hidden.update(own)
             if target >= 0 or not is_told:  # with gradients, those of the batch are compared all the same
                 few.hidden.update(same)
             elif same:
-                _add_apart(many, own[-1], few, same[0], target)
+                _add_apart(many, list(own)[-1], few, same[0], target)
+
+
+def _join_some(many: Side, place: Place, own: Sequence[int], few: Side, same: Sequence[int], target: int) -> bool:
+    """Let rows of a module that ran in some micro-batches, or was handed some of the tokens, be one; tell whether that can be done."""
+    shapes = [many.shapes[row] for row in own]
+    is_expert = isinstance(many.reader, RanksReader) and place[0] in many.reader.gathering
+    if len(own) == 1:
+        is_one = is_expert or any(few.shapes[row] == shapes[0] for row in same)
+        if is_one:
+            many.columns["micro"][own[0]] = target  # it ran in one of them, and once there
+        return is_one
+    is_one = is_expert and all(shape and shape[1:] == shapes[0][1:] for shape in shapes)
+    if not is_one and not any(batch_axis(shapes, few.shapes[row]) == 0 for row in same):
+        return False
+    pieces = tuple(Piece(row, shape) for row, shape in zip(own, shapes, strict=True))
+    add_fused(many, (pieces,), Fusion(), (place[0], place[3]), micro=target)
+    many.hidden.update(own)
+    return True
 
 
 def _add_apart(many: Side, row: int, few: Side, other: int, target: int) -> None:
@@ -261,29 +293,41 @@ def _length(
         shapes = [many.shapes[by_micro[micro]] for micro in group if micro in by_micro]
         if len(shapes) == len(group) and len(shapes[0]) == 3:
             for row in there.get((partner.get(module, -1), role, target), ())[:1]:
-                axis = batch_axis(shapes, few.shapes[row], [plan.sizes[micro] for micro in group])
+                sizes = [plan.sizes[micro] for micro in group]
+                axes = [batch_axis(shapes, shape, sizes) for shape in (few.shapes[row], turned(few.shapes[row]))]
+                axis = next((each for each in axes if each is not None), None)
                 seen[shapes[0][0] if axis == 1 else 0] += 1
     return max(seen, key=lambda size: seen[size], default=0)
 
 
 def _join(
-    many: Side, place: Place, own: Sequence[int], few: Side, whole: Sequence[int], plan: Plan, group: Sequence[int],
-    target: int, length: int,
-) -> bool:  # fmt: skip
-    """Let rows be one; tell whether that can be done."""
+    many: Side,
+    place: Place,
+    own: Mapping[int, int],
+    few: Side,
+    whole: Sequence[int],
+    plan: Plan,
+    target: int,
+    length: int,
+) -> bool:
+    """Let rows, each with its number of samples, be one; tell whether that can be done."""
     module, _, _, slot, _ = place
-    shapes = [many.shapes[row] for row in own]
-    wholes = [like(few.shapes[row], shapes[0]) for row in whole]
-    if len({many.digest(row) for row in own}) == 1 and shapes[0] in wholes and many.digest(own[0]) is not None:
-        many.columns["micro"][own[0]] = target  # a table, a mask: the same for all
-        many.hidden.update(own[1:])
-        return True
-    sizes = [plan.sizes[micro] for micro in group]
-    fitting = [(shape, batch_axis(shapes, shape, sizes)) for shape in wholes]
-    found = next(((shape, axis) for shape, axis in fitting if axis is not None), None)
-    if found is None:
-        return target < 0 and _join_ends(many, place, own, few, whole, sizes, target)
-    shape, axis = found
+    sizes, rows = list(own.values()), list(own)
+    forms = [alike([many.shapes[row] for row in rows], few.shapes[other]) for other in whole]
+    is_same = len({many.digest(row) for row in own}) == 1 and many.digest(rows[0]) is not None and any(
+        shapes[0] == shape for shapes, shape in forms
+    )  # fmt: skip
+    tried = [*forms, *((shapes, turned(shape)) for shapes, shape in forms)]
+    fitting = [(shapes, shape, batch_axis(shapes, shape, sizes)) for shapes, shape in tried]
+    found = next(((shapes, shape, axis) for shapes, shape, axis in fitting if axis is not None), None)
+    if is_same or found is None:
+        if not plan.is_strided and join_gathered(many, own, few, whole, length, (module, slot), target):
+            return True
+        if is_same:
+            many.columns["micro"][rows[0]] = target  # a table, a mask: the same for all
+            many.hidden.update(rows[1:])
+        return is_same or (target < 0 and _join_ends(many, place, rows, few, whole, sizes, target))
+    shapes, shape, axis = found
     is_flat = axis == 0 and length > 1 and all(
         part[0] == size * length for part, size in zip(shapes, sizes, strict=True)
     )  # fmt: skip
@@ -306,9 +350,8 @@ def _join_ends(
 ) -> bool:
     """Let rows be one of what the whole has at the end of each pass, such as the logits that are sampled from; tell whether they are that."""
     module, _, _, slot, _ = place
-    shape = many.shapes[own[0]]
-    for row in whole if all(many.shapes[each] == shape for each in own) else ():
-        other = like(few.shapes[row], shape)
+    for row in whole if len({many.shapes[each] for each in own}) == 1 else ():
+        (shape,), other = alike([many.shapes[own[0]]], few.shapes[row])
         axes = [
             axis for axis, size in enumerate(other)
             if shape[axis : axis + 1] == (1,) and size == sum(sizes) and (*shape[:axis], size, *shape[axis + 1 :]) == other
@@ -326,9 +369,13 @@ def _join_ends(
 
 
 def _keep_first_calls(side: Side, plan: Plan) -> None:
-    """Let the calls of the first micro-batch of each group stand for all of them."""
+    """Let the calls of the first micro-batch of each group, in which a module ran, stand for all of them."""
     side.calls, side.counted = side.calls.copy(), side.counted.copy()
-    micro = side.calls["micro"].copy()
+    micro, module = side.calls["micro"].copy(), side.calls["module"]
     for group, target in zip(plan.groups, plan.targets, strict=True):
-        side.calls["micro"][micro == group[0]] = target
-        side.counted &= ~np.isin(micro, group[1:])
+        seen: set[int] = set()
+        for each in group:
+            is_first = (micro == each) & ~np.isin(module, list(seen))
+            side.calls["micro"][is_first] = target
+            side.counted &= (micro != each) | is_first
+            seen.update(module[is_first].tolist())

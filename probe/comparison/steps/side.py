@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -175,6 +175,8 @@ class Side:
         self._canonical: dict[tuple[int, str], str] = {}
         self.hidden: set[int] = set()
         """rows of parts: one of `combined` stands for them"""
+        self.gathered: set[int] = set()
+        """rows of tokens that ranks had gathered, in the order of the batch: what is made of them inside the call lies as ranks had them"""
         self.combined: dict[int, Combined] = {}
         """rows behind the recorded ones: what several tensors are together"""
         self.parts: dict[Place, tuple[Place, ...]] = {}
@@ -188,6 +190,8 @@ class Side:
         """sums along the axes of weights of which the values are stored"""
         self.measured: dict[tuple[object, ...], Metrics] = {}
         """what was found of pairs of stored tensors: one that was recorded several times is read once"""
+        self.to_measure: dict[tuple[object, ...], Any] | None = None
+        """the pairs that would be read, while they are listed (`probe.comparison.ahead`)"""
 
     def _name_what_wrappers_hold(self) -> None:
         """Let what a compiled model holds stand for it: the wrapper alone was seen to run."""

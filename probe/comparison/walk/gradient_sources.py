@@ -61,7 +61,13 @@ def _cancelled_over_rows(walk: Walk, event: Event, pairs: list[int]) -> float:
 
 def blind_sources(walk: Walk, u: float) -> float:
     """Return what gradients may be off by where nothing on the way to them was compared."""
-    return max(16 * u if u <= tolerance.SIXTEEN_BIT else 0.0, walk.state.worst.error)
+    return max(16 * u if u <= tolerance.SIXTEEN_BIT else 0.0, worst_weight(walk).error)
+
+
+@once
+def worst_weight(walk: Walk) -> Level:
+    """The largest of the weights' errors, as the gradients that backward left are judged."""
+    return walk.state.worst
 
 
 def beside_key(walk: Walk, event: Event) -> tuple[int, int]:
@@ -137,10 +143,18 @@ def sources_of_gradient(walk: Walk, pairs: list[int]) -> Level:
     for levels in (walk.backward.arrived, walk.backward.inside, _forward_of_pairs(walk)):
         sources.merge_known(levels, pairs)
     if not has_arrived(walk, pairs):
-        for level in walk.backward.errors.values():
-            sources.merge(level)
+        sources.merge(_all_of_backward(walk))
         sources.add(0.0, coarsest(walk))  # in which dtype it came is not known
     return sources
+
+
+@once
+def _all_of_backward(walk: Walk) -> Level:
+    """The largest errors of the gradients that were passed back, once all are judged."""
+    found = Level()
+    for level in walk.backward.errors.values():
+        found.merge(level)
+    return found
 
 
 def has_arrived(walk: Walk, pairs: list[int]) -> bool:

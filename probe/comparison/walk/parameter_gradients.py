@@ -49,6 +49,7 @@ from probe.comparison.walk.gradient_sources import (
     largest_norms,
     norm_that_arrived,
     sources_of_gradient,
+    worst_weight,
 )
 from probe.comparison.walk.scaling import common_factor, factor_of, factor_of_all
 from probe.comparison.walk.weights import pool
@@ -94,7 +95,7 @@ def judge_gradients(walk: Walk) -> None:
 def _reduced_alike(walk: Walk, found: list[Event]) -> list[Event]:
     """Leave aside gradients that one side adds up over ranks within backward, the other behind it, and that are used alike."""
     side = reduced_within_backward(
-        walk.pairs, found, lambda event: tolerance.USED.limit(roundoff(walk, event), walk.state.worst.error)
+        walk.pairs, found, lambda event: tolerance.USED.limit(roundoff(walk, event), worst_weight(walk).error)
     )
     if not side or walk.ledger.findings:
         return found

@@ -10,6 +10,7 @@ from probe.curve_comparison.reading.series import RunCurves
 from probe.damage import reading
 from probe.errors import FormatError, StoreError
 from probe.ranks.layout.files import has_ranks
+from probe.store.places import place_of
 from probe.store.reading.opening import of_ranks
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
@@ -37,7 +38,7 @@ def read_curves(path: str | Path) -> RunCurves:
     FormatError
         it is none of these, or damaged; with what was expected, and the line
     """
-    path = Path(path)
+    path = place_of(path)
     if has_ranks(path):
         return read_recording(path)
     if path.is_dir():

@@ -6,12 +6,13 @@ All integer formulas come from `probe.numbers.sketch`: the compiled part gets th
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 
 from probe.numbers.sketch import VALUE_SEED, WIDTH, Axis, axes_of
-from probe.records import HashKind, TensorStats
+from probe.records import HashKind
 
 try:
     from probe.numbers.kernel import _kernel
@@ -64,36 +65,44 @@ class _NoAxis(Axis):
 _NOTHING = _NoAxis(1, 0)
 
 
-def digest(address: int, nbytes: int) -> bytes:
-    """Return the xxh3_128 hash of the bytes at an address, big-endian."""
+def digest(address: int, nbytes: int) -> tuple[int, int]:
+    """Return (low, high) 64 bits of the xxh3_128 hash of the bytes at an address."""
     return _kernel.digest(address, nbytes)
 
 
-def stats(
-    address: int, kind: int, shape: tuple[int, ...], order: tuple[int, ...], digest: bytes, hash_kind: HashKind,
-    subtracted: int = 0,
-) -> TensorStats:  # fmt: skip
-    """Pass over a contiguous tensor in memory; return the statistics of `probe.numbers.statistics.measure`.
+def measure(
+    address: int, nbytes: int, kind: int, shape: tuple[int, ...], order: tuple[int, ...],
+    hash_kind: HashKind = HashKind.XXH3_128, known: bytes | None = None,
+) -> bytes:  # fmt: skip
+    """Pass over a contiguous tensor in memory; return the statistics of `probe.numbers.statistics.measure`, packed.
 
     Parameters
     ----------
-    address
-        of its first element
+    address, nbytes
+        where it is
     kind
         its dtype, of `KINDS`
     shape, order
         as `probe.numbers.sketch.axes_of` takes them
-    digest, hash_kind
-        the hash that belongs to it, big-endian
-    subtracted
-        address of a tensor of floats of the same kind and shape: the difference is measured, taken in float64
+    hash_kind
+        ``XXH3_128`` or ``NONE``
+    known
+        what was returned of a tensor that is likely to be equal: then its hash alone is taken, and if that is the same, this is returned
     """
     plan = _plans.get((shape, order)) or _plan(shape, order)
-    numbers, sketch = _kernel.measure(address, kind, plan, VALUE_SEED, subtracted, digest, hash_kind)
-    return TensorStats._make((*numbers, np.frombuffer(sketch)))
+    return _kernel.measure(address, nbytes, kind, plan, VALUE_SEED, hash_kind, known)
+
+
+def measure_update(
+    after: int, before: int, nbytes: int, kind: int, shape: tuple[int, ...], order: tuple[int, ...]
+) -> tuple[bytes, bytes]:
+    """Pass over two tensors of floats of one kind and shape; return the statistics of after − before, and of ``after``."""
+    plan = _plans.get((shape, order)) or _plan(shape, order)
+    return _kernel.measure_update(after, before, nbytes, kind, plan, VALUE_SEED, HashKind.XXH3_128)
 
 
 _plans: dict[tuple[tuple[int, ...], tuple[int, ...]], bytes] = {}
+_numbers = itertools.count(1)
 
 
 def _plan(shape: tuple[int, ...], order: tuple[int, ...]) -> bytes:
@@ -128,6 +137,7 @@ def _make_plan(shape: tuple[int, ...], order: tuple[int, ...]) -> bytes:
     parts = [
         np.array([row.size * inner, rows, len(axes), inner, period, row.stride, tabled], np.int64),
         np.array([row.seed], np.uint64),
+        np.array([next(_numbers)], np.int64),
         np.array([axis.size for axis in axes], np.int64),
         np.multiply.outer(row.signs(0, row.size), inner_signs).astype(np.float32) if tabled else np.empty(0),
         inner_signs.astype(np.float32),

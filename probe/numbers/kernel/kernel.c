@@ -2,23 +2,34 @@
  *
  * What is computed is defined in probe/numbers/statistics.py and probe/numbers/sketch.py, and docs/reference/file-format.md. All integer
  * formulas (signs, buckets) are Python's: they come as a plan, made once per shape (probe/numbers/kernel/__init__.py).
- * rows.h is the loop, passes.h has it for every type of floats; here are the choice of the instruction set, integers,
- * tensors with Inf or NaN, and the interface to Python.
+ * rows.h is the loop, passes.h has it for every type of floats, careful.h for integers and tensors with Inf or NaN; hash.h hashes.
+ * Here are the choice of the instruction set, who reads memory when, and the interface to Python.
  */
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "plans, rows and hashes are read and written as they lie in memory: the lowest byte first"
+#endif
+
 #define WIDTH 61
 #define FLUSH 65536
 #define ALONE (1 << 18) /* elements from which on other threads of Python may run meanwhile */
+#define AT_ONCE 16384 /* bytes that are in the cache when the next one reads them */
 
 enum { FLOAT32, FLOAT64, BFLOAT16, FLOAT16, FLOATS, INT8 = FLOATS, UINT8, INT16, UINT16, INT32, UINT32, INT64, UINT64,
        KINDS };
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#include "hash.h"
 
 #define MAX_AXES 64
 #define MAX_PERIOD (WIDTH * WIDTH)
@@ -29,6 +40,7 @@ enum { FLOAT32, FLOAT64, BFLOAT16, FLOAT16, FLOATS, INT8 = FLOATS, UINT8, INT16,
 typedef struct {
     int64_t n, rows, axes, inner, period, stride, has_signs;
     uint64_t seed; /* of the row's axis */
+    int64_t number; /* no other plan has it */
 } Head;
 
 typedef struct {
@@ -44,8 +56,6 @@ typedef struct {
     double low, high, total, squares;
     int64_t nan, posinf, neginf, zeros;
 } Sums;
-
-typedef void (*Pass)(const void *, const void *, const Plan *, Sums *, double *, double *);
 
 /* Which row it is: its sign and the shift of its buckets, the product and the sum of those of its indices. */
 typedef struct {
@@ -95,6 +105,18 @@ static inline void odometer_advance(Odometer *at, const Plan *plan)
     }
     odometer_set(at, plan);
 }
+
+/* How far a pass over a tensor is (rows.h); at its end, the sums. */
+typedef struct {
+    Sums sums;
+    double *negative, *positive; /* by element of a period, moved by up to 61 buckets: what is folded into the sketch */
+    Odometer odometer;
+    int64_t done, row, first, since, rest_zeros;
+    double rest, rest_squares;
+    char low[64], high[64], total[64], squares[64], zeros[64]; /* of each lane */
+} Progress;
+
+typedef void (*Pass)(const void *, const void *, const Plan *, Progress *, int64_t);
 
 static inline uint64_t splitmix64(uint64_t x)
 {
@@ -149,7 +171,6 @@ static inline float float16(uint16_t bits)
 #undef LANES
 
 #if defined(__x86_64__)
-#include <immintrin.h>
 
 #define NAME(base) base##_avx2
 #define TARGET __attribute__((target("avx2,fma")))
@@ -182,13 +203,13 @@ static const char *instructions = "plain";
 static int choose_instructions(const char *wanted)
 {
     const char *const names[] = {"avx512", "avx2", "plain"};
-    const Pass (*const all[])[FLOATS] = {
 #if defined(__x86_64__)
-        passes_avx512, passes_avx2,
+    const Pass (*const all[])[FLOATS] = {passes_avx512, passes_avx2, passes_plain};
+    const Blocks all_blocks[] = {blocks_avx512, blocks_avx2, blocks_plain};
 #else
-        NULL, NULL,
+    const Pass (*const all[])[FLOATS] = {NULL, NULL, passes_plain};
+    const Blocks all_blocks[] = {NULL, NULL, blocks_plain};
 #endif
-        passes_plain};
     int has[] = {0, 0, 1};
 #if defined(__x86_64__)
     __builtin_cpu_init();
@@ -199,6 +220,7 @@ static int choose_instructions(const char *wanted)
     for (int i = 0; i < 3; i++) {
         if (has[i] && (!wanted || !strcmp(wanted, names[i]))) {
             passes = all[i];
+            blocks = all_blocks[i];
             instructions = names[i];
             return 1;
         }
@@ -206,86 +228,7 @@ static int choose_instructions(const char *wanted)
     return 0;
 }
 
-/* One element: its value, and what stands for it in the sketch (an integer's sign; the value of a finite float). */
-#define FLOAT_ELEMENT(name, type, load)                                                                               \
-    static inline void element_##name(const void *x, const void *y, int64_t i, uint64_t seed, double *value,        \
-                                      double *sketched)                                                              \
-    {                                                                                                                 \
-        (void)seed;                                                                                                   \
-        *value = load(((const type *)x)[i]);                                                                          \
-        if (y) *value -= load(((const type *)y)[i]);                                                                  \
-        *sketched = isfinite(*value) ? *value : 0;                                                                    \
-    }
-#define INTEGER_ELEMENT(name, type)                                                                                   \
-    static inline void element_##name(const void *x, const void *y, int64_t i, uint64_t seed, double *value,        \
-                                      double *sketched)                                                              \
-    {                                                                                                                 \
-        (void)y;                                                                                                      \
-        *value = (double)((const type *)x)[i];                                                                        \
-        *sketched = splitmix64((uint64_t)((const type *)x)[i] ^ seed) & 1 ? -1 : 1;                                   \
-    }
-FLOAT_ELEMENT(float32, float, )
-FLOAT_ELEMENT(float64, double, )
-FLOAT_ELEMENT(bfloat16, uint16_t, bfloat16)
-FLOAT_ELEMENT(float16, uint16_t, float16)
-INTEGER_ELEMENT(int8, int8_t)
-INTEGER_ELEMENT(uint8, uint8_t)
-INTEGER_ELEMENT(int16, int16_t)
-INTEGER_ELEMENT(uint16, uint16_t)
-INTEGER_ELEMENT(int32, int32_t)
-INTEGER_ELEMENT(uint32, uint32_t)
-INTEGER_ELEMENT(int64, int64_t)
-INTEGER_ELEMENT(uint64, uint64_t)
-
-/* One element after the other: integers, and floats with NaN or Inf among them. */
-#define CAREFUL_PASS(name)                                                                                            \
-    static void careful_##name(const void *x, const void *y, const Plan *plan, uint64_t seed, Sums *sums,            \
-                               double *negative, double *positive)                                                    \
-    {                                                                                                                 \
-        float buffer[MAX_PERIOD];                                                                                     \
-        Odometer at;                                                                                                  \
-        odometer_start(&at, plan);                                                                                    \
-        for (int64_t row = 0, i = 0; row < plan->head.rows; row++) {                                                       \
-            double *acc = (at.sign > 0 ? positive : negative) + at.shift * plan->head.inner;                               \
-            const float *sign = NULL;                                                                                 \
-            for (int64_t j = 0, k = 0; j < plan->head.n; j++, i++, k = k + 1 == plan->head.period ? 0 : k + 1) {      \
-                double value, sketched;                                                                               \
-                sign = k ? sign : signs_from_plain(plan, j, buffer);                                                    \
-                element_##name(x, y, i, seed, &value, &sketched);                                                     \
-                acc[k] += sketched * sign[k];                                                                         \
-                if (isfinite(value)) {                                                                                \
-                    sums->low = value < sums->low ? value : sums->low;                                                \
-                    sums->high = value > sums->high ? value : sums->high;                                             \
-                    sums->zeros += value == 0;                                                                        \
-                    sums->total += value;                                                                             \
-                    sums->squares += value * value;                                                                   \
-                } else if (isnan(value)) {                                                                            \
-                    sums->nan++;                                                                                      \
-                } else if (value > 0) {                                                                               \
-                    sums->posinf++;                                                                                   \
-                } else {                                                                                              \
-                    sums->neginf++;                                                                                   \
-                }                                                                                                     \
-            }                                                                                                         \
-            odometer_advance(&at, plan);                                                                              \
-        }                                                                                                             \
-    }
-typedef void (*CarefulPass)(const void *, const void *, const Plan *, uint64_t, Sums *, double *, double *);
-CAREFUL_PASS(float32)
-CAREFUL_PASS(float64)
-CAREFUL_PASS(bfloat16)
-CAREFUL_PASS(float16)
-CAREFUL_PASS(int8)
-CAREFUL_PASS(uint8)
-CAREFUL_PASS(int16)
-CAREFUL_PASS(uint16)
-CAREFUL_PASS(int32)
-CAREFUL_PASS(uint32)
-CAREFUL_PASS(int64)
-CAREFUL_PASS(uint64)
-static const CarefulPass careful[KINDS] = {careful_float32, careful_float64, careful_bfloat16, careful_float16,
-                                           careful_int8, careful_uint8, careful_int16, careful_uint16,
-                                           careful_int32, careful_uint32, careful_int64, careful_uint64};
+#include "careful.h"
 
 /* acc[k] belongs to inner element k mod inner and index k / inner of the axis before it; fold it into 61 buckets. */
 static void fold(const Plan *plan, const double *negative, const double *positive, double *sketch)
@@ -304,22 +247,55 @@ static void fold(const Plan *plan, const double *negative, const double *positiv
     }
 }
 
-/* Fill in sums and sketch of x, or of x - y; memory is room for two times (period + 61 inner) doubles. */
-static void run(const void *x, const void *y, int kind, const Plan *plan, uint64_t seed, Sums *sums, double *sketch,
-                double *memory)
+static const int64_t bytes_of[KINDS] = {4, 8, 2, 2, 1, 1, 2, 2, 4, 4, 8, 8};
+
+/* Room for the sums of a pass, on the stack where it is enough. */
+typedef struct {
+    double small[2 * (1024 + WIDTH)], *memory;
+} Room;
+
+static const Sums EMPTY = {INFINITY, -INFINITY, 0, 0, 0, 0, 0, 0};
+
+static int start(Progress *at, const Plan *plan, Room *room)
 {
     const int64_t size = plan->head.period + WIDTH * plan->head.inner;
-    const Sums empty = {INFINITY, -INFINITY, 0, 0, 0, 0, 0, 0};
-    double *negative = memory, *positive = memory + size;
-    memset(memory, 0, 2 * size * sizeof *memory);
-    *sums = empty;
-    if (kind < FLOATS) passes[y != NULL][kind](x, y ? y : x, plan, sums, negative, positive);
-    if (kind >= FLOATS || !isfinite(sums->squares)) {
-        memset(memory, 0, 2 * size * sizeof *memory);
-        *sums = empty;
-        careful[kind](x, y, plan, seed, sums, negative, positive);
-    }
-    fold(plan, negative, positive, sketch);
+    room->memory = size <= 1024 + WIDTH ? room->small : malloc(2 * size * sizeof(double));
+    if (!room->memory) return PyErr_NoMemory(), -1;
+    memset(room->memory, 0, 2 * size * sizeof(double));
+    at->sums = EMPTY;
+    at->done = 0;
+    at->negative = room->memory;
+    at->positive = room->memory + size;
+    return 0;
+}
+
+static void end(Room *room)
+{
+    if (room->memory != room->small) free(room->memory);
+}
+
+/* Pass over x, and over x - y, and hash either: each what the one before has brought into the cache. Any of the four may be NULL. */
+static void sweep(const char *x, const char *y, int kind, const Plan *plan, Progress *plain, Progress *change, Hash *of_x,
+                  Hash *of_y)
+{
+    const int64_t elements = plan->head.n * plan->head.rows, size = bytes_of[kind];
+    int64_t done = 0;
+    do {
+        if (plain) passes[0][kind](x, x, plan, plain, AT_ONCE / size);
+        if (change) passes[1][kind](x, y, plan, change, AT_ONCE / size);
+        done = plain ? plain->done : change->done;
+        if (of_x) hash_until(of_x, x + done * size);
+        if (of_y) hash_until(of_y, y + done * size);
+    } while (done < elements);
+}
+
+/* Pass over x, or x - y, once more, element by element, where it holds NaN or Inf. */
+static void mend(const void *x, const void *y, int kind, const Plan *plan, uint64_t seed, Progress *at)
+{
+    if (kind < FLOATS && isfinite(at->sums.squares)) return;
+    memset(at->negative, 0, 2 * (at->positive - at->negative) * sizeof(double));
+    at->sums = EMPTY;
+    careful[kind](x, y, plan, seed, &at->sums, at->negative, at->positive);
 }
 
 /* Point into the bytes of a plan. */
@@ -350,56 +326,116 @@ static int read_plan(PyObject *bytes, Plan *plan)
     return 0;
 }
 
-/* Eight bytes, the first of which counts most. */
-static unsigned long long half(const char *bytes)
+/* What is returned of a tensor: the columns of a record from its smallest value to the kind of its hash, without gaps, its sketch,
+ * and of which kind and shape it was. */
+typedef struct __attribute__((packed)) {
+    double low, high, mean, rms, norm;
+    int64_t nan, posinf, neginf, zeros;
+    Digest digest;
+    uint8_t hash_kind;
+    double sketch[WIDTH];
+    int64_t kind;
+} Packed;
+
+static PyObject *packed(const Plan *plan, int kind, const Progress *at, Digest digest, int hash_kind)
 {
-    unsigned long long value = 0;
-    for (int i = 0; i < 8; i++) value = value << 8 | (uint8_t)bytes[i];
-    return value;
+    const Sums *s = &at->sums;
+    const double finite = (double)(plan->head.n * plan->head.rows - s->nan - s->posinf - s->neginf), nothing = NAN;
+    double sketch[WIDTH];
+    fold(plan, at->negative, at->positive, sketch);
+    Packed all = {finite ? s->low : nothing, finite ? s->high : nothing, s->total / finite, sqrt(s->squares / finite),
+                  sqrt(s->squares), s->nan, s->posinf, s->neginf, s->zeros, digest, (uint8_t)hash_kind, {0},
+                  plan->head.number * KINDS + kind};
+    memcpy((char *)&all + offsetof(Packed, sketch), sketch, sizeof sketch);
+    return PyBytes_FromStringAndSize((const char *)&all, sizeof all);
+}
+
+/* The arguments that all have: where, how many bytes, of which kind and shape. */
+static int read_place(PyObject *const *args, int64_t *nbytes, int *kind, Plan *plan, uint64_t *seed)
+{
+    *nbytes = PyLong_AsLongLong(args[0]);
+    *kind = (int)PyLong_AsLong(args[1]);
+    *seed = PyLong_AsUnsignedLongLong(args[3]);
+    if (PyErr_Occurred() || read_plan(args[2], plan) < 0) return -1;
+    if (*kind < 0 || *kind >= KINDS || *nbytes != plan->head.n * plan->head.rows * bytes_of[*kind])
+        return PyErr_Format(PyExc_ValueError, "%lld bytes of kind %d are not of this shape", (long long)*nbytes, *kind), -1;
+    return 0;
 }
 
 static PyObject *measure(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 7)
-        return PyErr_Format(PyExc_TypeError, "measure(address, kind, plan, seed, subtracted, digest, hash_kind)");
-    const void *x = PyLong_AsVoidPtr(args[0]), *y = PyLong_AsVoidPtr(args[4]);
-    const long kind = PyLong_AsLong(args[1]);
-    const uint64_t seed = PyLong_AsUnsignedLongLong(args[3]);
+    if (count != 7) return PyErr_Format(PyExc_TypeError, "measure(address, nbytes, kind, plan, seed, hash_kind, known)");
+    const void *x = PyLong_AsVoidPtr(args[0]);
+    const int hash_kind = (int)PyLong_AsLong(args[5]);
+    int64_t nbytes;
+    int kind;
+    uint64_t seed;
     Plan plan;
-    char *digest;
-    Py_ssize_t length;
-    if (PyErr_Occurred() || read_plan(args[2], &plan) < 0) return NULL;
-    if (PyBytes_AsStringAndSize(args[5], &digest, &length) < 0) return NULL;
-    if (length != 16) return PyErr_Format(PyExc_ValueError, "a digest of %zd bytes", length);
-    if (kind < 0 || kind >= KINDS) return PyErr_Format(PyExc_ValueError, "kind %ld", kind);
-    const int64_t size = plan.head.period + WIDTH * plan.head.inner, elements = plan.head.n * plan.head.rows;
-    double small[2 * (1024 + WIDTH)], sketch[WIDTH], *memory = small;
-    if (size > 1024 + WIDTH && !(memory = malloc(2 * size * sizeof *memory))) return PyErr_NoMemory();
-    Sums s;
-    PyThreadState *state = elements >= ALONE ? PyEval_SaveThread() : NULL;
-    run(x, y, (int)kind, &plan, seed, &s, sketch, memory);
+    if (read_place(args + 1, &nbytes, &kind, &plan, &seed) < 0) return NULL;
+    const Packed *known = PyBytes_Check(args[6]) && PyBytes_Size(args[6]) == sizeof *known ? (void *)PyBytes_AsString(args[6]) : NULL;
+    const int is_alike = hash_kind && known && known->hash_kind && known->kind == plan.head.number * KINDS + kind;
+    Room room;
+    Progress at;
+    if (start(&at, &plan, &room) < 0) return NULL;
+    Hash hash;
+    Digest digest = {0, 0};
+    if (hash_kind) hash_start(&hash, x, nbytes);
+    PyThreadState *state = plan.head.n * plan.head.rows >= ALONE ? PyEval_SaveThread() : NULL;
+    const int is_first = hash_kind && (is_alike || kind >= FLOATS);
+    if (is_first) digest = hash_end(&hash);
+    const int is_same = is_alike && digest.low == known->digest.low && digest.high == known->digest.high;
+    if (!is_same) {
+        if (kind < FLOATS) sweep(x, NULL, kind, &plan, &at, NULL, hash_kind && !is_first ? &hash : NULL, NULL);
+        if (hash_kind && !is_first) digest = hash_end(&hash);
+        mend(x, NULL, kind, &plan, seed, &at);
+    }
     if (state) PyEval_RestoreThread(state);
-    if (memory != small) free(memory);
-    const double finite = (double)(elements - s.nan - s.posinf - s.neginf), nothing = NAN;
-    return Py_BuildValue("(dddddLLLLKKO)y#", finite ? s.low : nothing, finite ? s.high : nothing, s.total / finite,
-                         sqrt(s.squares / finite), sqrt(s.squares), (long long)s.nan, (long long)s.posinf,
-                         (long long)s.neginf, (long long)s.zeros, half(digest + 8), half(digest), args[6],
-                         (char *)sketch, (Py_ssize_t)sizeof sketch);
+    PyObject *found = is_same ? Py_NewRef(args[6]) : packed(&plan, kind, &at, digest, hash_kind);
+    end(&room);
+    return found;
 }
 
-static PyObject *xxh3_128_digest; /* of the package xxhash */
+static PyObject *measure_update(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 7) return PyErr_Format(PyExc_TypeError, "update(after, before, nbytes, kind, plan, seed, hash_kind)");
+    const void *x = PyLong_AsVoidPtr(args[0]), *y = PyLong_AsVoidPtr(args[1]);
+    const int hash_kind = (int)PyLong_AsLong(args[6]);
+    int64_t nbytes;
+    int kind;
+    uint64_t seed;
+    Plan plan;
+    if (read_place(args + 2, &nbytes, &kind, &plan, &seed) < 0) return NULL;
+    if (kind >= FLOATS) return PyErr_Format(PyExc_ValueError, "updates are those of floats, not of kind %d", kind);
+    Room rooms[2];
+    Progress after, change;
+    if (start(&after, &plan, &rooms[0]) < 0) return NULL;
+    if (start(&change, &plan, &rooms[1]) < 0) return end(&rooms[0]), NULL;
+    Hash hashes[2];
+    hash_start(&hashes[0], y, nbytes);
+    hash_start(&hashes[1], x, nbytes);
+    PyThreadState *state = plan.head.n * plan.head.rows >= ALONE ? PyEval_SaveThread() : NULL;
+    sweep(x, y, kind, &plan, &after, &change, &hashes[1], &hashes[0]);
+    const Digest both[2] = {hash_end(&hashes[0]), hash_end(&hashes[1])}; /* (before, after) */
+    mend(x, NULL, kind, &plan, seed, &after);
+    mend(x, y, kind, &plan, seed, &change);
+    if (state) PyEval_RestoreThread(state);
+    PyObject *found = Py_BuildValue("(NN)", packed(&plan, kind, &change, digest_of(both, sizeof both), hash_kind),
+                                    packed(&plan, kind, &after, both[1], hash_kind));
+    end(&rooms[0]);
+    end(&rooms[1]);
+    return found;
+}
 
 static PyObject *digest(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     if (count != 2) return PyErr_Format(PyExc_TypeError, "digest(address, nbytes)");
-    char nothing, *address = PyLong_AsVoidPtr(args[0]);
+    const void *address = PyLong_AsVoidPtr(args[0]);
     const Py_ssize_t size = PyLong_AsSsize_t(args[1]);
     if (PyErr_Occurred()) return NULL;
-    PyObject *view = PyMemoryView_FromMemory(size ? address : &nothing, size, PyBUF_READ);
-    if (!view) return NULL;
-    PyObject *found = PyObject_CallFunctionObjArgs(xxh3_128_digest, view, NULL);
-    Py_DECREF(view);
-    return found;
+    PyThreadState *state = size >= ALONE ? PyEval_SaveThread() : NULL;
+    const Digest found = digest_of(address, size);
+    if (state) PyEval_RestoreThread(state);
+    return Py_BuildValue("KK", (unsigned long long)found.low, (unsigned long long)found.high);
 }
 
 static PyObject *use(PyObject *module, PyObject *name)
@@ -413,8 +449,10 @@ static PyObject *use(PyObject *module, PyObject *name)
 
 static PyMethodDef methods[] = {
     {"measure", (PyCFunction)(void (*)(void))measure, METH_FASTCALL,
-     "measure(address, kind, plan, seed, subtracted, digest, hash_kind) -> (the fields of TensorStats), sketch"},
-    {"digest", (PyCFunction)(void (*)(void))digest, METH_FASTCALL, "digest(address, nbytes) -> xxh3_128, big-endian"},
+     "measure(address, nbytes, kind, plan, seed, hash_kind, known) -> all that is known of a tensor, packed; known, if it is that"},
+    {"measure_update", (PyCFunction)(void (*)(void))measure_update, METH_FASTCALL,
+     "measure_update(after, before, nbytes, kind, plan, seed, hash_kind) -> (after - before, after), packed"},
+    {"digest", (PyCFunction)(void (*)(void))digest, METH_FASTCALL, "digest(address, nbytes) -> (low, high) of xxh3_128"},
     {"use", use, METH_O, "use(name) -> whether the machine has this instruction set; it is used from now on"},
     {NULL, NULL, 0, NULL},
 };
@@ -424,8 +462,6 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_kernel", NULL, 
 PyMODINIT_FUNC PyInit__kernel(void)
 {
     choose_instructions(NULL);
-    PyObject *xxhash = PyImport_ImportModule("xxhash");
-    if (!xxhash || !(xxh3_128_digest = PyObject_GetAttrString(xxhash, "xxh3_128_digest"))) return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module && PyModule_AddStringConstant(module, "instructions", instructions) < 0) {
         Py_DECREF(module);

@@ -7,8 +7,11 @@
  * A row is what lies behind the axes that the odometer counts. Element j of a row goes to acc[j mod period], moved
  * by the row's shift; rows with a negative sign have sums of their own. So nothing is folded until the end. The sums
  * over lanes are added up every FLUSH elements: short sums lose less, and a lane's count cannot overflow.
+ *
+ * The pass goes on where it was, and stops behind `count` elements, at the end of a period: so others can read the same
+ * memory while it is in the cache, and the sums are those of a pass in one go.
  */
-TARGET static void FUNCTION(const ELEMENT *x, const ELEMENT *y, const Plan *plan, Sums *sums, double *negative, double *positive)
+TARGET static void FUNCTION(const ELEMENT *x, const ELEMENT *y, const Plan *plan, Progress *at, int64_t count)
 {
     typedef VALUE values __attribute__((vector_size(sizeof(VALUE) * LANES)));
     typedef double doubles __attribute__((vector_size(8 * LANES)));
@@ -17,21 +20,34 @@ TARGET static void FUNCTION(const ELEMENT *x, const ELEMENT *y, const Plan *plan
     typedef BITS(VALUE) counts __attribute__((vector_size(sizeof(VALUE) * LANES)));
 
     values low, high;
-    doubles total = {0}, squares = {0};
-    counts zeros = {0};
-    for (int lane = 0; lane < LANES; lane++) {
-        low[lane] = INFINITY;
-        high[lane] = -INFINITY;
+    doubles total, squares;
+    counts zeros;
+    if (!at->done) {
+        for (int lane = 0; lane < LANES; lane++) {
+            low[lane] = INFINITY;
+            high[lane] = -INFINITY;
+        }
+        total = squares = (doubles){0};
+        zeros = (counts){0};
+        at->rest = at->rest_squares = 0;
+        at->rest_zeros = at->since = at->row = at->first = 0;
+        odometer_start(&at->odometer, plan);
+    } else {
+        memcpy(&low, at->low, sizeof low);
+        memcpy(&high, at->high, sizeof high);
+        memcpy(&total, at->total, sizeof total);
+        memcpy(&squares, at->squares, sizeof squares);
+        memcpy(&zeros, at->zeros, sizeof zeros);
     }
-    double rest = 0, rest_squares = 0;
-    int64_t rest_zeros = 0, since = 0;
-    const int64_t n = plan->head.n, period = plan->head.period;
+    double rest = at->rest, rest_squares = at->rest_squares;
+    int64_t rest_zeros = at->rest_zeros, since = at->since, done = at->done, row = at->row, first = at->first;
+    const int64_t n = plan->head.n, period = plan->head.period, stop = done + count;
     float buffer[MAX_PERIOD];
-    Odometer at;
-    odometer_start(&at, plan);
-    for (int64_t row = 0; row < plan->head.rows; row++, x += n, y += n) {
-        double *acc = (at.sign > 0 ? positive : negative) + at.shift * plan->head.inner;
-        for (int64_t first = 0; first < n; first += period) {
+    x += row * n;
+    y += row * n;
+    while (row < plan->head.rows && done < stop) {
+        double *acc = (at->odometer.sign > 0 ? at->positive : at->negative) + at->odometer.shift * plan->head.inner;
+        while (first < n && done < stop) {
             const int64_t size = first + period <= n ? period : n - first;
             const float *sign = NAME(signs_from)(plan, first, buffer);
             int64_t k = 0;
@@ -56,6 +72,8 @@ TARGET static void FUNCTION(const ELEMENT *x, const ELEMENT *y, const Plan *plan
                 acc[k] += d * sign[k];
             }
             since += size;
+            first += size;
+            done += size;
             if (since >= FLUSH) {
                 for (int lane = 0; lane < LANES; lane++) {
                     rest += total[lane];
@@ -67,8 +85,30 @@ TARGET static void FUNCTION(const ELEMENT *x, const ELEMENT *y, const Plan *plan
                 since = 0;
             }
         }
-        odometer_advance(&at, plan);
+        if (first >= n) {
+            first = 0;
+            row++;
+            x += n;
+            y += n;
+            odometer_advance(&at->odometer, plan);
+        }
     }
+    at->done = done;
+    if (row < plan->head.rows) {
+        memcpy(at->low, &low, sizeof low);
+        memcpy(at->high, &high, sizeof high);
+        memcpy(at->total, &total, sizeof total);
+        memcpy(at->squares, &squares, sizeof squares);
+        memcpy(at->zeros, &zeros, sizeof zeros);
+        at->rest = rest;
+        at->rest_squares = rest_squares;
+        at->rest_zeros = rest_zeros;
+        at->since = since;
+        at->row = row;
+        at->first = first;
+        return;
+    }
+    Sums *sums = &at->sums;
     for (int lane = 0; lane < LANES; lane++) {
         rest += total[lane];
         rest_squares += squares[lane];

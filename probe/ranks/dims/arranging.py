@@ -174,17 +174,23 @@ def statistics(rows: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def sketch_of(arrangement: Arrangement, shapes: Sequence[Shape], sketches: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Return the sketch of a whole from those of its parts, where they tell it; None elsewhere.
+    """Return the sketches of wholes from those of their parts, where they tell them; None elsewhere.
 
     They do where parts are added up, and where each part has a single index along every axis that is divided: its sign and its bucket
     are those of that index then.
+
+    Parameters
+    ----------
+    sketches
+        by part, of one tensor or of many, shape (…, 61)
     """
-    found = np.zeros(WIDTH)
+    found = np.zeros(np.shape(sketches[0]))
     for part, shape, sketch in zip(arrangement.parts, shapes, sketches, strict=True):
         moved = _moved(arrangement.shape, shape, part.at, sketch)
-        if moved is None or np.isnan(moved[0]):
+        if moved is None:
             return None
         found += moved
+    found[np.isnan(found[..., 0])] = np.nan
     return found
 
 
@@ -200,7 +206,7 @@ def _moved(whole: Shape, shape: Shape, at: Sequence[Where], sketch: np.ndarray) 
         return None
     for axis in keys.keys() - own.keys():
         key, index = keys[axis], _first(at[axis])
-        sketch = np.roll(sketch * key.signs(0, key.size)[index], int(key.stride * index % WIDTH))
+        sketch = np.roll(sketch * key.signs(0, key.size)[index], int(key.stride * index % WIDTH), axis=-1)
     return sketch
 
 

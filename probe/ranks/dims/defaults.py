@@ -26,6 +26,10 @@ ROW = frozenset({"RowParallelLinear", "TERowParallelLinear", "RowSequenceParalle
 """layers of which each rank has inputs of its own, and whose results are added up"""
 VOCABULARY = frozenset({"VocabParallelEmbedding", "ParallelEmbedding"})
 """embeddings of which each rank has rows of its own"""
+ATTENTION = frozenset({"DotProductAttention", "TEDotProductAttention", "CoreAttention"})
+"""Megatron's attention without its projections: each rank has heads of its own"""
+SCORES = frozenset({"FusedScaleMaskSoftmax"})
+"""its softmax of [samples, heads, positions, positions]"""
 _SEQUENCE = ("ColumnSequenceParallelLinear", "RowSequenceParallelLinear")
 
 LAST = "... h[tp]"
@@ -64,45 +68,48 @@ TENSORS = (
     Known(COLUMN, Role.INPUT, "replicated", when=lambda facts: not _in_sequence(facts)),
     Known(COLUMN, Role.OUTPUT, LAST, when=lambda facts: not _gathers(facts)),
     Known(COLUMN, Role.OUTPUT, "replicated", when=_gathers),
+    Known(COLUMN, Role.OUTPUT, LAST, slot="1"),
     Known(ROW, Role.INPUT, LAST, when=_takes_parts),
     Known(ROW, Role.INPUT, "replicated", when=lambda facts: not _takes_parts(facts)),
     Known(ROW, Role.OUTPUT, FIRST, when=_in_sequence),
     Known(ROW, Role.OUTPUT, "replicated", when=lambda facts: not _in_sequence(facts)),
+    *(Known(ATTENTION, Role.INPUT, "... heads[tp] d", slot=slot) for slot in ("0", "1", "2")),
+    Known(ATTENTION, Role.OUTPUT, LAST),
+    *(Known(SCORES, role, "b heads[tp] ...") for role in (Role.INPUT, Role.OUTPUT)),
     Known(VOCABULARY, Role.INPUT, "replicated"),
     Known(VOCABULARY, Role.OUTPUT, FIRST, when=_scatters),
     Known(VOCABULARY, Role.OUTPUT, "replicated", when=lambda facts: not _scatters(facts)),
 )
-"""the first that fits counts; with sequence parallelism the sequence is the first axis, as in Megatron and fleet"""
+"""the first that fits counts; with sequence parallelism the sequence is the first axis, as in Megatron and fleet; what is returned beside
+the result is a bias that has not been added"""
 _GRADIENTS = {Role.GRAD_OUTPUT: Role.OUTPUT, Role.GRAD_INPUT: Role.INPUT, Role.GRAD_TOTAL: Role.INPUT}
 
 
-def of_tensor(
-    class_name: str, facts: Facts, role: Role, *, parts: int, in_sequence: bool, is_first: bool
-) -> Dims | None:
+def of_tensor(class_name: str, facts: Facts, role: Role, slot: str, *, parts: int, in_sequence: bool) -> Dims | None:
     """Return how a tensor of a call is divided; None where its class does not say.
 
     Parameters
     ----------
     facts
         attributes of the module
+    slot
+        ``"0"`` of the tensor that a layer works on
     parts
         that lie side by side on each rank: 2 where it is gate and up
     in_sequence
         its parameters say that it works on parts of the sequence (norms under sequence parallelism)
-    is_first
-        it is the first of its role
     """
     role = _GRADIENTS.get(role, role)
     if class_name in _SEQUENCE:
         facts = {**facts, "sequence_parallel": True}
     for known in TENSORS:
-        if class_name in known.classes and known.role is role and is_first and known.when(facts):
+        if class_name in known.classes and (known.role, known.slot) == (role, slot) and known.when(facts):
             dims = parsed(
                 f"... {parts}·h[tp]" if parts > 1 and known.dims == LAST and role is Role.OUTPUT else known.dims
             )
             return _over_experts(dims) if facts.get("is_expert") else dims
-    is_layer = class_name in COLUMN | ROW | VOCABULARY
-    if in_sequence and is_first and not is_layer and role in (Role.INPUT, Role.OUTPUT):
+    is_layer = class_name in COLUMN | ROW | VOCABULARY | ATTENTION | SCORES
+    if in_sequence and slot == "0" and not is_layer and role in (Role.INPUT, Role.OUTPUT):
         return parsed(FIRST)
     return None
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import xxhash
 
 from probe.ranks.dims.language import REPLICATED, Dims, Split
 from probe.ranks.gathering import OF_PARAMETERS, Gathered
@@ -19,8 +20,8 @@ _FORWARD_OF = {Role.GRAD_OUTPUT: Role.OUTPUT, Role.GRAD_INPUT: Role.INPUT, Role.
 _ROUNDS = 4
 """times that what is known of one tensor is passed on to others"""
 
-Signature = tuple[object, ...]
-"""the bytes of a tensor on each rank that holds some of it"""
+Signature = int
+"""a hash of the bytes of a tensor on each rank that holds some of it"""
 Told = Callable[[int, Role, str, int], Dims | None]
 """how a tensor of a module is divided, by module, role, slot and number of axes; None where nothing says it"""
 Whole = Callable[[int, Role, str], Sequence[tuple[int, ...]]]
@@ -50,37 +51,52 @@ def all_alike(gathered: Gathered) -> np.ndarray:
     return ~np.logical_or.reduceat(differs, gathered.starts) if len(rows) else np.zeros(0, bool)
 
 
-def resolve(gathered: Gathered, alike: np.ndarray, facts: Facts) -> dict[int, Dims | None]:
+def resolve(
+    gathered: Gathered, alike: np.ndarray, facts: Facts, signatures: Mapping[Signature, Dims]
+) -> tuple[dict[int, Dims | None], dict[Signature, Dims]]:
     """Return how each tensor is divided that is not the same on all ranks, or that is known to be divided; None where nothing tells it.
 
-    Tensors that are not in the result are the same on all of their ranks.
+    Tensors that are not in the result are the same on all of their ranks. What the bytes on all ranks are divided like is returned too.
+
+    Parameters
+    ----------
+    signatures
+        what is known of that already
     """
-    return _Resolving(gathered, alike, facts).result()
+    resolving = _Resolving(gathered, alike, facts, signatures)
+    return resolving.result(), resolving.by_bytes
 
 
 class _Resolving:
-    def __init__(self, gathered: Gathered, alike: np.ndarray, facts: Facts) -> None:
-        self.gathered, self.alike, self.facts = gathered, alike, facts
-        self.rows = gathered.rows[gathered.starts] if len(gathered.starts) else gathered.rows
+    def __init__(
+        self, gathered: Gathered, alike: np.ndarray, facts: Facts, signatures: Mapping[Signature, Dims]
+    ) -> None:
+        self.gathered, self.alike, self.facts = gathered, alike.tolist(), facts
+        rows = gathered.rows[gathered.starts] if len(gathered.starts) else gathered.rows
+        self.columns = {name: rows[name].tolist() for name in ("micro", "module", "call", "role", "order")}
+        self.roles = [Role(role) for role in self.columns["role"]]
+        self.slots = [facts.slots[k] for k in rows["slot"].tolist()]
+        self.shapes = [facts.shapes[k] for k in rows["shape"].tolist()]
+        columns = (gathered.member, gathered.rows["hash_lo"], gathered.rows["hash_hi"])
+        self.bytes = np.stack([column.astype(np.uint64) for column in columns], axis=-1)
+        self.starts, self.counts = gathered.starts.tolist(), gathered.counts.tolist()
         self.found: dict[int, Dims | None] = {}
-        self.by_bytes: dict[Signature, Dims] = {}
+        self.by_bytes: dict[Signature, Dims] = dict(signatures)
         self.by_place: dict[tuple[int, int, int, int, str], tuple[Dims, tuple[int, ...]]] = {}
         """by micro-batch, module, call, role and slot: dims, and the shape on a rank"""
         self.sizes = {name: facts.layout.size(name) for name in facts.layout.groups}
 
     def result(self) -> dict[int, Dims | None]:
-        of_parameter = OF_PARAMETERS[self.rows["role"]]
         left: list[int] = []
-        several = (self.gathered.counts > 1).tolist()
-        for tensor, is_weight in enumerate(of_parameter.tolist()):
-            if is_weight:
+        for tensor, role in enumerate(self.roles):
+            if OF_PARAMETERS[role]:
                 self._of_weight(tensor)
                 continue
             dims = self._said(tensor)
             if dims is not None and dims.groups:
                 self._settle(tensor, dims)
             elif self.alike[tensor]:
-                if several[tensor]:
+                if self.counts[tensor] > 1:
                     self._remember(tensor, REPLICATED)
             elif dims is not None:
                 self.found[tensor] = dims
@@ -100,33 +116,34 @@ class _Resolving:
     # What is said
 
     def _of_weight(self, tensor: int) -> None:
-        row = self.rows[tensor]
-        at = int(row["order"])
+        at = self.columns["order"][tensor]
         dims = self.facts.weights.dims[at] if 0 <= at < len(self.facts.weights.dims) else None
-        info = self.facts.weights.infos[at] if dims is not None else None
-        shape = self.facts.shapes[row["shape"]]
-        if dims is not None and dims.groups and info is not None and len(shape) == len(info.shape):
+        shape = self.shapes[tensor]
+        if dims is not None and dims.groups and self._is_like_weight(shape, self.roles[tensor], at):
             self.found[tensor] = dims
         elif not self.alike[tensor]:
             self.found[tensor] = (
-                REPLICATED if dims is not None or row["role"] == Role.STATE else self._weight_by_shape(tensor)
+                REPLICATED if dims is not None or self.roles[tensor] is Role.STATE else self._weight_by_shape(tensor)
             )
+
+    def _is_like_weight(self, shape: tuple[int, ...], role: Role, at: int) -> bool:
+        """Tell whether a tensor has the shape of its parameter: an optimizer's state may be one number, or a row."""
+        if role is Role.STATE:
+            return shape in self.facts.weights.held[at]
+        return len(shape) == len(self.facts.weights.infos[at].shape)
 
     def _weight_by_shape(self, tensor: int) -> Dims | None:
         """Return how a weight of an unknown class is divided: not at all, or as the other side's shape shows."""
-        row = self.rows[tensor]
         model = [name for name in self._differing(tensor) if name in self._of_the_model()]
-        shape = self.facts.shapes[row["shape"]]
-        slot = self.facts.slots[row["slot"]].partition(":")[2]
-        wholes = self.facts.whole(int(row["module"]), Role(row["role"]), slot)
+        shape, slot = self.shapes[tensor], self.slots[tensor].partition(":")[2]
+        wholes = self.facts.whole(self.columns["module"][tensor], self.roles[tensor], slot)
         if not model or shape in wholes:
             return REPLICATED
         return self._by_shape(shape, wholes, model) or (None if wholes else REPLICATED)
 
     def _said(self, tensor: int) -> Dims | None:
-        row = self.rows[tensor]
-        shape, role = self.facts.shapes[row["shape"]], Role(row["role"])
-        dims = self.facts.told(int(row["module"]), role, self.facts.slots[row["slot"]], len(shape))
+        shape, role = self.shapes[tensor], self.roles[tensor]
+        dims = self.facts.told(self.columns["module"][tensor], role, self.slots[tensor], len(shape))
         if dims is None or not dims.fits(len(shape)):
             return None
         if role in _FORWARD_OF and dims.partial:
@@ -136,20 +153,17 @@ class _Resolving:
     # What bytes show
 
     def _signature(self, tensor: int) -> Signature:
-        rows = self.gathered.of(tensor)
-        table, member = self.gathered.rows, self.gathered.member
-        return tuple((int(member[k]), int(table["hash_lo"][k]), int(table["hash_hi"][k])) for k in rows)
+        start = self.starts[tensor]
+        return xxhash.xxh3_64_intdigest(self.bytes[start : start + self.counts[tensor]].tobytes())
 
     def _place(self, tensor: int, role: Role) -> tuple[int, int, int, int, str]:
-        row = self.rows[tensor]
-        return int(row["micro"]), int(row["module"]), int(row["call"]), int(role), self.facts.slots[row["slot"]]
+        micro, module, call = (self.columns[name][tensor] for name in ("micro", "module", "call"))
+        return micro, module, call, int(role), self.slots[tensor]
 
     def _remember(self, tensor: int, dims: Dims) -> None:
-        row = self.rows[tensor]
-        shape = self.facts.shapes[row["shape"]]
         if dims.groups:
             self.by_bytes.setdefault(self._signature(tensor), dims)
-        self.by_place.setdefault(self._place(tensor, Role(row["role"])), (dims, shape))
+        self.by_place.setdefault(self._place(tensor, self.roles[tensor]), (dims, self.shapes[tensor]))
 
     def _settle(self, tensor: int, dims: Dims) -> bool:
         self.found[tensor] = dims
@@ -160,8 +174,7 @@ class _Resolving:
         known = self.by_bytes.get(self._signature(tensor))
         if known is not None:
             return self._settle(tensor, known)
-        role = Role(self.rows[tensor]["role"])
-        shape = self.facts.shapes[self.rows[tensor]["shape"]]
+        role, shape = self.roles[tensor], self.shapes[tensor]
         forward = self.by_place.get(self._place(tensor, _FORWARD_OF[role])) if role in _FORWARD_OF else None
         if forward is not None and forward[1] == shape:
             dims = forward[0]
@@ -175,7 +188,7 @@ class _Resolving:
     def _like_its_neighbour(self, tensor: int, shape: tuple[int, ...]) -> bool:
         """Take what a module returns to be divided as what it is given of the same shape: what works element by element."""
         micro, module, call, _, _ = self._place(tensor, Role.INPUT)
-        other = Role.INPUT if self.rows[tensor]["role"] == Role.OUTPUT else Role.OUTPUT
+        other = Role.INPUT if self.roles[tensor] is Role.OUTPUT else Role.OUTPUT
         known = self.by_place.get((micro, module, call, int(other), "0"))
         if known is None or known[1] != shape or not known[0].splits:
             return False
@@ -187,17 +200,17 @@ class _Resolving:
 
     def _differing(self, tensor: int) -> list[str]:
         """Return the groups in which ranks differ that have another place in that group alone."""
-        rows = self.gathered.of(tensor)
-        table, member = self.gathered.rows, self.gathered.member
-        bytes_of = {int(member[k]): (int(table["hash_lo"][k]), int(table["hash_hi"][k])) for k in rows}
-        return differing_groups(bytes_of, self.facts.members, self.facts.layout)
+        start = self.starts[tensor]
+        rows = self.bytes[start : start + self.counts[tensor]]
+        members = [self.facts.members[k] for k in rows[:, 0].tolist()]
+        differing = differing_groups(rows[None, :, 1:], members, self.facts.layout)
+        return [name for name, differs in differing.items() if differs[0]]
 
     # What the other side shows
 
     def _fits_other_side(self, tensor: int) -> bool:
-        row = self.rows[tensor]
-        shape = self.facts.shapes[row["shape"]]
-        wholes = self.facts.whole(int(row["module"]), Role(row["role"]), self.facts.slots[row["slot"]])
+        shape = self.shapes[tensor]
+        wholes = self.facts.whole(self.columns["module"][tensor], self.roles[tensor], self.slots[tensor])
         dims = self._by_shape(shape, wholes, self._differing(tensor))
         return dims is not None and self._settle(tensor, dims)
 
@@ -215,21 +228,22 @@ class _Resolving:
         return Dims((Split(fitting.pop(), groups[0]),)) if len(fitting) == 1 else None
 
 
-def differing_groups(values: Mapping[int, object], members: Sequence[Member], layout: Layout) -> list[str]:
-    """Return the groups in which members differ that have another place in that group alone.
+def differing_groups(digests: np.ndarray, members: Sequence[Member], layout: Layout) -> dict[str, np.ndarray]:
+    """Return by group whether members differ that have another place in that group alone, by tensor.
 
     Parameters
     ----------
-    values
-        by member, what is compared
+    digests
+        what members hold, shape (tensors, members, 2)
+    members
+        the rank of each
     """
-    found = []
+    found = {}
     dividing = layout.dividing
     for name in dividing:
         others = [other for other in dividing if other != name]
-        sets: dict[tuple[int, ...], set[object]] = {}
-        for number, value in values.items():
-            sets.setdefault(tuple(members[number].places.get(other, 0) for other in others), set()).add(value)
-        if any(len(each) > 1 for each in sets.values()):
-            found.append(name)
+        first: dict[tuple[int, ...], int] = {}
+        places = [tuple(member.places.get(other, 0) for other in others) for member in members]
+        like = [first.setdefault(place, k) for k, place in enumerate(places)]
+        found[name] = (digests != digests[:, like]).any(axis=(1, 2))
     return found

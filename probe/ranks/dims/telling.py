@@ -52,9 +52,8 @@ class Telling:
             facts, in_sequence = self._facts_of_module.get(module, {}), module in self._in_sequence
             gated = defaults.is_gated(info.path, self._members[0].reader.info.model_config)
             parts = self._strides.get(module, 2 if gated else 1)
-            said = defaults.of_tensor(
-                info.class_name, facts, role, parts=parts, in_sequence=in_sequence, is_first=slot in _FIRST
-            )
+            at = "0" if slot in _FIRST else slot
+            said = defaults.of_tensor(info.class_name, facts, role, at, parts=parts, in_sequence=in_sequence)
         return None if said is None else resolved(said, self._layout)
 
     @functools.cached_property

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from probe.errors import StoreError
 from probe.records import RunInfo
+from probe.store.places import matching, place_of
 
 RANK = re.compile(r"(?P<prefix>.*)\.rank(?P<rank>\d+)(?P<suffix>\.[^.]*)?")
 """of a rank's file, which `probe.start` names so"""
@@ -32,13 +33,13 @@ def files_of(given: str | Path) -> tuple[Path, ...]:
     StoreError
         there is no such file, or there are files of several runs
     """
-    path = Path(given)
+    path = place_of(given)
     if path.is_file():
         return (path,)
     if path.is_dir():
         return _in_folder(path)
     if glob.has_magic(str(given)):
-        found = [Path(each) for each in glob.glob(str(given)) if Path(each).is_file()]
+        found = matching(str(given))
         if not found:
             raise StoreError(f"no file matches {given}")
         return _of_one_prefix(given, found)
@@ -47,12 +48,12 @@ def files_of(given: str | Path) -> tuple[Path, ...]:
 
 def has_ranks(given: str | Path) -> bool:
     """Tell whether a path stands for the files of several ranks."""
-    path = Path(given)
+    path = place_of(given)
     if path.is_file():
         return False
     if path.is_dir():
         return any(RANK.fullmatch(each.name) for each in path.iterdir())
-    return bool(glob.has_magic(str(given)) and glob.glob(str(given))) or bool(_with_prefix(path))
+    return bool(glob.has_magic(str(given)) and matching(str(given))) or bool(_with_prefix(path))
 
 
 def _with_prefix(path: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -66,7 +67,7 @@ class Layout:
         """Return the places of a rank in some groups."""
         return tuple((name, self.place(rank, name)) for name in names)
 
-    @property
+    @functools.cached_property
     def dividing(self) -> tuple[str, ...]:
         """Groups that divide the ranks together: each rank has another place in them; those that cut across them are left out.
 

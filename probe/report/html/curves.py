@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from probe.curve_comparison.reading.recorded import TOTAL, read_recording
 from probe.curve_comparison.reading.series import Series
 from probe.records import Phase, Role
 from probe.report.html.numbers import numbers
+from probe.store.places import place_of
 
 MOST_POINTS = 600
 """of a curve"""
@@ -37,7 +37,7 @@ def curves(path_a: str, path_b: str, slots: Sequence[SlotResult], to_b: int) -> 
     to_b
         what is added to a step of A to get that of B
     """
-    a, b = read_recording(Path(path_a)), read_recording(Path(path_b))
+    a, b = read_recording(place_of(path_a)), read_recording(place_of(path_b))
     shared = sorted(a.series.keys() & b.series.keys(), key=lambda name: (name not in _FIRST, _rank(name), name))
     norms = [
         (name_a if name_a == name_b else f"{name_a} ⟷ {name_b}", mine, theirs, verdict)

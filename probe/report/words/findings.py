@@ -75,6 +75,11 @@ def _output_alone_differs(error: float, weights: Note | None) -> str:
     return f"inputs agree (rel {error:.1e}), {f'{weights}, ' if weights else ''}output differs"
 
 
+def _first_to_run_differs(slot: str, path: str, error: float) -> str:
+    how = "differs" if math.isnan(error) else f"differs (rel {error:.1e})"
+    return f"the input {slot} of A's {path}, the first of them to run, {how}; what was there before it agrees"
+
+
 def _gradients_scaled(factor: float) -> str:
     return f"B's gradients are {written(factor)} times A's"
 
@@ -303,9 +308,7 @@ WORDS: dict[str, str | Callable[..., str]] = {
     "parameters-agree": "parameters agree",
     "parameters-agree-in-statistics": "parameters agree in their statistics",
     # orders
-    "first-to-run-differs": (
-        "the input {slot} of A's {path}, the first of them to run, differs (rel {error:.1e}); what was there before it agrees"
-    ),
+    "first-to-run-differs": _first_to_run_differs,
     "calls-are-swapped": "{one} and {other} are swapped: in B each runs where the other runs in A",
     "called-where-another-is": "B calls {b} where A calls {a}: the order differs",
     "called-inside": "B calls {path} inside {holder}, A before {before}: the two are not given the same",

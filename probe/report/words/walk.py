@@ -153,8 +153,8 @@ WORDS: dict[str, str | Callable[..., str]] = {
         "not judged"
     ),
     "tokens-in-another-order": lambda places: (
-        f"inside {_first(places)} the tokens stand in another order, as they are given to it, with two axes changed: what it returns is "
-        "judged, what is inside is not"
+        f"inside {_first(places)} the tokens stand in another order, as they are given to it, with two axes changed or the shares of "
+        "ranks one behind the other: what it returns is judged, what is inside is not"
     ),
     "residual-sum-not-compared": lambda places: (
         f"at {_first(places)} a residual is added inside on one side, and the sum could not be compared: what is returned is judged"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import h5py
@@ -17,3 +21,32 @@ def open_on(source: Any, mode: str, **options: Any) -> h5py.File:
         return h5py.File(source, mode, **options)
     except Exception as error:
         raise error.with_traceback(None) from None
+
+
+class _Collecting:
+    """How many are reading, in all threads, and whether garbage was collected before the first of them."""
+
+    lock = threading.Lock()
+    readers = 0
+    was_enabled = False
+
+
+@contextmanager
+def without_collecting() -> Iterator[None]:
+    """Let no garbage be collected while HDF5 reads by calling Python.
+
+    Garbage may hold objects of HDF5. Collected in such a call, they would be closed in the middle of what HDF5 does, which it is not made
+    for: what it reads then is not what the file holds.
+    """
+    with _Collecting.lock:
+        if not _Collecting.readers:
+            _Collecting.was_enabled = gc.isenabled()
+            gc.disable()
+        _Collecting.readers += 1
+    try:
+        yield
+    finally:
+        with _Collecting.lock:
+            _Collecting.readers -= 1
+            if not _Collecting.readers and _Collecting.was_enabled:
+                gc.enable()

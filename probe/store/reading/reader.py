@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import h5py
 import numpy as np
@@ -18,6 +17,7 @@ from probe.errors import FormatError, NotRecordedError, StoreError
 from probe.numbers.axis_sums import reordered, squeezed
 from probe.numbers.statistics import dtype_of
 from probe.records import HashKind, ModuleInfo, OptimizerGroup, ParameterInfo, RunInfo
+from probe.store.places import opened_raw, place_of
 from probe.store.reading import layout, validation
 from probe.store.reading.recorded_file import RecordedFile
 
@@ -43,8 +43,16 @@ class Reader:
         it is not a recording, or one of a newer format
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, known: dict[object, Any] | None = None) -> None:
+        """Open a recording.
+
+        Parameters
+        ----------
+        known
+            what was made of tables of other files of the run, by their rows: ranks of one stage have the same modules
+        """
+        self.path = place_of(path)
+        self._known = known
         self._file = RecordedFile(self.path)
         self.attributes = self._file.attributes["/"]
         try:
@@ -62,6 +70,10 @@ class Reader:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+    def let_go(self) -> None:
+        """Give back the memory in which HDF5 keeps what was read of tables; they can be read again."""
+        self._file.let_go()
 
     @functools.cached_property
     def info(self) -> RunInfo:
@@ -90,6 +102,20 @@ class Reader:
     def _made(self, name: str, make: Callable[[np.ndarray], T], first: int = 0, last: int | None = None) -> T:
         """Read rows of a table and make something of them, which raises where they cannot be right."""
         return self._attempt(f"/{name}", lambda: make(self._file.rows(name, first, last)))
+
+    def _made_once(self, name: str, make: Callable[[np.ndarray], T], *of: object) -> T:
+        """Do the same, once for all files of a run that have the same rows; ``of`` is what else counts."""
+        known = self._known
+
+        def made(rows: np.ndarray) -> T:
+            if known is None:
+                return make(rows)
+            key = name, *of, tuple(rows.tolist())
+            if key not in known:
+                known[key] = make(rows)
+            return known[key]
+
+        return self._made(name, made)
 
     def _rows_of_steps(self, table: str, first: int, last: int) -> np.ndarray:
         """Return rows of a table that belong to complete steps."""
@@ -146,12 +172,13 @@ class Reader:
     @functools.cached_property
     def modules(self) -> list[ModuleInfo]:
         """All modules, in the order of the tree."""
-        return self._made("modules", validation.modules)
+        return self._made_once("modules", validation.modules)
 
     @functools.cached_property
     def parameters(self) -> list[ParameterInfo]:
         """All parameters and buffers."""
-        return self._made("parameters", lambda rows: validation.parameters(rows, len(self.modules)))
+        count = len(self.modules)
+        return self._made_once("parameters", lambda rows: validation.parameters(rows, count), count)
 
     def axis_sums(self, step: int, parameter: int, axes: Sequence[int]) -> tuple[np.ndarray, ...]:
         """Return the sums along each axis of a parameter as a step began with it (`probe.numbers.axis_sums`); nothing where there are none.
@@ -414,7 +441,7 @@ def _streamed(
     path: Path, offset: int, count: int, dtype: np.dtype, chunk: int, into: np.ndarray | None
 ) -> Iterator[np.ndarray]:
     """Read values ``chunk`` at a time, straight from their bytes in the file."""
-    with open(path, "rb", buffering=0) as raw:
+    with opened_raw(path) as raw:
         raw.seek(offset)
         while count:
             size = min(chunk, count)
@@ -424,10 +451,10 @@ def _streamed(
             yield part
 
 
-def _fill(raw: io.FileIO, wanted: memoryview) -> None:
+def _fill(raw: IO[bytes], wanted: memoryview) -> None:
     """Read as many bytes as there is room for."""
     while wanted:
-        got = raw.readinto(wanted)
+        got = raw.readinto(wanted)  # type: ignore[attr-defined]
         if not got:
             raise OSError("the file ends too early")
         wanted = wanted[got:]

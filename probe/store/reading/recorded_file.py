@@ -14,6 +14,7 @@ from h5py import h5d, h5g, h5s
 from probe.damage import CAUSES, Damaged, said_of
 from probe.errors import FormatError, ProbeError
 from probe.store.reading import layout
+from probe.store.reading.hdf5 import without_collecting
 from probe.store.reading.opening import attempts, opened
 
 T = TypeVar("T")
@@ -36,9 +37,13 @@ class RecordedFile:
         """by the name of the group"""
         self._tables: dict[str, h5d.DatasetID] = {}
 
+    def let_go(self) -> None:
+        """Give back the memory in which HDF5 keeps what was read of tables: up to 8 MiB of each, while it is open."""
+        self._tables.clear()
+
     def close(self) -> None:
         """Close the file."""
-        self._tables.clear()
+        self.let_go()
         self._file.close()
 
     def attempt(self, what: str, read: Callable[[], T]) -> T:
@@ -57,7 +62,8 @@ class RecordedFile:
                 self.close()
                 self._file, self.attributes = opened(self.path)
             try:
-                return read()
+                with without_collecting():
+                    return read()
             except ProbeError:
                 raise
             except (Damaged, *CAUSES) as error:

@@ -23,15 +23,14 @@ from typing import Any
 import numpy as np
 
 from probe.errors import RecordingError, StoreError
+from probe.numbers.packed import HASH, HASH_KIND, SKETCH
 from probe.numbers.sketch import WIDTH
 from probe.records import (
-    HashKind,
     ModuleInfo,
     OptimizerGroup,
     ParameterInfo,
     RunInfo,
     StepState,
-    TensorStats,
 )
 from probe.store import schema
 from probe.store.tables import Table, Values, packer
@@ -75,14 +74,20 @@ class Writer:
         self.path = path
         self.error: Exception | None = None
         self._slots, self._shapes = Names("slots", storable_text), Names("shapes", json.dumps)
+        self.slot = self._slots.index
+        """Returns the index of a slot's name in ``/slots``. Raises RecordingError when there are too many."""
+        self.shape = self._shapes.index
+        """Returns the index of a shape in ``/shapes``. Raises RecordingError when there are too many."""
         self._known: dict[tuple[object, ...], int] = {}
         self._known_before: dict[tuple[object, ...], int] = {}
         self._n_tensors = self._n_sums = 0
         self._new_tensors: list[tuple[int, np.ndarray, str, int]] = []
-        self._records: list[tuple[bytes, np.ndarray | None]] = []
+        self._rows: list[bytes] = []
+        self._packed: list[bytes] = []
+        """the statistics of the rows, with their sketches, or zeros"""
         self._sums: list[tuple[tuple[int, ...], np.ndarray]] = []
         self._counts = dict.fromkeys(("records", "calls", "scalars", "notes", "optimizer"), 0)
-        self._pack_record = packer(schema.RECORDS).pack
+        self._pack_row = packer(schema.RECORDS, "min", "hash_kind").pack
         self._jobs: deque[Callable[[], object]] = deque()
         self._jobs_bytes = 0
         self._queue = Queue(queue_bytes)
@@ -121,7 +126,7 @@ class Writer:
     @property
     def n_records(self) -> int:
         """How many records were handed over."""
-        return self._counts["records"] + len(self._records)
+        return self._counts["records"] + len(self._rows)
 
     # Handed over by the recorder's thread
 
@@ -149,22 +154,18 @@ class Writer:
         stored = {storable_text(key): plain(value) for key, value in attributes.items()}
         self._jobs.append(lambda: self._file.require_group(group).attrs.update(stored))
 
-    def slot(self, name: str) -> int:
-        """Return the index of a slot's name in ``/slots``. Raises RecordingError when there are too many."""
-        return self._slots.index(name)
+    def slot_name(self, number: int) -> str:
+        """Return what has a number in ``/slots``."""
+        return self._slots.names[number]
 
-    def shape(self, shape: tuple[int, ...]) -> int:
-        """Return the index of a shape in ``/shapes``. Raises RecordingError when there are too many."""
-        return self._shapes.index(shape)
-
-    def tensor(self, stats: TensorStats, dtype: str, shape: tuple[int, ...], values: Callable[[], np.ndarray]) -> int:
+    def tensor(self, stats: bytes, dtype: str, shape: tuple[int, ...], values: Callable[[], np.ndarray]) -> int:
         """Store values, unless equal ones were met in this step or in the one before; return the tensor's id.
 
         ``values`` is called only when they are new, and must return an array that nobody writes to again.
         """
-        key = (stats.hash_hi, stats.hash_lo, stats.hash_kind, dtype, shape)
+        key = (stats[HASH], dtype, shape)
         tensor = self._known.get(key, self._known_before.get(key))
-        if tensor is None or stats.hash_kind is HashKind.NONE:
+        if tensor is None or not stats[HASH_KIND]:
             index, array = self.shape(shape), values()
             tensor = self._n_tensors
             self._n_tensors += 1
@@ -176,13 +177,23 @@ class Writer:
             self._queue.wait_for_room()
         return tensor
 
-    def add_record(self, row: tuple[Any, ...], sketch: np.ndarray | None) -> None:
-        """Append a record (the columns of `schema.RECORDS`, in order) and its sketch (float64, shape (61,)).
+    def add_record(self, head: tuple[Any, ...], stats: bytes, tensor: int, is_sketched: bool = True) -> None:
+        """Append a record.
 
-        Nobody may write to the sketch again. Where there is none (None) its numbers are zeros.
+        Parameters
+        ----------
+        head
+            its columns before the statistics, see `schema.RECORDS`
+        stats
+            as `probe.numbers.packed.pack` returns them
+        tensor
+            the id of its values, −1 for none
+        is_sketched
+            the sketch stands in the file; otherwise its numbers are zeros
         """
-        self._records.append((self._pack_record(*row), sketch))
-        if len(self._records) >= _BATCH:
+        self._rows.append(self._pack_row(*head, stats, tensor))
+        self._packed.append(stats if is_sketched else b"")
+        if len(self._rows) >= _BATCH:
             self._take_records()
             self._hand_over()
             self._queue.wait_for_room()
@@ -285,11 +296,12 @@ class Writer:
 
     def _take_records(self) -> None:
         """Make a job of the records so far."""
-        if self._records:
-            records, self._records = self._records, []
-            self._jobs.append(functools.partial(self._append_records, records))
-            self._jobs_bytes += len(records) * (schema.RECORDS.itemsize + len(_NO_SKETCH))
-            self._counts["records"] += len(records)
+        if self._rows:
+            count = len(self._rows)
+            self._jobs.append(functools.partial(self._append_records, self._rows, self._packed))
+            self._rows, self._packed = [], []
+            self._jobs_bytes += count * (schema.RECORDS.itemsize + len(_NO_SKETCH))
+            self._counts["records"] += count
 
     def _hand_over(self) -> None:
         """Put into the queue what was collected, behind the names that it refers to.
@@ -343,12 +355,11 @@ class Writer:
         with contextlib.suppress(OSError):
             self._disk.close()
 
-    def _append_records(self, records: list[tuple[bytes, np.ndarray | None]]) -> None:
-        packed, sketches = zip(*records, strict=True)
-        rows = np.frombuffer(b"".join(packed), schema.RECORDS)
+    def _append_records(self, packed_rows: list[bytes], packed: list[bytes]) -> None:
+        rows = np.frombuffer(b"".join(packed_rows), schema.RECORDS)
         self._tables["records"].append(rows)
-        if any(sketch is not None for sketch in sketches):
-            data = b"".join([_NO_SKETCH if sketch is None else sketch for sketch in sketches])
+        if any(packed):
+            data = b"".join([each[SKETCH] or _NO_SKETCH for each in packed])
             self._tables["sketches"].append(np.frombuffer(data, np.float64).reshape(len(rows), WIDTH))
         else:
             self._tables["sketches"].extend(len(rows))

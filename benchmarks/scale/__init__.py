@@ -1,0 +1,1 @@
+"""The files of many ranks, made by one process, and what it costs to compare them."""

@@ -1,0 +1,185 @@
+"""Values of a step, compared before it is judged: by other processes, and kept for a comparison that is interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from probe.comparison.distance.metrics import Metrics
+from probe.comparison.distance.values import Request, compare_values, key_of
+from probe.comparison.resuming import Kept
+from probe.comparison.steps.dataflow import passes
+from probe.comparison.steps.events import StepPairs
+from probe.comparison.steps.paired_step import paired_step
+from probe.comparison.steps.side import PARAMETER_ROLES
+from probe.matching import Matching
+from probe.matching.changes import Change
+from probe.numbers.statistics import dtype_of
+from probe.ranks.elsewhere import Seen, paths_of, seen_of, spread_over
+from probe.ranks.reader import open_reader
+from probe.records import Phase
+from probe.scheduling import OneKept, Scheduler, scheduler_of
+from probe.store.reading.reader import Reader
+
+_OF_WEIGHTS = Phase.INIT, Phase.GRADIENT, Phase.UPDATE
+_JOBS = 8
+"""jobs of a worker, so that none is left with much while others are done"""
+_LEAST, _MOST = 8 << 20, 256 << 20
+"""bytes of the values of one job"""
+
+
+_KEPT = OneKept()
+
+
+@dataclass(frozen=True)
+class Source:
+    """What another process needs to pair the same step."""
+
+    a: str
+    b: str
+    seen: tuple[Seen, Seen]
+    matching: Matching
+    changes: tuple[Change, ...]
+    steps: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Values to be compared."""
+
+    source: bytes
+    """a `Source`, pickled once for all jobs of a step"""
+    requests: tuple[Request, ...]
+
+
+class Ahead:
+    """Compares the values of a step before it is judged, if somebody else is to do so, or if what is found is to be kept.
+
+    Parameters
+    ----------
+    scheduler
+        who reads and compares values (`probe.scheduling.scheduler_of`); None: this process
+    resume
+        the file in which what was found is kept
+    mapping
+        as it was given
+    """
+
+    def __init__(self, a: Reader, b: Reader, scheduler: str | None, resume: str | Path | None, mapping: object) -> None:
+        self._opened = contextlib.ExitStack()
+        self._scheduler = None if scheduler is None else self._opened.enter_context(scheduler_of(scheduler))
+        self._kept = None
+        if resume is not None:
+            of = {"A": seen_of(paths_of(a)), "B": seen_of(paths_of(b)), "mapping": str(mapping)}
+            self._kept = self._opened.enter_context(Kept(resume, of))
+        if self._scheduler is not None:
+            spread_over(self._scheduler, a, b)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._opened.close()
+
+    def measure(self, pairs: StepPairs) -> None:
+        """Compare the values of a step that will be asked for."""
+        if self._scheduler is None and self._kept is None:
+            return
+        wanted = _wanted(pairs)
+        known = {} if self._kept is None else self._kept.of_step(pairs.step)
+        for key, request in list(wanted.items()):
+            if (name := repr(request)) in known:
+                pairs.a.measured[key] = known[name]
+                del wanted[key]
+        workers = 1 if self._scheduler is None else self._scheduler.workers
+        chunks = list(_chunks(pairs, list(wanted.values()), workers))
+        for requests, found in zip(chunks, _measured(pairs, chunks, self._scheduler), strict=True):
+            pairs.a.measured.update(
+                (key_of(pairs.a, pairs.b, each), metrics) for each, metrics in zip(requests, found, strict=True)
+            )
+            if self._kept is not None:
+                self._kept.add(pairs.step, dict(zip(map(repr, requests), found, strict=True)))
+
+
+def _wanted(pairs: StepPairs) -> dict[tuple[object, ...], Request]:
+    """Return what would be read of a step, in the order of its events; rows that are made on the way are left out."""
+    first = len(pairs.a.columns["tensor"]), len(pairs.b.columns["tensor"])
+    found: dict[tuple[object, ...], Request] = {}
+    pairs.a.to_measure = found
+    try:
+        for phase in _OF_WEIGHTS:
+            for role in PARAMETER_ROLES:
+                list(pairs.parameter_events(phase, role))
+        if pairs.same_micros:
+            for micro, backward in passes(pairs):
+                list(pairs.node_events(micro, backward=backward))
+            for micro in sorted({node.micro for node in pairs.nodes.values() if node.micro < 0}):
+                list(pairs.node_events(micro, backward=False))
+    finally:
+        pairs.a.to_measure = None
+    return {key: each for key, each in found.items() if each.row_a < first[0] and each.row_b < first[1]}
+
+
+def _chunks(pairs: StepPairs, requests: Sequence[Request], workers: int) -> Iterator[tuple[Request, ...]]:
+    sizes = [_bytes(pairs, each) for each in requests]
+    most = min(max(sum(sizes) // (_JOBS * workers), _LEAST), _MOST)
+    chunk: list[Request] = []
+    total = 0
+    for request, size in zip(requests, sizes, strict=True):
+        if chunk and total + size > most:
+            yield tuple(chunk)
+            chunk, total = [], 0
+        chunk.append(request)
+        total += size
+    if chunk:
+        yield tuple(chunk)
+
+
+def _bytes(pairs: StepPairs, request: Request) -> int:
+    sides = (pairs.a, request.row_a), (pairs.b, request.row_b)
+    return sum(int(np.prod(side.shapes[row])) * dtype_of(side.dtypes[row]).itemsize for side, row in sides)
+
+
+def _measured(
+    pairs: StepPairs, chunks: Sequence[tuple[Request, ...]], scheduler: Scheduler | None
+) -> Iterator[list[Metrics]]:
+    if scheduler is None:
+        yield from (_compared(pairs, requests) for requests in chunks)
+    elif chunks:
+        a, b = pairs.a.reader, pairs.b.reader
+        seen = seen_of(paths_of(a)), seen_of(paths_of(b))
+        source = Source(
+            str(a.path), str(b.path), seen, pairs.matching, tuple(pairs.changes), (pairs.step, pairs.step_b)
+        )
+        pickled = pickle.dumps(source)
+        yield from scheduler.map(compared_elsewhere, [Job(pickled, requests) for requests in chunks])
+
+
+def compared_elsewhere(job: Job) -> list[Metrics]:
+    """Compare values in this process, which pairs the step for itself."""
+    return _compared(_pairs(job.source), job.requests)
+
+
+def _compared(pairs: StepPairs, requests: Sequence[Request]) -> list[Metrics]:
+    return [
+        compare_values(pairs.a, i, pairs.b, j, free_axes=free_axes, turned=turned, taken=taken)
+        for i, j, free_axes, turned, taken in requests
+    ]
+
+
+def _pairs(source: bytes) -> StepPairs:
+    """Return a step that this process has paired, once for all of its jobs."""
+
+    def paired(opened: contextlib.ExitStack) -> StepPairs:
+        wanted: Source = pickle.loads(source)  # noqa: S301  from the process that compares
+        dims = dict(wanted.matching.dims)
+        a, b = (opened.enter_context(open_reader(each, dims)) for each in (wanted.a, wanted.b))
+        return paired_step(a, b, *wanted.steps, wanted.matching, wanted.changes)
+
+    return _KEPT.get(source, paired)
