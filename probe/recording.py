@@ -6,10 +6,11 @@ import fnmatch
 import functools
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import EllipsisType
-from typing import Any, Self, SupportsIndex, overload
+from typing import Any, SupportsIndex, overload
 
 import numpy as np
 
@@ -186,7 +187,7 @@ class _Records:
         return np.searchsorted(self._reader.records["module"][self._order], np.arange(len(self._reader.modules) + 1))
 
 
-class Recording(ByPath[ModuleRecords]):
+class Recording(ByPath[ModuleRecords], AbstractContextManager["Recording"]):
     """One run's file, as a mapping from the paths of its modules to what was recorded of each.
 
     Close it, or use it as a context manager.
@@ -195,9 +196,6 @@ class Recording(ByPath[ModuleRecords]):
     def __init__(self, path: str | Path) -> None:
         self._reader = open_reader(path)
         self._records = _Records(self._reader)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
@@ -280,6 +278,29 @@ class Recording(ByPath[ModuleRecords]):
                 f'{self._reader.path.name} has no values of what the model was given in step {step}: record with batch="ids"'
             )
         return found
+
+    def save(self, path: str | Path, *, step: int | None = None) -> Path:
+        """Write a page for the browser: the model's tree with its numbers in each phase, its graph, its curves; return the path.
+
+        Parameters
+        ----------
+        path
+            a name that ends in ``.html``
+        step
+            the only one that is shown; all when None, of a long run as many as there is room for
+
+        Raises
+        ------
+        ConfigError
+            the file's name ends otherwise
+        NotRecordedError
+            there is no complete step, or not that one
+        StoreError
+            the file cannot be written
+        """
+        from probe.report.formats.saving import save_run
+
+        return save_run(self._reader, path, step)
 
     def plot(
         self, what: str = "gradients", *, only: str = "*", step: int | None = None, at: str = "", ax: Any = None

@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -138,6 +138,10 @@ class _Failure(click.ClickException):
 
         super().__init__("\n".join(plain(line, LONGEST_LIST) for line in message.split("\n")))
 
+    def show(self, file: IO[str] | None = None) -> None:
+        """Write it as click does, in a terminal with what it is in red."""
+        click.echo(f"{click.style('Error:', fg='red', bold=True)} {self.format_message()}", file=file, err=file is None)
+
 
 @click.group(cls=_LazyGroup, context_settings=_HELP)
 @click.version_option(__version__, package_name="probe-align", prog_name="probe")
@@ -259,9 +263,14 @@ def _show_why(result: Comparison, path: str, style: str, output: str | None) -> 
     if style not in ("text", "json") or output is not None:
         raise _Failure("--why is shown here, as text or with --format json")
     why = result.why(path)
-    click.echo(
-        harmless_json(json.dumps(why.as_json(), indent=2, ensure_ascii=False)) if style == "json" else str(why).rstrip()
-    )
+    if style == "json":
+        click.echo(harmless_json(json.dumps(why.as_json(), indent=2, ensure_ascii=False)))
+        return
+    from rich.console import Console
+
+    from probe.report.why import styled
+
+    Console(soft_wrap=True, highlight=False).print(styled(str(why).rstrip()))
 
 
 def _compared(a: str, b: str, mapping: str | None, **options: Any) -> Comparison:
@@ -317,33 +326,42 @@ def _show(result: Comparison, style: str, top: int, verbose: bool) -> None:
 @click.argument("a", type=click.Path())
 @click.argument("b", type=click.Path(), required=False)
 @click.option("-lm", "--layer-mapping", "mapping", metavar="FILE|NAME", help="Layer mapping between the two models.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Where to keep the page; default: a new folder.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False),
+              help="Where to keep the page; default: a new folder. Of one recording, a name that ends in .svg, .png or .pdf: its graph as a picture.")  # fmt: skip
 @click.option(
     "--serve", is_flag=True, help="From a server on this machine alone: pairs that you pick are saved, and compared."
 )
 @click.option("--save-to", type=click.Path(dir_okay=False), metavar="FILE",
               help="With --serve, the only file that it writes: a new layer mapping; default: that of -lm.")  # fmt: skip
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="With --serve; default: a free one.")
-@click.option("--at", default="", metavar="PATH", help="Of one recording, the module that the graph is drawn around.")
-@click.option("--step", type=int, help="Of one recording; default: its first one.")
+@click.option(
+    "--at",
+    default="",
+    metavar="PATH",
+    help="Of one recording, the module that is chosen first, or that the picture is drawn around.",
+)
+@click.option(
+    "--step", type=int, help="Of one recording, the only one that is shown; default: all, in a picture the first."
+)
 def view_command(
     a: str, b: str | None, mapping: str | None, output: str | None, serve: bool, save_to: str | None, port: int, at: str,
     step: int | None,
 ) -> None:  # fmt: skip
     """Compare two recordings and look at the HTML report in the browser.
 
-    Of one recording: look at the graph of the model as it ran, with size and norm of what each module returned (needs
-    matplotlib).
+    Of one recording: look at the model as it ran, with the numbers of every module in each phase and step, and the graph.
+    As a picture, the graph alone (needs matplotlib).
 
     \b
     Example: probe view a.h5 b.h5 -lm megatron-core/qwen2
              probe view a.h5 b.h5 -lm map.yaml --serve
              probe view a.h5 --at model.layers.3.mlp
+             probe view a.h5 -o graph.svg
     """
     if b is None:
         if serve or save_to is not None or port or mapping is not None:
             raise _Failure("--serve, --save-to, --port and -lm are for two recordings: expected probe view A B")
-        _view_graph(a, step, at, output)
+        _view_run(a, step, at, output)
         return
     if at or step is not None:
         raise _Failure("--at and --step are for one recording: in the report of two, choose modules and steps by mouse")
@@ -363,15 +381,24 @@ def view_command(
     sys.exit(EXIT[result.verdict])
 
 
-def _view_graph(a: str, step: int | None, at: str, output: str | None) -> None:
-    """Draw the graph of one recording into a file, and show it."""
+def _view_run(a: str, step: int | None, at: str, output: str | None) -> None:
+    """Make the page of one recording, or a picture of its graph, and show it."""
+    from urllib.parse import quote
+
     from probe.recording import Recording
     from probe.report.names import harmless
 
-    place = output or _new_place("graph.svg")
+    place = output or _new_place("run.html")
     if not Path(place).suffix:
-        raise _Failure(f"{place}: expected a name that ends in .svg, .png or .pdf")
+        raise _Failure(f"{place}: expected a name that ends in .html, .svg, .png or .pdf")
     with Recording(a) as run:
+        if Path(place).suffix.lower() == ".html":
+            if at not in run.keys():
+                raise _Failure(f"--at {at}: {a} has no module of that path")
+            run.save(place, step=step)
+            click.echo(f"the page is in {harmless(place)}", err=True)
+            _browse(place, f"#{quote(at, safe='')}" if at else "")
+            return
         try:
             run.plot("graph", step=step, at=at).figure.savefig(place)
         except ImportError as error:
@@ -381,7 +408,7 @@ def _view_graph(a: str, step: int | None, at: str, output: str | None) -> None:
         except ValueError as error:
             if isinstance(error, ProbeError):
                 raise
-            raise _Failure(f"{place}: {error}; expected a name that ends in .svg, .png or .pdf") from None
+            raise _Failure(f"{place}: {error}; expected a name that ends in .html, .svg, .png or .pdf") from None
     click.echo(f"the graph is in {harmless(place)}", err=True)
     _browse(place)
 
@@ -392,11 +419,11 @@ def _new_place(name: str) -> str:
     return str(Path(tempfile.mkdtemp(prefix="probe-")) / name)
 
 
-def _browse(place: str) -> None:
+def _browse(place: str, fragment: str = "") -> None:
     """Show a file in the browser, or say that there is none."""
     import webbrowser
 
-    if not webbrowser.open(Path(place).resolve().as_uri()):
+    if not webbrowser.open(Path(place).resolve().as_uri() + fragment):
         click.echo("no browser could be started here: open that file in one", err=True)
 
 

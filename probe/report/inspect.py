@@ -30,35 +30,40 @@ def summary(file: str | Path) -> Group:
     """Return who recorded what, when, and how much of it."""
     with open_reader(file) as reader:
         reader.require_steps()
-        info = reader.info
-        facts = Table.grid(padding=(0, 2))
-        ranks = reader if isinstance(reader, RanksReader) else None
-        paths = [reader.path] if ranks is None else ranks.paths
-        size = sum(path.stat().st_size for path in paths) / 2**20
-        what = reader.path.name if ranks is None else f"{len(paths)} files of {reader.path.name}"
-        one = f"rank {info.rank} of {info.world_size}" if ranks is None else f"ranks {sizes(ranks)}"
-        state = "closed" if info.closed else "still being written, or its process was ended: complete steps can be read"
-        rows = {
-            "file": f"{what}, {size:.1f} MiB, {state}",
-            "run": f"{info.run_id}, recorded {info.created}, {one}",
-            "framework": f"{info.framework} {info.framework_version}, probe {info.probe_version}",
-            "model": _model(reader),
-            **_origins(reader),
-            "recorded": ", ".join(f"{key}={value}" for key, value in info.config.items() if value not in (None, False)),
-            "steps": _steps(reader),
-            "observations": _counts(reader),
-            "scalars": _scalars(reader),
-        }
-        for name, value in rows.items():
-            facts.add_row(name, Text(plain(value, LONGEST_LIST)))
+        table = Table.grid(padding=(0, 2))
+        for name, value in facts(reader).items():
+            table.add_row(Text(name, style="dim"), Text(plain(value, LONGEST_LIST)))
         notes = [Text(f"note: {plain(text)}", style="yellow") for _, _, text in reader.notes]
+        ranks = reader if isinstance(reader, RanksReader) else None
         if ranks is None:
-            return Group(facts, *notes)
+            return Group(table, *notes)
         notes += [
             Text(f"note: {note(each.code, side=reader.path.name, **each.facts)}", style="yellow")
             for each in ranks.remarks()
         ]
-        return Group(facts, Text(), drawn(ranks), *notes)
+        return Group(table, Text(), drawn(ranks), *notes)
+
+
+def facts(reader: Reader) -> dict[str, str]:
+    """Return what `summary` says of a recording, each under its name."""
+    info = reader.info
+    ranks = reader if isinstance(reader, RanksReader) else None
+    paths = [reader.path] if ranks is None else ranks.paths
+    size = sum(path.stat().st_size for path in paths) / 2**20
+    what = reader.path.name if ranks is None else f"{len(paths)} files of {reader.path.name}"
+    one = f"rank {info.rank} of {info.world_size}" if ranks is None else f"ranks {sizes(ranks)}"
+    state = "closed" if info.closed else "still being written, or its process was ended: complete steps can be read"
+    return {
+        "file": f"{what}, {size:.1f} MiB, {state}",
+        "run": f"{info.run_id}, recorded {info.created}, {one}",
+        "framework": f"{info.framework} {info.framework_version}, probe {info.probe_version}",
+        "model": _model(reader),
+        **_origins(reader),
+        "recorded": ", ".join(f"{key}={value}" for key, value in info.config.items() if value not in (None, False)),
+        "steps": _steps(reader),
+        "observations": _counts(reader),
+        "scalars": _scalars(reader),
+    }
 
 
 def difference(a: str | Path, b: str | Path, width: int | None, *, verbose: bool = False) -> Text:
@@ -174,14 +179,15 @@ def _steps(reader: Reader) -> str:
     if not numbers:
         return "none is complete"
     aborted = sum(int(row["state"]) for row in reader.steps)
-    return f"{len(numbers)} ({numbers[0]} to {numbers[-1]})" + (f", {aborted} ended by an exception" if aborted else "")
+    which = f"step {numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+    return f"{len(numbers)} ({which})" + (f", {aborted} ended by an exception" if aborted else "")
 
 
 def _counts(reader: Reader) -> str:
     phases = Counter(Phase(value).label for value in reader.records["phase"].tolist())
     stored = int((reader.records["tensor"] >= 0).sum())
     parts = [f"{name} {phases[name]}" for name in (phase.label for phase in Phase) if phases[name]]
-    return f"{len(reader.records)} ({', '.join(parts)}), values of {stored}"
+    return f"{len(reader.records)} ({', '.join(parts)}), {f'values of {stored}' if stored else 'no values'}"
 
 
 def _scalars(reader: Reader) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
+
+from rich.text import Text
 
 from probe.comparison.result import SlotResult
 from probe.comparison.why import Why, explained
@@ -10,6 +13,11 @@ from probe.report.layout import PLAIN_WIDTH, wrapped
 from probe.report.names import plain
 
 _HEAD = ("tensor", "error", "sources", "limit", "verdict")
+_STYLES = {
+    r"^  tensor +error +sources.*$": "bold", r"(?<=  )introduced\b.*$": "bold red", r"(?<=  )inherited\b.*$": "yellow",
+    r"(?<=  )(equal|noise)\b.*$": "green", r"^ +tried: .*$|^ +answers: .*$|^      \S.*$": "dim", r"^[AB]  .*$": "cyan",
+}  # fmt: skip
+"""how lines of the table, and verdicts at their ends, look in a terminal"""
 _ERROR = "error: relative, ‖A−B‖ / max(‖A‖, ‖B‖), or the share of integers that differ; sources: the largest error of what it was computed from; limit: what the sources and rounding explain"
 
 
@@ -24,6 +32,14 @@ def render(why: Why, width: int = PLAIN_WIDTH) -> str:
     lines += ["", wrapped(_ERROR, width, indent="  ")]
     lines += [wrapped(explained(code), width, f"{code}: ", "  ") for code in why.codes]
     return "\n".join(lines) + "\n"
+
+
+def styled(text: str) -> Text:
+    """Return what `render` returned in the colours of a report."""
+    found = Text(text)
+    for pattern, style in _STYLES.items():
+        found.highlight_regex(re.compile(pattern, re.MULTILINE), style)
+    return found
 
 
 def _place(slot: SlotResult) -> tuple[str, ...]:

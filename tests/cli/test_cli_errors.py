@@ -13,6 +13,7 @@ from pathlib import Path
 
 import h5py
 import pytest
+from click.testing import CliRunner
 
 import probe
 from probe.commands.cli import compare_command
@@ -235,3 +236,8 @@ def test_what_an_encoding_lacks_is_replaced(folder: Path, encoding: str) -> None
     )  # fmt: skip
     assert done.returncode == 1
     assert b"DIVERGED" in done.stdout and b"?" in done.stdout
+
+
+def test_an_error_is_red_in_a_terminal() -> None:
+    result = CliRunner().invoke(compare_command, ["none.h5", "b.h5"], color=True)
+    assert result.stderr == "\x1b[31m\x1b[1mError:\x1b[0m there is no file none.h5\n"

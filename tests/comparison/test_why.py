@@ -18,6 +18,7 @@ from probe.comparison.blame.table import INPUT, OUTPUT
 from probe.comparison.exemptions.table import EXEMPTIONS, REFITS
 from probe.errors import NotRecordedError
 from probe.records import Phase, Role
+from probe.report.why import styled
 from tests.comparison.planted import Recorder, module
 from tests.toys import gpt
 
@@ -106,3 +107,14 @@ def test_the_page_lists_the_table() -> None:
     assert verdict_page.made(verdict_page.PAGE.read_text(encoding="utf-8")) == verdict_page.PAGE.read_text(
         encoding="utf-8"
     )
+
+
+def test_a_terminal_shows_verdicts_in_colour(run: Recorder) -> None:
+    """The words are the same; what is wrong by itself is red, as in the report."""
+    found = probe.compare(run(gpt()), run(with_other_eps()))
+    why = str(found.why("layers.1.norm2"))
+    coloured = styled(why)
+    assert coloured.plain == why
+    red = {why[span.start : span.end] for span in coloured.spans if "red" in str(span.style)}
+    yellow = {why[span.start : span.end] for span in coloured.spans if str(span.style) == "yellow"}
+    assert red == {"introduced"} and yellow == {"inherited"}

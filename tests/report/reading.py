@@ -17,11 +17,25 @@ from tests.toys import GPT, Block, gpt, module, record
 DATA = re.compile(r'<script type="text/plain" id="data">([^<]*)</script>')
 
 
+DETAILS = re.compile(DATA.pattern.replace("data", "details"))
+
+
 def document_in(page: str) -> dict[str, Any]:
-    """Return the document that stands in a page."""
-    found = DATA.search(page)
-    assert found is not None
-    return json.loads(zlib.decompress(base64.b64decode(found[1])))
+    """Return the document that stands in a page, in two parts."""
+    whole, details = (json.loads(zlib.decompress(base64.b64decode(part.search(page)[1]))) for part in (DATA, DETAILS))
+    if "tensors" in whole:
+        whole["tensors"] = spread(whole["tensors"] | details)
+    return whole
+
+
+def spread(table: dict[str, Any]) -> dict[str, Any]:
+    """Return a table with the columns whole that are written down as runs."""
+    return {
+        name: column if isinstance(column, list)
+        else [value for value, count in zip(column["runs"][::2], column["runs"][1::2], strict=True) for _ in range(count)] if "runs" in column
+        else spread(column)
+        for name, column in table.items()
+    }  # fmt: skip
 
 
 class Port(GPT):

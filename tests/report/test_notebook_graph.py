@@ -157,18 +157,22 @@ def test_names_are_text(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "status", "said"),
     [
-        ((), 0, "the graph is in "),
-        (("--at", "layers.1.mlp", "--step", "1"), 0, "the graph is in "),
-        (("--at", "layers.9"), 3, "at='layers.9': no module of that path ran in the step"),
+        ((), 0, "the page is in "),
+        (("--at", "layers.1.mlp", "--step", "1"), 0, "the page is in "),
+        (("--at", "layers.9"), 3, "--at layers.9: a.h5 has no module of that path"),
         (("--step", "9"), 3, "has no step 9; there are 0, 1"),
-        (("-o", "x"), 3, "x: expected a name that ends in .svg, .png or .pdf"),
-        (("-o", "x.h6"), 3, "expected a name that ends in .svg, .png or .pdf"),
+        (("-o", "none/x.html"), 3, "cannot write none/x.html: No such file"),
+        (("-o", "x"), 3, "x: expected a name that ends in .html, .svg, .png or .pdf"),
+        (("-o", "x.h6"), 3, "expected a name that ends in .html, .svg, .png or .pdf"),
+        (("-o", "x.svg"), 0, "the graph is in x.svg"),
+        (("-o", "x.svg", "--at", "layers.1.mlp", "--step", "1"), 0, "the graph is in x.svg"),
+        (("-o", "x.svg", "--at", "layers.9"), 3, "at='layers.9': no module of that path ran in the step"),
         (("-o", "none/x.svg"), 3, "cannot write none/x.svg: No such file"),
         (("-lm", "m.yaml"), 3, "are for two recordings: expected probe view A B"),
         (("a.h5", "--at", "norm"), 3, "are for one recording"),
     ],
 )
-def test_view_of_one_recording_is_its_graph(
+def test_view_of_one_recording_is_its_page_or_its_graph(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], status: int, said: str
 ) -> None:
     asked: list[str] = []
@@ -178,9 +182,11 @@ def test_view_of_one_recording_is_its_graph(
     done = CliRunner().invoke(main, ["view", "a.h5", *given])
     assert (done.exit_code, said in done.output) == (status, True), done.output
     assert len(asked) == (status == 0)
+    if status == 0 and "-o" not in given and "--at" in given:
+        assert asked[0].endswith("/run.html#layers.1.mlp"), "the page shows it first"
 
 
 def test_without_matplotlib_it_says_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    done = CliRunner().invoke(main, ["view", str(record(tmp_path / "a.h5", gpt()))])
+    done = CliRunner().invoke(main, ["view", str(record(tmp_path / "a.h5", gpt())), "-o", "x.png"])
     assert done.exit_code == 3 and "pip install 'probe-align[plot]'" in done.output

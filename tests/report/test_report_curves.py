@@ -10,11 +10,13 @@ import pytest
 import probe
 from probe.adapters.numpy import nn
 from probe.adapters.numpy.tensor import Tensor
+from probe.records import Role
 from probe.report.html import curves as curves_module
 from probe.report.html.curves import curves
+from probe.report.html.document import document
 from probe.testing import sample
-from tests.report.reading import MAPPING, Port
-from tests.toys import record
+from tests.report.reading import MAPPING, Port, compared
+from tests.toys import gpt, record
 
 STEPS = 40
 
@@ -78,3 +80,25 @@ def test_gradients_that_are_one_on_the_other_side_have_one_norm() -> None:
     norms = {name: Series(name, steps, np.full(3, value)) for name, value in (("q", 3.0), ("k", 4.0))}
     assert _together(norms, "q + k").values.tolist() == [5, 5, 5]
     assert _together(norms, "q + v") is None
+
+
+def test_gradients_that_differ_by_more_than_rounding_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is far off by rounding alone does not stand before one that is wrong by itself."""
+    paths = [str(record(tmp_path / f"{seed}.h5", gpt(seed), steps=2)) for seed in (0, 1)]
+    names = [name for name, module in gpt().modules() if hasattr(module, "weight")]
+    verdicts = {(f"{name}.weight", f"{name}.weight"): "noise" for name in names}
+    monkeypatch.setattr(curves_module, "_gradients", lambda slots: verdicts)
+    by_difference = [each["name"] for each in curves(*paths, (), 0)["norms"]]
+    verdicts[by_difference[-1], by_difference[-1]] = "introduced"
+    found = curves(*paths, (), 0)["norms"]
+    assert [each["name"] for each in found] == [by_difference[-1], *by_difference[:-1]]
+    assert [each["verdict"] for each in found[:2]] == ["introduced", "noise"]
+
+
+def test_the_worst_verdict_of_a_gradient_counts(tmp_path: Path) -> None:
+    answer = compared(tmp_path, steps=2)
+    wanted = {each.verdict for each in answer.slots if each.role is Role.PARAM_GRAD and each.path_a == "layers.1.norm2"}
+    found = {each["name"]: each["verdict"] for each in document(answer)["curves"]["norms"]}
+    assert found["layers.1.norm2.weight ⟷ decoder.1.ln2.weight"] in wanted - {"noise", "equal"}

@@ -43,6 +43,7 @@ def word(made: dict[str, Any], name: str, at: int) -> str:
 
 def test_every_column_is_as_long_as_its_table(made: dict[str, Any], comparison: Comparison) -> None:
     tensors = dict(made["tensors"])
+    tensors.pop("nonfinite")
     columns = [*tensors.pop("statistics_a").values(), *tensors.pop("statistics_b").values(), *tensors.values()]
     assert {len(column) for column in columns} == {len(comparison.slots)}
     assert {len(column) for column in made["tree"].values()} == {len(made["tree"]["a"])}

@@ -38,6 +38,11 @@ def main(a: Path, b: Path, folder: Path) -> None:
             pass
         with shoot("report-dark-1920", report.as_uri(), "dark", (1920, 1080)) as page:
             page.locator(".canvas").hover(position={"x": 410, "y": 88})
+        run = a.with_name("run.html")
+        with probe.open(a) as recording:
+            recording.save(run)
+        with shoot("report-run", f"{run.as_uri()}#model.layers.3.mlp.act_fn", "light", (1280, 800)) as page:
+            page.get_by_label("Step", exact=True).select_option("11")
         with shoot("report-light-1920", report.as_uri(), "light", (1920, 1080)) as page:
             _show_the_work(page)
         with shoot("report-dark-1280", report.as_uri(), "dark", (1280, 800)) as page:

@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 
+import probe
+from probe.adapters.numpy import nn
+from probe.adapters.numpy.tensor import Tensor
 from probe.report.html import as_html
-from tests.report.reading import compared
+from probe.testing import sample
+from tests.report.reading import MAPPING, Port, compared
+from tests.toys import gpt, module, record
 
 Show = Callable[..., Any]
 
@@ -131,3 +136,73 @@ def test_arrows_lead_through_what_code_makes(report: Path, opened: Show) -> None
 def test_both_sides_are_named(report: Path, opened: Show) -> None:
     page = graph(report, opened)
     assert page.locator(".graph-canvas .side-label").all_text_contents() == ["A", "B"]
+
+
+def test_the_names_of_the_sides_stay_at_the_top(report: Path, opened: Show) -> None:
+    page = graph(report, opened)
+    canvas = page.locator(".graph-canvas").bounding_box()
+    page.mouse.move(canvas["x"] + 300, canvas["y"] + 200)
+    page.mouse.wheel(0, 300)
+    page.wait_for_timeout(100)
+    for label in page.locator(".side-label").all():
+        assert canvas["y"] - 2 <= label.bounding_box()["y"] < canvas["y"] + 20
+
+
+def test_what_is_given_something_wrong_has_no_diamond(tmp_path: Path, opened: Show) -> None:
+    """The code of a block multiplies what its MLP is given: the block is wrong, not the MLP; the picture from Python says so too."""
+    port = Port()
+    block = module(port, "decoder.1")
+
+    def forward(x: Any) -> Any:
+        x = block.residual(x, block.attention(block.ln1(x)))
+        return block.residual(x, block.mlp(block.ln2(x) * 1.5))
+
+    block.forward = forward
+    answer = probe.compare(record(tmp_path / "a.h5", gpt()), record(tmp_path / "b.h5", port), mapping=MAPPING)
+    assert answer.first_divergence.path == "layers.1"
+    path = tmp_path / "report.html"
+    path.write_text(as_html(answer), encoding="utf-8")
+    page = graph(path, opened)
+    assert "◆" in node(page, "a", "layers.1").text_content()
+    node(page, "a", "layers.1").locator(".opener").click()
+    marked = page.locator(".side-a .node:has(.diamond)").all_text_contents()
+    assert node(page, "a", "mlp").count() == 1 and not any("mlp" in each or "norm2" in each for each in marked), marked
+
+
+class Wide(nn.Module):
+    """Many layers beside each other."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(branches=nn.ModuleList(*(nn.Linear(4, 4) for _ in range(count))), norm=nn.RMSNorm(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        total = x
+        for branch in self.branches:
+            total = total + branch(x)
+        return self.norm(total)
+
+
+def test_both_sides_of_a_wide_graph_are_seen_first(tmp_path: Path, opened: Show) -> None:
+    for name in "ab":
+        nn.manual_seed(0)
+        model = Wide(9)
+        if name == "b":
+            list(model.branches)[4].weight.data[0] += 1.0
+        with probe.capture(model, tmp_path / f"{name}.h5"):
+            model(Tensor(sample((5, 4), 0))).sum().backward()
+            probe.step(loss=1.0)
+    path = tmp_path / "report.html"
+    path.write_text(as_html(probe.compare(tmp_path / "a.h5", tmp_path / "b.h5")), encoding="utf-8")
+    page = graph(path, opened)
+    canvas = page.locator(".graph-canvas").bounding_box()
+    for side in "ab":
+        chosen = page.locator(f".side-{side} .node.chosen").bounding_box()
+        assert canvas["x"] <= chosen["x"] and chosen["x"] + chosen["width"] <= canvas["x"] + canvas["width"], side
+
+
+def test_which_way_it_runs_is_said(report: Path, opened: Show) -> None:
+    page = graph(report, opened)
+    assert "data runs down" in page.locator(".graph-legend").inner_text()
+    page.get_by_label("Phase of the graph").select_option("backward")
+    assert "gradients run up" in page.locator(".graph-legend").inner_text()
+    assert any("grad" in text or "float32" in text for text in page.locator(".edge-hit title").all_text_contents())

@@ -51,7 +51,21 @@ def test_a_name_everywhere(name: str, tmp_path: Path, opened: Callable[..., Any]
     visible = stored.replace("\n", "\\x0a").replace("\u202e", "\\u202e")
     for place in (".verdict .path", ".row .own", ".panel .path", ".chain"):
         assert any(visible in text for text in page.locator(place).all_text_contents()), place
-    assert page.locator("img").count() == 0 and page.locator("script").count() == 2
+    assert page.locator("img").count() == 0 and page.locator("script").count() == 3
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is wider than the window"
     row = page.locator(".row.selected").bounding_box()
     assert row["height"] < 40
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_a_name_in_the_page_of_one_recording(name: str, tmp_path: Path, opened: Callable[..., Any]) -> None:
+    with probe.open(recorded(tmp_path / "a.h5", name, 2.0)) as run:
+        page = opened(run.save(tmp_path / "run.html")).page
+    page.on("dialog", lambda _: pytest.fail("a name was run"))
+    stored = name.encode("utf-8", "backslashreplace").decode()
+    visible = stored.replace("\n", "\\x0a").replace("\u202e", "\\u202e")
+    assert any(visible in text for text in page.locator(".row .own").all_text_contents())
+    for tab in page.get_by_role("tab").all():
+        tab.click()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), tab.inner_text()
+    assert page.locator("img").count() == 0 and page.locator("script").count() == 3

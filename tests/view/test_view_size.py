@@ -55,7 +55,7 @@ def big(document: dict[str, Any]) -> dict[str, Any]:
         "phase": [words.number(name) for name, _, _ in phase], "role": [words.number(role) for _, role, _ in phase],
         "verdict": list(map(words.number, verdicts)), "status": column("compared"), "estimated": [1] * count, "is_bound": [0] * count,
         **{name: column("0") for name in ("slot_a", "slot_b")}, **{name: column("float32") for name in ("dtype_a", "dtype_b")},
-        **{name: column("[8, 512]") for name in ("shape_a", "shape_b")}, "is_fixed": [0] * count,
+        **{name: column("[8, 512]") for name in ("shape_a", "shape_b")}, "is_fixed": [0] * count, "nonfinite": [],
         **{name: column("") for name in ("why_not", "max_abs_at", "measure", "exemption", "blame", "tried")},
         "limit": digits(-5), "sources": digits(-6), **{name: digits(-7) for name in ("error", "rel_l2", "cosine", "coherence", "norm_ratio")},
         **{name: [None] * count for name in ("max_abs", "max_rel", "mean_abs")},

@@ -11,8 +11,10 @@ import pytest
 import probe
 from probe.report.html import as_html
 from tests.report.reading import MAPPING, recorded
+from tests.toys import gpt, module, record
 from tests.view.test_view_names import NAMES
 from tests.view.test_view_names import recorded as recorded_with_name
+from tests.view.test_view_ways import Around
 
 Show = Callable[..., Any]
 WIDTHS = {390: 844, 1280: 800, 1920: 1080}
@@ -100,3 +102,38 @@ def test_long_names_on_a_telephone(name: str, tmp_path: Path, opened: Show) -> N
     path = tmp_path / "report.html"
     path.write_text(as_html(probe.compare(*runs)), encoding="utf-8")
     assert len(tabs_of(opened(path, viewport={"width": 390, "height": 844}).page)) > 3
+
+
+def test_names_deep_in_a_tree_have_room_at_1024(tmp_path: Path, opened: Show) -> None:
+    deep = [gpt(), gpt()]
+    module(deep[1], "layers.1.attn.o").weight.data[0] += 1.0
+    paths = []
+    for name, model in zip("ab", deep, strict=True):
+        for part in ("decoder", "stack", "model", "wrapped"):
+            model = Around(part, model)
+        paths.append(record(tmp_path / f"{name}.h5", model))
+    path = tmp_path / "report.html"
+    path.write_text(as_html(probe.compare(*paths)), encoding="utf-8")
+    page = opened(path, viewport={"width": 1024, "height": 768}).page
+    row = page.locator(".row.selected")
+    assert int(row.get_attribute("aria-level")) >= 8
+    for text in row.locator(".name .text").all():
+        assert text.bounding_box()["width"] >= 12 and "o" in text.inner_text()
+    names = page.locator(".row .name .text").all()
+    assert (
+        min(
+            each.evaluate(
+                "e => e.closest('.name').clientWidth - parseFloat(getComputedStyle(e.closest('.name')).paddingLeft)"
+            )
+            for each in names
+        )
+        > 90
+    )
+    cell = row.locator(".cell.introduced").first
+    assert cell.evaluate("e => e.scrollWidth <= e.clientWidth"), "the number of the finding is whole"
+
+
+def test_the_answer_is_short_on_a_telephone(report: Path, opened: Show) -> None:
+    page = opened(report, viewport={"width": 390, "height": 844}).page
+    assert page.locator(".verdict").bounding_box()["height"] < 430
+    assert page.locator(".tabs").bounding_box()["y"] < 560

@@ -1,4 +1,4 @@
-"""An answer as a file, or as text for stdout: the one place that knows the formats."""
+"""An answer, or a recording, as a file, or as text for stdout: the one place that knows the formats."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from probe.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from probe.comparison.answer import Comparison
+    from probe.store.reading.reader import Reader
 
 TOP = 20
 """further modules that a text lists"""
@@ -68,6 +69,30 @@ def save(answer: Comparison, path: str | Path, style: str | None = None, top: in
             write_parquet(answer, path)
         else:
             path.write_text(rendered(answer, style, top), encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
+    return path
+
+
+def save_run(reader: Reader, path: str | Path, step: int | None = None) -> Path:
+    """Write the page of a recording to a file; return the path.
+
+    Raises
+    ------
+    ConfigError
+        the file's name does not end in ``.html``
+    NotRecordedError
+        there is no complete step, or not that one
+    StoreError
+        the file cannot be written
+    """
+    from probe.report.html import run_as_html
+
+    path = Path(path)
+    if format_of(path) != "html":
+        raise ConfigError(f"{path}: one recording is saved as .html")
+    try:
+        path.write_text(run_as_html(reader, step), encoding="utf-8")
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror or error}") from error
     return path

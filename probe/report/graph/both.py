@@ -96,20 +96,34 @@ def both_flows(pairs: StepPairs, micro: int, slots: Sequence[SlotResult]) -> Bot
         mine, theirs = calls_a.get((modules.a, node.call)), calls_b.get((modules.b, node.call_b))
         if node.micro == micro and mine is not None and theirs is not None:
             twins[theirs] = mine
+    taken = set(twins)
     of_a, of_b = {}, {}
     for at, slot in enumerate(slots):
         if (slot.step, slot.micro) == (pairs.step, micro) and slot.role in (Role.INPUT, Role.OUTPUT):
             of_a.setdefault(slot.row_a, at)
             of_b.setdefault(slot.row_b, at)
-            _pair_makers(a, b, slot, twins)
+            _pair_makers(a, b, slot, twins, taken)
     return BothFlows(a, b, tuple(twins), of_a, of_b)
 
 
-def _pair_makers(a: Flow, b: Flow, slot: SlotResult, twins: list[int]) -> None:
-    """Let what code makes on both sides, or both models are given, be one where it was compared."""
+def _pair_makers(a: Flow, b: Flow, slot: SlotResult, twins: list[int], taken: set[int]) -> None:
+    """Let what code makes on both sides, or both models are given, be one where it was compared.
+
+    Parameters
+    ----------
+    a, b
+        both flows
+    slot
+        what was compared
+    twins
+        see `BothFlows`; is added to
+    taken
+        nodes of A that have a twin; is added to
+    """
     mine, theirs = a.makers.get(slot.row_a, ABSENT), b.makers.get(slot.row_b, ABSENT)
-    if mine < 0 or theirs < 0 or twins[theirs] != ABSENT or mine in twins:
+    if mine < 0 or theirs < 0 or twins[theirs] != ABSENT or mine in taken:
         return
     kinds = a.nodes[mine].kind, b.nodes[theirs].kind
     if kinds[0] is kinds[1] and kinds[0] is not Kind.CALL:
         twins[theirs] = mine
+        taken.add(mine)

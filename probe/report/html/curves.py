@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -20,6 +21,8 @@ MOST_POINTS = 600
 MOST_NORMS = 400
 """parameters whose gradients have a curve, those that differ most"""
 POINTS_OF_NORM = 200
+_WORSE = {"introduced": 3, "inherited": 2, "noise": 1}
+"""verdicts of gradients, from what differs by more than rounding explains to what does not"""
 _FIRST = (LOSS, GRAD_NORM, TOTAL, LR)
 
 
@@ -38,15 +41,37 @@ def curves(path_a: str, path_b: str, slots: Sequence[SlotResult], to_b: int) -> 
     a, b = read_recording(place_of(path_a)), read_recording(place_of(path_b))
     shared = sorted(a.series.keys() & b.series.keys(), key=lambda name: (name not in _FIRST, _rank(name), name))
     norms = [
-        (name_a if name_a == name_b else f"{name_a} ⟷ {name_b}", mine, theirs)
-        for name_a, name_b in _gradients(slots)
+        (name_a if name_a == name_b else f"{name_a} ⟷ {name_b}", mine, theirs, verdict)
+        for (name_a, name_b), verdict in _gradients(slots).items()
         if (mine := _together(a.norms, name_a)) and (theirs := _together(b.norms, name_b))
     ]
     long = [each for each in norms if len(each[1].steps) > 1 or len(each[2].steps) > 1]
-    long.sort(key=lambda each: -_difference(*each[1:], to_b))
+    long.sort(key=lambda each: (-_WORSE.get(each[3], 0), -_difference(each[1], each[2], to_b)))
     return {
         "scalars": [_curve(name, a.series[name], b.series[name], to_b, MOST_POINTS) for name in shared],
-        "norms": [_curve(*each, to_b, POINTS_OF_NORM) for each in long[:MOST_NORMS]],
+        "norms": [{**_curve(*each[:3], to_b, POINTS_OF_NORM), "verdict": each[3]} for each in long[:MOST_NORMS]],
+    }
+
+
+def curves_of_one(path: Path) -> dict[str, list[dict[str, object]]]:
+    """Return the curves of one recording: what it logged, and the norms of its gradients, the largest first."""
+    run = read_recording(path)
+    names = sorted(run.series, key=lambda name: (name not in _FIRST, _rank(name), name))
+    long = [series for series in run.norms.values() if len(series.steps) > 1]
+    long.sort(key=lambda series: -float(np.max(series.values, where=np.isfinite(series.values), initial=0.0)))
+    return {
+        "scalars": [_curve_of_one(name, run.series[name], MOST_POINTS) for name in names],
+        "norms": [_curve_of_one(each.name, each, POINTS_OF_NORM) for each in long[:MOST_NORMS]],
+    }
+
+
+def _curve_of_one(name: str, series: Series, most: int) -> dict[str, object]:
+    kept = _kept(series.values, series.values, most)
+    return {
+        "name": name,
+        "steps": series.steps[kept].tolist(),
+        "a": numbers(series.values[kept].tolist()),
+        "total": len(series.steps),
     }
 
 
@@ -54,13 +79,16 @@ def _rank(name: str) -> int:
     return _FIRST.index(name) if name in _FIRST else len(_FIRST)
 
 
-def _gradients(slots: Sequence[SlotResult]) -> list[tuple[str, str]]:
-    """Return the names of gradients as used that are a pair, each several where they lie in one on the other side."""
-    return list(dict.fromkeys(
-        tuple(" + ".join(f"{path}.{slot}" if path else slot for path, slot in places)
-              for places in (slot.places_a, slot.places_b))
-        for slot in slots if (slot.phase, slot.role) == (Phase.UPDATE, Role.PARAM_GRAD)
-    ))  # type: ignore[arg-type]  # fmt: skip
+def _gradients(slots: Sequence[SlotResult]) -> dict[tuple[str, str], str]:
+    """Return the names of gradients as used that are a pair, each several where they lie in one on the other side, with their worst verdict."""
+    found: dict[tuple[str, str], str] = {}
+    for slot in slots:
+        if (slot.phase, slot.role) == (Phase.UPDATE, Role.PARAM_GRAD):
+            a, b = (" + ".join(f"{path}.{name}" if path else name for path, name in places)
+                    for places in (slot.places_a, slot.places_b))  # fmt: skip
+            known = found.setdefault((a, b), slot.verdict)
+            found[a, b] = max(known, slot.verdict, key=lambda verdict: _WORSE.get(verdict, 0))
+    return found
 
 
 def _together(norms: Mapping[str, Series], name: str) -> Series | None:

@@ -8,7 +8,7 @@ docs/guide/report.md describes it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from probe._version import __version__
@@ -18,12 +18,14 @@ from probe.comparison.noise.fixed import TOLERANCE
 from probe.comparison.result import Divergence, SlotResult, Verdict
 from probe.comparison.run import Comparison
 from probe.comparison.steps.paired_step import paired_step
+from probe.comparison.steps.side import Status
 from probe.comparison.why import explained
 from probe.ranks.reader import open_reader
 from probe.report.acceptance import for_page
 from probe.report.axes import Axes
 from probe.report.html import rows
 from probe.report.html.beside import beside
+from probe.report.html.columns import by_columns, side_of, statistics
 from probe.report.html.curves import curves
 from probe.report.html.flow import both_as_columns
 from probe.report.html.numbers import Words, number, numbers, speakable
@@ -36,8 +38,9 @@ from probe.structure.tree import Tree
 SCHEMA = 1
 MOST_DRAWN = 20
 """findings of which the values are drawn"""
-_STATISTICS = ("min", "max", "mean", "rms", "norm", "nan", "posinf", "neginf", "zeros")
 _METRICS = ("rel_l2", "cosine", "coherence", "norm_ratio", "max_abs", "max_rel", "mean_abs")
+DETAILS = (*_METRICS, "sources", "statistics_a", "statistics_b")
+"""columns of tensors that are looked at one at a time"""
 _FEW_DIGITS = 2
 """of numbers of which the size alone is shown: they take less than half the room"""
 _MOST_LOOSE = 4000
@@ -102,7 +105,7 @@ class _Document:
             "acceptance": self._acceptance(),
             "closest_is_fixed": self._closest_is_fixed(),
             "doubts": list(self.comparison.doubts),
-            "sides": {"a": self._side("a", self.a), "b": self._side("b", self.b)},
+            "sides": {name: side_of(reader, self.names[name], self.words) for name, reader in (("a", self.a), ("b", self.b))},
             "pairs": {
                 "a": [pair.a for pair in pairs], "b": [pair.b for pair in pairs],
                 "reason": [pair.reason.value for pair in pairs], "confidence": numbers(pair.confidence for pair in pairs),
@@ -138,21 +141,6 @@ class _Document:
 
     # The runs and what ran
 
-    def _side(self, name: str, reader: Reader) -> dict[str, object]:
-        info, modules = reader.info, reader.modules
-        return {
-            "file": self.names[name], "run": info.run_id, "framework": f"{info.framework} {info.framework_version}",
-            "created": info.created, "task": str(info.config.get("task", "")), "rank": info.rank,
-            "world_size": info.world_size, "notes": [text for _, _, text in reader.notes],
-            "modules": {
-                "path": [module.path for module in modules],
-                "class": [self.words.number(module.class_name) for module in modules],
-                "file": [self.words.number(module.file) for module in modules],
-                "line": [module.line for module in modules],
-                "parameters": [module.n_params for module in modules],
-            },
-        }  # fmt: skip
-
     def _calls(self) -> dict[str, list[object]]:
         """Return the paired calls of all steps, in the order in which they began in A."""
         names = ("step", "micro", "pair", "call", "call_b", "training_a", "training_b", "gradients", "autocast")
@@ -162,7 +150,7 @@ class _Document:
             for step, pairs in self.steps.items()
             for node in pairs.nodes.values()
         ]  # fmt: skip
-        return _by_columns(names, found)
+        return by_columns(names, found)
 
     # Tensors
 
@@ -184,22 +172,25 @@ class _Document:
         ]  # fmt: skip
         metrics = {name: numbers(getattr(slot.metrics, name) for slot in slots) for name in _METRICS}
         return {
-            **_by_columns(names, places),
+            **by_columns(names, places),
+            "nonfinite": [at for at, slot in enumerate(slots) if self._has_nonfinite(slot)],
             "error": numbers(slot.error for slot in slots),
             "limit": numbers(slot.limit for slot in slots),
             "sources": [number(slot.sources, _FEW_DIGITS) for slot in slots],
             **({} if self.comparison.replayed is None else {"in_run": numbers(slot.in_run for slot in slots)}),
             **metrics,
-            "statistics_a": self._statistics([(self.steps[slot.step].a, slot.row_a) for slot in slots]),
-            "statistics_b": self._statistics([(self.steps[slot.step].b, slot.row_b) for slot in slots]),
+            "statistics_a": statistics([(self.steps[slot.step].a, slot.row_a) for slot in slots]),
+            "statistics_b": statistics([(self.steps[slot.step].b, slot.row_b) for slot in slots]),
         }
+
+    def _has_nonfinite(self, slot: SlotResult) -> bool:
+        """Tell whether a tensor of a pair has elements that are no numbers."""
+        sides = (self.steps[slot.step].a, slot.row_a), (self.steps[slot.step].b, slot.row_b)
+        counts = (side.columns[name][row] for side, row in sides for name in ("nan", "posinf", "neginf"))
+        return slot.metrics.status is Status.NONFINITE or any(counts)
 
     def _pair(self, slot: SlotResult) -> int:
         return self.pair_of_a[self.tree_a.by_path[slot.path_a]]
-
-    @staticmethod
-    def _statistics(places: list[tuple[Side, int]]) -> dict[str, object]:
-        return {name: numbers(side.columns[name][row] for side, row in places) for name in _STATISTICS}
 
     # Findings
 
@@ -288,8 +279,3 @@ class _Document:
 
 def _left(unmatched: tuple[str, ...], unneeded: tuple[str, ...]) -> dict[str, rows.State]:
     return dict.fromkeys(unmatched, rows.State.UNMATCHED) | dict.fromkeys(unneeded, rows.State.UNNEEDED)
-
-
-def _by_columns(names: tuple[str, ...], found: list[tuple[object, ...]]) -> dict[str, list[object]]:
-    columns: Iterator[tuple[object, ...]] = zip(*found, strict=True) if found else iter(((),) * len(names))
-    return {name: list(column) for name, column in zip(names, columns, strict=True)}

@@ -90,6 +90,16 @@ def merged(
     return list(_flat(tops))
 
 
+def of_one(tree: Tree, begins: Mapping[int, int]) -> list[Row]:
+    """Return the rows of one tree, each module a pair by itself, as `merged` does."""
+    found = [Row(index, ABSENT, index, State.PAIRED) for index in range(len(tree))]
+    tops: list[Row] = []
+    for index in _as_called(tree, begins):
+        parent = tree.modules[index].parent
+        (found[parent].children if parent >= 0 else tops).append(found[index])
+    return list(_flat(tops))
+
+
 def _as_called(tree: Tree, begins: Mapping[int, int]) -> list[int]:
     """Return modules in the order in which they, or what is in them, were first called; the others behind the sibling before them."""
     never = math.inf

@@ -9,7 +9,8 @@ import { Picture } from "./picture.jsx";
 import { focusSuggestion } from "./suggestion.jsx";
 import { Rest } from "./rest.jsx";
 import { Pane, Tabs } from "./tabs.jsx";
-import { TreeView } from "./tree.jsx";
+import { Summary } from "./summary.jsx";
+import { kindsOf, TreeView } from "./tree.jsx";
 import { Verdict } from "./verdict.jsx";
 import { shown } from "./text.js";
 
@@ -71,7 +72,7 @@ function Theme() {
 export function App({ report }) {
   const [choice, setChoice] = useState(() => firstChoice(report));
   const [selected, setSelected] = useState({ row: report.findings[0]?.row ?? 0, tensor: report.findings[0]?.tensor ?? -1 });
-  const [kind, setKind] = useState("introduced");
+  const [kind, setKind] = useState(kindsOf(report)[0]);
   const [picked, setPicked] = useState({ a: -1, b: -1 });
   const [collected, setCollected] = useState([]);
   const [tab, setTab] = useState("modules");
@@ -149,20 +150,21 @@ export function App({ report }) {
     return () => removeEventListener("beforeprint", before);
   }, []);
 
-  const { a, b } = report.doc.sides;
   const unmatched = report.rowsThatAre("unmatched").length;
   const tabs = [
     ["modules", "Modules"], ...(report.doc.flow ? [["graph", "Graph"]] : []),
     ...(canMatch(report) ? [["matching", `Match by hand${unmatched ? ` (${unmatched})` : ""}`]] : []),
-    ...(hasCurves(report) ? [["curves", "Curves"]] : []), ["rest", "What this rests on"],
+    ...(hasCurves(report) ? [["curves", "Curves"]] : []), ["rest", report.isAlone ? "How it was recorded" : "What this rests on"],
   ];
   const hasPanel = ["modules", "graph", "matching"].includes(tab);
   return (
     <>
       <header class="top">
         <strong class="brand">probe</strong>
-        <span class="side-name"><b class="tag-a">A</b> <bdi>{shown(a.file)}</bdi> <small>{a.framework}</small></span>
-        <span class="side-name"><b class="tag-b">B</b> <bdi>{shown(b.file)}</bdi> <small>{b.framework}</small></span>
+        {report.sides.map((side) => {
+          const { file, framework } = report.doc.sides[side];
+          return <span class="side-name">{!report.isAlone && <><b class={`tag-${side}`}>{side.toUpperCase()}</b> </>}<bdi>{shown(file)}</bdi> <small>{framework}</small></span>;
+        })}
         <span class="gap" />
         <Choice report={report} choice={choice} onChoice={setChoice} />
         <button class="quiet" title="the keys (key ?)" aria-haspopup="dialog" onClick={() => setHelped(true)}>Keys</button>
@@ -170,8 +172,8 @@ export function App({ report }) {
       </header>
       <main class={tab === "graph" ? `graph-shown${isLarge ? " large" : ""}` : undefined}>
         {report.doc.serving?.said && <p class="news" role="status">{shown(report.doc.serving.said)}</p>}
-        {unknown !== null && <p class="news unknown" role="status">The address names <bdi>{shown(unknown)}</bdi>: no module of A or B has this path. <button class="quiet" onClick={() => setUnknown(null)}>ok</button></p>}
-        <Verdict report={report} onSelect={select} />
+        {unknown !== null && <p class="news unknown" role="status">The address names <bdi>{shown(unknown)}</bdi>: no module {report.isAlone ? "" : "of A or B "}has this path. <button class="quiet" onClick={() => setUnknown(null)}>ok</button></p>}
+        {report.isAlone ? <Summary report={report} view={view} onSelect={select} /> : <Verdict report={report} onSelect={select} />}
         <Tabs tabs={tabs} chosen={tab} onChosen={setTab} label="Views" />
         <div class={hasPanel ? "work" : "work alone"}>
           <Pane name="modules" chosen={tab}>
@@ -191,7 +193,7 @@ export function App({ report }) {
         </div>
         <Bar report={report} picked={picked} onPicked={setPicked} collected={collected} onCollected={setCollected} onShow={() => setTab("matching")} />
       </main>
-      <Help canMatch={canMatch(report)} isOpen={isHelped} onClose={() => setHelped(false)} hasGraph={Boolean(report.doc.flow)} />
+      <Help isAlone={report.isAlone} canMatch={canMatch(report)} isOpen={isHelped} onClose={() => setHelped(false)} hasGraph={Boolean(report.doc.flow)} />
     </>
   );
 }

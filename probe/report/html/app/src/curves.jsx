@@ -21,27 +21,30 @@ function line(steps, values, x, y) {
 
 /** How far two curves are apart at most, relative to the larger. */
 function apart(steps, a, b) {
+  const isSeen = (each) => each.some(Number.isFinite);
+  if (!b || !isSeen(a) && !isSeen(b)) return "";
+  if (!isSeen(a) || !isSeen(b)) return `only in ${isSeen(a) ? "A" : "B"}`;
   const off = steps.map((_, k) => (a[k] === b[k] ? 0 : Math.abs(a[k] - b[k]) / Math.max(Math.abs(a[k]), Math.abs(b[k]))));
   const at = off.reduce((best, each, k) => (each > (off[best] || 0) ? k : best), 0);
   return off[at] > 0 ? `up to ${error(off[at])} apart, at step ${steps[at]}` : off.every((each) => each === 0) ? "equal" : "";
 }
 
 export function Curve({ curve, mark }) {
-  const { name, steps, total } = curve;
-  const [a, b] = [curve.a.map(value), curve.b.map(value)];
-  const all = [...a, ...b].filter(Number.isFinite);
+  const { name, steps, total, verdict } = curve;
+  const [a, b] = [curve.a.map(value), curve.b?.map(value)];
+  const all = [...a, ...(b ?? [])].filter(Number.isFinite);
   const [low, high] = [all.reduce((p, q) => Math.min(p, q), Infinity), all.reduce((p, q) => Math.max(p, q), -Infinity)];
   const [from, to] = [steps[0], steps[steps.length - 1]];
   const x = (step) => (((step - from) / (to - from || 1)) * (WIDTH - 8) + 4).toFixed(1);
   const y = (number) => (HEIGHT - 4 - (high > low ? (number - low) / (high - low) : 0.5) * (HEIGHT - 8)).toFixed(1);
   return (
     <figure class="curve">
-      <figcaption><bdi>{shown(NAMES[name] ?? name)}</bdi> <span class="dim">{apart(steps, a, b)}</span></figcaption>
+      <figcaption><bdi>{shown(NAMES[name] ?? name)}</bdi> <span class="dim">{apart(steps, a, b)}{SAID[verdict]}</span></figcaption>
       <div class="plot">
         <div class="scale"><span>{plain(high)}</span><span>{plain(low)}</span></div>
-        <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label={`${shown(NAMES[name] ?? name)} of both runs, steps ${from} to ${to}`}>
+        <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label={`${shown(NAMES[name] ?? name)}${b ? " of both runs" : ""}, steps ${from} to ${to}`}>
           {mark !== undefined && mark >= from && mark <= to && <line class="mark" x1={x(mark)} x2={x(mark)} y1="0" y2={HEIGHT} />}
-          <path class="curve-a" d={line(steps, a, x, y)} /><path class="curve-b" d={line(steps, b, x, y)} />
+          <path class="curve-a" d={line(steps, a, x, y)} />{b && <path class="curve-b" d={line(steps, b, x, y)} />}
         </svg>
         <span />
         <div class="ends"><span>step {from}</span>{steps.length < total && <span>{steps.length} of {total} steps drawn</span>}<span>{to}</span></div>
@@ -50,10 +53,15 @@ export function Curve({ curve, mark }) {
   );
 }
 
+/** What the verdict says of the gradients of a curve. */
+const SAID = { noise: ", which rounding explains", inherited: ", inherited", introduced: ": wrong by itself" };
+
 /** Steps at which a curve has one value only are no curve. */
 const isLong = ({ steps }) => steps.length > 1;
 
 function Once({ curves }) {
+  const isAlone = curves.every(({ b }) => !b);
+  if (isAlone) return <table class="statistics"><tbody>{curves.map(({ name, a }) => <tr><th><bdi>{shown(NAMES[name] ?? name)}</bdi></th><td>{plain(value(a[0]))}</td></tr>)}</tbody></table>;
   return (
     <table class="statistics">
       <thead><tr><td /><th class="tag-a">A</th><th class="tag-b">B</th><th>apart</th></tr></thead>
@@ -72,7 +80,7 @@ function Norms({ norms, mark }) {
     <div>
       <p class="choose"><label>Norm of the gradient of <select value={chosen} onChange={(event) => setChosen(Number(event.currentTarget.value))}>
         {norms.map(({ name }, k) => <option value={k}>{shown(name)}</option>)}
-      </select></label> <span class="dim">{count(norms.length, "parameter")}, the most different first</span></p>
+      </select></label> <span class="dim">{count(norms.length, "parameter")}, {norms[0].b ? "those that differ by more than rounding first" : "the largest first"}</span></p>
       <Curve curve={norms[chosen]} mark={mark} />
     </div>
   );
@@ -90,7 +98,7 @@ export function Curves({ report }) {
   return (
     <section class="curves" aria-label="Loss and norms over the steps">
       <h2>Loss and norms over the steps</h2>
-      {long.length > 0 && <p class="dim curve-legend"><i class="stroke a" /> <b class="tag-a">A</b> <i class="stroke b" /> <b class="tag-b">B</b>{mark !== undefined && <> <i class="stroke mark" /> first divergence (step {mark})</>}</p>}
+      {long.length > 0 && !report.isAlone && <p class="dim curve-legend"><i class="stroke a" /> <b class="tag-a">A</b> <i class="stroke b" /> <b class="tag-b">B</b>{mark !== undefined && <> <i class="stroke mark" /> first divergence (step {mark})</>}</p>}
       <div class="row-of-figures">
         {long.map((curve) => <Curve key={curve.name} curve={curve} mark={mark} />)}
         {norms.length > 0 && <Norms norms={norms} mark={mark} />}

@@ -20,7 +20,7 @@ function hasVerdict(report, view, row, phase, wanted) {
 
 function texts(report) {
   report.texts ??= Array.from({ length: report.size }, (_, row) =>
-    ["a", "b"].map((side) => `${report.path(side, row) ?? ""} ${report.class(side, row)}`).join(" ").toLowerCase());
+    report.sides.map((side) => `${report.path(side, row) ?? ""} ${report.class(side, row)}`).join(" ").toLowerCase());
   return report.texts;
 }
 

@@ -4,7 +4,7 @@ import { useEffect, useRef } from "preact/hooks";
 
 /** keys: as the browser calls them, and acts: what the page does at each; shown: keys that a part of the page listens to itself. */
 export const KEYS = [
-  { where: "everywhere", keys: ["n", "p"], acts: ["next", "previous"], does: "go to the next and the previous introduced, unmatched or non-finite place" },
+  { where: "everywhere", keys: ["n", "p"], acts: ["next", "previous"], does: "go to the next and the previous introduced, unmatched or non-finite place", alone: "go to the next and the previous non-finite place" },
   { where: "everywhere", keys: ["/"], acts: ["search"], does: "search; Enter: next hit, Shift+Enter: previous" },
   { where: "everywhere", keys: ["c"], acts: ["copy"], does: "copy the path of the chosen module" },
   { where: "everywhere", keys: ["m"], acts: ["match"], does: "match by hand: the next module without a counterpart, and its best candidates; Enter pairs it" },
@@ -25,7 +25,7 @@ export function actOf(key) {
 }
 
 /** The table; the browser keeps the focus in it while it is open, and gives it back. */
-export function Help({ isOpen, onClose, hasGraph, canMatch }) {
+export function Help({ isOpen, onClose, hasGraph, canMatch, isAlone }) {
   const dialog = useRef(null);
   useEffect(() => {
     if (isOpen && !dialog.current.open) dialog.current.showModal();
@@ -40,8 +40,8 @@ export function Help({ isOpen, onClose, hasGraph, canMatch }) {
           {[...new Set(rows.map(({ where }) => where))].map((where) => (
             <tbody>
               <tr><th colSpan={2} scope="rowgroup">{where}</th></tr>
-              {rows.filter((row) => row.where === where).map(({ keys, shown = keys, does }) => (
-                <tr><td>{shown.map((key, k) => <>{k > 0 && " "}<kbd>{key}</kbd></>)}</td><td>{does}</td></tr>
+              {rows.filter((row) => row.where === where).map(({ keys, shown = keys, does, alone = does }) => (
+                <tr><td>{shown.map((key, k) => <>{k > 0 && " "}<kbd>{key}</kbd></>)}</td><td>{isAlone ? alone : does}</td></tr>
               ))}
             </tbody>
           ))}

@@ -11,17 +11,41 @@ const INTRODUCED = RANK.introduced;
 /** Tell whether a module of this state may be picked for a match by hand. */
 export const canBePicked = (state) => state === "unmatched" || state === "needs no partner";
 
-export async function unpacked(base64) {
+/** A table with all its columns: those that hardly change are written down as runs. */
+export function spread(table) {
+  for (const [name, column] of Object.entries(table)) {
+    if (column.runs) {
+      const found = [];
+      for (let k = 0; k < column.runs.length; k += 2) for (let n = column.runs[k + 1]; n > 0; n--) found.push(column.runs[k]);
+      table[name] = found;
+    } else if (!Array.isArray(column)) spread(column);
+  }
+  return table;
+}
+
+/** Do something when the browser has nothing else to do. */
+export const whenIdle = (act) => (globalThis.requestIdleCallback ?? setTimeout)(() => act());
+
+function bytesOf(base64) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64); // browsers of 2025
   const letters = atob(base64);
   const bytes = new Uint8Array(letters.length);
   for (let k = 0; k < bytes.length; k++) bytes[k] = letters.charCodeAt(k);
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return bytes;
+}
+
+/** The part of the document that stands in an element of the page. */
+export async function unpacked(id) {
+  const stream = new Blob([bytesOf(document.getElementById(id).textContent)]).stream().pipeThrough(new DecompressionStream("deflate"));
   return JSON.parse(await new Response(stream).text());
 }
 
 export class Report {
   constructor(doc) {
     this.doc = doc;
+    spread(doc.tensors);
+    this.sides = doc.sides.b ? ["a", "b"] : ["a"];
+    this.isAlone = this.sides.length === 1; // one recording, and nothing that it is held against
     this.words = doc.words;
     this.tree = doc.tree;
     this.size = doc.tree.a.length;
@@ -37,15 +61,14 @@ export class Report {
     this.parent = new Int32Array(this.size).fill(-1);
     this.end = new Int32Array(this.size);
     this.rowOfPair = new Int32Array(this.doc.pairs.a.length).fill(-1);
-    this.rowOf = { a: new Int32Array(this.doc.sides.a.modules.path.length), b: new Int32Array(this.doc.sides.b.modules.path.length) };
+    this.rowOf = Object.fromEntries(this.sides.map((side) => [side, new Int32Array(this.doc.sides[side].modules.path.length)]));
     const open = [];
     for (let row = 0; row < this.size; row++) {
       while (open.length > depth[row]) this.end[open.pop()] = row;
       this.parent[row] = open.length ? open[open.length - 1] : -1;
       open.push(row);
       if (state[row] === "paired") this.rowOfPair[pair[row]] = row;
-      if (this.tree.a[row] >= 0) this.rowOf.a[this.tree.a[row]] = row;
-      if (this.tree.b[row] >= 0) this.rowOf.b[this.tree.b[row]] = row;
+      for (const side of this.sides) if (this.tree[side][row] >= 0) this.rowOf[side][this.tree[side][row]] = row;
     }
     for (const row of open) this.end[row] = this.size;
   }
@@ -60,14 +83,28 @@ export class Report {
       return Int8Array.from(column, (word) => ranks[word]);
     };
     this.phase = byWord(t.phase, (word) => PHASES.indexOf(word));
-    this.rank = byWord(t.verdict, (word) => RANK[word] ?? 0);
     this.isOwn = byWord(t.role, (word) => (OWN.has(word) ? 1 : 0));
-    this.hasNonfinite = byWord(t.status, (word) => (word === "nonfinite" ? 1 : 0));
-    for (const side of [t.statistics_a, t.statistics_b]) {
-      for (const name of ["nan", "posinf", "neginf"]) side[name].forEach((number, i) => number && (this.hasNonfinite[i] = 1));
-    }
+    this.hasNonfinite = new Int8Array(this.tensors);
+    t.nonfinite.forEach((i) => (this.hasNonfinite[i] = 1));
     this.steps = [...new Set(t.step)];
+    this._indexVerdicts(byWord);
+  }
+
+  _indexVerdicts(byWord) {
+    const t = this.doc.tensors;
+    this.rank = byWord(t.verdict, (word) => RANK[word] ?? 0);
     this.findingOf = new Map(this.findings.map((found, at) => [found.tensor, at]).filter(([tensor]) => tensor >= 0));
+  }
+
+  get isDetailed() {
+    return "statistics_a" in this.doc.tensors;
+  }
+
+  /** Unpack what is looked at one tensor at a time; of a large page when the browser has nothing else to do. */
+  detailed(isSmall = false) {
+    const begun = isSmall ? Promise.resolve() : new Promise(whenIdle);
+    this._details ??= begun.then(() => unpacked("details")).then((found) => Object.assign(this.doc.tensors, spread(found)));
+    return this._details;
   }
 
   _indexCalls() {
@@ -93,6 +130,22 @@ export class Report {
     return this.words[this.doc.tensors.verdict[i]];
   }
 
+  /** What stands in the cell of a tensor. */
+  cellText(i) {
+    const verdict = this.verdict(i);
+    return verdict === "equal" ? "=" : verdict === "not comparable" ? "n/c" : `${verdict === "introduced" ? "◆\u2009" : ""}${error(this.error(i))}`;
+  }
+
+  /** What is said of a tensor in a line. */
+  said(i) {
+    return `${this.measure(i) || "error"} ${this.about(i)}${error(this.error(i))} · ${this.limitText(i)}`;
+  }
+
+  /** Tell whether a tensor is wrong by itself. */
+  isWrong(i) {
+    return this.verdict(i) === "introduced";
+  }
+
   /** What stands before an error that is estimated, or known from below only. */
   about(i) {
     const t = this.doc.tensors;
@@ -103,6 +156,12 @@ export class Report {
   rules(column, i) {
     const codes = this.words[this.doc.tensors[column][i]];
     return codes ? codes.split(" ").map((code) => this.doc.rules[column][code]) : [];
+  }
+
+  /** Whether a pair of tensors could not be compared. */
+  get hasUncompared() {
+    const word = this.words.indexOf("not comparable");
+    return this.doc.tensors.verdict.includes(word);
   }
 
   phaseOf(i) {
@@ -214,18 +273,18 @@ export class Report {
   // Names
 
   path(side, row) {
-    const module = this.tree[side][row];
+    const module = this.tree[side]?.[row] ?? -1;
     return module < 0 ? null : this.doc.sides[side].modules.path[module];
   }
 
   /** The row of the module with a path, -1 if a side has none. */
   rowAt(side, path) {
-    this._rowAt ??= Object.fromEntries(["a", "b"].map((name) => [name, new Map(this.doc.sides[name].modules.path.map((each, module) => [each, this.rowOf[name][module]]))]));
-    return this._rowAt[side].get(path) ?? -1;
+    this._rowAt ??= Object.fromEntries(this.sides.map((name) => [name, new Map(this.doc.sides[name].modules.path.map((each, module) => [each, this.rowOf[name][module]]))]));
+    return this._rowAt[side]?.get(path) ?? -1;
   }
 
   class(side, row) {
-    const module = this.tree[side][row];
+    const module = this.tree[side]?.[row] ?? -1;
     return module < 0 ? "" : this.words[this.doc.sides[side].modules.class[module]];
   }
 

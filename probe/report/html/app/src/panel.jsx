@@ -7,6 +7,7 @@ import { canBePicked, PHASES } from "./model.js";
 import { base, count, error, headline, MEANING, plain, shown, value } from "./text.js";
 
 const STATISTICS = ["min", "max", "mean", "rms", "norm", "zeros", "nan", "posinf", "neginf"];
+const COUNTS = ["zeros", "nan", "posinf", "neginf"]; // said where there are any
 const MOST_NAMES = 4;
 const STATES = {
   part: "One of several modules that are one on the other side: all of them are compared together, in the row of the first.",
@@ -23,7 +24,7 @@ function Copy({ path, side, shownBy }) {
   useEffect(() => setSaid(""), [path]);
   return (
     <span class="copying">
-      <button class="quiet copy" title={`copy this path${side === "a" ? " (key c)" : ""}`} aria-label={`copy the path of ${side.toUpperCase()}`}
+      <button class="quiet copy" title={`copy this path${side === "b" ? "" : " (key c)"}`} aria-label={`copy the path of ${side ? side.toUpperCase() : "the module"}`}
         onClick={() => copied(path, shownBy.current).then(setSaid)}>copy</button>
       <span class="dim" role="status">{said}</span>
     </span>
@@ -33,17 +34,18 @@ function Copy({ path, side, shownBy }) {
 function Module({ report, side, row }) {
   const shownBy = useRef(null);
   const path = report.path(side, row);
-  if (path === null) return <tr><th><b class={`tag-${side}`}>{side.toUpperCase()}</b></th><td class="dim">no counterpart</td></tr>;
+  const tag = report.isAlone ? null : <b class={`tag-${side}`}>{side.toUpperCase()}</b>;
+  if (path === null) return <tr><th>{tag}</th><td class="dim">no counterpart</td></tr>;
   const modules = report.doc.sides[side].modules;
   const module = report.tree[side][row];
   const file = report.words[modules.file[module]];
   return (
     <tr>
-      <th><b class={`tag-${side}`}>{side.toUpperCase()}</b></th>
+      {tag && <th>{tag}</th>}
       <td>
         <div class="path-line">
           <bdi class="path" ref={shownBy}>{shown(path) || "(the whole model)"}</bdi>
-          {path && <Copy path={path} side={side} shownBy={shownBy} />}
+          {path && <Copy path={path} side={report.isAlone ? "" : side} shownBy={shownBy} />}
         </div>
         <div class="dim">
           <bdi>{shown(report.class(side, row))}</bdi>
@@ -69,7 +71,7 @@ function Calls({ report, pair, choice }) {
   const mode = (training) => (training ? "train" : "eval");
   const said = new Map();
   for (const i of chosen) {
-    const modes = calls.training_a[i] === calls.training_b[i] ? `${mode(calls.training_a[i])} mode` : `A in ${mode(calls.training_a[i])}, B in ${mode(calls.training_b[i])} mode`;
+    const modes = report.isAlone || calls.training_a[i] === calls.training_b[i] ? `${mode(calls.training_a[i])} mode` : `A in ${mode(calls.training_a[i])}, B in ${mode(calls.training_b[i])} mode`;
     const cast = report.words[calls.autocast[i]];
     const text = [modes, calls.gradients[i] ? "" : "no gradients", cast && `autocast ${cast}`].filter(Boolean).join(", ");
     said.set(text, (said.get(text) ?? 0) + 1);
@@ -78,6 +80,7 @@ function Calls({ report, pair, choice }) {
 }
 
 function Metrics({ report, i }) {
+  if (report.isAlone) return null;
   const t = report.doc.tensors;
   const about = report.about(i);
   const at = report.words[t.max_abs_at[i]];
@@ -92,19 +95,29 @@ function Metrics({ report, i }) {
 
 function Statistics({ report, i }) {
   const t = report.doc.tensors;
-  const rows = STATISTICS.map((name) => [name, value(t.statistics_a[name][i]), value(t.statistics_b[name][i])]);
+  const { sides } = report;
+  const rows = STATISTICS.map((name) => [name, sides.map((side) => value(t[`statistics_${side}`][name][i]))]);
+  const isSame = ([a, b]) => !report.isAlone && (a === b || Number.isNaN(a));
   return (
     <table class="statistics">
-      <thead><tr><td /><th class="tag-a">A</th><th class="tag-b">B</th></tr></thead>
+      {!report.isAlone && <thead><tr><td /><th class="tag-a">A</th><th class="tag-b">B</th></tr></thead>}
       <tbody>
-        <tr><th>dtype</th><td>{report.words[t.dtype_a[i]]}</td><td>{report.words[t.dtype_b[i]]}</td></tr>
-        <tr><th>shape</th><td>{report.words[t.shape_a[i]]}</td><td>{report.words[t.shape_b[i]]}</td></tr>
-        {rows.filter(([name, a, b]) => !["zeros", "nan", "posinf", "neginf"].includes(name) || a || b).map(([name, a, b]) => (
-          <tr class={a === b || Number.isNaN(a) ? "same" : ""}><th>{name}</th><td>{plain(a)}</td><td>{plain(b)}</td></tr>
+        {["dtype", "shape"].map((name) => <tr><th>{name}</th>{sides.map((side) => <td>{report.words[t[`${name}_${side}`][i]]}</td>)}</tr>)}
+        {rows.filter(([name, each]) => !COUNTS.includes(name) || each.some(Boolean)).map(([name, each]) => (
+          <tr class={isSame(each) ? "same" : ""}><th>{name}</th>{each.map((number) => <td>{plain(number)}</td>)}</tr>
         ))}
       </tbody>
     </table>
   );
+}
+
+/** What is unpacked when it is looked at first. */
+function Measured({ report, i }) {
+  const [isThere, setThere] = useState(report.isDetailed);
+  useEffect(() => {
+    if (!isThere) report.detailed().then(() => setThere(true));
+  }, []);
+  return isThere ? <><Metrics report={report} i={i} /><Statistics report={report} i={i} /></> : <p class="dim">Unpacking …</p>;
 }
 
 /** Of a tensor that shows what is wrong elsewhere: where. */
@@ -131,6 +144,7 @@ function Rules({ report, i }) {
 
 /** What was not judged, or not as it is, of the chosen module, each reason once with the tensors that it holds for. */
 function Exempt({ report, chosen }) {
+  if (report.isAlone) return null;
   const t = report.doc.tensors;
   const said = new Map();
   for (const i of chosen) {
@@ -149,26 +163,25 @@ function Exempt({ report, chosen }) {
 function Tensor({ report, i, isOpen, onToggle, several, onSelect }) {
   const t = report.doc.tensors;
   const verdict = report.verdict(i);
-  const [a, b] = [report.words[t.slot_a[i]], report.words[t.slot_b[i]]];
+  const [a, b] = report.sides.map((side) => report.words[t[`slot_${side}`][i]]);
   const finding = report.findingOf.get(i);
   const drawn = finding === undefined ? null : report.findings[finding].drawn;
-  const why = report.words[t.why_not[i]];
+  const why = report.isAlone ? "" : report.words[t.why_not[i]];
   return (
     <li class={isOpen ? "tensor open" : "tensor"}>
       <button class="line" aria-expanded={isOpen} onClick={onToggle}>
-        <span class="slot"><span title={MEANING[report.words[t.role[i]]]}>{report.words[t.role[i]]}</span> <bdi>{shown(a)}</bdi>{b !== a && <> ⟷ <bdi>{shown(b)}</bdi></>}
+        <span class="slot"><span title={MEANING[report.words[t.role[i]]]}>{report.words[t.role[i]]}</span> <bdi>{shown(a)}</bdi>{b !== undefined && b !== a && <> ⟷ <bdi>{shown(b)}</bdi></>}
           {several && <span class="dim"> {t.micro[i] !== 0 && `micro ${t.micro[i]} `}{t.call[i] > 0 && `call ${t.call[i]}`}</span>}</span>
         <span class="shape">{report.words[t.shape_a[i]]}</span>
-        <span class={`cell ${verdict.replace(/ /g, "-")}`}>{verdict === "equal" ? "=" : verdict === "not comparable" ? "n/c" : error(report.error(i))}</span>
-        <span class="said" title={MEANING[verdict]}>{verdict}</span>
+        <span class={`cell ${verdict.replace(/ /g, "-")}`}>{report.cellText(i).replace("◆", "").trim()}</span>
+        <span class="said" title={MEANING[verdict]}>{report.isAlone ? report.words[t.dtype_a[i]] : verdict}</span>
       </button>
       {isOpen && (
         <div class="detail">
           <Charged report={report} i={i} onSelect={onSelect} />
           {why && <p class="state">{shown(why)}</p>}
           <Rules report={report} i={i} />
-          <Metrics report={report} i={i} />
-          <Statistics report={report} i={i} />
+          <Measured report={report} i={i} />
           {drawn ? <Drawn drawn={drawn} /> : report.findings[finding]?.not_drawn && <p class="dim">Not drawn: {report.findings[finding].not_drawn}.</p>}
         </div>
       )}
@@ -207,7 +220,7 @@ function Tensors({ report, pair, choice, wanted, onSelect }) {
     if (!next.delete(i)) next.add(i);
     setOpen(next);
   };
-  if (!chosen.length) return <p class="dim">No tensor of it was compared in this step.</p>;
+  if (!chosen.length) return <p class="dim">No tensor of it was {report.isAlone ? "recorded" : "compared"} in this step.</p>;
   const inPhases = PHASES.map((phase) => {
     const here = chosen.filter((i) => report.phaseOf(i) === phase);
     return here.length > 0 && (
@@ -229,8 +242,8 @@ export function Panel({ report, choice, selected, onSelect, picked, onPick }) {
   const side = report.tree.a[row] >= 0 ? "a" : "b";
   return (
     <aside class="panel" aria-label="The chosen module">
-      <table class="modules"><tbody><Module report={report} side="a" row={row} /><Module report={report} side="b" row={row} /></tbody></table>
-      <Match report={report} row={row} />
+      <table class="modules"><tbody>{report.sides.map((name) => <Module key={name} report={report} side={name} row={row} />)}</tbody></table>
+      {!report.isAlone && <Match report={report} row={row} />}
       {whole >= 0 && <button onClick={() => onSelect(whole)}>go to that row</button>}
       {canBePicked(state) && <button aria-pressed={picked[side] === row} onClick={() => onPick(side, row)}>{picked[side] === row ? "no longer chosen for a match" : `choose as ${side.toUpperCase()} of a match`}</button>}
       {found.map((each) => <Finding report={report} found={each} onSelect={onSelect} />)}

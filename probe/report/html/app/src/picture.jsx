@@ -3,9 +3,10 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { PHASES } from "./model.js";
-import { count, error, MEANING, ownName, shown } from "./text.js";
+import { count, MEANING, ownName, shown } from "./text.js";
 
-const ORDER = ["equal", "noise", "not judged", "inherited", "introduced"];
+const ORDER = ["equal", "noise", "not judged", "inherited", "introduced", "recorded", "non-finite"];
+const BY_MICRO = [1, 2]; // phases of which each micro-batch has its own
 const NEAR = 12;
 const MOST_NAMED = 3;
 const EDGE = 0.7;
@@ -41,8 +42,8 @@ function ticks({ low, high, hasInfinite }) {
   return [low + FLOOR, ...(hasInfinite ? [...powers.filter((power) => power < high), high - CEILING] : powers)];
 }
 
-function tickText(level, { low, high }) {
-  return level === low + FLOOR ? "equal" : level === high - CEILING ? "∞" : level === 0 ? "1" : `1e${level}`;
+function tickText(level, { low, high, bottom }) {
+  return level === low + FLOOR ? bottom : level === high - CEILING ? "∞" : level === 0 ? "1" : `1e${level}`;
 }
 
 /** Where one phase of one micro-batch ends and the next begins. */
@@ -50,14 +51,14 @@ function segments(report, points) {
   const t = report.doc.tensors;
   const found = [];
   points.forEach((i, x) => {
-    const micro = t.micro[i];
     const phase = PHASES.indexOf(report.phaseOf(i));
+    const micro = BY_MICRO.includes(phase) ? t.micro[i] : 0;
     const last = found[found.length - 1];
     if (last && last.phase === phase && last.micro === micro) last.to = x;
     else found.push({ phase, micro, from: x, to: x });
   });
-  const several = new Set(found.map((each) => each.micro)).size > 1;
-  return found.map((each) => ({ ...each, label: PHASES[each.phase] + (several && [1, 2].includes(each.phase) ? ` ${each.micro}` : "") }));
+  const several = new Set(found.filter(({ phase }) => BY_MICRO.includes(phase)).map((each) => each.micro)).size > 1;
+  return found.map((each) => ({ ...each, label: PHASES[each.phase] + (several && BY_MICRO.includes(each.phase) ? ` ${each.micro}` : "") }));
 }
 
 function color(name) {
@@ -66,11 +67,16 @@ function color(name) {
 
 const named = (verdict) => verdict.replace(/ /g, "-");
 
+/** Where values of both axes lie, in pixels: both are linear, and plot.valToPos is slow for hundreds of thousands of points. */
+function pixels({ bbox: { left, top, width, height }, scales: { x, y } }) {
+  return [(value) => left + ((value - x.min) / (x.max - x.min)) * width, (value) => top + height - ((value - y.min) / (y.max - y.min)) * height];
+}
+
 function paintBand(plot, scene) {
   const { ctx } = plot;
   const { limits, low } = scene;
-  const left = (x) => plot.valToPos(x - 0.5, "x", true);
-  const up = (y) => plot.valToPos(y, "y", true);
+  const [across, up] = pixels(plot);
+  const left = (x) => across(x - 0.5);
   ctx.save();
   ctx.beginPath();
   ctx.rect(plot.bbox.left, plot.bbox.top, plot.bbox.width, plot.bbox.height);
@@ -98,27 +104,26 @@ function paintPoints(plot, scene, selected) {
   ctx.beginPath();
   ctx.rect(plot.bbox.left - size, plot.bbox.top, plot.bbox.width + 2 * size, plot.bbox.height + size);
   ctx.clip();
-  const at = (x) => [plot.valToPos(x, "x", true), plot.valToPos(scene.y[x], "y", true)];
+  const [across, up] = pixels(plot);
   ctx.strokeStyle = color("inherited");
   ctx.lineWidth = scale;
   scene.runs.forEach((run, x) => { // of a replay, a small ring: what it is in a run of B by itself
     if (Number.isNaN(run)) return;
     ctx.beginPath();
-    ctx.arc(plot.valToPos(x, "x", true), plot.valToPos(run, "y", true), size / 2, 0, 2 * Math.PI);
+    ctx.arc(across(x), up(run), size / 2, 0, 2 * Math.PI);
     ctx.stroke();
   });
   for (const verdict of ORDER) {
     ctx.fillStyle = color(named(verdict));
-    let last = "";
-    scene.y.forEach((_, x) => {
-      if (scene.verdicts[x] !== verdict) return;
-      const [cx, cy] = at(x);
-      const pixel = `${Math.round(cx)} ${Math.round(cy)}`;
-      if (pixel === last) return;
+    let last = -1;
+    for (const x of scene.placesOf.get(verdict)) {
+      const [cx, cy] = [across(x), up(scene.y[x])];
+      const pixel = Math.round(cx) * 65536 + Math.round(cy);
+      if (pixel === last) continue;
       last = pixel;
-      if (verdict === "introduced") diamond(ctx, cx, cy, 6.5 * scale);
+      if (scene.isWrong[x]) diamond(ctx, cx, cy, 6.5 * scale);
       else ctx.fillRect(cx - size / 2, cy - size / 2, size, size);
-    });
+    }
   }
   ctx.restore();
   const { min, max } = plot.scales.x;
@@ -128,7 +133,7 @@ function paintPoints(plot, scene, selected) {
   scene.rows.forEach((row, x) => { // a ring at the edge is whole: nothing clips it
     if (row !== selected.row && scene.points[x] !== selected.tensor || x < min || x > max) return;
     ctx.beginPath();
-    ctx.arc(...at(x), 8 * scale, 0, 2 * Math.PI);
+    ctx.arc(across(x), up(scene.y[x]), 8 * scale, 0, 2 * Math.PI);
     ctx.stroke();
   });
   ctx.restore();
@@ -160,10 +165,10 @@ function paintNames(plot, scene, scale) {
   ctx.lineWidth = 4 * scale;
   ctx.strokeStyle = color("page");
   ctx.fillStyle = color("introduced");
-  scene.verdicts.forEach((verdict, x) => {
-    if (verdict !== "introduced" || named >= MOST_NAMED || seen.has(scene.rows[x])) return;
+  scene.verdicts.forEach((_, x) => {
+    if (!scene.isWrong[x] || named >= MOST_NAMED || seen.has(scene.rows[x])) return;
     const [cx, cy] = [plot.valToPos(x, "x", true), plot.valToPos(scene.y[x], "y", true)];
-    const text = scene.names[x];
+    const text = scene.name(scene.rows[x]);
     const wide = ctx.measureText(text).width;
     if (cx < left || cx > left + width) return;
     const beside = 12 * scale;
@@ -200,14 +205,12 @@ const sizeOf = ({ clientWidth, clientHeight }) => ({ width: clientWidth || 600, 
 function Hover({ report, i, left, top, width }) {
   const t = report.doc.tensors;
   const row = report.rowOfPair[t.pair[i]];
-  const paths = [report.path("a", row), report.path("b", row)].map((path) => shown(path) || "(the whole model)");
   return (
     <div class="hover" style={left > width / 2 ? { right: `${width - left + 14}px`, top: `${top}px` } : { left: `${left + 14}px`, top: `${top}px` }}>
       <b>{report.phaseOf(i)} · {report.verdict(i)}</b>
-      <div><span class="tag-a">A</span> <bdi>{paths[0]}</bdi></div>
-      <div><span class="tag-b">B</span> <bdi>{paths[1]}</bdi></div>
+      {report.sides.map((side) => <div>{!report.isAlone && <><span class={`tag-${side}`}>{side.toUpperCase()}</span> </>}<bdi>{shown(report.path(side, row)) || "(the whole model)"}</bdi></div>)}
       <div>{report.words[t.role[i]]} <bdi>{shown(report.words[t.slot_a[i]])}</bdi>{t.call[i] > 0 && ` · call ${t.call[i]}`}</div>
-      <div>{report.measure(i) || "error"} {report.about(i)}{error(report.error(i))} · {report.limitText(i)}</div>
+      <div>{report.said(i)}</div>
     </div>
   );
 }
@@ -226,8 +229,11 @@ export function Picture({ report, view, selected, onSelect }) {
     if (!points.length) return;
     const rows = points.map((i) => report.rowOfPair[report.doc.tensors.pair[i]]);
     const verdicts = points.map((i) => report.verdict(i));
-    const names = rows.map((row) => shown(ownName(report.path("a", row) ?? report.path("b", row) ?? "") || report.class("a", row)));
-    scene.current = { points, rows, verdicts, names, segments: segments(report, points), ...levels(report, points) };
+    const name = (row) => shown(ownName(report.path("a", row) ?? report.path("b", row) ?? "") || report.class("a", row));
+    const isWrong = points.map((i) => report.isWrong(i));
+    const placesOf = new Map(ORDER.map((verdict) => [verdict, []]));
+    verdicts.forEach((verdict, x) => placesOf.get(verdict)?.push(x));
+    scene.current = { points, rows, verdicts, placesOf, isWrong, name, bottom: report.isAlone ? "0" : "equal", segments: segments(report, points), ...levels(report, points) };
     const { low, high, y } = scene.current;
     const axis = { stroke: () => color("dim"), grid: { show: false }, ticks: { stroke: () => color("line"), size: 4 }, font: "11px system-ui, sans-serif" };
     plot.current = new uPlot({
@@ -258,26 +264,22 @@ export function Picture({ report, view, selected, onSelect }) {
   }, [report, view]);
   useEffect(() => plot.current?.redraw(false), [selected]);
 
-  const worst = view.points.filter((i) => report.verdict(i) === "introduced").length;
+  const wrong = view.points.filter((i) => report.isWrong(i)).length;
   const clicked = () => hover && onSelect(report.rowOfPair[report.doc.tensors.pair[hover.i]], hover.i);
   return (
-    <section class="picture" aria-label="Relative error in execution order">
+    <section class="picture" aria-label={`${title(report, view.points)} in execution order`}>
       <div class="title">
         <h2>{title(report, view.points)}, in execution order</h2>
-        {view.points.length > 1 && (
-          <span class="zoom">{isZoomed
-            ? <button onClick={() => plot.current.setScale("x", { min: 0, max: view.points.length - 1 })}>Show all</button>
-            : <span class="dim">drag to zoom</span>}</span>
-        )}
+        {isZoomed && <button class="unzoom" onClick={() => plot.current.setScale("x", { min: 0, max: view.points.length - 1 })}>Show all</button>}
         <span class="gap" />
         <Legend report={report} />
       </div>
       {view.points.length ? (
         <div class="canvas" ref={place} onClick={clicked} onMouseLeave={() => setHover(null)} role="img"
-          aria-label={`${count(view.points.length, "node")} from init to update; ${count(worst, "introduced error")}. The tree below has the same numbers.`}>
+          aria-label={`${count(view.points.length, "node")} from init to update; ${report.isAlone ? `${wrong} not finite` : count(wrong, "introduced error")}. The tree below has the same numbers.`}>
           {hover && <Hover report={report} {...hover} width={place.current.clientWidth} />}
         </div>
-      ) : <p class="dim">Nothing with numbers was compared in this step.</p>}
+      ) : <p class="dim">Nothing with numbers was {report.isAlone ? "recorded" : "compared"} in this step.</p>}
     </section>
   );
 }
@@ -290,7 +292,7 @@ function near(plot, scene) {
   const to = Math.min(scene.y.length - 1, Math.ceil(plot.posToVal(left + NEAR, "x")));
   let best = null;
   for (let x = from; x <= to; x++) {
-    const far = Math.hypot(plot.valToPos(x, "x") - left, plot.valToPos(scene.y[x], "y") - top) - (scene.verdicts[x] === "introduced" ? 4 : 0);
+    const far = Math.hypot(plot.valToPos(x, "x") - left, plot.valToPos(scene.y[x], "y") - top) - (scene.isWrong[x] ? 4 : 0);
     if (best === null || far < best.far) best = { far, i: scene.points[x], left: left + plot.bbox.left / devicePixelRatio, top };
   }
   return best && best.far < 60 ? best : null;
@@ -298,24 +300,36 @@ function near(plot, scene) {
 
 /** What the picture shows: relative errors, unless tolerances that were chosen judge something else. */
 function title(report, points) {
+  if (report.isAlone) return "Size of the numbers (rms)";
   const measures = new Set(points.filter((i) => report.doc.tensors.is_fixed[i]).map((i) => report.measure(i)));
   if (!measures.size || measures.size === 1 && measures.has("")) return "Relative error";
   return `Error (${report.limitsAre === "chosen" && measures.size === 1 ? [...measures][0] : "as it was judged"})`;
 }
 
-const BAND = { explained: "explained", chosen: "within the chosen tolerance", both: "within its limit" };
+const BAND = { explained: "rounding and inputs", chosen: "within the chosen tolerance", both: "within its limit" };
 
 function Legend({ report }) {
   const band = BAND[report.limitsAre];
+  if (report.isAlone) {
+    return (
+      <ul class="legend">
+        <li><i class="swatch recorded" />finite</li>
+        <li title={MEANING["non-finite"]}><i class="swatch introduced" />NaN or Inf</li>
+        <li><i class="swatch ring" />chosen</li>
+      </ul>
+    );
+  }
   return (
     <ul class="legend">
       <li title={MEANING.introduced}><i class="swatch introduced" />introduced</li>
       <li title={MEANING.inherited}><i class="swatch inherited" />inherited</li>
       <li title={MEANING.noise}><i class="swatch noise" />noise</li>
-      <li><i class="swatch equal" />equal</li>
+      <li title={MEANING.equal}><i class="swatch equal" />equal</li>
+      {report.hasUncompared && <li title={MEANING["not comparable"]}><b>n/c</b> not comparable</li>}
       <li title={MEANING.band}><i class="swatch band" />{band}</li>
       {report.isReplay && <li title="its own error, and what it inherits"><i class="swatch ring run" />in a run of B by itself</li>}
       <li><i class="swatch ring" />chosen</li>
+      <li class="hint-to-drag">drag to zoom</li>
     </ul>
   );
 }

@@ -27,7 +27,24 @@ function Run({ side, run, warnings }) {
   );
 }
 
+/** The same of one recording, in the words of `probe info`. */
+function Recorded({ report }) {
+  const { run, sides } = report.doc;
+  return (
+    <section class="rest" aria-label="How it was recorded">
+      <h2>How it was recorded</h2>
+      <table class="recorded"><tbody>{Object.entries(run.facts).map(([name, text]) => <tr><th scope="row">{name}</th><td><bdi>{shown(text)}</bdi></td></tr>)}</tbody></table>
+      <ul class="notes">{sides.a.notes.map((text) => <li>{shown(text)}</li>)}</ul>
+      <p class="dim">Made by probe {report.doc.probe}. The key ? shows the keys.</p>
+    </section>
+  );
+}
+
 export function Rest({ report }) {
+  return report.isAlone ? <Recorded report={report} /> : <RestsOn report={report} />;
+}
+
+function RestsOn({ report }) {
   const { answer, sides, probe } = report.doc;
   const inputs = Object.entries(INPUTS).filter(([key]) => answer.inputs[key].length);
   return (

@@ -4,30 +4,31 @@ import { flushSync, forwardRef } from "preact/compat";
 import { useEffect, useImperativeHandle, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { isActive, NO_FILTER, visible, wanted } from "./filter.js";
 import { canBePicked, PHASES } from "./model.js";
+import { NUMBERS } from "./run.js";
 import { count, error, MEANING, shown } from "./text.js";
 
 const ROW = 26;
 const BEYOND = 10;
+const DEEPEST = 20; // what is deeper stands no further to the right
 const ON_PAPER = 200; // rows at most
 const RECYCLED = 256; // rows that scroll away lend their elements to those that come
 const SHORT = { init: "init", forward: "fwd", backward: "bwd", gradient: "grad", update: "upd" };
-const SIGN = { introduced: "◆\u2009", inherited: "" };
 const ABSENT = { part: "↑ in one with the above", unmatched: "(no counterpart)", "needs no partner": "(none needed)", ignored: "(left out by the mapping)", "passed over": "(looked through)" };
 const dashed = (text) => text.replace(/ /g, "-");
 
-function Cell({ report, i, row }) {
+function Cell({ report, i, row, number }) {
   if (i < 0) return <span class="cell" role="gridcell" />;
   const verdict = report.verdict(i);
-  const text = verdict === "equal" ? "=" : verdict === "not comparable" ? "n/c" : `${SIGN[verdict] ?? ""}${error(report.error(i))}`;
   const at = report.rowOfTensor(i);
   const elsewhere = at === row ? "" : `; it shows in the ${report.words[report.doc.tensors.role[i]]} of ${shown(report.path("a", at))}`;
-  return <span role="gridcell" class={`cell ${dashed(verdict)}`} title={`${report.phaseOf(i)}: ${verdict}${elsewhere}${MEANING[verdict] ? `. ${MEANING[verdict]}` : ""}`}>{text}</span>;
+  const what = report.isAlone ? `${report.words[report.doc.tensors.role[i]]} ${shown(report.words[report.doc.tensors.slot_a[i]])}, ${report.said(i)}` : verdict;
+  return <span role="gridcell" class={`cell ${dashed(verdict)}`} title={`${report.phaseOf(i)}: ${what}${elsewhere}${MEANING[verdict] ? `. ${MEANING[verdict]}` : ""}`}>{report.cellText(i, number)}</span>;
 }
 
-function Name({ report, side, row, indent, fold, picked, onPick }) {
+function Name({ report, side, row, fold, picked, onPick }) {
   const name = report.name(side, row);
   const state = report.tree.state[row];
-  const style = { paddingLeft: `${indent}px` };
+  const style = { "--depth": Math.min(report.tree.depth[row], DEEPEST) };
   if (name === null) return <span class={`name absent ${dashed(state)}`} role="gridcell" style={style}>{fold}{ABSENT[state] ?? ""}</span>;
   return (
     <span class={`name ${dashed(state)}`} role="gridcell" style={style} title={shown(report.path(side, row))}>
@@ -46,11 +47,10 @@ function Name({ report, side, row, indent, fold, picked, onPick }) {
   );
 }
 
-function Row({ report, view, row, index, top, isOpen, isFiltered, isMatch, isSelected, onSelect, onToggle, picked, onPick }) {
+function Row({ report, view, row, index, number, top, isOpen, isFiltered, isMatch, isSelected, onSelect, onToggle, picked, onPick }) {
   const { depth } = report.tree;
   const hasChildren = report.end[row] > row + 1;
   const inside = view.inside[row];
-  const indent = Math.min(depth[row], 20) * 14 + 6;
   const fold = (
     <span class="fold">
       {hasChildren && <button class="twist" tabIndex={-1} aria-hidden="true" onClick={(event) => {
@@ -63,39 +63,46 @@ function Row({ report, view, row, index, top, isOpen, isFiltered, isMatch, isSel
     <div id={`row-${row}`} role="row" aria-rowindex={index} aria-level={depth[row] + 1} aria-selected={isSelected} aria-expanded={hasChildren ? isOpen : undefined}
       class={`row${isSelected ? " selected" : ""}${isFiltered ? (isMatch ? " hit" : " around") : ""}`} style={{ transform: `translateY(${top}px)` }}
       onClick={() => onSelect(row)} onDblClick={() => onToggle(row)}>
-      <Name report={report} side="a" row={row} indent={indent} fold={fold} picked={picked} onPick={onPick} />
-      {PHASES.map((_, k) => <Cell report={report} i={view.cells[k][row]} row={row} />)}
+      <Name report={report} side="a" row={row} fold={fold} picked={picked} onPick={onPick} />
+      {PHASES.map((_, k) => <Cell report={report} i={view.cells[k][row]} row={row} number={number} />)}
       {report.isReplay && <span role="gridcell" class="cell run" title="what it returns in a run of B by itself: its own error, and what it inherits">{Number.isNaN(view.runs[row]) ? "" : error(view.runs[row])}</span>}
-      <Name report={report} side="b" row={row} indent={indent} picked={picked} onPick={onPick} />
+      {!report.isAlone && <Name report={report} side="b" row={row} picked={picked} onPick={onPick} />}
       <span class="inside" role="gridcell">{report.isFound(row) && <b title="a place that is wrong by itself">◆</b>}{inside > 0 && !isOpen && <b title={`${count(inside, "module")} inside with an introduced error`}>◆{inside}</b>}</span>
     </div>
   );
 }
 
-function Toolbar({ report, filter, onFilter, kind, onKind, onJump, view, found, onFold, onHit }) {
+const KINDS = { introduced: "introduced", unmatched: "unmatched", nonfinite: "non-finite" };
+const VERDICTS = ["introduced", "inherited", "noise", "equal", "not comparable", "unmatched", "needs no partner"];
+
+function Toolbar({ report, filter, onFilter, kind, onKind, onJump, view, found, onFold, onHit, number, onNumber }) {
   const set = (name) => (event) => onFilter({ ...filter, [name]: event.currentTarget.value });
   return (
-    <div class="toolbar" role="toolbar" aria-label="Search, filter and jump">
+    <div class={report.isAlone ? "toolbar one" : "toolbar"} role="toolbar" aria-label="Search, filter and jump">
       <input id="search" type="search" placeholder="Search  ( / )" title="Search path or class (key /)" aria-label="Search path or class" value={filter.text} onInput={set("text")}
         onKeyDown={(event) => event.key === "Enter" && onHit(!event.shiftKey)} />
       <select aria-label="Phase" value={filter.phase} onChange={set("phase")}>
         <option value="">any phase</option>{PHASES.map((name) => <option>{name}</option>)}
       </select>
-      <select aria-label="Verdict" value={filter.verdict} onChange={set("verdict")}>
-        <option value="">any verdict</option>
-        {["introduced", "inherited", "noise", "equal", "not comparable", "unmatched", "needs no partner"].map((name) => <option>{name}</option>)}
+      <select aria-label={report.isAlone ? "Which modules" : "Verdict"} value={filter.verdict} onChange={set("verdict")}>
+        <option value="">{report.isAlone ? "all modules" : "any verdict"}</option>
+        {!report.isAlone && VERDICTS.map((name) => <option>{name}</option>)}
         <option value="nonfinite">non-finite</option>
       </select>
-      <select aria-label="Reason of the match" value={filter.reason} onChange={set("reason")}>
-        <option value="">any match</option>{report.reasons.map((name) => <option>{name}</option>)}
-      </select>
+      {report.isAlone ? (
+        <select aria-label="Number in the cells" value={number} onChange={(event) => onNumber(event.currentTarget.value)}>
+          {NUMBERS.map((name) => <option>{name}</option>)}
+        </select>
+      ) : (
+        <select aria-label="Reason of the match" value={filter.reason} onChange={set("reason")}>
+          <option value="">any match</option>{report.reasons.map((name) => <option>{name}</option>)}
+        </select>
+      )}
       {found !== null && <span class={found ? "found" : "found none"} role="status">{count(found, "row")}{found === 0 && ": nothing is like this"}{found > 0 && filter.text && <span> · Enter: next</span>} <button class="quiet" onClick={() => onFilter(NO_FILTER)}>clear</button></span>}
       <span class="gap" />
       <span class="jumps">
         <select aria-label="What to jump to" value={kind} onChange={(event) => onKind(event.currentTarget.value)}>
-          <option value="introduced">introduced ({view.jumps.introduced.length})</option>
-          <option value="unmatched">unmatched ({view.jumps.unmatched.length})</option>
-          <option value="nonfinite">non-finite ({view.jumps.nonfinite.length})</option>
+          {kindsOf(report).map((name) => <option value={name}>{KINDS[name]} ({view.jumps[name].length})</option>)}
         </select>
         <button title="previous (key p)" onClick={() => onJump(false)}>↑ p</button>
         <button title="next (key n)" onClick={() => onJump(true)}>↓ n</button>
@@ -105,6 +112,9 @@ function Toolbar({ report, filter, onFilter, kind, onKind, onJump, view, found, 
     </div>
   );
 }
+
+/** What the keys n and p go to. */
+export const kindsOf = (report) => (report.isAlone ? ["nonfinite"] : Object.keys(KINDS));
 
 /** What is open at first: the top of the tree, and the way to the first divergence. */
 function opened(report) {
@@ -129,6 +139,7 @@ export const TreeView = forwardRef(function TreeView(props, ref) {
   const [filter, setFilter] = useState(NO_FILTER);
   const [scroll, setScroll] = useState({ top: 0, height: 600 });
   const [isPrinted, setPrinted] = useState(false);
+  const [number, setNumber] = useState(NUMBERS[0]);
   const body = useRef(null);
   const grid = useRef(null);
   const goal = useRef({ row: selected.row, isSought: false }); // sought: brought onto the screen too
@@ -204,20 +215,21 @@ export const TreeView = forwardRef(function TreeView(props, ref) {
   return (
     <div class="tree">
       <Toolbar report={report} view={view} filter={filter} onFilter={setFilter} kind={kind} onKind={onKind} onJump={onJump}
-        onHit={toHit} found={flags && flags.reduce((sum, flag) => sum + flag, 0)}
+        onHit={toHit} number={number} onNumber={setNumber} found={flags && flags.reduce((sum, flag) => sum + flag, 0)}
         onFold={(to) => setOpen(to ? new Uint8Array(report.size).fill(1) : Uint8Array.from({ length: report.size }, (_, row) => (row === 0 ? 1 : 0)))} />
-      <div class={report.isReplay ? "grid replay" : "grid"} ref={grid} role="treegrid" aria-label="Modules of A and B, with the error in each phase" aria-rowcount={rows.length + 1} tabIndex={0}
+      <div class={report.isReplay ? "grid replay" : report.isAlone ? "grid one" : "grid"} ref={grid} role="treegrid"
+        aria-label={report.isAlone ? "Modules, with their numbers in each phase" : "Modules of A and B, with the error in each phase"} aria-rowcount={rows.length + 1} tabIndex={0}
         aria-activedescendant={first <= at && at < last ? `row-${selected.row}` : undefined} onKeyDown={onKey}>
       <div class="heads" role="row" aria-rowindex={1}>
-        <span class="name" role="columnheader"><b class="tag-a">A</b></span>
+        <span class="name" role="columnheader">{report.isAlone ? `module · ${number} of what it made` : <b class="tag-a">A</b>}</span>
         {PHASES.map((name) => <span class="cell head" role="columnheader" title={name} aria-label={name}>{SHORT[name]}</span>)}
         {report.isReplay && <span class="cell head" role="columnheader" title="in a run of B by itself" aria-label="in a run of B by itself">run</span>}
-        <span class="name" role="columnheader"><b class="tag-b">B</b></span><span class="inside" role="columnheader"><span class="hidden">introduced inside</span></span>
+        {!report.isAlone && <span class="name" role="columnheader"><b class="tag-b">B</b></span>}<span class="inside" role="columnheader"><span class="hidden">introduced inside</span></span>
       </div>
       <div class="rows" ref={body} role="rowgroup" tabIndex={-1} onScroll={(event) => setScroll({ top: event.currentTarget.scrollTop, height: event.currentTarget.clientHeight })}>
         <div class="all" style={{ height: `${(isPrinted ? last : rows.length) * ROW}px` }}>
           {rows.slice(first, last).map((row, k) => (
-            <Row key={(first + k) % RECYCLED} report={report} view={view} row={row} index={first + k + 2} top={(first + k) * ROW} isOpen={Boolean(flags || open[row])} isFiltered={flags !== null} isMatch={flags?.[row] === 1}
+            <Row key={(first + k) % RECYCLED} report={report} view={view} row={row} number={number} index={first + k + 2} top={(first + k) * ROW} isOpen={Boolean(flags || open[row])} isFiltered={flags !== null} isMatch={flags?.[row] === 1}
               isSelected={row === selected.row} onSelect={(chosen) => onSelect(chosen, -1, false)} onToggle={toggle} picked={picked} onPick={onPick} />
           ))}
         </div>

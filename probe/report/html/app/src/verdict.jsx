@@ -1,7 +1,7 @@
 // The first screen: the answer in words, and the way from the root to the first divergent module.
 
 import { useMemo } from "preact/hooks";
-import { count, error, headline, ownName, plain, shown, value } from "./text.js";
+import { count, error, headline, MEANING, ownName, plain, shown, value } from "./text.js";
 
 const BEYOND = { explained: "differs by more than rounding explains", chosen: "is beyond the tolerance that was chosen", both: "is beyond its limit" };
 const TITLES = { aligned: "Aligned", diverged: "Diverged", undecided: "Undecided" };
@@ -163,15 +163,15 @@ export function Verdict({ report, onSelect }) {
     <section class={`verdict ${answer.verdict}`} aria-label="The answer">
       <div class="answer"><Answer report={report} onSelect={onSelect} />{report.doc.acceptance && <Acceptance table={report.doc.acceptance} />}<Others report={report} onSelect={onSelect} /><Settings settings={answer.settings} /></div>
       <dl class="facts">
-        {report.findings[0] && <><dt>Confidence</dt><dd>{report.findings[0].confidence.toFixed(2)}</dd></>}
-        {report.doc.stands && <><dt>Margin</dt><dd title={report.doc.stands}>{answer.flip.first_divergence === null ? "holds with any limits" : `limits up to ${times(answer.flip.first_divergence)} times as wide`}</dd></>}
+        {report.findings[0] && <><dt title={MEANING.confidence}>Confidence</dt><dd>{report.findings[0].confidence.toFixed(2)}</dd></>}
+        {report.doc.stands && <><dt title={`${report.doc.stands}. ${MEANING.margin}`}>Margin</dt><dd>{answer.flip.first_divergence === null ? "holds with any limits" : `${times(answer.flip.first_divergence)} × the limits`}</dd></>}
         <dt>Compared</dt><dd>{coverage.paired} of {count(total, "module call")} of {smaller}</dd>
         <dt>Tensors</dt><dd>{count(coverage.compared, "pair")}, {equal.toLocaleString("en")} bit-equal</dd>
         {inherited > 0 && <><dt>Inherited</dt><dd>{count(inherited, "later tensor")}</dd></>}
         {coverage.not_comparable > 0 && <><dt>Not comparable</dt><dd>{count(coverage.not_comparable, "pair")}</dd></>}
         <dt>Unmatched</dt><dd>{answer.only_a.length + answer.only_b.length ? `${count(answer.only_a.length, "module")} in A, ${answer.only_b.length} in B` : "none"}</dd>
         {answer.unneeded_a.length + answer.unneeded_b.length > 0 && <><dt>Need no partner</dt><dd>{count(answer.unneeded_a.length, "module")} in A, {answer.unneeded_b.length} in B</dd></>}
-        <dt>Limits from</dt><dd>{shown(answer.noise)}</dd>
+        <dt title={MEANING.limits}>Limits from</dt><dd>{shown(answer.noise)}</dd>
       </dl>
     </section>
   );

@@ -4,11 +4,12 @@ import { useEffect, useImperativeHandle, useLayoutEffect, useRef, useState } fro
 import { forwardRef } from "preact/compat";
 
 const [NEAREST, FARTHEST] = [2.5, 0.08];
-const [READABLE, SMALLEST] = [0.85, 0.68]; // sizes at which texts are easily, and just, read
+const [READABLE, SMALLEST] = [0.85, 0.6]; // sizes at which texts are easily, and just, read
 const BESIDE = 12;
 const MOVED = 4; // pixels from which on a press is no click
 
-export const Canvas = forwardRef(function Canvas({ width, height, label, children, onKeyDown, active }, ref) {
+/** heads: what stands at the top whichever part is seen, each with its place across the drawing. */
+export const Canvas = forwardRef(function Canvas({ width, height, label, children, onKeyDown, active, heads = [] }, ref) {
   const place = useRef(null);
   const [at, setAt] = useState({ x: 0, y: 0, scale: 1 });
   const now = useRef(at);
@@ -30,9 +31,10 @@ export const Canvas = forwardRef(function Canvas({ width, height, label, childre
     if (!w || !width) return;
     const across = Math.min(1, (w - 2 * BESIDE) / width);
     const whole = Math.min(across, (h - 2 * BESIDE) / height);
-    const scale = Math.max(FARTHEST, centre && whole < READABLE ? Math.max(across, SMALLEST) : whole);
+    const both = centre ? (w - 4 * BESIDE) / (centre.to - centre.from) : 1; // where the chosen ones of all sides are seen
+    const scale = Math.max(FARTHEST, centre && whole < READABLE ? Math.max(across, Math.min(SMALLEST, both)) : whole);
     const placed = (size, room, at) => (size * scale <= room ? (room - size * scale) / 2 : Math.max(room - size * scale - BESIDE, Math.min(BESIDE, room / 2 - at * scale)));
-    move({ scale, x: placed(width, w, centre?.x ?? width / 2), y: placed(height, h, centre?.y ?? 0) });
+    move({ scale, x: placed(width, w, centre ? (centre.from + centre.to) / 2 : width / 2), y: placed(height, h, centre?.y ?? 0) });
   };
   /** Move as little as brings a place onto the screen. */
   const show = (x, y, margin = 60) => {
@@ -86,6 +88,10 @@ export const Canvas = forwardRef(function Canvas({ width, height, label, childre
     <svg class="graph-canvas" ref={place} tabindex="0" role="application" aria-label={label} aria-activedescendant={active}
       onPointerDown={pressed} onPointerMove={dragged} onPointerUp={released} onKeyDown={onKeyDown}>
       <g transform={`translate(${at.x.toFixed(1)},${at.y.toFixed(1)}) scale(${at.scale.toFixed(4)})`}>{children}</g>
+      {heads.map(({ text, name, from, to }) => {
+        const left = Math.max(8, from * at.scale + at.x + 4);
+        return to * at.scale + at.x > 24 && <text key={text} class={`side-label ${name}`} x={left} y="16">{text}</text>;
+      })}
     </svg>
   );
 });

@@ -4,14 +4,16 @@ import { count, shown } from "../text.js";
 import { CODE, INPUT } from "./flow.js";
 import { bowed, curve } from "./layout.js";
 
-const LOOKS = ["introduced", "inherited", "noise", "equal", "unknown"];
+const LOOKS = ["introduced", "inherited", "noise", "equal", "unknown", "recorded"];
+
+const HEADS = { introduced: 17, inherited: 17 }; // of wide edges
 
 /** Heads of arrows, in every colour. */
 export function Marks() {
   return (
     <defs>
       {LOOKS.map((look) => (
-        <marker key={look} id={`head-${look}`} viewBox="0 0 8 8" refX="6.5" refY="4" markerWidth="8" markerHeight="8" markerUnits="userSpaceOnUse" orient="auto-start-reverse">
+        <marker key={look} id={`head-${look}`} viewBox="0 0 8 8" refX="6.5" refY="4" markerWidth={HEADS[look] ?? 11} markerHeight={HEADS[look] ?? 11} markerUnits="userSpaceOnUse" orient="auto-start-reverse">
           <path class={`head ${look}`} d="M0,0.5L8,4L0,7.5Z" />
         </marker>
       ))}
@@ -47,9 +49,14 @@ export function Edges({ scene, reading, side, isBack, current }) {
     const isSeen = !edge.isAside || (current === edge.from || current === edge.to) && items[edge.from] && items[edge.to];
     if (!edge[side] || !isSeen) return null;
     const points = edge.isAside ? bowed(items[edge.from], items[edge.to]) : ways[k];
-    const { look, width } = reading.edge(edge);
+    const { look, width, i } = reading.edge(edge);
     const ends = isBack ? { "marker-start": headOf(look) } : { "marker-end": headOf(look) };
-    return <path key={`${edge.from} ${edge.to}`} class={`edge ${look}${edge.isKnown ? "" : " guess"}`} d={curve(points, 0)} style={{ strokeWidth: width }} {...ends} />;
+    return (
+      <g key={`${edge.from} ${edge.to}`}>
+        <path class={`edge ${look}${edge.isKnown ? "" : " guess"}`} d={curve(points, 0)} style={{ strokeWidth: width }} {...ends} />
+        {i >= 0 && <path class="edge-hit" d={curve(points, 0)}><title>{reading.said(i)}</title></path>}
+      </g>
+    );
   });
 }
 

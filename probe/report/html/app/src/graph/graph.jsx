@@ -2,7 +2,7 @@
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { PHASES } from "../model.js";
-import { count, error, shown } from "../text.js";
+import { count, MEANING } from "../text.js";
 import { Canvas } from "./canvas.jsx";
 import { CALL, Flow } from "./flow.js";
 import { Boxes, Edges, Joins, Marks, Nodes } from "./drawing.jsx";
@@ -12,18 +12,21 @@ import { Reading } from "./reading.js";
 const SHOWN = PHASES;
 const FEW = 3; // calls inside one, up to which the largest is opened too
 
-/** What is looked at in the beginning: the first finding, or the model itself. */
-function firstNode(report, flow) {
-  const found = report.findings[0];
-  const i = found?.tensor ?? -1;
-  const t = report.doc.tensors;
-  const row = found?.row ?? 0;
-  const call = i >= 0 && report.rowOfTensor(i) === row ? t.call[i] : 0;
-  return nodeOf(report, flow, row, call);
+/** The data flow of a report, made once. */
+export function flowOf(report) {
+  report.flow ??= new Flow(report.doc.flow);
+  return report.flow;
+}
+
+/** What is looked at in the beginning: what is chosen, which is the first finding, or the model itself, unless something else was. */
+function firstNode(report, flow, { row, tensor }) {
+  const call = tensor >= 0 && report.rowOfTensor(tensor) === row ? report.doc.tensors.call[tensor] : 0;
+  const u = nodeOf(report, flow, row, call);
+  return u >= 0 ? u : nodeOf(report, flow, report.findings[0]?.row ?? 0);
 }
 
 function nodeOf(report, flow, row, call = 0) {
-  for (const side of ["a", "b"]) {
+  for (const side of report.sides) {
     const module = report.tree[side][row];
     for (const number of [call, 0]) {
       const u = module >= 0 ? flow.callOf(side, module, number) : -1;
@@ -63,14 +66,24 @@ function useScene(report, flow, reading, open, near, runs) {
   }, [flow, open, near, runs]);
 }
 
-function Legend() {
+function Legend({ report, isBack }) {
   return (
     <ul class="legend graph-legend">
-      <li><i class="swatch introduced" />wrong by itself</li>
-      <li><i class="stripe inherited" />error on its way, wider where it is larger</li>
-      <li><i class="stripe noise" />noise</li>
-      <li><i class="stripe unknown" />not compared</li>
-      <li><i class="frame" />unmatched</li>
+      {report.isAlone ? (
+        <>
+          <li title={MEANING["non-finite"]}><i class="swatch introduced" />NaN or Inf</li>
+          <li>number: the rms of what it made</li>
+        </>
+      ) : (
+        <>
+          <li title={MEANING.introduced}><i class="swatch introduced" />wrong by itself</li>
+          <li title={MEANING.inherited}><i class="stripe inherited" />error on its way, wider where it is larger</li>
+          <li title={MEANING.noise}><i class="stripe noise" />noise</li>
+          <li><i class="stripe unknown" />not compared</li>
+          <li><i class="frame" />unmatched</li>
+        </>
+      )}
+      <li>{isBack ? <><b>↑</b> gradients run up, from the loss</> : <><b>↓</b> data runs down</>}</li>
       <li class="gap" />
       <li>drag or scroll to move, Ctrl and scroll to zoom, ▸ opens</li>
     </ul>
@@ -100,12 +113,15 @@ function Tools({ phase, onPhase, phases, sides, shownSides, onSides, canvas, isL
 }
 
 export function GraphView({ report, view, choice, selected, onSelect, isLarge, onLarge }) {
-  const flow = useMemo(() => new Flow(report.doc.flow), [report]);
-  const [focus, setFocus] = useState(() => firstNode(report, flow));
+  const flow = flowOf(report);
+  const [focus, setFocus] = useState(() => firstNode(report, flow, selected));
   const [open, setOpen] = useState(() => opened(flow, focus));
   const [near, setNear] = useState(() => [focus].filter((u) => u >= 0));
   const [runs, setRuns] = useState(() => new Set());
-  const phases = useMemo(() => SHOWN.filter((name, k) => k > 0 && view.cells[k].some((i) => i >= 0) || report.findings[0]?.phase === name), [view]);
+  const phases = useMemo(() => {
+    const found = SHOWN.filter((name, k) => k > 0 && view.cells[k].some((i) => i >= 0) || report.findings[0]?.phase === name);
+    return found.length ? found : ["forward"]; // nothing was compared: the data flow alone
+  }, [view]);
   const [phase, setPhase] = useState(() => (phases.includes(report.findings[0]?.phase) ? report.findings[0].phase : "forward"));
   const [shownSides, setSides] = useState(() => (matchMedia("(max-width: 700px)").matches || !flow.sides.b ? "a" : "ab"));
   const canvas = useRef(null);
@@ -120,7 +136,12 @@ export function GraphView({ report, view, choice, selected, onSelect, isLarge, o
   const current = itemOf(focus);
   /** Where an item stands, on the first side that has it. */
   const placeOf = (at) => sides.map((side) => scene.place[side].items[at] && { ...scene.place[side].items[at], x: scene.place[side].items[at].x + shift[side] }).find(Boolean);
-  const centre = () => (current >= 0 ? placeOf(current) : undefined);
+  /** What should be seen first: where the chosen item stands, on all sides that have it. */
+  const centre = () => {
+    const [first, ...others] = sides.map((side) => scene.place[side].items[current] && { ...scene.place[side].items[current], x: scene.place[side].items[current].x + shift[side] }).filter(Boolean);
+    const last = others[others.length - 1] ?? first;
+    return first && { ...first, from: first.x - first.width / 2, to: last.x + last.width / 2 };
+  };
 
   const fit = useRef(null);
   fit.current = () => canvas.current.fit(centre());
@@ -195,20 +216,19 @@ export function GraphView({ report, view, choice, selected, onSelect, isLarge, o
   return (
     <div class="graph">
       <Tools phase={phase} onPhase={setPhase} phases={phases} sides={scene.sides} shownSides={shownSides} onSides={setSides} canvas={canvas} isLarge={isLarge} onLarge={onLarge} />
-      <Canvas ref={canvas} {...full} onKeyDown={onKey} active={current >= 0 ? `node-${sides[0]}-${current}` : undefined}
+      <Canvas ref={canvas} {...full} heads={sides.length > 1 ? sides.map((side) => ({ text: side.toUpperCase(), name: `tag-${side}`, from: shift[side], to: shift[side] + scene.place[side].width })) : []} onKeyDown={onKey} active={current >= 0 ? `node-${sides[0]}-${current}` : undefined}
         label={`Data flow, ${phase}: ${count(look.items.length, "node")} are shown. Arrow keys follow the data, Enter opens and closes, plus, minus and 0 zoom.`}>
         <Marks />
         <Joins scene={scene} reading={reading} shift={shift} sides={sides} current={current} />
         {sides.map((side) => (
           <g key={side} transform={`translate(${shift[side]},0)`} class={`side-${side}`}>
-            {sides.length > 1 && <text class={`side-label tag-${side}`} x="0" y="-1">{side.toUpperCase()}</text>}
             <Boxes scene={scene} reading={reading} side={side} onToggle={toggle} focus={focus} />
             <Edges scene={scene} reading={reading} side={side} isBack={isBack} current={current} />
             <Nodes scene={scene} reading={reading} side={side} current={current} onChoose={choose} onToggle={toggle} />
           </g>
         ))}
       </Canvas>
-      <Legend />
+      <Legend report={report} isBack={isBack} />
     </div>
   );
 }

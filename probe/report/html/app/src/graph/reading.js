@@ -4,6 +4,7 @@ import { PHASES } from "../model.js";
 import { count, error, shown } from "../text.js";
 import { CALL, CODE } from "./flow.js";
 
+const GIVEN = new Set(["input", "grad_output"]); // what a call is given: wrong by itself, it is the code's around the call
 const BACK = { input: ["grad_input", "grad_total"], output: ["grad_output"] };
 const ALONE = { unmatched: "unmatched", "needs no partner": "needs-no-partner", ignored: "ignored", part: "part" };
 const GRADED = new Set(["introduced", "inherited", "noise"]); // looks of which the text is a number
@@ -17,38 +18,49 @@ export class Reading {
     Object.assign(this, { report, flow, view, choice, phase });
     this.column = PHASES.indexOf(phase);
     this.micro = choice.micro ?? report.doc.flow.micro;
+    this.chosen = { step: choice.step, micro: this.micro };
     this._index();
   }
 
-  _key(i) {
+  /** What tells a tensor from the others of its micro-batch and phase; of another role, if one is given. */
+  _key(i, role = this.report.doc.tensors.role[i]) {
     const t = this.report.doc.tensors;
-    return `${t.pair[i]} ${t.call[i]} ${t.role[i]} ${t.slot_a[i]}`;
+    const words = this.report.words.length;
+    return ((t.call[i] * this.report.ofPair.length + t.pair[i]) * words + role) * words + t.slot_a[i];
   }
 
   _index() {
     const { report, choice } = this;
     const t = report.doc.tensors;
-    this.byPlace = new Map();
+    const given = new Set([...GIVEN].map((name) => report.words.indexOf(name)));
     this.byCall = new Map();
+    this.blamed = new Map(report.findings.filter((found) => found.phase === this.phase && report._stepOf(found) === choice.step).reverse().map((found) => [found.row, found.tensor]));
     for (let i = 0; i < report.tensors; i++) {
-      if (t.step[i] !== choice.step || !report.isChosen(i, { step: choice.step, micro: this.micro })) continue;
-      if (report.phase[i] === 1 || report.phase[i] === 2) this.byPlace.set(this._key(i), i);
-      if (report.phase[i] !== this.column) continue;
-      const key = `${t.pair[i]} ${t.call[i]}`;
+      if (report.phase[i] !== this.column || !report.isChosen(i, this.chosen) || given.has(t.role[i])) continue;
+      const key = t.call[i] * report.ofPair.length + t.pair[i];
       const old = this.byCall.get(key);
       if (old === undefined || report._tells(i, old)) this.byCall.set(key, i);
     }
+  }
+
+  /** The tensors of the chosen step and phase by their places; made when it is needed first. */
+  get byPlace() {
+    if (!this._byPlace) {
+      this._byPlace = new Map();
+      for (let i = 0; i < this.report.tensors; i++) if (this.report.phase[i] === this.column && this.report.isChosen(i, this.chosen)) this._byPlace.set(this._key(i), i);
+    }
+    return this._byPlace;
   }
 
   /** The tensor of an edge in the chosen step and phase; edges carry no weights. */
   tensor(i) {
     if (i < 0 || this.column !== 1 && this.column !== 2) return -1;
     const t = this.report.doc.tensors;
-    const at = this.byPlace.get(this._key(i)) ?? -1;
-    if (this.column === 1) return at;
-    const role = this.report.words[t.role[i]];
-    for (const name of BACK[role] ?? []) {
-      const back = this.byPlace.get(`${t.pair[i]} ${t.call[i]} ${this.report.words.indexOf(name)} ${t.slot_a[i]}`);
+    if (this.report.phase[i] === this.column && this.report.isChosen(i, this.chosen)) return i;
+    if (this.column === 1) return this.byPlace.get(this._key(i)) ?? -1;
+    for (const name of BACK[this.report.words[t.role[i]]] ?? []) {
+      const role = this.report.words.indexOf(name);
+      const back = role < 0 ? undefined : this.byPlace.get(this._key(i, role));
       if (back !== undefined) return back;
     }
     return -1;
@@ -66,10 +78,8 @@ export class Reading {
     if (!flow.isCall(u)) return this.tensor(flow.get("tensor", u));
     const row = this.row(u);
     const pair = report.pairOf(row);
-    if (pair < 0) return -1;
-    const i = this.byCall.get(`${pair} ${flow.get("call", u)}`) ?? -1;
-    const found = this.view.cells[this.column][row];
-    return i >= 0 && found >= 0 && report.findingOf.has(found) && report.verdict(i) !== "introduced" ? found : i;
+    const i = pair < 0 ? -1 : this.byCall.get(flow.get("call", u) * report.ofPair.length + pair) ?? -1;
+    return i >= 0 && report.isWrong(i) ? i : this.blamed.get(row) ?? i;
   }
 
   /** How a node looks: a class, what is written in it, whether it is wrong by itself. */
@@ -78,19 +88,19 @@ export class Reading {
     const i = this.tells(u);
     const row = this.row(u);
     const inside = flow.isCall(u) ? this.view.inside[row] : 0;
+    const isWrong = flow.isCall(u) && this.blamed.has(row);
     if (i >= 0) {
-      const verdict = report.verdict(i);
-      const text = verdict === "equal" ? "=" : ["not comparable", "not judged"].includes(verdict) ? "not judged" : `${report.about(i)}${error(report.error(i))}`;
-      return { look: named(verdict), text, isWrong: verdict === "introduced", i, inside };
+      const verdict = isWrong ? "introduced" : report.verdict(i);
+      const text = report.isAlone ? report.cellText(i) : verdict === "equal" ? "=" : ["not comparable", "not judged"].includes(verdict) ? "not judged" : `${report.about(i)}${error(report.error(i))}`;
+      return { look: named(verdict), text, isWrong: isWrong || report.isWrong(i), i, inside };
     }
-    const isWrong = flow.isCall(u) && report.isFound(row) && report.findings.some((found) => found.row === row && found.phase === this.phase);
     const state = flow.isCall(u) ? ALONE[report.tree.state[row]] : undefined;
     return { look: isWrong ? "introduced" : state ?? "unknown", text: state === "unmatched" ? state : "", isWrong, i, inside };
   }
 
   /** How a run of nodes looks: as the worst of them. */
   run(members) {
-    const rank = { introduced: 5, inherited: 4, unmatched: 3, noise: 2, equal: 1 };
+    const rank = { "non-finite": 6, introduced: 5, inherited: 4, unmatched: 3, noise: 2, equal: 1 };
     const looks = members.map((u) => this.node(u));
     const worst = looks.reduce((best, each) => ((rank[each.look] ?? 0) > (rank[best.look] ?? 0) || each.look === best.look && this._far(each) > this._far(best) ? each : best));
     return { ...worst, text: GRADED.has(worst.look) ? `to ${worst.text}` : worst.look === "unknown" ? "" : worst.text, inside: looks.reduce((sum, each) => sum + each.inside, 0) };
@@ -110,10 +120,17 @@ export class Reading {
     if (!found.length) return { look: "unknown", width: THIN, i: -1 };
     const i = found.reduce((best, each) => (report.rank[each] > report.rank[best] || report.rank[each] === report.rank[best] && report.error(each) > report.error(best) ? each : best));
     const verdict = report.verdict(i);
-    const isWrong = verdict === "introduced" || verdict === "inherited";
+    const isWrong = report.isWrong(i) || verdict === "inherited";
     const level = Math.max(0, Math.min(1, (Math.log10(report.error(i)) - LEAST) / -LEAST));
     const width = isWrong ? 2 + (THICK - 2) * (Number.isNaN(level) ? 1 : level) : THIN;
     return { look: isWrong ? "inherited" : named(verdict), width, i };
+  }
+
+  /** What goes along an edge. */
+  said(i) {
+    const { report } = this;
+    const t = report.doc.tensors;
+    return report.isAlone ? report.said(i) : `${report.words[t.dtype_a[i]]} ${report.words[t.shape_a[i]]}: ${report.verdict(i)}, ${report.said(i)}`;
   }
 
   // Names

@@ -1,0 +1,1 @@
+"""What the HTML report costs in the browser: `python -m benchmarks.page`."""
