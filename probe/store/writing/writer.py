@@ -359,7 +359,7 @@ class Writer:
         rows = np.ascontiguousarray(parts[:, :size]).view(schema.RECORDS)[:, 0]
         sketches = np.ascontiguousarray(parts[:, size:]).view(np.float64)
         self._tables["records"].append(rows)
-        if sketches.any():
+        if parts[:, size:].any():
             self._tables["sketches"].append(sketches)
         else:
             self._tables["sketches"].extend(len(rows))
