@@ -82,9 +82,8 @@ class Writer:
         self._known_before: dict[tuple[object, ...], int] = {}
         self._n_tensors = self._n_sums = 0
         self._new_tensors: list[tuple[int, np.ndarray, str, int]] = []
-        self._rows: list[bytes] = []
-        self._packed: list[bytes] = []
-        """the statistics of the rows, with their sketches, or zeros"""
+        self._records: list[bytes] = []
+        """a row and its sketch each, in one piece: an interrupt finds both or neither"""
         self._sums: list[tuple[tuple[int, ...], np.ndarray]] = []
         self._counts = dict.fromkeys(("records", "calls", "scalars", "notes", "optimizer"), 0)
         self._pack_row = packer(schema.RECORDS, "min", "hash_kind").pack
@@ -126,7 +125,7 @@ class Writer:
     @property
     def n_records(self) -> int:
         """How many records were handed over."""
-        return self._counts["records"] + len(self._rows)
+        return self._counts["records"] + len(self._records)
 
     # Handed over by the recorder's thread
 
@@ -191,9 +190,9 @@ class Writer:
         is_sketched
             the sketch stands in the file; otherwise its numbers are zeros
         """
-        self._rows.append(self._pack_row(*head, stats, tensor))
-        self._packed.append(stats if is_sketched else b"")
-        if len(self._rows) >= _BATCH:
+        row = self._pack_row(*head, stats, tensor)
+        self._records.append(row + (stats[SKETCH] if is_sketched else _NO_SKETCH))
+        if len(self._records) >= _BATCH:
             self._take_records()
             self._hand_over()
             self._queue.wait_for_room()
@@ -296,12 +295,11 @@ class Writer:
 
     def _take_records(self) -> None:
         """Make a job of the records so far."""
-        if self._rows:
-            count = len(self._rows)
-            self._jobs.append(functools.partial(self._append_records, self._rows, self._packed))
-            self._rows, self._packed = [], []
-            self._jobs_bytes += count * (schema.RECORDS.itemsize + len(_NO_SKETCH))
-            self._counts["records"] += count
+        if self._records:
+            records, self._records = self._records, []
+            self._jobs.append(functools.partial(self._append_records, records))
+            self._jobs_bytes += len(records) * (schema.RECORDS.itemsize + len(_NO_SKETCH))
+            self._counts["records"] += len(records)
 
     def _hand_over(self) -> None:
         """Put into the queue what was collected, behind the names that it refers to.
@@ -355,12 +353,14 @@ class Writer:
         with contextlib.suppress(OSError):
             self._disk.close()
 
-    def _append_records(self, packed_rows: list[bytes], packed: list[bytes]) -> None:
-        rows = np.frombuffer(b"".join(packed_rows), schema.RECORDS)
+    def _append_records(self, records: list[bytes]) -> None:
+        size = schema.RECORDS.itemsize
+        parts = np.frombuffer(b"".join(records), np.uint8).reshape(len(records), -1)
+        rows = np.ascontiguousarray(parts[:, :size]).view(schema.RECORDS)[:, 0]
+        sketches = np.ascontiguousarray(parts[:, size:]).view(np.float64)
         self._tables["records"].append(rows)
-        if any(packed):
-            data = b"".join([each[SKETCH] or _NO_SKETCH for each in packed])
-            self._tables["sketches"].append(np.frombuffer(data, np.float64).reshape(len(rows), WIDTH))
+        if parts[:, size:].any():
+            self._tables["sketches"].append(sketches)
         else:
             self._tables["sketches"].extend(len(rows))
         stored = rows[rows["tensor"] >= 0]
