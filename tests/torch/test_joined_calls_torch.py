@@ -11,6 +11,7 @@ pytest.importorskip("transformers")
 
 import probe  # noqa: E402
 from benchmarks.localisation.pairs.pair import Planted, Setup  # noqa: E402
+from benchmarks.ranks import splits  # noqa: E402
 from probe.comparison.result import Verdict  # noqa: E402
 from tests.torch.test_causes_torch import compared, places  # noqa: E402
 
@@ -82,3 +83,22 @@ def test_micro_batches_whose_axes_stand_in_another_order(
     assert [found.path for found in answer.divergences][:1] == ([fault] if fault else []), answer
     inner = answer["inner"]
     assert fault or {inner.output[0].verdict, inner.grad_output[0].verdict} <= {"equal", "noise"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "micros", "path"),
+    [
+        (
+            "another activation",
+            4,
+            "model.layers.1.mlp.act_fn",
+        ),  # of another class: given other sizes, as all modules are
+        ("scale of attention", 8, "model.layers.1.self_attn"),  # a mask of one sample has the shape of cosines
+    ],
+)
+def test_modules_that_other_splits_give_other_sizes(fault: str, micros: int, path: str, tmp_path: Path) -> None:
+    """All pairs of splits and faults: ``python -m benchmarks.ranks.splits``."""
+    splits.record(tmp_path / "whole.h5", 1, splits.CLEAN, "statistics")
+    splits.record(tmp_path / "micros.h5", micros, fault, "statistics")
+    first = probe.compare(tmp_path / "whole.h5", tmp_path / "micros.h5").first_divergence
+    assert first is not None and first.path == path

@@ -246,9 +246,13 @@ def _join_all(
         for group, target in zip(plan.groups, plan.targets, strict=True):
             own = {by_micro[micro]: plan.sizes[micro] for micro in group if micro in by_micro}
             whole = there.get((partner.get(module, -1), role, target), [])
-            if len(own) == len(group) and _join(many, place, own, few, whole, plan, target, length):
+            named = [row for row in whole if few.slots[row] == slot]
+            if len(own) == len(group) and any(
+                _join(many, place, own, few, each, plan, target, length)
+                for each in ((named, whole) if named else (whole,))
+            ):
                 continue
-            same = [row for row in whole if few.slots[row] == slot] or (whole if len(whole) == 1 else [])
+            same = named or (whole if len(whole) == 1 else [])
             if not own or _join_some(many, place, list(own), few, same, target):
                 continue
             many.hidden.update(own)

@@ -124,8 +124,13 @@ def _is_same(x: Seen, y: Seen) -> bool:
 
 
 def compute_otherwise(a: Outline, i: int, b: Outline, j: int) -> bool:
-    """Tell whether two modules without weights are given other sizes and return other numbers: silu(x) and silu(x) · y."""
+    """Tell whether two modules without weights are given other sizes and return other numbers: silu(x) and silu(x) · y.
+
+    Where the models themselves are given other sizes, as micro-batches of other sizes are, sizes tell nothing.
+    """
     if a.weights[i] or b.weights[j] or a.tree.children[i] or b.tree.children[j]:
+        return False
+    if given(a.inputs.get(0, ()), b.inputs.get(0, ())) < 0:
         return False
     return given(a.inputs.get(i, ()), b.inputs.get(j, ())) < 0 and close(a.outputs.get(i, ()), b.outputs.get(j, ())) < 2
 
