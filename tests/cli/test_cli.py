@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -266,6 +267,18 @@ def test_help_has_an_example(command: str) -> None:
 
 def test_version() -> None:
     assert run("--version").stdout.rstrip().endswith(__version__)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("probe comp", {"compare"}), ("probe compare --sched", {"--scheduler"}), ("probe check ov", {"overflow"})],
+)
+def test_completion_of_commands_and_options(words: str, expected: set[str]) -> None:
+    """As a shell asks for it: `docs/guide/comparing.md`."""
+    asked = {"_PROBE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    command = [sys.executable, "-c", "from probe.commands.cli import main; main(prog_name='probe')"]
+    done = subprocess.run(command, env={**os.environ, **asked}, capture_output=True, text=True, check=False)
+    assert {line.partition(",")[2] for line in done.stdout.splitlines()} == expected, done.stderr
 
 
 def test_the_package_is_the_command() -> None:
