@@ -57,9 +57,16 @@ class Side:
     """relative, of every value"""
     steps: int = 1
     task: str = "statistics"
+    momentum: float = 0.0
     length: int = LENGTH
     fault: str = ""
     """path of the module that returns something else, as it is in the whole"""
+    other_rate: int = -1
+    """the rank that has another learning rate"""
+
+    def rate_of(self, rank: int) -> float:
+        """Return the learning rate of a rank."""
+        return LEARNING_RATE * (2 if rank == self.other_rate else 1)
 
 
 @dataclass(frozen=True)
@@ -250,7 +257,7 @@ def make(side: Side, path: Path, ranks: range | None = None) -> None:
     for rank in ranks or range(layout.world):
         place = Place(side, rank)
         model = Stage(place)
-        optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+        optimizer = torch.optim.SGD(model.parameters(), lr=side.rate_of(rank), momentum=side.momentum)
         with _rank(rank, layout.world):
             probe.start(model, path, task=side.task, parallel=parallel, overwrite=True)
             try:

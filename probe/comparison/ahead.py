@@ -67,19 +67,18 @@ class Ahead:
         who reads and compares values (`probe.scheduling.scheduler_of`); None: this process
     resume
         the file in which what was found is kept
-    mapping
-        as it was given
     """
 
-    def __init__(self, a: Reader, b: Reader, scheduler: str | None, resume: str | Path | None, mapping: object) -> None:
-        self._opened = contextlib.ExitStack()
-        self._scheduler = None if scheduler is None else self._opened.enter_context(scheduler_of(scheduler))
-        self._kept = None
-        if resume is not None:
-            of = {"A": seen_of(paths_of(a)), "B": seen_of(paths_of(b)), "mapping": str(mapping)}
-            self._kept = self._opened.enter_context(Kept(resume, of))
-        if self._scheduler is not None:
-            spread_over(self._scheduler, a, b)
+    def __init__(self, a: Reader, b: Reader, scheduler: str | None, resume: str | Path | None) -> None:
+        self._scheduler: Scheduler | None = None
+        self._kept: Kept | None = None
+        with contextlib.ExitStack() as opened:
+            if resume is not None:
+                self._kept = opened.enter_context(Kept(resume, {"A": seen_of(paths_of(a)), "B": seen_of(paths_of(b))}))
+            if scheduler is not None:
+                self._scheduler = opened.enter_context(scheduler_of(scheduler))
+                spread_over(self._scheduler, a, b)
+            self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -92,9 +91,9 @@ class Ahead:
         if self._scheduler is None and self._kept is None:
             return
         wanted = _wanted(pairs)
-        known = {} if self._kept is None else self._kept.of_step(pairs.step)
+        known = {} if self._kept is None else self._kept.found
         for key, request in list(wanted.items()):
-            if (name := repr(request)) in known:
+            if (name := _name(pairs, request)) in known:
                 pairs.a.measured[key] = known[name]
                 del wanted[key]
         workers = 1 if self._scheduler is None else self._scheduler.workers
@@ -104,7 +103,16 @@ class Ahead:
                 (key_of(pairs.a, pairs.b, each), metrics) for each, metrics in zip(requests, found, strict=True)
             )
             if self._kept is not None:
-                self._kept.add(pairs.step, dict(zip(map(repr, requests), found, strict=True)))
+                self._kept.add({_name(pairs, each): metrics for each, metrics in zip(requests, found, strict=True)})
+
+
+def _name(pairs: StepPairs, request: Request) -> str:
+    """Return what is the same for the same contents that are compared in the same way, whatever the mapping; empty where nothing tells it."""
+    i, j, *how = request
+    rows = (pairs.a, i), (pairs.b, j)
+    if any(side.digest(row) is None for side, row in rows):
+        return ""
+    return repr((*((side.digest(row), side.dtypes[row], side.shapes[row]) for side, row in rows), *how))
 
 
 def _wanted(pairs: StepPairs) -> dict[tuple[object, ...], Request]:

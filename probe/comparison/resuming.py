@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -24,18 +23,19 @@ class Kept:
     path
         of the file; it is begun where there is none
     of
-        what tells the recordings and the mapping from others
+        what tells the recordings from others
 
     Raises
     ------
     ConfigError
-        the file belongs to other recordings, another mapping or another version of probe, or is none of these files
+        the file belongs to other recordings or another version of probe, or is none of these files
     """
 
     def __init__(self, path: str | Path, of: Mapping[str, object]) -> None:
         self._path = Path(path)
         self._head = {"probe": __version__, **json.loads(json.dumps(of, sort_keys=True))}
-        self._found: dict[int, dict[str, Metrics]] = defaultdict(dict)
+        self.found: dict[str, Metrics] = {}
+        """what is known, by what tells the contents of two tensors and how they are compared"""
         self._file: IO[str] | None = None
         end = self._read() if self._path.exists() else 0
         try:
@@ -54,15 +54,11 @@ class Kept:
         if self._file is not None:
             self._file.close()
 
-    def of_step(self, step: int) -> Mapping[str, Metrics]:
-        """Return what is known of a step, by what was asked for."""
-        return self._found.get(step, {})
-
-    def add(self, step: int, found: Mapping[str, Metrics]) -> None:
+    def add(self, found: Mapping[str, Metrics]) -> None:
         """Keep what was found; what has words to say is found again."""
-        rows = [[name, _plain(each)] for name, each in found.items() if each.why is None]
+        rows = [[name, _plain(each)] for name, each in found.items() if name and each.why is None]
         if rows:
-            self._write({"step": step, "found": rows})
+            self._write(rows)
 
     def _write(self, line: object) -> None:
         assert self._file is not None
@@ -78,8 +74,7 @@ class Kept:
             return 0
         try:
             head, *rest = [json.loads(line) for line in lines]
-            found = [(int(line["step"]), line["found"]) for line in rest]
-            known = [(step, name, _metrics(each)) for step, rows in found for name, each in rows]
+            known = [(str(name), _metrics(each)) for rows in rest for name, each in rows]
         except (ValueError, TypeError, KeyError, IndexError, UnicodeDecodeError):
             raise ConfigError(f"{self._path} is no file that resume= has written; give another one") from None
         if head != self._head:
@@ -87,8 +82,7 @@ class Kept:
             raise ConfigError(
                 f"{self._path} was begun by another comparison (other {', '.join(differing) or 'contents'}): give another file, or remove it"
             )
-        for step, name, metrics in known:
-            self._found[step][name] = metrics
+        self.found.update(known)
         return end
 
 

@@ -76,6 +76,7 @@ from probe.matching import Direction, Matching, Reason
 from probe.matching.automatic import may_lie_otherwise, notes_of_orders, outline_of, packed_as_read
 from probe.matching.changes import changes_of
 from probe.matching.unneeded import needing_no_partner
+from probe.ranks.dims.checking import unused_dims
 from probe.ranks.reader import RanksReader, open_reader
 from probe.records import NEVER_STEPPED, DirectionName, MetricName, Phase, PresetName, Role
 from probe.store.reading.reader import Reader
@@ -165,9 +166,9 @@ def compare(
         chosen = None if direction is None else _direction(direction)
         options = NoiseOptions(noise, reference, atol, rtol, metric, rules)
         table = None if preset is None else AcceptanceTally(preset_named(preset), first, second)
-        ahead = Ahead(first, second, scheduler, resume, mapping)
+        ahead = Ahead(first, second, scheduler, resume)
         with ahead, ladder(first, second, options, parsed.judging) as rung:
-            run = _Run(first, second, rung, shift, table, ahead)
+            run = _Run(first, second, rung, shift, table, ahead, dims)
             return run.compared(parsed, chosen, strict, min_coverage, min_confidence, progress)
 
 
@@ -183,9 +184,11 @@ class _Run:
     """The comparison under way."""
 
     def __init__(
-        self, a: Reader, b: Reader, noise: Noise, shift: Shift, table: AcceptanceTally | None, ahead: Ahead
-    ) -> None:
+        self, a: Reader, b: Reader, noise: Noise, shift: Shift, table: AcceptanceTally | None, ahead: Ahead,
+        dims: Mapping[str, str],
+    ) -> None:  # fmt: skip
         self.a, self.b, self.noise, self.shift, self.table, self.ahead = a, b, noise, shift, table, ahead
+        self.dims = dims
         self.tree_a, self.tree_b = Tree(a.modules), Tree(b.modules)
         from probe.diagnosis.known_differences import (
             KnownDifferences,  # named beside the verdict, never on the way to it
@@ -269,6 +272,8 @@ class _Run:
         """Look for what makes a comparison worthless; return the steps that both have."""
         guards = Guards(self.a, self.b, self.tree_a, self.tree_b, self.shift)
         steps = guards.common_steps()
+        sides = [(each, each.layout) for each in (self.a, self.b) if isinstance(each, RanksReader)]
+        self.notes += unused_dims(sides, self.dims)
         self.notes += guards.notes
         self._doubt(*guards.reasons)
         return steps

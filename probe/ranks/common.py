@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from probe.comparison.notes import Note, note
+from probe.ranks.members import Member
 from probe.store.reading.reader import Reader
 from probe.store.schema import STEPS
 
@@ -50,3 +53,21 @@ def recorded_layouts(readers: Sequence[Reader]) -> dict[str, str]:
         if isinstance(said, dict):
             found |= {str(key): str(value) for key, value in said.items()}
     return found
+
+
+def other_settings(members: Sequence[Member]) -> list[Note]:
+    """Return what ranks of one stage set their optimizers to otherwise in the first step, each setting once."""
+    seen: dict[tuple[object, ...], dict[object, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for member in members:
+        for step in member.reader.steps["step"][:1].tolist():
+            for group in member.reader.groups_of(step):
+                for name, value in group.hyper.items():
+                    if isinstance(value, (bool, int, float, str)):
+                        seen[member.stage, group.optimizer, group.group, name][value].append(member.rank)
+    found: dict[str, Note] = {}
+    for (_, _, _, name), by_value in seen.items():
+        if len(by_value) > 1:
+            (value, ranks), (other, others) = sorted(by_value.items(), key=lambda each: -len(each[1]))[:2]
+            found.setdefault(str(name), note("optimizer-of-ranks", setting=str(name), value=value, ranks=tuple(ranks),
+                                             other=other, others=tuple(others)))  # fmt: skip
+    return list(found.values())

@@ -16,7 +16,7 @@ from probe.errors import StoreError
 from probe.numbers.axis_sums import squeezed
 from probe.ranks import ordering
 from probe.ranks.averaging import share_of_gradients
-from probe.ranks.common import common_steps, recorded_layouts, sizes_in
+from probe.ranks.common import common_steps, other_settings, recorded_layouts, sizes_in
 from probe.ranks.dims.language import parsed
 from probe.ranks.dims.resolving import Facts
 from probe.ranks.dims.telling import Telling
@@ -468,7 +468,7 @@ class RanksReader(Reader):
         """Return what is missing or cannot be right in the set of files."""
         if self.missing:
             return [note("ranks-missing", ranks=self.missing, world=self.layout.world_size), *self.union.notes]
-        found = [*self.union.notes, *self.weights.notes]
+        found = [*self.union.notes, *self.weights.notes, *other_settings(self.members)]
         contradiction = self.layout.contradiction()
         if contradiction:
             found.append(note("groups-contradict", what=contradiction))

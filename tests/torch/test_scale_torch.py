@@ -12,9 +12,11 @@ import pytest
 pytest.importorskip("torch")
 
 import probe
+from benchmarks.scale import making
 from benchmarks.scale.making import Layout, Side, make
 from probe.comparison.result import Verdict
 from probe.ranks import reader
+from probe.report.inspect import summary
 
 LAYERS = 4
 NOISE = 3e-8
@@ -67,3 +69,59 @@ def test_a_step_is_put_together_once(runs: dict[str, Path], monkeypatch: pytest.
     monkeypatch.setattr(reader, "merged", lambda *args: done.append(args) or original(*args))
     probe.compare(runs["one"], runs["eight"])
     assert len(done) == 1
+
+
+TWO = Side(Layout(2, 1, 1), 1, task="tensor", momentum=0.9, steps=2)
+
+
+@pytest.fixture
+def own_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Classes of which nothing is known."""
+    for kind in (making.ColumnParallelLinear, making.RowParallelLinear):
+        monkeypatch.setattr(making, kind.__name__, type(f"Own{kind.__name__[:3]}", (kind,), {}))
+
+
+@pytest.mark.usefixtures("own_names")
+def test_states_of_a_weight_that_only_its_shape_shows_to_be_divided(tmp_path: Path) -> None:
+    """They are divided as it is: on every rank others, and no copies that differ."""
+    make(replace(TWO, layout=Layout()), tmp_path / "one.h5")
+    make(TWO, tmp_path / "two.h5")
+    found = probe.compare(tmp_path / "one.h5", tmp_path / "two.h5")
+    assert found.verdict is Verdict.ALIGNED, found
+    momentum = found["layers.0.mlp.linear_fc1"].state[0]
+    assert momentum.verdict in ("equal", "noise") and not momentum.metrics.estimated
+
+
+def test_a_rank_with_another_learning_rate_is_named(tmp_path: Path) -> None:
+    make(replace(TWO, layout=Layout()), tmp_path / "one.h5")
+    make(replace(TWO, other_rate=1), tmp_path / "two.h5")
+    found = probe.compare(tmp_path / "one.h5", tmp_path / "two.h5")
+    assert found.verdict is Verdict.DIVERGED
+    assert "B: lr of the optimizer is 0.001 on rank 0, and 0.002 on rank 1" in found.warnings
+
+
+def test_what_the_mapping_says_of_dims_and_nothing_is(tmp_path: Path) -> None:
+    make(replace(TWO, layout=Layout()), tmp_path / "one.h5")
+    make(TWO, tmp_path / "two.h5")
+    dims = {
+        "layers.*.mlp.fc1": "... h[tp]",
+        "layers.*.mlp.linear_fc1 param w": "h[tp] f",
+        "layers.*.mlp.linear_fc1": "... h[tq]",
+        "layers.*.mlp.linear_fc2": "replicated",
+    }
+    found = probe.compare(tmp_path / "one.h5", tmp_path / "two.h5", {"dims": dims})
+    assert [each for each in found.warnings if each.startswith("dims")] == [
+        "dims 'layers.*.mlp.fc1' of the mapping say nothing: no module has that path",
+        "dims 'layers.*.mlp.linear_fc1 param w' of the mapping say nothing: no such module has a parameter of that name",
+        "dims 'layers.*.mlp.linear_fc1' of the mapping say nothing: no run has a group 'tq'",
+    ]
+
+
+def test_ranks_without_a_file_are_named(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    make(replace(TWO, layout=Layout(4, 1, 1)), tmp_path / "four.h5")
+    (tmp_path / "four.rank00002.h5").unlink()
+    console = Console(width=200, record=True)
+    console.print(summary(tmp_path / "four.h5"))
+    assert "there is no file of rank 2 of 4" in console.export_text()

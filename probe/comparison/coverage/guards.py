@@ -14,6 +14,9 @@ from probe.records import MASTER, StepState
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
 
+_NO_DOUBT = {"layer-number-of-stage", "optimizer-of-ranks"}
+"""what is said of a set of files and leaves no doubt of the answer: it is compared itself"""
+
 _NUMBER = re.compile(r"\d+")
 
 
@@ -64,7 +67,7 @@ class Guards:
         """Doubt a set of files of which some are missing, or that cannot be those of one run."""
         for said in side.remarks() if isinstance(side, RanksReader) else ():
             told = note("of-set-of-files", side=name, what=said)
-            (self.notes if said.code == "layer-number-of-stage" else self.reasons).append(told)
+            (self.notes if said.code in _NO_DOUBT else self.reasons).append(told)
 
     def _look_inside(self, name: str, side: Reader, tree: Tree) -> None:
         """Doubt a model of which no module inside was seen to run: a compiled one runs without its hooks."""

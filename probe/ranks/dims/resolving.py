@@ -84,6 +84,8 @@ class _Resolving:
         self.by_bytes: dict[Signature, Dims] = dict(signatures)
         self.by_place: dict[tuple[int, int, int, int, str], tuple[Dims, tuple[int, ...]]] = {}
         """by micro-batch, module, call, role and slot: dims, and the shape on a rank"""
+        self.shown: dict[int, tuple[Dims, tuple[int, ...]]] = {}
+        """by parameter, how it is divided as the other side's shape shows, and its shape on a rank: its states come behind it"""
         self.sizes = {name: facts.layout.size(name) for name in facts.layout.groups}
 
     def result(self) -> dict[int, Dims | None]:
@@ -121,10 +123,16 @@ class _Resolving:
         shape = self.shapes[tensor]
         if dims is not None and dims.groups and self._is_like_weight(shape, self.roles[tensor], at):
             self.found[tensor] = dims
+        elif self.roles[tensor] is Role.STATE:
+            shown, part = self.shown.get(at, (REPLICATED, ()))
+            if shown.groups and shape == part:
+                self.found[tensor] = shown
+            elif not self.alike[tensor]:
+                self.found[tensor] = REPLICATED
         elif not self.alike[tensor]:
-            self.found[tensor] = (
-                REPLICATED if dims is not None or self.roles[tensor] is Role.STATE else self._weight_by_shape(tensor)
-            )
+            self.found[tensor] = REPLICATED if dims is not None else self._weight_by_shape(tensor)
+            if (seen := self.found[tensor]) is not None:
+                self.shown.setdefault(at, (seen, shape))
 
     def _is_like_weight(self, shape: tuple[int, ...], role: Role, at: int) -> bool:
         """Tell whether a tensor has the shape of its parameter: an optimizer's state may be one number, or a row."""
