@@ -26,7 +26,7 @@ from probe.ranks.layout.files import files_of, missing_ranks, require_one_run
 from probe.ranks.layout.places import Layout
 from probe.ranks.members import Member, Shares, members_of, shares_of
 from probe.ranks.replicas import Difference
-from probe.ranks.stages import Block, Step, block_of_rest, block_of_stage, merged
+from probe.ranks.stages import Block, Owners, Step, block_of_rest, block_of_stage, merged
 from probe.ranks.tree import Union, united
 from probe.ranks.weights import Weights, told_by, weights_of, with_parameters
 from probe.records import ModuleInfo, OptimizerGroup, ParameterInfo, Role, RunInfo
@@ -48,8 +48,7 @@ class _Step:
     lost: tuple[Lost, ...]
     tensors: np.ndarray
     """by row, the number that its tensor has in ``held`` and ``arranged``"""
-    held: tuple[np.ndarray, np.ndarray, np.ndarray]
-    """by record of a rank, whose it is; by tensor, the first of its records, and their number"""
+    held: Owners
     arranged: Mapping[int, Held]
     ranks: tuple[int, ...]
     """by member"""
@@ -224,7 +223,7 @@ class RanksReader(Reader):
 
     def _joined(self, step: int) -> _Step:
         calls = ordering.calls_of(self.members, step, len(self.union.modules), self.shares.count)
-        joined = merged(self._blocks(step, calls.spans), self.names, self._tensors)
+        joined, held = merged(self._blocks(step, calls.spans), self.names, self._tensors)
         rows, of_parameter = joined.rows, OF_PARAMETERS[joined.rows["role"]]
         stage = np.array([member.stage for member in self.members])[joined.member]
         timeline = ordering.Timeline(len(set(self.union.stages)))
@@ -239,7 +238,7 @@ class RanksReader(Reader):
         when = rows["seq"]
         differences = tuple(replace(each, order=int(when[each.tensor])) for each in joined.differences)
         ranks = tuple(member.rank for member in self.members)
-        return _Step(rows[order], joined.sketches[order], table, differences, joined.lost, order, joined.held,
+        return _Step(rows[order], joined.sketches[order], table, differences, joined.lost, order, held,
                      joined.arranged, ranks)  # fmt: skip
 
     def _blocks(self, step: int, spans: np.ndarray) -> list[Block]:

@@ -108,22 +108,11 @@ def _block(step: Step, parts: list[HeldRows], signatures: Mapping[int, Dims], re
                  tuple(step.names.slots), tuple(step.names.shapes), rest)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Merged:
-    """All tensors of a step."""
-
-    rows: np.ndarray
-    sketches: np.ndarray
-    member: np.ndarray
-    seq: np.ndarray
-    differences: tuple[Difference, ...]
-    lost: tuple[Lost, ...]
-    arranged: Mapping[int, Held]
-    held: tuple[np.ndarray, np.ndarray, np.ndarray]
-    """whose each gathered row is; by tensor, its first row and their number"""
+Owners = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""whose each gathered row is; by tensor, its first row and their number"""
 
 
-def merged(blocks: Sequence[Block], names: Names, tensors: Tensors) -> Merged:
+def merged(blocks: Sequence[Block], names: Names, tensors: Tensors) -> tuple[Joined, Owners]:
     """Return the tensors of all blocks, in the order of their phases, roles, modules, micro-batches, calls and slots."""
     rows = np.concatenate([_numbered(_renamed(block.joined.rows, block, names), block, tensors) for block in blocks])
     order = np.lexsort([rows[name] for name in reversed(_KEY)])
@@ -149,7 +138,7 @@ def merged(blocks: Sequence[Block], names: Names, tensors: Tensors) -> Merged:
         for name in ("sketches", "member", "seq")
     )
     ordered = tuple(sorted(differences, key=lambda each: each.tensor))
-    return Merged(rows[order], sketches, member, seq, ordered, tuple(lost), arranged, held)
+    return Joined(rows[order], sketches, member, seq, ordered, tuple(lost), arranged, {}), held
 
 
 def _renamed(rows: np.ndarray, block: Block, names: Names) -> np.ndarray:
