@@ -7,6 +7,7 @@ import os
 import threading
 import tracemalloc
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,16 @@ def test_memory_is_flat(task: str, tmp_path: Path) -> None:
     assert set(files) == {seen[0][1]} and set(threads) == {seen[0][2]}
 
 
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """What other tests have left is no garbage of this one: looking at it in each cycle would take most of the time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("task", ["statistics", "tensor", "norms"])
 def test_cycles_leave_nothing_behind(task: str, tmp_path: Path) -> None:
     """Neither where one model is recorded again and again nor where every recording has its own."""
