@@ -38,7 +38,7 @@ def summary(file: str | Path) -> Group:
         if ranks is None:
             return Group(table, *notes)
         notes += [
-            Text(f"note: {note(each.code, side=reader.path.name, **each.facts)}", style="yellow")
+            Text(f"note: {note('of-set-of-files', side=reader.path.name, what=each)}", style="yellow")
             for each in ranks.remarks()
         ]
         return Group(table, Text(), drawn(ranks), *notes)

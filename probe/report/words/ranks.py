@@ -33,7 +33,7 @@ def _on_ranks(side: str, ranks: Sequence[int], of: int) -> str:
     return f"{side}: on {listed(ranks)}{only}"
 
 
-def _missing(ranks: Sequence[int], world: int, side: str = "") -> str:
+def _missing(ranks: Sequence[int], world: int) -> str:
     return f"there is no file of {listed(ranks)} of {world}: give the folder or the prefix of all files, or record every rank"
 
 
@@ -43,20 +43,18 @@ def _unknown(side: str, tensors: Sequence[str], count: int, why: str) -> str:
     return f"{side}: not compared, because {reason}: {', '.join(tensors)}{more}; say it in the mapping, section dims"
 
 
-def _parts(path: str, ranks: Sequence[int], why: str, side: str = "") -> str:
+def _parts(path: str, ranks: Sequence[int], why: str) -> str:
     return f"{path}: what {listed(ranks)} hold does not make one parameter: {why}"
 
 
-def _layer(path: str, stage: int, said: int, expected: int, ranks: Sequence[int], side: str = "") -> str:
+def _layer(path: str, stage: int, said: int, expected: int, ranks: Sequence[int]) -> str:
     return (
         f"{path} of pipeline stage {stage} ({listed(ranks)}) says that it is layer {said}; after the layers of the stages before it, "
         f"{expected} is expected"
     )
 
 
-def _settings(
-    setting: str, value: object, ranks: Sequence[int], other: object, others: Sequence[int], side: str = ""
-) -> str:
+def _settings(setting: str, value: object, ranks: Sequence[int], other: object, others: Sequence[int]) -> str:
     return f"{setting} of the optimizer is {value} on {listed(ranks)}, and {other} on {listed(others)}"
 
 
