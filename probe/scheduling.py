@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -65,22 +66,27 @@ def scheduler_of(text: str) -> Scheduler:
 
 
 class OneKept:
-    """The last thing that a process has opened for its jobs; it is closed when another one takes its place."""
+    """The last thing that a process has opened for its jobs; it is closed when another one takes its place.
+
+    Jobs have it one after the other: workers of Dask have several threads, and a recording is read by one at a time.
+    """
 
     def __init__(self) -> None:
         self._key: object = None
         self._kept: Any = None
         self._opened = contextlib.ExitStack()
+        self._lock = threading.Lock()
 
-    def get(self, key: object, make: Callable[[contextlib.ExitStack], R]) -> R:
-        """Return what was made for a key, or make it; what is opened on the way is closed with it."""
-        if key != self._key:
-            self._opened.close()
-            self._key = self._kept = None
-            self._kept = make(self._opened)
-            self._key = key
-        found: R = self._kept
-        return found
+    @contextlib.contextmanager
+    def of(self, key: object, make: Callable[[contextlib.ExitStack], R]) -> Iterator[R]:
+        """Yield what was made for a key, or make it; what is opened on the way is closed with it."""
+        with self._lock:
+            if key != self._key:
+                self._opened.close()
+                self._key = self._kept = None
+                self._kept = make(self._opened)
+                self._key = key
+            yield self._kept
 
 
 class Processes:

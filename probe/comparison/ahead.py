@@ -170,8 +170,16 @@ def _measured(
 
 
 def compared_elsewhere(job: Job) -> list[Metrics]:
-    """Compare values in this process, which pairs the step for itself."""
-    return _compared(_pairs(job.source), job.requests)
+    """Compare values in this process, which pairs the step for itself, once for all of its jobs."""
+    with _KEPT.of(job.source, lambda opened: _paired(job.source, opened)) as pairs:
+        return _compared(pairs, job.requests)
+
+
+def _paired(source: bytes, opened: contextlib.ExitStack) -> StepPairs:
+    wanted: Source = pickle.loads(source)  # noqa: S301  from the process that compares
+    dims = dict(wanted.matching.dims)
+    a, b = (opened.enter_context(open_reader(each, dims)) for each in (wanted.a, wanted.b))
+    return paired_step(a, b, *wanted.steps, wanted.matching, wanted.changes)
 
 
 def _compared(pairs: StepPairs, requests: Sequence[Request]) -> list[Metrics]:
@@ -179,15 +187,3 @@ def _compared(pairs: StepPairs, requests: Sequence[Request]) -> list[Metrics]:
         compare_values(pairs.a, i, pairs.b, j, free_axes=free_axes, turned=turned, taken=taken)
         for i, j, free_axes, turned, taken in requests
     ]
-
-
-def _pairs(source: bytes) -> StepPairs:
-    """Return a step that this process has paired, once for all of its jobs."""
-
-    def paired(opened: contextlib.ExitStack) -> StepPairs:
-        wanted: Source = pickle.loads(source)  # noqa: S301  from the process that compares
-        dims = dict(wanted.matching.dims)
-        a, b = (opened.enter_context(open_reader(each, dims)) for each in (wanted.a, wanted.b))
-        return paired_step(a, b, *wanted.steps, wanted.matching, wanted.changes)
-
-    return _KEPT.get(source, paired)

@@ -115,7 +115,10 @@ Owners = tuple[np.ndarray, np.ndarray, np.ndarray]
 def merged(blocks: Sequence[Block], names: Names, tensors: Tensors) -> tuple[Joined, Owners]:
     """Return the tensors of all blocks, in the order of their phases, roles, modules, micro-batches, calls and slots."""
     rows = np.concatenate([_numbered(_renamed(block.joined.rows, block, names), block, tensors) for block in blocks])
-    order = np.lexsort([rows[name] for name in reversed(_KEY)])
+    by_name = np.argsort(np.argsort(np.array(names.slots, dtype=object), kind="stable"))
+    # numbers of slots depend on who put which stage together, their names do not
+    columns = {**{name: rows[name] for name in _KEY}, "slot": by_name[rows["slot"]] if len(rows) else rows["slot"]}
+    order = np.lexsort([columns[name] for name in reversed(_KEY)])
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     differences: list[Difference] = []

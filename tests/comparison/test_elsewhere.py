@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,44 @@ def test_other_processes_give_the_same_answer(pair: tuple[Path, Path], monkeypat
     there = probe.compare(*pair, scheduler="processes:2")
     assert here.verdict is Verdict.DIVERGED and told(here) == told(there)
     assert not read  # nothing was left to this process
+
+
+class Threads:
+    """As a worker of Dask with several threads does jobs."""
+
+    workers = 4
+
+    def map(self, function: Any, jobs: Any) -> Any:
+        with ThreadPoolExecutor(self.workers) as pool:
+            yield from pool.map(function, jobs)
+
+    def __enter__(self) -> Threads:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+
+def test_threads_of_one_worker_read_one_after_the_other(
+    pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("probe.comparison.ahead.scheduler_of", lambda text: Threads())
+    monkeypatch.setattr("probe.comparison.ahead._MOST", 1)
+    inside, most = [], []
+    original = values._read
+
+    def read(*args: Any) -> Any:
+        inside.append(args)
+        most.append(len(inside))
+        time.sleep(0.002)
+        found = original(*args)
+        inside.pop()
+        return found
+
+    here = told(probe.compare(*pair))
+    monkeypatch.setattr(values, "_read", read)
+    assert told(probe.compare(*pair, scheduler="threads")) == here
+    assert set(most) == {1}
 
 
 @pytest.mark.parametrize("wrong", ["threads", "processes:0", "processes:two", "processes:-1", "localhost:8786", ""])
