@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
-import os
 import sys
-import tempfile
-import traceback
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import probe
+from benchmarks.ranks.forking import train_on_ranks
 from benchmarks.ranks.layers import cross_entropy, reduced
 from benchmarks.ranks.model import Embedding, GPTModel, Groups, LayerNorm, positions
 from benchmarks.ranks.spec import LENGTH, VOCABULARY, Spec
@@ -31,29 +30,10 @@ def main() -> None:
     torch.set_num_threads(1)
     for entry in json.load(sys.stdin):
         spec = Spec(**{**entry, "options": tuple(map(tuple, entry.get("options", ())))})
-        with tempfile.TemporaryDirectory() as place:
-            children = [_fork(spec, rank, folder, Path(place) / "store") for rank in range(spec.world)]
-            failed = [rank for rank, child in enumerate(children) if os.waitpid(child, 0)[1]]
-        print(spec.name, "failed on " + ", ".join(map(str, failed)) if failed else "done", flush=True)
+        train_on_ranks(spec.name, spec.world, functools.partial(_run, spec, folder))
 
 
-def _fork(spec: Spec, rank: int, folder: Path, store: Path) -> int:
-    child = os.fork()
-    if child:
-        return child
-    status = 1
-    try:
-        _run(spec, rank, folder, store)
-        status = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-
-
-def _run(spec: Spec, rank: int, folder: Path, store: Path) -> None:
+def _run(spec: Spec, folder: Path, rank: int, store: Path) -> None:
     sizes = {name: getattr(spec, name) for name in ORDER}
     groups: dict[str, Any] = dict.fromkeys((*ORDER, "ep", "embd"))
     place = {}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import os
 import sys
-import tempfile
-import traceback
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +17,7 @@ from torch import Tensor
 import probe
 from benchmarks.megatron_core.layouts.cases import BATCH, LENGTH, SIZES, STEPS, VOCABULARY, Layout
 from benchmarks.megatron_core.worker import QWEN2, on_a_cpu, qwen2
+from benchmarks.ranks.forking import train_on_ranks
 
 
 def main() -> None:
@@ -30,29 +29,10 @@ def main() -> None:
 
     for entry in json.load(sys.stdin):
         layout = Layout(**entry)
-        with tempfile.TemporaryDirectory() as place:
-            children = [_fork(layout, rank, folder, Path(place) / "store") for rank in range(layout.world)]
-            failed = [rank for rank, child in enumerate(children) if os.waitpid(child, 0)[1]]
-        print(layout.name, "failed on " + ", ".join(map(str, failed)) if failed else "done", flush=True)
+        train_on_ranks(layout.name, layout.world, functools.partial(_run, layout, folder))
 
 
-def _fork(layout: Layout, rank: int, folder: Path, store: Path) -> int:
-    child = os.fork()
-    if child:
-        return child
-    status = 1
-    try:
-        _run(layout, rank, folder, store)
-        status = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-
-
-def _run(layout: Layout, rank: int, folder: Path, store: Path) -> None:
+def _run(layout: Layout, folder: Path, rank: int, store: Path) -> None:
     from megatron.core import parallel_state
 
     on_a_cpu()
