@@ -10,13 +10,13 @@ import os
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeAlias
 
 import xxhash
 
 from probe.damage import said_of
 from probe.errors import FormatError
-from probe.store.places import is_local, place_of
+from probe.store.places import Unshared, is_local, place_of
 
 _RUN = struct.Struct("<QQ")
 _END = struct.Struct("<8sQQ")
@@ -64,16 +64,12 @@ def _runs(body: bytes, size: int) -> Iterator[tuple[int, bytes]]:
         yield offset, body[place - length : place]
 
 
-def readable(path: str | Path) -> Path | Overlay:
-    """Return what `h5py.File` is to read: the path, or the file as its last commit would have left it, or as fsspec reads it."""
-    runs, place = pending(path), place_of(path)
-    return Overlay(place, runs) if runs or not is_local(place) else place
-
-
-def opened(path: str | Path) -> IO[bytes] | Overlay:
-    """Open the file as its last commit would have left it, to read its bytes."""
-    source = readable(path)
-    return source if isinstance(source, Overlay) else source.open("rb")
+def readable(path: str | Path) -> Readable:
+    """Return what `h5py.File` is to read: the file as its last commit would have left it."""
+    place = place_of(path)
+    file = Unshared(place) if is_local(place) else place.open("rb")
+    runs = pending(path)
+    return Overlay(file, runs) if runs else file
 
 
 def repair(path: str | Path) -> None:
@@ -93,8 +89,8 @@ def repair(path: str | Path) -> None:
 class Overlay:
     """A file to read, with other bytes in some places; `h5py.File` takes it in place of a path."""
 
-    def __init__(self, path: str | Path, runs: list[tuple[int, bytes]]) -> None:
-        self._file = place_of(path).open("rb")  # closed with the object, as h5py keeps it
+    def __init__(self, file: IO[bytes] | Unshared, runs: list[tuple[int, bytes]]) -> None:
+        self._file = file
         self._runs = runs
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -116,15 +112,14 @@ class Overlay:
                 view[first - start : last - start] = data[first - offset : last - offset]
         return count
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int) -> bytes:
         """Return the next bytes."""
-        if size < 0:
-            here = self.tell()
-            size = max(self.seek(0, os.SEEK_END) - here, 0)
-            self.seek(here)
         buffer = bytearray(size)
         return bytes(buffer[: self.readinto(memoryview(buffer))])
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+Readable: TypeAlias = "Overlay | Unshared | IO[bytes]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -42,6 +43,64 @@ def is_local(path: Path) -> bool:
 def opened_raw(path: Path) -> IO[bytes]:
     """Open the bytes of a file; on a disk without a buffer, for large reads."""
     return cast(IO[bytes], open(path, "rb", buffering=0)) if is_local(path) else path.open("rb")  # noqa: SIM115
+
+
+def _seek_and_read(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    data = os.read(descriptor, len(buffers[0]))
+    buffers[0][: len(data)] = data
+    return len(data)
+
+
+_read_at: Callable[[int, list[memoryview], int], int] = getattr(os, "preadv", _seek_and_read)
+"""Windows has no call for reading at an offset, and no forked processes"""
+
+
+class Unshared:
+    """A file of this machine, as `h5py.File` takes it in place of a path: to HDF5 each of these is a file of its own.
+
+    A file that is opened twice by its path is one to HDF5, which then reads texts through the one that was closed: other bytes, or a
+    crash (https://github.com/h5py/h5py/issues/2920). Reading moves no place that forked processes share.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = -1  # for `close`, where it cannot be opened
+        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        self._place = 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to an offset."""
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._place}.get(whence)
+        self._place = offset + (os.fstat(self._descriptor).st_size if start is None else start)
+        return self._place
+
+    def tell(self) -> int:
+        """Return the offset."""
+        return self._place
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill a buffer from the offset, unless the file ends before."""
+        view, count = memoryview(buffer).cast("B"), 0
+        while count < len(view):
+            found = _read_at(self._descriptor, [view[count:]], self._place)
+            if not found:
+                break
+            count += found
+            self._place += found
+        return count
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes."""
+        buffer = bytearray(size)
+        return bytes(buffer[: self.readinto(memoryview(buffer))])
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    __del__ = close
 
 
 def matching(given: str) -> list[Path]:

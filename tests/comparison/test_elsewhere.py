@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import signal
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +17,6 @@ from probe.comparison.distance import values
 from probe.comparison.result import Verdict
 from probe.errors import ConfigError, ProbeError, StoreError
 from probe.scheduling import Processes, scheduler_of
-from probe.store.reading.hdf5 import without_collecting
 from tests.comparison.planted import MODEL_FAULTS, UP, Clean, Recorder, changed
 
 
@@ -239,33 +236,3 @@ def test_urls_need_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "upath", None)
     with pytest.raises(StoreError, match=r"pip install 'probe-align\[remote\]'"):
         probe.open("s3://runs/a.h5")
-
-
-# ---- garbage
-
-
-def test_no_garbage_is_collected_while_a_file_is_read() -> None:
-    """In any thread: HDF5 that calls Python must not be called by the end of another of its objects."""
-    inside, leave = threading.Event(), threading.Event()
-
-    def read() -> None:
-        with without_collecting():
-            inside.set()
-            leave.wait(10)
-
-    thread = threading.Thread(target=read)
-    with without_collecting():
-        thread.start()
-        assert inside.wait(10)
-        assert not gc.isenabled()
-    assert not gc.isenabled()  # the other thread still reads
-    leave.set()
-    thread.join()
-    assert gc.isenabled()
-    gc.disable()
-    try:
-        with without_collecting():
-            pass
-        assert not gc.isenabled()  # as it was found
-    finally:
-        gc.enable()

@@ -141,9 +141,9 @@ def killed_in_commit(path: Path, old: list[Any], new: list[Any], done: int) -> t
 def content(path: Path) -> bytes:
     """Return what HDF5 is given to read."""
     source = journal.readable(path)
-    if isinstance(source, Path):
-        return path.read_bytes()
-    data = source.read()
+    size = source.seek(0, os.SEEK_END)
+    source.seek(0)
+    data = source.read(size)
     source.close()
     return data
 

@@ -6,16 +6,16 @@ import io
 import os
 import struct
 from collections.abc import Iterable
-from typing import IO
 
 from probe.damage import Damaged
+from probe.store.journal import Readable
 
 _SIGNATURE = b"GCOL"
 _HEAD = struct.Struct("<4sB3xQ")
 _OBJECT = struct.Struct("<HHIQ")
 
 
-def check(file: IO[bytes], places: Iterable[int], size: int) -> None:
+def check(file: Readable, places: Iterable[int], size: int) -> None:
     """Raise Damaged where what begins at a place of a file of so many bytes is no collection."""
     for place in places:
         file.seek(place)
@@ -40,7 +40,7 @@ def _walk(body: bytes, place: int) -> None:
 class Watched(io.RawIOBase):
     """A file as `h5py.File` takes it in place of a path, of which no damaged collection is handed out."""
 
-    def __init__(self, file: IO[bytes], size: int) -> None:
+    def __init__(self, file: Readable, size: int) -> None:
         self._file, self._size = file, size
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:

@@ -230,7 +230,7 @@ def _check_chunks(found: h5d.DatasetID, name: str, row: int, texts: list[int], p
     if total > size:
         raise Damaged(f"the texts of /{name} have {total} bytes, for which a file of {size} bytes has no room")
     if heaps_of_texts:
-        with contextlib.closing(journal.opened(path)) as raw:
+        with contextlib.closing(journal.readable(path)) as raw:
             heaps.check(raw, sorted(heaps_of_texts), size)
 
 

@@ -17,7 +17,7 @@ from probe.damage import CAUSES, Damaged, said_of
 from probe.errors import FormatError, StoreError
 from probe.store import journal, schema
 from probe.store.reading import heaps, layout
-from probe.store.reading.hdf5 import open_on, without_collecting
+from probe.store.reading.hdf5 import open_on
 
 _ATTEMPTS = 5
 """how often a file is read that a writer may be changing"""
@@ -65,8 +65,7 @@ def opened(path: Path) -> tuple[h5py.File, dict[str, dict[str, Any]]]:
         raise StoreError(f"there is no file {path}{of_ranks(path)}")
     for _ in attempts(path):
         try:
-            with without_collecting():
-                file = open_on(journal.readable(path), "r", locking=False)
+            file = open_on(journal.readable(path), "r", locking=False)
         except PermissionError as error:
             raise StoreError(f"{path} may not be read: {error.strerror}") from None
         except (Damaged, *CAUSES) as error:
@@ -90,7 +89,7 @@ def opened(path: Path) -> tuple[h5py.File, dict[str, dict[str, Any]]]:
 def _attributes(path: Path) -> dict[str, dict[str, Any]]:
     """Return the attributes of ``/`` and ``/environment``, read by a file that looks at the texts before HDF5 does."""
     size = path.stat().st_size
-    with without_collecting(), contextlib.closing(journal.opened(path)) as raw:
+    with contextlib.closing(journal.readable(path)) as raw:
         with open_on(heaps.Watched(raw, size), "r", locking=False) as file:
             found = {"/": layout.attributes(h5g.open(file.id, b"/"), size)}
             if layout.has(file.id, "environment"):

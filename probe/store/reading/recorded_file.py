@@ -14,7 +14,6 @@ from h5py import h5d, h5g, h5s
 from probe.damage import CAUSES, Damaged, said_of
 from probe.errors import FormatError, ProbeError
 from probe.store.reading import layout
-from probe.store.reading.hdf5 import without_collecting
 from probe.store.reading.opening import attempts, opened
 
 T = TypeVar("T")
@@ -62,8 +61,7 @@ class RecordedFile:
                 self.close()
                 self._file, self.attributes = opened(self.path)
             try:
-                with without_collecting():
-                    return read()
+                return read()
             except ProbeError:
                 raise
             except (Damaged, *CAUSES) as error:
