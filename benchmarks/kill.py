@@ -25,6 +25,7 @@ import probe
 from probe.adapters.numpy import nn
 from probe.adapters.numpy.tensor import Tensor
 from probe.errors import FormatError
+from probe.records import CompressionName
 from probe.store import journal
 from probe.store.reading.reader import Reader
 from probe.testing import sample
@@ -36,12 +37,14 @@ _LISTS = ("modules", "parameters", "scalars", "notes", "optimizer")
 Training = Callable[[Path], None]
 
 
-def train_numpy(path: Path, between: Callable[[int], None] = lambda step: None) -> None:
+def train_numpy(
+    path: Path, between: Callable[[int], None] = lambda step: None, compression: CompressionName | None = None
+) -> None:
     """Train and record; ``between`` is called in the middle of every step."""
     nn.manual_seed(0)
     net = nn.Sequential(nn.Linear(16, 120), nn.ReLU(), nn.Linear(120, 120), nn.RMSNorm(120), nn.Linear(120, 3))
     optimizer = nn.AdamW(net.parameters(), 0.001)
-    probe.start(net, path, task="tensor")
+    probe.start(net, path, task="tensor", compression=compression)
     for step in range(STEPS):
         output = net(Tensor(sample((40, 16), step)))
         loss = (output * output).sum()

@@ -20,7 +20,7 @@ import yaml
 from probe.compat import dump_settings
 from probe.damage import CAUSES, Damaged, parsed
 from probe.errors import ConfigError
-from probe.records import BatchName, LevelName, Phase, PhaseName, Task, TaskName
+from probe.records import BatchName, CompressionName, LevelName, Phase, PhaseName, Task, TaskName
 
 LOSS_JUMP = 3.0
 """``on_loss_jump=True``: a loss above so many times the running median"""
@@ -48,6 +48,15 @@ class Batch(enum.StrEnum):
     """integers in full, whatever the task"""
 
 
+class Compression(enum.StrEnum):
+    """How stored values are compressed."""
+
+    LZ4 = "lz4"
+    """their bits sorted by significance, then LZ4: faster"""
+    ZSTD = "zstd"
+    """their bytes sorted by significance, then zstd of level 1: smaller"""
+
+
 class RecordOptions(TypedDict, total=False):
     """The options of `probe.start`, which has their meaning, for functions that pass them on."""
 
@@ -62,6 +71,7 @@ class RecordOptions(TypedDict, total=False):
     on_nonfinite: bool | None
     on_loss_jump: bool | float | None
     batch: BatchName | None
+    compression: CompressionName | None
     parallel: Mapping[str, Any] | None
     config: str | os.PathLike[str] | Mapping[str, Any] | None
     overwrite: bool | None
@@ -90,6 +100,7 @@ class RecordConfig:
     on_loss_jump: float | None = None
     """record the step after one whose loss exceeds so many times the running median in full"""
     batch: Batch = Batch.HASH
+    compression: Compression | None = None
     folder: str = field(default="", metadata=_OF_ANOTHER_TOOL)
     """where recordings go that have no path"""
     said: str = field(default="", metadata=_OF_ANOTHER_TOOL)
@@ -122,8 +133,10 @@ class RecordConfig:
         if tensors and task in (Task.STRUCTURE, Task.NORMS):
             numbers = "no numbers" if task == Task.STRUCTURE else "norms only"
             raise ConfigError(f"task={task!r} records {numbers}, but tensors= asks for values: leave one out")
+        task = Task.TENSOR if tensors else Task(task)
+        batch = Batch(_choice("batch", merged.get("batch") or Batch.HASH, [kind.value for kind in Batch]))
         return cls(
-            task=Task.TENSOR if tensors else Task(task),
+            task=task,
             level=_choice("level", merged.get("level", "module"), list(get_args(LevelName))),
             steps=_ranges(merged.get("steps")),
             ranks=_integers("ranks", merged.get("ranks")),
@@ -132,7 +145,8 @@ class RecordConfig:
             tensors=tensors,
             on_nonfinite=_flag("on_nonfinite", merged.get("on_nonfinite", False)),
             on_loss_jump=_factor("on_loss_jump", merged.get("on_loss_jump", False)),
-            batch=Batch(_choice("batch", merged.get("batch") or Batch.HASH, [kind.value for kind in Batch])),
+            batch=batch,
+            compression=_compression(merged.get("compression"), task, batch),
             folder=folder,
             said=said,
         )
@@ -218,6 +232,7 @@ class RecordConfig:
             "on_nonfinite": self.on_nonfinite,
             "on_loss_jump": self.on_loss_jump,
             "batch": None if self.batch is Batch.HASH else self.batch.value,
+            "compression": None if self.compression is None else self.compression.value,
         }
 
 
@@ -307,6 +322,17 @@ def _factor(option: str, value: object) -> float | None:
     if not isinstance(value, Real) or not 1 < value <= sys.float_info.max:
         raise ConfigError(f"{option}={value!r}: expected True, False, or a factor above 1")
     return float(value)
+
+
+def _compression(value: object, task: Task, batch: Batch) -> Compression | None:
+    if value is None:
+        return None
+    chosen = Compression(_choice("compression", value, [kind.value for kind in Compression]))
+    if task is not Task.TENSOR and batch is not Batch.IDS:
+        raise ConfigError(
+            f"compression={value!r} is for values, and task={task.value!r} records none: leave it out, or record with task='tensor'"
+        )
+    return chosen
 
 
 def _ranges(value: object) -> tuple[range, ...] | None:

@@ -22,6 +22,8 @@ PhaseName = Literal["init", "forward", "loss", "backward", "gradient", "update"]
 """`Phase`"""
 BatchName = Literal["hash", "all", "ids"]
 """what ``task="norms"`` keeps of what the model is given"""
+CompressionName = Literal["lz4", "zstd"]
+"""how stored values are compressed"""
 MetricName = Literal["allclose", "max_abs", "mean_abs", "max_rel", "rel_l2", "cosine"]
 """what an error is measured by"""
 DirectionName = Literal["a-to-b", "b-to-a"]

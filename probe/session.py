@@ -22,7 +22,7 @@ from probe.messages import say
 from probe.numbers import kernel
 from probe.ranks.layout.seen import parallel_of
 from probe.recorder import Recorder
-from probe.records import BatchName, LevelName, PhaseName, RunInfo, StepState, Task, TaskName
+from probe.records import BatchName, CompressionName, LevelName, PhaseName, RunInfo, StepState, Task, TaskName
 from probe.reproducibility import origins
 from probe.store.writing.creation import discard
 from probe.store.writing.replacing import replaced
@@ -54,6 +54,7 @@ def start(
     on_nonfinite: bool | None = None,
     on_loss_jump: bool | float | None = None,
     batch: BatchName | None = None,
+    compression: CompressionName | None = None,
     parallel: Mapping[str, Any] | None = None,
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     overwrite: bool | None = None,
@@ -97,6 +98,9 @@ def start(
     batch
         what ``task="norms"`` keeps of what the model is given: ``"hash"`` (default) of integers, such as ids; ``"all"``, hashes of
         images and the like too; ``"ids"``, the integers in full, also with ``task="statistics"``
+    compression
+        how stored values are compressed: ``"lz4"`` (faster) or ``"zstd"`` (smaller); default not at all. Writing and reading them needs
+        ``pip install 'probe-align[compression]'``
     parallel
         how the ranks divide the work, where probe cannot see it (groups of PyTorch's device meshes, Megatron and fleet are recorded
         without it): sizes by name, the group whose ranks lie closest first, as in ``{"tp": 2, "dp": 4}``, or the ranks of each group,
@@ -119,7 +123,7 @@ def start(
     RecordingError
         a recording is under way, or the model is of no known framework
     ConfigError
-        an option makes no sense
+        an option makes no sense, or what it needs is not installed
     ExistsError
         the file is already there, and ``overwrite`` is off or the file is no recording
     """
@@ -127,7 +131,8 @@ def start(
         say("the program calls probe.start() itself: the recording that was made without it ends here")
         stop()
     options = {"level": level, "task": task, "steps": steps, "ranks": ranks, "modules": modules, "phases": phases,
-               "tensors": tensors, "on_nonfinite": on_nonfinite, "on_loss_jump": on_loss_jump, "batch": batch}  # fmt: skip
+               "tensors": tensors, "on_nonfinite": on_nonfinite, "on_loss_jump": on_loss_jump, "batch": batch,
+               "compression": compression}  # fmt: skip
     settings = RecordConfig.from_options(config, **options)
     return _started(model, path, settings, optimizer, overwrite, quiet, parallel=parallel)
 
@@ -244,17 +249,25 @@ def _started(
     _tell_of_kernel(settings)
     with replaced(target) if overwrites(overwrite) else contextlib.nullcontext():
         _begin(
-            target, info, environment, lambda writer: Recorder(adapter, models, writer, settings, optimizer, functions)
+            target,
+            lambda: Writer(target, info, compression=settings.compression),
+            environment,
+            lambda writer: Recorder(adapter, models, writer, settings, optimizer, functions),
         )
     return target
 
 
-def _begin(target: Path, info: RunInfo, environment: dict[str, object], record: Callable[[Writer], Recorder]) -> None:
+def _begin(
+    target: Path,
+    create: Callable[[], Writer],
+    environment: dict[str, object],
+    record: Callable[[Writer], Recorder],
+) -> None:
     """Create the file and set the hooks; leave neither where one of them fails."""
     global _current
     writer = _current = None
     try:
-        writer = Writer(target, info)
+        writer = create()
         writer.set_attributes("environment", environment)
         _current = record(writer)
         origins.follow(lambda facts: writer.set_attributes("environment", facts))

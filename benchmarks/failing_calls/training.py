@@ -16,6 +16,7 @@ from benchmarks.kill import Expected
 from probe.adapters.numpy import nn
 from probe.adapters.numpy.tensor import Tensor
 from probe.errors import ProbeWarning, StoreError
+from probe.records import CompressionName
 from probe.store.tree import write_tree
 from probe.testing import sample
 
@@ -35,14 +36,16 @@ STILL_THERE = re.compile(r"probe: what (.+) replaces is still there: (.+) could 
 Training = Callable[[Path | None, int, bool], bytes]
 
 
-def train(path: Path | None, steps: int = STEPS, overwrite: bool = False) -> bytes:
+def train(
+    path: Path | None, steps: int = STEPS, overwrite: bool = False, compression: CompressionName | None = None
+) -> bytes:
     """Train, recorded or not; return the losses and the trained parameters."""
     nn.manual_seed(0)
     net = nn.Sequential(nn.Linear(16, 60), nn.ReLU(), nn.Linear(60, 3))
     optimizer = nn.AdamW(net.parameters(), 0.01)
     ends = []
     if path is not None:
-        probe.start(net, path, task="tensor", overwrite=overwrite, quiet=True)
+        probe.start(net, path, task="tensor", overwrite=overwrite, quiet=True, compression=compression)
     for step in range(steps):
         output = net(Tensor(sample((40, 16), step)))
         loss = (output * output).sum()

@@ -88,6 +88,7 @@ RECORDING: tuple[click.Option, ...] = (
     click.Option(["--on-nonfinite"], is_flag=True, help="After NaN or Inf, record the next step in full."),
     click.Option(["--on-loss-jump"], type=float, metavar="FACTOR", help="The same after a loss above FACTOR times the median."),
     click.Option(["--batch"], help="With --task norms: what is kept of a batch: hash (default), ids or all."),
+    click.Option(["--compression"], help="Of values: lz4 (faster) or zstd (smaller); default none."),
     click.Option(["--config"], metavar="FILE", help="Options from a YAML or JSON file."),
     click.Option(["--overwrite"], is_flag=True, help="Replace an earlier recording."),
     click.Option(["--quiet"], is_flag=True, help="Say nothing about what is recorded."),

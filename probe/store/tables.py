@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import struct
 from collections.abc import Iterable
@@ -12,7 +13,8 @@ import h5py
 import numpy as np
 from h5py import h5a, h5d, h5p, h5s, h5t
 
-from probe.store import schema
+from probe.config import Compression
+from probe.store import compression, schema
 from probe.store.reading.layout import stored_dtype
 from probe.store.writing.disk import Disk
 
@@ -64,10 +66,10 @@ class Table:
 
 
 class Values:
-    """The tensors of a file: large ones as datasets, small ones in the blob."""
+    """The tensors of a file: large ones as datasets, which may be compressed, small ones in the blob."""
 
-    def __init__(self, file: h5py.File, disk: Disk) -> None:
-        self._group, self._disk = file["tensors"].id, disk
+    def __init__(self, file: h5py.File, disk: Disk, how: Compression | None = None) -> None:
+        self._group, self._disk, self._how = file["tensors"].id, disk, how
         self._index, self._blob = Table(file, "tensor_index"), Table(file, "tensors/blob")
         self._rows: list[bytes] = []
         self._blob_end = 0
@@ -75,20 +77,37 @@ class Values:
 
     def store(self, tensors: Iterable[tuple[int, np.ndarray, str, int]]) -> None:
         """Write tensors, given as (id, values, dtype, index of the shape); `flush` makes them known."""
-        small, large, layout = [], [], _at_once()
+        small, large, packed, layout = [], [], [], _at_once()
         for tensor, array, dtype, shape in tensors:
             data, offset = storable(array), -1
             if data.nbytes < schema.BLOB_LIMIT or data.ndim > _MAX_RANK:
                 offset = self._blob_end
                 self._blob_end += data.nbytes
                 small.append(data.tobytes())
+            elif self._how is not None and compression.is_worth_it(data.nbytes, self._disk.size):
+                packed.append((tensor, data, dtype))
             else:
                 dataset = create_dataset(self._group, b"%d" % tensor, data, dtype, layout)
                 large.append((dataset.get_offset(), memoryview(data.reshape(-1).view(np.uint8))))
             self._rows.append(self._pack(tensor, dtype.encode(), shape, offset, data.nbytes))
         self._disk.write_many(sorted(large, key=operator.itemgetter(0)))
+        for each in packed:
+            self._pack_values(*each)
         if small:
             self._blob.append(np.frombuffer(b"".join(small), np.uint8))
+
+    def _pack_values(self, tensor: int, data: np.ndarray, dtype: str) -> None:
+        """Write a tensor compressed, chunk by chunk; no further one where the disk has failed: what it does not take is held in memory."""
+        layout = compression.properties(self._how, data.shape, data.itemsize)
+        dataset = create_dataset(self._group, b"%d" % tensor, data, dtype, layout, compression.unbuffered())
+        flat, place, kind, begin = data.reshape(-1), dataset.get_space(), dataset.get_type(), 0
+        for start, count in compression.runs(data.shape, layout.get_chunk()):
+            if self._disk.error is not None:
+                break
+            part = flat[begin : begin + math.prod(count)]
+            place.select_hyperslab(start, count)
+            dataset.write(h5s.create_simple(part.shape), place, part, kind)
+            begin += part.size
 
     def flush(self) -> None:
         """Write down where tensors lie."""
@@ -105,10 +124,12 @@ def storable(array: np.ndarray) -> np.ndarray:
     return np.asarray(array, stored, order="C")
 
 
-def create_dataset(group: Any, name: bytes, data: np.ndarray, dtype: str, layout: Any) -> h5d.DatasetID:
+def create_dataset(
+    group: Any, name: bytes, data: np.ndarray, dtype: str, layout: Any, access: Any = None
+) -> h5d.DatasetID:
     """Create a dataset for values; where its own type does not say what they are, an attribute does."""
     kind, says_all = _kind(data.dtype, dtype)
-    dataset = h5d.create(group, name, kind, h5s.create_simple(data.shape), layout)
+    dataset = h5d.create(group, name, kind, h5s.create_simple(data.shape), layout, None, access)
     if not says_all:
         text = np.array(dtype, _TEXT)
         h5a.create(dataset, b"dtype", _TEXT_KIND, h5s.create(h5s.SCALAR)).write(text)

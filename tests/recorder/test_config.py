@@ -193,8 +193,11 @@ def test_phases_and_ranks() -> None:
         ({"on_loss_jump": 10**400}, f"on_loss_jump={10**400}: expected True, False, or a factor above 1"),
         ({"on_loss_jump": "3"}, "on_loss_jump='3': expected True, False, or a factor above 1"),
         ({"setps": 3}, "unknown option 'setps'; expected one of task, level, steps, ranks, modules, phases, tensors, "
-                       "on_nonfinite, on_loss_jump, batch"),
+                       "on_nonfinite, on_loss_jump, batch, compression"),
         ({"batch": "id"}, "batch='id' is not known; expected 'hash' or 'all' or 'ids'"),
+        ({"compression": "gzip", "task": "tensor"}, "compression='gzip' is not known; expected 'lz4' or 'zstd'"),
+        ({"compression": "lz4", "batch": "all"}, "compression='lz4' is for values, and task='statistics' records none: leave it out, "
+                                                 "or record with task='tensor'"),
     ],
 )  # fmt: skip
 def test_options_that_make_no_sense(options: dict[str, Any], text: str) -> None:
@@ -242,10 +245,12 @@ def test_it_is_frozen_and_goes_into_the_file() -> None:
         on_nonfinite=True,
         on_loss_jump=4,
         batch="ids",
+        compression="zstd",
     )
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.task = Task.TENSOR  # type: ignore[misc]
     assert json.loads(json.dumps(config.as_json())) == {
         "task": "tensor", "level": "module", "steps": [[1, 1], [2, 3], "every 5"], "ranks": [1], "modules": ["a*"],
         "phases": ["init"], "tensors": ["b"], "on_nonfinite": True, "on_loss_jump": 4.0, "batch": "ids",
+        "compression": "zstd",
     }  # fmt: skip

@@ -316,7 +316,7 @@ def test_what_the_file_says_about_the_run() -> None:
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4}", a.info.created)
         assert a.info.config == {"task": "statistics", "level": "module", "steps": [[3, 4]], "ranks": None,
                                  "modules": ["!Dropout"], "phases": None, "tensors": None,
-                                 "on_nonfinite": False, "on_loss_jump": None, "batch": None}  # fmt: skip
+                                 "on_nonfinite": False, "on_loss_jump": None, "batch": None, "compression": None}  # fmt: skip
         assert {"python", "platform", "packages", "git_commit"} <= set(a.environment)
 
 

@@ -21,7 +21,7 @@ from probe.commands.defaults import FRAMEWORKS, METRICS, PRESET_NAMES
 from probe.comparison.answer import Comparison
 from probe.comparison.result import Divergence, SlotResult, SlotResults
 from probe.comparison.why import Why
-from probe.config import Batch, RecordOptions
+from probe.config import Batch, Compression, RecordOptions
 from probe.curve_comparison.result import CurveComparison, Finding, SeriesResult
 from probe.matching import Direction
 from probe.recording import ModuleRecords, Observed, Recording
@@ -316,6 +316,7 @@ def test_each_slip_is_an_error_in_its_line(said: Said) -> None:
         (records.TaskName, [task.value for task in records.Task]),
         (records.PhaseName, [phase.label for phase in records.Phase]),
         (records.BatchName, [kind.value for kind in Batch]),
+        (records.CompressionName, [kind.value for kind in Compression]),
         (records.MetricName, METRICS),
         (records.DirectionName, [each.value for each in Direction]),
         (records.PresetName, PRESET_NAMES),

@@ -6,6 +6,7 @@ every page of that tmpfs in place of some. `test_failing_calls` lets each call i
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -16,14 +17,19 @@ import pytest
 
 from benchmarks import kill
 from benchmarks.failing_calls import training
+from probe.records import CompressionName
+from probe.store import compression
 
 ROOT = Path(__file__).parents[2]
 STEPS = 3
 
 
-def record(path: Path, alone: bytes, expected: kill.Expected, why: str) -> int | None:
+def record(
+    path: Path, alone: bytes, expected: kill.Expected, why: str, how: CompressionName | None = None
+) -> int | None:
     """Train while writing may fail; return the complete steps, None when nothing failed, −1 when no file was made."""
-    said = training.record(path, alone, steps=STEPS)
+    compression._LEAST = 4096
+    said = training.record(path, alone, steps=STEPS, run=functools.partial(training.train, compression=how))
     assert said is None or f": {why}; " in said or f"] {why}); " in said, said
     steps = training.check(path, expected, said, 0)
     return None if said is None else steps
@@ -49,9 +55,9 @@ from tests.store.test_disk_full import *
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as Python has it, unless somebody changed it
 alone = training.train(None, STEPS)
 whole = kill.Expected(Path(sys.argv[1]), 0.0)
-for size in map(int, sys.argv[3:]):
+for size in map(int, sys.argv[4:]):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-    print(record(Path(sys.argv[2]) / f"{size}.h5", alone, whole, "File too large"))
+    print(record(Path(sys.argv[2]) / f"{size}.h5", alone, whole, "File too large", sys.argv[3] or None))
 """
 
 
@@ -61,11 +67,12 @@ def in_a_process(code: str, *arguments: object, prefix: tuple[str, ...] = ()) ->
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
 
 
-def test_a_limit_on_the_size_of_files(expected: kill.Expected, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["", "lz4", "zstd"])
+def test_a_limit_on_the_size_of_files(how: str, expected: kill.Expected, tmp_path: Path) -> None:
     pytest.importorskip("resource")
     whole = expected.path.stat().st_size
-    sizes = [*range(1000, 2 * whole, whole // 20)]
-    done = in_a_process(LIMITED, expected.path, tmp_path, *sizes)
+    sizes = [*range(1000, 2 * whole, whole // (8 if how else 20))]
+    done = in_a_process(LIMITED, expected.path, tmp_path, how, *sizes)
     assert (done.returncode, done.stderr) == (0, "")
     steps = [None if line == "None" else int(line) for line in done.stdout.split()]
     failed = [step for step in steps if step is not None]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import errno
+import functools
 import mmap
 import os
 import subprocess
@@ -22,8 +23,9 @@ import pytest
 
 from benchmarks import kill
 from benchmarks.failing_calls import training
+from probe.config import Compression
 from probe.errors import StoreError
-from probe.store import journal
+from probe.store import compression, journal
 from probe.store.reading.reader import Reader
 from probe.store.tree import write_tree
 from probe.store.writing import system
@@ -105,6 +107,31 @@ def test_every_call_in_turn(
     assert lost == sorted(lost)
 
 
+@pytest.mark.parametrize("how", Compression)
+def test_calls_of_a_compressed_recording(
+    how: Compression,
+    alone: bytes,
+    earlier: bytes,
+    expected: kill.Expected,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compression, "_LEAST", 4096)
+    path, run, number, left = tmp_path / "a.h5", functools.partial(training.train, compression=how.value), 0, []
+    while True:
+        path.write_bytes(earlier)
+        with Failing("any", number, error=errno.EIO, done=0.5, lasting=bool(number % 2)) as failing:
+            said = training.record(path, alone, overwrite=True, run=run)
+        committed = steps_of(failing.made[number][1]) if failing.fired else training.STEPS
+        left.append(training.check(path, expected, said, committed, earlier, tree=number % 2 == 0))
+        for each in tmp_path.iterdir():
+            each.unlink()
+        if not failing.fired:
+            break
+        number += STRIDE
+    assert {*left} >= {-1, 0, 5} and left[-1] == training.STEPS
+
+
 @pytest.mark.parametrize("call", ["pwritev", "overwrite", "pread"])
 def test_a_call_that_does_a_part_is_made_again(
     call: str, alone: bytes, earlier: bytes, expected: kill.Expected, tmp_path: Path
@@ -164,24 +191,26 @@ def test_an_error_that_lives_until_the_end_does_not_crash_the_process(command: s
 def large(number: int) -> np.ndarray:
     """Return values that are written past the system's cache: many of them, at the border of a page."""
     array = np.frombuffer(mmap.mmap(-1, 2 * LEAST), np.float64)
-    array[:] = number
+    array[:] = np.random.default_rng(number).random(array.size)
+    array[-1] = number
     return array
 
 
 @pytest.mark.parametrize("failure", [*FAILURES, "short"])
-def test_large_values(failure: str, tmp_path: Path) -> None:
-    """Written past the cache where the file system has it."""
-    options, number = FAILURES.get(failure, {"short": True}), 0
+@pytest.mark.parametrize("how", [None, *Compression])
+def test_large_values(how: Compression | None, failure: str, tmp_path: Path) -> None:
+    """Written past the cache where the file system has it, or compressed by HDF5."""
+    options, number, made = FAILURES.get(failure, {"short": True}), 0, 3 if how is None else 6
     while True:
         path = tmp_path / f"{number}.h5"
         with Failing("any", number, **options) as calls:
             try:
-                writer = Writer(path, INFO)
-                for step in range(3):
+                writer = Writer(path, INFO, compression=how)
+                for step in range(made):
                     add_record(writer, large(step), step=step)
                     end_step(writer, step)
                 writer.close()
-                steps, said = 3, ""
+                steps, said = made, ""
             except StoreError as error:
                 assert str(path) in str(error)
                 steps, said = None, str(error)
@@ -191,7 +220,7 @@ def test_large_values(failure: str, tmp_path: Path) -> None:
                 assert [reader.values(step)[-1] for step in range(len(reader.steps))] == [*range(len(reader.steps))]
         if not calls.fired:
             break
-        number += 1 if failure == "once" else 4
+        number += 1 if failure == "once" and how is None else 4
     assert number > 20
 
 

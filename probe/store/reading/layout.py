@@ -30,12 +30,24 @@ _LARGEST_CHUNK = 1 << 20
 _MOST_ATTRIBUTES = 4096
 _LONGEST_EXTRA = 256
 """bytes of a column that this version does not know"""
-_PIPELINES = {
+
+
+class Filters(NamedTuple):
+    """Filters that may stand over the values of a dataset."""
+
+    pipelines: frozenset[tuple[int, ...]]
+    """each in their order"""
+    names: str
+    """for people"""
+
+
+_OWN = {
     (*shuffle, *deflate, *checksum)
     for shuffle, deflate in (((), ()), ((), (h5z.FILTER_DEFLATE,)), ((h5z.FILTER_SHUFFLE,), (h5z.FILTER_DEFLATE,)))
     for checksum in ((), (h5z.FILTER_FLETCHER32,))
 }
-"""filters in their order: HDF5's own, each once"""
+"""HDF5's own, each once"""
+_OF_TABLES = Filters(frozenset(_OWN), "shuffle, deflate and fletcher32")
 _IN_MEMORY, _IN_FILE = 8, 16
 """bytes of a text in a row: its address, or its length (4 bytes) and place"""
 _TEXT = np.dtype([("length", "<u4"), ("place", "<u8"), ("index", "<u4")])
@@ -93,8 +105,8 @@ def opened(file: h5py.File, name: str) -> Any:
     return at
 
 
-def dataset(file: h5py.File, name: str) -> h5d.DatasetID:
-    """Return a dataset whose values lie in this file, and can be read by what HDF5 itself brings.
+def dataset(file: h5py.File, name: str, allowed: Filters = _OF_TABLES) -> h5d.DatasetID:
+    """Return a dataset whose values lie in this file, under no other filters than those that are allowed.
 
     Raises
     ------
@@ -109,14 +121,13 @@ def dataset(file: h5py.File, name: str) -> h5d.DatasetID:
         raise Damaged(f"/{name} is a virtual dataset, whose values lie in other files")
     if how.get_external_count():
         raise Damaged(f"the values of /{name} lie in another file")
-    if _filters(how) not in _PIPELINES:
-        raise Damaged(
-            f"/{name} is stored through filters other than shuffle, deflate and fletcher32, and probe runs none of them"
-        )
+    if filters_of(how) not in allowed.pipelines:
+        raise Damaged(f"/{name} is stored through filters other than {allowed.names}, and probe runs none of them")
     return found
 
 
-def _filters(how: Any) -> tuple[int, ...]:
+def filters_of(how: Any) -> tuple[int, ...]:
+    """Return the filters of a dataset in their order, by its properties."""
     return tuple(how.get_filter(number)[0] for number in range(how.get_nfilters()))
 
 
@@ -137,7 +148,7 @@ def table(file: h5py.File, name: str, path: Path) -> h5d.DatasetID:
     if how.get_layout() != h5d.CHUNKED or len(shape) == 0 or shape[1:] != ((WIDTH,) if name == "sketches" else ()):
         raise Damaged(f"/{name} has the shape {shape}, or is not stored in chunks")
     row = (found.get_type().get_size() + len(columns.texts) * (_IN_FILE - _IN_MEMORY)) * math.prod(shape[1:])
-    stored, filters, chunk = found.get_storage_size(), _filters(how), how.get_chunk()
+    stored, filters, chunk = found.get_storage_size(), filters_of(how), how.get_chunk()
     is_compressed = h5z.FILTER_DEFLATE in filters
     # of sketches that are not there nothing is written, however many rows there are
     most = (
@@ -221,7 +232,7 @@ def _check_chunks(found: h5d.DatasetID, name: str, row: int, texts: list[int], p
         if len(data) != count * row:
             raise Damaged(f"/{name} has a chunk of {len(data)} bytes, expected {count * row}")
         if texts:
-            if h5z.FILTER_SHUFFLE in _filters(how):  # never left out: it always can be done
+            if h5z.FILTER_SHUFFLE in filters_of(how):  # never left out: it always can be done
                 data = np.frombuffer(data, np.uint8).reshape(row, count).T.tobytes()
             held = np.frombuffer(data, lengths)[: rows - start]
             for each in held.dtype.names:
@@ -240,7 +251,7 @@ def _chunks(found: h5d.DatasetID, expected: int, has_to_be_read: bool) -> Iterat
     HDF5 itself believes the number of bytes that a chunk is said to have: a filter that gets too few of them reads what is behind.
     """
     how = found.get_create_plist()
-    filters, (count, *rest) = _filters(how), how.get_chunk()
+    filters, (count, *rest) = filters_of(how), how.get_chunk()
     for start in range(0, found.shape[0], count):
         place = (start, *(0 for _ in rest))
         info = found.get_chunk_info_by_coord(place)

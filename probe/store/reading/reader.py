@@ -12,11 +12,12 @@ import h5py
 import numpy as np
 import xxhash
 
-from probe.damage import said_of
+from probe.damage import CAUSES, Damaged, said_of
 from probe.errors import FormatError, NotRecordedError, StoreError
 from probe.numbers.axis_sums import reordered, squeezed
 from probe.numbers.statistics import dtype_of
 from probe.records import HashKind, ModuleInfo, OptimizerGroup, ParameterInfo, RunInfo
+from probe.store import compression
 from probe.store.places import opened_raw, place_of
 from probe.store.reading import layout, validation
 from probe.store.reading.recorded_file import RecordedFile
@@ -377,34 +378,58 @@ class Reader:
         if row["offset"] >= 0:
             yield from _split(self._attempt(what, lambda: self._from_blob(row)), chunk)
         elif not chunk or row["nbytes"] <= chunk * dtype.itemsize:
-            whole = self._attempt(what, lambda: self._dataset(row)[()])
+            whole = self._attempt(what, lambda: self._part_of(row, [slice(0, size) for size in self._shape_of(row)]))
             yield from _split(_typed(whole, dtype), chunk)
         else:
-            offset = self._attempt(what, lambda: _offset(self._dataset(row)))
+            found, offset = self._attempt(what, lambda: self._storage(row))
+            count = int(row["nbytes"]) // dtype.itemsize
             try:
-                yield from _streamed(self.path, offset, int(row["nbytes"]) // dtype.itemsize, dtype, chunk, into)
-            except OSError as error:
+                if offset is None:
+                    yield from _pieces(compression.parts(found), count, dtype, chunk, into)
+                else:
+                    yield from _streamed(self.path, offset, count, dtype, chunk, into)
+            except (Damaged, *CAUSES) as error:
                 raise FormatError(said_of(self.path, what, error)) from None
 
     def _dataset(self, row: np.void) -> h5py.Dataset:
         """Return the dataset of a tensor that does not lie in the blob."""
         stored, _ = layout.stored_dtype(dtype_of(row["dtype"].decode()))
-        return self._file.tensor(int(row["id"]), stored, self.shapes[row["shape"]])
+        return self._file.tensor(int(row["id"]), stored, self._shape_of(row))
+
+    def _part_of(self, row: np.void, box: Sequence[slice]) -> np.ndarray:
+        """Return a part of a tensor that does not lie in the blob, as it is stored."""
+        found = self._unpackable(row)
+        return found[tuple(box)] if found.chunks is None else compression.read(found, box)
+
+    def _unpackable(self, row: np.void) -> h5py.Dataset:
+        """Return the dataset of a tensor. Raises StoreError where it is compressed, and what unpacks it is not installed."""
+        found = self._dataset(row)
+        if found.chunks is not None and (lacks := compression.missing()):
+            raise StoreError(f"{self.path} holds compressed values; to read them: {lacks}")
+        return found
+
+    def _storage(self, row: np.void) -> tuple[h5py.Dataset, int | None]:
+        """Return the dataset of a tensor, and where its bytes begin in the file; None where it is compressed."""
+        found = self._unpackable(row)
+        return found, None if found.chunks is not None else _offset(found)
+
+    def _shape_of(self, row: np.void) -> tuple[int, ...]:
+        return self.shapes[row["shape"]]
 
     def _from_blob(self, row: np.void) -> np.ndarray:
         start, count = int(row["offset"]), int(row["nbytes"])
         raw = self._file.rows("tensors/blob", start, start + count)
-        return raw.view(dtype_of(row["dtype"].decode())).reshape(self.shapes[row["shape"]])
+        return raw.view(dtype_of(row["dtype"].decode())).reshape(self._shape_of(row))
 
     def block(self, tensor: int, box: Sequence[slice]) -> np.ndarray:
         """Return a part of a stored tensor; axes of size 1 are left out, in ``box`` too."""
         row = self._row_of(tensor)
         left = list(box)
-        wanted = tuple(left.pop(0) if size != 1 else slice(0, 1) for size in self.shapes[row["shape"]])
+        wanted = tuple(left.pop(0) if size != 1 else slice(0, 1) for size in self._shape_of(row))
         if row["offset"] >= 0:
             part = self.values(tensor)[wanted]
         else:
-            raw = self._attempt(f"tensor {tensor}", lambda: self._dataset(row)[wanted])
+            raw = self._attempt(f"tensor {tensor}", lambda: self._part_of(row, wanted))
             part = _typed(raw, dtype_of(row["dtype"].decode()))
         return part.reshape([each.stop - each.start for each in box])
 
@@ -417,7 +442,7 @@ class Reader:
 
     def shape_of(self, tensor: int) -> tuple[int, ...]:
         """Return the shape of a stored tensor."""
-        return self.shapes[self._row_of(tensor)["shape"]]
+        return self._shape_of(self._row_of(tensor))
 
 
 def _split(array: np.ndarray, chunk: int) -> Iterator[np.ndarray]:
@@ -449,6 +474,23 @@ def _streamed(
             _fill(raw, memoryview(part.view(np.uint8)))
             count -= size
             yield part
+
+
+def _pieces(
+    runs: Iterator[np.ndarray], count: int, dtype: np.dtype, chunk: int, into: np.ndarray | None
+) -> Iterator[np.ndarray]:
+    """Yield values ``chunk`` at a time that come in runs of other lengths."""
+    run = np.empty(0, dtype)
+    while count:
+        size, done = min(chunk, count), 0
+        part = np.empty(size, dtype) if into is None else into[: size * dtype.itemsize].view(dtype)
+        while done < size:
+            run = run if run.size else _typed(next(runs), dtype)
+            taken, run = run[: size - done], run[size - done :]
+            part[done : done + taken.size] = taken
+            done += taken.size
+        count -= size
+        yield part
 
 
 def _fill(raw: IO[bytes], wanted: memoryview) -> None:

@@ -13,6 +13,7 @@ from h5py import h5d, h5g, h5s
 
 from probe.damage import CAUSES, Damaged, said_of
 from probe.errors import FormatError, ProbeError
+from probe.store import compression
 from probe.store.reading import layout
 from probe.store.reading.opening import attempts, opened
 
@@ -106,10 +107,12 @@ class RecordedFile:
             the dtype that its values are stored as
         """
         name = f"tensors/{number}"
-        found = h5py.Dataset(layout.dataset(self._file, name))
-        if found.dtype != stored or found.shape != shape or found.chunks is not None:
-            raise Damaged(f"/{name} holds {found.dtype} {found.shape}, expected {stored} {shape}, in one piece")
-        if found.nbytes > self._size():
+        found = h5py.Dataset(layout.dataset(self._file, name, compression.FILTERS))
+        if found.dtype != stored or found.shape != shape:
+            raise Damaged(f"/{name} holds {found.dtype} {found.shape}, expected {stored} {shape}")
+        if found.chunks is not None:
+            compression.check(found, self._size())
+        elif found.nbytes > self._size():
             raise Damaged(f"/{name} has {found.nbytes} bytes, for which the file has no room")
         return found
 

@@ -82,6 +82,11 @@ class Disk:
             raise
         self._committed_pages = -(-self._size // PAGE)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file, as of the next commit."""
+        return self._size
+
     def freeze(self) -> None:
         """Leave the file from now on as it is on disk."""
         self._frozen = True

@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from probe.errors import RecordingError, StoreError
+from probe.config import Compression
+from probe.errors import ConfigError, RecordingError, StoreError
 from probe.numbers.packed import HASH, HASH_KIND, SKETCH
 from probe.numbers.sketch import WIDTH
 from probe.records import (
@@ -33,6 +34,7 @@ from probe.records import (
     StepState,
 )
 from probe.store import schema
+from probe.store.compression import missing
 from probe.store.tables import Table, Values, packer
 from probe.store.tree import link_tree, links_of, storable_text
 from probe.store.writing.creation import Opening, as_json, begin, create, discard, plain
@@ -61,6 +63,8 @@ class Writer:
         the attributes of the run
     queue_bytes
         the queue holds at most this much; who hands over more waits
+    compression
+        how large tensors are compressed
 
     Raises
     ------
@@ -68,9 +72,15 @@ class Writer:
         the file is already there
     StoreError
         the file cannot be created
+    ConfigError
+        what compresses is not installed
     """
 
-    def __init__(self, path: Path, info: RunInfo, queue_bytes: int = 256 << 20) -> None:
+    def __init__(
+        self, path: Path, info: RunInfo, queue_bytes: int = 256 << 20, compression: Compression | None = None
+    ) -> None:
+        if compression is not None and (lacks := missing()):
+            raise ConfigError(f"compression={compression.value!r} needs more: {lacks}")
         self.path = path
         self.error: Exception | None = None
         self._slots, self._shapes = Names("slots", storable_text), Names("shapes", json.dumps)
@@ -98,7 +108,7 @@ class Writer:
         self._ended = False
         """the thread has done its work; `join` takes a thread for ended once it was interrupted (CPython 3.11)"""
         self._thread = threading.Thread(target=self._run, name="probe-writer", daemon=True)
-        opening = Opening(functools.partial(self._open, path, info), path)
+        opening = Opening(functools.partial(self._open, path, info, compression), path)
         try:
             opening.run()
             begin(self._thread, path)
@@ -109,14 +119,14 @@ class Writer:
                 discard(path, error)
             raise
 
-    def _open(self, path: Path, info: RunInfo) -> None:
+    def _open(self, path: Path, info: RunInfo, compression: Compression | None) -> None:
         self._disk, self._file = create(path, info)
         _LIVE.add(self)
         try:
             self._tables = {
                 name: Table(self._file, name) for name in (*schema.TABLES, "slots", "shapes", "sketches", "sums")
             }
-            self._values = Values(self._file, self._disk)
+            self._values = Values(self._file, self._disk, compression)
         except BaseException as error:
             self.abandon()
             discard(path, error)
