@@ -393,7 +393,8 @@ class Recorder:
             free = shutil.disk_usage(folder).free
         except OSError:
             return ""
-        return shortage(per_step, run.config.steps_from(run.step + 1), free, str(folder))
+        is_compressed = run.config.compression is not None
+        return shortage(per_step, run.config.steps_from(run.step + 1), free, str(folder), is_compressed)
 
     def _never_stepped(self, one_step: bool) -> str:
         """Say that steps were not told apart, unless what ran may well have been a single one."""

@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import h5py
@@ -138,36 +138,32 @@ def check(found: h5py.Dataset, file_size: int) -> None:
 
 def read(found: h5py.Dataset, box: Sequence[slice]) -> np.ndarray:
     """Return a part of a compressed tensor. Raises Damaged, and whatever HDF5 does."""
-    look = _look(found)
-    for start in _places(found.shape, found.chunks, box):
-        look(start)
+    _look_at(found, _places(found.shape, found.chunks, box))
     return found[tuple(box)]
 
 
-def parts(found: h5py.Dataset) -> Iterator[np.ndarray]:
-    """Yield a compressed tensor in C order, flat, a chunk at a time. Raises Damaged, and whatever HDF5 does."""
-    look, where, kind = _look(found), found.id.get_space(), found.id.get_type()
-    for start, count in runs(found.shape, found.chunks):
-        look(start)
-        where.select_hyperslab(start, count)
-        part = np.empty(math.prod(count), found.dtype)
-        found.id.read(h5s.create_simple(part.shape), where, part, kind)
-        yield part
+def read_run(found: h5py.Dataset, start: tuple[int, ...], count: tuple[int, ...]) -> np.ndarray:
+    """Return the elements of one chunk, flat. Raises Damaged, and whatever HDF5 does."""
+    _look_at(found, [start])
+    where = found.id.get_space()
+    where.select_hyperslab(start, count)
+    run = np.empty(math.prod(count), found.dtype)
+    found.id.read(h5s.create_simple(run.shape), where, run, found.id.get_type())
+    return run
 
 
-def _look(found: h5py.Dataset) -> Callable[[tuple[int, ...]], None]:
-    """Return what looks at the chunk that begins at a place, before HDF5 unpacks it."""
-    itemsize, name = found.dtype.itemsize, found.name
+def _look_at(found: h5py.Dataset, places: Iterable[tuple[int, ...]]) -> None:
+    """Raise Damaged where a chunk that begins at a place does not unpack to what it should hold."""
+    itemsize = found.dtype.itemsize
     nbytes = math.prod(found.chunks) * itemsize
     fits = _FITS[filters_of(found.id.get_create_plist())]
     buffer = np.empty(nbytes + nbytes // 64 + 4096, np.uint8)  # more than a filter makes of what cannot be compressed
-
-    def look(start: tuple[int, ...]) -> None:
+    for start in places:
         mask, data = found.id.read_direct_chunk(start, out=buffer)
         if mask or not fits(data, nbytes, itemsize):
-            raise Damaged(f"the chunk of {name} at {start} does not unpack to the {nbytes} bytes that it should hold")
-
-    return look
+            raise Damaged(
+                f"the chunk of {found.name} at {start} does not unpack to the {nbytes} bytes that it should hold"
+            )
 
 
 def _settings_of(how: h5p.PropDCID, number: int) -> tuple[int, ...]:

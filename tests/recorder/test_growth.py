@@ -16,6 +16,9 @@ def test_a_known_number_of_steps() -> None:
         "a recorded step takes about 716.8 MiB, the 999 that are still to come would take 699.3 GiB, and 79.0 GiB are free "
         "in /data, enough for 112: choose fewer by steps=, modules=, phases= or tensors="
     )
+    assert shortage(0.7 * GIB, 999, 79 * GIB, "/data", is_compressed=True).startswith(
+        "a recorded step takes about 716.8 MiB before it is compressed, the 999 that are still to come would take 699.3 GiB, "
+    )
 
 
 def test_steps_without_an_end() -> None:

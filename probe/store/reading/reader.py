@@ -6,20 +6,20 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
 import xxhash
 
-from probe.damage import CAUSES, Damaged, said_of
+from probe.damage import Damaged, said_of
 from probe.errors import FormatError, NotRecordedError, StoreError
 from probe.numbers.axis_sums import reordered, squeezed
 from probe.numbers.statistics import dtype_of
 from probe.records import HashKind, ModuleInfo, OptimizerGroup, ParameterInfo, RunInfo
 from probe.store import compression
-from probe.store.places import opened_raw, place_of
-from probe.store.reading import layout, validation
+from probe.store.places import place_of
+from probe.store.reading import layout, streams, validation
 from probe.store.reading.recorded_file import RecordedFile
 
 T = TypeVar("T")
@@ -376,19 +376,19 @@ class Reader:
         what = f"tensor {row['id']}"
         dtype = dtype_of(row["dtype"].decode())
         if row["offset"] >= 0:
-            yield from _split(self._attempt(what, lambda: self._from_blob(row)), chunk)
+            yield from streams.split(self._attempt(what, lambda: self._from_blob(row)), chunk)
         elif not chunk or row["nbytes"] <= chunk * dtype.itemsize:
             whole = self._attempt(what, lambda: self._part_of(row, [slice(0, size) for size in self._shape_of(row)]))
-            yield from _split(_typed(whole, dtype), chunk)
+            yield from streams.split(_typed(whole, dtype), chunk)
         else:
-            found, offset = self._attempt(what, lambda: self._storage(row))
-            count = int(row["nbytes"]) // dtype.itemsize
+            count, offset = int(row["nbytes"]) // dtype.itemsize, self._attempt(what, lambda: self._offset(row))
+            if offset is None:
+                runs = (_typed(run, dtype) for run in self._runs(row, what))
+                yield from streams.cut(runs, count, dtype, chunk, into)
+                return
             try:
-                if offset is None:
-                    yield from _pieces(compression.parts(found), count, dtype, chunk, into)
-                else:
-                    yield from _streamed(self.path, offset, count, dtype, chunk, into)
-            except (Damaged, *CAUSES) as error:
+                yield from streams.read(self.path, offset, count, dtype, chunk, into)
+            except OSError as error:
                 raise FormatError(said_of(self.path, what, error)) from None
 
     def _dataset(self, row: np.void) -> h5py.Dataset:
@@ -408,10 +408,25 @@ class Reader:
             raise StoreError(f"{self.path} holds compressed values; to read them: {lacks}")
         return found
 
-    def _storage(self, row: np.void) -> tuple[h5py.Dataset, int | None]:
-        """Return the dataset of a tensor, and where its bytes begin in the file; None where it is compressed."""
+    def _offset(self, row: np.void) -> int | None:
+        """Return where the bytes of a tensor begin in the file; None where they are compressed."""
         found = self._unpackable(row)
-        return found, None if found.chunks is not None else _offset(found)
+        offset = found.id.get_offset()
+        if offset is None and found.chunks is None:
+            raise Damaged("it has no storage")
+        return None if offset is None else int(offset)
+
+    def _runs(self, row: np.void, what: str) -> Iterator[np.ndarray]:
+        """Yield the elements of a compressed tensor chunk by chunk, as they are stored; the file may be opened anew in between."""
+        found = self._attempt(what, lambda: self._unpackable(row))
+
+        def run(start: tuple[int, ...], count: tuple[int, ...]) -> np.ndarray:
+            nonlocal found
+            found = found or self._unpackable(row)  # one whose file was closed is false
+            return compression.read_run(found, start, count)
+
+        for start, count in compression.runs(found.shape, found.chunks):
+            yield self._attempt(what, functools.partial(run, start, count))
 
     def _shape_of(self, row: np.void) -> tuple[int, ...]:
         return self.shapes[row["shape"]]
@@ -443,63 +458,6 @@ class Reader:
     def shape_of(self, tensor: int) -> tuple[int, ...]:
         """Return the shape of a stored tensor."""
         return self._shape_of(self._row_of(tensor))
-
-
-def _split(array: np.ndarray, chunk: int) -> Iterator[np.ndarray]:
-    if not chunk:
-        yield array
-        return
-    flat = array.reshape(-1)
-    for start in range(0, flat.size, chunk):
-        yield flat[start : start + chunk]
-
-
-def _offset(dataset: h5py.Dataset) -> int:
-    """Return where the bytes of a contiguous dataset begin in the file."""
-    offset = dataset.id.get_offset()
-    if offset is None:
-        raise OSError("it has no storage")
-    return int(offset)
-
-
-def _streamed(
-    path: Path, offset: int, count: int, dtype: np.dtype, chunk: int, into: np.ndarray | None
-) -> Iterator[np.ndarray]:
-    """Read values ``chunk`` at a time, straight from their bytes in the file."""
-    with opened_raw(path) as raw:
-        raw.seek(offset)
-        while count:
-            size = min(chunk, count)
-            part = np.empty(size, dtype) if into is None else into[: size * dtype.itemsize].view(dtype)
-            _fill(raw, memoryview(part.view(np.uint8)))
-            count -= size
-            yield part
-
-
-def _pieces(
-    runs: Iterator[np.ndarray], count: int, dtype: np.dtype, chunk: int, into: np.ndarray | None
-) -> Iterator[np.ndarray]:
-    """Yield values ``chunk`` at a time that come in runs of other lengths."""
-    run = np.empty(0, dtype)
-    while count:
-        size, done = min(chunk, count), 0
-        part = np.empty(size, dtype) if into is None else into[: size * dtype.itemsize].view(dtype)
-        while done < size:
-            run = run if run.size else _typed(next(runs), dtype)
-            taken, run = run[: size - done], run[size - done :]
-            part[done : done + taken.size] = taken
-            done += taken.size
-        count -= size
-        yield part
-
-
-def _fill(raw: IO[bytes], wanted: memoryview) -> None:
-    """Read as many bytes as there is room for."""
-    while wanted:
-        got = raw.readinto(wanted)  # type: ignore[attr-defined]
-        if not got:
-            raise OSError("the file ends too early")
-        wanted = wanted[got:]
 
 
 def _typed(array: np.ndarray, dtype: np.dtype) -> np.ndarray:

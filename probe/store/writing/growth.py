@@ -6,7 +6,7 @@ _THOUSAND = 1000
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def shortage(per_step: float, remaining: int | None, free: int, folder: str) -> str:
+def shortage(per_step: float, remaining: int | None, free: int, folder: str, is_compressed: bool = False) -> str:
     """Say that a recording will not fit on its disk, or return an empty text.
 
     Parameters
@@ -19,12 +19,14 @@ def shortage(per_step: float, remaining: int | None, free: int, folder: str) -> 
         bytes that are free
     folder
         where
+    is_compressed
+        a step takes less than that: how much less is not known by then
     """
     if per_step * (_THOUSAND if remaining is None else remaining) <= free:
         return ""
     steps = f"{_THOUSAND:,} more" if remaining is None else f"the {remaining:,} that are still to come"
     return (
-        f"a recorded step takes about {size(per_step)}, {steps} would take "
+        f"a recorded step takes about {size(per_step)}{' before it is compressed' if is_compressed else ''}, {steps} would take "
         f"{size(per_step * (_THOUSAND if remaining is None else remaining))}, and {size(free)} are free in {folder}, "
         f"enough for {int(free // per_step):,}: choose fewer by steps=, modules=, phases= or tensors="
     )
