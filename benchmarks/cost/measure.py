@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.cost.model import SIZES, Trainee
+from benchmarks.cost.model import SIZES, Size, Trainee
 from benchmarks.cost.pairs import Clock, forget_peak, peak_memory, ratios, spread, timed
 from benchmarks.cost.recorders import TOOLS
-from benchmarks.cost.rows import ROWS
+from benchmarks.cost.rows import ROWS, Row
 
 WARM_UP = 2
 
@@ -21,9 +21,9 @@ WARM_UP = 2
 class Comparison:
     """Two equal models, one of which is recorded, and the times of their steps in turn."""
 
-    def __init__(self, row: str, size: str, folder: Path) -> None:
-        self._row, self._folder = ROWS[row], folder / "dump"
-        self._plain, self._watched = Trainee(SIZES[size]), Trainee(SIZES[size])
+    def __init__(self, row: Row, size: Size, folder: Path) -> None:
+        self._row, self._folder = row, folder / "dump"
+        self._plain, self._watched = Trainee(size), Trainee(size)
         self._tool = TOOLS[self._row.tool](self._row.options)
         self._equal = True
         self._times: dict[str, list[tuple[float, float]]] = {"plain": [], "recorded": [], "written": []}
@@ -101,7 +101,7 @@ class Comparison:
 
 def main(row: str, size: str, pairs: str, folder: str, out: str) -> None:
     """Measure a row and write its JSON."""
-    result = Comparison(row, size, Path(folder)).run(int(pairs))
+    result = Comparison(ROWS[row], SIZES[size], Path(folder)).run(int(pairs))
     Path(out).write_text(json.dumps({"row": row, "size": size, **result}), encoding="utf-8")
 
 

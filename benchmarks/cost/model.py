@@ -22,6 +22,7 @@ class Size:
     batch: int
     heads: int = 8
     kv_heads: int = 4
+    dtype: str = "float32"
 
 
 SIZES = {
@@ -50,7 +51,7 @@ class Trainee:
             eos_token_id=None,
         )
         torch.manual_seed(SEED)
-        self.model = Qwen2ForCausalLM(config).train()
+        self.model = Qwen2ForCausalLM(config).train().to(getattr(torch, size.dtype))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
         self.tokens = torch.randint(size.vocabulary, (size.batch, size.sequence))
 
