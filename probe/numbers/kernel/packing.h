@@ -2,13 +2,15 @@
  *
  * A window goes over a tensor in C order. What is in it lies one behind the other: the tensor itself where it lies so, else blocks that
  * are packed into memory that stays in the cache. A block is some indices of one axis, with all of the axes behind it. Where
- * another axis than the last is the one along which memory is dense, blocks have a cache line of its indices, and are transposed: each
+ * another axis than the last is the one along which memory is dense, blocks have cache lines of its indices, and are transposed: each
  * line is read once.
  */
 #define LINE 64
 #define WIDEST 16 /* bytes of what is moved as one */
 #define KEPT (BLOCK + LINE) /* bytes before what is read next, for the hash */
-#define PACKED_AT_ONCE (1 << 18)
+#define PAGE 4096
+#define NEAR (1 << 17) /* bytes of a block, where a line must not make it more */
+#define FAR (1 << 21)  /* of one whose lines lie in pages of their own: to find a page takes longer than to read a line */
 
 /* An axis: its size, and the bytes between two of its indices where they are read and where they are written. */
 typedef struct {
@@ -71,12 +73,16 @@ INLINE void transpose_vectors(int64_t width, const char *from, char *to, int64_t
 /* Transpose up to a line of rows and as many columns, by way of memory in the first cache: lines may be far apart, in one set of it. */
 INLINE void transpose_tile(int64_t width, Along rows, Along columns, const char *from, char *to)
 {
-    const int64_t lanes = WIDEST / width;
+    const int64_t lanes = WIDEST / width, ahead = LINE / width * columns.from;
     char tile[LINE / width][LINE];
-    for (int64_t c = 0; c < columns.size; c++, from += columns.from) {
-        if (rows.from == width && rows.size * width == LINE) memcpy(tile[c], from, LINE);
-        else
-            for (int64_t r = 0; r < rows.size; r++) memcpy(tile[c] + r * width, from + r * rows.from, width);
+    if (rows.from == width && rows.size * width == LINE) {
+        for (int64_t c = 0; c < columns.size; c++, from += columns.from) {
+            __builtin_prefetch(from + ahead);
+            memcpy(tile[c], from, LINE);
+        }
+    } else {
+        for (int64_t c = 0; c < columns.size; c++)
+            for (int64_t r = 0; r < rows.size; r++) memcpy(tile[c] + r * width, from + c * columns.from + r * rows.from, width);
     }
     const int64_t whole_rows = rows.size / lanes * lanes, whole_columns = columns.size / lanes * lanes;
     for (int64_t r = 0; r < whole_rows; r += lanes)
@@ -97,7 +103,6 @@ INLINE void copy_plane(int64_t width, Along rows, Along columns, const char *fro
                 const char *first = from + r * rows.from + c * columns.from;
                 const Along some = {rows.size - r < side ? rows.size - r : side, rows.from, rows.to};
                 const Along others = {columns.size - c < side ? columns.size - c : side, columns.from, width};
-                for (int64_t next = side; next < 2 * side; next++) __builtin_prefetch(first + next * columns.from);
                 transpose_tile(width, some, others, first, to + r * rows.to + c * width);
             }
         }
@@ -226,9 +231,10 @@ static void plan_blocks(Window *window)
     int64_t dense = last, split;
     for (int64_t axis = last - 1; axis >= 0; axis--)
         dense = axes[axis].from > 0 && axes[axis].from < axes[dense].from ? axis : dense;
-    for (split = dense; split > 0 && axes[split].size * axes[split].to < PACKED_AT_ONCE; split--) {}
+    const int64_t room = dense != last && axes[last].from >= PAGE ? FAR : NEAR;
+    for (split = dense; split > 0 && axes[split].size * axes[split].to < room; split--) {}
     const int64_t least = split == dense && dense != last ? LINE / window->width : 1;
-    const int64_t fitting = PACKED_AT_ONCE / axes[split].to / least * least, step = fitting > least ? fitting : least;
+    const int64_t fitting = room / axes[split].to / least * least, step = fitting > least ? fitting : least;
     window->split = split;
     window->step = step < axes[split].size ? step : axes[split].size;
     window->levels = 0;
