@@ -10,7 +10,7 @@
 #define KEPT (BLOCK + LINE) /* bytes before what is read next, for the hash */
 #define PAGE 4096
 #define NEAR (1 << 17) /* bytes of a block, where a line must not make it more */
-#define FAR (1 << 21)  /* of one whose lines lie in pages of their own: to find a page takes longer than to read a line */
+#define FAR (1 << 21)  /* of one whose lines lie in pages of their own: several lines of a page at a time take a third less */
 
 /* An axis: its size, and the bytes between two of its indices where they are read and where they are written. */
 typedef struct {
