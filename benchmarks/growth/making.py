@@ -116,7 +116,7 @@ def make(run: Run, path: Path) -> dict[str, float]:
     model.load_state_dict(kept)
     held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.process_time(), time.perf_counter()
-    probe.start(model, path, task=run.task, overwrite=True, quiet=True)
+    probe.start(model, path, task=run.task, steps=list(range(run.steps)), overwrite=True, quiet=True)
     train(record=True)
     probe.stop()
     cpu, wall = time.process_time() - began[0], time.perf_counter() - began[1]

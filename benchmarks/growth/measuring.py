@@ -8,12 +8,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 COMPARE = ("-c", "from probe.commands.cli import compare_main; compare_main()")
 """what the console script `probe-compare` runs"""
+BASE = "numpy, h5py, click, rich"
+"""what probe is built on"""
+OURS = f"{BASE}, probe.commands.cli, probe.comparison.run, probe.report.text"
+"""what a comparison imports, but for what explains a finding"""
 ALIGNED, DIVERGED = 0, 1
 """exit statuses"""
 
@@ -32,7 +35,7 @@ class Cost:
 
 
 def compared(a: Path, b: Path, repeats: int, fault: str = "") -> Cost:
-    """Compare two recordings some times over.
+    """Compare two recordings some times over; where that is more than once, the first, which fills caches, does not count.
 
     Parameters
     ----------
@@ -44,27 +47,37 @@ def compared(a: Path, b: Path, repeats: int, fault: str = "") -> Cost:
     RuntimeError
         the answer is wrong
     """
-    found = [_once(a, b, fault) for _ in range(repeats)]
-    cpu, wall, peak = (tuple(each) for each in zip(*found, strict=True))
-    return Cost(*map(statistics.median, (cpu,)), min(cpu), max(cpu), statistics.median(wall), statistics.median(peak))
+    if repeats > 1:
+        _once(a, b, fault)
+    cpu, wall, peak = zip(*(_once(a, b, fault) for _ in range(repeats)), strict=True)
+    return Cost(statistics.median(cpu), min(cpu), max(cpu), statistics.median(wall), statistics.median(peak))
 
 
 def _once(a: Path, b: Path, fault: str) -> tuple[float, float, float]:
+    status, text, cost = _run(*COMPARE, str(a), str(b))
+    if status != (DIVERGED if fault else ALIGNED) or fault not in text.partition("inputs agree")[0]:
+        raise RuntimeError(f"{a}, {b}: expected {fault or 'that they agree'}, got\n{text}")
+    return cost
+
+
+def started(modules: str, repeats: int) -> float:
+    """Return the CPU seconds of a process that imports some modules and nothing else."""
+    return statistics.median(_run("-c", f"import {modules}")[2][0] for _ in range(repeats))
+
+
+def _run(*arguments: str) -> tuple[int, str, tuple[float, float, float]]:
+    """Run Python with these arguments; return exit status, what was printed, and CPU seconds, seconds and MiB."""
     with tempfile.TemporaryFile() as output:
         actions = [(os.POSIX_SPAWN_DUP2, output.fileno(), number) for number in (1, 2)]
         began = time.perf_counter()
         # this process holds little: what it holds would count for the child (`ru_maxrss`)
-        child = os.posix_spawn(
-            sys.executable, [sys.executable, *COMPARE, str(a), str(b)], dict(os.environ), file_actions=actions
-        )
+        child = os.posix_spawn(sys.executable, [sys.executable, *arguments], dict(os.environ), file_actions=actions)
         _, status, usage = os.wait4(child, 0)
         wall = time.perf_counter() - began
         output.seek(0)
         text = output.read().decode()
-    expected = DIVERGED if fault else ALIGNED
-    if os.waitstatus_to_exitcode(status) != expected or fault not in text.partition("inputs agree")[0]:
-        raise RuntimeError(f"{a}, {b}: expected {fault or 'that they agree'}, got\n{text}")
-    return usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss / 1024
+    cost = usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss / 1024
+    return os.waitstatus_to_exitcode(status), text, cost
 
 
 def with_compiled_modules(folder: Path) -> None:
@@ -78,8 +91,4 @@ def python(*arguments: str) -> str:
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(arguments)}: {done.stderr[-2000:]}")
-    return _last(done.stdout.splitlines())
-
-
-def _last(lines: Sequence[str]) -> str:
-    return lines[-1] if lines else ""
+    return done.stdout.splitlines()[-1]
