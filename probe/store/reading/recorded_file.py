@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -35,10 +36,13 @@ class RecordedFile:
         self._file, self.attributes = opened(path)
         """by the name of the group"""
         self._tables: dict[str, h5d.DatasetID] = {}
+        self._tensors: h5g.GroupID | None = None
+        """the group of the tensors, once it was opened"""
 
     def let_go(self) -> None:
         """Give back the memory in which HDF5 keeps what was read of tables: up to 8 MiB of each, while it is open."""
         self._tables.clear()
+        self._tensors = None
 
     def close(self) -> None:
         """Close the file."""
@@ -106,11 +110,15 @@ class RecordedFile:
             the dtype that its values are stored as
         """
         name = f"tensors/{number}"
-        found = h5py.Dataset(layout.dataset(self._file, name))
-        if found.dtype != stored or found.shape != shape or found.chunks is not None:
+        if self._tensors is None:
+            self._tensors = layout.opened(self._file, "tensors")
+        lies = layout.dataset(self._file, name, self._tensors)
+        found, is_whole = h5py.Dataset(lies), lies.get_create_plist().get_layout() != h5d.CHUNKED
+        if lies.dtype != stored or found.shape != shape or not is_whole:
             raise Damaged(f"/{name} holds {found.dtype} {found.shape}, expected {stored} {shape}, in one piece")
-        if found.nbytes > self._size():
-            raise Damaged(f"/{name} has {found.nbytes} bytes, for which the file has no room")
+        size = math.prod(shape) * stored.itemsize
+        if size > self._size():
+            raise Damaged(f"/{name} has {size} bytes, for which the file has no room")
         return found
 
     def _table(self, name: str) -> h5d.DatasetID:
