@@ -17,7 +17,6 @@ from typing import Any, TypedDict, get_args
 
 import yaml
 
-from probe.compat import dump_settings
 from probe.damage import CAUSES, Damaged, parsed
 from probe.errors import ConfigError
 from probe.records import BatchName, CompressionName, LevelName, Phase, PhaseName, Task, TaskName
@@ -119,9 +118,12 @@ class RecordConfig:
         """
         where = str(config) if isinstance(config, (str, Path)) else ""
         loaded, folder, said = load_config(config), "", ""
-        if dump_settings.is_foreign(loaded):
-            meant = dump_settings.translated(loaded, where)
-            loaded, folder, said = meant.options, meant.folder, meant.said
+        if loaded:
+            from probe.compat import dump_settings  # few configurations are another tool's
+
+            if dump_settings.is_foreign(loaded):
+                meant = dump_settings.translated(loaded, where)
+                loaded, folder, said = meant.options, meant.folder, meant.said
         merged = {**loaded, **{key: value for key, value in options.items() if value is not None}}
         known = [each.name for each in dataclasses.fields(cls) if not each.metadata]
         for name in merged:

@@ -6,12 +6,12 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
-from typing import Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from probe.errors import ConfigError, ProbeError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ProcessPoolExecutor
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -90,7 +90,10 @@ class OneKept:
 
 
 class Processes:
-    """Processes of this machine. They begin anew, as `multiprocessing` calls ``spawn``: nothing of a training is copied."""
+    """Processes of this machine. They begin anew, as `multiprocessing` calls ``spawn``: nothing of a training is copied.
+
+    What runs them is imported when they are asked for: few comparisons do.
+    """
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -105,6 +108,8 @@ class Processes:
 
     def map(self, function: Callable[[J], R], jobs: Sequence[J]) -> Iterator[R]:
         """Yield what a function returns for each job, in their order; where a process dies, what it had not done is done again."""
+        from concurrent.futures.process import BrokenProcessPool
+
         done, broken = 0, 0
         while done < len(jobs):
             futures: list[Future[R]] = []
@@ -126,6 +131,9 @@ class Processes:
                     future.cancel()
 
     def _opened(self) -> ProcessPoolExecutor:
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
+
         if self._pool is None:
             self._pool = ProcessPoolExecutor(self.workers, get_context("spawn"))
         return self._pool

@@ -1,6 +1,6 @@
 """Statistics of one tensor, in passes over its memory: `python -m benchmarks.cost.passes COUNT SCALE OUT`.
 
-A pass is the time of ``x.sum()`` of the same tensor on one core, measured in turn with the statistics. Before each of
+A pass is the CPU time of ``x.sum()`` of the same tensor on one thread, measured in turn with the statistics. Before each of
 the two an element is changed: probe knows equal bytes again.
 """
 
@@ -23,13 +23,13 @@ class Case:
 
     shape: tuple[int, ...]
     dtype: str = "float32"
-    transposed: bool = False
+    view: str = ""
     limit: float | None = None
 
     @property
     def title(self) -> str:
         """For example ``bfloat16 [4096, 4096] transposed``."""
-        return f"{self.dtype} {list(self.shape)}{' transposed' if self.transposed else ''}"
+        return f"{self.dtype} {list(self.shape)}{self.view and ' '}{self.view}"
 
 
 CASES = [
@@ -37,13 +37,20 @@ CASES = [
     Case((16, 64, 64, 64), limit=8),
     Case((4096, 4096), "bfloat16"),
     Case((4096, 4096), "float16"),
-    Case((4096, 4096), transposed=True),
+    Case((4096, 4096), view="transposed", limit=6),
+    Case((4096, 4096), "bfloat16", view="transposed"),
+    Case((4096, 4096), view="sliced"),
     Case((2, 256, 512)),
     Case((2, 14, 256, 256)),
     Case((1, 151936)),
     Case((512, 2)),
     Case((512,)),
 ]
+_VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "": lambda x: x,
+    "transposed": lambda x: x.transpose(0, 1),
+    "sliced": lambda x: x[:, : x.shape[1] * 3 // 4],
+}
 _TARGET_SECONDS = 0.002
 
 
@@ -52,7 +59,7 @@ def measured(case: Case, measure: Callable[[torch.Tensor], object], count: int, 
     shape = (max(1, case.shape[0] // scale), *case.shape[1:])
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(getattr(torch, case.dtype))
     raw = x.view(-1).view(torch.int32).numpy()
-    x = x.transpose(0, 1) if case.transposed else x
+    x = _VIEWS[case.view](x)
 
     def seconds(work: Callable[[], object], repeats: int) -> float:
         def repeat() -> None:
@@ -60,7 +67,7 @@ def measured(case: Case, measure: Callable[[torch.Tensor], object], count: int, 
                 raw[0] += 1
                 work()
 
-        return timed(repeat)[0] / repeats
+        return timed(repeat)[1] / repeats
 
     works = (x.sum, lambda: measure(x))
     repeats = [max(1, int(_TARGET_SECONDS / [seconds(work, 1), seconds(work, 1)][1])) for work in works]

@@ -116,7 +116,7 @@ MUTATIONS = (
              "        if not torch.compiler.is_dynamo_compiling():\n            self._found(gradient)", "        if True:\n            self._found(gradient)",
              STAGES + "test_a_backward_pass_that_is_compiled_has_nothing_of_probes_in_it"),
     Mutation("freed memory is read", FAILS, "probe/adapters/torch/sharded.py",
-             "    if type(tensor) in PLAIN and _last_byte(tensor)", "    if False and _last_byte(tensor)",
+             "    if type(tensor) in PLAIN and last_byte(tensor)", "    if False and last_byte(tensor)",
              NOWHERE + "test_freed_memory_is_not_read[tensor]"),
     Mutation("the address of a tensor that is made of others is read", FAILS, "probe/adapters/torch/sharded.py",
              "    copy = torch.empty(tensor.shape", "    return tensor\n    copy = torch.empty(tensor.shape",

@@ -14,7 +14,7 @@ from probe.comparison.ahead import Ahead
 from probe.comparison.answer import Comparison
 from probe.comparison.blame.guesses import Guesses, paired_modules
 from probe.comparison.blame.mapping_errors import MappingErrors
-from probe.comparison.blame.ranks import lost_parts, with_ranks
+from probe.comparison.blame.ranks import lost_parts, with_parts, with_ranks
 from probe.comparison.blame.values import blame_batches, lacking_inputs
 from probe.comparison.coverage import trivial_comparison
 from probe.comparison.coverage.changes import OF_ORDER, changed_calls
@@ -403,7 +403,7 @@ class _Run:
     def _with_hints(self, pairs: StepPairs, findings: Sequence[Divergence]) -> Iterator[Divergence]:
         from probe.diagnosis.choosing import with_hints
 
-        found = with_hints(pairs, findings, self.notes)
+        found = (with_parts(pairs, finding) for finding in with_hints(pairs, findings, self.notes))
         return map(self.mapping_errors.weighed, map(self.guesses.weighed, map(self.known.named, found)))
 
     def _doubt_order(self, walk: Walk) -> None:

@@ -12,8 +12,9 @@ import xxhash
 
 from probe.ranks import replicas
 from probe.ranks.dims.arranging import Arrangement, Part, arranged, sketch_of, statistics
+from probe.ranks.dims.held import differing_groups
 from probe.ranks.dims.language import Dims
-from probe.ranks.dims.resolving import Facts, all_alike, differing_groups, resolve
+from probe.ranks.dims.resolving import Facts, all_alike, resolve
 from probe.ranks.gathering import OF_PARAMETERS, Gathered, Names
 from probe.ranks.layout.places import Layout
 from probe.ranks.members import Member

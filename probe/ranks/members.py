@@ -10,7 +10,7 @@ import numpy as np
 from probe.ranks.layout.groups import DATA
 from probe.ranks.layout.places import ALL, Layout
 from probe.ranks.tree import Facts, Union, facts_by_name
-from probe.records import Role
+from probe.records import ModuleInfo, Role
 from probe.store.reading.reader import Reader
 
 SEQUENCE = "cp"
@@ -133,8 +133,7 @@ def _given(reader: Reader) -> object:
     """Return the hashes of what the model is given first; None where nothing was recorded of it."""
     for row in reader.steps[:1]:
         rows = reader.of_step("records", int(row["step"]))
-        roots = [index for index, module in enumerate(reader.modules) if module.parent < 0]
-        is_given = (rows["role"] == Role.INPUT) & np.isin(rows["module"], _with_models(reader, roots))
+        is_given = (rows["role"] == Role.INPUT) & np.isin(rows["module"], models_of(reader.modules))
         chosen = rows[is_given & (rows["hash_kind"] != 0)]
         if len(chosen):
             first = chosen[chosen["micro"] == chosen["micro"][0]]
@@ -142,7 +141,8 @@ def _given(reader: Reader) -> object:
     return None
 
 
-def _with_models(reader: Reader, roots: Sequence[int]) -> list[int]:
+def models_of(modules: Sequence[ModuleInfo]) -> list[int]:
     """Return the roots, and the models of a list in their place."""
-    lists = {root for root in roots if reader.modules[root].class_name == "list"}
-    return [*roots, *(k for k, module in enumerate(reader.modules) if module.parent in lists)]
+    roots = [index for index, module in enumerate(modules) if module.parent < 0]
+    lists = {root for root in roots if modules[root].class_name == "list"}
+    return [*roots, *(k for k, module in enumerate(modules) if module.parent in lists)]

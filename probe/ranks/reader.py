@@ -24,7 +24,7 @@ from probe.ranks.gathering import OF_PARAMETERS, Names, held_by
 from probe.ranks.joining import OF_MEMBER, Averaged, Held, Lost, Tensors
 from probe.ranks.layout.files import files_of, missing_ranks, require_one_run
 from probe.ranks.layout.places import Layout
-from probe.ranks.members import Member, Shares, members_of, shares_of
+from probe.ranks.members import Member, Shares, members_of, models_of, shares_of
 from probe.ranks.replicas import Difference
 from probe.ranks.stages import Block, Owners, Step, block_of_rest, block_of_stage, merged
 from probe.ranks.tree import Union, united
@@ -270,7 +270,9 @@ class RanksReader(Reader):
 
     def _wanted(self, step: int, spans: np.ndarray, share: float) -> Step:
         names = self.names
-        facts = Facts(self.members, self.layout, self.weights, self._telling, self._whole, names.slots, names.shapes)
+        modules = self.union.modules
+        facts = Facts(self.members, self.layout, self.weights, self._telling, self._whole, models_of(modules),
+                      [module.parent for module in modules], names.slots, names.shapes)  # fmt: skip
         averaged = Averaged(frozenset(self.shares.groups), share)
         return Step(step, facts, names, self.shares, spans, self._sizes, averaged)
 

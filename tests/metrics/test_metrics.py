@@ -42,6 +42,23 @@ def test_every_metric_from_values_is_what_its_formula_says(measured: Measure, dt
     assert found.mean_abs == pytest.approx(np.abs(error).mean(), rel=1e-12)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("others", [1e-6, 0.5])
+@pytest.mark.parametrize("first", [True, False])
+def test_the_largest_relative_error_is_found_in_whichever_part_it_is(
+    measured: Measure, dtype: str, others: float, first: bool
+) -> None:
+    a = noise((3, 20_000)).astype(dtype).astype(np.float64)
+    b = a + others * noise((3, 20_000), 1) * np.abs(a)
+    a[:, ::3] = b[:, ::3] = 0.0
+    a[0 if first else 2, 77], b[0 if first else 2, 77] = 1e-3, -0.99e-3
+    a[1, 5], b[1, 5] = 0.0, 1e-3
+    a, b = (each.astype(dtype).astype(np.float64) for each in (a, b))
+    found = measured(arrays(a, b, dtype=dtype), values=True)
+    largest = np.maximum(np.abs(a), np.abs(b))
+    assert found.max_rel == pytest.approx((np.abs(b - a) / np.where(largest > 0, largest, 1)).max(), rel=1e-12)
+
+
 KINDS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "noise": lambda a: a + 1e-6 * noise(a.shape, 7),
     "scale": lambda a: a * (1 + 4.5e-6),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import hypothesis
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from probe.numbers import kernel
 from probe.numbers.packed import unpack
@@ -93,6 +95,89 @@ def test_bytes_that_are_not_of_a_shape_are_refused() -> None:
     array = np.zeros(8, np.float32)
     with pytest.raises(ValueError, match="32 bytes of kind 0 are not of this shape"):
         kernel.measure(array.ctypes.data, 32, 0, (9,), ())
+
+
+# ---- tensors that lie in another order -----------------------------------------------------------------
+
+
+def strides_of(array: np.ndarray) -> tuple[int, ...]:
+    return tuple(stride // array.itemsize for stride in array.strides)
+
+
+def check_order(view: np.ndarray, order: tuple[int, ...] = ()) -> None:
+    """What is found of a view is, bit for bit, what is found of its copy in C order."""
+    copy = np.array(view, order="C")
+    place = view.nbytes, kernel.KINDS[view.dtype.name], view.shape, order
+    strides = strides_of(view)
+    expected = kernel.measure(copy.ctypes.data, *place)
+    assert kernel.measure(view.ctypes.data, *place, strides=strides) == expected
+    assert kernel.measure(view.ctypes.data, *place, strides=strides, known=expected) is expected
+    if view.dtype.name in FLOATS:
+        other = np.array(copy * view.dtype.type(0.75), order="F")
+        other_copy = np.array(other, order="C")
+        updates = kernel.measure_update(copy.ctypes.data, other_copy.ctypes.data, *place)
+        assert kernel.measure_update(view.ctypes.data, other.ctypes.data, *place, strides, strides_of(other)) == updates
+        assert kernel.measure_update(view.ctypes.data, copy.ctypes.data, *place, strides)[1] == expected
+
+
+@st.composite
+def views(draw: st.DrawFn) -> np.ndarray:
+    """A view of an array: permuted, sliced, with steps, some axes repeated."""
+    shape = draw(st.lists(st.sampled_from([0, 1, 2, 3, 4, 5, 16, 17, 33, 64, 70]), min_size=1, max_size=4))
+    array = sample(tuple(shape) if np.prod(shape) < 300_000 else (300, 301), draw(st.sampled_from(list(DTYPES))))
+    if array.dtype.name in FLOATS and array.size > 2 and draw(st.integers(0, 5)) == 0:
+        array.reshape(-1)[[0, -1]] = np.nan, np.inf
+    array = array[tuple(slice(draw(st.integers(0, 2)), None, draw(st.integers(1, 3))) for _ in array.shape)]
+    array = array.transpose(draw(st.permutations(range(array.ndim))))
+    axis = draw(st.integers(0, array.ndim - 1))
+    if draw(st.integers(0, 4)) == 0 and array.shape[axis]:
+        one = array[(slice(None),) * axis + (slice(1),)]
+        array = np.broadcast_to(one, (*array.shape[:axis], 9, *array.shape[axis + 1 :]))
+    return array
+
+
+DTYPES = [name for name in kernel.KINDS if name != "bool"]
+
+
+@hypothesis.settings(
+    max_examples=150, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+)
+@hypothesis.given(view=views(), is_reversed=st.booleans())
+def test_views(view: np.ndarray, is_reversed: bool) -> None:
+    check_order(view, tuple(reversed(range(view.ndim))) if is_reversed else ())
+
+
+LARGE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "transposed": lambda a: a.T,
+    "three axes": lambda a: a.reshape(30, 40, -1).transpose(2, 0, 1),
+    "channels last": lambda a: a.reshape(4, -1, 30).transpose(0, 2, 1),
+    "heads": lambda a: a.reshape(20, 30, 4, -1).transpose(2, 0, 3, 1),
+    "columns": lambda a: a[:, 5:1100],
+    "every third": lambda a: a.reshape(-1)[1::3],
+    "pairs": lambda a: a.reshape(1200, -1, 2).transpose(1, 0, 2),
+    "as one row": lambda a: a.T.reshape(1, *a.T.shape)[:, 7:],
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "uint8"])
+@pytest.mark.parametrize("view", LARGE)
+def test_views_of_many_blocks(view: str, dtype: str) -> None:
+    array = sample((1200, 1300), dtype)
+    check_order(LARGE[view](array))
+    if dtype != "uint8":
+        array[700, 800], array[3, 5] = np.nan, -np.inf
+        check_order(LARGE[view](array))
+
+
+def test_rows_that_are_far_apart() -> None:
+    """Each in pages of its own: blocks of several lines."""
+    check_order(sample((1030, 4100), "float32").T)
+
+
+def test_a_layout_of_another_shape_is_refused() -> None:
+    array = np.zeros((2, 4), np.float32)
+    with pytest.raises(ValueError, match="a layout of another shape than the plan's"):
+        kernel._kernel.measure(array.ctypes.data, 32, 0, kernel._plan((2, 4), ()), 0, 1, None, (2, 3, 1, 2))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])

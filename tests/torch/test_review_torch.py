@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import probe  # noqa: E402
 from probe.adapters.torch import device as torch_device  # noqa: E402
@@ -50,23 +51,28 @@ def said(caught: list[warnings.WarningMessage]) -> list[str]:
 # ---- memory --------------------------------------------------------------------------------------------
 
 
-def freed() -> Tensor:
+def freed(view: Callable[[Tensor], Tensor]) -> Tensor:
     """A tensor whose memory was given back, as FSDP does with unsharded parameters."""
-    tensor = torch.ones(40, 50)
+    tensor = view(torch.ones(40, 50))
     tensor.untyped_storage().resize_(0)
     return tensor
 
 
-def beyond() -> Tensor:
+def beyond(view: Callable[[Tensor], Tensor]) -> Tensor:
     """A tensor that says it is longer than its memory."""
-    tensor = torch.ones(40, 50)
+    tensor = view(torch.ones(40, 50))
     tensor.untyped_storage().resize_(400)
     return tensor
 
 
+@pytest.mark.parametrize(
+    "view", [lambda t: t, lambda t: t.T, lambda t: t[:, 7:]], ids=["as it is", "transposed", "sliced"]
+)
 @pytest.mark.parametrize("make", [freed, beyond])
-def test_memory_that_is_not_there_is_not_read_in_place(make: Callable[[], Tensor]) -> None:
-    tensor = make()
+def test_memory_that_is_not_there_is_not_read_in_place(
+    make: Callable[[Callable[[Tensor], Tensor]], Tensor], view: Callable[[Tensor], Tensor]
+) -> None:
+    tensor = make(view)
     assert torch_statistics.measure_in_place(tensor, ()) is None
     assert torch_statistics.summarize_in_place(tensor) is None
 
@@ -77,6 +83,33 @@ def test_a_view_up_to_the_last_byte_is_read_in_place() -> None:
     if (stats := torch_statistics.measure_in_place(tensor, ())) is None:
         pytest.skip("the compiled loop was not built")
     assert_stats_agree(stats, reference(tensor.numpy()))
+
+
+@pytest.mark.parametrize("view", [lambda t: t.T, lambda t: t[3:, 7:], lambda t: t[::2, 1::3]])
+def test_other_orders_are_read_in_place(view: Callable[[Tensor], Tensor]) -> None:
+    """Up to the last byte of their storage, without an operation of PyTorch."""
+    tensor = view(torch.randn(1000)[200:].view(20, 40))
+    with Operations() as seen:
+        stats, update = (
+            torch_statistics.measure_in_place(tensor, ()),
+            torch_statistics.measure_update_in_place(tensor, tensor, ()),
+        )
+    if stats is None:
+        pytest.skip("the compiled loop was not built")
+    assert update is not None and update[1] == stats and not seen.names
+    assert_stats_agree(stats, reference(tensor.numpy()))
+
+
+class Operations(TorchDispatchMode):
+    """What PyTorch was asked to compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
 
 
 class Wrapped(Tensor):

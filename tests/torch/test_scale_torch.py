@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
+
 import probe
 from benchmarks.scale import making
 from benchmarks.scale.making import Layout, Side, make
@@ -125,3 +127,60 @@ def test_ranks_without_a_file_are_named(tmp_path: Path) -> None:
     console = Console(width=200, record=True)
     console.print(summary(tmp_path / "four.h5"))
     assert "there is no file of rank 2 of 4" in console.export_text()
+
+
+# ---- classes of which nothing is known, and which hold what they hold in the shape of the whole
+
+
+class Copied(making.LayerNorm):
+    """Returns the same on each rank; nearly, on the second one, where it has another eps."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        return y * 1.05 if self._place.rank == 1 and self._path == "layers.0.pre_mlp_layernorm" else y
+
+
+class Terms(making.RowParallelLinear):
+    """Returns a term of a sum on each rank."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, world = super().forward(x), self._place.side.layout.world
+        term = torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
+        return y if world == 1 else y / world + (term if self._place.rank else -term)
+
+
+class AddingUp(making.MLP):
+    """Returns the sum."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, leaf = super().forward(x), self.linear_fc2
+        return y + (leaf._cut("output", 1) - y).detach()
+
+
+FOUND = {
+    "an all-reduce around the module": ({"RowParallelLinear": Terms, "MLP": AddingUp}, ""),
+    "no all-reduce": ({"RowParallelLinear": Terms}, "layers.0.mlp.linear_fc2"),
+    "another eps on one rank": ({"LayerNorm": Copied}, "layers.0.pre_mlp_layernorm"),
+}
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+@pytest.mark.parametrize("which", FOUND)
+def test_what_each_rank_has_another_one_of(
+    which: str, task: str, own_names: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Sums are compared where a module around adds up, copies elsewhere."""
+    classes, path = FOUND[which]
+    monkeypatch.setattr(making.Attention, "forward", lambda self, x: x)  # it would return terms of a sum too
+    for name, kind in classes.items():
+        monkeypatch.setattr(making, name, type(f"Own{name[:3]}", (kind,), {}))
+    side = replace(TWO, task=task, layers=2)
+    make(replace(side, layout=Layout()), tmp_path / "one.h5")
+    make(side, tmp_path / "two.h5")
+    found = probe.compare(tmp_path / "one.h5", tmp_path / "two.h5")
+    first = found.first_divergence
+    assert (first.path if first else "") == path and found.verdict is (Verdict.DIVERGED if path else Verdict.ALIGNED), (
+        found
+    )
+    if which == "an all-reduce around the module":
+        assert found["layers.0.mlp.linear_fc2"].output[0].verdict in ("equal", "noise")

@@ -29,7 +29,7 @@ def readable(tensor: torch.Tensor) -> torch.Tensor:
         the memory is freed
     """
     tensor = held(tensor)
-    if type(tensor) in PLAIN and _last_byte(tensor) > tensor.untyped_storage().nbytes():
+    if type(tensor) in PLAIN and last_byte(tensor) > tensor.untyped_storage().nbytes():
         raise RecordingError("tensors whose memory the program has freed are not recorded")
     return tensor
 
@@ -49,9 +49,12 @@ def is_like(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     return is_same and tensor.shape == other.shape and tensor.stride() == other.stride()
 
 
-def _last_byte(tensor: torch.Tensor) -> int:
+def last_byte(tensor: torch.Tensor) -> int:
+    """Return the end of a tensor in its storage."""
     if not tensor.numel():
         return 0
+    if tensor.is_contiguous():
+        return tensor.storage_offset() * tensor.itemsize + tensor.nbytes
     steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return (tensor.storage_offset() + steps + 1) * tensor.itemsize
 

@@ -18,7 +18,7 @@ from probe.adapters.torch.cuda.measuring import LAUNCHER
 from probe.adapters.torch.device import Pending, measure_on_device
 from probe.adapters.torch.device import settle as settle_operations
 from probe.adapters.torch.operations import INTEGERS, blocks, integer_signs, sketch_of, weighted_sums
-from probe.adapters.torch.sharded import PLAIN, plainly
+from probe.adapters.torch.sharded import PLAIN, last_byte, plainly
 from probe.numbers import kernel
 from probe.numbers.packed import pack, unpack
 from probe.numbers.sketch import WIDTH, axes_of
@@ -43,7 +43,7 @@ def measure(
     """
     tensor = measurable(tensor.detach())
     if tensor.is_cpu and hash_kind in (None, HashKind.XXH3_128):
-        plain = tensor.resolve_conj().resolve_neg().contiguous()
+        plain = tensor.resolve_conj().resolve_neg()
         stats = measure_in_place(torch.view_as_real(plain) if plain.is_complex() else plain, order, known)
         if stats is not None:
             return stats
@@ -74,7 +74,8 @@ def measure_in_place(tensor: torch.Tensor, order: Sequence[int], known: bytes | 
     kind = _KINDS.get(tensor.dtype)
     if kind is None or not _lies_plain(tensor):
         return None
-    return kernel.measure(tensor.data_ptr(), tensor.nbytes, kind, tensor.shape, tuple(order), _XXH3, known)
+    strides = _strides(tensor)
+    return kernel.measure(tensor.data_ptr(), tensor.nbytes, kind, tensor.shape, tuple(order), _XXH3, known, strides)
 
 
 def summarize_in_place(tensor: torch.Tensor) -> bytes | None:
@@ -82,7 +83,8 @@ def summarize_in_place(tensor: torch.Tensor) -> bytes | None:
     kind = _KINDS.get(tensor.dtype)
     if kind is None or not _lies_plain(tensor):
         return None
-    return kernel.measure(tensor.data_ptr(), tensor.nbytes, kind, tensor.shape, (), HashKind.NONE)
+    strides = _strides(tensor)
+    return kernel.measure(tensor.data_ptr(), tensor.nbytes, kind, tensor.shape, (), HashKind.NONE, strides=strides)
 
 
 def measure_update(
@@ -114,18 +116,25 @@ def measure_update_in_place(
     is_alike = after.dtype == before.dtype and after.shape == before.shape and after.dtype in _FLOATS
     if kind is None or not is_alike or not _lies_plain(after) or not _lies_plain(before):
         return None
-    return kernel.measure_update(after.data_ptr(), before.data_ptr(), after.nbytes, kind, after.shape, tuple(order))
+    return kernel.measure_update(
+        after.data_ptr(), before.data_ptr(), after.nbytes, kind, after.shape, tuple(order), _strides(after),
+        _strides(before),
+    )  # fmt: skip
+
+
+def _strides(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """Return what the compiled loop is told of how a tensor lies: nothing, where it lies in C order."""
+    return None if tensor.is_contiguous() else tensor.stride()
 
 
 def _lies_plain(tensor: torch.Tensor) -> bool:
-    """Tell whether the compiled loop can read a tensor: on the CPU, in C order, its memory not freed."""
+    """Tell whether the compiled loop can read a tensor: on the CPU, its memory not freed."""
     return (
         kernel.AVAILABLE
         and type(tensor) in PLAIN
         and tensor.is_cpu
-        and tensor.is_contiguous()
         and not tensor.is_neg()
-        and (tensor.storage_offset() * tensor.itemsize + tensor.nbytes) <= tensor.untyped_storage().nbytes()
+        and last_byte(tensor) <= tensor.untyped_storage().nbytes()
     )
 
 
@@ -159,7 +168,7 @@ def _hash(tensor: torch.Tensor, kind: HashKind) -> tuple[int, int]:
     if kind is HashKind.WSUM64:
         low, high = (word % (1 << 64) for word in weighted_sums(tensor).tolist())
         return low, high
-    if not tensor.is_conj() and _lies_plain(tensor):
+    if not tensor.is_conj() and tensor.is_contiguous() and _lies_plain(tensor):
         return kernel.digest(tensor.data_ptr(), tensor.nbytes)
     flat = plainly(tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).cpu())
     nbytes = flat.numel() * flat.itemsize  # read past numpy: a storage that it saw keeps its size

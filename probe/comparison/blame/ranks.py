@@ -25,6 +25,8 @@ _SURE, _BETWEEN_TWO = 0.97, 0.9
 _WRONG = 10.0
 """a part is wrong too whose error is more than this share of the worst part's, by one over it"""
 _NAMED = 3
+_REORDERED = "permuted"
+"""what is said of a weight whose parts stand in another order"""
 _LARGEST = 1 << 24
 """elements up to which parts are held against the other side one by one"""
 
@@ -171,6 +173,16 @@ def _named(pairs: StepPairs, halves: Iterable[StepHalf], finding: Divergence) ->
         wrong = _wrong_ranks(pairs, half, finding) if len(holders) > 1 else ()
         if holders:
             facts.append(note("on-ranks", side=half.name, ranks=tuple(wrong or holders), of=len(holders)))
+    return replace(finding, facts=(*finding.facts, *facts)) if facts else finding
+
+
+def with_parts(pairs: StepPairs, finding: Divergence) -> Divergence:
+    """Return a finding that parts stand in another order, with how ranks' parts are put together where it is about one of these."""
+    if finding.event is None or finding.advice.facts.get("name") != _REORDERED:
+        return finding
+    halves = [half for half in pairs.halves if isinstance(half.side.reader, RanksReader)]
+    divided = [half for half in halves if len((_labels(half.side, half.row(finding.event)) or (None, ()))[1]) > 1]
+    facts = [note("parts-of-ranks", side=half.name) for half in divided]
     return replace(finding, facts=(*finding.facts, *facts)) if facts else finding
 
 

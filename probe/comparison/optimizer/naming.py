@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -32,9 +33,7 @@ _LARGE, _FEW = 64, 3
 _SPREAD, _MOST_ALIKE = 0.01, 0.75
 """how far the ratios of these lengths may be apart, and the share of them that must be as near"""
 _TO_TYPICAL = np.geomspace(1e-4, 1e3, 200)
-_NORMAL = np.abs(np.random.default_rng(0).standard_normal(4096))
-_SHARES = np.array([math.sqrt(float(np.mean((_NORMAL / (_NORMAL + x)) ** 2))) for x in _TO_TYPICAL])
-"""how long Adam's first update is where eps is so many times a typical element of a normal gradient"""
+"""eps, in typical elements of a gradient"""
 LR, DECAY, BETA1, BETA2, MOMENTUM, DAMPENING, EPS = (
     "lr", "weight_decay", "beta1", "beta2", "momentum", "dampening", "eps",
 )  # fmt: skip
@@ -111,6 +110,13 @@ def _longer_steps(pairs: list[_Pair]) -> Iterator[Named]:
         yield chosen[0].rate(typical, chosen[0].recorded(LR)[0])
 
 
+@functools.cache
+def _shares() -> np.ndarray:
+    """Return how long Adam's first update is where eps is so many times a typical element of a normal gradient."""
+    normal = np.abs(np.random.default_rng(0).standard_normal(4096))
+    return np.array([math.sqrt(float(np.mean((normal / (normal + x)) ** 2))) for x in _TO_TYPICAL])
+
+
 def _shorter_for_small_gradients(pairs: list[_Pair]) -> Iterator[Named]:
     """Name another eps, from the lengths of Adam's first updates: the smaller a gradient, the more eps takes away of it."""
     for which in "BA":
@@ -121,8 +127,9 @@ def _shorter_for_small_gradients(pairs: list[_Pair]) -> Iterator[Named]:
             if not (rule.is_adaptive and rule.is_fresh and short.gradient and length and short.size >= _LARGE):
                 continue
             share, typical = short.update.number("norm") / length, short.gradient.number("rms")
-            if _SHARES[-1] < share < 1 - _SPREAD:
-                found.append(typical * float(np.interp(-share, -_SHARES, _TO_TYPICAL)))
+            shares = _shares()
+            if shares[-1] < share < 1 - _SPREAD:
+                found.append(typical * float(np.interp(-share, -shares, _TO_TYPICAL)))
         if len(found) >= max(_FEW, len(pairs) // 4) and np.quantile(found, 0.8) < 5 * np.quantile(found, 0.2):
             yield Named(EPS, note("eps-is-larger", side=which, eps=_number(float(np.median(found)), 1)))
             return

@@ -161,8 +161,10 @@ class Side:
         self.counted = self.calls["recomputed"] == 0
         """calls that count: not those that activation checkpointing made again, nor those that another one stands for"""
         self._name_what_wrappers_hold()
-        self.dtypes = [name.decode() for name in self.columns["dtype"]]
-        self.roundoffs = [unit_roundoff(name) for name in self.dtypes]
+        names = {name: name.decode() for name in set(self.columns["dtype"])}
+        self.dtypes = [names[name] for name in self.columns["dtype"]]
+        roundoffs = {name: unit_roundoff(name) for name in names.values()}
+        self.roundoffs = [roundoffs[name] for name in self.dtypes]
         self.shapes = [reader.shapes[i] for i in self.columns["shape"]]
         self.slots = [reader.slots[i] for i in self.columns["slot"]]
         self._bring_home()

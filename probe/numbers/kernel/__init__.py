@@ -72,9 +72,9 @@ def digest(address: int, nbytes: int) -> tuple[int, int]:
 
 def measure(
     address: int, nbytes: int, kind: int, shape: tuple[int, ...], order: tuple[int, ...],
-    hash_kind: HashKind = HashKind.XXH3_128, known: bytes | None = None,
+    hash_kind: HashKind = HashKind.XXH3_128, known: bytes | None = None, strides: tuple[int, ...] | None = None,
 ) -> bytes:  # fmt: skip
-    """Pass over a contiguous tensor in memory; return the statistics of `probe.numbers.statistics.measure`, packed.
+    """Pass over a tensor in memory; return the statistics of `probe.numbers.statistics.measure`, packed.
 
     Parameters
     ----------
@@ -88,17 +88,26 @@ def measure(
         ``XXH3_128`` or ``NONE``
     known
         what was returned of a tensor that is likely to be equal: then its hash alone is taken, and if that is the same, this is returned
+    strides
+        of each axis, in elements, none negative; None where it lies in C order
     """
     plan = _plans.get((shape, order)) or _plan(shape, order)
-    return _kernel.measure(address, nbytes, kind, plan, VALUE_SEED, hash_kind, known)
+    return _kernel.measure(address, nbytes, kind, plan, VALUE_SEED, hash_kind, known, _layout(shape, strides))
 
 
 def measure_update(
-    after: int, before: int, nbytes: int, kind: int, shape: tuple[int, ...], order: tuple[int, ...]
-) -> tuple[bytes, bytes]:
+    after: int, before: int, nbytes: int, kind: int, shape: tuple[int, ...], order: tuple[int, ...],
+    strides: tuple[int, ...] | None = None, strides_before: tuple[int, ...] | None = None,
+) -> tuple[bytes, bytes]:  # fmt: skip
     """Pass over two tensors of floats of one kind and shape; return the statistics of after − before, and of ``after``."""
     plan = _plans.get((shape, order)) or _plan(shape, order)
-    return _kernel.measure_update(after, before, nbytes, kind, plan, VALUE_SEED, HashKind.XXH3_128)
+    layouts = _layout(shape, strides), _layout(shape, strides_before)
+    return _kernel.measure_update(after, before, nbytes, kind, plan, VALUE_SEED, HashKind.XXH3_128, *layouts)
+
+
+def _layout(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """Return what packing.h reads."""
+    return None if strides is None else (*shape, *strides)
 
 
 _plans: dict[tuple[tuple[int, ...], tuple[int, ...]], bytes] = {}

@@ -28,8 +28,7 @@ typedef struct {
 
 typedef struct {
     uint64_t sums[8];
-    const uint8_t *start, *at;
-    int64_t size;
+    int64_t size, left, waiting; /* bytes in all; of them those that were not there yet, and those that were, and wait for a whole block */
 } Hash;
 
 static inline uint32_t word32(const uint8_t *p)
@@ -123,22 +122,24 @@ BLOCKS(avx512, "avx512f", __m512i, 64, _mm512_loadu_si512, _mm512_storeu_si512, 
 typedef void (*Blocks)(uint64_t *, const uint8_t *, int64_t);
 static Blocks blocks = blocks_plain;
 
-static void hash_start(Hash *hash, const void *start, int64_t size)
+static void hash_start(Hash *hash, int64_t size)
 {
     const uint64_t sums[8] = {P32_3, P64_1, P64_2, P64_3, P64_4, P32_2, P64_5, P32_1};
     memcpy(hash->sums, sums, sizeof sums);
-    hash->start = hash->at = start;
-    hash->size = size;
+    hash->size = hash->left = size;
+    hash->waiting = 0;
 }
 
-/* Read on as far as `end`, in whole blocks; the last one, were it whole, is left to `hash_end`. */
-static inline void hash_until(Hash *hash, const void *end)
+/* Read on as far as `end`, `more` bytes behind the last time, in whole blocks; the last one, were it whole, is left to `hash_end`. What
+ * waits must lie before `end` the next time. */
+static inline void hash_until(Hash *hash, const void *end, int64_t more)
 {
-    const int64_t there = (const uint8_t *)end - hash->at, left = hash->start + hash->size - hash->at;
-    const int64_t whole = (there < left ? there : left - 1) / BLOCK;
+    hash->waiting += more;
+    hash->left -= more;
+    const int64_t whole = (hash->left ? hash->waiting : hash->waiting - 1) / BLOCK;
     if (whole > 0) {
-        blocks(hash->sums, hash->at, whole);
-        hash->at += whole * BLOCK;
+        blocks(hash->sums, (const uint8_t *)end - hash->waiting, whole);
+        hash->waiting -= whole * BLOCK;
     }
 }
 
@@ -202,15 +203,15 @@ static uint64_t merged(const uint64_t *sums, uint64_t value, const uint8_t *key)
     return avalanche(value);
 }
 
-/* Read what is left; return the hash of all. */
-static Digest hash_end(Hash *hash)
+/* Read what is left, as far as `end`; return the hash of all. At least 64 bytes must lie before `end`, or all. */
+static Digest hash_end(Hash *hash, const void *behind)
 {
-    const uint8_t *p = hash->start, *end = p + hash->size;
+    const uint8_t *end = behind;
     const uint64_t size = (uint64_t)hash->size;
-    if (size <= 16) return digest_small(p, size);
-    if (size <= 240) return digest_medium(p, hash->size);
-    hash_until(hash, end);
-    stripes_plain(hash->sums, hash->at, (end - hash->at - 1) / 64);
+    if (size <= 16) return digest_small(end - size, size);
+    if (size <= 240) return digest_medium(end - size, hash->size);
+    hash_until(hash, end, hash->left);
+    stripes_plain(hash->sums, end - hash->waiting, (hash->waiting - 1) / 64);
     for (int i = 0; i < 8; i++) {
         const uint64_t word = word64(end - 64 + 8 * i), mixed = word ^ word64(secret + SECRET - 71 + 8 * i);
         hash->sums[i ^ 1] += word;
@@ -223,6 +224,6 @@ static Digest hash_end(Hash *hash)
 static Digest digest_of(const void *start, int64_t size)
 {
     Hash hash;
-    hash_start(&hash, start, size);
-    return hash_end(&hash);
+    hash_start(&hash, size);
+    return hash_end(&hash, (const char *)start + size);
 }

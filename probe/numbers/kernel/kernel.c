@@ -2,7 +2,8 @@
  *
  * What is computed is defined in probe/numbers/statistics.py and probe/numbers/sketch.py, and docs/reference/file-format.md. All integer
  * formulas (signs, buckets) are Python's: they come as a plan, made once per shape (probe/numbers/kernel/__init__.py).
- * rows.h is the loop, passes.h has it for every type of floats, careful.h for integers and tensors with Inf or NaN; hash.h hashes.
+ * rows.h is the loop, passes.h has it for every type of floats, careful.h for integers and tensors with Inf or NaN; hash.h hashes;
+ * packing.h reads tensors that lie in another order.
  * Here are the choice of the instruction set, who reads memory when, and the interface to Python.
  */
 #define Py_LIMITED_API 0x030B0000
@@ -229,6 +230,7 @@ static int choose_instructions(const char *wanted)
 }
 
 #include "careful.h"
+#include "packing.h"
 
 /* acc[k] belongs to inner element k mod inner and index k / inner of the axis before it; fold it into 61 buckets. */
 static void fold(const Plan *plan, const double *negative, const double *positive, double *sketch)
@@ -274,28 +276,42 @@ static void end(Room *room)
     if (room->memory != room->small) free(room->memory);
 }
 
-/* Pass over x, and over x - y, and hash either: each what the one before has brought into the cache. Any of the four may be NULL. */
-static void sweep(const char *x, const char *y, int kind, const Plan *plan, Progress *plain, Progress *change, Hash *of_x,
-                  Hash *of_y)
+static int64_t smaller(int64_t a, int64_t b)
 {
-    const int64_t elements = plan->head.n * plan->head.rows, size = bytes_of[kind];
+    return a < b ? a : b;
+}
+
+static void step(Window *window, int64_t size, Hash *hash)
+{
+    window->at += size;
+    if (hash) hash_until(hash, window->at, size);
+}
+
+/* Pass over x, and over x - y where there is y, and hash either: each what the one before has brought into the cache. */
+static void sweep(Window *x, Window *y, int kind, const Plan *plan, Progress *plain, Progress *change, Hash *of_x, Hash *of_y)
+{
+    const int64_t elements = plan->head.n * plan->head.rows, size = bytes_of[kind], period = plan->head.period;
     int64_t done = 0;
     do {
-        if (plain) passes[0][kind](x, x, plan, plain, AT_ONCE / size);
-        if (change) passes[1][kind](x, y, plan, change, AT_ONCE / size);
-        done = plain ? plain->done : change->done;
-        if (of_x) hash_until(of_x, x + done * size);
-        if (of_y) hash_until(of_y, y + done * size);
+        int64_t count = smaller(AT_ONCE / size, window_ready(x, size, period));
+        if (y) count = smaller(count, window_ready(y, size, period));
+        passes[0][kind](x->at, x->at, plan, plain, count);
+        if (y) passes[1][kind](x->at, y->at, plan, change, count);
+        step(x, (plain->done - done) * size, of_x);
+        if (y) step(y, (plain->done - done) * size, of_y);
+        done = plain->done;
     } while (done < elements);
 }
 
-/* Pass over x, or x - y, once more, element by element, where it holds NaN or Inf. */
-static void mend(const void *x, const void *y, int kind, const Plan *plan, uint64_t seed, Progress *at)
+/* Pass over x, or x - y, once more, element by element, where it holds NaN or Inf; return whether there was memory for it. */
+static int mend(Window *x, Window *y, int kind, const Plan *plan, uint64_t seed, Progress *at)
 {
-    if (kind < FLOATS && isfinite(at->sums.squares)) return;
+    if (kind < FLOATS && isfinite(at->sums.squares)) return 1;
+    if (!window_all(x) || (y && !window_all(y))) return 0;
     memset(at->negative, 0, 2 * (at->positive - at->negative) * sizeof(double));
     at->sums = EMPTY;
-    careful[kind](x, y, plan, seed, &at->sums, at->negative, at->positive);
+    careful[kind](x->tensor, y ? y->tensor : NULL, plan, seed, &at->sums, at->negative, at->positive);
+    return 1;
 }
 
 /* Point into the bytes of a plan. */
@@ -364,7 +380,7 @@ static int read_place(PyObject *const *args, int64_t *nbytes, int *kind, Plan *p
 
 static PyObject *measure(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 7) return PyErr_Format(PyExc_TypeError, "measure(address, nbytes, kind, plan, seed, hash_kind, known)");
+    if (count != 8) return PyErr_Format(PyExc_TypeError, "measure(address, nbytes, kind, plan, seed, hash_kind, known, layout)");
     const void *x = PyLong_AsVoidPtr(args[0]);
     const int hash_kind = (int)PyLong_AsLong(args[5]);
     int64_t nbytes;
@@ -374,30 +390,38 @@ static PyObject *measure(PyObject *module, PyObject *const *args, Py_ssize_t cou
     if (read_place(args + 1, &nbytes, &kind, &plan, &seed) < 0) return NULL;
     const Packed *known = PyBytes_Check(args[6]) && PyBytes_Size(args[6]) == sizeof *known ? (void *)PyBytes_AsString(args[6]) : NULL;
     const int is_alike = hash_kind && known && known->hash_kind && known->kind == plan.head.number * KINDS + kind;
+    Window window;
+    if (window_open(&window, x, nbytes, bytes_of[kind], args[7], plan.head.period) < 0) return NULL;
     Room room;
     Progress at;
-    if (start(&at, &plan, &room) < 0) return NULL;
+    if (start(&at, &plan, &room) < 0) return window_close(&window), NULL;
     Hash hash;
     Digest digest = {0, 0};
-    if (hash_kind) hash_start(&hash, x, nbytes);
+    if (hash_kind) hash_start(&hash, nbytes);
     PyThreadState *state = plan.head.n * plan.head.rows >= ALONE ? PyEval_SaveThread() : NULL;
     const int is_first = hash_kind && (is_alike || kind >= FLOATS);
-    if (is_first) digest = hash_end(&hash);
+    if (is_first) digest = window_digest(&window);
     const int is_same = is_alike && digest.low == known->digest.low && digest.high == known->digest.high;
+    int is_whole = 1;
     if (!is_same) {
-        if (kind < FLOATS) sweep(x, NULL, kind, &plan, &at, NULL, hash_kind && !is_first ? &hash : NULL, NULL);
-        if (hash_kind && !is_first) digest = hash_end(&hash);
-        mend(x, NULL, kind, &plan, seed, &at);
+        window_start(&window);
+        if (kind < FLOATS) sweep(&window, NULL, kind, &plan, &at, NULL, hash_kind && !is_first ? &hash : NULL, NULL);
+        if (hash_kind && !is_first) digest = hash_end(&hash, window.at);
+        is_whole = mend(&window, NULL, kind, &plan, seed, &at);
     }
     if (state) PyEval_RestoreThread(state);
-    PyObject *found = is_same ? Py_NewRef(args[6]) : packed(&plan, kind, &at, digest, hash_kind);
+    PyObject *found = !is_whole ? PyErr_NoMemory()
+                      : is_same ? Py_NewRef(args[6])
+                                : packed(&plan, kind, &at, digest, hash_kind);
     end(&room);
+    window_close(&window);
     return found;
 }
 
 static PyObject *measure_update(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 7) return PyErr_Format(PyExc_TypeError, "update(after, before, nbytes, kind, plan, seed, hash_kind)");
+    if (count != 9)
+        return PyErr_Format(PyExc_TypeError, "measure_update(after, before, nbytes, kind, plan, seed, hash_kind, layout, layout)");
     const void *x = PyLong_AsVoidPtr(args[0]), *y = PyLong_AsVoidPtr(args[1]);
     const int hash_kind = (int)PyLong_AsLong(args[6]);
     int64_t nbytes;
@@ -406,23 +430,31 @@ static PyObject *measure_update(PyObject *module, PyObject *const *args, Py_ssiz
     Plan plan;
     if (read_place(args + 2, &nbytes, &kind, &plan, &seed) < 0) return NULL;
     if (kind >= FLOATS) return PyErr_Format(PyExc_ValueError, "updates are those of floats, not of kind %d", kind);
-    Room rooms[2];
+    const int64_t size = bytes_of[kind], period = plan.head.period;
+    Window windows[2];
+    if (window_open(&windows[0], x, nbytes, size, args[7], period) < 0) return NULL;
+    if (window_open(&windows[1], y, nbytes, size, args[8], period) < 0) return window_close(&windows[0]), NULL;
+    Room rooms[2] = {{.memory = NULL}, {.memory = NULL}};
     Progress after, change;
-    if (start(&after, &plan, &rooms[0]) < 0) return NULL;
-    if (start(&change, &plan, &rooms[1]) < 0) return end(&rooms[0]), NULL;
+    PyObject *found = NULL;
+    if (start(&after, &plan, &rooms[0]) < 0 || start(&change, &plan, &rooms[1]) < 0) goto done;
     Hash hashes[2];
-    hash_start(&hashes[0], y, nbytes);
-    hash_start(&hashes[1], x, nbytes);
+    hash_start(&hashes[0], nbytes);
+    hash_start(&hashes[1], nbytes);
     PyThreadState *state = plan.head.n * plan.head.rows >= ALONE ? PyEval_SaveThread() : NULL;
-    sweep(x, y, kind, &plan, &after, &change, &hashes[1], &hashes[0]);
-    const Digest both[2] = {hash_end(&hashes[0]), hash_end(&hashes[1])}; /* (before, after) */
-    mend(x, NULL, kind, &plan, seed, &after);
-    mend(x, y, kind, &plan, seed, &change);
+    sweep(&windows[0], &windows[1], kind, &plan, &after, &change, &hashes[1], &hashes[0]);
+    const Digest both[2] = {hash_end(&hashes[0], windows[1].at), hash_end(&hashes[1], windows[0].at)}; /* (before, after) */
+    const int is_whole = mend(&windows[0], NULL, kind, &plan, seed, &after)
+                         && mend(&windows[0], &windows[1], kind, &plan, seed, &change);
     if (state) PyEval_RestoreThread(state);
-    PyObject *found = Py_BuildValue("(NN)", packed(&plan, kind, &change, digest_of(both, sizeof both), hash_kind),
-                                    packed(&plan, kind, &after, both[1], hash_kind));
-    end(&rooms[0]);
-    end(&rooms[1]);
+    found = is_whole ? Py_BuildValue("(NN)", packed(&plan, kind, &change, digest_of(both, sizeof both), hash_kind),
+                                     packed(&plan, kind, &after, both[1], hash_kind))
+                     : PyErr_NoMemory();
+done:
+    for (int i = 0; i < 2; i++) {
+        end(&rooms[i]);
+        window_close(&windows[i]);
+    }
     return found;
 }
 
@@ -449,9 +481,9 @@ static PyObject *use(PyObject *module, PyObject *name)
 
 static PyMethodDef methods[] = {
     {"measure", (PyCFunction)(void (*)(void))measure, METH_FASTCALL,
-     "measure(address, nbytes, kind, plan, seed, hash_kind, known) -> all that is known of a tensor, packed; known, if it is that"},
+     "measure(address, nbytes, kind, plan, seed, hash_kind, known, layout) -> all that is known of a tensor, packed; known, if it is that"},
     {"measure_update", (PyCFunction)(void (*)(void))measure_update, METH_FASTCALL,
-     "measure_update(after, before, nbytes, kind, plan, seed, hash_kind) -> (after - before, after), packed"},
+     "measure_update(after, before, nbytes, kind, plan, seed, hash_kind, layout of after, of before) -> (after - before, after), packed"},
     {"digest", (PyCFunction)(void (*)(void))digest, METH_FASTCALL, "digest(address, nbytes) -> (low, high) of xxh3_128"},
     {"use", use, METH_O, "use(name) -> whether the machine has this instruction set; it is used from now on"},
     {NULL, NULL, 0, NULL},

@@ -1,14 +1,14 @@
 /* The pass over one tensor, for one element type and one instruction set.
  *
  * Included by passes.h with FUNCTION (the name), ELEMENT (the type in memory), VALUE (float or double: a type that
- * holds what is measured exactly), LOAD(i) (element i of the row, as VALUE), LOADV(i) (LANES of them), and MIN, MAX and
+ * holds what is measured exactly), LOAD(i) (element i from x on, as VALUE), LOADV(i) (LANES of them), and MIN, MAX and
  * WIDEN (to doubles) of such vectors. Measured is x, or x - y where LOAD says so.
  *
  * A row is what lies behind the axes that the odometer counts. Element j of a row goes to acc[j mod period], moved
  * by the row's shift; rows with a negative sign have sums of their own. So nothing is folded until the end. The sums
  * over lanes are added up every FLUSH elements: short sums lose less, and a lane's count cannot overflow.
  *
- * The pass goes on where it was, and stops behind `count` elements, at the end of a period: so others can read the same
+ * The pass goes on where it was, with x (and y) there, and stops behind `count` elements, at the end of a period: so others can read the same
  * memory while it is in the cache, and the sums are those of a pass in one go.
  */
 TARGET static void FUNCTION(const ELEMENT *x, const ELEMENT *y, const Plan *plan, Progress *at, int64_t count)
@@ -43,8 +43,6 @@ TARGET static void FUNCTION(const ELEMENT *x, const ELEMENT *y, const Plan *plan
     int64_t rest_zeros = at->rest_zeros, since = at->since, done = at->done, row = at->row, first = at->first;
     const int64_t n = plan->head.n, period = plan->head.period, stop = done + count;
     float buffer[MAX_PERIOD];
-    x += row * n;
-    y += row * n;
     while (row < plan->head.rows && done < stop) {
         double *acc = (at->odometer.sign > 0 ? at->positive : at->negative) + at->odometer.shift * plan->head.inner;
         while (first < n && done < stop) {
@@ -52,8 +50,8 @@ TARGET static void FUNCTION(const ELEMENT *x, const ELEMENT *y, const Plan *plan
             const float *sign = NAME(signs_from)(plan, first, buffer);
             int64_t k = 0;
             for (; k + LANES <= size; k += LANES) {
-                const values v = LOADV(first + k);
-                PREFETCH(x + first + k);
+                const values v = LOADV(k);
+                PREFETCH(x + k);
                 low = MIN(v, low);
                 high = MAX(v, high);
                 zeros += v == 0;
@@ -63,7 +61,7 @@ TARGET static void FUNCTION(const ELEMENT *x, const ELEMENT *y, const Plan *plan
                 *(unaligned *)(acc + k) += d * WIDENF(*(const signs_of *)(sign + k));
             }
             for (; k < size; k++) {
-                const double d = LOAD(first + k);
+                const double d = LOAD(k);
                 low[0] = d < low[0] ? d : low[0];
                 high[0] = d > high[0] ? d : high[0];
                 rest_zeros += d == 0;
@@ -74,6 +72,8 @@ TARGET static void FUNCTION(const ELEMENT *x, const ELEMENT *y, const Plan *plan
             since += size;
             first += size;
             done += size;
+            x += size;
+            y += size;
             if (since >= FLUSH) {
                 for (int lane = 0; lane < LANES; lane++) {
                     rest += total[lane];
@@ -88,8 +88,6 @@ TARGET static void FUNCTION(const ELEMENT *x, const ELEMENT *y, const Plan *plan
         if (first >= n) {
             first = 0;
             row++;
-            x += n;
-            y += n;
             odometer_advance(&at->odometer, plan);
         }
     }

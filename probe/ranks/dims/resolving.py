@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import xxhash
 
+from probe.ranks.dims.held import Held, Signature
 from probe.ranks.dims.language import REPLICATED, Dims, Split
 from probe.ranks.gathering import OF_PARAMETERS, Gathered
 from probe.ranks.layout.groups import DATA
@@ -20,8 +21,6 @@ _FORWARD_OF = {Role.GRAD_OUTPUT: Role.OUTPUT, Role.GRAD_INPUT: Role.INPUT, Role.
 _ROUNDS = 4
 """times that what is known of one tensor is passed on to others"""
 
-Signature = int
-"""a hash of the bytes of a tensor on each rank that holds some of it"""
 Told = Callable[[int, Role, str, int], Dims | None]
 """how a tensor of a module is divided, by module, role, slot and number of axes; None where nothing says it"""
 Whole = Callable[[int, Role, str], Sequence[tuple[int, ...]]]
@@ -37,6 +36,10 @@ class Facts:
     weights: Weights
     told: Told
     whole: Whole
+    models: Sequence[int]
+    """modules that nothing calls but the program"""
+    parents: Sequence[int]
+    """by module, the one around it; −1 where there is none"""
     slots: Sequence[str]
     shapes: Sequence[tuple[int, ...]]
 
@@ -77,9 +80,8 @@ class _Resolving:
         self.roles = [Role(role) for role in self.columns["role"]]
         self.slots = [facts.slots[k] for k in rows["slot"].tolist()]
         self.shapes = [facts.shapes[k] for k in rows["shape"].tolist()]
-        columns = (gathered.member, gathered.rows["hash_lo"], gathered.rows["hash_hi"])
-        self.bytes = np.stack([column.astype(np.uint64) for column in columns], axis=-1)
-        self.starts, self.counts = gathered.starts.tolist(), gathered.counts.tolist()
+        self.held = Held(gathered, facts.members, facts.layout, self.shapes)
+        self.counts = gathered.counts.tolist()
         self.found: dict[int, Dims | None] = {}
         self.by_bytes: dict[Signature, Dims] = dict(signatures)
         self.by_place: dict[tuple[int, int, int, int, str], tuple[Dims, tuple[int, ...]]] = {}
@@ -87,6 +89,11 @@ class _Resolving:
         self.shown: dict[int, tuple[Dims, tuple[int, ...]]] = {}
         """by parameter, how it is divided as the other side's shape shows, and its shape on a rank: its states come behind it"""
         self.sizes = {name: facts.layout.size(name) for name in facts.layout.groups}
+        self.results: dict[tuple[int, int], list[int]] = defaultdict(list)
+        """by micro-batch and module, what it returns"""
+        for tensor, role in enumerate(self.roles):
+            if role is Role.OUTPUT:
+                self.results[self.columns["micro"][tensor], self.columns["module"][tensor]].append(tensor)
 
     def result(self) -> dict[int, Dims | None]:
         left: list[int] = []
@@ -142,7 +149,7 @@ class _Resolving:
 
     def _weight_by_shape(self, tensor: int) -> Dims | None:
         """Return how a weight of an unknown class is divided: not at all, or as the other side's shape shows."""
-        model = [name for name in self._differing(tensor) if name in self._of_the_model()]
+        model = [name for name in self.held.differing(tensor) if name in self._of_the_model()]
         shape, slot = self.shapes[tensor], self.slots[tensor].partition(":")[2]
         wholes = self.facts.whole(self.columns["module"][tensor], self.roles[tensor], slot)
         if not model or shape in wholes:
@@ -160,17 +167,13 @@ class _Resolving:
 
     # What bytes show
 
-    def _signature(self, tensor: int) -> Signature:
-        start = self.starts[tensor]
-        return xxhash.xxh3_64_intdigest(self.bytes[start : start + self.counts[tensor]].tobytes())
-
     def _place(self, tensor: int, role: Role) -> tuple[int, int, int, int, str]:
         micro, module, call = (self.columns[name][tensor] for name in ("micro", "module", "call"))
         return micro, module, call, int(role), self.slots[tensor]
 
     def _remember(self, tensor: int, dims: Dims) -> None:
         if dims.groups:
-            self.by_bytes.setdefault(self._signature(tensor), dims)
+            self.by_bytes.setdefault(self.held.signature(tensor), dims)
         self.by_place.setdefault(self._place(tensor, self.roles[tensor]), (dims, self.shapes[tensor]))
 
     def _settle(self, tensor: int, dims: Dims) -> bool:
@@ -179,7 +182,7 @@ class _Resolving:
         return True
 
     def _inferred(self, tensor: int) -> bool:
-        known = self.by_bytes.get(self._signature(tensor))
+        known = self.by_bytes.get(self.held.signature(tensor))
         if known is not None:
             return self._settle(tensor, known)
         role, shape = self.roles[tensor], self.shapes[tensor]
@@ -187,7 +190,7 @@ class _Resolving:
         if forward is not None and forward[1] == shape:
             dims = forward[0]
             if not dims.groups:
-                dims = Dims(partial=tuple(self._differing(tensor)))
+                dims = Dims(partial=tuple(self.held.apart(tensor)))
             return self._settle(tensor, replace(dims, partial=()) if forward[0].partial else dims)
         if role in (Role.INPUT, Role.OUTPUT):
             return self._like_its_neighbour(tensor, shape)
@@ -198,7 +201,7 @@ class _Resolving:
         micro, module, call, _, _ = self._place(tensor, Role.INPUT)
         other = Role.INPUT if self.roles[tensor] is Role.OUTPUT else Role.OUTPUT
         known = self.by_place.get((micro, module, call, int(other), "0"))
-        if known is None or known[1] != shape or not known[0].splits:
+        if known is None or known[1] != shape or not known[0].splits or shape in self._wholes(tensor):
             return False
         return self._settle(tensor, known[0])
 
@@ -206,21 +209,41 @@ class _Resolving:
         """Return the groups whose ranks may divide weights: not those of data, whose ranks have copies unless placements say otherwise."""
         return {name for name in self.facts.layout.groups if name not in DATA | {"cp", "pp", "embd", ALL}}
 
-    def _differing(self, tensor: int) -> list[str]:
-        """Return the groups in which ranks differ that have another place in that group alone."""
-        start = self.starts[tensor]
-        rows = self.bytes[start : start + self.counts[tensor]]
-        members = [self.facts.members[k] for k in rows[:, 0].tolist()]
-        differing = differing_groups(rows[None, :, 1:], members, self.facts.layout)
-        return [name for name, differs in differing.items() if differs[0]]
-
     # What the other side shows
 
+    def _wholes(self, tensor: int) -> Sequence[tuple[int, ...]]:
+        return self.facts.whole(self.columns["module"][tensor], self.roles[tensor], self.slots[tensor])
+
     def _fits_other_side(self, tensor: int) -> bool:
-        shape = self.shapes[tensor]
-        wholes = self.facts.whole(self.columns["module"][tensor], self.roles[tensor], self.slots[tensor])
-        dims = self._by_shape(shape, wholes, self._differing(tensor))
+        shape, wholes = self.shapes[tensor], self._wholes(tensor)
+        groups = self.held.apart(tensor)
+        dims = self._by_shape(shape, wholes, groups)
+        if dims is None and shape in wholes:
+            is_given = self.roles[tensor] is Role.INPUT and self.columns["module"][tensor] in self.facts.models
+            # nobody is given a term of a sum
+            dims = REPLICATED if is_given or not groups else self._as_added_up(tensor, groups)
         return dims is not None and self._settle(tensor, dims)
+
+    def _as_added_up(self, tensor: int, groups: Sequence[str]) -> Dims | None:
+        """Return how a result is divided that each rank has another one of: terms of a sum where a module around it adds them up.
+
+        Where none does, they are copies, and a collective is missing.
+        """
+        if self.roles[tensor] is not Role.OUTPUT or not self.held.is_signed(tensor):
+            return None
+        micro, module = self.columns["micro"][tensor], self.columns["module"][tensor]
+        around = self.facts.parents[module]
+        while around >= 0:
+            results = self.results[micro, around]
+            if results and not any(self._is_apart(each) for each in results):
+                return Dims(partial=tuple(groups))
+            around = self.facts.parents[around]
+        return REPLICATED
+
+    def _is_apart(self, tensor: int) -> bool:
+        """Tell whether each rank has another result, of the shape that the whole has."""
+        is_whole = self.shapes[tensor] in self._wholes(tensor)
+        return is_whole and not self.alike[tensor] and bool(self.held.apart(tensor))
 
     def _by_shape(
         self, shape: tuple[int, ...], wholes: Sequence[tuple[int, ...]], groups: Sequence[str]
@@ -234,24 +257,3 @@ class _Resolving:
             if (*shape[:axis], shape[axis] * size, *shape[axis + 1 :]) == tuple(whole)
         }  # fmt: skip
         return Dims((Split(fitting.pop(), groups[0]),)) if len(fitting) == 1 else None
-
-
-def differing_groups(digests: np.ndarray, members: Sequence[Member], layout: Layout) -> dict[str, np.ndarray]:
-    """Return by group whether members differ that have another place in that group alone, by tensor.
-
-    Parameters
-    ----------
-    digests
-        what members hold, shape (tensors, members, 2)
-    members
-        the rank of each
-    """
-    found = {}
-    dividing = layout.dividing
-    for name in dividing:
-        others = [other for other in dividing if other != name]
-        first: dict[tuple[int, ...], int] = {}
-        places = [tuple(member.places.get(other, 0) for other in others) for member in members]
-        like = [first.setdefault(place, k) for k, place in enumerate(places)]
-        found[name] = (digests != digests[:, like]).any(axis=(1, 2))
-    return found

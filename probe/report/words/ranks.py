@@ -65,6 +65,10 @@ WORDS: dict[str, str | Callable[..., str]] = {
         "look at the collective at the end of this module (all-reduce, reduce-scatter, gather), and at what only some ranks add"
     ),
     "on-ranks": _on_ranks,
+    "parts-of-ranks": (
+        "{side}: what its ranks hold is put one behind the other; where each holds a share of every part (q, k, v; gate, up), say so in the "
+        "mapping, section dims"
+    ),
     "ranks-missing": _missing,
     "groups-contradict": "{what}",
     "of-set-of-files": "{side}: {what}",

@@ -87,16 +87,23 @@ def has(group: h5g.GroupID, name: str) -> bool:
     return group.links.exists(name.encode())
 
 
-def opened(file: h5py.File, name: str) -> Any:
+def opened(file: h5py.File, name: str, inside: h5g.GroupID | None = None) -> Any:
     """Return an object of the file, every name on the way to which is a hard link.
+
+    Parameters
+    ----------
+    name
+        the names on the way
+    inside
+        the group that it lies in, if that was opened before: then the last name alone is followed
 
     Raises
     ------
     Damaged
         a name is not there, or may lead out of the file
     """
-    at = h5g.open(file.id, b"/")
-    for part in name.split("/"):
+    at = h5g.open(file.id, b"/") if inside is None else inside
+    for part in name.split("/") if inside is None else [name.rpartition("/")[2]]:
         if not isinstance(at, h5g.GroupID) or not has(at, part):
             raise Damaged(f"there is no /{name}")
         if at.links.get_info(part.encode()).type != h5l.TYPE_HARD:
@@ -105,15 +112,17 @@ def opened(file: h5py.File, name: str) -> Any:
     return at
 
 
-def dataset(file: h5py.File, name: str, allowed: Filters = _OF_TABLES) -> h5d.DatasetID:
-    """Return a dataset whose values lie in this file, under no other filters than those that are allowed.
+def dataset(
+    file: h5py.File, name: str, inside: h5g.GroupID | None = None, allowed: Filters = _OF_TABLES
+) -> h5d.DatasetID:
+    """Return a dataset whose values lie in this file, under no other filters than those that are allowed; the rest is as in `opened`.
 
     Raises
     ------
     Damaged
         it is none
     """
-    found = opened(file, name)
+    found = opened(file, name, inside)
     if not isinstance(found, h5d.DatasetID):
         raise Damaged(f"/{name} is no dataset")
     how = found.get_create_plist()

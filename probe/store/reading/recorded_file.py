@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -36,10 +37,13 @@ class RecordedFile:
         self._file, self.attributes = opened(path)
         """by the name of the group"""
         self._tables: dict[str, h5d.DatasetID] = {}
+        self._tensors: h5g.GroupID | None = None
+        """the group of the tensors, once it was opened"""
 
     def let_go(self) -> None:
         """Give back the memory in which HDF5 keeps what was read of tables: up to 8 MiB of each, while it is open."""
         self._tables.clear()
+        self._tensors = None
 
     def close(self) -> None:
         """Close the file."""
@@ -107,13 +111,16 @@ class RecordedFile:
             the dtype that its values are stored as
         """
         name = f"tensors/{number}"
-        found = h5py.Dataset(layout.dataset(self._file, name, compression.FILTERS))
-        if found.dtype != stored or found.shape != shape:
+        if self._tensors is None:
+            self._tensors = layout.opened(self._file, "tensors")
+        lies = layout.dataset(self._file, name, self._tensors, compression.FILTERS)
+        found, size = h5py.Dataset(lies), math.prod(shape) * stored.itemsize
+        if lies.dtype != stored or found.shape != shape:
             raise Damaged(f"/{name} holds {found.dtype} {found.shape}, expected {stored} {shape}")
-        if found.chunks is not None:
+        if lies.get_create_plist().get_layout() == h5d.CHUNKED:
             compression.check(found, self._size())
-        elif found.nbytes > self._size():
-            raise Damaged(f"/{name} has {found.nbytes} bytes, for which the file has no room")
+        elif size > self._size():
+            raise Damaged(f"/{name} has {size} bytes, for which the file has no room")
         return found
 
     def _table(self, name: str) -> h5d.DatasetID:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from probe.errors import ConfigError
 from probe.numbers.axis_sums import axes_with_sums
 from probe.numbers.statistics import dtype_of
 from probe.records import HashKind, ModuleInfo, OptimizerGroup, ParameterInfo, Phase, Role, RunInfo, StepState
+from probe.store.schema import PARAMETERS
 
 _MOST_AXES = 64
 """of a tensor: as many as PyTorch and numpy know"""
@@ -174,11 +176,11 @@ def of_step(rows: np.ndarray, call_rows: np.ndarray) -> None:
 
 def modules(rows: np.ndarray) -> list[ModuleInfo]:
     """Return ``/modules``: parents before their children, every path once."""
+    columns = [rows[name].tolist() for name in ("path", "class_name", "parent", "file", "line", "n_params")]
     found = [
-        ModuleInfo(_text(r["path"]), _text(r["class_name"]), int(r["parent"]), _text(r["file"]), int(r["line"]),
-                   int(r["n_params"]))
-        for r in rows
-    ]  # fmt: skip
+        ModuleInfo(_text(path), _text(class_name), parent, _text(file), line, count)
+        for path, class_name, parent, file, line, count in zip(*columns, strict=True)
+    ]
     for index, module in enumerate(found):
         if not -1 <= module.parent < index:
             raise Damaged(f"the parent of module {index} is {module.parent}, which does not stand before it")
@@ -192,14 +194,18 @@ def parameters(rows: np.ndarray, modules: int) -> list[ParameterInfo]:
     between(rows, "module", 0, modules)
     dtypes(set(rows["dtype"].tolist()))
     later = {"canonical": b"", "is_persistent": 1}  # columns that older files lack
-    columns = [rows[name] if name in rows.dtype.names else [old] * len(rows) for name, old in later.items()]
+    columns = [
+        rows[name].tolist() if name in rows.dtype.names else [later[name]] * len(rows) for name in PARAMETERS.names
+    ]
+    shape_of = functools.cache(shape_in)
+    axes_of = functools.cache(lambda text: integers_in(text, _MOST_AXES + 1))
     found = [
         ParameterInfo(
-            names_in(r["names"]), int(r["module"]), _text(r["slot"]), shape_in(r["shape"]),
-            r["dtype"].decode(), bool(r["requires_grad"]), bool(r["is_buffer"]), integers_in(r["axes"], _MOST_AXES + 1),
-            _text(canonical), bool(is_persistent),
+            names_in(names), module, _text(slot), shape_of(shape), dtype.decode(), bool(requires_grad), bool(is_buffer),
+            axes_of(axes), _text(canonical), bool(is_persistent),
         )
-        for r, canonical, is_persistent in zip(rows, *columns, strict=True)
+        for names, module, slot, shape, dtype, requires_grad, is_buffer, axes, canonical, is_persistent
+        in zip(*columns, strict=True)
     ]  # fmt: skip
     for index, each in enumerate(found):
         if each.axes and sorted(each.axes) != list(range(len(each.shape))):

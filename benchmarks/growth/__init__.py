@@ -1,0 +1,1 @@
+"""How time and memory of comparing and of recording grow with modules, steps and bytes."""
