@@ -148,7 +148,7 @@ def read_run(found: h5py.Dataset, start: tuple[int, ...], count: tuple[int, ...]
     where = found.id.get_space()
     where.select_hyperslab(start, count)
     run = np.empty(math.prod(count), found.dtype)
-    found.id.read(h5s.create_simple(run.shape), where, run, found.id.get_type())
+    found.id.read(h5s.create_simple(count), where, run, found.id.get_type())
     return run
 
 
