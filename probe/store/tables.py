@@ -106,7 +106,8 @@ class Values:
                 break
             part = flat[begin : begin + math.prod(count)]
             place.select_hyperslab(start, count)
-            dataset.write(h5s.create_simple(count), place, part, kind)  # of one shape: HDF5 takes four times as long otherwise
+            here = h5s.create_simple(count)  # of the same shape as there: HDF5 takes four times as long otherwise
+            dataset.write(here, place, part, kind)
             begin += part.size
 
     def flush(self) -> None:
