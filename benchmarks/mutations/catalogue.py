@@ -470,7 +470,7 @@ MUTATIONS = (
     Mutation('memory that is not there is read', VALUES, TORCH_STATISTICS,
              '<= tensor.untyped_storage().nbytes()',
              '>= 0',
-             REVIEW + "test_memory_that_is_not_there_is_not_read_in_place[beyond]"),
+             REVIEW + "test_memory_that_is_not_there_is_not_read_in_place[beyond-as it is]"),
     Mutation('subclasses are read as if they were plain', VALUES, TORCH_STATISTICS,
              '        and type(tensor) in PLAIN\n',
              '',
