@@ -65,4 +65,4 @@ def test_the_plain_model_has_no_hooks_and_the_other_one_has(tmp_path: Path) -> N
 def test_losses_that_differ_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step = Probe.step
     monkeypatch.setattr(Probe, "step", lambda self, train: step(self, train) + 1)
-    assert not Comparison("statistics", "tiny", tmp_path).run(2)["losses_equal"]
+    assert not Comparison(ROWS["statistics"], SIZES["tiny"], tmp_path).run(2)["losses_equal"]
