@@ -34,8 +34,11 @@ from probe.store.tree import write_tree
 from probe.store.writing.disk import PAGE
 from probe.store.writing.writer import Writer
 from probe.testing import DTYPES, sample
+from tests.compressing import NEEDS
 from tests.failing import Failing
 from tests.rows import INFO, add_record, end_step
+
+pytestmark = NEEDS
 
 BITSHUFFLE, ZSTD = 32008, 32015
 SHAPES = [(37, 1, 9000), (1 << 18,), (3, 400_001), (2, 3, 5, 7000), (), (0, 3), (1000,)]

@@ -19,6 +19,7 @@ from benchmarks import kill
 from benchmarks.failing_calls import training
 from probe.records import CompressionName
 from probe.store import compression
+from tests.compressing import COMPRESSIONS
 
 ROOT = Path(__file__).parents[2]
 STEPS = 3
@@ -67,7 +68,7 @@ def in_a_process(code: str, *arguments: object, prefix: tuple[str, ...] = ()) ->
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
 
 
-@pytest.mark.parametrize("how", ["", "lz4", "zstd"])
+@pytest.mark.parametrize("how", ["", *COMPRESSIONS])
 def test_a_limit_on_the_size_of_files(how: str, expected: kill.Expected, tmp_path: Path) -> None:
     pytest.importorskip("resource")
     whole = expected.path.stat().st_size

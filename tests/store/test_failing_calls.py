@@ -31,6 +31,7 @@ from probe.store.tree import write_tree
 from probe.store.writing import system
 from probe.store.writing.uncached import LEAST
 from probe.store.writing.writer import Writer
+from tests.compressing import COMPRESSIONS
 from tests.failing import CALLS, Failing
 from tests.resources import handles
 from tests.rows import INFO, add_record, end_step
@@ -107,7 +108,7 @@ def test_every_call_in_turn(
     assert lost == sorted(lost)
 
 
-@pytest.mark.parametrize("how", Compression)
+@pytest.mark.parametrize("how", COMPRESSIONS)
 def test_calls_of_a_compressed_recording(
     how: Compression,
     alone: bytes,
@@ -197,7 +198,7 @@ def large(number: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("failure", [*FAILURES, "short"])
-@pytest.mark.parametrize("how", [None, *Compression])
+@pytest.mark.parametrize("how", [None, *COMPRESSIONS])
 def test_large_values(how: Compression | None, failure: str, tmp_path: Path) -> None:
     """Written past the cache where the file system has it, or compressed by HDF5."""
     options, number, made = FAILURES.get(failure, {"short": True}), 0, 3 if how is None else 6

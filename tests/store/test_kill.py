@@ -11,10 +11,11 @@ import pytest
 from benchmarks import kill
 from probe.records import CompressionName
 from probe.store import compression
+from tests.compressing import COMPRESSIONS
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("how", [None, "lz4", "zstd"])
+@pytest.mark.parametrize("how", [None, *COMPRESSIONS])
 def test_what_a_killed_training_leaves_is_exact(
     how: CompressionName | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
