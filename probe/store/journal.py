@@ -16,7 +16,7 @@ import xxhash
 
 from probe.damage import said_of
 from probe.errors import FormatError
-from probe.store.places import Unshared, is_local, place_of
+from probe.store.places import Unshared, opened_raw, place_of
 
 _RUN = struct.Struct("<QQ")
 _END = struct.Struct("<8sQQ")
@@ -66,9 +66,7 @@ def _runs(body: bytes, size: int) -> Iterator[tuple[int, bytes]]:
 
 def readable(path: str | Path) -> Readable:
     """Return what `h5py.File` is to read: the file as its last commit would have left it."""
-    place = place_of(path)
-    file = Unshared(place) if is_local(place) else place.open("rb")
-    runs = pending(path)
+    file, runs = opened_raw(place_of(path)), pending(path)
     return Overlay(file, runs) if runs else file
 
 

@@ -40,11 +40,6 @@ def is_local(path: Path) -> bool:
     return isinstance(path, Path)
 
 
-def opened_raw(path: Path) -> IO[bytes]:
-    """Open the bytes of a file; on a disk without a buffer, for large reads."""
-    return cast(IO[bytes], open(path, "rb", buffering=0)) if is_local(path) else path.open("rb")  # noqa: SIM115
-
-
 def _seek_and_read(descriptor: int, buffers: list[memoryview], offset: int) -> int:
     os.lseek(descriptor, offset, os.SEEK_SET)
     data = os.read(descriptor, len(buffers[0]))
@@ -101,6 +96,11 @@ class Unshared:
             self._descriptor = -1
 
     __del__ = close
+
+
+def opened_raw(path: Path) -> Unshared | IO[bytes]:
+    """Open the bytes of a file; on a disk without a buffer, for large reads."""
+    return Unshared(path) if is_local(path) else path.open("rb")
 
 
 def matching(given: str) -> list[Path]:

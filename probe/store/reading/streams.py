@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-from probe.store.places import opened_raw
+from probe.store.places import Unshared, opened_raw
 
 
 def split(array: np.ndarray, chunk: int) -> Iterator[np.ndarray]:
@@ -25,7 +26,7 @@ def read(
     path: Path, offset: int, count: int, dtype: np.dtype, chunk: int, into: np.ndarray | None
 ) -> Iterator[np.ndarray]:
     """Read values ``chunk`` at a time, straight from their bytes in the file."""
-    with opened_raw(path) as raw:
+    with contextlib.closing(opened_raw(path)) as raw:
         raw.seek(offset)
         while count:
             size = min(chunk, count)
@@ -52,10 +53,10 @@ def cut(
         yield part
 
 
-def _fill(raw: IO[bytes], wanted: memoryview) -> None:
+def _fill(raw: Unshared | IO[bytes], wanted: memoryview) -> None:
     """Read as many bytes as there is room for."""
     while wanted:
-        got = raw.readinto(wanted)  # type: ignore[attr-defined]
+        got = raw.readinto(wanted)  # type: ignore[union-attr]
         if not got:
             raise OSError("the file ends too early")
         wanted = wanted[got:]
