@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -30,6 +31,8 @@ _WITHOUT_FLOAT64 = ("mps", "npu")
 """devices whose tensors are copied to the CPU to be measured"""
 _XXH3 = HashKind.XXH3_128
 _FLOATS = {torch.float32, torch.float64, torch.bfloat16, torch.float16}
+SHARES_THREADS = kernel.share(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+"""whether the compiled loop computes in PyTorch's own threads"""
 _KINDS = {getattr(torch, name): kind for name, kind in kernel.KINDS.items()}
 
 

@@ -6,8 +6,10 @@ All integer formulas come from `probe.numbers.sketch`: the compiled part gets th
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
+import os
 
 import numpy as np
 
@@ -50,6 +52,43 @@ _TABLED = 1 << 18
 def use(instructions: str) -> bool:
     """Compute with another instruction set from now on, if the machine has it; for tests."""
     return _kernel.use(instructions)
+
+
+def share(library: str) -> bool:
+    """Measure large tensors in the threads of the OpenMP that a library of this process is linked with, from now on.
+
+    As many as it computes with itself (``OMP_NUM_THREADS``, ``torch.set_num_threads``). The numbers are the same in one thread.
+
+    Parameters
+    ----------
+    library
+        its path
+
+    Returns
+    -------
+    bool
+        whether it has them
+    """
+    if not AVAILABLE:
+        return False
+    try:
+        linked = ctypes.CDLL(library, os.RTLD_LAZY | os.RTLD_NOLOAD)
+        addresses = [ctypes.cast(getattr(linked, name), ctypes.c_void_p).value for name in _OPENMP]
+    except (OSError, AttributeError):  # another system, another OpenMP
+        return False
+    return _kernel.share(*addresses)
+
+
+_OPENMP = ("GOMP_parallel", "omp_get_max_threads", "omp_in_parallel")
+
+
+def _share_no_more() -> None:
+    """A forked process has none of the threads."""
+    _kernel.share(0, 0, 0)
+
+
+if AVAILABLE and hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_share_no_more)
 
 
 class _NoAxis(Axis):

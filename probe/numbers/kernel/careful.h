@@ -38,7 +38,7 @@ INTEGER_ELEMENT(uint64, uint64_t)
     {                                                                                                                 \
         float buffer[MAX_PERIOD];                                                                                     \
         Odometer at;                                                                                                  \
-        odometer_start(&at, plan);                                                                                    \
+        odometer_start(&at, plan, 0);                                                                                    \
         for (int64_t row = 0, i = 0; row < plan->head.rows; row++) {                                                       \
             double *acc = (at.sign > 0 ? positive : negative) + at.shift * plan->head.inner;                               \
             const float *sign = NULL;                                                                                 \

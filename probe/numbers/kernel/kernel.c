@@ -3,8 +3,8 @@
  * What is computed is defined in probe/numbers/statistics.py and probe/numbers/sketch.py, and docs/reference/file-format.md. All integer
  * formulas (signs, buckets) are Python's: they come as a plan, made once per shape (probe/numbers/kernel/__init__.py).
  * rows.h is the loop, passes.h has it for every type of floats, careful.h for integers and tensors with Inf or NaN; hash.h hashes;
- * packing.h reads tensors that lie in another order.
- * Here are the choice of the instruction set, who reads memory when, and the interface to Python.
+ * packing.h reads tensors that lie in another order; pieces.h says who reads which part of memory when, and in which thread.
+ * Here are the choice of the instruction set, and the interface to Python.
  */
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
@@ -86,9 +86,12 @@ static inline void odometer_set(Odometer *at, const Plan *plan)
     }
 }
 
-static void odometer_start(Odometer *at, const Plan *plan)
+static void odometer_start(Odometer *at, const Plan *plan, int64_t row)
 {
-    memset(at->index, 0, sizeof at->index);
+    for (int64_t axis = plan->head.axes - 1; axis >= 0; axis--) {
+        at->index[axis] = row ? row % plan->sizes[axis] : 0;
+        row = row ? row / plan->sizes[axis] : 0;
+    }
     odometer_turn(at, plan);
     odometer_set(at, plan);
 }
@@ -107,12 +110,12 @@ static inline void odometer_advance(Odometer *at, const Plan *plan)
     odometer_set(at, plan);
 }
 
-/* How far a pass over a tensor is (rows.h); at its end, the sums. */
+/* How far a pass over a piece of a tensor is (rows.h); at its end, the sums. */
 typedef struct {
     Sums sums;
     double *negative, *positive; /* by element of a period, moved by up to 61 buckets: what is folded into the sketch */
     Odometer odometer;
-    int64_t done, row, first, since, rest_zeros;
+    int64_t until, done, row, first, since, rest_zeros; /* elements of the piece, and of those what is done; the row, and where in it */
     double rest, rest_squares;
     char low[64], high[64], total[64], squares[64], zeros[64]; /* of each lane */
 } Progress;
@@ -232,87 +235,9 @@ static int choose_instructions(const char *wanted)
 #include "careful.h"
 #include "packing.h"
 
-/* acc[k] belongs to inner element k mod inner and index k / inner of the axis before it; fold it into 61 buckets. */
-static void fold(const Plan *plan, const double *negative, const double *positive, double *sketch)
-{
-    const int64_t size = plan->head.period + WIDTH * plan->head.inner;
-    memset(sketch, 0, WIDTH * sizeof *sketch);
-    int64_t inner = 0, moved = 0; /* k mod inner; stride * (k / inner) mod 61 */
-    for (int64_t k = 0; k < size; k++) {
-        const int64_t bucket = moved + plan->buckets[inner];
-        sketch[bucket >= WIDTH ? bucket - WIDTH : bucket] += positive[k] - negative[k];
-        if (++inner == plan->head.inner) {
-            inner = 0;
-            moved += plan->head.stride;
-            moved -= moved >= WIDTH ? WIDTH : 0;
-        }
-    }
-}
-
 static const int64_t bytes_of[KINDS] = {4, 8, 2, 2, 1, 1, 2, 2, 4, 4, 8, 8};
 
-/* Room for the sums of a pass, on the stack where it is enough. */
-typedef struct {
-    double small[2 * (1024 + WIDTH)], *memory;
-} Room;
-
-static const Sums EMPTY = {INFINITY, -INFINITY, 0, 0, 0, 0, 0, 0};
-
-static int start(Progress *at, const Plan *plan, Room *room)
-{
-    const int64_t size = plan->head.period + WIDTH * plan->head.inner;
-    room->memory = size <= 1024 + WIDTH ? room->small : malloc(2 * size * sizeof(double));
-    if (!room->memory) return PyErr_NoMemory(), -1;
-    memset(room->memory, 0, 2 * size * sizeof(double));
-    at->sums = EMPTY;
-    at->done = 0;
-    at->negative = room->memory;
-    at->positive = room->memory + size;
-    return 0;
-}
-
-static void end(Room *room)
-{
-    if (room->memory != room->small) free(room->memory);
-}
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static void step(Window *window, int64_t size, Hash *hash)
-{
-    window->at += size;
-    if (hash) hash_until(hash, window->at, size);
-}
-
-/* Pass over x, and over x - y where there is y, and hash either: each what the one before has brought into the cache. */
-static void sweep(Window *x, Window *y, int kind, const Plan *plan, Progress *plain, Progress *change, Hash *of_x, Hash *of_y)
-{
-    const int64_t elements = plan->head.n * plan->head.rows, size = bytes_of[kind], period = plan->head.period;
-    int64_t done = 0;
-    do {
-        int64_t count = smaller(AT_ONCE / size, window_ready(x, size, period));
-        if (y) count = smaller(count, window_ready(y, size, period));
-        passes[0][kind](x->at, x->at, plan, plain, count);
-        if (y) passes[1][kind](x->at, y->at, plan, change, count);
-        step(x, (plain->done - done) * size, of_x);
-        if (y) step(y, (plain->done - done) * size, of_y);
-        done = plain->done;
-    } while (done < elements);
-}
-
-/* Pass over x, or x - y, once more, element by element, where it holds NaN or Inf; return whether there was memory for it. */
-static int mend(Window *x, Window *y, int kind, const Plan *plan, uint64_t seed, Progress *at)
-{
-    if (kind < FLOATS && isfinite(at->sums.squares)) return 1;
-    if (!window_all(x) || (y && !window_all(y))) return 0;
-    memset(at->negative, 0, 2 * (at->positive - at->negative) * sizeof(double));
-    at->sums = EMPTY;
-    careful[kind](x->tensor, y ? y->tensor : NULL, plan, seed, &at->sums, at->negative, at->positive);
-    return 1;
-}
+#include "pieces.h"
 
 /* Point into the bytes of a plan. */
 static int read_plan(PyObject *bytes, Plan *plan)
@@ -353,16 +278,14 @@ typedef struct __attribute__((packed)) {
     int64_t kind;
 } Packed;
 
-static PyObject *packed(const Plan *plan, int kind, const Progress *at, Digest digest, int hash_kind)
+static PyObject *packed(const Plan *plan, int kind, const Part *all_of_it, Digest digest, int hash_kind)
 {
-    const Sums *s = &at->sums;
+    const Sums *s = &all_of_it->sums;
     const double finite = (double)(plan->head.n * plan->head.rows - s->nan - s->posinf - s->neginf), nothing = NAN;
-    double sketch[WIDTH];
-    fold(plan, at->negative, at->positive, sketch);
     Packed all = {finite ? s->low : nothing, finite ? s->high : nothing, s->total / finite, sqrt(s->squares / finite),
                   sqrt(s->squares), s->nan, s->posinf, s->neginf, s->zeros, digest, (uint8_t)hash_kind, {0},
                   plan->head.number * KINDS + kind};
-    memcpy((char *)&all + offsetof(Packed, sketch), sketch, sizeof sketch);
+    memcpy((char *)&all + offsetof(Packed, sketch), all_of_it->sketch, sizeof all_of_it->sketch);
     return PyBytes_FromStringAndSize((const char *)&all, sizeof all);
 }
 
@@ -392,28 +315,18 @@ static PyObject *measure(PyObject *module, PyObject *const *args, Py_ssize_t cou
     const int is_alike = hash_kind && known && known->hash_kind && known->kind == plan.head.number * KINDS + kind;
     Window window;
     if (window_open(&window, x, nbytes, bytes_of[kind], args[7], plan.head.period) < 0) return NULL;
-    Room room;
-    Progress at;
-    if (start(&at, &plan, &room) < 0) return window_close(&window), NULL;
-    Hash hash;
     Digest digest = {0, 0};
-    if (hash_kind) hash_start(&hash, nbytes);
     PyThreadState *state = plan.head.n * plan.head.rows >= ALONE ? PyEval_SaveThread() : NULL;
     const int is_first = hash_kind && (is_alike || kind >= FLOATS);
     if (is_first) digest = window_digest(&window);
     const int is_same = is_alike && digest.low == known->digest.low && digest.high == known->digest.high;
-    int is_whole = 1;
-    if (!is_same) {
-        window_start(&window);
-        if (kind < FLOATS) sweep(&window, NULL, kind, &plan, &at, NULL, hash_kind && !is_first ? &hash : NULL, NULL);
-        if (hash_kind && !is_first) digest = hash_end(&hash, window.at);
-        is_whole = mend(&window, NULL, kind, &plan, seed, &at);
-    }
+    Work work = {.plan = &plan, .kind = kind, .seed = seed, .x = &window};
+    if (!is_same && hash_kind && !is_first) work.of_x = &digest;
+    const int is_whole = is_same || measure_pieces(&work);
     if (state) PyEval_RestoreThread(state);
     PyObject *found = !is_whole ? PyErr_NoMemory()
                       : is_same ? Py_NewRef(args[6])
-                                : packed(&plan, kind, &at, digest, hash_kind);
-    end(&room);
+                                : packed(&plan, kind, &work.plain, digest, hash_kind);
     window_close(&window);
     return found;
 }
@@ -434,28 +347,30 @@ static PyObject *measure_update(PyObject *module, PyObject *const *args, Py_ssiz
     Window windows[2];
     if (window_open(&windows[0], x, nbytes, size, args[7], period) < 0) return NULL;
     if (window_open(&windows[1], y, nbytes, size, args[8], period) < 0) return window_close(&windows[0]), NULL;
-    Room rooms[2] = {{.memory = NULL}, {.memory = NULL}};
-    Progress after, change;
-    PyObject *found = NULL;
-    if (start(&after, &plan, &rooms[0]) < 0 || start(&change, &plan, &rooms[1]) < 0) goto done;
-    Hash hashes[2];
-    hash_start(&hashes[0], nbytes);
-    hash_start(&hashes[1], nbytes);
+    Digest both[2]; /* (before, after) */
+    Work work = {.plan = &plan, .kind = kind, .seed = seed, .x = &windows[0], .y = &windows[1], .of_x = &both[1], .of_y = &both[0]};
     PyThreadState *state = plan.head.n * plan.head.rows >= ALONE ? PyEval_SaveThread() : NULL;
-    sweep(&windows[0], &windows[1], kind, &plan, &after, &change, &hashes[1], &hashes[0]);
-    const Digest both[2] = {hash_end(&hashes[0], windows[1].at), hash_end(&hashes[1], windows[0].at)}; /* (before, after) */
-    const int is_whole = mend(&windows[0], NULL, kind, &plan, seed, &after)
-                         && mend(&windows[0], &windows[1], kind, &plan, seed, &change);
+    const int is_whole = measure_pieces(&work);
     if (state) PyEval_RestoreThread(state);
-    found = is_whole ? Py_BuildValue("(NN)", packed(&plan, kind, &change, digest_of(both, sizeof both), hash_kind),
-                                     packed(&plan, kind, &after, both[1], hash_kind))
-                     : PyErr_NoMemory();
-done:
-    for (int i = 0; i < 2; i++) {
-        end(&rooms[i]);
-        window_close(&windows[i]);
-    }
+    PyObject *found = is_whole ? Py_BuildValue("(NN)", packed(&plan, kind, &work.change, digest_of(both, sizeof both), hash_kind),
+                                               packed(&plan, kind, &work.plain, both[1], hash_kind))
+                               : PyErr_NoMemory();
+    for (int i = 0; i < 2; i++) window_close(&windows[i]);
     return found;
+}
+
+/* (addresses, or 0) What of the training's own OpenMP runs a function in all of its threads, says how many they are, and whether they run. */
+static PyObject *share(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 3) return PyErr_Format(PyExc_TypeError, "share(parallel, threads, is_inside)");
+    void *found[3];
+    for (int i = 0; i < 3; i++) found[i] = PyLong_AsVoidPtr(args[i]);
+    if (PyErr_Occurred()) return NULL;
+    const int is_whole = found[0] && found[1] && found[2];
+    run_in_threads = is_whole ? (RunInThreads)found[0] : NULL;
+    count_threads = (Ask)found[1];
+    is_inside = (Ask)found[2];
+    return PyBool_FromLong(is_whole);
 }
 
 static PyObject *digest(PyObject *module, PyObject *const *args, Py_ssize_t count)
@@ -485,6 +400,8 @@ static PyMethodDef methods[] = {
     {"measure_update", (PyCFunction)(void (*)(void))measure_update, METH_FASTCALL,
      "measure_update(after, before, nbytes, kind, plan, seed, hash_kind, layout of after, of before) -> (after - before, after), packed"},
     {"digest", (PyCFunction)(void (*)(void))digest, METH_FASTCALL, "digest(address, nbytes) -> (low, high) of xxh3_128"},
+    {"share", (PyCFunction)(void (*)(void))share, METH_FASTCALL,
+     "share(GOMP_parallel, omp_get_max_threads, omp_in_parallel) -> whether large tensors are measured by these threads from now on"},
     {"use", use, METH_O, "use(name) -> whether the machine has this instruction set; it is used from now on"},
     {NULL, NULL, 0, NULL},
 };

@@ -1,4 +1,4 @@
-/* The pass over one tensor, for one element type and one instruction set.
+/* The pass over a piece of a tensor, for one element type and one instruction set.
  *
  * Included by passes.h with FUNCTION (the name), ELEMENT (the type in memory), VALUE (float or double: a type that
  * holds what is measured exactly), LOAD(i) (element i from x on, as VALUE), LOADV(i) (LANES of them), and MIN, MAX and
@@ -9,7 +9,7 @@
  * over lanes are added up every FLUSH elements: short sums lose less, and a lane's count cannot overflow.
  *
  * The pass goes on where it was, with x (and y) there, and stops behind `count` elements, at the end of a period: so others can read the same
- * memory while it is in the cache, and the sums are those of a pass in one go.
+ * memory while it is in the cache, and the sums are those of a pass in one go. With the last element of a piece (pieces.h) they are added up.
  */
 TARGET static void FUNCTION(const ELEMENT *x, const ELEMENT *y, const Plan *plan, Progress *at, int64_t count)
 {
@@ -29,9 +29,6 @@ TARGET static void FUNCTION(const ELEMENT *x, const ELEMENT *y, const Plan *plan
         }
         total = squares = (doubles){0};
         zeros = (counts){0};
-        at->rest = at->rest_squares = 0;
-        at->rest_zeros = at->since = at->row = at->first = 0;
-        odometer_start(&at->odometer, plan);
     } else {
         memcpy(&low, at->low, sizeof low);
         memcpy(&high, at->high, sizeof high);
@@ -43,7 +40,7 @@ TARGET static void FUNCTION(const ELEMENT *x, const ELEMENT *y, const Plan *plan
     int64_t rest_zeros = at->rest_zeros, since = at->since, done = at->done, row = at->row, first = at->first;
     const int64_t n = plan->head.n, period = plan->head.period, stop = done + count;
     float buffer[MAX_PERIOD];
-    while (row < plan->head.rows && done < stop) {
+    while (done < stop) {
         double *acc = (at->odometer.sign > 0 ? at->positive : at->negative) + at->odometer.shift * plan->head.inner;
         while (first < n && done < stop) {
             const int64_t size = first + period <= n ? period : n - first;
@@ -92,7 +89,7 @@ TARGET static void FUNCTION(const ELEMENT *x, const ELEMENT *y, const Plan *plan
         }
     }
     at->done = done;
-    if (row < plan->head.rows) {
+    if (done < at->until) {
         memcpy(at->low, &low, sizeof low);
         memcpy(at->high, &high, sizeof high);
         memcpy(at->total, &total, sizeof total);
