@@ -111,7 +111,7 @@ def test_what_is_known_is_hashed_and_not_measured_again(pool: Pool) -> None:
 
 
 def test_what_stays_in_one_thread(pool: Pool) -> None:
-    small, transposed, integers = sample((1000, 131), np.float32), sample((700, 300), np.float32).T, np.arange(300_000)
+    small, transposed, integers = sample((1000, 32), np.float32), sample((700, 300), np.float32).T, np.arange(300_000)
     kernel.measure(*place_of(small))
     strides = tuple(each // 4 for each in transposed.strides)
     place = transposed.ctypes.data, transposed.nbytes, kernel.KINDS["float32"], transposed.shape, ()

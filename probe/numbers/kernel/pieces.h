@@ -4,7 +4,8 @@
  * one thread takes all of them or several do. Threads are those of the OpenMP that the training computes with, which wait for its next
  * operation meanwhile; threads of another pool would wait for the cores that these hold.
  */
-#define PIECE (1 << 16) /* elements, at least */
+#define LEAST (1 << 14) /* elements of a piece: a smaller one costs as much to begin with as to read */
+#define USUAL (1 << 16) /* of a piece, where that makes four and more */
 #define MOST 64         /* pieces, where rows do not cut them short */
 
 /* What is known of a piece, or of all of them. */
@@ -25,6 +26,11 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 static int64_t in_whole(int64_t size, int64_t unit)
 {
     return (size + unit - 1) / unit;
@@ -33,27 +39,30 @@ static int64_t in_whole(int64_t size, int64_t unit)
 static Cut cut_of(const Plan *plan)
 {
     const int64_t n = plan->head.n, rows = plan->head.rows, period = plan->head.period, all = n * rows;
-    const int64_t wanted = all > PIECE * MOST ? all / MOST : PIECE;
+    const int64_t wanted = larger(larger(smaller(all / 4, USUAL), LEAST), all / MOST);
     if (all < 2 * wanted) return (Cut){1, rows ? rows : 1, 0};
     if (n <= wanted) return (Cut){in_whole(rows, wanted / n), wanted / n, 0};
     const int64_t elements = in_whole(wanted, period) * period;
     return (Cut){rows * in_whole(n, elements), 0, elements};
 }
 
-/* acc[k] belongs to inner element k mod inner and index k / inner of the axis before it; fold it into 61 buckets. */
-static void fold(const Plan *plan, const double *negative, const double *positive, double *sketch)
+/* acc[k] belongs to inner element k mod inner and index k / inner of the axis before it: what lies 61 indices apart is of one bucket.
+ * Fold it into 61 buckets. */
+static void fold(const Plan *plan, double *negative, double *positive, double *sketch)
 {
-    const int64_t size = plan->head.period + WIDTH * plan->head.inner;
+    const int64_t inner = plan->head.inner, cycle = WIDTH * inner, size = plan->head.period + cycle;
+    for (int64_t k = 0; k < size; k++) positive[k] -= negative[k];
+    for (int64_t k = cycle; k < size; k += cycle)
+        for (int64_t i = 0; i < smaller(cycle, size - k); i++) positive[i] += positive[k + i];
     memset(sketch, 0, WIDTH * sizeof *sketch);
-    int64_t inner = 0, moved = 0; /* k mod inner; stride * (k / inner) mod 61 */
-    for (int64_t k = 0; k < size; k++) {
-        const int64_t bucket = moved + plan->buckets[inner];
-        sketch[bucket >= WIDTH ? bucket - WIDTH : bucket] += positive[k] - negative[k];
-        if (++inner == plan->head.inner) {
-            inner = 0;
-            moved += plan->head.stride;
-            moved -= moved >= WIDTH ? WIDTH : 0;
+    int64_t moved = 0; /* stride * index mod 61 */
+    for (const double *at = positive; at < positive + cycle; at += inner) {
+        for (int64_t i = 0; i < inner; i++) {
+            const int64_t bucket = moved + plan->buckets[i];
+            sketch[bucket >= WIDTH ? bucket - WIDTH : bucket] += at[i];
         }
+        moved += plan->head.stride;
+        moved -= moved >= WIDTH ? WIDTH : 0;
     }
 }
 
@@ -142,7 +151,7 @@ static void sweep(Window *x, Window *y, int kind, const Plan *plan, Progress *pl
     } while (done < plain->until);
 }
 
-static void finish(const Plan *plan, const Progress *at, Part *part)
+static void finish(const Plan *plan, Progress *at, Part *part)
 {
     part->sums = at->sums;
     fold(plan, at->negative, at->positive, part->sketch);
