@@ -52,11 +52,11 @@ def main(
     if is_profile:
         click.echo(_profiles(rows or PROFILED, sizes, pairs, folder))
         return
-    chosen = [row for row in ROWS if row in rows or (not rows and (peers or ROWS[row].tool == "probe"))]
+    chosen = [row for row in ROWS if row in rows or (not rows and (peers or ROWS[row].tool != "msprobe"))]
     results = _earlier(out)
     for size in sizes:
         for row in chosen:
-            python = sys.executable if ROWS[row].tool == "probe" else str(peers_python)
+            python = str(peers_python) if ROWS[row].tool == "msprobe" else sys.executable
             found = _child(python, "benchmarks.cost.measure", [row, size, str(pairs or PAIRS[size])], folder)
             results["rows"] = [r for r in results["rows"] if (r["row"], r["size"]) != (row, size)] + [found]
     if not rows or "passes" in rows:

@@ -1,4 +1,4 @@
-"""The tools that record: probe, and the peer. Each is imported only where a row asks for it."""
+"""The tools that record: probe, the peer, and hooks that record nothing. Each is imported only where a row asks for it."""
 
 from __future__ import annotations
 
@@ -87,4 +87,53 @@ class Msprobe:
         """Its hooks cannot be taken off; they rest between `stop` and `start`."""
 
 
-TOOLS = {"probe": Probe, "msprobe": Msprobe}
+class Hooks:
+    """PyTorch's hooks where probe has some, which do nothing: what nobody who hooks modules in Python gets below."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        from importlib.metadata import version
+
+        self._removals: list[Callable[[], None]] = []
+        self.version = version("torch")
+
+    def open(self, trainee: Trainee, folder: Path) -> None:
+        """Set hooks on the calls of modules; these set those on gradients."""
+        for module in trainee.model.modules():
+            before = module.register_forward_pre_hook(_watch_inputs, with_kwargs=True)
+            after = module.register_forward_hook(_watch_outputs, with_kwargs=True, always_call=True)
+            self._removals += [before.remove, after.remove]
+        for parameter in trainee.model.parameters():
+            self._removals.append(parameter.register_post_accumulate_grad_hook(_nothing).remove)
+
+    def step(self, train: Callable[[], Any]) -> Any:
+        """Train one step; return the loss."""
+        return train()
+
+    def wait(self) -> None:
+        """Nothing to wait for."""
+
+    def close(self) -> None:
+        """Take the hooks off."""
+        while self._removals:
+            self._removals.pop()()
+
+
+def _watch_inputs(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    _watch(*args, *kwargs.values())
+
+
+def _watch_outputs(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    _watch(*(output if isinstance(output, tuple) else (output,)))
+
+
+def _watch(*values: Any) -> None:
+    for value in values:
+        if getattr(value, "requires_grad", False):
+            value.register_hook(_nothing)
+
+
+def _nothing(gradient: Any) -> None:
+    """Do nothing."""
+
+
+TOOLS = {"probe": Probe, "msprobe": Msprobe, "hooks": Hooks}

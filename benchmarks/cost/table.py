@@ -20,9 +20,9 @@ def cost_table(size: str, results: list[dict[str, Any]]) -> Table:
     _columns(table, COST)
     for result in results:
         row = ROWS[result["row"]]
-        probe = row.tool == "probe"
+        probe, peer = row.tool == "probe", row.tool == "msprobe"
         table.add_row(
-            row.title if probe else f"{row.tool} {result['version']}: {row.title}",
+            f"{row.tool} {result['version']}: {row.title}" if peer else row.title,
             _spread(result["wall_ratio"], row.wall.get(size)),
             _limit(row.wall.get(size), "{:.2f}"),
             _spread(result["written_ratio"]),
