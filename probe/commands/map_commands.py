@@ -35,7 +35,7 @@ from probe.matching.draft import draft
 from probe.matching.initial_weights import fingerprints
 from probe.matching.loose import loose_weights, numbered, of_modules_not_left
 from probe.matching.unneeded import listed, needing_no_partner
-from probe.ranks.reader import open_reader
+from probe.ranks.opening import open_reader
 from probe.report.names import LONGEST_LIST, file_names, harmless, plain
 from probe.store.reading.reader import Reader
 from probe.structure.printed import model_config_of, record_printed

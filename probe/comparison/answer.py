@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from probe.comparison.acceptance.result import Acceptance
 from probe.comparison.coverage.detection_limit import Unseen
 from probe.comparison.coverage.left_out import LeftOut
 from probe.comparison.coverage.verdict_margin import Flip
@@ -26,6 +25,9 @@ from probe.errors import NotRecordedError
 from probe.matching import Matching
 from probe.matching.changes import Change
 from probe.records import ByPath, PassName, ViewName
+
+if TYPE_CHECKING:
+    from probe.comparison.acceptance.result import Acceptance
 
 _COLUMNS = 80
 """of the text that printing an answer shows"""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from probe.commands.defaults import MIN_CONFIDENCE, MIN_COVERAGE
-from probe.comparison.acceptance.deciding import decided
-from probe.comparison.acceptance.tally import Tally as AcceptanceTally
-from probe.comparison.ahead import Ahead
 from probe.comparison.answer import Comparison
 from probe.comparison.blame.guesses import Guesses, paired_modules
 from probe.comparison.blame.mapping_errors import MappingErrors
@@ -39,7 +37,6 @@ from probe.comparison.ledger.known import State, Walk
 from probe.comparison.module_pairs import module_pairs
 from probe.comparison.noise.interface import Noise
 from probe.comparison.noise.ladder import NoiseOptions, ladder
-from probe.comparison.noise.presets import preset_named
 from probe.comparison.notes import Note, note
 from probe.comparison.optimizer.behind_last_step import changed_behind
 from probe.comparison.result import (
@@ -76,11 +73,15 @@ from probe.matching import Direction, Matching, Reason
 from probe.matching.automatic import may_lie_otherwise, notes_of_orders, outline_of, packed_as_read
 from probe.matching.changes import changes_of
 from probe.matching.unneeded import needing_no_partner
-from probe.ranks.dims.checking import unused_dims
-from probe.ranks.reader import RanksReader, open_reader
+from probe.ranks.opening import is_of_ranks, open_reader
 from probe.records import NEVER_STEPPED, DirectionName, MetricName, Phase, PresetName, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
+
+if TYPE_CHECKING:
+    from probe.comparison.acceptance.result import Acceptance
+    from probe.comparison.acceptance.tally import Tally as AcceptanceTally
+    from probe.comparison.ahead import Ahead
 
 Progress = Callable[[int, int], None]
 
@@ -165,9 +166,9 @@ def compare(
         second.require_steps()
         chosen = None if direction is None else _direction(direction)
         options = NoiseOptions(noise, reference, atol, rtol, metric, rules)
-        table = None if preset is None else AcceptanceTally(preset_named(preset), first, second)
-        ahead = Ahead(first, second, scheduler, resume)
-        with ahead, ladder(first, second, options, parsed.judging) as rung:
+        table = None if preset is None else _table(preset, first, second)
+        others = _ahead(first, second, scheduler, resume)
+        with others as ahead, ladder(first, second, options, parsed.judging) as rung:
             run = _Run(first, second, rung, shift, table, ahead, dims)
             return run.compared(parsed, chosen, strict, min_coverage, min_confidence, progress)
 
@@ -180,11 +181,43 @@ def _direction(name: str) -> Direction:
         raise ConfigError(f"direction={name!r} is not known; expected {known}") from None
 
 
+# What few comparisons ask for is imported where it was asked for
+
+
+def _table(preset: str, a: Reader, b: Reader) -> AcceptanceTally:
+    """Return an acceptance table that nothing has been held against yet."""
+    from probe.comparison.acceptance.tally import Tally as AcceptanceTally
+    from probe.comparison.noise.presets import preset_named
+
+    return AcceptanceTally(preset_named(preset), a, b)
+
+
+def _ahead(
+    a: Reader, b: Reader, scheduler: str | None, resume: str | Path | None
+) -> contextlib.AbstractContextManager[Ahead | None]:
+    """Return what compares values before a step is judged, if somebody else is to do so, or if what is found is to be kept."""
+    if scheduler is None and resume is None:
+        return contextlib.nullcontext()
+    from probe.comparison.ahead import Ahead
+
+    return Ahead(a, b, scheduler, resume)
+
+
+def _unused_dims(a: Reader, b: Reader, dims: Mapping[str, str]) -> list[Note]:
+    """Return what the mapping says of how ranks divide tensors, and no recording of ranks has."""
+    sides = [(each, each.layout) for each in (a, b) if is_of_ranks(each)]
+    if not sides:
+        return []
+    from probe.ranks.dims.checking import unused_dims
+
+    return unused_dims(sides, dims)
+
+
 class _Run:
     """The comparison under way."""
 
     def __init__(
-        self, a: Reader, b: Reader, noise: Noise, shift: Shift, table: AcceptanceTally | None, ahead: Ahead,
+        self, a: Reader, b: Reader, noise: Noise, shift: Shift, table: AcceptanceTally | None, ahead: Ahead | None,
         dims: Mapping[str, str],
     ) -> None:  # fmt: skip
         self.a, self.b, self.noise, self.shift, self.table, self.ahead = a, b, noise, shift, table, ahead
@@ -233,7 +266,8 @@ class _Run:
         for done, step in enumerate(steps):
             state.goes_on = done + 1 < len(steps)
             pairs = self._pairs(step, matching)
-            self.ahead.measure(pairs)
+            if self.ahead is not None:
+                self.ahead.measure(pairs)
             self._step(pairs, state)
             if progress is not None:
                 progress(done + 1, len(steps))
@@ -272,9 +306,7 @@ class _Run:
         """Look for what makes a comparison worthless; return the steps that both have."""
         guards = Guards(self.a, self.b, self.tree_a, self.tree_b, self.shift)
         steps = guards.common_steps()
-        sides = [(each, each.layout) for each in (self.a, self.b) if isinstance(each, RanksReader)]
-        self.notes += unused_dims(sides, self.dims)
-        self.notes += guards.notes
+        self.notes += [*_unused_dims(self.a, self.b, self.dims), *guards.notes]
         self._doubt(*guards.reasons)
         return steps
 
@@ -392,10 +424,7 @@ class _Run:
 
     def _copies_differ(self, pairs: StepPairs) -> bool:
         """Tell whether ranks of a side hold other copies of one tensor."""
-        return any(
-            isinstance(side.reader, RanksReader) and side.reader.step(side.step).differences
-            for side in (pairs.a, pairs.b)
-        )
+        return any(is_of_ranks(side.reader) and side.reader.step(side.step).differences for side in (pairs.a, pairs.b))
 
     def _with_ranks(self, pairs: StepPairs, findings: Sequence[Divergence]) -> list[Divergence]:
         return with_ranks(pairs, sorted(findings, key=cause_order))
@@ -515,8 +544,15 @@ class _Run:
             *(tuple(tree.path(index) for index in sorted(ignored)) for tree, ignored in
               ((self.tree_a, matching.ignored_a), (self.tree_b, matching.ignored_b))),
             pairs=module_pairs(matching, self.tree_a, self.tree_b), runs=self.runs, settings=settings,
-            acceptance=None if self.table is None else decided(self.table, verdict, self.findings, self.reasons),
+            acceptance=self._acceptance(verdict),
         )  # fmt: skip
+
+    def _acceptance(self, verdict: Verdict) -> Acceptance | None:
+        if self.table is None:
+            return None
+        from probe.comparison.acceptance.deciding import decided
+
+        return decided(self.table, verdict, self.findings, self.reasons)
 
 
 def _of_models(slots: Iterable[SlotResult]) -> list[SlotResult]:

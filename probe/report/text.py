@@ -11,15 +11,13 @@ from rich.text import Text
 from probe.comparison.answer import in_words
 from probe.comparison.coverage.guards import grouped
 from probe.comparison.deciding import deciding
-from probe.comparison.noise.fixed import FIXED_MEASURES, TOLERANCE
+from probe.comparison.noise.interface import FIXED_MEASURES, TOLERANCE
 from probe.comparison.own_errors import Replayed
 from probe.comparison.result import Divergence, Inputs, Kind, NodeRef, Verdict
 from probe.comparison.run import Comparison
 from probe.comparison.run_summary import RunSummary
 from probe.comparison.settings import unseen_settings
 from probe.comparison.steps.side import Metrics
-from probe.report import acceptance
-from probe.report.branch import drawn
 from probe.report.layout import PLAIN_WIDTH, WIDTH, packed, padded, shortened, wrapped
 from probe.report.left_out import but_for, rest
 from probe.report.names import LONGEST_LIST, counted, file_names, harmless, harmless_json, plain
@@ -99,6 +97,8 @@ class _Report:
     def _acceptance(self) -> None:
         """Add the acceptance table that was asked for."""
         if self.comparison.acceptance is not None:
+            from probe.report import acceptance
+
             self.out.append_text(acceptance.render(self.comparison.acceptance, self.columns))
             self.out.append("\n")
 
@@ -174,6 +174,8 @@ class _Report:
         if self.comparison.flip is not None:
             self._say(stands(self.comparison), "  ", "    ")
         self.out.append("\n")
+        from probe.report.branch import drawn
+
         branch = drawn(self.comparison, self.columns or PLAIN_WIDTH)
         if branch is not None:
             self.out.append_text(branch)
