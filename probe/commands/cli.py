@@ -272,6 +272,7 @@ def _show_why(result: Comparison, path: str, style: str, output: str | None) -> 
 
 def _compared(a: str, b: str, mapping: str | None, **options: Any) -> Comparison:
     """Compare two recordings, with progress on a terminal."""
+    _start_no_threads_of_blas()
     from probe.comparison.run import compare
 
     if not sys.stderr.isatty():  # rich would end its progress by an empty line
@@ -283,6 +284,15 @@ def _compared(a: str, b: str, mapping: str | None, **options: Any) -> Comparison
         task = progress.add_task("comparing", total=None)
         options["progress"] = lambda done, total: progress.update(task, completed=done, total=total)
         return compare(a, b, mapping, **options)
+
+
+def _start_no_threads_of_blas() -> None:
+    """Let numpy start none of the threads of OpenBLAS: products here are of vectors that stay in a cache, and idle threads spin.
+
+    So an answer does not depend on the number of cores either: threads add up in another order.
+    """
+    if "numpy" not in sys.modules:  # else they are there already
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def _say_where(result: Comparison, output: str) -> None:
