@@ -70,9 +70,8 @@ from probe.comparison.walk.weights import judge_drift, judge_init
 from probe.errors import ConfigError
 from probe.mapping import load_mapping
 from probe.matching import Direction, Matching, Reason
-from probe.matching.automatic import may_lie_otherwise, notes_of_orders, outline_of, packed_as_read
+from probe.matching.automatic.weights.lying import may_lie_otherwise
 from probe.matching.changes import changes_of
-from probe.matching.unneeded import needing_no_partner
 from probe.ranks.opening import is_of_ranks, open_reader
 from probe.records import NEVER_STEPPED, DirectionName, MetricName, Phase, PresetName, Role
 from probe.store.reading.reader import Reader
@@ -82,6 +81,7 @@ if TYPE_CHECKING:
     from probe.comparison.acceptance.result import Acceptance
     from probe.comparison.acceptance.tally import Tally as AcceptanceTally
     from probe.comparison.ahead import Ahead
+    from probe.matching.automatic.outline import Outline
 
 Progress = Callable[[int, int], None]
 
@@ -259,8 +259,9 @@ class _Run:
         self.changes = changes_of(matching, self.tree_a, self.tree_b)
         self.mapping_errors = MappingErrors(matching, self.tree_a, self.tree_b, self.changes)
         if matching.only_a or matching.only_b:
-            outlines = outline_of(self.a, self.tree_a), outline_of(self.b, self.tree_b)
-            self.tally.unneeded = needing_no_partner(matching, *outlines, self.changes)
+            from probe.matching.unneeded import needing_no_partner
+
+            self.tally.unneeded = needing_no_partner(matching, *self._outlines(), self.changes)
         self.notes[:0] = [*self.guesses.notes(), *matching.notes]
         state = State()
         for done, step in enumerate(steps):
@@ -283,11 +284,19 @@ class _Run:
                 self.table.measure(paired_step(self.a, self.b, step, step + self.shift.to_b, matching, self.changes))
         return self._answer(matching, min_coverage)
 
+    def _outlines(self) -> tuple[Outline, Outline]:
+        """Return the weights of both models, by module: what is made only where modules are left, or may lie otherwise."""
+        from probe.matching.automatic.outline import outline_of
+
+        return outline_of(self.a, self.tree_a), outline_of(self.b, self.tree_b)
+
     def _packed(self, guessed: Matching, steps: Sequence[int]) -> Matching:
         """Return a matching with what lies in one weight, and with the orders of rows that hold in all layers."""
         if not may_lie_otherwise(guessed, self.a, self.b):
             return completed(guessed, self.a, self.b)
-        outlines = outline_of(self.a, self.tree_a), outline_of(self.b, self.tree_b)
+        from probe.matching.automatic.weights.packing import notes_of_orders, packed_as_read
+
+        outlines = self._outlines()
         packing = packed_as_read(guessed, *outlines)
         matching = completed(packing.matching, self.a, self.b)
         if packing.found:
