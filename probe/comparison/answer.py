@@ -18,7 +18,6 @@ from probe.comparison.notes import Note, as_json
 from probe.comparison.own_errors import Replayed
 from probe.comparison.result import SCHEMA, Coverage, Divergence, Inputs, SlotResult, SlotResults, Verdict
 from probe.comparison.run_summary import RunSummary
-from probe.comparison.settings import DifferingSetting
 from probe.comparison.steps.paired_values import values_of
 from probe.comparison.why import Why
 from probe.errors import NotRecordedError
@@ -28,6 +27,7 @@ from probe.records import ByPath, PassName, ViewName
 
 if TYPE_CHECKING:
     from probe.comparison.acceptance.result import Acceptance
+    from probe.comparison.settings import DifferingSetting
 
 _COLUMNS = 80
 """of the text that printing an answer shows"""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from probe.commands.defaults import MIN_CONFIDENCE, MIN_COVERAGE
 from probe.comparison.answer import Comparison
+from probe.comparison.asked_for import (
+    acceptance_table,
+    accepted,
+    measuring_ahead,
+    outlines_of,
+    settings_that_differ,
+    unused_dims_of,
+)
 from probe.comparison.blame.guesses import Guesses, paired_modules
 from probe.comparison.blame.mapping_errors import MappingErrors
 from probe.comparison.blame.ranks import lost_parts, with_parts, with_ranks
@@ -50,7 +57,6 @@ from probe.comparison.result import (
     independent,
 )  # fmt: skip
 from probe.comparison.run_summary import summary_of
-from probe.comparison.settings import DifferingSetting, differing_settings, unseen_settings, with_settings
 from probe.comparison.steps.common_steps import Shift
 from probe.comparison.steps.dataflow import passes
 from probe.comparison.steps.events import StepPairs
@@ -78,10 +84,9 @@ from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
 
 if TYPE_CHECKING:
-    from probe.comparison.acceptance.result import Acceptance
     from probe.comparison.acceptance.tally import Tally as AcceptanceTally
     from probe.comparison.ahead import Ahead
-    from probe.matching.automatic.outline import Outline
+    from probe.comparison.settings import DifferingSetting
 
 Progress = Callable[[int, int], None]
 
@@ -166,8 +171,8 @@ def compare(
         second.require_steps()
         chosen = None if direction is None else _direction(direction)
         options = NoiseOptions(noise, reference, atol, rtol, metric, rules)
-        table = None if preset is None else _table(preset, first, second)
-        others = _ahead(first, second, scheduler, resume)
+        table = None if preset is None else acceptance_table(preset, first, second)
+        others = measuring_ahead(first, second, scheduler, resume)
         with others as ahead, ladder(first, second, options, parsed.judging) as rung:
             run = _Run(first, second, rung, shift, table, ahead, dims)
             return run.compared(parsed, chosen, strict, min_coverage, min_confidence, progress)
@@ -179,38 +184,6 @@ def _direction(name: str) -> Direction:
     except ValueError:
         known = " or ".join(repr(each.value) for each in Direction)
         raise ConfigError(f"direction={name!r} is not known; expected {known}") from None
-
-
-# What few comparisons ask for is imported where it was asked for
-
-
-def _table(preset: str, a: Reader, b: Reader) -> AcceptanceTally:
-    """Return an acceptance table that nothing has been held against yet."""
-    from probe.comparison.acceptance.tally import Tally as AcceptanceTally
-    from probe.comparison.noise.presets import preset_named
-
-    return AcceptanceTally(preset_named(preset), a, b)
-
-
-def _ahead(
-    a: Reader, b: Reader, scheduler: str | None, resume: str | Path | None
-) -> contextlib.AbstractContextManager[Ahead | None]:
-    """Return what compares values before a step is judged, if somebody else is to do so, or if what is found is to be kept."""
-    if scheduler is None and resume is None:
-        return contextlib.nullcontext()
-    from probe.comparison.ahead import Ahead
-
-    return Ahead(a, b, scheduler, resume)
-
-
-def _unused_dims(a: Reader, b: Reader, dims: Mapping[str, str]) -> list[Note]:
-    """Return what the mapping says of how ranks divide tensors, and no recording of ranks has."""
-    sides = [(each, each.layout) for each in (a, b) if is_of_ranks(each)]
-    if not sides:
-        return []
-    from probe.ranks.dims.checking import unused_dims
-
-    return unused_dims(sides, dims)
 
 
 class _Run:
@@ -261,7 +234,9 @@ class _Run:
         if matching.only_a or matching.only_b:
             from probe.matching.unneeded import needing_no_partner
 
-            self.tally.unneeded = needing_no_partner(matching, *self._outlines(), self.changes)
+            self.tally.unneeded = needing_no_partner(
+                matching, *outlines_of((self.a, self.tree_a), (self.b, self.tree_b)), self.changes
+            )
         self.notes[:0] = [*self.guesses.notes(), *matching.notes]
         state = State()
         for done, step in enumerate(steps):
@@ -284,19 +259,13 @@ class _Run:
                 self.table.measure(paired_step(self.a, self.b, step, step + self.shift.to_b, matching, self.changes))
         return self._answer(matching, min_coverage)
 
-    def _outlines(self) -> tuple[Outline, Outline]:
-        """Return the weights of both models, by module: what is made only where modules are left, or may lie otherwise."""
-        from probe.matching.automatic.outline import outline_of
-
-        return outline_of(self.a, self.tree_a), outline_of(self.b, self.tree_b)
-
     def _packed(self, guessed: Matching, steps: Sequence[int]) -> Matching:
         """Return a matching with what lies in one weight, and with the orders of rows that hold in all layers."""
         if not may_lie_otherwise(guessed, self.a, self.b):
             return completed(guessed, self.a, self.b)
         from probe.matching.automatic.weights.packing import notes_of_orders, packed_as_read
 
-        outlines = self._outlines()
+        outlines = outlines_of((self.a, self.tree_a), (self.b, self.tree_b))
         packing = packed_as_read(guessed, *outlines)
         matching = completed(packing.matching, self.a, self.b)
         if packing.found:
@@ -315,7 +284,7 @@ class _Run:
         """Look for what makes a comparison worthless; return the steps that both have."""
         guards = Guards(self.a, self.b, self.tree_a, self.tree_b, self.shift)
         steps = guards.common_steps()
-        self.notes += [*_unused_dims(self.a, self.b, self.dims), *guards.notes]
+        self.notes += [*unused_dims_of(self.a, self.b, self.dims), *guards.notes]
         self._doubt(*guards.reasons)
         return steps
 
@@ -477,10 +446,13 @@ class _Run:
     def _settings(self) -> tuple[DifferingSetting, ...]:
         """Return the settings that differ; name them in the findings that they belong to, the others in notes."""
         found = unless_it_fails(
-            lambda: differing_settings(self.a, self.b, self.findings), (), "settings", "", self.notes
+            lambda: settings_that_differ(self.a, self.b, self.findings), (), "settings", "", self.notes
         )
-        self.findings = with_settings(self.findings, found)
-        self.notes += unseen_settings(found)
+        if found:
+            from probe.comparison.settings import unseen_settings, with_settings
+
+            self.findings = with_settings(self.findings, found)
+            self.notes += unseen_settings(found)
         return found
 
     def _doubt_coverage(self, known: Sequence[SlotResult], coverage: Coverage, min_coverage: float) -> None:
@@ -553,15 +525,8 @@ class _Run:
             *(tuple(tree.path(index) for index in sorted(ignored)) for tree, ignored in
               ((self.tree_a, matching.ignored_a), (self.tree_b, matching.ignored_b))),
             pairs=module_pairs(matching, self.tree_a, self.tree_b), runs=self.runs, settings=settings,
-            acceptance=self._acceptance(verdict),
+            acceptance=accepted(self.table, verdict, self.findings, self.reasons),
         )  # fmt: skip
-
-    def _acceptance(self, verdict: Verdict) -> Acceptance | None:
-        if self.table is None:
-            return None
-        from probe.comparison.acceptance.deciding import decided
-
-        return decided(self.table, verdict, self.findings, self.reasons)
 
 
 def _of_models(slots: Iterable[SlotResult]) -> list[SlotResult]:
