@@ -10,7 +10,8 @@ import click
 
 from probe.mapping import LayerMapping
 from probe.matching import match
-from probe.matching.automatic import complete, outline
+from probe.matching.automatic.completing import complete
+from probe.matching.automatic.outline import outline
 from probe.records import ModuleInfo, ParameterInfo
 
 SIZES = 2_000, 20_000, 100_000

@@ -1,6 +1,6 @@
 """``python -m probe``: the command `probe`."""
 
-from probe.commands.cli import main
+from probe.commands.cli import probe_main
 
 if __name__ == "__main__":
-    main(prog_name="probe")
+    probe_main()

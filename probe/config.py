@@ -15,8 +15,6 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypedDict, get_args
 
-import yaml
-
 from probe.damage import CAUSES, Damaged, parsed
 from probe.errors import ConfigError
 from probe.records import BatchName, CompressionName, LevelName, Phase, PhaseName, Task, TaskName
@@ -276,8 +274,8 @@ def load_config(config: str | Path | Mapping[str, Any] | None) -> dict[str, Any]
     if len(text) > _LARGEST:
         raise ConfigError(f"{path} has more than {_LARGEST} bytes, which no configuration has")
     try:
-        loaded = parsed(text) if path.suffix == ".json" else yaml.load(text, Loader=_Plain)
-    except (Damaged, yaml.YAMLError, *CAUSES) as error:
+        loaded = parsed(text) if path.suffix == ".json" else _from_yaml(text)
+    except (Damaged, *CAUSES) as error:
         cause = "nested too deeply" if isinstance(error, RecursionError) else error
         raise ConfigError(f"{path} is not valid {'JSON' if path.suffix == '.json' else 'YAML'}: {cause}") from None
     if not isinstance(loaded, dict):
@@ -288,13 +286,20 @@ def load_config(config: str | Path | Mapping[str, Any] | None) -> dict[str, Any]
     return loaded
 
 
-class _Plain(yaml.SafeLoader):
-    """YAML in which nothing stands for something else: a few lines of such names can stand for more than there is memory."""
+def _from_yaml(text: bytes) -> Any:
+    """Parse YAML in which nothing stands for something else: a few lines of such names can stand for more than there is memory."""
+    import yaml  # where a file is read: what reads recordings has its options from them
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases (*name) are not read: write out what they stand for")
-        return super().compose_node(parent, index)
+    class Plain(yaml.SafeLoader):
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.YAMLError("aliases (*name) are not read: write out what they stand for")
+            return super().compose_node(parent, index)
+
+    try:
+        return yaml.load(text, Loader=Plain)
+    except yaml.YAMLError as error:
+        raise Damaged(str(error)) from None
 
 
 def _choice(option: str, value: object, allowed: list[str]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from probe.errors import NotRecordedError
 from probe.numbers.boxes import box_of
-from probe.ranks.reader import open_reader
+from probe.ranks.opening import open_reader
 from probe.records import ByPath, ByRole, ModuleInfo, ParameterInfo, Phase, Role, RunInfo
 from probe.store.reading.reader import Reader
 

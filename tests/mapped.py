@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from probe.mapping import load_mapping, parse_mapping
+from probe.mapping import load_mapping
+from probe.mapping.parsing import parse_mapping
 from probe.matching import Direction, Known, Matching, match
 from probe.records import ParameterInfo
 from probe.structure.tree import Tree

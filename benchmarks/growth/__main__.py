@@ -136,15 +136,17 @@ Written by `python -m benchmarks.growth --markdown docs/evidence/growth.md`: blo
 fault, one norm in the middle returns 1.01 times what it should, in the last step alone. A comparison is the process `probe-compare A B`: CPU seconds
 are user and system time of all of its threads, imports included, the median of {repeats} for the small ones (range in brackets), and memory is its
 largest resident set. The page was written on a machine of {cores} cores that did other work too (load {load:.0f}): there CPU seconds tell more than
-seconds, and they too are more than those of an idle one. `python -c 'import {imports}'` took {first:.2f} at the beginning and {last:.2f} at the end.
+seconds, and they too are more than those of an idle one. `python -c 'import {imports}'` took {first:.2f} at the beginning and {last:.2f} at the end, without
+the threads of OpenBLAS, which a comparison does not start.
 
 An exponent is that of growth from the row above, of what comes on top of the smallest recording: 1 is linear. µs are those of CPU time a record of A,
 on top of the smallest recording too; B has as many."""
 
 WHY = """
-Profiles at commit c7afa52, on a machine that did other work too. Importing `probe.comparison.run` and `probe.report.text` took 0.26 s: making 181
-dataclasses 0.11, reading 316 compiled modules 0.05, regular expressions 0.03. What is left is to load fewer: the modules for ranks, for settings and
-for YAML are loaded whether or not they are needed.
+Profiles, on a machine that did other work too. At commit c7afa52 importing `probe.comparison.run` and `probe.report.text` took 0.26 s: making 181
+dataclasses 0.11, reading 316 compiled modules 0.05, regular expressions 0.03. Since then what ranks, mappings, settings that differ and options
+need is loaded where they ask for it ([starting](performance.md#starting)), which leaves 119 dataclasses and 205 modules of probe. Of the comparing
+itself a quarter is reading the two files, most of that looking at each table before HDF5 does, and a fifth is measuring the pairs.
 
 Values that differ by rounding: of 3.5 s of comparing values (cProfile, which adds its own) 1.8 go to the sums over pairs of elements, in numpy and
 float64, over parts that stay in the cache, 1.0 to reading the files, 0.3 to opening 646 datasets, 0.05 to the hashes. Hashes come first: tensors of

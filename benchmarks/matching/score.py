@@ -12,7 +12,9 @@ from benchmarks.matching.truth import Truth
 from probe.commands.defaults import MIN_CONFIDENCE
 from probe.mapping import LayerMapping
 from probe.matching import Matching, match
-from probe.matching.automatic import complete, outline_of, without_guesses
+from probe.matching.automatic import without_guesses
+from probe.matching.automatic.completing import complete
+from probe.matching.automatic.outline import outline_of
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
 

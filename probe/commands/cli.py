@@ -34,7 +34,7 @@ _TROUBLE = 3
 """exit status of an error"""
 _DEBUG = "PROBE_DEBUG"
 """environment variable"""
-_NEW_OBJECTS = 50_000
+_NEW_OBJECTS = 100_000
 """containers that may be added before the next look for unreachable cycles; 700 by default"""
 _TABLE_WIDTH = 200
 
@@ -66,17 +66,14 @@ def _told() -> Iterator[None]:
         raise _unexpected(error) from error
 
 
-@contextlib.contextmanager
-def _rarely_collecting() -> Iterator[None]:
-    """Look for unreachable cycles rarely, and not at the end of the process: that is a fifth of a small comparison."""
-    usual = gc.get_threshold()
+def _as_program(command: click.Command, name: str) -> None:
+    """Run a command as what this process is for: it looks for unreachable cycles rarely, and not at its end.
+
+    That is a fifth of a small comparison.
+    """
     gc.set_threshold(_NEW_OBJECTS)
-    atexit.unregister(gc.freeze)  # of an earlier command of this process
     atexit.register(gc.freeze)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*usual)
+    command(prog_name=name)
 
 
 def _replace_what_it_lacks(stream: Any) -> None:
@@ -93,7 +90,7 @@ class _Telling(click.Command):
             return super().make_context(*args, **kwargs)
 
     def invoke(self, context: click.Context) -> Any:
-        with _told(), _rarely_collecting():
+        with _told():
             return super().invoke(context)
 
 
@@ -275,6 +272,7 @@ def _show_why(result: Comparison, path: str, style: str, output: str | None) -> 
 
 def _compared(a: str, b: str, mapping: str | None, **options: Any) -> Comparison:
     """Compare two recordings, with progress on a terminal."""
+    _start_no_threads_of_blas()
     from probe.comparison.run import compare
 
     if not sys.stderr.isatty():  # rich would end its progress by an empty line
@@ -286,6 +284,15 @@ def _compared(a: str, b: str, mapping: str | None, **options: Any) -> Comparison
         task = progress.add_task("comparing", total=None)
         options["progress"] = lambda done, total: progress.update(task, completed=done, total=total)
         return compare(a, b, mapping, **options)
+
+
+def _start_no_threads_of_blas() -> None:
+    """Let numpy start none of the threads of OpenBLAS: products here are of vectors that stay in a cache, and idle threads spin.
+
+    So an answer does not depend on the number of cores either: threads add up in another order.
+    """
+    if "numpy" not in sys.modules:  # else they are there already
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def _say_where(result: Comparison, output: str) -> None:
@@ -572,10 +579,15 @@ main.add_later(
 )  # fmt: skip
 
 
+def probe_main() -> None:
+    """Run ``probe``."""
+    _as_program(main, "probe")
+
+
 def compare_main() -> None:
     """Run ``probe compare`` as a program of its own."""
-    compare_command(prog_name="probe-compare")
+    _as_program(compare_command, "probe-compare")
 
 
 if __name__ == "__main__":
-    main()
+    probe_main()

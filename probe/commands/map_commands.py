@@ -17,17 +17,14 @@ from probe.errors import ExistsError, MappingError
 from probe.mapping import LayerMapping, library, load_mapping
 from probe.matching import Direction, Known, Matching, match
 from probe.matching.apart import with_places
-from probe.matching.automatic import (
-    complete,
-    match_loose,
-    match_parameters,
-    match_running,
-    outline_of,
-    with_numbers,
-    without_guesses,
-)
-from probe.matching.automatic.outline import Outline
+from probe.matching.automatic import without_guesses
+from probe.matching.automatic.completing import complete
+from probe.matching.automatic.loose import match_loose
+from probe.matching.automatic.outline import Outline, outline_of
 from probe.matching.automatic.partial import with_whole_groups
+from probe.matching.automatic.weights.packing import with_numbers
+from probe.matching.automatic.weights.parameters import match_parameters
+from probe.matching.automatic.weights.running import match_running
 from probe.matching.changes import Change, changes_of
 from probe.matching.checks.coverage import KINDS, Coverage, Left, coverage
 from probe.matching.checks.misshapen import misshapen, reshaped
@@ -35,7 +32,7 @@ from probe.matching.draft import draft
 from probe.matching.initial_weights import fingerprints
 from probe.matching.loose import loose_weights, numbered, of_modules_not_left
 from probe.matching.unneeded import listed, needing_no_partner
-from probe.ranks.reader import open_reader
+from probe.ranks.opening import open_reader
 from probe.report.names import LONGEST_LIST, file_names, harmless, plain
 from probe.store.reading.reader import Reader
 from probe.structure.printed import model_config_of, record_printed

@@ -22,7 +22,7 @@ from probe.matching import Matching
 from probe.matching.changes import Change
 from probe.numbers.statistics import dtype_of
 from probe.ranks.elsewhere import Seen, paths_of, seen_of, spread_over
-from probe.ranks.reader import open_reader
+from probe.ranks.opening import open_reader
 from probe.records import Phase
 from probe.scheduling import OneKept, Scheduler, scheduler_of
 from probe.store.reading.reader import Reader
@@ -59,7 +59,7 @@ class Job:
 
 
 class Ahead:
-    """Compares the values of a step before it is judged, if somebody else is to do so, or if what is found is to be kept.
+    """Compares the values of a step before it is judged, for somebody else is to do so, or what is found is to be kept.
 
     Parameters
     ----------
@@ -88,8 +88,6 @@ class Ahead:
 
     def measure(self, pairs: StepPairs) -> None:
         """Compare the values of a step that will be asked for."""
-        if self._scheduler is None and self._kept is None:
-            return
         wanted = _wanted(pairs)
         known = {} if self._kept is None else self._kept.found
         for key, request in list(wanted.items()):

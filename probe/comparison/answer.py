@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from probe.comparison.acceptance.result import Acceptance
 from probe.comparison.coverage.detection_limit import Unseen
 from probe.comparison.coverage.left_out import LeftOut
 from probe.comparison.coverage.verdict_margin import Flip
@@ -19,13 +18,16 @@ from probe.comparison.notes import Note, as_json
 from probe.comparison.own_errors import Replayed
 from probe.comparison.result import SCHEMA, Coverage, Divergence, Inputs, SlotResult, SlotResults, Verdict
 from probe.comparison.run_summary import RunSummary
-from probe.comparison.settings import DifferingSetting
 from probe.comparison.steps.paired_values import values_of
 from probe.comparison.why import Why
 from probe.errors import NotRecordedError
 from probe.matching import Matching
 from probe.matching.changes import Change
 from probe.records import ByPath, PassName, ViewName
+
+if TYPE_CHECKING:
+    from probe.comparison.acceptance.result import Acceptance
+    from probe.comparison.settings import DifferingSetting
 
 _COLUMNS = 80
 """of the text that printing an answer shows"""

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from probe.commands.defaults import MIN_CONFIDENCE, MIN_COVERAGE
-from probe.comparison.acceptance.deciding import decided
-from probe.comparison.acceptance.tally import Tally as AcceptanceTally
-from probe.comparison.ahead import Ahead
 from probe.comparison.answer import Comparison
+from probe.comparison.asked_for import (
+    acceptance_table,
+    accepted,
+    measuring_ahead,
+    outlines_of,
+    settings_that_differ,
+    unused_dims_of,
+)
 from probe.comparison.blame.guesses import Guesses, paired_modules
 from probe.comparison.blame.mapping_errors import MappingErrors
 from probe.comparison.blame.ranks import lost_parts, with_parts, with_ranks
@@ -39,7 +44,6 @@ from probe.comparison.ledger.known import State, Walk
 from probe.comparison.module_pairs import module_pairs
 from probe.comparison.noise.interface import Noise
 from probe.comparison.noise.ladder import NoiseOptions, ladder
-from probe.comparison.noise.presets import preset_named
 from probe.comparison.notes import Note, note
 from probe.comparison.optimizer.behind_last_step import changed_behind
 from probe.comparison.result import (
@@ -53,7 +57,6 @@ from probe.comparison.result import (
     independent,
 )  # fmt: skip
 from probe.comparison.run_summary import summary_of
-from probe.comparison.settings import DifferingSetting, differing_settings, unseen_settings, with_settings
 from probe.comparison.steps.common_steps import Shift
 from probe.comparison.steps.dataflow import passes
 from probe.comparison.steps.events import StepPairs
@@ -73,14 +76,17 @@ from probe.comparison.walk.weights import judge_drift, judge_init
 from probe.errors import ConfigError
 from probe.mapping import load_mapping
 from probe.matching import Direction, Matching, Reason
-from probe.matching.automatic import may_lie_otherwise, notes_of_orders, outline_of, packed_as_read
+from probe.matching.automatic.weights.lying import may_lie_otherwise
 from probe.matching.changes import changes_of
-from probe.matching.unneeded import needing_no_partner
-from probe.ranks.dims.checking import unused_dims
-from probe.ranks.reader import RanksReader, open_reader
+from probe.ranks.opening import is_of_ranks, open_reader
 from probe.records import NEVER_STEPPED, DirectionName, MetricName, Phase, PresetName, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
+
+if TYPE_CHECKING:
+    from probe.comparison.acceptance.tally import Tally as AcceptanceTally
+    from probe.comparison.ahead import Ahead
+    from probe.comparison.settings import DifferingSetting
 
 Progress = Callable[[int, int], None]
 
@@ -165,9 +171,9 @@ def compare(
         second.require_steps()
         chosen = None if direction is None else _direction(direction)
         options = NoiseOptions(noise, reference, atol, rtol, metric, rules)
-        table = None if preset is None else AcceptanceTally(preset_named(preset), first, second)
-        ahead = Ahead(first, second, scheduler, resume)
-        with ahead, ladder(first, second, options, parsed.judging) as rung:
+        table = None if preset is None else acceptance_table(preset, first, second)
+        others = measuring_ahead(first, second, scheduler, resume)
+        with others as ahead, ladder(first, second, options, parsed.judging) as rung:
             run = _Run(first, second, rung, shift, table, ahead, dims)
             return run.compared(parsed, chosen, strict, min_coverage, min_confidence, progress)
 
@@ -184,7 +190,7 @@ class _Run:
     """The comparison under way."""
 
     def __init__(
-        self, a: Reader, b: Reader, noise: Noise, shift: Shift, table: AcceptanceTally | None, ahead: Ahead,
+        self, a: Reader, b: Reader, noise: Noise, shift: Shift, table: AcceptanceTally | None, ahead: Ahead | None,
         dims: Mapping[str, str],
     ) -> None:  # fmt: skip
         self.a, self.b, self.noise, self.shift, self.table, self.ahead = a, b, noise, shift, table, ahead
@@ -226,14 +232,18 @@ class _Run:
         self.changes = changes_of(matching, self.tree_a, self.tree_b)
         self.mapping_errors = MappingErrors(matching, self.tree_a, self.tree_b, self.changes)
         if matching.only_a or matching.only_b:
-            outlines = outline_of(self.a, self.tree_a), outline_of(self.b, self.tree_b)
-            self.tally.unneeded = needing_no_partner(matching, *outlines, self.changes)
+            from probe.matching.unneeded import needing_no_partner
+
+            self.tally.unneeded = needing_no_partner(
+                matching, *outlines_of((self.a, self.tree_a), (self.b, self.tree_b)), self.changes
+            )
         self.notes[:0] = [*self.guesses.notes(), *matching.notes]
         state = State()
         for done, step in enumerate(steps):
             state.goes_on = done + 1 < len(steps)
             pairs = self._pairs(step, matching)
-            self.ahead.measure(pairs)
+            if self.ahead is not None:
+                self.ahead.measure(pairs)
             self._step(pairs, state)
             if progress is not None:
                 progress(done + 1, len(steps))
@@ -253,7 +263,9 @@ class _Run:
         """Return a matching with what lies in one weight, and with the orders of rows that hold in all layers."""
         if not may_lie_otherwise(guessed, self.a, self.b):
             return completed(guessed, self.a, self.b)
-        outlines = outline_of(self.a, self.tree_a), outline_of(self.b, self.tree_b)
+        from probe.matching.automatic.weights.packing import notes_of_orders, packed_as_read
+
+        outlines = outlines_of((self.a, self.tree_a), (self.b, self.tree_b))
         packing = packed_as_read(guessed, *outlines)
         matching = completed(packing.matching, self.a, self.b)
         if packing.found:
@@ -272,9 +284,7 @@ class _Run:
         """Look for what makes a comparison worthless; return the steps that both have."""
         guards = Guards(self.a, self.b, self.tree_a, self.tree_b, self.shift)
         steps = guards.common_steps()
-        sides = [(each, each.layout) for each in (self.a, self.b) if isinstance(each, RanksReader)]
-        self.notes += unused_dims(sides, self.dims)
-        self.notes += guards.notes
+        self.notes += [*unused_dims_of(self.a, self.b, self.dims), *guards.notes]
         self._doubt(*guards.reasons)
         return steps
 
@@ -392,10 +402,7 @@ class _Run:
 
     def _copies_differ(self, pairs: StepPairs) -> bool:
         """Tell whether ranks of a side hold other copies of one tensor."""
-        return any(
-            isinstance(side.reader, RanksReader) and side.reader.step(side.step).differences
-            for side in (pairs.a, pairs.b)
-        )
+        return any(is_of_ranks(side.reader) and side.reader.step(side.step).differences for side in (pairs.a, pairs.b))
 
     def _with_ranks(self, pairs: StepPairs, findings: Sequence[Divergence]) -> list[Divergence]:
         return with_ranks(pairs, sorted(findings, key=cause_order))
@@ -439,10 +446,13 @@ class _Run:
     def _settings(self) -> tuple[DifferingSetting, ...]:
         """Return the settings that differ; name them in the findings that they belong to, the others in notes."""
         found = unless_it_fails(
-            lambda: differing_settings(self.a, self.b, self.findings), (), "settings", "", self.notes
+            lambda: settings_that_differ(self.a, self.b, self.findings), (), "settings", "", self.notes
         )
-        self.findings = with_settings(self.findings, found)
-        self.notes += unseen_settings(found)
+        if found:
+            from probe.comparison.settings import unseen_settings, with_settings
+
+            self.findings = with_settings(self.findings, found)
+            self.notes += unseen_settings(found)
         return found
 
     def _doubt_coverage(self, known: Sequence[SlotResult], coverage: Coverage, min_coverage: float) -> None:
@@ -515,7 +525,7 @@ class _Run:
             *(tuple(tree.path(index) for index in sorted(ignored)) for tree, ignored in
               ((self.tree_a, matching.ignored_a), (self.tree_b, matching.ignored_b))),
             pairs=module_pairs(matching, self.tree_a, self.tree_b), runs=self.runs, settings=settings,
-            acceptance=None if self.table is None else decided(self.table, verdict, self.findings, self.reasons),
+            acceptance=accepted(self.table, verdict, self.findings, self.reasons),
         )  # fmt: skip
 
 

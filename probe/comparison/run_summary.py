@@ -30,6 +30,16 @@ class RunSummary:
         return {**asdict(self), "models": list(self.models)}
 
 
+def have_equal_settings(a: Reader, b: Reader) -> bool:
+    """Tell whether two recordings hold the same of all that settings are read from (`probe.settings.reading.recordings`)."""
+    x, y = (
+        (side.info.framework, side.info.framework_version, side.info.model_config, side.environment, side.optimizer,
+         side.parameters)
+        for side in (a, b)
+    )  # fmt: skip
+    return x == y
+
+
 def summary_of(reader: Reader, tree: Tree) -> RunSummary:
     """Return the summary of a recording."""
     roots = [index for index, module in enumerate(tree.modules) if module.parent < 0]

@@ -17,7 +17,7 @@ from probe.errors import NotRecordedError
 from probe.mapping import load_mapping
 from probe.matching import Direction
 from probe.numbers.statistics import dtype_of
-from probe.ranks.reader import open_reader
+from probe.ranks.opening import open_reader
 from probe.records import DirectionName, Phase, Role
 from probe.store.reading.reader import Reader
 

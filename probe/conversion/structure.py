@@ -22,7 +22,7 @@ from probe.numbers.layouts import (
     stored_as,
     unpacked,
 )
-from probe.ranks.reader import open_reader
+from probe.ranks.opening import open_reader
 from probe.records import ModuleInfo
 from probe.structure.tree import Tree
 

@@ -12,7 +12,7 @@ from probe.comparison.steps.common_steps import Shift
 from probe.curve_comparison.reading.series import Given, RunCurves
 from probe.curve_comparison.result import Batches, Finding, FindingKind, Sample
 from probe.errors import ProbeError
-from probe.ranks.reader import open_reader
+from probe.ranks.opening import open_reader
 from probe.records import DirectionName
 
 Mapping = str | Path | Sections[str, Any] | None

@@ -100,7 +100,8 @@ def counterparts(
 
 def _with_groups(matching: Matching, a: RecordedModel, b: RecordedModel) -> Matching:
     """Return a matching in which no line of the mapping pairs one of several parts with the whole that holds them all."""
-    from probe.matching.automatic import may_be_partial, outline
+    from probe.matching.automatic import may_be_partial
+    from probe.matching.automatic.outline import outline
     from probe.matching.automatic.partial import with_whole_groups
 
     if not may_be_partial(matching, Tree(a.modules), Tree(b.modules)):

@@ -11,10 +11,9 @@ Dotted keys cross levels, the longest key wins, what is not named keeps its name
 """
 
 from probe.mapping.library import library, library_folder, load_mapping
-from probe.mapping.parsing import parse_mapping
 from probe.mapping.rules import TOP, Ignored, LayerMapping, ParameterRule, Rule, Section, Split
 
 __all__ = [
     "TOP", "Ignored", "LayerMapping", "ParameterRule", "Rule", "Section", "Split", "library", "library_folder",
-    "load_mapping", "parse_mapping",
+    "load_mapping",
 ]  # fmt: skip

@@ -8,11 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from probe.errors import MappingError
-from probe.mapping.parsing import parse_mapping
-from probe.mapping.reading import SIZE_LIMIT
 from probe.mapping.rules import LayerMapping
 
 
@@ -32,8 +28,12 @@ def load_mapping(source: str | Path | Mapping[str, Any] | None) -> LayerMapping:
     """
     if source is None:
         return LayerMapping()
+    # with YAML, which a comparison without a mapping does not need
+    from probe.mapping.parsing import as_yaml, parse_mapping
+    from probe.mapping.reading import SIZE_LIMIT
+
     if isinstance(source, Mapping):
-        return parse_mapping(_as_yaml(source), "the mapping")
+        return parse_mapping(as_yaml(source), "the mapping")
     path, is_library = _found(source)
     size = path.stat().st_size
     if size > SIZE_LIMIT:
@@ -59,15 +59,6 @@ def library_folder() -> Path | None:
         if folder.is_dir():
             return folder
     return None
-
-
-def _as_yaml(sections: Mapping[str, Any]) -> str:
-    try:
-        return yaml.safe_dump(dict(sections), sort_keys=False)
-    except yaml.YAMLError as error:
-        raise MappingError(f"the mapping: not names and paths ({error.args[0]}: {error.args[-1]!r})") from None
-    except RecursionError:
-        raise MappingError("the mapping: nested too deeply for a layer mapping") from None
 
 
 def _for_any_model(mapping: LayerMapping) -> LayerMapping:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import yaml
 
 from probe.errors import MappingError
-from probe.mapping.judging import RULES, JudgingRule, parse_rules
+from probe.mapping.judging import JudgingRule
+from probe.mapping.judging_files import RULES, parse_rules
 from probe.mapping.nearest import did_you_mean
 from probe.mapping.patterns import (
     ANY,
@@ -40,6 +41,16 @@ _MOST_SHARES = 64
 _TURNED = {"interleaved": True, "halves": False}
 
 T = TypeVar("T")
+
+
+def as_yaml(sections: Mapping[str, Any]) -> str:
+    """Return the text of a mapping that was given as a dict; MappingError where it holds more than names and paths."""
+    try:
+        return yaml.safe_dump(dict(sections), sort_keys=False)
+    except yaml.YAMLError as error:
+        raise MappingError(f"the mapping: not names and paths ({error.args[0]}: {error.args[-1]!r})") from None
+    except RecursionError:
+        raise MappingError("the mapping: nested too deeply for a layer mapping") from None
 
 
 def parse_mapping(text: str, name: str) -> LayerMapping:

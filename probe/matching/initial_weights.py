@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from probe.matching.automatic.values import rounded
 from probe.matching.lists import Fingerprint
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
@@ -45,3 +44,10 @@ def _fingerprint(side: Reader, tree: Tree, rows: np.ndarray, is_cast: bool) -> F
         return known[module]
 
     return weights
+
+
+def rounded(value: float) -> int:
+    """Return a number as bfloat16 has it: casting keeps the order, so the smallest number stays the smallest."""
+    with np.errstate(over="ignore"):
+        raw = int(np.float32(value).view(np.uint32))
+    return (raw + 0x7FFF + (raw >> 16 & 1)) >> 16

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from probe.ranks.layout.files import files_of
+from probe.ranks.opening import is_of_ranks
 from probe.ranks.reader import RanksReader
 from probe.ranks.stages import Block
 from probe.records import Role
@@ -41,13 +42,13 @@ class StageJob:
 def spread_over(scheduler: Scheduler, *readers: Reader) -> None:
     """Let the stages of recordings of many ranks be put together by a scheduler's workers."""
     for reader in readers:
-        if isinstance(reader, RanksReader) and len(set(reader.union.stages)) > 1:
+        if is_of_ranks(reader) and len(set(reader.union.stages)) > 1:
             reader.blocks_elsewhere = functools.partial(_blocks, scheduler, reader)
 
 
 def paths_of(reader: Reader) -> tuple[Path, ...]:
     """Return the files of a recording."""
-    return reader.paths if isinstance(reader, RanksReader) else (reader.path,)
+    return reader.paths if is_of_ranks(reader) else (reader.path,)
 
 
 def seen_of(paths: Sequence[Path]) -> Seen:

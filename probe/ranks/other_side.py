@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probe.ranks.reader import RanksReader
+from probe.ranks.opening import is_of_ranks
 from probe.records import Role
 from probe.store.reading.reader import Reader
 
@@ -26,7 +26,7 @@ def see_each_other(a: Reader, b: Reader, pairs: Iterable[tuple[int, int]], layou
     layouts
         dims by globs of module paths
     """
-    readers = [reader for reader in (a, b) if isinstance(reader, RanksReader)]
+    readers = [reader for reader in (a, b) if is_of_ranks(reader)]
     if not readers:
         return
     key = tuple(layouts.items()), tuple(pairs)
@@ -34,7 +34,7 @@ def see_each_other(a: Reader, b: Reader, pairs: Iterable[tuple[int, int]], layou
         return
     shown = _shapes(a), _shapes(b)
     for reader, theirs, turned in ((a, shown[1], key[1]), (b, shown[0], [(y, x) for x, y in key[1]])):
-        if isinstance(reader, RanksReader):
+        if is_of_ranks(reader):
             partner = {reader.modules[mine].path: other for mine, other in turned}
             reader.see(layouts, Shown(theirs, partner))
             reader.seen = key

@@ -22,7 +22,7 @@ from probe.ranks.dims.resolving import Facts
 from probe.ranks.dims.telling import Telling
 from probe.ranks.gathering import OF_PARAMETERS, Names, held_by
 from probe.ranks.joining import OF_MEMBER, Averaged, Held, Lost, Tensors
-from probe.ranks.layout.files import files_of, missing_ranks, require_one_run
+from probe.ranks.layout.files import missing_ranks, require_one_run
 from probe.ranks.layout.places import Layout
 from probe.ranks.members import Member, Shares, members_of, models_of, shares_of
 from probe.ranks.replicas import Difference
@@ -97,6 +97,8 @@ class RanksReader(Reader):
     StoreError, FormatError
         a file cannot be read, or is of another run
     """
+
+    is_of_ranks = True
 
     def __init__(self, given: str | Path, paths: Sequence[Path], layouts: Mapping[str, str] | None = None) -> None:
         self.path = place_of(given)
@@ -479,22 +481,3 @@ class RanksReader(Reader):
 def _mean(values: Mapping[int, float]) -> float:
     numbers = list(values.values())
     return numbers[0] if len(set(numbers)) == 1 else float(np.mean(numbers))
-
-
-def open_reader(given: str | Path, layouts: Mapping[str, str] | None = None) -> Reader:
-    """Open a recording, or those of all ranks of a run as one.
-
-    Parameters
-    ----------
-    given
-        a file; a prefix, a folder or a glob of the files of ranks
-    layouts
-        how tensors are divided, by globs of module paths: what the user says
-
-    Raises
-    ------
-    StoreError, FormatError
-        there is none, or a file is of another run
-    """
-    paths = files_of(given)
-    return Reader(paths[0]) if len(paths) == 1 else RanksReader(given, paths, layouts)

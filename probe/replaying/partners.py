@@ -10,7 +10,9 @@ from probe.comparison.fusion.one_to_many import completed
 from probe.errors import ConfigError
 from probe.mapping import LayerMapping
 from probe.matching import Bundle, Direction, Known, Matching, match
-from probe.matching.automatic import may_lie_otherwise, outline_of, packed_as_read
+from probe.matching.automatic.outline import outline_of
+from probe.matching.automatic.weights.lying import may_lie_otherwise
+from probe.matching.automatic.weights.packing import packed_as_read
 from probe.matching.initial_weights import fingerprints
 from probe.replaying.recorded import Cut
 from probe.store.reading.reader import Reader

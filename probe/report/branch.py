@@ -14,7 +14,7 @@ from probe.comparison.distance.metrics import Metrics, Status
 from probe.comparison.result import Divergence, Kind, SlotResult
 from probe.comparison.run import Comparison
 from probe.errors import ProbeError
-from probe.ranks.reader import open_reader
+from probe.ranks.opening import open_reader
 from probe.records import Phase, Role
 from probe.report.layout import padded, shortened, wrapped
 from probe.report.names import plain

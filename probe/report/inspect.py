@@ -15,7 +15,7 @@ from rich.text import Text
 
 from probe.comparison.notes import note
 from probe.errors import ConfigError, NotRecordedError
-from probe.ranks.reader import RanksReader, open_reader
+from probe.ranks.opening import is_of_ranks, open_reader
 from probe.records import Phase, Role
 from probe.report.names import LONGEST_LIST, plain
 from probe.report.ranks import drawn, sizes
@@ -34,7 +34,7 @@ def summary(file: str | Path) -> Group:
         for name, value in facts(reader).items():
             table.add_row(Text(name, style="dim"), Text(plain(value, LONGEST_LIST)))
         notes = [Text(f"note: {plain(text)}", style="yellow") for _, _, text in reader.notes]
-        ranks = reader if isinstance(reader, RanksReader) else None
+        ranks = reader if is_of_ranks(reader) else None
         if ranks is None:
             return Group(table, *notes)
         notes += [
@@ -47,7 +47,7 @@ def summary(file: str | Path) -> Group:
 def facts(reader: Reader) -> dict[str, str]:
     """Return what `summary` says of a recording, each under its name."""
     info = reader.info
-    ranks = reader if isinstance(reader, RanksReader) else None
+    ranks = reader if is_of_ranks(reader) else None
     paths = [reader.path] if ranks is None else ranks.paths
     size = sum(path.stat().st_size for path in paths) / 2**20
     what = reader.path.name if ranks is None else f"{len(paths)} files of {reader.path.name}"

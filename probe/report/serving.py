@@ -19,7 +19,7 @@ from probe.comparison.run import Comparison
 from probe.errors import ConfigError, MappingError, ProbeError
 from probe.mapping import library, load_mapping
 from probe.mapping.adding import Line, with_lines
-from probe.ranks.reader import open_reader
+from probe.ranks.opening import open_reader
 from probe.report.html import as_html
 from probe.report.html.beside import beside
 

@@ -22,7 +22,7 @@ from probe.curve_comparison.reading.recorded import read_recording
 from probe.curve_comparison.reading.series import RunCurves
 from probe.errors import ConfigError, StoreError
 from probe.mapping import load_mapping
-from probe.ranks.reader import open_reader
+from probe.ranks.opening import open_reader
 from probe.records import Phase, Role
 from probe.report.names import plain
 from probe.store.places import place_of

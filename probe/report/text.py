@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -11,18 +12,19 @@ from rich.text import Text
 from probe.comparison.answer import in_words
 from probe.comparison.coverage.guards import grouped
 from probe.comparison.deciding import deciding
-from probe.comparison.noise.fixed import FIXED_MEASURES, TOLERANCE
+from probe.comparison.noise.interface import FIXED_MEASURES, TOLERANCE
+from probe.comparison.notes import Note
 from probe.comparison.own_errors import Replayed
 from probe.comparison.result import Divergence, Inputs, Kind, NodeRef, Verdict
 from probe.comparison.run import Comparison
 from probe.comparison.run_summary import RunSummary
-from probe.comparison.settings import unseen_settings
 from probe.comparison.steps.side import Metrics
-from probe.report import acceptance
-from probe.report.branch import drawn
 from probe.report.layout import PLAIN_WIDTH, WIDTH, packed, padded, shortened, wrapped
 from probe.report.left_out import but_for, rest
 from probe.report.names import LONGEST_LIST, counted, file_names, harmless, harmless_json, plain
+
+if TYPE_CHECKING:
+    from probe.comparison.settings import DifferingSetting
 
 _STYLE = {Verdict.ALIGNED: "bold green", Verdict.DIVERGED: "bold red", Verdict.UNDECIDED: "bold yellow"}
 _NARROWEST = 40
@@ -99,6 +101,8 @@ class _Report:
     def _acceptance(self) -> None:
         """Add the acceptance table that was asked for."""
         if self.comparison.acceptance is not None:
+            from probe.report import acceptance
+
             self.out.append_text(acceptance.render(self.comparison.acceptance, self.columns))
             self.out.append("\n")
 
@@ -113,7 +117,7 @@ class _Report:
     def _notes(self) -> None:
         """Add the first notes, and how many there are more."""
         said = self.comparison.reasons if self.comparison.verdict is Verdict.UNDECIDED else ()
-        listed = unseen_settings(self.comparison.settings)
+        listed = _listed(self.comparison.settings)
         notes = in_words(each for each in self.comparison.notes if each not in (*said, *self.mistakes, *listed))
         shown = notes if self.verbose else notes[:_MOST_NOTES]
         for note in shown:
@@ -174,6 +178,8 @@ class _Report:
         if self.comparison.flip is not None:
             self._say(stands(self.comparison), "  ", "    ")
         self.out.append("\n")
+        from probe.report.branch import drawn
+
         branch = drawn(self.comparison, self.columns or PLAIN_WIDTH)
         if branch is not None:
             self.out.append_text(branch)
@@ -462,3 +468,12 @@ def _inputs(inputs: Inputs) -> str:
 
 
 __all__ = ["LONGEST_LIST", "harmless", "harmless_json", "headline", "plain", "render", "stands"]
+
+
+def _listed(settings: Sequence[DifferingSetting]) -> list[Note]:
+    """Return the notes that say no more than the list of settings does."""
+    if not settings:
+        return []
+    from probe.comparison.settings import unseen_settings
+
+    return unseen_settings(settings)

@@ -37,7 +37,15 @@ NOT_TO_COMPARE = [
     "curve_comparison", "report.serving", "commands.map_commands", "commands.export_commands", "report.tensorboard",
     "report.html", "report.notebook", "report.plots", "report.formats", "report.inspect", "report.checks", "checks", "commands.check_commands",
 ]  # fmt: skip
+WHERE_IT_IS_ASKED_FOR = [
+    "ranks.reader", "ranks.dims", "ranks.gathering", "ranks.joining", "ranks.elsewhere",
+    "mapping.parsing", "mapping.reading", "mapping.judging_files", "settings", "comparison.settings",
+    "comparison.acceptance", "comparison.noise.presets", "comparison.noise.fixed", "comparison.noise.measured",
+    "comparison.noise.other_runs", "comparison.ahead", "comparison.resuming", "scheduling", "report.acceptance",
+]  # fmt: skip
+"""ranks, a mapping, settings that differ, a preset, tolerances, further runs, a scheduler"""
 WHERE_SOMETHING_IS_FOUND = [
+    "report.branch", "matching.automatic.outline", "matching.automatic.completing", "matching.automatic.weights.packing",
     "diagnosis.choosing", "diagnosis.table", "comparison.optimizer.naming", "matching.automatic.line",
     "matching.automatic.regions",
 ]  # fmt: skip
@@ -169,11 +177,29 @@ def test_comparing_loads_what_comparing_needs(tmp_path: Path) -> None:
     everything = loaded_by([str(a), str(b)], "compare_command")
     loaded = {name.removeprefix("probe.") for name in ours(everything)}
     assert "comparison.run" in loaded
-    assert not {"multiprocessing", "concurrent.futures.process"} & everything
-    assert not [name for name in loaded if belongs(name, [*NOT_TO_COMPARE, *WHERE_SOMETHING_IS_FOUND])]
+    assert not {"multiprocessing", "concurrent.futures.process", "yaml"} & everything
+    apart = [*NOT_TO_COMPARE, *WHERE_IT_IS_ASKED_FOR, *WHERE_SOMETHING_IS_FOUND]
+    assert not [name for name in loaded if belongs(name, apart)]
+
+
+def test_what_is_asked_for_is_loaded_for_it(tmp_path: Path) -> None:
+    a, b = record(tmp_path / "a.h5"), record(tmp_path / "b.h5")
+    options = [
+        "--rtol",
+        "1e-3",
+        "--preset",
+        PRESET_NAMES[0],
+        "-lm",
+        "megatron-core/qwen2",
+        "--resume",
+        str(tmp_path / "found"),
+    ]
+    loaded = {name.removeprefix("probe.") for name in ours(loaded_by([str(a), str(b), *options], "compare_command"))}
+    assert {"comparison.noise.fixed", "comparison.acceptance.deciding", "mapping.parsing", "comparison.ahead"} <= loaded
+    assert not [name for name in loaded if belongs(name, NOT_TO_COMPARE)]
 
 
 def test_the_names_above_are_modules() -> None:
     """Else nothing would be looked for."""
-    for name in (*NOT_TO_COMPARE, *WHERE_SOMETHING_IS_FOUND):
+    for name in (*NOT_TO_COMPARE, *WHERE_IT_IS_ASKED_FOR, *WHERE_SOMETHING_IS_FOUND):
         assert importlib.util.find_spec(f"probe.{name}") is not None, name

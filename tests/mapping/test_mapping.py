@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from probe.errors import MappingError, ProbeError
-from probe.mapping import LayerMapping, Rule, library, load_mapping, parse_mapping
+from probe.mapping import LayerMapping, Rule, library, load_mapping
+from probe.mapping.parsing import parse_mapping
 from tests.trees import DATA
 
 TEMPLATES = {

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.errors import MappingError
-from probe.mapping import library, parse_mapping
+from probe.mapping import library
 from probe.mapping.adding import Line, with_lines
+from probe.mapping.parsing import parse_mapping
 
 TEXT = """\
 # by hand

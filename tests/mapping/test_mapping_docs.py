@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 from probe.errors import MappingError
-from probe.mapping import library, library_folder, load_mapping, parse_mapping
+from probe.mapping import library, library_folder, load_mapping
 from probe.mapping.judging import Tolerance
+from probe.mapping.parsing import parse_mapping
 from probe.matching import Known, Matching, match
 from probe.matching.checks.misshapen import misshapen
 from probe.structure.tree import Tree

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.errors import MappingError
-from probe.mapping import ParameterRule, Split, load_mapping, parse_mapping
+from probe.mapping import ParameterRule, Split, load_mapping
+from probe.mapping.parsing import parse_mapping
 from probe.mapping.patterns import binds, filled, parsed_key, parsed_path, parsed_section, places
 from tests.trees import tree
 

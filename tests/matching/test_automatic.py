@@ -11,9 +11,12 @@ from click.testing import CliRunner
 
 from probe.adapters.numpy import nn
 from probe.commands.map_commands import suggest_command
-from probe.mapping import LayerMapping, parse_mapping
+from probe.mapping import LayerMapping
+from probe.mapping.parsing import parse_mapping
 from probe.matching import Known, Matching, Reason, match
-from probe.matching.automatic import complete, outline, outline_of, without_guesses
+from probe.matching.automatic import without_guesses
+from probe.matching.automatic.completing import complete
+from probe.matching.automatic.outline import outline, outline_of
 from probe.matching.draft import draft
 from probe.matching.unneeded import needing_no_partner
 from probe.records import ModuleInfo, ParameterInfo

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from probe.mapping import LayerMapping
 from probe.matching import Bundle, Matching, match
-from probe.matching.automatic import complete, match_parameters, outline
-from probe.matching.automatic.outline import Numbers, Outline, Weight
+from probe.matching.automatic.completing import complete
+from probe.matching.automatic.outline import Numbers, Outline, Weight, outline
 from probe.matching.automatic.state import Found
 from probe.matching.automatic.weights.layouts import agree_on_groups
+from probe.matching.automatic.weights.parameters import match_parameters
 from probe.matching.result import View, WeightBundle
 from probe.records import ModuleInfo, ParameterInfo
 from probe.structure.tree import Tree

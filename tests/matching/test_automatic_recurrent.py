@@ -6,8 +6,8 @@ import pytest
 
 from probe.mapping import LayerMapping
 from probe.matching import match
-from probe.matching.automatic import Outline, complete
-from probe.matching.automatic.outline import Numbers, weights_of
+from probe.matching.automatic.completing import complete
+from probe.matching.automatic.outline import Numbers, Outline, weights_of
 from probe.records import ModuleInfo, ParameterInfo
 from probe.structure.tree import Tree
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import pytest
 
 from probe.errors import MappingError
-from probe.mapping import load_mapping, parse_mapping
+from probe.mapping import load_mapping
+from probe.mapping.parsing import parse_mapping
 from probe.matching import Direction, Matching, Reason, match
 from probe.structure.tree import Tree
 from tests.trees import DATA, printed_tree, tree

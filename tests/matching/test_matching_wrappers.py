@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from probe.mapping import load_mapping, parse_mapping
+from probe.mapping import load_mapping
+from probe.mapping.parsing import parse_mapping
 from probe.matching import match
 from probe.structure.tree import Tree
 from tests.mapped import matched, names, nothing, with_parameters

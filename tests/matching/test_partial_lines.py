@@ -8,9 +8,9 @@ import pytest
 
 from probe.curve_comparison.parameters import counterparts
 from probe.curve_comparison.reading.series import RecordedModel
-from probe.mapping import parse_mapping
+from probe.mapping.parsing import parse_mapping
 from probe.matching import Matching, match
-from probe.matching.automatic import outline
+from probe.matching.automatic.outline import outline
 from probe.matching.automatic.partial import with_whole_groups
 from probe.records import ParameterInfo
 from probe.structure.tree import Tree

@@ -14,7 +14,8 @@ import probe  # noqa: E402
 from probe.comparison.result import Verdict  # noqa: E402
 from probe.mapping import LayerMapping  # noqa: E402
 from probe.matching import match  # noqa: E402
-from probe.matching.automatic import complete, outline_of  # noqa: E402
+from probe.matching.automatic.completing import complete  # noqa: E402
+from probe.matching.automatic.outline import outline_of  # noqa: E402
 from probe.store.reading.reader import Reader  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "examples"))

@@ -14,7 +14,7 @@ from benchmarks.ranks.spec import Spec
 from probe.comparison.answer import Comparison
 from probe.comparison.result import Kind, Verdict
 from probe.errors import ProbeError
-from probe.ranks.reader import open_reader
+from probe.ranks.opening import open_reader
 
 STEPS = 2
 CLEAN = ("tp2 sequence parallel", "pp2 tied", "ddp2", "fsdp2", "dp2 strided", "ep2 of 4 experts")

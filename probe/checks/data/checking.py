@@ -16,7 +16,7 @@ from probe.checks.data.tokenizing import Tokenizer, load_tokenizer
 from probe.checks.data.tokens import id_lines, special_between, special_ids, special_lines
 from probe.checks.outcome import CheckResult, Line, State
 from probe.comparison.notes import note
-from probe.ranks.reader import open_reader
+from probe.ranks.opening import open_reader
 from probe.records import Task
 from probe.store.reading.reader import Reader
 

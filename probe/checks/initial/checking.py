@@ -35,7 +35,7 @@ from probe.errors import ConfigError
 from probe.mapping import load_mapping
 from probe.matching import Direction, Matching
 from probe.matching.lists import family
-from probe.ranks.reader import open_reader
+from probe.ranks.opening import open_reader
 from probe.records import DirectionName, Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree

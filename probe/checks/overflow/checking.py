@@ -12,7 +12,7 @@ from probe.checks.overflow.birth import Birth, Count, Origin, first_birth
 from probe.checks.overflow.ranges import Headroom, Underflow, ranges
 from probe.checks.seen import range_of
 from probe.comparison.notes import Note, note
-from probe.ranks.reader import open_reader
+from probe.ranks.opening import open_reader
 from probe.records import Phase, Task
 
 NEAR = 0.5

@@ -11,16 +11,8 @@ from probe.comparison.result import Divergence
 from probe.comparison.steps.side import PARAMETER_ROLES
 from probe.mapping import LayerMapping
 from probe.matching import Direction, Known, Matching, Pair, Reason, match
-from probe.matching.automatic import (
-    complete,
-    leaves_something,
-    match_loose,
-    match_parameters,
-    match_running,
-    may_be_partial,
-    outline_of,
-    without_guesses,
-)
+from probe.matching.automatic import leaves_something, may_be_partial, without_guesses
+from probe.matching.automatic.weights.running import match_running
 from probe.matching.initial_weights import fingerprints
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
@@ -47,6 +39,7 @@ def with_groups(matching: Matching, a: tuple[Reader, Tree], b: tuple[Reader, Tre
     """Return a matching in which no line of the mapping pairs one of several parts with the whole that holds them all."""
     if not may_be_partial(matching, a[1], b[1]):
         return matching
+    from probe.matching.automatic.outline import outline_of
     from probe.matching.automatic.partial import with_whole_groups
 
     return with_whole_groups(matching, outline_of(*a), outline_of(*b))
@@ -58,8 +51,14 @@ def with_guesses(matching: Matching, a: tuple[Reader, Tree], b: tuple[Reader, Tr
         return matching
     is_whole = not leaves_something(matching, a[1], b[1])
     if not is_whole or may_have_other_names(matching, a[0], b[0]):
+        from probe.matching.automatic.loose import match_loose
+        from probe.matching.automatic.outline import outline_of
+        from probe.matching.automatic.weights.parameters import match_parameters
+
         outlines = outline_of(*a), outline_of(*b)
         if not is_whole:
+            from probe.matching.automatic.completing import complete
+
             matching = without_guesses(complete(matching, *outlines), min_confidence)
         matching = match_parameters(matching, *outlines, min_confidence)
         matching = match_loose(matching, *outlines, min_confidence)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,9 +16,11 @@ from probe.comparison.steps.events import StepPairs
 from probe.comparison.steps.side import PARAMETER_ROLES, Side
 from probe.comparison.steps.step_half import StepHalf
 from probe.numbers.fused import fuse
-from probe.ranks.reader import RanksReader
-from probe.ranks.replicas import Difference
+from probe.ranks.opening import is_of_ranks
 from probe.records import Phase
+
+if TYPE_CHECKING:
+    from probe.ranks.replicas import Difference
 
 _NEARER = 0.1
 """share of the distance of a copy from the other side's tensor up to which another copy is the right one"""
@@ -41,7 +44,7 @@ def with_ranks(pairs: StepPairs, findings: Sequence[Divergence]) -> list[Diverge
     findings
         in the order of cause
     """
-    halves = [half for half in pairs.halves if isinstance(half.side.reader, RanksReader)]
+    halves = [half for half in pairs.halves if is_of_ranks(half.side.reader)]
     if not halves:
         return list(findings)
     named = [_named(pairs, halves, finding) for finding in findings]
@@ -80,7 +83,7 @@ def _is_later(other: Divergence, finding: Divergence, order: int, half: StepHalf
 def _copies(pairs: StepPairs, half: StepHalf) -> Iterator[tuple[Divergence, int]]:
     """Yield findings on copies: each weight that the step begins with; of what follows, the first."""
     reader = half.side.reader
-    assert isinstance(reader, RanksReader)
+    assert is_of_ranks(reader)
     differences = sorted(reader.step(half.side.step).differences, key=lambda each: (each.phase, each.order))
     initial = [each for each in differences if each.phase is Phase.INIT]
     by_tensor: dict[int, list[Difference]] = {}
@@ -145,7 +148,7 @@ def lost_parts(pairs: StepPairs) -> Iterator[Note]:
     """Yield which tensors of a step could not be put together from what ranks hold, by the reason."""
     for half in pairs.halves:
         reader = half.side.reader
-        if not isinstance(reader, RanksReader):
+        if not is_of_ranks(reader):
             continue
         by_reason: dict[str, dict[str, None]] = {}
         for module, role, slot, why in reader.step(half.side.step).lost:
@@ -162,7 +165,7 @@ def _named(pairs: StepPairs, halves: Iterable[StepHalf], finding: Divergence) ->
     facts: list[Note] = []
     for half in halves:
         reader = half.side.reader
-        assert isinstance(reader, RanksReader)
+        assert is_of_ranks(reader)
         row = -1 if finding.event is None else half.row(finding.event)
         if row < 0:
             ranks = reader.ranks_with({ref.path for ref in (finding.a if half.name == "A" else finding.b)})
@@ -180,7 +183,7 @@ def with_parts(pairs: StepPairs, finding: Divergence) -> Divergence:
     """Return a finding that parts stand in another order, with how ranks' parts are put together where it is about one of these."""
     if finding.event is None or finding.advice.facts.get("name") != _REORDERED:
         return finding
-    halves = [half for half in pairs.halves if isinstance(half.side.reader, RanksReader)]
+    halves = [half for half in pairs.halves if is_of_ranks(half.side.reader)]
     divided = [half for half in halves if len((_labels(half.side, half.row(finding.event)) or (None, ()))[1]) > 1]
     facts = [note("parts-of-ranks", side=half.name) for half in divided]
     return replace(finding, facts=(*finding.facts, *facts)) if facts else finding
@@ -222,7 +225,7 @@ def _wrong_ranks(pairs: StepPairs, half: StepHalf, finding: Divergence) -> tuple
 def _labels(side: Side, row: int) -> tuple[np.ndarray, list[tuple[int, ...]]] | None:
     """Return for each element of a row the number of the part that it is in, and the ranks that hold each part."""
     reader = side.reader
-    assert isinstance(reader, RanksReader)
+    assert is_of_ranks(reader)
     if row not in side.combined:
         return reader.step(side.step).labels(row, side.shapes[row])
     combined = side.combined[row]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from probe.comparison.notes import Note, note
 from probe.comparison.steps.common_steps import Shift
 from probe.comparison.steps.side import called
-from probe.ranks.reader import RanksReader
+from probe.ranks.opening import is_of_ranks
 from probe.records import MASTER, StepState
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
@@ -65,7 +65,7 @@ class Guards:
 
     def _look_at_ranks(self, name: str, side: Reader) -> None:
         """Doubt a set of files of which some are missing, or that cannot be those of one run."""
-        for said in side.remarks() if isinstance(side, RanksReader) else ():
+        for said in side.remarks() if is_of_ranks(side) else ():
             told = note("of-set-of-files", side=name, what=said)
             (self.notes if said.code in _NO_DOUBT else self.reasons).append(told)
 

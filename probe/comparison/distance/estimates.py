@@ -35,7 +35,7 @@ def compare_sketches(
         return Metrics(Status.NONFINITE, math.inf, norm_a=norm_a, norm_b=norm_b, estimated=True,
                        why=note("nonfinite-counts", a=counts[0], b=counts[1]))  # fmt: skip
     sketch_a, sketch_b = a.sketch(i), b.sketch(j)
-    if sketch_a is None or sketch_b is None or sorted(squeezed(a.shapes[i])) != sorted(squeezed(b.shapes[j])):
+    if sketch_a is None or sketch_b is None or not _are_of_equal_sizes(a.shapes[i], b.shapes[j]):
         if any(math.isnan(side.columns["norm"][row]) and side.is_joined(row) for side, row in ((a, i), (b, j))):
             norm_a, norm_b = abs(taken.factor) * a.norm(i), b.norm(j)
             return Metrics(Status.NOT_COMPARABLE, norm_a=norm_a, norm_b=norm_b, estimated=True, why=SKETCH_ALONE)
@@ -47,11 +47,17 @@ def compare_sketches(
         share = _share_of_integers(a, i, b, j, turned, float(np.linalg.norm(sketch_a - sketch_b)))
         metrics = Metrics(Status.COMPARED, share, norm_a=norm_a, norm_b=norm_b, estimated=True, of_integers=True)
     else:
-        norm_a, norm_b = _norms(taken.factor * sketch_a, sketch_b, norm_a, norm_b)
-        metrics = geometry(taken.factor * sketch_a, sketch_b, norm_a, norm_b)
+        if taken.factor != 1:
+            sketch_a = taken.factor * sketch_a
+        metrics = geometry(sketch_a, sketch_b, *_norms(sketch_a, sketch_b, norm_a, norm_b))
     if free_axes and metrics.rel_l2 > least_reordered(a, i, b, j) and looks_permuted(a, i, b, j):
         return Metrics(Status.PERMUTED, norm_a=norm_a, norm_b=norm_b, estimated=True, why=PERMUTED)
     return metrics
+
+
+def _are_of_equal_sizes(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Tell whether two shapes have the same axes in any order, those of size 1 left out."""
+    return a == b or sorted(squeezed(a)) == sorted(squeezed(b))
 
 
 def _norms(a: np.ndarray, b: np.ndarray, norm_a: float, norm_b: float) -> tuple[float, float]:
@@ -122,7 +128,8 @@ def _share_of_integers(a: Side, i: int, b: Side, j: int, turned: tuple[int, ...]
 
 def same_layout(a: Side, i: int, b: Side, j: int) -> bool:
     """Tell whether equal bytes of two records are equal tensors."""
-    return squeezed(a.shapes[i]) == squeezed(b.shapes[j]) and a.dtypes[i] == b.dtypes[j]
+    x, y = a.shapes[i], b.shapes[j]
+    return a.dtypes[i] == b.dtypes[j] and (x == y or squeezed(x) == squeezed(y))
 
 
 def _same_hash_kind(a: Side, i: int, b: Side, j: int) -> bool:

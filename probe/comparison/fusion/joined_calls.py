@@ -17,7 +17,7 @@ from probe.comparison.notes import Note, note
 from probe.comparison.steps.side import PARAMETER_ROLES, Side, kind_of
 from probe.matching import Matching
 from probe.numbers.fused import Fusion, reordered
-from probe.ranks.reader import RanksReader
+from probe.ranks.opening import is_of_ranks
 from probe.records import Role
 
 _CLOSE = 1e-6
@@ -265,7 +265,7 @@ def _join_all(
 def _join_some(many: Side, place: Place, own: Sequence[int], few: Side, same: Sequence[int], target: int) -> bool:
     """Let rows of a module that ran in some micro-batches, or was handed some of the tokens, be one; tell whether that can be done."""
     shapes = [many.shapes[row] for row in own]
-    is_expert = isinstance(many.reader, RanksReader) and place[0] in many.reader.gathering
+    is_expert = is_of_ranks(many.reader) and place[0] in many.reader.gathering
     if len(own) == 1:
         is_one = is_expert or any(few.shapes[row] == shapes[0] for row in same)
         if is_one:

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 
-from probe.commands.defaults import ALLCLOSE
 from probe.comparison.noise import tolerance as built_in
-from probe.comparison.noise.interface import BUILT_IN, Check, Noise, StepNoise
+from probe.comparison.noise.interface import BUILT_IN, FIXED_NAMES, TOLERANCE, Check, Noise, StepNoise
 from probe.comparison.noise.tolerance import Level, Rule
 from probe.comparison.noise.tolerated import bound_of, largest_of, lets_zeros_pass, measured
 from probe.comparison.notes import Note, note
@@ -28,15 +27,6 @@ from probe.records import Phase, Role
 _HIDES = 0.01
 """from this share of a tensor's size on, what an absolute tolerance hides is said"""
 _MOST = 0.5
-_TIMES = "times the tolerance"
-_NAMES = {
-    "max_abs": "max |Δ|", "mean_abs": "mean |Δ|", "max_rel": "max relative |Δ|", "rel_l2": "", "cosine": "1 − cosine",
-    ALLCLOSE: _TIMES,
-}  # fmt: skip
-FIXED_MEASURES = frozenset(filter(None, _NAMES.values()))
-"""of what a limit is that people chose, where it is not the relative error"""
-TOLERANCE = "tolerance"
-"""how what a finding says of it begins"""
 
 
 @dataclass
@@ -209,7 +199,7 @@ class _FixedStep(StepNoise):
         if wanted.metric == "cosine":
             return found
         gap, allowed = abs(a - b), wanted.atol + wanted.rtol * abs(a)
-        return Check(gap, allowed, _NAMES["max_abs"], inherits=False) if math.isfinite(gap) else found
+        return Check(gap, allowed, FIXED_NAMES["max_abs"], inherits=False) if math.isfinite(gap) else found
 
     # What cannot be judged
 
@@ -269,7 +259,7 @@ class _FixedStep(StepNoise):
             seen.first_open = seen.first_open or self._name(event)
             return Check(metrics.rel_l2, math.nan, inherits=False, is_fixed=True, is_open=True).exempt("needs-values")
         facts = (note(TOLERANCE, wanted=str(wanted), rule=rule.name),) if error > limit else ()
-        return Check(error, limit, _NAMES[wanted.metric], facts, False, is_fixed=True)
+        return Check(error, limit, FIXED_NAMES[wanted.metric], facts, False, is_fixed=True)
 
     def _note_width(self, event: Event, wanted: Tolerance) -> None:
         """Keep whether zeros would pass in the place of B, and what the absolute tolerance hides."""

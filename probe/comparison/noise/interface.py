@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from probe.commands.defaults import ALLCLOSE
 from probe.comparison.noise import tolerance
 from probe.comparison.noise.tolerance import Level, Rule
 from probe.comparison.notes import Note, note
@@ -21,6 +22,16 @@ from probe.records import JudgementName
 
 BUILT_IN = "built-in model"
 SCALE_MEASURE = "of the norm"
+TIMES = "times the tolerance"
+FIXED_NAMES = {
+    "max_abs": "max |Δ|", "mean_abs": "mean |Δ|", "max_rel": "max relative |Δ|", "rel_l2": "", "cosine": "1 − cosine",
+    ALLCLOSE: TIMES,
+}  # fmt: skip
+"""by the metric of a tolerance, the measure that a report names"""
+FIXED_MEASURES = frozenset(filter(None, FIXED_NAMES.values()))
+"""of what a limit is that people chose, where it is not the relative error"""
+TOLERANCE = "tolerance"
+"""how what a finding says of such a limit begins"""
 
 
 class Check(NamedTuple):

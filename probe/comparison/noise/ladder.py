@@ -1,4 +1,4 @@
-"""Which rung of the noise ladder judges, from the options of a comparison."""
+"""Which rung of the noise ladder judges, from the options of a comparison; each is imported where it was asked for."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probe.comparison.noise.fixed import Fixed, title_of
 from probe.comparison.noise.interface import Noise
-from probe.comparison.noise.measured import FurtherRuns, Reference
-from probe.comparison.noise.other_runs import OtherRun
 from probe.errors import ConfigError
-from probe.mapping.judging import JudgingRule, load_rules, tolerance
+from probe.mapping.judging import JudgingRule, Tolerance, tolerance
 from probe.store.reading.reader import Reader
 
 
@@ -46,30 +43,56 @@ def ladder(
     paths = [noise] if isinstance(noise, (str, Path)) else list(noise)
     if paths and reference is not None:
         raise ConfigError("noise= and reference= judge in two ways: expected one of them, compare twice to see both")
+    given = [*((path, "noise") for path in paths), *([] if reference is None else [(reference, "reference")])]
     with ExitStack() as opened:
-        runs = []
-        for path, option in [*((path, "noise") for path in paths), *([(reference, "reference")] if reference else [])]:
-            runs.append(OtherRun(path, option, a, b))
-            opened.callback(runs[-1].reader.close)
-        ids = [run.reader.info.run_id for run in runs]
-        if len(set(ids)) < len(ids):
-            raise ConfigError("noise= names the same run twice: expected runs that differ")
-        measured = Reference(runs[0]) if reference is not None else FurtherRuns(runs) if runs else Noise()
-        yield _fixed(options, of_mapping, measured)
+        yield _fixed(options, of_mapping, _measured(given, a, b, opened) if given else Noise())
+
+
+def _measured(given: Sequence[tuple[str | Path, str]], a: Reader, b: Reader, opened: ExitStack) -> Noise:
+    """Return the rung of other runs, each with the option that named it."""
+    from probe.comparison.noise.measured import FurtherRuns, Reference
+    from probe.comparison.noise.other_runs import OtherRun
+
+    runs = []
+    for path, option in given:
+        runs.append(OtherRun(path, option, a, b))
+        opened.callback(runs[-1].reader.close)
+    ids = [run.reader.info.run_id for run in runs]
+    if len(set(ids)) < len(ids):
+        raise ConfigError("noise= names the same run twice: expected runs that differ")
+    return Reference(runs[0]) if given[0][1] == "reference" else FurtherRuns(runs)
 
 
 def _fixed(options: NoiseOptions, of_mapping: Sequence[JudgingRule], below: Noise) -> Noise:
     """Put fixed tolerances above a rung: single modules' first, then those for all."""
-    rules = [*load_rules(options.rules), *of_mapping]
-    chosen = None
-    if (options.atol, options.rtol, options.metric) != (None, None, None):
-        try:
-            chosen = tolerance(options.atol, options.rtol, options.metric)
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
-    if chosen is not None and (options.noise or options.reference is not None):
-        raise ConfigError("atol, rtol and metric judge every tensor: noise= and reference= would have nothing to judge")
+    rules = [*_rules(options), *of_mapping]
+    chosen = _chosen(options)
+    if chosen is None and not rules:
+        return below
+    from probe.comparison.noise.fixed import Fixed, title_of
+
     title = title_of(rules, chosen)
     if chosen is not None:
         rules.append(JudgingRule(chosen, name="for all tensors"))
-    return Fixed(rules, below, title) if rules else below
+    return Fixed(rules, below, title)
+
+
+def _rules(options: NoiseOptions) -> Sequence[JudgingRule]:
+    if options.rules is None:
+        return ()
+    from probe.mapping.judging_files import load_rules
+
+    return load_rules(options.rules)
+
+
+def _chosen(options: NoiseOptions) -> Tolerance | None:
+    """Return the tolerance for all tensors."""
+    if (options.atol, options.rtol, options.metric) == (None, None, None):
+        return None
+    try:
+        chosen = tolerance(options.atol, options.rtol, options.metric)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if options.noise or options.reference is not None:
+        raise ConfigError("atol, rtol and metric judge every tensor: noise= and reference= would have nothing to judge")
+    return chosen

@@ -18,7 +18,7 @@ from probe.comparison.steps.tied_homes import homes_of
 from probe.errors import ConfigError
 from probe.matching import Matching
 from probe.numbers.statistics import unit_roundoff
-from probe.ranks.reader import open_reader
+from probe.ranks.opening import open_reader
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
 

@@ -11,7 +11,7 @@ from probe.comparison.result import SlotResult
 from probe.comparison.steps.paired_step import paired_step
 from probe.errors import NotRecordedError
 from probe.matching import Matching
-from probe.ranks.reader import open_reader
+from probe.ranks.opening import open_reader
 from probe.records import Role
 
 

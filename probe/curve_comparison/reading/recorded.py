@@ -8,7 +8,7 @@ import numpy as np
 
 from probe.curve_comparison.reading.names import LR
 from probe.curve_comparison.reading.series import Collector, Given, RecordedModel, RunCurves, Series
-from probe.ranks.reader import open_reader
+from probe.ranks.opening import open_reader
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
 

@@ -6,9 +6,8 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
-import numpy as np
-
 from probe.matching.automatic.outline import Numbers, Outline, Seen, Weight
+from probe.matching.initial_weights import rounded
 
 _SAME_NORM = 1e-2
 _CLOSE = 2e-3
@@ -172,10 +171,3 @@ def _exact(weight: Weight) -> Hashable:
 def _rounded(weight: Weight) -> Hashable:
     assert weight.numbers is not None
     return weight.size, rounded(weight.numbers.min), rounded(weight.numbers.max)
-
-
-def rounded(value: float) -> int:
-    """Return a number as bfloat16 has it: casting keeps the order, so the smallest number stays the smallest."""
-    with np.errstate(over="ignore"):
-        raw = int(np.float32(value).view(np.uint32))
-    return (raw + 0x7FFF + (raw >> 16 & 1)) >> 16

@@ -14,13 +14,13 @@ from dataclasses import asdict
 from probe._version import __version__
 from probe.comparison.distance.metrics import Side, values_of_pair
 from probe.comparison.exemptions.table import EXEMPTIONS, REFITS
-from probe.comparison.noise.fixed import TOLERANCE
+from probe.comparison.noise.interface import TOLERANCE
 from probe.comparison.result import Divergence, SlotResult, Verdict
 from probe.comparison.run import Comparison
 from probe.comparison.steps.paired_step import paired_step
 from probe.comparison.steps.side import Status
 from probe.comparison.why import explained
-from probe.ranks.reader import open_reader
+from probe.ranks.opening import open_reader
 from probe.report.acceptance import for_page
 from probe.report.axes import Axes
 from probe.report.html import rows

@@ -12,7 +12,7 @@ from probe.comparison.answer import Comparison
 from probe.comparison.steps.paired_step import paired_step
 from probe.comparison.steps.side import Side
 from probe.errors import ConfigError, NotRecordedError
-from probe.ranks.reader import open_reader
+from probe.ranks.opening import open_reader
 from probe.records import Phase, Role
 from probe.report.graph.both import ABSENT, both_flows, looked_at
 from probe.report.graph.flow import Flow, Kind, Node, flow_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from probe.ranks.reader import open_reader
+from probe.ranks.opening import open_reader
 from probe.settings.advising import Environment, of_recording
 from probe.settings.reading.recordings import source_of_reader
 from probe.settings.source import Source

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from probe.ranks.reader import open_reader
+from probe.ranks.opening import open_reader
 from probe.records import OptimizerGroup, ParameterInfo
 from probe.settings.reading.dialects import dialect_of, others
 from probe.settings.setting import Part

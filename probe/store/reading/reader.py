@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import h5py
 import numpy as np
@@ -43,6 +43,9 @@ class Reader:
     FormatError
         it is not a recording, or one of a newer format
     """
+
+    is_of_ranks: ClassVar[bool] = False
+    """whether several files are read as one"""
 
     def __init__(self, path: str | Path, known: dict[object, Any] | None = None) -> None:
         """Open a recording.

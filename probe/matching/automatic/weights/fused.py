@@ -12,6 +12,7 @@ from probe.matching.automatic import values
 from probe.matching.automatic.likeness import role_of
 from probe.matching.automatic.outline import Outline, Weight
 from probe.matching.automatic.state import Found
+from probe.matching.automatic.weights.lying import CAST
 from probe.matching.result import Bundle, Place, Reason, View, WeightBundle
 from probe.numbers.axis_sums import axis_sums
 
@@ -23,8 +24,6 @@ _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
 _PER_GROUP = ("num_query_groups", "multi_query_group_num")
 """what code bases call it that lay q, k and v out group by group"""
 _LARGEST = 1 << 26
-CAST = 1e-2
-"""error of weights that were cast to 16 bits"""
 
 
 @dataclass(frozen=True, slots=True)

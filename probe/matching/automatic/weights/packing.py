@@ -12,20 +12,18 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 
 from probe.comparison.notes import Note, note
 from probe.matching.automatic.likeness import kind_of
 from probe.matching.automatic.outline import Outline, Weight
-from probe.matching.automatic.weights.fused import CAST, divisors, fitting_groups, sums_of_rows
+from probe.matching.automatic.weights.fused import divisors, fitting_groups, sums_of_rows
 from probe.matching.automatic.weights.layouts import kind_of_bundle
+from probe.matching.automatic.weights.lying import CAST, fits, has_guessed_parts, is_open, plain_pairs
 from probe.matching.result import Bundle, Matching, Place, WeightBundle
 from probe.numbers import fused
 from probe.numbers.fused import Fusion
-from probe.records import Phase, Role
-from probe.store.reading.reader import Reader
 
 _ROUNDING = 1e-6
 """error of sums of equal rows, which are kept as float32"""
@@ -36,8 +34,6 @@ _PARTS = (3, 2, 4)
 """equal parts that lie in one: q, k and v; gate and up; the gates of a recurrent layer"""
 _OTHER_ROWS = {"embedding", "norm", "recurrent"}
 """kinds of layers of which the rows of a weight are not the columns of what they return"""
-_MOST_PARTS = 4
-"""of which every order is tried"""
 
 Order = tuple[int, ...]
 Each = Bundle | WeightBundle
@@ -67,16 +63,6 @@ class Packing:
         return replace(self, matching=replace(matching, bundles=left), found=found)
 
 
-def may_lie_otherwise(matching: Matching, a: Reader, b: Reader) -> bool:
-    """Tell whether there is anything for `packed_as_read` to do: a number that nothing says, or equal numbers in other places."""
-    if any(map(_is_open, (*matching.bundles, *matching.weight_bundles))) or any(
-        map(_has_guessed_parts, matching.bundles)
-    ):
-        return True
-    of_a, of_b = _initial(a), _initial(b)
-    return any(_are_elsewhere(of_a[i], of_b[j]) for i, j in _plain_pairs(matching) if i in of_a and j in of_b)
-
-
 def packed_as_read(matching: Matching, a: Outline, b: Outline) -> Packing:
     """Return a matching with the numbers that nothing says, and with the orders of rows that hold in most layers of a kind."""
     packing = with_numbers(matching, a, b)
@@ -94,60 +80,7 @@ def with_numbers(matching: Matching, a: Outline, b: Outline) -> Packing:
     return Packing(opened.settled(), notes=tuple(opened.said()), lost=tuple(opened.left()))
 
 
-def _plain_pairs(matching: Matching) -> Iterator[tuple[int, int]]:
-    """Yield the pairs of modules of which nothing says that one is several of the other side."""
-    inside = {side: {k for each in matching.bundles if each.side == side for k in each.parts} for side in "AB"}
-    for each in matching.bundles:
-        inside["B" if each.side == "A" else "A"].add(each.whole)
-    yield from (
-        (pair.a, pair.b)
-        for pair in matching.pairs
-        if pair.has_calls and pair.a not in inside["A"] and pair.b not in inside["B"]
-    )
-
-
-# Whether anything lies in another order
-
-
-class _Begun(NamedTuple):
-    """A matrix as a run begins with it."""
-
-    ends: tuple[float, float]
-    norm: float
-    digest: tuple[int, int]
-    sketch: np.ndarray
-
-
-def _initial(side: Reader) -> dict[int, list[_Begun]]:
-    """Return the matrices of each module that the run begins with."""
-    step = int(side.steps["step"][0]) if len(side.steps) else -1
-    rows = side.of_step("records", step)
-    at = np.flatnonzero((rows["role"] == Role.PARAM) & (rows["phase"] == Phase.INIT))
-    found: dict[int, list[_Begun]] = defaultdict(list)
-    names = ("shape", "module", "min", "max", "norm", "hash_lo", "hash_hi")
-    columns = (rows[name][at].tolist() for name in names)
-    for shape, module, low, high, norm, *digest, sketch in zip(
-        *columns, side.of_step("sketches", step)[at], strict=True
-    ):
-        if len(side.shapes[shape]) == 2:
-            found[module].append(_Begun((low, high), norm, tuple(digest), sketch))
-    return found
-
-
-def _are_elsewhere(mine: list[_Begun], theirs: list[_Begun]) -> bool:
-    """Tell whether two modules have one matrix each, of the same numbers about, which do not lie where the other's do."""
-    if len(mine) != 1 or len(theirs) != 1:
-        return False
-    (x,), (y,) = mine, theirs
-    are_alike = all(math.isclose(*each, rel_tol=CAST) for each in (*zip(x.ends, y.ends, strict=True), (x.norm, y.norm)))
-    return x.ends[0] < x.ends[1] and are_alike and x.digest != y.digest and not _fits(x.sketch, y.sketch, CAST)
-
-
 # Numbers that nothing says
-
-
-def _is_open(bundle: Each) -> bool:
-    return not bundle.groups or bundle.rotary < 0
 
 
 @dataclass
@@ -163,7 +96,7 @@ class _Opened:
 
     @classmethod
     def of(cls, matching: Matching, a: Outline, b: Outline) -> _Opened:
-        found = cls(matching, a, b, [each for each in (*matching.bundles, *matching.weight_bundles) if _is_open(each)])
+        found = cls(matching, a, b, [each for each in (*matching.bundles, *matching.weight_bundles) if is_open(each)])
         for bundle in found.bundles:
             how = _read(a, b, bundle)
             found.read[kind_of_bundle(a, b, bundle)].update([how] if how else [])
@@ -183,8 +116,8 @@ class _Opened:
         gone: list[Bundle] = []
         for place, bundles in enumerate((self.matching.bundles, self.matching.weight_bundles)):
             for bundle in bundles:
-                how = self.how(bundle) if _is_open(bundle) else ()
-                if how or not _is_open(bundle):
+                how = self.how(bundle) if is_open(bundle) else ()
+                if how or not is_open(bundle):
                     kept[place].append(replace(bundle, **dict(how)))  # type: ignore[arg-type]
                 elif isinstance(bundle, Bundle):
                     gone.append(bundle)
@@ -251,7 +184,7 @@ def _read(a: Outline, b: Outline, bundle: Each) -> How:
 def _heads(part: np.ndarray, whole: np.ndarray) -> int:
     """Return in how many heads neighbours of the part are the two halves of the whole; 0 where they are not."""
     for heads in divisors(len(part) // 2) if len(part) % 2 == 0 else ():
-        if _fits(fused.fuse([[part]], Fusion(0, rotary=heads)), whole, CAST) and heads < len(part) // 2:
+        if fits(fused.fuse([[part]], Fusion(0, rotary=heads)), whole, CAST) and heads < len(part) // 2:
             return heads
     return 0
 
@@ -270,7 +203,7 @@ def _weight(side: Outline, place: Place) -> Weight | None:
 def _other_orders(matching: Matching, a: Outline, b: Outline) -> Iterator[Bundle]:
     """Yield the modules of B whose rows lie in another order than those of A: that of most of their kind."""
     kinds: dict[Hashable, dict[Bundle, Order | None]] = defaultdict(dict)
-    for i, j in _plain_pairs(matching):
+    for i, j in plain_pairs(matching):
         mine, theirs = _matrix(a, i), _matrix(b, j)
         if (
             mine is not None
@@ -287,14 +220,10 @@ def _other_orders(matching: Matching, a: Outline, b: Outline) -> Iterator[Bundle
             yield from (replace(bundle, order=most[0][0]) for bundle in members)
 
 
-def _has_guessed_parts(bundle: Bundle) -> bool:
-    return 1 < len(bundle.parts) <= _MOST_PARTS and not bundle.is_known and not bundle.rotary and not bundle.order
-
-
 def _other_parts(matching: Matching, a: Outline, b: Outline) -> Iterator[tuple[Bundle, Bundle]]:
     """Yield the modules of which it was guessed how they lie in one, and each as most of its kind do."""
     kinds: dict[Hashable, dict[Bundle, Bundle | None]] = defaultdict(dict)
-    for bundle in filter(_has_guessed_parts, matching.bundles):
+    for bundle in filter(has_guessed_parts, matching.bundles):
         kinds[kind_of_bundle(a, b, bundle)][bundle] = _as_it_lies(a, b, bundle)
     for members in kinds.values():
         votes = Counter((_places(guess, found), found.groups) for guess, found in members.items() if found is not None)
@@ -370,14 +299,14 @@ def order_between(a: np.ndarray, b: np.ndarray) -> Order | None:
     """
     if len(a) != len(b) or not _FEWEST <= len(a) <= _MOST:
         return None
-    if _fits(b, a, CAST):
+    if fits(b, a, CAST):
         return ()
     rows = np.empty(len(a), np.int64)
     rows[np.argsort(a, kind="stable")] = np.argsort(b, kind="stable")
-    if _fits(b[rows], a, _ROUNDING):
+    if fits(b[rows], a, _ROUNDING):
         order = fused.in_blocks(rows)
         return order if 0 < len(order) <= _MOST_BLOCKS else None
-    return next((order for order in _usual(len(a)) if _fits(fused.reordered(b, order), a, CAST)), None)
+    return next((order for order in _usual(len(a)) if fits(fused.reordered(b, order), a, CAST)), None)
 
 
 def _usual(rows: int) -> Iterator[Order]:
@@ -387,10 +316,6 @@ def _usual(rows: int) -> Iterator[Order]:
             if parts * groups <= _MOST_BLOCKS:
                 yield fused.order_of([1] * parts, groups, 1)
                 yield fused.order_of([1] * parts, 1, groups)
-
-
-def _fits(made: np.ndarray, whole: np.ndarray, within: float) -> bool:
-    return len(made) == len(whole) and bool(np.linalg.norm(made - whole) <= within * np.linalg.norm(whole))
 
 
 # What to say

@@ -14,7 +14,7 @@ from itertools import product
 
 import numpy as np
 
-from probe.matching.automatic.values import rounded
+from probe.matching.initial_weights import rounded
 from probe.matching.result import Matching, Reason, View
 from probe.numbers.statistics import dtype_of, is_float
 from probe.records import Phase, Role
