@@ -55,9 +55,9 @@ class Pool:
 @pytest.fixture
 def pool() -> Iterator[Pool]:
     made = Pool()
-    assert kernel._kernel.share(*made.addresses)
+    assert kernel._kernel.share(*made.addresses, ADDED + 1)
     yield made
-    kernel._kernel.share(0, 0, 0)
+    kernel._kernel.share(0, 0, 0, 0)
 
 
 def sample(shape: tuple[int, ...], dtype: type) -> np.ndarray:
@@ -120,8 +120,10 @@ def test_what_stays_in_one_thread(pool: Pool) -> None:
     kernel.measure(*place_of(integers))
     pool.is_inside = True  # a parallel region: its threads are taken
     kernel.measure(*place_of(in_order))
+    pool.is_inside, pool.threads = False, ADDED + 2  # more than there are cores: they would wait for each other
+    kernel.measure(*place_of(in_order))
     assert not pool.runs
-    pool.is_inside = False
+    pool.threads = ADDED + 1
     assert kernel.measure(*place_of(in_order)) == stats  # and in whatever order it lies, the numbers are the same
     assert pool.runs == 1
 

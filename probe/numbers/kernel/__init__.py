@@ -57,7 +57,8 @@ def use(instructions: str) -> bool:
 def share(library: str) -> bool:
     """Measure large tensors in the threads of the OpenMP that a library of this process is linked with, from now on.
 
-    As many as it computes with itself (``OMP_NUM_THREADS``, ``torch.set_num_threads``). The numbers are the same in one thread.
+    As many as it computes with itself (``OMP_NUM_THREADS``, ``torch.set_num_threads``), unless they are more than there are cores. The
+    numbers are the same in one thread.
 
     Parameters
     ----------
@@ -74,9 +75,10 @@ def share(library: str) -> bool:
     try:
         linked = ctypes.CDLL(library, os.RTLD_LAZY | os.RTLD_NOLOAD)
         addresses = [ctypes.cast(getattr(linked, name), ctypes.c_void_p).value for name in _OPENMP]
+        cores = len(os.sched_getaffinity(0))
     except (OSError, AttributeError):  # another system, another OpenMP
         return False
-    return _kernel.share(*addresses)
+    return _kernel.share(*addresses, cores)
 
 
 _OPENMP = ("GOMP_parallel", "omp_get_max_threads", "omp_in_parallel")
@@ -84,7 +86,7 @@ _OPENMP = ("GOMP_parallel", "omp_get_max_threads", "omp_in_parallel")
 
 def _share_no_more() -> None:
     """A forked process has none of the threads."""
-    _kernel.share(0, 0, 0)
+    _kernel.share(0, 0, 0, 0)
 
 
 if AVAILABLE and hasattr(os, "register_at_fork"):

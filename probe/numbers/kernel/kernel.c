@@ -359,17 +359,20 @@ static PyObject *measure_update(PyObject *module, PyObject *const *args, Py_ssiz
     return found;
 }
 
-/* (addresses, or 0) What of the training's own OpenMP runs a function in all of its threads, says how many they are, and whether they run. */
+/* What of the training's own OpenMP runs a function in all of its threads, says how many they are, and whether they run (addresses, or 0);
+ * and how many cores there are for them. */
 static PyObject *share(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 3) return PyErr_Format(PyExc_TypeError, "share(parallel, threads, is_inside)");
+    if (count != 4) return PyErr_Format(PyExc_TypeError, "share(parallel, threads, is_inside, cores)");
     void *found[3];
     for (int i = 0; i < 3; i++) found[i] = PyLong_AsVoidPtr(args[i]);
+    const int available = (int)PyLong_AsLong(args[3]);
     if (PyErr_Occurred()) return NULL;
     const int is_whole = found[0] && found[1] && found[2];
     run_in_threads = is_whole ? (RunInThreads)found[0] : NULL;
     count_threads = (Ask)found[1];
     is_inside = (Ask)found[2];
+    cores = available;
     return PyBool_FromLong(is_whole);
 }
 
@@ -401,7 +404,7 @@ static PyMethodDef methods[] = {
      "measure_update(after, before, nbytes, kind, plan, seed, hash_kind, layout of after, of before) -> (after - before, after), packed"},
     {"digest", (PyCFunction)(void (*)(void))digest, METH_FASTCALL, "digest(address, nbytes) -> (low, high) of xxh3_128"},
     {"share", (PyCFunction)(void (*)(void))share, METH_FASTCALL,
-     "share(GOMP_parallel, omp_get_max_threads, omp_in_parallel) -> whether large tensors are measured by these threads from now on"},
+     "share(GOMP_parallel, omp_get_max_threads, omp_in_parallel, cores) -> whether large tensors are measured by these threads from now on"},
     {"use", use, METH_O, "use(name) -> whether the machine has this instruction set; it is used from now on"},
     {NULL, NULL, 0, NULL},
 };

@@ -192,6 +192,7 @@ typedef void (*RunInThreads)(void (*)(void *), void *, unsigned, unsigned);
 typedef int (*Ask)(void);
 static RunInThreads run_in_threads;
 static Ask count_threads, is_inside;
+static int cores;
 
 /* Measure one piece in its place. */
 static void take_piece(const Work *work, int64_t piece, int is_change, Progress *at)
@@ -222,11 +223,18 @@ static void take(void *of)
     end(&room);
 }
 
-/* Measure in several threads, where there are some and a tensor is large and lies as it is read; return whether it was done. */
+/* Tell whether the threads are worth calling: each has a core, and something to do, and they are not at work already. */
+static int is_worth(const Plan *plan)
+{
+    const int threads = run_in_threads ? count_threads() : 1;
+    return threads > 1 && threads <= cores && plan->head.n * plan->head.rows >= (int64_t)threads * LEAST && !is_inside();
+}
+
+/* Measure in several threads, where a tensor is large and lies as it is read; return whether it was done. */
 static int measure_at_once(Work *work)
 {
     const int64_t count = work->cut.count;
-    if (!run_in_threads || count == 1 || work->x->step || (work->y && work->y->step) || count_threads() < 2 || is_inside()) return 0;
+    if (count == 1 || work->x->step || (work->y && work->y->step) || !is_worth(work->plan)) return 0;
     work->parts = malloc((work->y ? 2 : 1) * count * sizeof(Part));
     if (!work->parts) return 0;
     run_in_threads(take, work, 0, 0);
