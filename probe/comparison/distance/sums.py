@@ -11,6 +11,10 @@ import numpy as np
 from probe.numbers import kernel
 from probe.numbers.statistics import dtype_of
 
+READ = 1 << 16
+"""elements that are read at a time where they stand in the same order: what is read stays in the cache"""
+WIDEST = 16
+"""bytes of the widest dtype, complex128"""
 _PART = 1 << 13
 """elements that numpy takes in at a time: they stay in the cache, and BLAS starts no threads for so few"""
 _TINY = np.full(_PART, np.finfo(np.float64).tiny)

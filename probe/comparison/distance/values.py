@@ -10,18 +10,25 @@ from typing import NamedTuple
 import numpy as np
 
 from probe.comparison.distance.estimates import PERMUTED, least_reordered, looks_permuted, same_content
-from probe.comparison.distance.sums import Sums
+from probe.comparison.distance.sums import READ, WIDEST, Sums
 from probe.comparison.notes import note
-from probe.comparison.steps.side import OVERFLOW, PLAIN, Metrics, Side, Status, Taken, clipped, kind_of, squeezed
+from probe.comparison.steps.side import (
+    OVERFLOW,
+    PLAIN,
+    Metrics,
+    Side,
+    Status,
+    SumsKey,
+    Taken,
+    clipped,
+    kind_of,
+    squeezed,
+)
 from probe.numbers.sketch import CHUNK
 from probe.numbers.statistics import as_real
 
 _BLOCK = 8 * CHUNK
 """elements that are read at a time where the axes stand in another order"""
-_READ = 1 << 16
-"""elements that are read at a time where they stand in the same order: what is read stays in the cache too"""
-_WIDEST = 16
-"""bytes of the widest dtype, complex128"""
 _SMALL = 4 << 20
 """elements up to which a tensor is read whole to try other orders of its axes"""
 _SAME = 1e-5
@@ -70,6 +77,18 @@ def key_of(a: Side, b: Side, request: Request) -> tuple[object, ...]:
     """Return what is the same for pairs of the same stored tensors that are compared in the same way."""
     i, j, *how = request
     return id(b), a.columns["tensor"][i], b.columns["tensor"][j], a.shapes[i], b.shapes[j], *how
+
+
+def is_summed_as_it_lies(a: Side, b: Side, request: Request) -> bool:
+    """Tell whether what is compared first are sums over the elements of both tensors as they lie, one behind the other."""
+    i, j, free_axes, turned, taken = request
+    is_plain = turned is None and taken == PLAIN and kind_of(a.dtypes[i]) != "integer"
+    return is_plain and _orders(a.shapes[i], b.shapes[j], free_axes)[0] is None
+
+
+def key_of_sums(a: Side, i: int, b: Side, j: int) -> SumsKey:
+    """Return what is the same for records of the same two stored tensors."""
+    return id(b), a.columns["tensor"][i], b.columns["tensor"][j]
 
 
 def aligned_values(
@@ -150,6 +169,10 @@ def largest_share(
 
 def _summed(a: Side, i: int, b: Side, j: int, order: tuple[int, ...] | None, integer: bool, taken: Taken) -> Sums:
     """Take in all pairs of elements, B's axes in an order."""
+    if order is None and not integer and taken == PLAIN and i not in a.combined and j not in b.combined:
+        ahead = a.summed_ahead.get(key_of_sums(a, i, b, j))
+        if ahead is not None and (found := ahead()) is not None:
+            return found
     sums = Sums()
     for x, y in _aligned_chunks(a, i, b, j, order):
         if taken.as_masks:
@@ -215,8 +238,8 @@ def _aligned_chunks(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the elements of A, flat by chunks, and those of B that stand there, B's axes taken in ``order``."""
     if order is None:
-        here, there = np.empty((2, _READ * _WIDEST), np.uint8)
-        yield from zip(a.stream(i, _READ, here), b.stream(j, _READ, there), strict=True)
+        here, there = np.empty((2, READ * WIDEST), np.uint8)
+        yield from zip(a.stream(i, READ, here), b.stream(j, READ, there), strict=True)
         return
     for box in _boxes(squeezed(a.stored_shape(i)), _BLOCK):
         x = a.block(i, box)
