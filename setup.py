@@ -15,7 +15,10 @@ STABLE = not sysconfig.get_config_var("Py_GIL_DISABLED")
 KERNEL = Extension(
     "probe.numbers.kernel._kernel",
     ["probe/numbers/kernel/kernel.c"],
-    depends=[f"probe/numbers/kernel/{name}.h" for name in ("passes", "rows", "careful", "packing", "pieces", "hash")],
+    depends=[
+        f"probe/numbers/kernel/{name}.h"
+        for name in ("passes", "rows", "careful", "packing", "pieces", "pairs", "pair_loop", "hash")
+    ],
     extra_compile_args=["-O3", "-Wno-psabi"],
     py_limited_api=STABLE,
     optional=True,

@@ -87,8 +87,9 @@ def main(repeats: int, most: int, no_values: bool, keep: Path | None, markdown: 
         recorded = [_recorded(run, folder) for run in runs]
         rows = [row for run in runs for row in _compared(run, (AGREES, DIFFERS), folder, repeats)]
         values = [] if no_values else list(_compared(VALUES, (EQUAL, AGREES, DIFFERS), folder, 3))
+        spent = {} if no_values else _shares(folder)
         starts = begun, started(BASE, repeats), started(OURS, repeats)
-    page = "\n".join(_page(recorded, rows, values, repeats, starts))
+    page = "\n".join(_page(recorded, rows, values, repeats, starts, spent))
     click.echo(page)
     if markdown:
         markdown.parent.mkdir(parents=True, exist_ok=True)
@@ -127,6 +128,13 @@ def _compared(run: Run, pairs: Sequence[str], folder: Path, repeats: int) -> Ite
         yield Row(run, pair, int(told["records"]), told["size"] / 2**20, cost)
 
 
+def _shares(folder: Path) -> dict[str, float]:
+    """Return the least of what comparing values that agree but for rounding takes, by what it is spent on."""
+    a, b = (_made(run, folder, name)[0] for run, name in ((VALUES, "a"), (replace(VALUES, **SIDES[AGREES]), "rounded")))
+    found = [json.loads(python("-m", "benchmarks.growth.shares", str(a), str(b))) for _ in range(3)][1:]
+    return min(found, key=lambda each: each["all"])
+
+
 # The page
 
 HEAD = """# Growth
@@ -146,13 +154,14 @@ WHY = """
 Profiles, on a machine that did other work too. At commit c7afa52 importing `probe.comparison.run` and `probe.report.text` took 0.26 s: making 181
 dataclasses 0.11, reading 316 compiled modules 0.05, regular expressions 0.03. Since then what ranks, mappings, settings that differ and options
 need is loaded where they ask for it ([starting](performance.md#starting)), which leaves 119 dataclasses and 205 modules of probe. Of the comparing
-itself a quarter is reading the two files, most of that looking at each table before HDF5 does, and a fifth is measuring the pairs.
+itself a quarter is reading the two files, most of that looking at each table before HDF5 does, and a fifth is measuring the pairs."""
 
-Values that differ by rounding: of 3.5 s of comparing values (cProfile, which adds its own) 1.8 go to the sums over pairs of elements, in numpy and
-float64, over parts that stay in the cache, 1.0 to reading the files, 0.3 to opening 646 datasets, 0.05 to the hashes. Hashes come first: tensors of
-equal hashes are not read. The others are read on one core, one after the other, not in parallel as the bound has it: numpy's calls on such parts
-take microseconds, and threads of Python are expected to wait for each other there, which was not measured. What is left is one compiled loop that
-lets go of Python's lock; its sums would differ from these in their last bits."""
+SHARES = """
+Where the CPU time of comparing values that agree but for rounding goes, on one thread, in seconds, as `python -m benchmarks.growth.shares A B`
+measured it with timers around each call (the second or the third time, whichever took less): {parts}, and {rest:.2f}
+Python between them, of {values:.2f} for comparing values and {all:.2f} for the whole comparison behind its imports. Hashes come first: tensors of
+equal hashes are not read. Large tensors are read and summed up by threads, as many as there are cores, where values that differ are 4 MiB a record
+and more; here they are less, and one thread does all."""
 
 
 def _page(
@@ -161,6 +170,7 @@ def _page(
     values: Sequence[Row],
     repeats: int,
     starts: tuple[float, float, float],
+    spent: dict[str, float],
 ) -> Iterator[str]:
     """Write the page.
 
@@ -168,6 +178,8 @@ def _page(
     ----------
     starts
         CPU seconds of importing what probe is built on, at the beginning and at the end, and of importing its own modules too
+    spent
+        `benchmarks.growth.shares.shares` of values that agree but for rounding
     """
     load = os.getloadavg()[0]
     yield HEAD.format(repeats=repeats, cores=os.cpu_count(), load=load, imports=BASE, first=starts[0], last=starts[1])
@@ -185,6 +197,12 @@ def _page(
     yield from ("", "## Bounds", "", *_bounds(rows, values), "")
     yield f"Of the CPU time of a small comparison {starts[1]:.2f} s is importing what probe is built on, {starts[2] - starts[1]:.2f} s importing probe's own modules."
     yield WHY
+    if spent:
+        # by their order: importing their names would make this process hold more, which counts for those that it starts
+        *parts, values_alone, everything = spent
+        told = ", ".join(f"{spent[what]:.2f} {what}" for what in parts)
+        rest = spent[values_alone] - sum(spent[what] for what in parts)
+        yield SHARES.format(parts=told, rest=rest, values=spent[values_alone], all=spent[everything])
 
 
 def _table(rows: Sequence[Row], base: Row) -> Iterator[str]:

@@ -1,29 +1,30 @@
-"""Values of a step, compared before it is judged: by other processes, and kept for a comparison that is interrupted."""
+"""Values of a step, compared before it is judged: by other processes, by threads, and kept for a comparison that is interrupted."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-import numpy as np
-
+from probe.comparison.distance.in_threads import Threads, cores
 from probe.comparison.distance.metrics import Metrics
-from probe.comparison.distance.values import Request, compare_values, key_of
+from probe.comparison.distance.values import Request, compare_values, is_summed_as_it_lies, key_of
 from probe.comparison.resuming import Kept
 from probe.comparison.steps.dataflow import passes
 from probe.comparison.steps.events import StepPairs
 from probe.comparison.steps.paired_step import paired_step
-from probe.comparison.steps.side import PARAMETER_ROLES
+from probe.comparison.steps.side import PARAMETER_ROLES, Side
 from probe.matching import Matching
 from probe.matching.changes import Change
+from probe.numbers import kernel
 from probe.numbers.statistics import dtype_of
 from probe.ranks.elsewhere import Seen, paths_of, seen_of, spread_over
 from probe.ranks.opening import open_reader
-from probe.records import Phase
+from probe.records import Phase, Role
 from probe.scheduling import OneKept, Scheduler, scheduler_of
 from probe.store.reading.reader import Reader
 
@@ -32,6 +33,9 @@ _JOBS = 8
 """jobs of a worker, so that none is left with much while others are done"""
 _LEAST, _MOST = 8 << 20, 256 << 20
 """bytes of the values of one job"""
+_IN_THREADS, _IN_THREADS_EACH = 64 << 20, 4 << 20
+"""bytes of values that differ from which on threads sum them up, in all and by the record: of small tensors, pairing them is what takes time,
+and while this thread does that, the others wait for Python's lock"""
 
 
 _KEPT = OneKept()
@@ -72,12 +76,16 @@ class Ahead:
     def __init__(self, a: Reader, b: Reader, scheduler: str | None, resume: str | Path | None) -> None:
         self._scheduler: Scheduler | None = None
         self._kept: Kept | None = None
+        self._threads: Threads | None = None
         with contextlib.ExitStack() as opened:
             if resume is not None:
                 self._kept = opened.enter_context(Kept(resume, {"A": seen_of(paths_of(a)), "B": seen_of(paths_of(b))}))
             if scheduler is not None:
                 self._scheduler = opened.enter_context(scheduler_of(scheduler))
                 spread_over(self._scheduler, a, b)
+            count = cores()
+            if scheduler is None and count > 1 and kernel.AVAILABLE:
+                self._threads = opened.enter_context(Threads(count))
             self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
@@ -87,13 +95,20 @@ class Ahead:
         self._opened.close()
 
     def measure(self, pairs: StepPairs) -> None:
-        """Compare the values of a step that will be asked for."""
+        """Compare the values of a step that will be asked for, or let threads begin to sum them up."""
+        threads = self._threads if self._threads is not None and _is_worth_threads(pairs) else None
+        if self._scheduler is None and self._kept is None and threads is None:
+            return
         wanted = _wanted(pairs)
         known = {} if self._kept is None else self._kept.found
         for key, request in list(wanted.items()):
             if (name := _name(pairs, request)) in known:
                 pairs.a.measured[key] = known[name]
                 del wanted[key]
+        if threads is not None:
+            pairs.a.summed_ahead = threads.begin(pairs.a, pairs.b, _in_order(pairs, wanted.values()))
+        if self._scheduler is None and self._kept is None:
+            return
         workers = 1 if self._scheduler is None else self._scheduler.workers
         chunks = list(_chunks(pairs, list(wanted.values()), workers))
         for requests, found in zip(chunks, _measured(pairs, chunks, self._scheduler), strict=True):
@@ -132,6 +147,28 @@ def _wanted(pairs: StepPairs) -> dict[tuple[object, ...], Request]:
     return {key: each for key, each in found.items() if each.row_a < first[0] and each.row_b < first[1]}
 
 
+def _is_worth_threads(pairs: StepPairs) -> bool:
+    """Tell whether so many bytes will be read that threads are done sooner."""
+    a, b = pairs.a, pairs.b
+    if not (a.has_stored_values and b.has_stored_values):
+        return False
+    there = b.digests_of(range(len(b.slots)))
+    size = 2 * sum(_size(a, row) for row in range(len(a.slots)) if a.has_values(row) and a.digest(row) not in there)
+    return size >= max(_IN_THREADS, _IN_THREADS_EACH * len(a.slots))
+
+
+def _in_order(pairs: StepPairs, wanted: Iterable[Request]) -> Iterator[tuple[int, int]]:
+    """Yield the rows of what is wanted, and summed up as it lies, in the order in which a step is judged.
+
+    Updated weights are left out: they are seldom asked for, their updates are.
+    """
+    phases, roles = pairs.a.columns["phase"], pairs.a.columns["role"]
+    for request in sorted(wanted, key=lambda each: phases[each.row_a]):
+        is_seldom = (phases[request.row_a], roles[request.row_a]) == (Phase.UPDATE, Role.PARAM)
+        if not is_seldom and is_summed_as_it_lies(pairs.a, pairs.b, request):
+            yield request.row_a, request.row_b
+
+
 def _chunks(pairs: StepPairs, requests: Sequence[Request], workers: int) -> Iterator[tuple[Request, ...]]:
     sizes = [_bytes(pairs, each) for each in requests]
     most = min(max(sum(sizes) // (_JOBS * workers), _LEAST), _MOST)
@@ -148,8 +185,11 @@ def _chunks(pairs: StepPairs, requests: Sequence[Request], workers: int) -> Iter
 
 
 def _bytes(pairs: StepPairs, request: Request) -> int:
-    sides = (pairs.a, request.row_a), (pairs.b, request.row_b)
-    return sum(int(np.prod(side.shapes[row])) * dtype_of(side.dtypes[row]).itemsize for side, row in sides)
+    return _size(pairs.a, request.row_a) + _size(pairs.b, request.row_b)
+
+
+def _size(side: Side, row: int) -> int:
+    return math.prod(side.shapes[row]) * dtype_of(side.dtypes[row]).itemsize
 
 
 def _measured(

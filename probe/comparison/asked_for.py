@@ -11,6 +11,7 @@ from probe.comparison.notes import Note
 from probe.comparison.result import Divergence, Verdict
 from probe.comparison.run_summary import have_equal_settings
 from probe.ranks.opening import is_of_ranks
+from probe.records import Task
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
 
@@ -44,8 +45,8 @@ def accepted(
 def measuring_ahead(
     a: Reader, b: Reader, scheduler: str | None, resume: str | Path | None
 ) -> contextlib.AbstractContextManager[Ahead | None]:
-    """Return what compares values before a step is judged, if somebody else is to do so, or if what is found is to be kept."""
-    if scheduler is None and resume is None:
+    """Return what compares values before a step is judged: where there are many, others are to do so, or what is found is to be kept."""
+    if scheduler is None and resume is None and not (_holds_values(a) and _holds_values(b)):
         return contextlib.nullcontext()
     from probe.comparison.ahead import Ahead
 
@@ -76,3 +77,7 @@ def settings_that_differ(a: Reader, b: Reader, findings: Sequence[Divergence]) -
     from probe.comparison.settings import differing_settings
 
     return differing_settings(a, b, findings)
+
+
+def _holds_values(reader: Reader) -> bool:
+    return reader.info.config.get("task") == Task.TENSOR.value

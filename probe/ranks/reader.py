@@ -32,6 +32,7 @@ from probe.ranks.weights import Weights, told_by, weights_of, with_parameters
 from probe.records import ModuleInfo, OptimizerGroup, ParameterInfo, Role, RunInfo
 from probe.store.places import place_of
 from probe.store.reading.reader import Reader
+from probe.store.reading.streams import Piece
 from probe.store.schema import CALLS, RECORDS
 
 T = TypeVar("T")
@@ -423,6 +424,13 @@ class RanksReader(Reader):
             yield flat[start : start + chunk]
         if not chunk:
             yield flat
+
+    def piece(self, tensor: int) -> Piece | None:
+        """Return where the values of a tensor lie as `Reader.piece` does; None for one that was put together."""
+        if not 0 <= tensor < self._tensors.first:
+            return None
+        member, own = divmod(tensor, OF_MEMBER)
+        return self.readers[member].piece(own)
 
     def block(self, tensor: int, box: Sequence[slice]) -> np.ndarray:
         """Return a part of a stored tensor; axes of size 1 are left out, in ``box`` too."""

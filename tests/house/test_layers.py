@@ -79,7 +79,7 @@ UPWARDS = {
 }  # fmt: skip
 """imports inside a function that may go up: a result offers its own table, its picture, what a notebook shows of it"""
 CAPTURE = [
-    "reproducibility", "numbers.slots", "numbers.kernel", "numbers.buffers", "structure.blocks", "adapters", "recorder", "session",
+    "reproducibility", "numbers.slots", "numbers.buffers", "structure.blocks", "adapters", "recorder", "session",
     "ranks.layout.seen", "store.writing", "targets", "run", "integrations", "compat.msprobe",
 ]  # fmt: skip
 COMPARE = [

@@ -5,29 +5,30 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from probe.comparison.distance.estimates import PERMUTED, least_reordered, looks_permuted, same_content
+from probe.comparison.distance.sums import READ, WIDEST, Sums
 from probe.comparison.notes import note
-from probe.comparison.steps.side import OVERFLOW, PLAIN, Metrics, Side, Status, Taken, clipped, kind_of, squeezed
+from probe.comparison.steps.side import (
+    OVERFLOW,
+    PLAIN,
+    Metrics,
+    Side,
+    Status,
+    SumsKey,
+    Taken,
+    clipped,
+    kind_of,
+    squeezed,
+)
 from probe.numbers.sketch import CHUNK
 from probe.numbers.statistics import as_real
 
-_PART = 1 << 13
-"""elements that are taken in at a time: they stay in the cache, and BLAS starts no threads for so few"""
 _BLOCK = 8 * CHUNK
 """elements that are read at a time where the axes stand in another order"""
-_READ = 8 * _PART
-"""elements that are read at a time where they stand in the same order: what is read stays in the cache too"""
-_WIDEST = 16
-"""bytes of the widest dtype, complex128"""
-_TINY = np.full(_PART, np.finfo(np.float64).tiny)
-"""as many as are taken in at a time: numpy takes twice as long for a single number"""
-_NEARLY = 1 - 1e-12
-"""what a quotient may be off by, in this direction"""
 _SMALL = 4 << 20
 """elements up to which a tensor is read whole to try other orders of its axes"""
 _SAME = 1e-5
@@ -78,6 +79,18 @@ def key_of(a: Side, b: Side, request: Request) -> tuple[object, ...]:
     return id(b), a.columns["tensor"][i], b.columns["tensor"][j], a.shapes[i], b.shapes[j], *how
 
 
+def is_summed_as_it_lies(a: Side, b: Side, request: Request) -> bool:
+    """Tell whether what is compared first are sums over the elements of both tensors as they lie, one behind the other."""
+    i, j, free_axes, turned, taken = request
+    is_plain = turned is None and taken == PLAIN and kind_of(a.dtypes[i]) != "integer"
+    return is_plain and _orders(a.shapes[i], b.shapes[j], free_axes)[0] is None
+
+
+def key_of_sums(a: Side, i: int, b: Side, j: int) -> SumsKey:
+    """Return what is the same for records of the same two stored tensors."""
+    return id(b), a.columns["tensor"][i], b.columns["tensor"][j]
+
+
 def aligned_values(
     a: Side, i: int, b: Side, j: int, *, free_axes: bool, turned: tuple[int, ...] | None
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -95,7 +108,7 @@ def aligned_values(
 def _read(a: Side, i: int, b: Side, j: int, free_axes: bool, turned: tuple[int, ...] | None, taken: Taken) -> Metrics:
     shape_a, shape_b = a.shapes[i], b.shapes[j]
     integer = kind_of(a.dtypes[i]) == "integer" or taken.as_masks
-    best: _Sums | None = None
+    best: Sums | None = None
     for order in [turned] if turned is not None else _orders(shape_a, shape_b, free_axes):
         sums = _summed(a, i, b, j, order, integer, taken)
         if best is None or (sums.squared, sums.differing) < (best.squared, best.differing):
@@ -122,7 +135,7 @@ def _read(a: Side, i: int, b: Side, j: int, free_axes: bool, turned: tuple[int, 
     return metrics
 
 
-def _have_same_elements(a: Side, i: int, b: Side, j: int, sums: _Sums) -> bool:
+def _have_same_elements(a: Side, i: int, b: Side, j: int, sums: Sums) -> bool:
     """Tell whether two tensors may have the same elements in another order; of a sum of tensors only the values tell."""
     if not math.isclose(math.sqrt(sums.squares_a), math.sqrt(sums.squares_b), rel_tol=_SAME):
         return False
@@ -154,9 +167,13 @@ def largest_share(
     return best
 
 
-def _summed(a: Side, i: int, b: Side, j: int, order: tuple[int, ...] | None, integer: bool, taken: Taken) -> _Sums:
+def _summed(a: Side, i: int, b: Side, j: int, order: tuple[int, ...] | None, integer: bool, taken: Taken) -> Sums:
     """Take in all pairs of elements, B's axes in an order."""
-    sums = _Sums()
+    if order is None and not integer and taken == PLAIN and i not in a.combined and j not in b.combined:
+        ahead = a.summed_ahead.get(key_of_sums(a, i, b, j))
+        if ahead is not None and (found := ahead()) is not None:
+            return found
+    sums = Sums()
     for x, y in _aligned_chunks(a, i, b, j, order):
         if taken.as_masks:
             sums.differing += int(np.count_nonzero((x != 0) != ((y == 0) if taken.inverted else (y != 0))))
@@ -171,79 +188,7 @@ def _summed(a: Side, i: int, b: Side, j: int, order: tuple[int, ...] | None, int
     return sums
 
 
-@dataclass
-class _Sums:
-    """Sums over pairs of elements, taken in by chunks."""
-
-    squared: float = 0.0
-    squares_a: float = 0.0
-    squares_b: float = 0.0
-    inner: float = 0.0
-    absolute: float = 0.0
-    count: int = 0
-    differing: int = 0
-    mismatched: int = 0
-    """elements that are not finite in the same way"""
-    max_abs: float = 0.0
-    max_at: int = 0
-    max_rel: float = 0.0
-    buffers: np.ndarray = field(default_factory=lambda: np.empty((3, _PART)), repr=False)
-
-    def add(self, a: np.ndarray, b: np.ndarray) -> None:
-        """Add a chunk of A (flat, in A's order) and what stands there in B."""
-        first, second = a.reshape(-1), b.reshape(-1)
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            for start in range(0, first.size, _PART):
-                self._add(first[start : start + _PART], second[start : start + _PART])
-
-    def _add(self, a: np.ndarray, b: np.ndarray) -> None:
-        x, y, error = self.buffers[:, : a.size]
-        x[...], y[...] = a, b
-        np.subtract(y, x, out=error)
-        squared = float(error @ error)
-        if not math.isfinite(squared):
-            self._leave_out_nonfinite(x, y)
-            np.subtract(y, x, out=error)
-            squared = float(error @ error)
-        self.squared += squared
-        self.squares_a += float(x @ x)
-        self.squares_b += float(y @ y)
-        self.inner += float(x @ error)
-        size = np.abs(error, out=error)
-        at = int(size.argmax())
-        largest = float(size[at])
-        if largest > self.max_abs:
-            self.max_abs, self.max_at = largest, self.count + at
-        self.count += a.size
-        if largest:
-            self.absolute += float(np.add.reduce(size))
-            self._take_largest_share(x, y, size, is_narrow=max(a.itemsize, b.itemsize) < size.itemsize)
-
-    def _take_largest_share(self, x: np.ndarray, y: np.ndarray, size: np.ndarray, *, is_narrow: bool) -> None:
-        """Keep the largest of |x − y| / max(|x|, |y|), where ``size`` is |x − y|; what is given is overwritten.
-
-        Behind the first part few elements can have a larger one, and |x| alone tells which. Of float64 the product may underflow.
-        """
-        np.abs(x, out=x)
-        if self.max_rel and is_narrow:
-            may_be_larger = np.flatnonzero(size > x * (self.max_rel * _NEARLY))
-            if not may_be_larger.size:
-                return
-            if may_be_larger.size < size.size // 8:
-                x, y, size = x[may_be_larger], y[may_be_larger], size[may_be_larger]
-        larger = np.maximum(x, np.abs(y, out=y), out=x)
-        np.maximum(larger, _TINY[: larger.size], out=larger)
-        self.max_rel = max(self.max_rel, float(np.maximum.reduce(np.divide(size, larger, out=size))))
-
-    def _leave_out_nonfinite(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Count the elements that are not finite in the same way, and put zeros where one of a pair is not finite."""
-        finite = np.isfinite(x) & np.isfinite(y)
-        same = (x == y) | (np.isnan(x) & np.isnan(y))
-        self.mismatched += int((~finite & ~same).sum())
-        x[~finite] = y[~finite] = 0.0
-
-
-def _finished(sums: _Sums, shape: tuple[int, ...]) -> Metrics:
+def _finished(sums: Sums, shape: tuple[int, ...]) -> Metrics:
     norm_a, norm_b = math.sqrt(sums.squares_a), math.sqrt(sums.squares_b)
     distance = math.sqrt(sums.squared)
     parts = sums.count // max(1, math.prod(shape))  # a complex number counts as two
@@ -293,8 +238,8 @@ def _aligned_chunks(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the elements of A, flat by chunks, and those of B that stand there, B's axes taken in ``order``."""
     if order is None:
-        here, there = np.empty((2, _READ * _WIDEST), np.uint8)
-        yield from zip(a.stream(i, _READ, here), b.stream(j, _READ, there), strict=True)
+        here, there = np.empty((2, READ * WIDEST), np.uint8)
+        yield from zip(a.stream(i, READ, here), b.stream(j, READ, there), strict=True)
         return
     for box in _boxes(squeezed(a.stored_shape(i)), _BLOCK):
         x = a.block(i, box)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import enum
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from probe.comparison.distance.sums import Sums
 from probe.comparison.notes import Note, note
 from probe.comparison.steps.parameter_names import Names
 from probe.comparison.steps.tied_homes import Homes, at_home
@@ -22,6 +23,7 @@ from probe.numbers.layouts import state_name
 from probe.numbers.statistics import dtype_of, is_float, unit_roundoff
 from probe.records import JOINED_HASH, HashKind, Phase, Role, StepState, Task
 from probe.store.reading.reader import Reader
+from probe.store.reading.streams import Piece
 from probe.store.reading.validation import of_step
 from probe.structure.tree import Tree
 
@@ -29,6 +31,9 @@ PARAMETER_ROLES = (Role.PARAM, Role.BUFFER, Role.PARAM_GRAD, Role.STATE, Role.DE
 """roles of what belongs to a parameter or buffer, not to a call"""
 
 OVERFLOW = note("squares-overflow")
+
+SumsKey = tuple[int, int, int]
+"""B, and the numbers of two stored tensors (`probe.comparison.distance.values.key_of_sums`)"""
 
 
 class Status(enum.StrEnum):
@@ -192,6 +197,8 @@ class Side:
         """sums along the axes of weights of which the values are stored"""
         self.measured: dict[tuple[object, ...], Metrics] = {}
         """what was found of pairs of stored tensors: one that was recorded several times is read once"""
+        self.summed_ahead: Mapping[SumsKey, Callable[[], Sums | None]] = {}
+        """what waits for the sums over the elements of two tensors, one behind the other (`probe.comparison.distance.in_threads`)"""
         self.to_measure: dict[tuple[object, ...], Any] | None = None
         """the pairs that would be read, while they are listed (`probe.comparison.ahead`)"""
 
@@ -366,6 +373,10 @@ class Side:
         flat = self.values(row).reshape(-1)
         for start in range(0, flat.size, chunk):
             yield flat[start : start + chunk]
+
+    def piece(self, row: int) -> Piece | None:
+        """Return where the values of a record lie in one piece of a file; None where they lie otherwise, or are made of others."""
+        return None if row in self.combined else self.reader.piece(self.columns["tensor"][row])
 
     def block(self, row: int, box: Sequence[slice]) -> np.ndarray:
         """Return a part of the values of a record; axes of size 1 are left out."""

@@ -10,6 +10,7 @@ import ctypes
 import itertools
 import math
 import os
+from typing import Any
 
 import numpy as np
 
@@ -144,6 +145,27 @@ def measure_update(
     plan = _plans.get((shape, order)) or _plan(shape, order)
     layouts = _layout(shape, strides), _layout(shape, strides_before)
     return _kernel.measure_update(after, before, nbytes, kind, plan, VALUE_SEED, HashKind.XXH3_128, *layouts)
+
+
+def sum_pairs(a: int, kind_a: int, b: int, kind_b: int, count: int, share: float) -> tuple[Any, ...]:
+    """Return sums over the pairs of elements of two arrays of floats in memory, in C order; other threads may run meanwhile.
+
+    Parameters
+    ----------
+    a, b
+        their addresses
+    kind_a, kind_b
+        their dtypes, of `KINDS`
+    share
+        the largest share of the pairs before
+
+    Returns
+    -------
+    tuple
+        the sums of (b − a)², a², b², a·(b − a) and abs(b − a); the largest abs(b − a); the largest share, which is that over the larger of abs(a) and abs(b);
+        at which pair the largest stands; how many pairs are not finite in the same way. Where one of a pair is not finite, it counts nowhere else.
+    """
+    return _kernel.sum_pairs(a, kind_a, b, kind_b, count, share)
 
 
 def _layout(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> tuple[int, ...] | None:

@@ -3,7 +3,8 @@
  * What is computed is defined in probe/numbers/statistics.py and probe/numbers/sketch.py, and docs/reference/file-format.md. All integer
  * formulas (signs, buckets) are Python's: they come as a plan, made once per shape (probe/numbers/kernel/__init__.py).
  * rows.h is the loop, passes.h has it for every type of floats, careful.h for integers and tensors with Inf or NaN; hash.h hashes;
- * packing.h reads tensors that lie in another order; pieces.h says who reads which part of memory when, and in which thread.
+ * packing.h reads tensors that lie in another order; pieces.h says who reads which part of memory when, and in which thread; pairs.h sums over
+ * two tensors.
  * Here are the choice of the instruction set, and the interface to Python.
  */
 #define Py_LIMITED_API 0x030B0000
@@ -151,6 +152,8 @@ static inline float float16(uint16_t bits)
     return scaled;
 }
 
+#include "pairs.h"
+
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 #define COUNT_float int32_t
@@ -210,9 +213,11 @@ static int choose_instructions(const char *wanted)
 #if defined(__x86_64__)
     const Pass (*const all[])[FLOATS] = {passes_avx512, passes_avx2, passes_plain};
     const Blocks all_blocks[] = {blocks_avx512, blocks_avx2, blocks_plain};
+    const Pairs all_pairs[] = {pairs_avx512, pairs_avx2, pairs_plain};
 #else
     const Pass (*const all[])[FLOATS] = {NULL, NULL, passes_plain};
     const Blocks all_blocks[] = {NULL, NULL, blocks_plain};
+    const Pairs all_pairs[] = {NULL, NULL, pairs_plain};
 #endif
     int has[] = {0, 0, 1};
 #if defined(__x86_64__)
@@ -225,6 +230,7 @@ static int choose_instructions(const char *wanted)
         if (has[i] && (!wanted || !strcmp(wanted, names[i]))) {
             passes = all[i];
             blocks = all_blocks[i];
+            pairs = all_pairs[i];
             instructions = names[i];
             return 1;
         }
@@ -405,6 +411,8 @@ static PyMethodDef methods[] = {
     {"digest", (PyCFunction)(void (*)(void))digest, METH_FASTCALL, "digest(address, nbytes) -> (low, high) of xxh3_128"},
     {"share", (PyCFunction)(void (*)(void))share, METH_FASTCALL,
      "share(GOMP_parallel, omp_get_max_threads, omp_in_parallel, cores) -> whether large tensors are measured by these threads from now on"},
+    {"sum_pairs", (PyCFunction)(void (*)(void))sum_pairs, METH_FASTCALL,
+     "sum_pairs(address, kind, address, kind, count, share) -> sums over pairs of elements; share: of the pairs before"},
     {"use", use, METH_O, "use(name) -> whether the machine has this instruction set; it is used from now on"},
     {NULL, NULL, 0, NULL},
 };

@@ -130,6 +130,7 @@ TARGET static inline NAME(floats) NAME(widen_float16)(const uint16_t *p)
 #undef MAX
 #undef WIDEN
 #undef PREFETCH
+#include "pair_loop.h"
 #undef MINF
 #undef MAXF
 #undef WIDENF

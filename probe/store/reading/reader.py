@@ -18,7 +18,7 @@ from probe.numbers.axis_sums import reordered, squeezed
 from probe.numbers.statistics import dtype_of
 from probe.records import HashKind, ModuleInfo, OptimizerGroup, ParameterInfo, RunInfo
 from probe.store import compression
-from probe.store.places import place_of
+from probe.store.places import is_local, place_of
 from probe.store.reading import layout, streams, validation
 from probe.store.reading.recorded_file import RecordedFile
 
@@ -349,12 +349,23 @@ class Reader:
         """
         yield from self._checked(tensor, self._parts(self._row_of(tensor), chunk, into))
 
+    def piece(self, tensor: int) -> streams.Piece | None:
+        """Return where the values of a tensor lie in one piece of a file of this machine; None where they lie otherwise."""
+        row = self._row_of(tensor)
+        if row["offset"] >= 0 or not is_local(self.path):
+            return None
+        offset = self._attempt(f"tensor {tensor}", lambda: self._offset(row))
+        if offset is None:
+            return None
+        dtype, digest = dtype_of(row["dtype"].decode()), self._hash_of(tensor, -1)
+        return streams.Piece(
+            self.path, offset, int(row["nbytes"]) // dtype.itemsize, dtype, None if digest < 0 else digest
+        )
+
     def _checked(self, tensor: int, parts: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
         """Pass values on; raise FormatError behind the last of them if they do not have the hash of their record."""
         digest = xxhash.xxh3_128()
-        for part in parts:
-            digest.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
-            yield part
+        yield from streams.hashed(parts, digest)
         if digest.intdigest() != self._hash_of(tensor, digest.intdigest()):
             raise FormatError(f"{self.path} is damaged: the values of tensor {tensor} are not those that were recorded")
 

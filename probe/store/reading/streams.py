@@ -4,12 +4,41 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 import numpy as np
+import xxhash
 
 from probe.store.places import Unshared, opened_raw
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Where the bytes of a tensor lie one behind the other in a file: they can be read beside HDF5, by any thread."""
+
+    path: Path
+    offset: int
+    count: int
+    """of elements"""
+    dtype: np.dtype
+    digest: int | None
+    """xxh3_128 of the bytes; None where it is not known"""
+
+    def parts(self, chunk: int, into: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield the values as `read` does; raise OSError behind the last of them if these are not the bytes that were recorded."""
+        digest = xxhash.xxh3_128()
+        yield from hashed(read(self.path, self.offset, self.count, self.dtype, chunk, into), digest)
+        if self.digest not in (None, digest.intdigest()):
+            raise OSError("other bytes than were recorded")
+
+
+def hashed(parts: Iterator[np.ndarray], digest: xxhash.xxh3_128) -> Iterator[np.ndarray]:
+    """Pass values on, and their bytes to a hash."""
+    for part in parts:
+        digest.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
+        yield part
 
 
 def split(array: np.ndarray, chunk: int) -> Iterator[np.ndarray]:
