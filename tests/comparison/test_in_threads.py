@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,25 @@ def test_what_threads_sum_up_is_not_read_again(
     given = threads(2)
     probe.compare(*pairs["rounded"])
     assert len(read) == alone - 2 * sum(map(len, given))
+
+
+def test_no_more_threads_may_be_started(
+    pairs: dict[str, tuple[Path, Path]], threads: Threads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads(1)
+    alone = probe.compare(*pairs["wrong"]).as_json()
+    submit, groups = ThreadPoolExecutor.submit, []
+
+    def refused(self: ThreadPoolExecutor, *args: Any) -> Any:
+        groups.append(args)
+        if len(groups) > 2:
+            raise RuntimeError("can't start new thread")
+        return submit(self, *args)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", refused)
+    threads(2)
+    assert json.dumps(probe.compare(*pairs["wrong"]).as_json()) == json.dumps(alone)
+    assert len(groups) > 2
 
 
 def test_a_damaged_value_is_reported_as_it_is_without_threads(

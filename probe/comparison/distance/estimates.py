@@ -49,7 +49,8 @@ def compare_sketches(
     else:
         if taken.factor != 1:
             sketch_a = taken.factor * sketch_a
-        metrics = geometry(sketch_a, sketch_b, *_norms(sketch_a, sketch_b, norm_a, norm_b))
+        norm_a, norm_b = _norms(sketch_a, sketch_b, norm_a, norm_b)
+        metrics = geometry(sketch_a, sketch_b, norm_a, norm_b)
     if free_axes and metrics.rel_l2 > least_reordered(a, i, b, j) and looks_permuted(a, i, b, j):
         return Metrics(Status.PERMUTED, norm_a=norm_a, norm_b=norm_b, estimated=True, why=PERMUTED)
     return metrics

@@ -60,7 +60,10 @@ class Threads:
         self._pool = ThreadPoolExecutor(self._count, "probe-sums")
         found: dict[SumsKey, Callable[[], Sums | None]] = {}
         for group in _groups(a, b, rows):
-            future = self._pool.submit(_summed, list(group.values()))
+            try:
+                future = self._pool.submit(_summed, list(group.values()))
+            except RuntimeError:  # no more threads may be started: what is left is read when it is asked for
+                break
             found.update((key, functools.partial(_one, future, at)) for at, key in enumerate(group))
         return found
 

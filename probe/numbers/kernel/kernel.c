@@ -375,10 +375,13 @@ static PyObject *share(PyObject *module, PyObject *const *args, Py_ssize_t count
     const int available = (int)PyLong_AsLong(args[3]);
     if (PyErr_Occurred()) return NULL;
     const int is_whole = found[0] && found[1] && found[2];
-    run_in_threads = is_whole ? (RunInThreads)found[0] : NULL;
-    count_threads = (Ask)found[1];
-    is_inside = (Ask)found[2];
-    cores = available;
+    if (is_whole) {
+        count_threads = (Ask)found[1];
+        is_inside = (Ask)found[2];
+        cores = available;
+    }
+    /* the last: another thread may be about to measure */
+    __atomic_store_n(&run_in_threads, is_whole ? (RunInThreads)found[0] : NULL, __ATOMIC_RELEASE);
     return PyBool_FromLong(is_whole);
 }
 

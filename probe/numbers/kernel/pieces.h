@@ -226,7 +226,7 @@ static void take(void *of)
 /* Tell whether the threads are worth calling: each has a core, and something to do, and they are not at work already. */
 static int is_worth(const Plan *plan)
 {
-    const int threads = run_in_threads ? count_threads() : 1;
+    const int threads = count_threads();
     return threads > 1 && threads <= cores && plan->head.n * plan->head.rows >= (int64_t)threads * LEAST && !is_inside();
 }
 
@@ -234,10 +234,11 @@ static int is_worth(const Plan *plan)
 static int measure_at_once(Work *work)
 {
     const int64_t count = work->cut.count;
-    if (count == 1 || work->x->step || (work->y && work->y->step) || !is_worth(work->plan)) return 0;
+    const RunInThreads run = __atomic_load_n(&run_in_threads, __ATOMIC_ACQUIRE);
+    if (!run || count == 1 || work->x->step || (work->y && work->y->step) || !is_worth(work->plan)) return 0;
     work->parts = malloc((work->y ? 2 : 1) * count * sizeof(Part));
     if (!work->parts) return 0;
-    run_in_threads(take, work, 0, 0);
+    run(take, work, 0, 0);
     const int is_done = work->next > count; /* every one of them was taken by a thread that ended */
     for (int64_t piece = 0; is_done && piece < count; piece++) {
         add(&work->plain, work->parts + piece);
