@@ -26,7 +26,6 @@ from probe.numbers.sketch import WIDTH, axes_of
 from probe.numbers.statistics import finish, update_hash
 from probe.records import HashKind
 
-"""types that are what they seem: a subclass may have its values elsewhere"""
 _WITHOUT_FLOAT64 = ("mps", "npu")
 """devices whose tensors are copied to the CPU to be measured"""
 _XXH3 = HashKind.XXH3_128
