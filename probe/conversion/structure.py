@@ -24,6 +24,7 @@ from probe.numbers.layouts import (
 )
 from probe.ranks.opening import open_reader
 from probe.records import ModuleInfo
+from probe.structure.parametrized import parametrized
 from probe.structure.tree import Tree
 
 Key = tuple[int, str]
@@ -72,7 +73,7 @@ class Structure:
 
     def keys_of(self, weight: Weight) -> list[Key]:
         """Return the keys of a weight that is not packed, by each of its names."""
-        found = [(weight.module, weight.layout.name)]
+        found = [parametrized(self.tree, weight.module, weight.slot) or (weight.module, weight.layout.name)]
         for name in weight.names[1:]:
             owner, _, slot = name.rpartition(".")
             module = self.tree.by_path.get(owner)
@@ -237,7 +238,9 @@ class _Imagined:
             self._append(place, slot, shape, Layout(slot))
 
     def _add_single(self, weight: Weight) -> None:
-        known, place = self.known, self.partner[weight.module]
+        known = self.known
+        home = known.keys_of(weight)[0][0]
+        place = self.partner[home]
         class_name = self.kinds[place][0] if self.kinds[place] else ""
         if not class_name and sum(size > 1 for size in weight.canonical_shape) > 1:
             raise ConversionError(
@@ -246,7 +249,7 @@ class _Imagined:
                 '"structure" is enough) and give both recordings with --from and --like'
             )
         for module, canonical in known.keys_of(weight):  # each name of a tied one, as its class has it
-            if module == weight.module or not _is_inside_recurrent(known, module):
+            if module == home or not _is_inside_recurrent(known, module):
                 place = self.partner[module]
                 class_name = self.kinds[place][0] if self.kinds[place] else ""
                 slot, layout = stored_as(self.framework, class_name, canonical)

@@ -110,6 +110,9 @@ _INNER = (
 )
 """where in these packages the classes are"""
 
+_LIKE_WHOLE = ("v", "orig")
+"""what ``weight_norm`` and ``spectral_norm`` call a matrix that lies as the weight that they make of it: ``weight_v``, ``weight_orig``"""
+
 _PACKED_ATTENTION = "MultiheadAttention"
 """of torch, MindSpore and ``paddle.compat``; PaddlePaddle's own is ``MultiHeadAttention``"""
 _PARTS = ("q_proj", "k_proj", "v_proj")
@@ -152,7 +155,11 @@ def layout_of(framework: str, names: Iterable[str], parameter: str) -> Layout:
     parameter
         what the class calls it
     """
-    return _row(framework, tuple(names)).get(parameter, Layout(parameter))
+    row = _row(framework, tuple(names))
+    whole, _, part = parameter.rpartition("_")
+    if part in _LIKE_WHOLE and whole in row:
+        return Layout(f"{row[whole].name}_{part}", row[whole].axes)
+    return row.get(parameter, Layout(parameter))
 
 
 def unpacked(framework: str, names: Iterable[str], parameter: str) -> tuple[str, ...]:
@@ -181,7 +188,7 @@ def _own(framework: str, names: Iterable[str]) -> list[tuple[str, str]]:
         if like_torch is not None and like_torch.match(name):
             found.append(("torch", plain.removesuffix("Ext")))
         elif not module or module.partition(".")[0] in _PACKAGES.get(framework, ()):
-            found.append((framework, plain))
+            found.append((framework, plain.removeprefix("Parametrized")))  # as torch.nn.utils.parametrize calls a class
     return found
 
 
@@ -244,7 +251,7 @@ def counterpart(framework: str, names: Iterable[str], other: str, by_paconvert: 
 def stored_as(framework: str, class_name: str, canonical: str) -> tuple[str, Layout]:
     """Return what a framework's own class calls the parameter that torch calls ``canonical``, and its layout."""
     found = [(slot, layout) for slot, layout in _row(framework, (class_name,)).items() if layout.name == canonical]
-    return found[0] if found else (canonical, Layout(canonical))
+    return found[0] if found else (canonical, layout_of(framework, (class_name,), canonical))
 
 
 # Optimizer states
