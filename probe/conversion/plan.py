@@ -15,6 +15,7 @@ from probe.conversion.structure import COUNTER, Key, Structure, Weight, imagined
 from probe.errors import ConversionError
 from probe.mapping import LayerMapping
 from probe.matching import Direction, Matching, match
+from probe.numbers.axis_sums import squeezed
 from probe.numbers.fused import Fusion, Shape, problem_of, whole_shape
 from probe.numbers.layouts import counterpart
 from probe.numbers.statistics import dtype_of, is_float
@@ -436,7 +437,7 @@ def _put_together(weight: Weight, rows: Sequence[Sequence[Part | None]], fusion:
     flat = tuple(part for row in parts for part in row)
     shapes = [[part.canonical_shape for part in row] for row in parts]
     problem = problem_of(shapes, fusion)
-    if problem or whole_shape(shapes, fusion) != weight.canonical_shape:
+    if problem or squeezed(whole_shape(shapes, fusion)) != squeezed(weight.canonical_shape):
         problem = _misshapen(weight, flat)
     return Fused(flat, problem, fusion, len(rows))
 
@@ -444,7 +445,7 @@ def _put_together(weight: Weight, rows: Sequence[Sequence[Part | None]], fusion:
 def _cut_out(weight: Weight, whole: Part, found: Joined, row: int, column: int) -> Fused:
     shapes = tuple(tuple(part.canonical_shape for part in parts) for parts in found.parts)
     problem = problem_of(shapes, found.fusion)
-    if problem or whole_shape(shapes, found.fusion) != whole.canonical_shape:
+    if problem or squeezed(whole_shape(shapes, found.fusion)) != squeezed(whole.canonical_shape):
         problem = _misshapen(weight, (whole,))
     return Fused((replace(whole, cut=Cut(shapes, found.fusion, row, column)),), problem)
 
@@ -459,7 +460,7 @@ def _canonical_shape(weight: Weight, parts: Sequence[Part]) -> tuple[tuple[int, 
         shapes.append((whole, *shape[1:]) if whole and not left else shape)
     made = (sum(shape[0] for shape in shapes), *shapes[0][1:]) if len(shapes) > 1 else shapes[0]
     wanted = weight.canonical_shape
-    if _without_ones(made) == _without_ones(wanted):
+    if squeezed(made) == squeezed(wanted):
         return wanted, "", made
     is_turned = len(wanted) == 2 and made == wanted[::-1]
     return wanted, _misshapen(weight, parts) + (_TURNED.format(list(wanted), list(made)) if is_turned else ""), made
@@ -468,10 +469,6 @@ def _canonical_shape(weight: Weight, parts: Sequence[Part]) -> tuple[tuple[int, 
 def _misshapen(weight: Weight, parts: Sequence[Part]) -> str:
     of = " + ".join(f"{part.stored.name} {list(part.stored.shape)}" for part in parts[:_MOST_NAMED])
     return f"{weight.names[0]} is to be {list(weight.shape)}, the source has {of}"
-
-
-def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(size for size in shape if size != 1)
 
 
 def is_allowed(names: Iterable[str], patterns: Iterable[str]) -> bool:

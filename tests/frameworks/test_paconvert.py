@@ -150,4 +150,6 @@ def test_the_sizes_tell_how_the_weights_of_an_unknown_class_lie(tmp_path: Path) 
 def test_a_known_class_of_another_size_is_an_error_and_not_turned() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 8, bias=False))
     with pytest.raises(ConversionError, match=r"0\.weight is to be \[8, 4\], the source has 0\.weight \[8, 4\]"):
-        probe.convert_weights(model.state_dict(), to="paddle", source=model, like=paddle.nn.Sequential(paddle.nn.Linear(8, 4)))
+        probe.convert_weights(
+            model.state_dict(), to="paddle", source=model, like=paddle.nn.Sequential(paddle.nn.Linear(8, 4))
+        )
