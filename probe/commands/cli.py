@@ -553,7 +553,8 @@ def convert_command(
         target, plan = convert_checkpoint(source, output, chosen, **options)
     console = Console(highlight=False)
     Console(highlight=False, width=max(_TABLE_WIDTH, console.width), soft_wrap=True).print(conversion_table(plan))
-    click.echo(f"{len(plan.moves)} tensors are in {harmless(str(target))}", err=True)
+    for text in (*plan.said, f"{len(plan.moves)} tensors are in {harmless(str(target))}"):
+        click.echo(text, err=True)
 
 
 main.add_later(

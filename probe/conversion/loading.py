@@ -13,7 +13,7 @@ from probe.checkpoints import Stored
 from probe.conversion.plan import Plan, matched, planned
 from probe.conversion.structure import structure_of
 from probe.conversion.weights import made
-from probe.errors import NotRecordedError
+from probe.errors import NotRecordedError, warn
 from probe.mapping import load_mapping
 from probe.matching import Direction
 from probe.numbers.statistics import dtype_of
@@ -57,6 +57,8 @@ def load_matching(
         chosen = Direction(direction) if direction else None
         sides = matched(source, target, load_mapping(mapping), chosen)
         plan = planned(stored, sides, allow_missing=tuple(allow_missing), allow_extra=tuple(allow_extra))
+        for text in plan.said:
+            warn(text)
         tensors = {name: named.tensor for named in adapter.parameters(model) for name in named.names}
 
         def read(name: str) -> np.ndarray:

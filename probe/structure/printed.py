@@ -19,7 +19,7 @@ from probe.errors import FormatError
 from probe.numbers.layouts import layout_of
 from probe.records import ModuleInfo, ParameterInfo, RunInfo, StepState
 from probe.store.writing.writer import Writer, now
-from probe.structure.printed_weights import Slot, slots_of
+from probe.structure.printed_weights import Slot, kind_of, slots_of
 
 _CHILD = re.compile(
     r"\((?P<name>[^()\s]+)\): (?:(?P<count>\d+) x )?(?:[\w.]+\.)?(?P<class>\w+)(?P<open>[(<])(?P<text>.*)"
@@ -79,7 +79,8 @@ def read_printed(text: str, name: str, framework: str = "torch") -> Printed:
         index = len(modules)
         slots = node.slots or slots_of(framework, node.class_name, node.text)
         modules.append(ModuleInfo(path, node.class_name, parent))
-        parameters += [_parameter(framework, path, index, node.class_name, slot) for slot in slots]
+        kind = kind_of(framework, node.class_name, node.text)
+        parameters += [_parameter(framework, path, index, kind, slot) for slot in slots]
     return Printed(framework, _counted(modules, parameters), parameters)
 
 
@@ -257,12 +258,12 @@ def _expanded(root: _Node, name: str) -> Iterator[tuple[str, int, _Node]]:
         ]
 
 
-def _parameter(framework: str, path: str, index: int, class_name: str, slot: Slot) -> ParameterInfo:
-    layout = layout_of(framework, (class_name,), slot.name)
+def _parameter(framework: str, path: str, index: int, kind: str, slot: Slot) -> ParameterInfo:
+    layout = layout_of(framework, (kind,), slot.name)
     axes = layout.axes if len(layout.axes) == len(slot.shape) else ()
     return ParameterInfo(
         (f"{path}.{slot.name}" if path else slot.name,), index, slot.name, slot.shape, slot.dtype, not slot.is_buffer,
-        slot.is_buffer, axes, "" if layout.name == slot.name else layout.name,
+        slot.is_buffer, axes, layout.name,
     )  # fmt: skip
 
 

@@ -104,6 +104,12 @@ def test_a_paddle_model() -> None:
     assert found["lstm.0.cell.weight_ih"][0] == (16, 3)
 
 
+def test_the_linear_that_paconvert_writes_tells_of_its_bias() -> None:
+    text = "N(\n  (fc): Linear(in_features=3, out_features=4, bias=True)\n)"
+    found = {p.names[0]: (p.shape, p.axes) for p in read_printed(text, "m", "paddle").parameters}
+    assert found == {"fc.weight": ((4, 3), ()), "fc.bias": ((4,), ())}
+
+
 def test_a_mindspore_model_in_both_forms_of_its_print() -> None:
     gamma = "Parameter (name=ln.gamma, shape=(4,), dtype=Float32, requires_grad=True)"
     mean = "Parameter (name=ln.moving_mean, shape=(4,), dtype=Float32, requires_grad=False)"
