@@ -25,6 +25,7 @@ import probe  # noqa: E402
 from probe.comparison.result import Kind  # noqa: E402
 from probe.mapping import library  # noqa: E402
 from probe.records import Phase  # noqa: E402
+from tests.limits import HANGS  # noqa: E402
 
 EXPECTED_PAIRS = {
     "": "",
@@ -159,7 +160,7 @@ def test_scripts_write_recordings_and_agree_on_the_loss(tmp_path: Path) -> None:
     printed = []
     for script, out in [("train_hf.py", "a.h5"), ("train_megatron.py", "b.h5")]:
         command = [sys.executable, str(EXAMPLES / script), "--out", str(tmp_path / out), "--steps", "2"]
-        finished = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        finished = subprocess.run(command, capture_output=True, text=True, timeout=HANGS)
         assert finished.returncode == 0, finished.stderr
         assert (tmp_path / out).exists()
         printed.append([float(line.split()[-1]) for line in finished.stdout.splitlines() if "loss" in line])

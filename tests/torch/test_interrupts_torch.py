@@ -21,6 +21,7 @@ import probe  # noqa: E402
 from probe.records import StepState  # noqa: E402
 from probe.testing import Recording, sample  # noqa: E402
 from tests.interrupting import PARTS, interrupt_everywhere  # noqa: E402
+from tests.limits import HANGS  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -167,7 +168,9 @@ def ended_processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, lis
     cases = [(mode, code) for code, _ in ENDINGS for mode in ("plain", "recorded")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", PROGRAM.replace("CASES", repr(cases))]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=True, env=environment)
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=HANGS, check=True, env=environment
+    )
     return folder, [*map(int, done.stdout.split())]
 
 
