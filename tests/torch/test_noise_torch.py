@@ -73,7 +73,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "eps in the first norm": lambda model: wrong_eps(model, 0, "input_layernorm"),
     "eps in the last layer": lambda model: wrong_eps(model, 11, NORM),
     "op by op": lambda model: with_norms(model, OpByOp),
-    **{f"one kernel, {k}": lambda model, k=k: with_norms(wrong_eps(model, k, NORM), one_kernel) for k in range(12)},
+    **{f"one kernel, {k}": lambda model, k=k: with_norms(wrong_eps(model, k, NORM), one_kernel) for k in (0, 6, 11)},
     "split": split, "resummed": resummed, "resummed in 4": lambda model: resummed(model, 4),
 }  # fmt: skip
 AROUND: dict[str, Callable[[], Any]] = {
@@ -120,7 +120,7 @@ def test_in_bfloat16_a_further_run_or_a_reference_names_it(
 
 
 @pytest.mark.parametrize("rung", ["noise", "reference"])
-@pytest.mark.parametrize("layer", range(12))
+@pytest.mark.parametrize("layer", [0, 6, 11])
 def test_it_is_named_where_the_norms_have_other_classes(recorded: Recorded, rung: str, layer: int) -> None:
     """There is more room for the norm then, since right implementations may round to one side."""
     a, b = recorded("qwen2", "statistics"), recorded("qwen2", "statistics", f"one kernel, {layer}", attention="eager")
@@ -148,12 +148,12 @@ OTHERS = [("", "", {"attention": "eager"}), ("", "float32 attention", {}), ("spl
 
 @pytest.mark.parametrize("other", range(len(OTHERS)))
 def test_other_ways_to_compute_the_same_are_no_divergence(recorded: Recorded, other: int) -> None:
-    """24 layers in bfloat16, by the built-in model, by one other way, by all, by the reference; the benchmark has all of them."""
+    """24 layers in bfloat16, by the built-in model, by the other ways, by the reference; the benchmark has all of them."""
     change, around, options = OTHERS[other]
     deep = {"layers": 24}
     a, b = recorded("qwen2", "statistics", **deep), recorded("qwen2", "statistics", change, around, **deep, **options)
     further = [recorded("qwen2", "statistics", c, w, **deep, **o) for k, (c, w, o) in enumerate(OTHERS) if k != other]
-    rungs: list[dict[str, Any]] = [{}, {"noise": further[0]}, {"noise": further}]
+    rungs: list[dict[str, Any]] = [{}, {"noise": further}]
     rungs.append({"reference": recorded("qwen2", "statistics", dtype=torch.float32, **deep)})
     for rung in rungs:
         found = probe.compare(a, b, **rung)
