@@ -33,6 +33,7 @@ def framework_of(mutation: Mutation) -> str:
     return folder if folder in FRAMEWORKS else ""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("framework", ["", *FRAMEWORKS])
 def test_every_test_exists(framework: str) -> None:
     spec = importlib.util.find_spec(framework) if framework else None

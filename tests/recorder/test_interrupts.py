@@ -69,6 +69,7 @@ def hooks(model: nn.Module) -> int:
     return count + sum(len(m.pre_hooks) + len(m.post_hooks) for _, m in model.modules())
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # from within a weak reference
 @pytest.mark.parametrize("part", PARTS)
 def test_an_interrupt_anywhere_in_probe(part: str, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ import pytest
 
 from tests.limits import HANGS
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 LOOKS = """
 import sys, os

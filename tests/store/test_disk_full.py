@@ -22,6 +22,8 @@ from probe.store import compression
 from tests.compressing import COMPRESSIONS
 from tests.limits import HANGS
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 STEPS = 3
 

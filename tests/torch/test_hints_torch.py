@@ -37,6 +37,7 @@ def test_the_first_hint_is_the_right_one(name: str, task: str, tmp_path: Path) -
     assert fault.says in said, said
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("task", ["tensor", "statistics"])
 @pytest.mark.parametrize("name", NOISE)
 def test_a_random_error_has_no_hint(name: str, task: str, tmp_path: Path) -> None:

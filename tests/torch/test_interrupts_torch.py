@@ -77,6 +77,7 @@ class Training:
         return len(hooks(self.model, self.optimizer))
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # from within a weak reference
 @pytest.mark.parametrize(("part", "again"), [*((part, False) for part in PARTS), ("hooks", True)])
 def test_an_interrupt_anywhere_in_probe(part: str, again: bool, tmp_path: Path) -> None:
