@@ -53,7 +53,7 @@ class Pair:
         return "\n".join(first.evidence)
 
 
-@pytest.fixture(params=zip(TASKS, (True, False), strict=True), ids=lambda p: f"{p[0]}-{'AB'[not p[1]]}")
+@pytest.fixture(params=[*zip(TASKS, (True, False), strict=True)], ids=lambda p: f"{p[0]}-{'AB'[not p[1]]}")
 def pair(request: pytest.FixtureRequest, run: Recorder) -> Pair:
     return Pair(run, *request.param)
 

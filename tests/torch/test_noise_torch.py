@@ -84,7 +84,7 @@ AROUND: dict[str, Callable[[], Any]] = {
 # Shows 3
 
 
-@pytest.mark.parametrize(("name", "task"), zip(MODELS, TASKS, strict=True))
+@pytest.mark.parametrize(("name", "task"), [*zip(MODELS, TASKS, strict=True)])
 def test_in_float32_no_further_run_is_needed(recorded: Recorded, name: str, task: str) -> None:
     wide = {"dtype": torch.float32, "attention": "eager"}
     found = probe.compare(recorded(name, task, dtype=torch.float32), recorded(name, task, "eps in layer 5", **wide))
