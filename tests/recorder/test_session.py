@@ -23,6 +23,7 @@ from probe.messages import LOGGER
 from probe.records import StepState
 from probe.store.reading.reader import Reader
 from probe.testing import sample
+from tests.limits import HANGS
 
 ROOT = Path(__file__).parents[2]
 JOBS = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID"]
@@ -343,7 +344,7 @@ train()
 def python(code: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, env=environment
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS, check=False, env=environment
     )
 
 

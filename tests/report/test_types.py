@@ -30,6 +30,8 @@ from probe.report import branch
 from probe.report.plots import pair
 from probe.reproducibility import perturbing
 
+pytestmark = pytest.mark.thorough
+
 REPO = Path(__file__).parents[2]
 PAGES = [REPO / "README.md", *sorted((REPO / "docs").rglob("*.md"))]
 FENCED = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
