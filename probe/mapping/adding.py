@@ -26,10 +26,13 @@ class Line:
     target: str | Sequence[str]
 
     def __str__(self) -> str:
-        """Return it as it is written: of several on this side the key is the other side's."""
-        if isinstance(self.key, str):
+        """Return it as it is written: of several on this side the key is the other side's. How they lie in the one is read from the weights."""
+        if isinstance(self.key, str) and isinstance(self.target, str):
             return f"{_quoted(self.key)}: {_quoted(self.target)}"
-        return f"{_quoted(self.target)}: {{from: {_quoted(self.key)}}}"
+        way, key, several = (
+            ("to", self.key, self.target) if isinstance(self.key, str) else ("from", self.target, self.key)
+        )
+        return f"{_quoted(str(key))}: {{{way}: [{', '.join(map(_quoted, several))}], split: {{groups: as_recorded}}}}"
 
 
 def with_lines(text: str, name: str, added: Iterable[Line]) -> str:
@@ -86,9 +89,7 @@ def _last(node: yaml.Node) -> yaml.Node:
     return node
 
 
-def _quoted(text: str | Sequence[str]) -> str:
-    if not isinstance(text, str):
-        return f"[{', '.join(map(_quoted, text))}]"
+def _quoted(text: str) -> str:
     if _PLAIN.fullmatch(text) and not _WORDS.fullmatch(text):
         return text
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False))

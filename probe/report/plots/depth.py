@@ -17,7 +17,7 @@ from probe.report.plots.axes import BAND, SMALL, VERDICTS, WORDS, label, legend,
 
 _MANY = 3000
 _SIZES = {"introduced": 60.0}
-_MARKERS = {"introduced": "D"}
+_MARKERS = {"introduced": "D", "not judged": "v"}
 _MOST_NAMED = 3
 _APART = 0.1
 """of the width, that names of places need between them"""

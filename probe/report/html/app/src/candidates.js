@@ -1,6 +1,6 @@
 // Which modules of B a module of A is most like, of those that have no counterpart; several of one side for one of the other, too.
 
-import { fit } from "./records.js";
+import { fit, sizeOf } from "./records.js";
 import { isBelow, settles } from "./yaml.js";
 
 const READ = 30; // candidates of which the records are looked at: those that are most alike by name and place
@@ -50,10 +50,10 @@ function several(rows) {
   return found.filter((each) => each.length > 1);
 }
 
-/** Rows by the modules that they stand in. */
+/** Rows that have parameters, by the modules that they stand in. */
 function siblings(report, side, rows) {
   const found = new Map();
-  for (const row of rows) {
+  for (const row of rows.filter((each) => sizeOf(report, side, [each]))) {
     const path = around(report.path(side, row));
     found.set(path, [...(found.get(path) ?? []), row]);
   }
@@ -62,14 +62,12 @@ function siblings(report, side, rows) {
 
 /** Several of one side whose weights, put together, are as large as those of one of the other, and fit. */
 function joined(report, row, mine, inside) {
-  const sizes = (side, rows) => rows.reduce((sum, each) => sum + report.doc.sides[side].modules.parameters[report.tree[side][each]], 0);
-  const whole = sizes("a", [row]);
+  const whole = sizeOf(report, "a", [row]);
   if (!whole) return [];
-  const [partsOfA, partsOfB] = [["a", mine], ["b", inside]].map(([side, rows]) => siblings(report, side, rows.filter((each) => sizes(side, [each]))));
-  const ofB = [...partsOfB.values()].flatMap((rows) => several(rows).map((b) => ({ a: [row], b })));
-  const parts = several(partsOfA.get(around(report.path("a", row)))).filter((a) => a.includes(row));
-  const ofA = inside.filter((each) => sizes("b", [each]) > whole).flatMap((each) => parts.map((a) => ({ a, b: [each] })));
-  return [...ofB, ...ofA].filter(({ a, b }) => sizes("a", a) === sizes("b", b)).map((each) => ({ ...each, ...fit(report, each) })).filter(({ state }) => state === "fits");
+  const ofB = [...siblings(report, "b", inside).values()].flatMap(several).filter((b) => sizeOf(report, "b", b) === whole).map((b) => ({ a: [row], b }));
+  const parts = several(siblings(report, "a", mine).get(around(report.path("a", row)))).filter((a) => a.includes(row)).map((a) => [a, sizeOf(report, "a", a)]);
+  const ofA = inside.map((each) => [each, sizeOf(report, "b", [each])]).flatMap(([each, size]) => parts.filter(([, sum]) => sum === size).map(([a]) => ({ a, b: [each] })));
+  return [...ofB, ...ofA].map((each) => ({ ...each, ...fit(report, each) })).filter(({ state }) => state === "fits");
 }
 
 /**

@@ -67,10 +67,15 @@ function misfitOf(pair) {
   return off > WEIGHTS_AGREE ? `${nameOf(pair)} differs: norms ${plain(a.norm)} and ${plain(b.norm)}` : "";
 }
 
+/** How many parameters modules have, together. */
+export function sizeOf(report, side, rows) {
+  return rows.reduce((sum, row) => sum + report.doc.sides[side].modules.parameters[report.tree[side][row]], 0);
+}
+
 /** Whether modules fit as a pair, by their weights and by what they were given: fits, misfits with the reasons, or nothing is known. */
 export function fit(report, picked) {
   const [mine, theirs] = ["a", "b"].map((side) => records(report, side, picked[side]));
-  const [sizeA, sizeB] = ["a", "b"].map((side) => picked[side].reduce((sum, row) => sum + report.doc.sides[side].modules.parameters[report.tree[side][row]], 0));
+  const [sizeA, sizeB] = ["a", "b"].map((side) => sizeOf(report, side, picked[side]));
   const weights = paired(...[mine, theirs].map((side) => side.filter(({ what }) => what === "init param")));
   const inputs = mine.filter(({ what }) => what === "forward input").flatMap((a) => theirs.filter(({ what }) => what === "forward input").map((b) => ({ a, b })));
   const known = inputs.filter(({ a, b }) => !isOneSize(a, b) || !Number.isNaN(apart(a, b)));

@@ -28,11 +28,11 @@ export function lineOf(report, pair, scope) {
   return { section, key: oneOrAll(keys), target: oneOrAll(targets), isTop, unsayable };
 }
 
-/** A line as text: of several on this side the key is that of the other. */
+/** A line as text: of several on this side the key is that of the other. How they lie in the one is read from the weights. */
 export function written({ key, target }) {
-  const listed = (names) => `[${names.map(quoted).join(", ")}]`;
-  if (Array.isArray(key)) return `${quoted(target)}: {from: ${listed(key)}}`;
-  return `${quoted(key)}: ${Array.isArray(target) ? listed(target) : quoted(target)}`;
+  const several = (way, names) => `{${way}: [${names.map(quoted).join(", ")}], split: {groups: as_recorded}}`;
+  if (Array.isArray(key)) return `${quoted(target)}: ${several("from", key)}`;
+  return `${quoted(key)}: ${Array.isArray(target) ? several("to", target) : quoted(target)}`;
 }
 
 /** Tell whether a pair that was collected settles a row too: by its class, or because it is inside and both sides have it. */
