@@ -224,15 +224,16 @@ export class Report {
 
   /** Of two tensors of one module, the one that says more: wrong by itself, then made by the module, then further off. */
   _tells(i, j) {
-    const first = (this.rank[i] === INTRODUCED) - (this.rank[j] === INTRODUCED) || this.isOwn[i] - this.isOwn[j];
-    return first ? first > 0 : this._isWorse(i, j);
-  }
-
-  /** Of two tensors, the one whose verdict is worse, then the one further beyond its limit. */
-  _isWorse(i, j) {
-    if (this.rank[i] !== this.rank[j]) return this.rank[i] > this.rank[j];
+    const first = (this.rank[i] === INTRODUCED) - (this.rank[j] === INTRODUCED) || this.isOwn[i] - this.isOwn[j] || this.rank[i] - this.rank[j];
+    if (first) return first > 0;
     const times = (k) => this.error(k) / (this.limit(k) || 1e-300);
     return times(i) > times(j) || Number.isNaN(times(j));
+  }
+
+  /** Of tensors of several modules, the one whose verdict is worse, then the one that is further off. */
+  _isWorse(i, j) {
+    if (this.rank[i] !== this.rank[j]) return this.rank[i] > this.rank[j];
+    return this.error(i) > this.error(j) || Number.isNaN(this.error(j));
   }
 
   /** What a choice shows: per row and phase the tensor that says most, the points of the picture, what stands inside. */
