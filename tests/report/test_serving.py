@@ -280,15 +280,16 @@ def test_which_file_may_be_written(
     }
 
 
-@pytest.mark.parametrize("mapping", [None, "megatron-core/qwen2"])
 def test_without_a_file_a_new_one_is_written(
-    mapping: str | None, runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    session = Session(lambda used: probe.compare(*runs, mapping=used, min_confidence=1), mapping, None)
+    session = Session(lambda used: probe.compare(*runs, mapping=used, min_confidence=1), None, None)
     assert session.file == tmp_path / "layer_mapping.yaml" and not session.file.exists()
     session.save([Line("TopLayer", "head", "output")])
     assert "head: output" in session.file.read_text(encoding="utf-8")
+    session.file.unlink()
+    assert Session(lambda _: session.comparison, "megatron-core/qwen2", None).file == session.file
 
 
 @pytest.mark.parametrize("whole", ["a", "b"])
