@@ -120,13 +120,15 @@ class Comparison(ByPath[SlotResults]):
         return render(self, width=_COLUMNS).plain
 
     def __repr__(self) -> str:
+        from probe.report.left_out import qualification
+
         first = self.first_divergence
         where = (
             ""
             if first is None
             else f", first at {first.path or 'the whole model'}: step {first.step}, {first.phase.label}"
         )
-        return f"<Comparison: {self.verdict.value}{where}>"
+        return f"<Comparison: {self.verdict.value}{qualification(self.verdict, self.left_out)}{where}>"
 
     def __getitem__(self, path: str) -> SlotResults:
         """Return what was compared of a module, by A's or B's path or a glob; ``.output[0]`` is its first output.
