@@ -74,6 +74,13 @@ def said_of(path: str | Path, what: str, error: BaseException, advice: str = AGA
     return f"{path} is damaged: {what + ' ' if what else ''}cannot be read ({cause}); {advice}"
 
 
+def closed(path: str | Path, how: str = "probe.open") -> StoreError:
+    """Return the error of reading from a file that was closed; ``how`` opens it again."""
+    return StoreError(
+        f"{path} was closed, by close() or at the end of its with block: read from it before that, or open it again with {how}"
+    )
+
+
 def parsed(text: str | bytes, digits: int = _WHOLE) -> Any:
     """Return what JSON says; whole numbers of more digits have become floats.
 

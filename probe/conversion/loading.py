@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from probe.store.reading.reader import Reader
 
 
 def load_matching(
-    model: Any, recording: str | Path, mapping: Any = None, *, allow_missing: Iterable[str] = (),
+    model: Any, recording: str | os.PathLike[str], mapping: Any = None, *, allow_missing: Iterable[str] = (),
     allow_extra: Iterable[str] = (), direction: DirectionName | None = None,
 ) -> Plan:  # fmt: skip
     """Put the weights that a recorded run began with into a model, of whatever framework.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from probe.adapters.base import adapter_for
@@ -90,10 +90,10 @@ def structure_of(source: Any) -> Structure:
     source
         a recording's path, or a model of a framework that probe knows
     """
-    return _of_recording(Path(source)) if isinstance(source, (str, Path)) else _of_model(source)
+    return _of_recording(source) if isinstance(source, (str, os.PathLike)) else _of_model(source)
 
 
-def _of_recording(path: Path) -> Structure:
+def _of_recording(path: str | os.PathLike[str]) -> Structure:
     with open_reader(path) as reader:
         framework, modules, parameters = reader.info.framework, reader.modules, reader.parameters
         config = reader.info.model_config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -39,7 +40,7 @@ from probe.records import DirectionName
 
 BUILT_IN = "built-in limits, and what the steps before show"
 
-Source = str | Path
+Source = str | os.PathLike[str]
 Place = tuple[Divergence | None, str]
 
 
@@ -87,7 +88,7 @@ def curves(
         the mapping or an option cannot be used
     """
     shift = Shift.of(steps)
-    further = [noise] if isinstance(noise, (str, Path)) else list(noise)
+    further = [noise] if isinstance(noise, (str, os.PathLike)) or not isinstance(noise, Iterable) else list(noise)
     patterns = [only] if isinstance(only, str) else None if only is None else list(only)
     way = direction_named(direction)
     limits = metric_limits([metrics] if isinstance(metrics, str) else metrics)

@@ -13,8 +13,8 @@ import pytest
 from tests.house.sources import PACKAGE, modules
 
 LAYERS = [
-    ["_version", "errors", "messages", "records", "commands.defaults", "commands.summaries", "comparison.notes"],
-    ["damage", "compat.dump_settings"],
+    ["_version", "errors", "messages", "commands.defaults", "commands.summaries", "comparison.notes"],
+    ["damage", "records", "compat.dump_settings"],
     [
         "numbers.sketch",
         "compat.compare_json",
@@ -79,7 +79,7 @@ UPWARDS = {
     ("comparison.answer", "report.formats.saving"), ("comparison.result", "report.formats.arrays"), ("recording", "report.formats.arrays"),
     ("comparison.answer", "report.plots.kinds"), ("comparison.result", "report.notebook.answers"),
     ("comparison.result", "report.notebook.tensors"), ("comparison.result", "report.plots.pair"),
-    ("recording", "report.notebook.recordings"), ("recording", "report.plots.norms"), ("recording", "report.plots.one"), ("recording", "report.plots.graph"), ("recording", "report.formats.saving"),
+    ("recording", "report.notebook.recordings"), ("recording", "report.table"), ("recording", "report.plots.norms"), ("recording", "report.plots.one"), ("recording", "report.plots.graph"), ("recording", "report.formats.saving"),
     ("curve_comparison.result", "curve_comparison.showing.plot"), ("curve_comparison.result", "curve_comparison.showing.text"),
     ("curve_comparison.result", "curve_comparison.showing.notebook"),
     ("checks.overflow.checking", "report.checks.overflow"), ("checks.data.checking", "report.checks.data"),

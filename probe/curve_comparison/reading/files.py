@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from probe.curve_comparison.reading import events, logs, tables, trainer
@@ -22,7 +23,7 @@ _EXPECTED = (
 )
 
 
-def read_curves(path: str | Path) -> RunCurves:
+def read_curves(path: str | os.PathLike[str]) -> RunCurves:
     """Return all curves of a run.
 
     Parameters
