@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from probe.damage import refuse_pointer
 from probe.errors import ConfigError, StoreError
 from probe.settings.reading.dialects import source_of
 from probe.settings.reading.printed import printed_arguments
@@ -56,6 +57,7 @@ def _begins_as_hdf5(place: Path) -> bool:
 
 
 def _text_of(place: Path) -> str:
+    refuse_pointer(place)
     try:
         if place.stat().st_size > _LARGEST:
             raise ConfigError(f"{place} has more than {_LARGEST >> 20} MiB: {_EXPECTED}")
