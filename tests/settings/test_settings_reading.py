@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from probe.errors import ConfigError, StoreError
 from probe.settings.reading.files import read
@@ -112,6 +114,20 @@ def test_an_unknown_value_has_no_default(tmp_path: Path) -> None:
         (False, True),
         (False, False),
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["$(" * 9000, '"' * 9001, "a=(" * 9000, "`" * 9000, "${a:-" * 9000 + "}" * 9000, "(" * 9000 + ")" * 9000, "cat <<EOF\n" * 900,
+     "if true; " + "then " * 9000, "if [ 1 = 1 ]; then\n" * 900, "case a in " * 900, "A=x\n" + 'A="$A$A"\n' * 60, "then fi esac ;; in ) &&"],
+)  # fmt: skip
+def test_any_script_is_read(text: str) -> None:
+    assert script(f"{text}\npython t.py --lr 1").is_complete
+
+
+@given(st.text(st.sampled_from("$(){}[]\"'`\\ \n;&|<>#=ab-1"), max_size=60))
+def test_any_text_is_a_script(text: str) -> None:
+    script(text)
 
 
 def test_a_file_beside_the_script_is_read(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import dropwhile, islice
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ _SUCCEED = ("cd", "mkdir", "echo", "set", "source", ".", ":", "true", "export", 
 _STOPS = ("|", "|&", "&", "&&", ";", ">", ">>", "&>", "2>&1")
 """what a command ends with that stands in a variable"""
 _OPENING, _CONDITION = ("if", "for", "while", "until", "case", "select"), ("if", "elif", "while")
+_CONTINUING = ("then", "do", "else")
 _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
     ast.FloorDiv: operator.floordiv,
@@ -43,7 +45,7 @@ _OPERATORS: dict[type, Callable[[int, int], int]] = {
 _TESTS = {"-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt,
           "-ge": operator.ge}  # fmt: skip
 _DEEPEST = 20
-_MOST, _LONGEST = 10_000, 1 << 20
+_MOST, _MOST_WORDS, _LONGEST = 10_000, 100_000, 1 << 20
 
 
 @dataclass
@@ -121,7 +123,7 @@ class _Reader:
             self._pattern(block, command)
         elif words[0] in _OPENING or words[0] == "elif" and block is not None:
             self._open(words)
-        elif words[0] in ("then", "do", "else") and block is not None:
+        elif words[0] in _CONTINUING and block is not None:
             if words[0] == "else":
                 block.value = _not(block.is_done)
             elif self._is_condition:
@@ -130,8 +132,9 @@ class _Reader:
                     self._status = _both(self._status, None)  # once or often
                 block.value = self._status if block.is_done is False else _both(_not(block.is_done), self._status)
                 block.is_done = _either(block.is_done, self._status)
-            if words[1:]:
-                self._take(Command(words[1:], "", command.after, command.body), depth)
+            rest = [*dropwhile(_CONTINUING.__contains__, words)]
+            if rest:
+                self._take(Command(rest, "", command.after, command.body), depth)
         elif words[0] in ("fi", "done", "esac"):
             if self._blocks:
                 self._blocks.pop()
@@ -198,7 +201,7 @@ class _Reader:
         if words[0] == "read" and command.body:
             self._assign(words[-1], command.body, False, False, is_sure)
             return
-        fields = [each for word in words for each in self._fields(word)]
+        fields = [*islice((each for word in words for each in self._fields(word)), _MOST_WORDS)]
         fields = fields[: next((at for at, each in enumerate(fields) if each in _STOPS), None)]
         if fields and len(self.commands) < _MOST:
             self.commands.append(fields)
@@ -252,7 +255,7 @@ class _Reader:
             value = f"{before} {value}".strip() if isinstance(value, str) else [*split(before), *value]
         if not is_sure and value != before:
             value = [_UNKNOWN] if isinstance(value, list) else _UNKNOWN
-        if sum(map(len, value)) > _LONGEST:
+        if (len(value) if isinstance(value, str) else sum(map(len, value))) > _LONGEST:
             value = _UNKNOWN
         self.values[name] = value
         if exports and isinstance(value, str) and not _NOT_KNOWN.search(value):
@@ -261,19 +264,20 @@ class _Reader:
     def _fields(self, word: str, *, splits: bool = True) -> list[str]:
         """Return the words that a word becomes: several where it is a variable outside of quotes, or an array."""
         found: list[str] = []
-        is_open = False
+        is_open, size = False, 0
         for value, is_quoted in self._pieces(word, False, 0):
             if isinstance(value, str) and (is_quoted or not splits):
                 parts = [value]
             else:
                 parts = value if isinstance(value, list) else split(value)
                 is_open = is_open and not (isinstance(value, str) and value[:1].isspace())
+            size += sum(map(len, parts))
             if is_open and parts:
                 found[-1] += parts[0]
                 parts = parts[1:]
             found += parts
             is_open = bool(found) and not (isinstance(value, str) and not is_quoted and value[-1:].isspace() and splits)
-            if sum(map(len, found)) > _LONGEST:
+            if size > _LONGEST:
                 return [_UNKNOWN]
         return found
 
