@@ -28,6 +28,8 @@ _CHILD = re.compile(
 _ROOT = re.compile(r"(?:[\w.]+\.)?(?P<class>\w+)(?P<open>[(<])(?P<text>.*)")
 _OPENED = re.compile(r"(?P<mark>(?:[^()]*[\s:=>\]#|])?)(?P<root>\[?(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*[(<])\s*$")
 """the first line of a model, with what may stand before it"""
+_LONGEST = 1000
+"""characters of such a line"""
 _NEAR = 64
 """lines in which the next one of the same process stands"""
 _RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
@@ -205,7 +207,8 @@ def _of_model(lines: list[str]) -> Iterator[tuple[int, str, bool]]:
 
 def _mark(lines: list[str], at: int) -> str | None:
     """Return what stands before a class that a line opens, with a member in the next one; None where it opens none."""
-    found = _OPENED.match(lines[at])
+    is_open = lines[at].rstrip()[-1:] in tuple("(<") and len(lines[at]) < _LONGEST
+    found = _OPENED.match(lines[at]) if is_open else None
     if found is None:
         return None
     near, mark = lines[at + 1 : at + _NEAR], found["mark"].rstrip()

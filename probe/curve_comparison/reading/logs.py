@@ -24,7 +24,8 @@ _FIELD = re.compile(r"([A-Za-z][\w .()/-]{0,199}?):\s*(\[[^\]]{0,999}\]|[^,]*)(?
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|nan|inf(?:inity)?)", re.IGNORECASE)
 _LEADING = re.compile(rf"\s*({_NUMBER.pattern})(?:\s*[A-Za-z/%]*)?\s*$", re.IGNORECASE)
 _NAMED = re.compile(
-    rf"([A-Za-z_][\w./()-]*)['\"]?(?::\s+|\s*=\s*)['\"\[]?(?:{_NUMBER.pattern})(?![\w:])", re.IGNORECASE
+    rf"(?<![\w./()-])([A-Za-z_][\w./()-]{{0,199}})['\"]?(?::\s+|\s*=\s*)['\"\[]?(?:{_NUMBER.pattern})(?![\w:])",
+    re.IGNORECASE,
 )
 """a name and a number"""
 _MOST_SHOWN = 80

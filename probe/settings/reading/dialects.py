@@ -77,7 +77,7 @@ def source_of(
     )
     parts = _parts(dialect, form, names) if is_complete else frozenset[Part]()
     return Source(path, Form.CONFIG_JSON if is_config else form, dialect, keys, parts, variables or {},
-                  unknown=unknown, is_complete=is_complete)  # fmt: skip
+                  also=others(seen, dialect), unknown=unknown, is_complete=is_complete)  # fmt: skip
 
 
 def dialect_of(keys: Mapping[str, Any]) -> Dialect:

@@ -269,7 +269,10 @@ class _Reader:
             if isinstance(value, str) and (is_quoted or not splits):
                 parts = [value]
             else:
-                parts = value if isinstance(value, list) else split(value)
+                words = value if isinstance(value, list) else split(value)
+                parts = (
+                    words if is_quoted or isinstance(value, str) else [each for word in words for each in word.split()]
+                )
                 is_open = is_open and not (isinstance(value, str) and value[:1].isspace())
             size += sum(map(len, parts))
             if is_open and parts:
