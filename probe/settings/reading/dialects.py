@@ -91,7 +91,7 @@ def dialect_of(keys: Mapping[str, Any]) -> Dialect:
 
 def others(keys: Mapping[str, Any], dialect: Dialect) -> tuple[Dialect, ...]:
     """Return the dialects whose names may be among keys too, where too few of them tell whose they are."""
-    return tuple(each for each in Dialect if each is not dialect) if _scores(keys)[dialect] < _SURE else ()
+    return tuple(each for each in Dialect if each is not dialect) if _scores(keys).get(dialect, _SURE) < _SURE else ()
 
 
 def _scores(keys: Mapping[str, Any]) -> dict[Dialect, int]:
