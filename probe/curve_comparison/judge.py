@@ -168,7 +168,7 @@ class _Judge:
     def parameters(self, mapping: LayerMapping, direction: Direction | None) -> list[Counterpart]:
         """Return which parameters of B those of A are."""
         if self.a.model is None or self.b.model is None:
-            return []
+            return [Counterpart((name,), (name,)) for name in self.a.norms if name in self.b.norms]
         self.is_mapped = bool(mapping.sections)
         names, said = counterparts(self.a.model, self.b.model, mapping, direction)
         self.guards.warnings += said
