@@ -250,7 +250,7 @@ def test_the_text(recordings: Callable[..., Path], case: str) -> None:
     how = {"equal": False, "task": "statistics", "renamed": False}
     found = probe.compare(recordings(None, **how), recordings(CASES[case][0], **how))
     numbers = (r"(≈?-?\d+(\.\d+)?e[+-]\d+|≈?\d+\.\d+|\d+,\d{3})", "<number>")
-    more = ((r"\S+\.h5", "<file>"), (r"\d+ later tensors", "<n> later tensors"))
+    more = ((r"\S+\.h5", "<file>"), (r"\d+ downstream tensors", "<n> downstream tensors"))
     golden(f"changed-layers-{case}", f"{render(found).plain}\n", numbers, *more)
 
 
