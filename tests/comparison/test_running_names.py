@@ -65,7 +65,7 @@ def test_they_are_paired_by_what_they_hold_and_a_wrong_momentum_is_found(
     b = record(tmp_path / "b.h5", [OwnNorm(names, keeps), OwnNorm(names, 0.9)])
     for path, other, place in ((usual, b, "b"), (b, usual, "a")):
         found = probe.compare(path, other)
-        assert any(f"{names[0]} of OwnNorm with running_mean (×2, 0.98)" in text for text in found.warnings)
+        assert any(f"{names[0]} of OwnNorm with running_mean (×2, 98 % sure)" in text for text in found.warnings)
         if keeps == 0.9:
             assert found.verdict is Verdict.ALIGNED, found.first_divergence
             continue
