@@ -1,0 +1,56 @@
+"""Show without probe that faults lie where their truth says and are above rounding, and that clean pairs are clean."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from ..blind.confirm import confirm
+from . import catalogue
+
+FILE = Path(__file__).with_name("confirmed.json")
+
+
+def confirmed() -> dict[str, dict[str, Any]]:
+    """The answers of all pairs that agree with their truth."""
+    return {name: answer for name, answer in json.loads(FILE.read_text()).items() if answer["agrees"]}
+
+
+def confirm_all(files: tuple[str, ...], again: bool) -> None:
+    """Confirm each file in a process of its own."""
+    for file in files:
+        command = [sys.executable, "-W", "ignore", "-m", __package__, "--confirm-one", file]
+        subprocess.run(command + (["--again"] if again else []), check=False)
+    known = json.loads(FILE.read_text())
+    wrong = sorted(name for name, answer in known.items() if not answer["agrees"])
+    print(f"{len(known)} pairs, {len(known) - len(wrong)} as their truth says", *wrong, sep="\n  ")
+
+
+def confirm_file(file: str, again: bool) -> None:
+    """Confirm the pairs of one file."""
+    known = json.loads(FILE.read_text()) if FILE.exists() else {}
+    pairs = catalogue.pairs((file,))
+    models = {model.name for model in catalogue.of(file)}
+    answers = {}
+    for pair in pairs:
+        old = known.get(pair.name)
+        if old and old["agrees"] and not again:
+            answers[pair.name] = old
+            continue
+        try:
+            answers[pair.name] = answer = confirm(pair)
+        except Exception as error:  # noqa: BLE001 - one pair must not stop the others
+            if not pair.fault:
+                traceback.print_exc(limit=-3)
+            answers[pair.name] = answer = {"agrees": False, "error": f"{type(error).__name__}: {error}"[:200]}
+        truth = pair.fault and f"{pair.fault.path or '(all)'} {pair.fault.phases} step {pair.fault.step}"
+        print("ok   " if answer["agrees"] else "WRONG", pair.name, {k: v for k, v in answer.items() if k != "agrees"},
+              "" if answer["agrees"] else f"truth: {truth}", flush=True)
+    known = json.loads(FILE.read_text()) if FILE.exists() else {}
+    known = {name: answer for name, answer in known.items() if name.split("/")[0] not in models} | answers
+    lines = (f" {json.dumps(key)}: {json.dumps(answer)}" for key, answer in sorted(known.items()))
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
