@@ -92,8 +92,8 @@ CLEANS = {
 def grouped(model: torch.nn.Module, reverse: bool) -> torch.optim.Optimizer:
     """AdamW with and without decay."""
     held = [p for p in model.parameters() if p.requires_grad]
-    groups = [{"params": [p for p in held if p.dim() > 1], "weight_decay": 0.1},
-              {"params": [p for p in held if p.dim() <= 1], "weight_decay": 0.0}]
+    groups = [{"params": [p for p in held if p.squeeze().dim() > 1], "weight_decay": 0.1},
+              {"params": [p for p in held if p.squeeze().dim() <= 1], "weight_decay": 0.0}]
     return torch.optim.AdamW(groups[::-1] if reverse else groups, lr=1e-3)
 
 

@@ -157,7 +157,7 @@ def later(step: int, plant: P.Plant) -> P.Plant:
 
 def matrices(name: str, parameter: nn.Parameter) -> bool:
     """Whether a parameter usually decays."""
-    return parameter.dim() > 1
+    return parameter.squeeze().dim() > 1
 
 
 def forgotten(training: Training, number: int) -> None:
