@@ -53,7 +53,7 @@ def ported(build: Callable[[], Training], own: Callable[[], nn.Module], rules: d
 
     def port() -> Training:
         training, model = build(), own()
-        model.load_state_dict(carried(training.model.state_dict(), rules, layers))
+        model.load_state_dict(carried(training.model.state_dict() | dict(training.model.named_buffers()), rules, layers))
         return dataclasses.replace(training, model=model.train(), predict=predict or training.predict, **changes)
 
     return port
