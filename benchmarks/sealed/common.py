@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
 from ..blind import plant as P
@@ -78,6 +80,7 @@ CLEANS = {
     "nadam": lambda **k: C("nadam", "NAdam, two steps", None, S.optimizer_of("NAdam", lr=1e-3), steps=2, **k),
     "adafactor": lambda **k: C("adafactor", "Adafactor, two steps", None, S.optimizer_of("Adafactor", lr=1e-2), steps=2,
                                **k),
+    "muon": lambda **k: C("muon", "Muon for matrices, AdamW for the rest, two steps", None, P.optimizer(muon), steps=2, **k),
     "fused": lambda **k: C("fused", "AdamW fused on B, a loop on A", S.optimizer_of("AdamW", lr=1e-3, fused=True),
                            base=S.optimizer_of("AdamW", lr=1e-3, foreach=False), steps=2, **k),
     "groups": lambda **k: C("groups", "decay for matrices only; B has the groups the other way round",
@@ -87,6 +90,36 @@ CLEANS = {
     "outliers-bf16": lambda **k: C("outliers-bf16", "norms with channels far above the rest, bfloat16", None,
                                    S.outliers(), dtype="bfloat16", **k),
 }
+
+
+class Both:
+    """Two optimizers as one."""
+
+    def __init__(self, *held: torch.optim.Optimizer):
+        self.held = held
+        self.param_groups = [group for one in held for group in one.param_groups]
+
+    @property
+    def state(self) -> dict:
+        """Of both."""
+        return {k: v for one in self.held for k, v in one.state.items()}
+
+    def zero_grad(self) -> None:
+        """Of both."""
+        for one in self.held:
+            one.zero_grad()
+
+    def step(self) -> None:
+        """One after the other."""
+        for one in self.held:
+            one.step()
+
+
+def muon(model: torch.nn.Module) -> Both:
+    """Muon for matrices, AdamW for the rest."""
+    held = [p for p in model.parameters() if p.requires_grad]
+    return Both(torch.optim.Muon([p for p in held if p.dim() == 2], lr=2e-3),
+                torch.optim.AdamW([p for p in held if p.dim() != 2], lr=1e-3))
 
 
 def grouped(model: torch.nn.Module, reverse: bool) -> torch.optim.Optimizer:
@@ -102,7 +135,9 @@ def faults(names: str, **options) -> tuple:
     return tuple(FAULTS[name](**options) for name in names.split())
 
 
-def cleans(names: str, **options) -> tuple:
-    """Some of these clean pairs; of a port, `name+` gets the mapping."""
-    return tuple(CLEANS[name.rstrip("+")](**options | ({"mapped": True} if name.endswith("+") else {}))
-                 for name in names.split())
+def cleans(names: str, change: P.Plant | None = None, **options) -> tuple:
+    """Some of these clean pairs; of a port, `name+` gets the mapping; `change` is done to B besides."""
+    made = (CLEANS[name.rstrip("+")](**options | ({"mapped": True} if name.endswith("+") else {})) for name in names.split())
+    if change is None:
+        return tuple(made)
+    return tuple(dataclasses.replace(one, change=P.several(*(c for c in (one.change, change) if c))) for one in made)

@@ -55,13 +55,16 @@ def confirm_file(file: str, again: bool) -> None:
     pairs = catalogue.pairs((file,))
     models = {model.name for model in catalogue.of(file)}
     answers = {}
+    places = {model.name: {path for path, _ in model.build().model.named_modules()} for model in catalogue.of(file)}
     for pair in pairs:
         old = known.get(pair.name)
-        if old and old["agrees"] and not again:
+        if old and old["agrees"] and not again and not (pair.fault and pair.fault.path not in places[pair.model.name]):
             answers[pair.name] = old
             continue
         try:
             answers[pair.name] = answer = confirm(pair) | _otherwise_clean(pair)
+            if pair.fault and pair.fault.path not in places[pair.model.name]:
+                raise LookupError(f"A has no {pair.fault.path}")
             answer["agrees"] = answer["agrees"] and answer.get("rest", 0.0) < (6e-2 if rough(pair) else 2e-4)
         except Exception as error:  # noqa: BLE001 - one pair must not stop the others
             if not pair.fault:

@@ -12,7 +12,7 @@ from ...blind import plant as P
 from ...blind.spec import Model
 from ...blind.training import Training, batches, give, ids, lively, normal, squared
 from .. import common
-from ..frame import C, Ema, after, bad_backward, before, detached, ported, times
+from ..frame import C, Ema, after, bad_backward, before, channels_last, detached, ported, times
 from ..frame import F as Fault
 from ..parts import attend, heads, norm
 
@@ -245,9 +245,9 @@ DIT = Model(
               "patches are put together with rows and columns exchanged", planted=""),
         Fault("grid-transposed", "buffer", "init", "pos_embed", P.values("", "grid", lambda w: w.unflatten(1, (4, 4)).transpose(1, 2).flatten(1, 2)),
               "positions are those of the transposed grid", also="ROOT", planted=""),
-        Fault("condition-detached", "backward", "backward gradient", "transformer_blocks.0.norm1.emb", P.around("layers.0.condition", lambda forward, at, kind: (
-            forward(at, kind).detach())), "the first condition is detached", also="transformer_blocks.0.norm1 transformer_blocks.0.norm1.emb.*"
-            " transformer_blocks.0.norm1.linear ROOT", planted="layers.0.condition", mapped=True),
+        Fault("condition-detached", "backward", "backward gradient", "transformer_blocks.1.norm1.emb", P.around("layers.1.condition", lambda forward, at, kind: (
+            forward(at, kind).detach())), "a condition is detached", also="transformer_blocks.1.norm1 transformer_blocks.1.norm1.emb.*"
+            " transformer_blocks.1.norm1.linear", planted="layers.1.adapt", mapped=True),
         Fault("kinds-wrong", "data", "inputs", "", P.each_batch(lambda b: b | {"kind": (b["kind"] + 1) % 10}), "classes count from 1", planted=""),
         *common.faults("decay skipped no-clip", planted=""),
     ),
@@ -325,9 +325,11 @@ VAE = Model(
               also="net.encoder net.encoder.conv_out"),
         *common.faults("state-lost clip lr"),
     ),
-    (*common.cleans("bf16 autocast fp32-bf16 channels-last threads three-steps one-two adafactor"),
-     C("muon-like", "LBFGS-free: SGD without momentum, clipped by hand", both=P.optimizer(lambda m: torch.optim.SGD(m.net.parameters(), lr=0.1)),
-       steps=2)),
+    (*common.cleans("fp32-bf16 fp32-autocast fp32-fp64 channels-last threads one-two"),
+     *common.cleans("bf16 autocast three-steps adafactor", change=channels_last),
+     C("sgd-foreach", "SGD parameter by parameter against all at once", P.optimizer(lambda m: torch.optim.SGD(
+         m.net.parameters(), lr=0.1, momentum=0.9, foreach=True)), base=P.optimizer(lambda m: torch.optim.SGD(
+             m.net.parameters(), lr=0.1, momentum=0.9, foreach=False)), steps=2)),
 )
 
 MODELS = (UNET, DIT, VAE)

@@ -388,7 +388,8 @@ SWIN = Model(
               "one feed-forward gets no gradient of its input", also=SW + "1.blocks.1.mlp.fc1"),
         *common.faults("bf16-weights betas"),
     ),
-    (*common.cleans("bf16 fp16 autocast fp32-bf16 sdpa channels-last one-two outliers threads"),),
+    (*common.cleans("fp32-bf16 sdpa channels-last one-two threads fused"),
+     *common.cleans("bf16 fp16 autocast outliers muon three-steps", change=kernels("sdpa"))),
 )
 
 MODELS = (VIT, CONVNEXT, SIGLIP, SWIN)
