@@ -8,6 +8,7 @@ import pkgutil
 
 from ..blind.spec import Model, Pair, pairs_of
 from . import models as folder
+from .precision import precise
 
 FILES = tuple(sorted(file.name for file in pkgutil.iter_modules(folder.__path__)))
 
@@ -15,7 +16,7 @@ FILES = tuple(sorted(file.name for file in pkgutil.iter_modules(folder.__path__)
 @functools.cache
 def of(file: str) -> tuple[Model, ...]:
     """The models of one file; it is named after its subject."""
-    return importlib.import_module(f".models.{file}", __package__).MODELS
+    return tuple(map(precise, importlib.import_module(f".models.{file}", __package__).MODELS))
 
 
 def pairs(files: tuple[str, ...] = FILES) -> list[Pair]:

@@ -41,7 +41,8 @@ FAULTS = {
                                **k),
     "warmup": lambda **k: F("warmup", "schedule", "update", "", S.warmup(late=1), "the warm-up starts a step early",
                             changes=S.warmup(), steps=2, **k),
-    "schedule-late": lambda **k: F("schedule-late", "schedule", "update", "", S.cosine(3), "the cosine ends after 3 steps",
+    "schedule-late": lambda **k: F("schedule-late", "schedule", "update", "", S.cosine(3),
+    "the cosine ends after 3 steps",
                                    changes=S.cosine(6), step=1, steps=3, **k),
     "state-lost": lambda **k: F("state-lost", "later", "update", "", P.before_step(S.forgotten),
                               "the optimizer's state is lost before step 1", step=1, steps=3, **k),
@@ -80,7 +81,8 @@ CLEANS = {
     "nadam": lambda **k: C("nadam", "NAdam, two steps", None, S.optimizer_of("NAdam", lr=1e-3), steps=2, **k),
     "adafactor": lambda **k: C("adafactor", "Adafactor, two steps", None, S.optimizer_of("Adafactor", lr=1e-2), steps=2,
                                **k),
-    "muon": lambda **k: C("muon", "Muon for matrices, AdamW for the rest, two steps", None, P.optimizer(muon), steps=2, **k),
+    "muon": lambda **k: C("muon", "Muon for matrices, AdamW for the rest, two steps", None, P.optimizer(muon), steps=2,
+    **k),
     "fused": lambda **k: C("fused", "AdamW fused on B, a loop on A", S.optimizer_of("AdamW", lr=1e-3, fused=True),
                            base=S.optimizer_of("AdamW", lr=1e-3, foreach=False), steps=2, **k),
     "groups": lambda **k: C("groups", "decay for matrices only; B has the groups the other way round",
@@ -137,7 +139,8 @@ def faults(names: str, **options) -> tuple:
 
 def cleans(names: str, change: P.Plant | None = None, **options) -> tuple:
     """Some of these clean pairs; of a port, `name+` gets the mapping; `change` is done to B besides."""
-    made = (CLEANS[name.rstrip("+")](**options | ({"mapped": True} if name.endswith("+") else {})) for name in names.split())
+    made = (CLEANS[name.rstrip("+")](**options | ({"mapped": True} if name.endswith("+") else {}))
+        for name in names.split())
     if change is None:
         return tuple(made)
     return tuple(dataclasses.replace(one, change=P.several(*(c for c in (one.change, change) if c))) for one in made)

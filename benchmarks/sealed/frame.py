@@ -1,4 +1,4 @@
-"""The frames of the sealed set: one line for a fault, one for a clean pair, and ports that get the other side's weights."""
+"""Frames: one line for a fault, one for a clean pair, and ports that get the other side's weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ HARD = "hard"
 def F(name: str, kind: str, phases: str, path: str, plant: P.Plant, about: str, **options: Any) -> Fault:
     """A fault: `phases` are words, the main one first; `also` has globs, and ROOT for the whole."""
     also = options.pop("also", "")
-    return Fault(name, kind, plant, path, tuple(phases.split()), about, also=tuple("" if one == "ROOT" else one for one in also.split()), **options)
+    return Fault(name, kind, plant, path, tuple(phases.split()), about,
+        also=tuple("" if one == "ROOT" else one for one in also.split()), **options)
 
 
 def C(name: str, about: str, change: P.Plant | None = None, both: P.Plant | None = None, **options: Any) -> Clean:
@@ -53,7 +54,8 @@ def ported(build: Callable[[], Training], own: Callable[[], nn.Module], rules: d
 
     def port() -> Training:
         training, model = build(), own()
-        model.load_state_dict(carried(training.model.state_dict() | dict(training.model.named_buffers()), rules, layers))
+        model.load_state_dict(carried(training.model.state_dict() | dict(training.model.named_buffers()), rules,
+            layers))
         return dataclasses.replace(training, model=model.train(), predict=predict or training.predict, **changes)
 
     return port
@@ -209,11 +211,13 @@ class Ema:
     def __call__(self, training: Training, number: int) -> None:
         """Move the copy."""
         with torch.no_grad():
-            for mean, new in zip(training.at(self.copy).parameters(), training.at(self.source).parameters(), strict=True):
+            for mean, new in zip(training.at(self.copy).parameters(), training.at(self.source).parameters(),
+                strict=True):
                 mean.mul_(self.decay).add_(new, alpha=1 - self.decay)
 
 
-def decayed(weight: float, which: Callable[[str, nn.Parameter], bool] = lambda name, p: True, **options: Any) -> P.Plant:
+def decayed(weight: float, which: Callable[[str, nn.Parameter], bool] = lambda name, p: True,
+    **options: Any) -> P.Plant:
     """AdamW whose decay is for some parameters only."""
 
     def make(model: nn.Module) -> torch.optim.Optimizer:

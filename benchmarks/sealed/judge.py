@@ -81,7 +81,8 @@ def grade(pair: Pair, answer: dict[str, Any]) -> str:
 
 
 def _at(fault: Fault, paths: list[str]) -> bool:
-    return bool(paths) and all(any(fnmatch.fnmatchcase(path, one) for one in (fault.path, *fault.also)) for path in paths)
+    return bool(paths) and all(any(fnmatch.fnmatchcase(path, one) for one in (fault.path, *fault.also))
+        for path in paths)
 
 
 def _kind(pair: Pair) -> str:

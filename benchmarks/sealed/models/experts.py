@@ -11,7 +11,7 @@ from ...blind import plant as P
 from ...blind.spec import Model
 from ...blind.training import call, next_token_loss
 from .. import common
-from ..frame import C, after, ported
+from ..frame import C, ported
 from ..frame import F as Fault
 from ..parts import Rms, attend, heads, rms, rotated
 
@@ -132,17 +132,20 @@ def _routed(model, batch):
 
 def mixtral():
     training = lively_experts(hub.causal("s-mixtral", lambda T: T.MixtralForCausalLM(T.MixtralConfig(
-        **SMALL, num_local_experts=4, num_experts_per_tok=2, sliding_window=None, rms_norm_eps=1e-5)), words=64, shape=(4, 12)))
+        **SMALL, num_local_experts=4, num_experts_per_tok=2, sliding_window=None, rms_norm_eps=1e-5)), words=64,
+            shape=(4, 12)))
     training.predict, training.criterion = _routed, _with_balance(0.02)
     return training
 
 
 L = "model.layers.#."
-COMMON = {"wte.weight": "model.embed_tokens.weight", "top.gain": "model.norm.weight", "unembed.weight": "lm_head.weight",
+COMMON = {"wte.weight": "model.embed_tokens.weight", "top.gain": "model.norm.weight",
+    "unembed.weight": "lm_head.weight",
           "stack.#.pre.gain": L + "input_layernorm.weight", "stack.#.mid.gain": L + "post_attention_layernorm.weight"}
 MIXTRAL_RULES = COMMON | {
     "stack.#.attention.qkv.weight": [f"{L}self_attn.{n}_proj.weight" for n in "qkv"],
-    "stack.#.attention.merge.weight": L + "self_attn.o_proj.weight", "stack.#.mixture.router.weight": L + "mlp.gate.weight",
+    "stack.#.attention.merge.weight": L + "self_attn.o_proj.weight",
+    "stack.#.mixture.router.weight": L + "mlp.gate.weight",
 }
 
 
@@ -200,7 +203,8 @@ MIXTRAL = Model(
         Fault("heads-tiled", "wrong code", "forward", "model.layers.1.self_attn",
               P.method("stack.1.attention", "shared", lambda self, x: x.repeat(1, 2, 1, 1)), "key heads are tiled",
               planted="stack.1.attention"),
-        Fault("rope-base", "setting", "forward", "model.layers.0.self_attn", P.setting("stack.0.attention", base=500000.0),
+        Fault("rope-base", "setting", "forward", "model.layers.0.self_attn",
+            P.setting("stack.0.attention", base=500000.0),
               "a rotary base of 500000 in layer 0", planted="stack.0.attention", mapped=True, dtype="bfloat16"),
         Fault("router-detached", "backward", "backward gradient", "model.layers.1.mlp.gate",
               P.around("stack.1.mixture.router", lambda forward, x: forward(x.detach())),
@@ -208,7 +212,8 @@ MIXTRAL = Model(
         Fault("weights-detached", "backward", "backward gradient", "model.layers.0.mlp",
               P.method("stack.0.mixture", "weighed", lambda self, logits: Mixture.weighed(self, logits.detach())),
               "the experts' weights are detached", also="model.layers.0.mlp.gate", planted="stack.0.mixture"),
-        Fault("router-frozen", "optimizer groups", "update", "model.layers.0.mlp.gate", P.frozen("stack.0.mixture.router"),
+        Fault("router-frozen", "optimizer groups", "update", "model.layers.0.mlp.gate",
+            P.frozen("stack.0.mixture.router"),
               "the router of layer 0 is not in the optimizer", planted="stack.0.mixture.router"),
         *common.faults("coupled", planted="", mapped=True),
     ),
@@ -305,31 +310,36 @@ def qwen3_moe():
 QWEN_RULES = {
     "table": "model.embed_tokens.weight", "last": "model.norm.weight", "h.#.g1": L + "input_layernorm.weight",
     "h.#.g2": L + "post_attention_layernorm.weight", "h.#.a.wq": L + "self_attn.q_proj.weight",
-    "h.#.a.wkv": [L + "self_attn.k_proj.weight", L + "self_attn.v_proj.weight"], "h.#.a.wo": L + "self_attn.o_proj.weight",
+    "h.#.a.wkv": [L + "self_attn.k_proj.weight", L + "self_attn.v_proj.weight"],
+    "h.#.a.wo": L + "self_attn.o_proj.weight",
     "h.#.a.q_gain": L + "self_attn.q_norm.weight", "h.#.a.k_gain": L + "self_attn.k_norm.weight",
     "h.#.m.choose": L + "mlp.gate.weight", "h.#.m.gate": lambda a: a(L + "mlp.experts.gate_up_proj")[:, :24],
     "h.#.m.up": lambda a: a(L + "mlp.experts.gate_up_proj")[:, 24:], "h.#.m.down": L + "mlp.experts.down_proj",
 }
 
 QWEN = Model(
-    "s-qwen3-moe", qwen3_moe, "Qwen3-MoE against a functional port: bare parameters, all experts by einsum, a tied table",
+    "s-qwen3-moe", qwen3_moe,
+    "Qwen3-MoE against a functional port: bare parameters, all experts by einsum, a tied table",
     (
         Fault("norm-after-rope", "wrong code", "forward", "model.layers.1.self_attn",
               P.method("h.1.a", "normed", lambda self, q, k: (rms(q, self.q_gain, self.eps), k)), "keys are not normed",
               also="model.layers.1.self_attn.k_norm", planted="h.1.a"),
-        Fault("softmax-of-chosen", "hard", "forward", "model.layers.2.mlp", P.around("h.2.m", lambda forward, x: forward(
-            x * (1 + 2e-5))), "the experts' input is rescaled by 1 + 2e-5", also="model.layers.2.mlp.*", planted="h.2.m"),
+        Fault("input-rescaled", "hard", "forward", "model.layers.2.mlp", P.around("h.2.m", lambda forward, x: forward(
+            x * (1 + 2e-5))), "the experts' input is rescaled by 1 + 2e-5", also="model.layers.2.mlp.*",
+                planted="h.2.m"),
         Fault("head-scaled", "wrong code", "forward", "lm_head",
               P.method("", "head", lambda self, x: x @ self.table.T * 32**-0.5), "tied logits are scaled", also="ROOT",
               planted=""),
         Fault("table-twice", "tied weights", "gradient", "model.embed_tokens", P.method(
             "", "head", lambda self, x: x @ self.table.detach().T), "the head's gradient does not reach the tied table",
             also="lm_head ROOT", planted=""),
-        Fault("window", "wrong mask", "forward", "model.layers.0.self_attn", P.method("h.0.a", "mask", lambda self, q, k, v:
+        Fault("window", "wrong mask", "forward", "model.layers.0.self_attn",
+            P.method("h.0.a", "mask", lambda self, q, k, v:
               F.scaled_dot_product_attention(q, k, v, attn_mask=torch.ones(12, 12, dtype=torch.bool).tril().triu(-5))),
               "layer 0 sees six tokens only", planted="h.0.a"),
         Fault("gate-up-exchanged", "initial weights", "init", "model.layers.1.mlp.experts", lambda t: _swap(
-            t.at("h.1.m"), "gate", "up"), "gate and up of layer 1 are exchanged", also="model.layers.1.mlp", planted="h.1.m"),
+            t.at("h.1.m"), "gate", "up"), "gate and up of layer 1 are exchanged", also="model.layers.1.mlp",
+                planted="h.1.m"),
         Fault("wrong-rows", "initial weights", "init", "model.layers.2.self_attn.k_proj",
               P.values("h.2.a", "wkv", lambda w: torch.cat([w[8:16], w[:8], w[16:]])), "two key heads are exchanged",
               also="model.layers.2.self_attn", planted="h.2.a"),

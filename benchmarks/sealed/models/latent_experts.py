@@ -24,9 +24,11 @@ class Latent(nn.Module):
         super().__init__()
         self.number, self.nope, self.rope, self.rank = number, nope, rope, rank
         self.scale = (nope + rope) ** -0.5
-        self.q_down, self.q_up = nn.Linear(size, rank_q, bias=False), nn.Linear(rank_q, number * (nope + rope), bias=False)
+        self.q_down, self.q_up = nn.Linear(size, rank_q, bias=False), nn.Linear(rank_q, number * (nope + rope),
+            bias=False)
         self.kv_down, self.k_rope = nn.Linear(size, rank, bias=False), nn.Linear(size, rope, bias=False)
-        self.kv_up, self.out = nn.Linear(rank, number * (nope + value), bias=False), nn.Linear(number * value, size, bias=False)
+        self.kv_up, self.out = nn.Linear(rank, number * (nope + value), bias=False), nn.Linear(number * value, size,
+            bias=False)
         self.q_norm, self.kv_norm = Rms(rank_q, 1e-6), Rms(rank, 1e-6)
 
     def turned(self, x):
@@ -87,7 +89,8 @@ class DeepBlock(nn.Module):
 class DeepLm(nn.Module):
     def __init__(self, words: int, size: int):
         super().__init__()
-        self.tokens, self.final, self.lm = nn.Embedding(words, size), Rms(size, 1e-6), nn.Linear(size, words, bias=False)
+        self.tokens, self.final, self.lm = nn.Embedding(words, size), Rms(size, 1e-6), nn.Linear(size, words,
+            bias=False)
         self.body = nn.Sequential(*(DeepBlock(size, i == 0) for i in range(3)))
 
     def forward(self, ids):
@@ -97,8 +100,10 @@ class DeepLm(nn.Module):
 def deepseek():
     training = lively_experts(hub.causal("s-deepseek", lambda T: T.DeepseekV3ForCausalLM(T.DeepseekV3Config(
         **SMALL | {"num_hidden_layers": 3, "num_key_value_heads": 4}, moe_intermediate_size=24, n_shared_experts=1,
-        n_routed_experts=8, routed_scaling_factor=2.5, kv_lora_rank=16, q_lora_rank=16, qk_rope_head_dim=4, v_head_dim=12,
-        qk_nope_head_dim=8, n_group=4, topk_group=2, num_experts_per_tok=3, first_k_dense_replace=1, norm_topk_prob=True,
+        n_routed_experts=8, routed_scaling_factor=2.5, kv_lora_rank=16, q_lora_rank=16, qk_rope_head_dim=4,
+            v_head_dim=12,
+        qk_nope_head_dim=8, n_group=4, topk_group=2, num_experts_per_tok=3, first_k_dense_replace=1,
+            norm_topk_prob=True,
         rms_norm_eps=1e-6)), words=64, shape=(4, 12)))
     for name, buffer in training.model.named_buffers():
         if name.endswith("correction_bias"):
@@ -139,9 +144,11 @@ def _biased(self, chances, chosen):
 DEEP = Model(
     "s-deepseek", deepseek, "DeepSeek-V3 (latent attention, grouped sigmoid routing) against a port with split latents",
     (
-        Fault("groups-ignored", "wrong expert", "forward", "model.layers.1.mlp", P.method("body.1.ffn", "chosen", _ungrouped),
+        Fault("groups-ignored", "wrong expert", "forward", "model.layers.1.mlp",
+            P.method("body.1.ffn", "chosen", _ungrouped),
               "experts are chosen from all groups", also="model.layers.1.mlp.gate", planted="body.1.ffn", mapped=True),
-        Fault("bias-in-weights", "wrong code", "forward", "model.layers.2.mlp", P.method("body.2.ffn", "weighed", _biased),
+        Fault("bias-in-weights", "wrong code", "forward", "model.layers.2.mlp",
+            P.method("body.2.ffn", "weighed", _biased),
               "the choosing bias also weighs the experts", also="model.layers.2.mlp.gate", planted="body.2.ffn"),
         Fault("factor", "setting", "forward", "model.layers.1.mlp", P.setting("body.1.ffn", factor=1.0),
               "the routed experts are not scaled by 2.5", also="model.layers.1.mlp.gate", planted="body.1.ffn",
@@ -158,7 +165,8 @@ DEEP = Model(
               P.values("body.2.ffn", "favour", torch.zeros_like), "the router's bias is not loaded",
               also="model.layers.2.mlp", planted="body.2.ffn", mapped=True),
         Fault("shared-scaled", "wrong code", "forward", "model.layers.2.mlp.shared_experts",
-              after("body.2.ffn.always", lambda y: y * 2.5), "the factor of the routed experts scales the shared one, too",
+              after("body.2.ffn.always", lambda y: y * 2.5),
+                  "the factor of the routed experts scales the shared one, too",
               also="model.layers.2.mlp", planted="body.2.ffn.always", mapped=True),
         Fault("expert-gradient", "gradient", "gradient", "model.layers.1.mlp.experts",
               P.parameter_gradient("body.1.ffn.list.3.w2", "weight", lambda g: g / 2),
@@ -171,7 +179,8 @@ DEEP = Model(
     port=ported(deepseek, lambda: DeepLm(64, 32), DEEP_RULES, 3, call(ids="tokens")),
     mapping={
         "TopLayer": {"model.embed_tokens": "tokens", "model.layers": "body", "model.norm": "final", "lm_head": "lm"},
-        "DeepseekV3DecoderLayer": {"self_attn": "mla", "mlp": "ffn", "input_layernorm": "n1", "post_attention_layernorm": "n2"},
+        "DeepseekV3DecoderLayer": {"self_attn": "mla", "mlp": "ffn", "input_layernorm": "n1",
+        "post_attention_layernorm": "n2"},
         "DeepseekV3Attention": {"q_a_proj": "q_down", "q_b_proj": "q_up", "q_a_layernorm": "q_norm",
                                 "kv_a_layernorm": "kv_norm", "kv_a_proj_with_mqa": ["kv_down", "k_rope"],
                                 "kv_b_proj": "kv_up", "o_proj": "out"},

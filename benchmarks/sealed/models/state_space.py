@@ -121,7 +121,8 @@ def _cut_scan(self, x, pace, b, c):
     decay, h, rows = -self.decay_log.float().exp(), x.new_zeros(x.shape[0], x.shape[2], self.state).float(), []
     for t in range(x.shape[1]):
         step = pace[:, t, :, None].float()
-        h = (step * decay).exp() * (h.detach() if t == 6 else h) + step * b[:, t, None].float() * x[:, t, :, None].float()
+        h = (step * decay).exp() * (h.detach() if t == 6 else h) + step * b[:, t, None].float() * x[:, t, :,
+            None].float()
         rows.append((h * c[:, t, None].float()).sum(-1))
     return torch.stack(rows, 1).to(x.dtype)
 
@@ -135,7 +136,8 @@ MAMBA = Model(
         Fault("relu-pace", "wrong code", "forward", "backbone.layers.2.mixer",
               P.method("mixers.2", "paced", lambda self, raw: F.relu(self.pace(raw))), "ReLU for softplus of the steps",
               planted="mixers.2"),
-        Fault("stale-state", "wrong code", "forward", "backbone.layers.0.mixer", P.method("mixers.0", "scanned", _stale),
+        Fault("stale-state", "wrong code", "forward", "backbone.layers.0.mixer",
+            P.method("mixers.0", "scanned", _stale),
               "the state is read before it is updated", planted="mixers.0", mapped=True, dtype="autocast"),
         Fault("decay-not-log", "initial weights", "init", "backbone.layers.1.mixer",
               P.values("mixers.1", "decay_log", torch.exp), "A is stored where its logarithm belongs",
@@ -251,13 +253,15 @@ MAMBA2 = Model(
               P.parameter_gradient("mixers.0.conv", "weight", lambda g: g.flip(-1)),
               "the kernel's backward returns the taps' gradient reversed", also="backbone.layers.0.mixer",
               planted="mixers.0.conv", mapped=True),
-        Fault("decay-frozen", "optimizer groups", "update", "backbone.layers.1.mixer", lambda t: _without(t, "mixers.1.decay_log"),
+        Fault("decay-frozen", "optimizer groups", "update", "backbone.layers.1.mixer",
+            lambda t: _without(t, "mixers.1.decay_log"),
               "A's logarithm is not given to the optimizer", planted="mixers.1"),
         *common.faults("micro-sum state-lost", planted=""), *common.faults("clip", planted="", mapped=True),
     ),
     (C("port", "the port"), C("port-mapped", "the port with its mapping", mapped=True),
      *common.cleans("autocast fp32-autocast+ three-steps fused+ clip-by-hand")),
-    port=ported(mamba2, lambda: SsmStack(60, 24, [Ssd(24, 48, 6, 8) for _ in range(2)]), M2_RULES, 2, call(ids="tokens")),
+    port=ported(mamba2, lambda: SsmStack(60, 24, [Ssd(24, 48, 6, 8) for _ in range(2)]), M2_RULES, 2,
+        call(ids="tokens")),
     mapping={"TopLayer": {"backbone.embeddings": "words", "backbone.layers.{i}.mixer": "mixers.{i}",
                           "backbone.norm_f": "last", "lm_head": "head"},
              "Mamba2RMSNorm": {"params": {"weight": "gain"}},
@@ -301,7 +305,8 @@ class ChannelMix(nn.Module):
 
     def __init__(self, size: int, wide: int):
         super().__init__()
-        self.up, self.down, self.gate = (nn.Linear(a, b, bias=False) for a, b in ((size, wide), (wide, size), (size, size)))
+        self.up, self.down, self.gate = (nn.Linear(a, b, bias=False) for a,
+            b in ((size, wide), (wide, size), (size, size)))
         self.mix_up, self.mix_gate = nn.Parameter(torch.zeros(size)), nn.Parameter(torch.zeros(size))
 
     def activated(self, x):
@@ -385,7 +390,8 @@ RWKV = Model(
         Fault("no-bonus", "wrong code", "forward", "rwkv.blocks.1.attention", P.method("time.1", "wkv", _no_bonus),
               "the current token gets no bonus", planted="time.1", mapped=True),
         Fault("shift-other-way", "wrong code", "forward", "rwkv.blocks.2.attention",
-              P.method("time.2", "blended", lambda self, x, name: torch.lerp(x, F.pad(x, (0, 0, 1, -1)), self.mix[name])),
+              P.method("time.2", "blended", lambda self, x, name: torch.lerp(x, F.pad(x, (0, 0, 1, -1)),
+                  self.mix[name])),
               "the mixing weights of now and before are exchanged", planted="time.2",
               also="rwkv.blocks.2.attention.key rwkv.blocks.2.attention.value rwkv.blocks.2.attention.receptance"),
         Fault("relu-not-squared", "activation", "forward", "rwkv.blocks.0.feed_forward",
@@ -396,14 +402,16 @@ RWKV = Model(
                   x, self.ln[name + "_w"], self.ln[name + "_b"], 1e-5)), "the norm before the first block is missing",
               also="rwkv.blocks.0 rwkv", planted=""),
         Fault("decay-sign", "initial weights", "init", "rwkv.blocks.2.attention",
-              P.values("time.2", "decay", torch.neg), "the decay of layer 2 has the other sign", planted="time.2", mapped=True),
+              P.values("time.2", "decay", torch.neg), "the decay of layer 2 has the other sign", planted="time.2",
+                  mapped=True),
         Fault("gate-gradient", "backward", "backward gradient", "rwkv.blocks.1.feed_forward.receptance",
               P.around("channel.1.gate", lambda forward, x: P.wrong_gradient(forward(x), lambda g: 0.5 * g)),
               "the sigmoid gate's backward is half of what is right", also="rwkv.blocks.1.feed_forward",
               planted="channel.1.gate", mapped=True),
         Fault("head-scaled", "wrong code", "forward", "head", after("out", lambda y: y * 24**-0.5),
               "the logits are scaled by the root of the width", planted="out"),
-        Fault("decay-off", "optimizer groups", "update", "", decayed(0.3), "biases and vectors decay as the matrices do",
+        Fault("decay-off", "optimizer groups", "update", "", decayed(0.3),
+            "biases and vectors decay as the matrices do",
               also="rwkv.blocks.* rwkv.ln_out", planted="", changes=decayed(0.3, matrices)),
         *common.faults("not-zeroed", planted="", mapped=True), *common.faults("adagrad", planted=""),
     ),
