@@ -216,7 +216,7 @@ SAC = Model(
         Fault("tau", "moving average", "update", "critic_target", knob(tau=0.5), "targets follow by 0.5, not 0.05",
               also="critic_target.* ROOT", planted="", steps=3, step=1),
         Fault("actor-rate", "setting", "update", "actor", knob(actor_lr=1e-3), "the actor learns at the critics' rate",
-            also="actor.*",
+            also="actor.* ROOT",
               planted="pi", mapped=True, step=1, steps=2),
         Fault("entropy-sign", "loss", "loss", "", knob(sign=-1.0), "the actor's entropy has the other sign", planted="",
             mapped=True,
