@@ -75,14 +75,16 @@ def grade(pair: Pair, answer: dict[str, Any]) -> str:
         return "missed"
     first = answer["named"][0]
     on_time = first["step"] == fault.step and first["phase"] in fault.phases
-    if _at(fault, first["paths"]):
+    if _at(fault, first):
         return "exact" if on_time else "other phase"
     return "parent" if fault.path and on_time and first["paths"] == [fault.path.rpartition(".")[0]] else "wrong name"
 
 
-def _at(fault: Fault, paths: list[str]) -> bool:
-    return bool(paths) and all(any(fnmatch.fnmatchcase(path, one) for one in (fault.path, *fault.also))
-        for path in paths)
+def _at(fault: Fault, place: dict[str, Any]) -> bool:
+    """By A's names; a place that only B has, by the name on B where the fault was planted."""
+    alone = place.get("side") == "b" and fault.planted is not None
+    right = (fault.planted,) if alone else (fault.path, *fault.also)
+    return bool(place["paths"]) and all(any(fnmatch.fnmatchcase(p, one) for one in right) for p in place["paths"])
 
 
 def _kind(pair: Pair) -> str:
@@ -99,6 +101,6 @@ def _written(folder: Path, pair: Pair) -> str | None:
 
 
 def _answer(comparison: Any) -> dict[str, Any]:
-    named = [{"step": place.step, "phase": place.phase.name.lower(),
+    named = [{"step": place.step, "phase": place.phase.name.lower(), "side": "a" if place.a else "b",
               "paths": sorted({node.path for node in (place.a or place.b)})} for place in comparison.divergences[:3]]
     return {"verdict": str(getattr(comparison.verdict, "value", comparison.verdict)).lower(), "named": named}
