@@ -73,6 +73,8 @@ def grade(pair: Pair, answer: dict[str, Any]) -> str:
         return "aligned" if verdict == "aligned" else "false alarm"
     if verdict == "aligned":
         return "missed"
+    if not answer["named"]:
+        return "wrong name"
     first = answer["named"][0]
     on_time = first["step"] == fault.step and first["phase"] in fault.phases
     if _at(fault, first):
