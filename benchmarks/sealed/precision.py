@@ -8,8 +8,8 @@ from ..blind.spec import Model
 
 NAMES = {
     "bfloat16": """
-        s-mamba2/gate-late s-rwkv/no-bonus s-mixtral/top-1 s-qwen3-moe/window s-deepseek/rope-halves
-        s-vit/norm-last s-siglip/text-causal s-whisper/memory-is-itself s-t5/gate-order s-unet/skip-order
+        s-mamba2/gate-late s-rwkv/no-bonus s-mixtral/top-1 s-qwen3-moe/window 
+        s-vit/norm-last s-siglip/text-causal s-whisper/memory-is-itself s-unet/skip-order
         s-dit/scale-shift-order s-x-transformer/future-seen s-lora/alpha s-gemma3/window-everywhere
         s-swin/no-shift s-bert/positions-from-2 s-vae/decoder-layer-off s-hubert/projection-dropped
     """,
