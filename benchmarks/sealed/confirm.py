@@ -75,5 +75,7 @@ def confirm_file(file: str, again: bool) -> None:
               "" if answer["agrees"] else f"truth: {truth}", flush=True)
     known = json.loads(FILE.read_text()) if FILE.exists() else {}
     known = {name: answer for name, answer in known.items() if name.split("/")[0] not in models} | answers
-    lines = (f" {json.dumps(key)}: {json.dumps(answer)}" for key, answer in sorted(known.items()))
-    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    rows: dict[str, list[str]] = {}
+    for key, answer in sorted(known.items()):
+        rows.setdefault(key.split("/")[0], []).append(f"{json.dumps(key)}: {json.dumps(answer)}")
+    FILE.write_text("{\n " + ",\n ".join(", ".join(row) for row in rows.values()) + "\n}\n")

@@ -217,7 +217,7 @@ SAC = Model(
               also="critic_target.* ROOT", planted="", steps=3, step=1),
         Fault("actor-rate", "setting", "update", "actor", knob(actor_lr=1e-3), "the actor learns at the critics' rate",
             also="actor.* ROOT",
-              planted="pi", mapped=True, step=1, steps=2),
+              planted="", mapped=True, step=1, steps=2),
         Fault("entropy-sign", "loss", "loss", "", knob(sign=-1.0), "the actor's entropy has the other sign", planted="",
             mapped=True,
               step=1, steps=2),
