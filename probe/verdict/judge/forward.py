@@ -1,0 +1,153 @@
+"""From the inputs to what the model returns: the first tensor that neither rounding nor its sources explain."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from probe.numbers.statistics import unit_roundoff
+from probe.records import Phase, Role
+from probe.verdict.distance.error import Error
+from probe.verdict.judge import blame
+from probe.verdict.judge.healing import Healing, may_be_written_otherwise
+from probe.verdict.judge.judging import Judging, bounded, has_direction, norm_error
+from probe.verdict.judge.loss import loss_agrees
+from probe.verdict.judge.verdicts import Sources, State, Verdict
+from probe.verdict.noise.model import FORWARD, JUDGES_NOTHING
+from probe.verdict.noise.terms import routing_limit, softmax_gain
+from probe.verdict.steps.events import Event, Node
+
+_LATER = 4.0
+"""how much more the error of weights counts once updates have made it: they have the direction of what is multiplied"""
+
+
+def judge_forward(judging: Judging) -> None:
+    """Judge what calls were given and returned, in the order of A."""
+    for event in judging.graph.forward():
+        if not event.is_paired:
+            continue
+        sources = sources_of(judging, event)
+        error = judging.step.error(event)
+        if error is None:
+            if not _is_wrong_size(judging, event, sources):
+                verdict = Verdict(event, State.OPEN, sources.error, sources.u, is_behind=sources.is_wrong)
+                judging.verdicts.add(verdict)
+                continue
+            error = Error(1.0)
+        _judge_value(judging, event, error, sources)
+
+
+def sources_of(judging: Judging, event: Event) -> Sources:
+    """Return what an event was made of: tensors, its segment's weights, and the precisions on the way."""
+    step, verdicts = judging.step, judging.verdicts
+    segment = judging.graph.segment(event)
+    made_of = judging.graph.sources(event)
+    found = verdicts.of(made_of)
+    error, u = verdicts.weights.get(segment.a.module, (0.0, 0.0)) if segment is not None else (0.0, 0.0)
+    error = min(1.0, error if judging.is_first else _LATER * error)
+    u = max(found.u, event.u, u)
+    if segment is not None:
+        has_own_code = event.role is Role.INPUT or bool(segment.inner)
+        if has_own_code and made_of and judging.graph.producer(event) is None:
+            u = max([u, *(unit_roundoff(call.autocast) for call in (segment.a, segment.b) if call.autocast)])
+        for call in segment.a.inner:
+            if call not in step.of_a:
+                u = max([u, *(tensor.u for tensor in call.of(Role.OUTPUT).values())])
+    return replace(found, error=max(found.error, error), u=u)
+
+
+def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources) -> None:
+    step, verdicts = judging.step, judging.verdicts
+    assert event.a is not None and event.node is not None
+    if event.a.kind == "integer":
+        limit = routing_limit(event, sources.error)
+        if 0 < error.size <= limit:
+            _note_routing(judging, event, error)
+    else:
+        gain = softmax_gain(step, judging.graph.segment(event))
+        limit = max(FORWARD.limit(sources.u, gain * sources.error), _routed(judging, event))
+    sources_off = sources.off if judging.is_first else None
+    is_wrong = error.size > limit or has_direction(event, error, sources.u, sources.error, sources_off)
+    if limit >= JUDGES_NOTHING or not is_wrong:
+        judging.explained(event, error, FORWARD.floor(sources.u), sources.u, limit, sources.error, sources.is_wrong)
+        return
+    agrees = loss_agrees(judging)
+    healing = Healing(step, judging.graph, sources.error, sources.u, lambda: agrees)
+    if may_be_written_otherwise(step, event) and healing.heals(event):
+        verdicts.add(Verdict(event, State.HEALED, sources.error, sources.u, limit))
+        return
+    if _waits_for_loss(judging, event):
+        verdicts.add(Verdict(event, State.OPEN, sources.error, sources.u, limit))
+        return
+    off = norm_error(event, error)
+    if sources.is_wrong:
+        verdicts.add(Verdict(event, State.INHERITS, bounded(error.size), sources.u, limit, off, True))
+        return
+    verdicts.add(Verdict(event, State.INTRODUCED, bounded(error.size), sources.u, limit, off))
+    paths, code = blame.of_value(judging, event)
+    buffer = _differing_buffer(judging, paths)
+    if buffer is not None:
+        judging.finds(Phase.INIT, paths[:1], buffer, 0.0, "buffer", error=step.error(buffer))
+    else:
+        judging.finds(Phase.FORWARD, paths, event, limit, code, error=error)
+
+
+def _waits_for_loss(judging: Judging, event: Event) -> bool:
+    """Return True for what the program gives to the model and only its loss shows, such as labels: the loss decides."""
+    node = event.node
+    assert node is not None and event.a is not None
+    if event.role is not Role.INPUT or node.parent is not None:
+        return False
+    shown = [each for inner in node.inner for each in inner.inputs if judging.graph.is_same_tensor(each.a, event.a)]
+    outputs = [out for out in node.outputs if out.a is not None]
+    is_loss = any(out.a is not None and out.a.size == 1 for out in outputs)
+    return is_loss and not any(_returns_more_than_a_loss(each.node) for each in shown)
+
+
+def _returns_more_than_a_loss(node: Node | None) -> bool:
+    return node is not None and any(out.a is not None and out.a.size > 1 for out in node.outputs)
+
+
+def _is_wrong_size(judging: Judging, event: Event, sources: Sources) -> bool:
+    """Return True if one class returned tensors of two sizes to the same code, and what is made of them differs."""
+    step = judging.step
+    assert event.a is not None and event.b is not None and event.node is not None
+    if event.role is not Role.OUTPUT or step.is_other_code(event.node.a.module) or event.a.size == event.b.size:
+        return False
+    short, long = sorted((event.a.form, event.b.form), key=len)
+    if long[len(long) - len(short) :] == short:  # one is broadcast
+        return False
+    for use in judging.graph.uses(event):
+        error = step.error(use)
+        limit = max(FORWARD.limit(max(sources.u, use.u), sources.error), _routed(judging, use))
+        if error is not None and error.size > limit:
+            scope = event.node.parent
+            return scope is None or not step.is_other_code(scope.a.module)
+    return False
+
+
+def _note_routing(judging: Judging, event: Event, error: Error) -> None:
+    """Note the share of tokens whose choices rounding made otherwise, for the call and the one around it."""
+    assert event.a is not None and event.node is not None
+    width = event.a.form[-1] if len(event.a.form) > 1 else 1
+    for node in (event.node, event.node.parent):
+        if node is not None:
+            known = judging.verdicts.routed.get(node, 0.0)
+            judging.verdicts.routed[node] = max(known, min(1.0, error.size * width))
+
+
+def _routed(judging: Judging, event: Event) -> float:
+    """Return the error that choices which rounding made otherwise leave in a tensor: any, of what a call does inside."""
+    node, routed = event.node, judging.verdicts.routed
+    assert node is not None
+    if not routed:
+        return 0.0
+    is_inside = any(each in routed and each is not node.parent for each in node.callers())
+    if is_inside or (event.role is Role.INPUT and node.parent in routed):
+        return 1.0
+    return 1.5 * math.sqrt(routed.get(node, 0.0))
+
+
+def _differing_buffer(judging: Judging, paths: tuple[str, ...]) -> Event | None:
+    buffers = judging.verdicts.differing_buffers.items()
+    return next((event for module, event in buffers if judging.step.path(module) in paths), None)

@@ -1,0 +1,87 @@
+"""The loss that the program logged."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from probe.numbers.statistics import dtype_of, unit_roundoff
+from probe.records import Phase, Role
+from probe.verdict.judge.judging import Judging
+from probe.verdict.judge.verdicts import State
+from probe.verdict.noise.model import LOSS
+from probe.verdict.steps.events import Event
+from probe.verdict.steps.step import Step
+
+_GAIN = 4.0
+"""a loss moves by its gradient times the errors of what it is made of, each with its own sign"""
+_AGREES = 2e-6
+"""relative error of losses in float32 up to which they show that a difference was taken back"""
+
+
+def loss_error(step: Step) -> tuple[float, float] | None:
+    """Return the largest relative error of the logged losses, and A's number; None without."""
+    found = []
+    for name, a in step.a.scalars.items():
+        b = step.b.scalars.get(name)
+        if b is not None and name.startswith("loss"):
+            found.append((abs(a - b) / max(abs(a), abs(b), 1e-30), a))
+    return max(found) if found else None
+
+
+def loss_agrees(judging: Judging) -> bool:
+    """Return True if the loss shows no difference, or none was logged."""
+    found = loss_error(judging.step)
+    u = max((out.u for node in judging.step.nodes for out in node.outputs), default=0.0)
+    return found is None or found[0] < max(_AGREES, u / 4)
+
+
+def judge_loss(judging: Judging) -> None:
+    """Judge the logged loss by what the model returned."""
+    step, verdicts = judging.step, judging.verdicts
+    found = loss_error(step)
+    if found is None or not math.isfinite(found[1]):
+        return
+    roots = [out for node in step.nodes if node.parent is None for out in node.outputs if step.error(out) is not None]
+    if any(verdicts.of([out]).is_wrong for out in roots):
+        return
+    limit = _limit(judging, roots, found[1])
+    if found[0] <= limit:
+        return
+    waiting = [
+        event for event, verdict in verdicts.by_event.items()
+        if verdict.state is State.OPEN and event.role is Role.INPUT and event.node is not None and event.node.parent is None
+    ]  # fmt: skip
+    if waiting:  # what only the loss shows
+        judging.finds(Phase.FORWARD, ("",), waiting[0], limit, "input of the model", error=step.error(waiting[0]))
+    else:
+        judging.finds(Phase.LOSS, ("",), None, limit, "loss")
+
+
+def _limit(judging: Judging, roots: list[Event], loss: float) -> float:
+    """Return the error that roundoff and what the model returned explain."""
+    verdicts = judging.verdicts
+    sources = verdicts.of(roots)
+    u = sources.u or 2**-24
+    held = [
+        unit_roundoff(name) for name in ("bfloat16", "float16") if float(np.array(loss).astype(dtype_of(name))) == loss
+    ]
+    rounding = max([2**-24, *(each for each in held if each <= u)])
+    floor = max(LOSS.k * rounding / 4, LOSS.k * 2**-24)
+    moved = [_moved(judging, out, loss) for out in roots]
+    known = [each for each in moved if each is not None and math.isfinite(each)]
+    inherited = LOSS.gain * sources.error
+    return max(
+        floor,
+        min(inherited, sum(known)) if known and len(known) == sum(each is not None for each in moved) else inherited,
+    )
+
+
+def _moved(judging: Judging, out: Event, loss: float) -> float | None:
+    """Return by how much the error of an output moves the loss, at most; None without its gradient."""
+    assert out.node is not None and out.a is not None
+    gradient = out.node.a.of(Role.GRAD_OUTPUT).get(out.slot_a)
+    if gradient is None or not loss:
+        return None
+    return _GAIN * judging.verdicts.error(out) * gradient.norm * out.a.largest / abs(loss)
