@@ -22,6 +22,8 @@ from probe.verdict.steps.step import Step
 
 _LEAST_PAIRED = 0.2
 """share of the calls that have a partner, below which nothing is decided"""
+_MOST_OPEN = 0.03
+"""share of the tensors behind another routing from which on nothing is decided"""
 _LEAST_CONFIDENCE = 0.6
 
 
@@ -56,6 +58,8 @@ def _compare(a: Reader, b: Reader, matching: Matching) -> Comparison:
         share = len(step.nodes) / max(len(step.a.calls), 1)
         if share < _LEAST_PAIRED:
             doubts.append(f"{share:.0%} of the calls were compared")
+        if verdicts.routed and counts[State.OPEN] > _MOST_OPEN * sum(counts.values()):
+            doubts.append(f"routing: {counts[State.OPEN]} of {sum(counts.values())} tensors depend on choices that rounding may change")
         if _are_both_broken(step):
             break
         before = _weights_after(step)

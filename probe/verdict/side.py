@@ -10,7 +10,7 @@ from probe.matching.result import View
 from probe.numbers.layouts import layout_of, state_name
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
-from probe.verdict.tensors import Tensor
+from probe.verdict.tensors import Tensor, zeros
 
 PARAMETER_ROLES = (Role.PARAM, Role.BUFFER, Role.PARAM_GRAD, Role.STATE, Role.DELTA)
 Place = tuple[int, str]
@@ -93,6 +93,12 @@ class Side:
         if dot:
             rest = state_name(self.framework, self._optimizers.get((module, parameter), ""), rest)
         return f"{name}{dot}{rest}"
+
+    def zeros(self, place: Place) -> Tensor:
+        """Return the gradient, or update, of a parameter that has none."""
+        module, name = place
+        parameter = self.reader.parameters[self.places.index((module, name.partition(".")[0]))]
+        return zeros(parameter.shape, parameter.dtype, self._axes.get((module, parameter.slot), ()))
 
     def weights_of(self, module: int) -> list[Place]:
         """Return the places of a module's own parameters."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from probe.numbers.fused import Fusion, fuse
+from probe.numbers.sketch import WIDTH
 from probe.numbers.statistics import as_real, dtype_of, is_float, unit_roundoff
 from probe.store.reading.reader import Reader
 
@@ -143,6 +144,12 @@ def joined(rows: Sequence[Sequence[Tensor]], fusion: Fusion, shape: Shape) -> Te
         parts=tuple(map(tuple, rows)),
         fusion=fusion,
     )
+
+
+def zeros(shape: Shape, dtype: str, axes: tuple[int, ...]) -> Tensor:
+    """Return a tensor of zeros."""
+    size = math.prod(shape)
+    return Tensor(shape, dtype, 0.0, 0.0, 0.0, 0.0, (0, 0, 0), size, sketch=np.zeros(WIDTH), axes=axes)
 
 
 def added(terms: Sequence[Tensor]) -> Tensor:

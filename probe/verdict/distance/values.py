@@ -38,7 +38,7 @@ def from_values(a: Tensor, b: Tensor, may_permute: bool) -> Error:
         return Error(differing, a.norm, b.norm, view=View.INTEGERS)
     best: Error | None = None
     for view, left, right in _views(x, y, may_permute):
-        found = replace(_of_arrays(left, right), view=view)
+        found = replace(error_of(left, right), view=view)
         best = found if best is None or found.size < best.size else best
         if best.size < _FITS:
             break
@@ -64,7 +64,8 @@ def _views(x: np.ndarray, y: np.ndarray, may_permute: bool) -> Iterator[tuple[Vi
             yield View.PERMUTED, x.reshape(-1), y.swapaxes(axis, axis + 1).reshape(-1)
 
 
-def _of_arrays(x: np.ndarray, y: np.ndarray) -> Error:
+def error_of(x: np.ndarray, y: np.ndarray) -> Error:
+    """Return the error of one array against another, laid as they are."""
     x, y = x.reshape(-1), y.reshape(-1)
     known = np.isfinite(x) & np.isfinite(y)
     if not known.all():

@@ -21,7 +21,7 @@ _SEVERAL = 32
 
 def judge_backward(judging: Judging) -> float:
     """Judge gradients, the last tensor first; return the factor by which all of B's are larger than A's."""
-    events = judging.graph.backward()
+    events = [event for event in judging.graph.backward() if _is_comparable(judging, event)]
     lowest = judging.lowest_precision()
     factor = _scale(judging, events[0], lowest) if events else 1.0
     _Backward(judging, lowest, factor).judge(events)
@@ -57,8 +57,7 @@ class _Backward:
 
     def judge(self, events: list[Event]) -> None:
         for event in events:
-            if not self._is_of_healed(event):
-                self._judge(event)
+            self._judge(event)
 
     def _judge(self, event: Event) -> None:
         judging, node = self.judging, event.node
@@ -152,18 +151,19 @@ class _Backward:
             value.a is not None and value.b is not None and value.a.learns == value.b.learns
         )
 
-    def _is_of_healed(self, event: Event) -> bool:
-        """Return True for the gradient of a tensor with two representations, under any of its names."""
-        value = self.judging.graph.value_event(event)
-        if value is None:
-            return False
-        same = self.judging.graph.producer(value)
-        return any(self.judging.verdicts.state(each) is State.HEALED for each in (value, same))
-
     def _is_forward_wrong(self, event: Event) -> bool:
         return any(
             finding.phase in (Phase.INIT, Phase.FORWARD, Phase.LOSS) for finding in self.judging.verdicts.findings
         )
+
+
+def _is_comparable(judging: Judging, event: Event) -> bool:
+    """Return False for gradients of a tensor with two representations, and totals over other uses."""
+    if event.role is Role.GRAD_TOTAL and not judging.graph.is_over_same_uses(event):
+        return False
+    value = judging.graph.value_event(event)
+    made_by = judging.graph.producer(value) if value is not None else None
+    return all(judging.verdicts.state(each) is not State.HEALED for each in (value, made_by))
 
 
 def _saved(judging: Judging) -> dict[Node, float]:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from probe.numbers.statistics import unit_roundoff
 from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
+from probe.verdict.distance.values import error_of
+from probe.verdict.distance.views import activation_between, seen_error
 from probe.verdict.judge import blame
 from probe.verdict.judge.healing import Healing, may_be_written_otherwise
 from probe.verdict.judge.judging import Judging, bounded, has_direction, norm_error
@@ -17,6 +19,8 @@ from probe.verdict.noise.model import FORWARD, JUDGES_NOTHING
 from probe.verdict.noise.terms import routing_limit, softmax_gain
 from probe.verdict.steps.events import Event, Node
 
+_ROUNDED_ONCE = 2.0
+"""roundoffs by which two roundings of one number may differ"""
 _LATER = 4.0
 """how much more the error of weights counts once updates have made it: they have the direction of what is multiplied"""
 
@@ -68,12 +72,14 @@ def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources)
         limit = max(FORWARD.limit(sources.u, gain * sources.error), _routed(judging, event))
     sources_off = sources.off if judging.is_first else None
     is_wrong = error.size > limit or has_direction(event, error, sources.u, sources.error, sources_off)
-    if limit >= JUDGES_NOTHING or not is_wrong:
+    floor = FORWARD.limit(sources.u, sources.error)
+    if limit >= JUDGES_NOTHING and error.size > floor:
+        verdicts.add(Verdict(event, State.OPEN, bounded(error.size), sources.u, limit, is_behind=sources.is_wrong))
+        return
+    if not is_wrong and not _shows_buffer(judging, event, error):
         judging.explained(event, error, FORWARD.floor(sources.u), sources.u, limit, sources.error, sources.is_wrong)
         return
-    agrees = loss_agrees(judging)
-    healing = Healing(step, judging.graph, sources.error, sources.u, lambda: agrees)
-    if may_be_written_otherwise(step, event) and healing.heals(event):
+    if _is_representation(judging, event, sources, limit):
         verdicts.add(Verdict(event, State.HEALED, sources.error, sources.u, limit))
         return
     if _waits_for_loss(judging, event):
@@ -92,13 +98,44 @@ def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources)
         judging.finds(Phase.FORWARD, paths, event, limit, code, error=error)
 
 
+def _is_representation(judging: Judging, event: Event, sources: Sources, limit: float) -> bool:
+    """Return True if a tensor differs in how it is written, or in rows that the loss does not see."""
+    step = judging.step
+    assert event.a is not None and event.b is not None
+    gradients = step.gradients_of(event)
+    seen = seen_error(event.a, event.b, gradients, error_of) if gradients is not None else None
+    if seen is not None and seen.size <= limit:
+        return True
+    if not may_be_written_otherwise(step, event):
+        return False
+    if event.role is Role.OUTPUT and activation_between(event.a, event.b, FORWARD.limit(sources.u, sources.error)):
+        return True
+    agrees = loss_agrees(judging)
+    return Healing(step, judging.graph, sources.error, sources.u, lambda: agrees).heals(event)
+
+
+def _shows_buffer(judging: Judging, event: Event, error: Error) -> bool:
+    """Return True if an output shows more of a differing buffer than one rounding: a table on a coarser grid."""
+    assert event.node is not None and event.a is not None
+    buffer = judging.verdicts.differing_buffers.get(event.node.a.module)
+    if buffer is None or event.role is not Role.OUTPUT or event.a.kind != "float" or judging.step.is_across_frameworks:
+        return False
+    assert buffer.a is not None and buffer.b is not None
+    return buffer.a.dtype == buffer.b.dtype and buffer.a.kind == "float" and error.size > _ROUNDED_ONCE * event.u
+
+
 def _waits_for_loss(judging: Judging, event: Event) -> bool:
     """Return True for what the program gives to the model and only its loss shows, such as labels: the loss decides."""
     node = event.node
     assert node is not None and event.a is not None
     if event.role is not Role.INPUT or node.parent is not None:
         return False
-    shown = [each for inner in node.inner for each in inner.inputs if judging.graph.is_same_tensor(each.a, event.a)]
+    shown = [
+        each
+        for inner in node.inner
+        for each in inner.inputs
+        if judging.graph.is_same_tensor(each.a, event.a) and not judging.step.is_equal(each)
+    ]
     outputs = [out for out in node.outputs if out.a is not None]
     is_loss = any(out.a is not None and out.a.size == 1 for out in outputs)
     return is_loss and not any(_returns_more_than_a_loss(each.node) for each in shown)

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
+from probe.verdict.judge.healing import BEFORE_LOSS
 from probe.verdict.judge.judging import MOST, Judging, bounded
+from probe.verdict.judge.loss import loss_agrees, loss_error
 from probe.verdict.judge.verdicts import State, Verdict
 from probe.verdict.noise.model import ALONG_BACKWARD, GRADIENT, JUDGES_NOTHING, NORMS, SIXTEEN_BITS
 from probe.verdict.noise.terms import subnormal_limit
@@ -79,8 +81,8 @@ def judge_gradients(judging: Judging, factor: float) -> dict[Place, float]:
         is_multiple = larger >= size / 2 and _is_multiple(event, error, u, scale.error)
         is_wrong = (relative > limit or is_multiple) and limit < JUDGES_NOTHING
         is_behind = scale.is_wrong or any_finding
-        state = State.INTRODUCED if is_wrong else State.AGREES if relative <= GRADIENT.floor(u) else State.INHERITS
-        state = State.INHERITS if is_behind and is_wrong else state
+        state = State.AGREES if relative <= GRADIENT.floor(u) and not is_wrong else State.INHERITS
+        state = State.INTRODUCED if is_wrong and not is_behind else state
         verdicts.add(Verdict(event, state, bounded(relative), u, limit, is_behind=is_behind))
         shown += bool(size and larger / size > 4 * limit)
         if is_wrong and not is_behind:
@@ -88,6 +90,20 @@ def judge_gradients(judging: Judging, factor: float) -> dict[Place, float]:
     if wrong and not any_finding:
         _find(judging, wrong, shown)
     return found
+
+
+def drop_unseen(judging: Judging) -> None:
+    """Take back findings of the forward pass that neither the loss nor any gradient of a parameter shows.
+
+    Rows that a mask hides, or an output that nothing learns from: all uses agree, so the difference has healed.
+    """
+    verdicts = judging.verdicts
+    judged = [each for event, each in verdicts.by_event.items() if event.phase is Phase.GRADIENT]
+    is_forward = all(f.phase is Phase.FORWARD and f.error is not None and f.error.size > BEFORE_LOSS for f in verdicts.findings)
+    agree = all(each.state in (State.EQUAL, State.AGREES) and each.limit < JUDGES_NOTHING for each in judged)
+    if verdicts.findings and judged and is_forward and agree and loss_error(judging.step) is not None and loss_agrees(judging):
+        verdicts.findings.clear()
+        verdicts.notes.append("unseen")
 
 
 def _find(judging: Judging, wrong: list[_Wrong], shown: int) -> None:

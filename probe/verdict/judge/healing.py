@@ -25,12 +25,13 @@ _DEEP = 60
 
 
 def may_be_written_otherwise(step: Step, event: Event) -> bool:
-    """Return True between different code: other classes or frameworks around the tensor, and what the program gives the model."""
+    """Return True between different code: other classes or frameworks around the tensor, or the programs around the models."""
     node = event.node
     assert node is not None
-    is_given = event.role is Role.INPUT and node.parent is None
+    if node.parent is None:
+        return True
     around = [each for each in (node, node.parent) if each is not None]
-    return is_given or step.is_across_frameworks or any(step.is_other_code(each.a.module) for each in around)
+    return step.is_across_frameworks or any(step.is_other_code(each.a.module) for each in around)
 
 
 @dataclass

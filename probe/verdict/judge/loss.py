@@ -21,12 +21,13 @@ _AGREES = 2e-6
 
 
 def loss_error(step: Step) -> tuple[float, float] | None:
-    """Return the largest relative error of the logged losses, and A's number; None without."""
+    """Return the largest relative error of the logged losses, and the size of that loss; None without."""
     found = []
     for name, a in step.a.scalars.items():
         b = step.b.scalars.get(name)
         if b is not None and name.startswith("loss"):
-            found.append((abs(a - b) / max(abs(a), abs(b), 1e-30), a))
+            size = max(abs(a), abs(b), 1e-30)
+            found.append((abs(a - b) / size, size))
     return max(found) if found else None
 
 
@@ -60,28 +61,30 @@ def judge_loss(judging: Judging) -> None:
 
 
 def _limit(judging: Judging, roots: list[Event], loss: float) -> float:
-    """Return the error that roundoff and what the model returned explain."""
-    verdicts = judging.verdicts
-    sources = verdicts.of(roots)
+    """Return the error that roundoff and what the model returned explain.
+
+    A loss moves by its gradient times the errors of what it is made of: near 0 its rounding is that of larger terms.
+    """
+    sources = judging.verdicts.of(roots)
     u = sources.u or 2**-24
-    held = [
-        unit_roundoff(name) for name in ("bfloat16", "float16") if float(np.array(loss).astype(dtype_of(name))) == loss
-    ]
+    held = [unit_roundoff(name) for name in ("bfloat16", "float16") if _is_held(loss, name)]
     rounding = max([2**-24, *(each for each in held if each <= u)])
-    floor = max(LOSS.k * rounding / 4, LOSS.k * 2**-24)
-    moved = [_moved(judging, out, loss) for out in roots]
-    known = [each for each in moved if each is not None and math.isfinite(each)]
+    moves = [_moved_by(out, loss) for out in roots]
+    known = [each for each in moves if each is not None]
+    floor = max(LOSS.k * rounding / 4, LOSS.k * 2**-24) * max([1.0, *known])
     inherited = LOSS.gain * sources.error
-    return max(
-        floor,
-        min(inherited, sum(known)) if known and len(known) == sum(each is not None for each in moved) else inherited,
-    )
+    if known and len(known) == len(moves):
+        inherited = min(inherited, sum(_GAIN * judging.verdicts.error(out) * each for out, each in zip(roots, known)))
+    return max(floor, inherited)
 
 
-def _moved(judging: Judging, out: Event, loss: float) -> float | None:
-    """Return by how much the error of an output moves the loss, at most; None without its gradient."""
+def _is_held(loss: float, dtype: str) -> bool:
+    return float(np.array(loss).astype(dtype_of(dtype))) == loss
+
+
+def _moved_by(out: Event, loss: float) -> float | None:
+    """Return the relative move of the loss for a relative error of an output, at most; None without its gradient."""
     assert out.node is not None and out.a is not None
     gradient = out.node.a.of(Role.GRAD_OUTPUT).get(out.slot_a)
-    if gradient is None or not loss:
-        return None
-    return _GAIN * judging.verdicts.error(out) * gradient.norm * out.a.largest / abs(loss)
+    moved = gradient.norm * out.a.largest / loss if gradient is not None else math.nan
+    return moved if math.isfinite(moved) else None

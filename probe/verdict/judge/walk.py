@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from probe.verdict.distance.error import Error
 from probe.verdict.judge.backward import judge_backward
 from probe.verdict.judge.forward import judge_forward
-from probe.verdict.judge.gradients import judge_gradients
+from probe.verdict.judge.gradients import drop_unseen, judge_gradients
 from probe.verdict.judge.judging import Judging
 from probe.verdict.judge.loss import judge_loss
 from probe.verdict.judge.updates import judge_updates
@@ -39,6 +39,7 @@ def judge(step: Step, before: Weights | None) -> Verdicts:
     else:
         judging.verdicts.notes.append("other micro-batches")
     gradients = judge_gradients(judging, factor)
+    drop_unseen(judging)
     judge_buffers(judging)
     judge_updates(judging, gradients, factor)
     return judging.verdicts

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from probe.matching import Reason
 from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
 from probe.verdict.judge.judging import Judging, bounded
@@ -34,7 +35,9 @@ def judge_weights(judging: Judging, before: Sequence[tuple[Event, Error]]) -> No
         known, u = verdicts.weights.get(module, (0.0, 0.0))
         verdicts.weights[module] = max(known, bounded(error.size)), max(u, event.u)
         if is_wrong:
-            judging.finds(Phase.INIT, (step.path(module),), event, limit, "weight", error=error)
+            line = mapping_line(judging, event)
+            code, facts = ("mapping", (line,)) if line else ("weight", ())
+            judging.finds(Phase.INIT, (step.path(module),), event, limit, code, error=error, facts=facts)
     for event, error in _known(judging, Role.BUFFER) if judging.is_first else ():
         assert event.place is not None
         if error.size > WEIGHTS.limit(event.u, 0):
@@ -61,6 +64,17 @@ def judge_buffers(judging: Judging) -> None:
         verdicts.add(Verdict(event, State.INTRODUCED if is_wrong else State.AGREES, bounded(error.size), u, limit))
         if is_wrong:
             judging.finds(Phase.UPDATE, (step.path(place[0]),), event, limit, "buffer", error=error)
+
+
+def mapping_line(judging: Judging, event: Event) -> str:
+    """Return the line of the mapping that pairs a weight, if another weight of B has A's values."""
+    step, matching = judging.step, judging.step.matching
+    assert event.place is not None and event.a is not None
+    is_said = step.pair_of[event.place[0]].reason is Reason.MAPPED if event.place[0] in step.pair_of else False
+    others = step.b.params.get((Phase.INIT, Role.PARAM), {})
+    if not is_said or event.a.hash is None or not any(each.hash == event.a.hash for each in others.values()):
+        return ""
+    return matching.lines.get(event.place[0], "the mapping")
 
 
 def _known(judging: Judging, role: Role) -> list[tuple[Event, Error]]:

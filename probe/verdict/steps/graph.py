@@ -28,6 +28,8 @@ class Graph:
                 for event in events:
                     if (key := _key(event.a)) is not None:
                         index[key].append(event)
+        made_in_b = (tensor.hash for call in step.b.calls for tensor in call.of(Role.OUTPUT).values())
+        self._made_in_b = {each for each in made_in_b if each is not None}
         self._first_seen: dict[Hash, int] = {}
         for key, events in (*self._made.items(), *self._given.items()):
             self._first_seen[key] = min(self._first_seen.get(key, events[0].at), min(event.at for event in events))
@@ -129,6 +131,13 @@ class Graph:
         assert gradient.node is not None
         events = gradient.node.outputs if gradient.role is Role.GRAD_OUTPUT else gradient.node.inputs
         return next((each for each in events if each.slot_a == gradient.slot_a), None)
+
+    def is_over_same_uses(self, total: Event) -> bool:
+        """Return True unless only one side's code makes the tensor of a total gradient: the totals have other uses then."""
+        value = self.value_event(total)
+        if value is None or value.b is None or value.b.hash is None:
+            return True
+        return (self.producer(value) is not None) == (value.b.hash in self._made_in_b)
 
     def makers(self, gradient: Event) -> list[Event]:
         """Return the outputs that are the tensor of a gradient."""

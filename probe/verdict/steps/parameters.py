@@ -29,7 +29,7 @@ class ParameterPairs:
         if not mine or not theirs:
             return
         for bundle in self.bundles:
-            self._fuse(bundle, mine, theirs)
+            self._fuse(bundle, role, mine, theirs)
         for number, (place, a) in enumerate(mine.items()):
             other = self.partner(place, theirs)
             b = theirs.pop(other) if other is not None else None
@@ -62,8 +62,8 @@ class ParameterPairs:
         """Return the modules that share a parameter, for each tied one of A."""
         return [list(dict.fromkeys(owner for owner, _ in places)) for places in _unique(self.tied_a)]
 
-    def _fuse(self, bundle: WeightBundle, mine: dict[Place, Tensor], theirs: dict[Place, Tensor]) -> None:
-        """Replace parameters by the one of the other side in which they lie, under the other side's name."""
+    def _fuse(self, bundle: WeightBundle, role: Role, mine: dict[Place, Tensor], theirs: dict[Place, Tensor]) -> None:
+        """Replace parameters by the one of the other side in which they lie; no gradient is a zero one, and no update."""
         is_a = bundle.side == "A"
         half, here, there = (self.a, mine, theirs) if is_a else (self.b, theirs, mine)
         other = self.b if is_a else self.a
@@ -73,15 +73,18 @@ class ParameterPairs:
             tail = f".{rest}" if rest else ""
             rows = [[(module, half.canonical(module, slot) + tail) for module, slot in row] for row in bundle.parts]
             places = [place for row in rows for place in row]
-            if (whole_module, whole_name + tail) not in there or not all(place in here for place in places):
+            if (whole_module, whole_name + tail) not in there or not any(place in here for place in places):
                 continue
-            tensors = [[here[place] for place in row] for row in rows]
+            lacking = [place for place in places if place not in here]
+            if lacking and role not in (Role.PARAM_GRAD, Role.DELTA):
+                continue
+            tensors = [[here[place] if place in here else half.zeros(place) for place in row] for row in rows]
             shapes = [[tensor.laid for tensor in row] for row in tensors]
             if problem_of(shapes, bundle.fusion):
                 continue
             made = joined(tensors, bundle.fusion, whole_shape(shapes, bundle.fusion))
             for place in places:
-                del here[place]
+                here.pop(place, None)
             here[home, whole_name + tail] = made
 
 

@@ -75,12 +75,28 @@ class Step:
             self._errors[key] = measure(event.a, event.b, may_permute=may_permute, factor=factor)
         return self._errors[key]
 
+    def is_equal(self, event: Event) -> bool:
+        """Return True if both sides have the same values."""
+        error = self.error(event)
+        return error is not None and error.size == 0 and not error.is_bound
+
     def tensors(self, node: Node, side: str, role: Role) -> dict[str, Tensor]:
         """Return the tensors of a paired call by slot; of calls that are one of the other side, what they are together."""
         key = node, side, role
         if key not in self._tensors:
             self._tensors[key] = self._whole(node, side, role)
         return self._tensors[key]
+
+    def gradients_of(self, event: Event) -> tuple[Tensor, Tensor] | None:
+        """Return the gradients of a tensor of the forward pass, of A and of B; None unless both were recorded."""
+        node = event.node
+        assert node is not None
+        roles = (Role.GRAD_OUTPUT,) if event.role is Role.OUTPUT else (Role.GRAD_TOTAL, Role.GRAD_INPUT)
+        for role in roles:
+            a, b = self.tensors(node, "A", role).get(event.slot_a), self.tensors(node, "B", role).get(event.slot_b)
+            if a is not None and b is not None:
+                return a, b
+        return None
 
     def gradients(self, node: Node) -> Iterator[Event]:
         """Yield the gradients of what a call was given and returned."""
