@@ -14,6 +14,7 @@ from probe.matching import Matching
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
+from probe.matching.enclosing import with_enclosing
 from probe.verdict.answer import Answer, Comparison, Divergence
 from probe.verdict.judge.verdicts import Finding, State
 from probe.verdict.judge.walk import Weights, judge
@@ -35,7 +36,8 @@ def compare(a: str | Path, b: str | Path, mapping: str | Path | Mapping[str, Any
 
 def _matching(a: Reader, b: Reader, mapping: object) -> Matching:
     sides = (a, Tree(a.modules)), (b, Tree(b.modules))
-    return completed(paired_modules(*sides, load_mapping(mapping), None, False, _LEAST_CONFIDENCE), a, b)
+    found = paired_modules(*sides, load_mapping(mapping), None, False, _LEAST_CONFIDENCE)
+    return completed(with_enclosing(found, sides[0][1], sides[1][1]), a, b)
 
 
 def _compare(a: Reader, b: Reader, matching: Matching) -> Comparison:
@@ -58,8 +60,9 @@ def _compare(a: Reader, b: Reader, matching: Matching) -> Comparison:
         share = len(step.nodes) / max(len(step.a.calls), 1)
         if share < _LEAST_PAIRED:
             doubts.append(f"{share:.0%} of the calls were compared")
-        if verdicts.routed and counts[State.OPEN] > _MOST_OPEN * sum(counts.values()):
-            doubts.append(f"routing: {counts[State.OPEN]} of {sum(counts.values())} tensors depend on choices that rounding may change")
+        forward = [each.state for event, each in verdicts.by_event.items() if event.phase is Phase.FORWARD]
+        if verdicts.routed and forward.count(State.OPEN) > _MOST_OPEN * len(forward):
+            doubts.append(f"routing: {forward.count(State.OPEN)} of {len(forward)} tensors lie behind choices that rounding may change")
         if _are_both_broken(step):
             break
         before = _weights_after(step)

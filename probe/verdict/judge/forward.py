@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from probe.numbers.statistics import unit_roundoff
 from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
@@ -69,11 +71,13 @@ def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources)
             _note_routing(judging, event, error)
     else:
         gain = softmax_gain(step, judging.graph.segment(event))
-        limit = max(FORWARD.limit(sources.u, gain * sources.error), _routed(judging, event))
+        limit, routed = FORWARD.limit(sources.u, gain * sources.error), _routed(judging, event)
+        if error.size > limit and routed:
+            alike = _error_of_alike(judging, event)
+            error, limit = (alike, limit) if alike is not None else (error, max(limit, routed))
     sources_off = sources.off if judging.is_first else None
     is_wrong = error.size > limit or has_direction(event, error, sources.u, sources.error, sources_off)
-    floor = FORWARD.limit(sources.u, sources.error)
-    if limit >= JUDGES_NOTHING and error.size > floor:
+    if limit >= JUDGES_NOTHING and error.size > FORWARD.floor(sources.u):
         verdicts.add(Verdict(event, State.OPEN, bounded(error.size), sources.u, limit, is_behind=sources.is_wrong))
         return
     if not is_wrong and not _shows_buffer(judging, event, error):
@@ -183,6 +187,26 @@ def _routed(judging: Judging, event: Event) -> float:
     if is_inside or (event.role is Role.INPUT and node.parent in routed):
         return 1.0
     return 1.5 * math.sqrt(routed.get(node, 0.0))
+
+
+def _error_of_alike(judging: Judging, event: Event) -> Error | None:
+    """Return the error of the tokens that both sides route alike; None unless the values tell them."""
+    node = event.node
+    assert node is not None and event.a is not None and event.b is not None
+    around = [each for each in (node, node.parent) if each is not None]
+    known = [each for at in around for each in (*at.inputs, *(out for inner in at.inner for out in inner.outputs))]
+    chosen = [each for each in known if each.is_paired and each.a is not None and each.a.kind == "integer"]
+    for choice in chosen:
+        error = judging.step.error(choice)
+        assert choice.a is not None and choice.b is not None
+        tensors = event.a, event.b, choice.a, choice.b
+        if error is None or not error.size or not all(each.has_values and len(each.form) > 1 for each in tensors):
+            continue
+        x, y, here, there = (each.values().reshape(-1, each.form[-1]) for each in tensors)
+        if len({len(x), len(y), len(here), len(there)}) == 1 and x.shape == y.shape and here.shape == there.shape:
+            is_alike = (np.sort(here, -1) == np.sort(there, -1)).all(-1)
+            return error_of(x[is_alike], y[is_alike]) if is_alike.any() else None
+    return None
 
 
 def _differing_buffer(judging: Judging, paths: tuple[str, ...]) -> Event | None:
