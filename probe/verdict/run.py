@@ -62,7 +62,9 @@ def _compare(a: Reader, b: Reader, matching: Matching) -> Comparison:
             doubts.append(f"{share:.0%} of the calls were compared")
         forward = [each.state for event, each in verdicts.by_event.items() if event.phase is Phase.FORWARD]
         if verdicts.routed and forward.count(State.OPEN) > _MOST_OPEN * len(forward):
-            doubts.append(f"routing: {forward.count(State.OPEN)} of {len(forward)} tensors lie behind choices that rounding may change")
+            doubts.append(
+                f"routing: {forward.count(State.OPEN)} of {len(forward)} tensors lie behind choices that rounding may change"
+            )
         if _are_both_broken(step):
             break
         before = _weights_after(step)

@@ -100,6 +100,10 @@ class Side:
         parameter = self.reader.parameters[self.places.index((module, name.partition(".")[0]))]
         return zeros(parameter.shape, parameter.dtype, self._axes.get((module, parameter.slot), ()))
 
+    def has_gradient(self, module: int) -> bool:
+        """Return True if a parameter of a module has a gradient."""
+        return any(place[0] == module for place in self.params.get((Phase.GRADIENT, Role.PARAM_GRAD), {}))
+
     def weights_of(self, module: int) -> list[Place]:
         """Return the places of a module's own parameters."""
         return self._weights.get(module, [])

@@ -111,7 +111,9 @@ class Tensor:
     def values(self) -> np.ndarray:
         """Return the values in canonical order, without axes of size 1; floats as float64, complex with a last axis of 2."""
         if self.parts:
-            found = fuse([[part.values().reshape(part.laid) for part in row] for row in self.parts], self.fusion or Fusion())
+            found = fuse(
+                [[part.values().reshape(part.laid) for part in row] for row in self.parts], self.fusion or Fusion()
+            )
             found = found.reshape(self.form)
             return found if self.factor == 1 else found * self.factor
         assert self.reader is not None

@@ -133,8 +133,10 @@ class _Backward:
         assert forward.a is not None and forward.b is not None
         if not (forward.a.learns or forward.b.learns) or (node.parent is None and forward.role is Role.INPUT):
             return False
+        lacking, half = (node.b, self.judging.step.b) if event.b is None else (node.a, self.judging.step.a)
+        if event.role is Role.GRAD_OUTPUT:
+            return not (lacking.of(Role.GRAD_INPUT) or half.has_gradient(lacking.module))
         if event.role is Role.GRAD_INPUT:
-            lacking = node.b if event.b is None else node.a
             same_framework = not self.judging.step.is_across_frameworks
             return (
                 bool(lacking.of(Role.GRAD_OUTPUT))

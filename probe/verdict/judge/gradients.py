@@ -99,9 +99,18 @@ def drop_unseen(judging: Judging) -> None:
     """
     verdicts = judging.verdicts
     judged = [each for event, each in verdicts.by_event.items() if event.phase is Phase.GRADIENT]
-    is_forward = all(f.phase is Phase.FORWARD and f.error is not None and f.error.size > BEFORE_LOSS for f in verdicts.findings)
+    is_forward = all(
+        f.phase is Phase.FORWARD and f.error is not None and f.error.size > BEFORE_LOSS for f in verdicts.findings
+    )
     agree = all(each.state in (State.EQUAL, State.AGREES) for each in judged)
-    if verdicts.findings and judged and is_forward and agree and loss_error(judging.step) is not None and loss_agrees(judging):
+    if (
+        verdicts.findings
+        and judged
+        and is_forward
+        and agree
+        and loss_error(judging.step) is not None
+        and loss_agrees(judging)
+    ):
         verdicts.findings.clear()
         verdicts.notes.append("unseen")
 
