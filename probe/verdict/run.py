@@ -9,12 +9,14 @@ from typing import Any
 
 from probe.comparison.blame.guesses import paired_modules
 from probe.comparison.fusion.one_to_many import completed
-from probe.mapping import load_mapping
+from probe.errors import ConfigError
+from probe.mapping import LayerMapping, load_mapping
 from probe.matching import Matching
+from probe.matching.enclosing import with_enclosing
+from probe.ranks.opening import open_reader
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
-from probe.matching.enclosing import with_enclosing
 from probe.verdict.answer import Answer, Comparison, Divergence
 from probe.verdict.judge.verdicts import Finding, State
 from probe.verdict.judge.walk import Weights, judge
@@ -28,15 +30,29 @@ _MOST_OPEN = 0.03
 _LEAST_CONFIDENCE = 0.6
 
 
-def compare(a: str | Path, b: str | Path, mapping: str | Path | Mapping[str, Any] | None = None) -> Comparison:
-    """Compare two recordings and name the first place where they really diverge."""
-    with Reader(a) as first, Reader(b) as second:
-        return _compare(first, second, _matching(first, second, mapping))
+def compare(
+    a: str | Path, b: str | Path, mapping: str | Path | Mapping[str, Any] | None = None, **options: object
+) -> Comparison:
+    """Compare two recordings and name the first place where they really diverge.
+
+    Raises
+    ------
+    ConfigError
+        an option of `probe.compare` is given that this engine does not have yet
+    """
+    unknown = [name for name, value in options.items() if value]
+    if unknown:
+        raise ConfigError(f"{', '.join(unknown)}: not in the new engine yet; unset PROBE_ENGINE")
+    parsed = load_mapping(mapping)
+    with open_reader(a, dict(parsed.dims)) as first, open_reader(b, dict(parsed.dims)) as second:
+        first.require_steps()
+        second.require_steps()
+        return _compare(first, second, _matching(first, second, parsed))
 
 
-def _matching(a: Reader, b: Reader, mapping: object) -> Matching:
+def _matching(a: Reader, b: Reader, mapping: LayerMapping) -> Matching:
     sides = (a, Tree(a.modules)), (b, Tree(b.modules))
-    found = paired_modules(*sides, load_mapping(mapping), None, False, _LEAST_CONFIDENCE)
+    found = paired_modules(*sides, mapping, None, False, _LEAST_CONFIDENCE)
     return completed(with_enclosing(found, sides[0][1], sides[1][1]), a, b)
 
 
@@ -62,9 +78,8 @@ def _compare(a: Reader, b: Reader, matching: Matching) -> Comparison:
             doubts.append(f"{share:.0%} of the calls were compared")
         forward = [each.state for event, each in verdicts.by_event.items() if event.phase is Phase.FORWARD]
         if verdicts.routed and forward.count(State.OPEN) > _MOST_OPEN * len(forward):
-            doubts.append(
-                f"routing: {forward.count(State.OPEN)} of {len(forward)} tensors lie behind choices that rounding may change"
-            )
+            open_ = forward.count(State.OPEN)
+            doubts.append(f"routing: {open_} of {len(forward)} tensors lie behind choices that rounding may change")
         if _are_both_broken(step):
             break
         before = _weights_after(step)

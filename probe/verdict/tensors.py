@@ -1,4 +1,4 @@
-"""One tensor of one side, as it is compared: parts of a weight, a batch or a sum are one `Tensor` before anything is judged."""
+"""One tensor of one side, as it is compared: parts of a weight, a batch or a sum are one `Tensor`."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Tensor:
         )
 
     def values(self) -> np.ndarray:
-        """Return the values in canonical order, without axes of size 1; floats as float64, complex with a last axis of 2."""
+        """Return the values in canonical order without axes of size 1: float64, integers, complex as pairs."""
         if self.parts:
             found = fuse(
                 [[part.values().reshape(part.laid) for part in row] for row in self.parts], self.fusion or Fusion()

@@ -1,4 +1,4 @@
-"""The error without values: sketches give ‖A−B‖ to 9 % (``docs/reference/file-format.md``), statistics a lower bound."""
+"""The error without values: sketches give ‖A−B‖ to 9 % (``docs/reference/file-format.md``), statistics a bound."""
 
 from __future__ import annotations
 

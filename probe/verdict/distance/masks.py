@@ -14,7 +14,7 @@ MASKING = -1e3
 
 
 def mask_error(a: Tensor, b: Tensor) -> Error | None:
-    """Return the share of the positions that only one of two masks hides; None unless both are masks in different notations."""
+    """Return the share of the positions that only one mask hides; None unless both are masks, in two notations."""
     low_a, low_b = fill_of(a), fill_of(b)
     is_truth = [low is None and _is_truth(tensor) for low, tensor in ((low_a, a), (low_b, b))]
     are_masks = all(low is not None or truth for low, truth in zip((low_a, low_b), is_truth, strict=True))

@@ -36,8 +36,8 @@ _SAME = 1e-5
 def activation_between(a: Tensor, b: Tensor, limit: float) -> str | None:
     """Return the activation that one side applies to a tensor inside the call and the other behind it.
 
-    Fused activations: ``BatchNorm(act="relu")``, ``Dense(activation=…)``, probabilities for logits. Statistics show those that
-    keep the order of numbers, by minimum and maximum.
+    Fused activations: ``BatchNorm(act="relu")``, ``Dense(activation=…)``, probabilities for logits. Statistics show
+    those that keep the order of numbers, by minimum and maximum.
     """
     if a.kind != "float" or b.kind != "float" or a.form != b.form or not a.form:
         return None
@@ -59,7 +59,7 @@ def activation_between(a: Tensor, b: Tensor, limit: float) -> str | None:
 
 
 def seen_error(a: Tensor, b: Tensor, gradients: tuple[Tensor, Tensor], measure: Callable[..., Error]) -> Error | None:
-    """Return the error of the rows that the loss sees: those with a gradient on either side; None if it sees all, or none."""
+    """Return the error of the rows that have a gradient on either side; None if all have, or none."""
     tensors = (a, b, *gradients)
     if not all(each.has_values and each.form == a.form and len(each.form) > 1 for each in tensors):
         return None

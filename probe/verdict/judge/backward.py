@@ -117,7 +117,7 @@ class _Backward:
             self.apart[node.parent] = max(self.apart[node.parent], error.apart / math.sqrt(max(event.a.size, 1)))
 
     def _is_multiple(self, event: Event, error: Error, u: float, sources: float) -> bool:
-        """Return True if B's gradient is a multiple of A's by more than rounding leaves: a factor scales every element."""
+        """Return True if B's gradient is a multiple of A's by more than rounding leaves."""
         if not event.is_paired or error.is_bound or not math.isfinite(error.size):
             return False
         assert event.a is not None
@@ -125,7 +125,7 @@ class _Backward:
         return is_along and error.off > max(NORMS.floor(u), NORMS.gain * sources)
 
     def _is_missing(self, event: Event) -> bool:
-        """Return True if a gradient that one side lacks should be there: its tensor learns, and the side records such gradients."""
+        """Return True if a gradient that one side lacks should be there: the tensor learns, nothing passed it on."""
         forward, node = self.judging.graph.value_event(event), event.node
         assert node is not None
         if forward is None or not forward.is_paired or event.role is Role.GRAD_TOTAL:

@@ -48,7 +48,7 @@ def _is_in_other_form(judging: Judging, event: Event) -> bool:
 
 
 def _may_answer(judging: Judging, call: Call) -> bool:
-    """Return True if a call without a partner may be what is missing: not what the other side does in code of its own."""
+    """Return True if a call without a partner may answer: the other side does not do the same in code of its own."""
     step = judging.step
     is_a = call in step.calls_of_a
     half, other, nodes = (step.a, step.b, step.of_a) if is_a else (step.b, step.a, step.of_b)
@@ -72,7 +72,7 @@ def _name(judging: Judging, call: Call) -> str:
 
 
 def of_gradient(judging: Judging, event: Event) -> tuple[str, str]:
-    """Return the path that answers for a gradient: who used the tensor that it belongs to and is not cleared; and the row."""
+    """Return the path that answers for a gradient, and the row: who used the tensor and is not cleared."""
     node, graph = event.node, judging.graph
     assert node is not None
     if event.role is Role.GRAD_INPUT:

@@ -178,7 +178,7 @@ def _note_routing(judging: Judging, event: Event, error: Error) -> None:
 
 
 def _routed(judging: Judging, event: Event) -> float:
-    """Return the error that choices which rounding made otherwise leave in a tensor: any, of what a call does inside."""
+    """Return the error that a tensor may have behind choices that rounding made otherwise; inside a call, any."""
     node, routed = event.node, judging.verdicts.routed
     assert node is not None
     if not routed:

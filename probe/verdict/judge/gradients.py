@@ -126,7 +126,7 @@ def _find(judging: Judging, wrong: list[_Wrong], shown: int) -> None:
 
 
 def _is_lost(event: Event, events: Iterable[Event]) -> bool:
-    """Return True if a gradient that one side alone has is not zero; without gradient and with a zero one is the same."""
+    """Return True if a gradient that only one side has is not zero: none and a zero one are the same."""
     one = event.a if event.a is not None else event.b
     assert one is not None
     return one.norm > 0 and any(each.is_paired for each in events)

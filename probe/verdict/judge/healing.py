@@ -1,7 +1,7 @@
 """A difference that every use takes back is one of representation.
 
-All that a call does leaves it through what it returns. So a tensor that differs, while all that is made of it agrees, was
-only written otherwise: a moved factor, a fused activation, a residual inside the norm, a mask of other numbers, padding.
+All that a call does leaves it through what it returns. So a tensor that differs, while all that is made of it agrees,
+was only written otherwise: a moved factor, a fused activation, a residual inside the norm, a mask of other numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DEEP = 60
 
 
 def may_be_written_otherwise(step: Step, event: Event) -> bool:
-    """Return True between different code: other classes or frameworks around the tensor, or the programs around the models."""
+    """Return True between different code: other classes or frameworks around the tensor, or the two programs."""
     node = event.node
     assert node is not None
     if node.parent is None:
@@ -79,7 +79,7 @@ class Healing:
         return left >= CARRIED * error and self.heals(use)
 
     def _is_gone(self, event: Event, error: float, use: Event, left: float) -> bool:
-        """Return True if nothing is left of an error, neither as a share nor, in a tensor of the same size, in numbers."""
+        """Return True if nothing is left of an error: neither as a share nor, at the same size, in numbers."""
         mine, its = self.step.error(event), self.step.error(use)
         if mine is None or its is None or left == 0:
             return True

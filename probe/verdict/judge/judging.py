@@ -35,9 +35,17 @@ class Judging:
     is_first: bool
 
     def finds(
-        self, phase: Phase, paths: tuple[str, ...], event: Event | None, limit: float, code: str, *, error: Error | None = None,
-        facts: tuple[str, ...] = (), is_shown: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        phase: Phase,
+        paths: tuple[str, ...],
+        event: Event | None,
+        limit: float,
+        code: str,
+        *,
+        error: Error | None = None,
+        facts: tuple[str, ...] = (),
+        is_shown: bool = True,
+    ) -> None:
         """Add a finding."""
         micro = event.node.a.micro if event is not None and event.node is not None else 0
         self.verdicts.findings.append(

@@ -50,10 +50,8 @@ def judge_loss(judging: Judging) -> None:
     limit = _limit(judging, roots, found[1])
     if found[0] <= limit:
         return
-    waiting = [
-        event for event, verdict in verdicts.by_event.items()
-        if verdict.state is State.OPEN and event.role is Role.INPUT and event.node is not None and event.node.parent is None
-    ]  # fmt: skip
+    inputs = [event for node in step.nodes if node.parent is None for event in node.inputs if event.is_paired]
+    waiting = [event for event in inputs if verdicts.state(event) is State.OPEN and step.error(event) is not None]
     if waiting:  # what only the loss shows
         judging.finds(Phase.FORWARD, ("",), waiting[0], limit, "input of the model", error=step.error(waiting[0]))
     else:
@@ -74,7 +72,9 @@ def _limit(judging: Judging, roots: list[Event], loss: float) -> float:
     floor = max(LOSS.k * rounding / 4, LOSS.k * 2**-24) * max([1.0, *known])
     inherited = LOSS.gain * sources.error
     if known and len(known) == len(moves):
-        inherited = min(inherited, sum(_GAIN * judging.verdicts.error(out) * each for out, each in zip(roots, known)))
+        inherited = min(
+            inherited, sum(_GAIN * judging.verdicts.error(out) * each for out, each in zip(roots, known, strict=True))
+        )
     return max(floor, inherited)
 
 

@@ -19,7 +19,7 @@ _UNKNOWN = 0.1
 """error of a gradient from which on it says nothing about its update"""
 _ADAPTIVE = ("ada", "lion", "rmsprop", "lamb")
 _WEAK, _STRONG = 0.2, 3.0
-"""updates divided by a gradient's own size move by full steps where it is rounding: so few are no finding unless so far off"""
+"""of adaptive optimizers: so few updates are no finding unless so far off, as rounding flips whole steps"""
 _BETAS = 2e-4
 """what 1 − β in float32 makes of a second moment, between frameworks"""
 _TOGETHER = 0.85

@@ -1,7 +1,7 @@
 """The noise rule: an error is noise up to max(k·u, gain · largest error of the sources).
 
-u is the unit roundoff of the least precise dtype on the way. The floors of 16-bit types stand apart: they do not grow with
-the length of sums.
+u is the unit roundoff of the least precise dtype on the way. The floors of 16-bit types stand apart: they do not grow
+with the length of sums.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ FEW = 16
 JUDGES_NOTHING = 0.9
 """from this limit on any tensor of that size would pass"""
 UPDATE_GAIN, UPDATE_FLIPS, UPDATE_NORM, UPDATE_BLIND = 4.0, 3.0, 0.02, 0.7
-"""of updates: gain, elements that may flip their sign, difference of norms, and the limit from which on nothing is judged"""
+"""of updates: gain, elements that may flip, difference of norms, the limit from which on nothing is judged"""
 
 
 def update_limit(gradient: float, u: float, weight: float, update: float, count: int) -> tuple[float, float]:
     """Return the noise of an update δ, and the limit of its error.
 
-    Adam divides by the size of the gradient, which leaves √e; the stored weight rounds δ; elements whose gradient is rounding
-    flip their sign.
+    Adam divides by the size of the gradient, which leaves √e; the stored weight rounds δ; elements whose gradient is
+    rounding flip their sign.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Reasons for more noise, each a function with its evidence: a larger error of the sources, or another limit; never a skip."""
+"""Reasons for more noise, one function each: a larger error of the sources, or another limit; never a skip."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def softmax_gain(step: Step, segment: Node | None) -> float:
 
 
 def routing_limit(event: Event, sources: float) -> float:
-    """Return the share of integers that rounding may have chosen otherwise: none if what they were chosen from is equal."""
+    """Return the share of integers that rounding may have chosen otherwise: none if their sources are equal."""
     assert event.a is not None
     size = max(event.a.size, 1)
     expected = _ROUTED * sources * size
@@ -47,7 +47,7 @@ def routing_limit(event: Event, sources: float) -> float:
 
 
 def kink_limit(step: Step, event: Event, forward: float) -> float:
-    """Return the error of a gradient from behind a ReLU, a clamp or a maximum, at which elements near the kink fall otherwise."""
+    """Return the error of a gradient behind a ReLU, a clamp or a maximum, where elements near the kink may flip."""
     a, b = event.a, event.b
     assert a is not None and b is not None
     size = max(a.size, 1)
@@ -68,7 +68,7 @@ def subnormal_limit(event: Event) -> float:
 
 
 def sibling_limit(event: Event, apart: float) -> float:
-    """Return the error of a gradient beside larger ones of the same code: softmax passes little back, with their rounding.
+    """Return the error of a gradient beside larger ones: softmax passes little back, with their rounding.
 
     Parameters
     ----------

@@ -60,8 +60,8 @@ def _are_given_the_same(many: Side, few: Side, targets: Mapping[int, int]) -> bo
 def join_batch(parts: Sequence[Tensor], wholes: Sequence[Tensor], role: Role) -> Tensor:
     """Return tensors of several micro-batches as the one of the other side; the first of them if they are none.
 
-    They follow one another along the axis on which they add up. What is the same in all of them, such as a table, is one
-    tensor, whose gradients are a sum.
+    They follow one another along the axis on which they add up. What is the same in all of them, such as a table, is
+    one tensor, whose gradients are a sum.
     """
     first = parts[0]
     for whole in wholes:

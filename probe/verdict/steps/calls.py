@@ -69,7 +69,7 @@ def _aligned(
 
 
 def _by_inputs(mine: Sequence[Group], theirs: Sequence[Group]) -> list[int]:
-    """Return the order of B's calls in which as many as can be were given what A's were; as they are if that tells nothing."""
+    """Return the order of B's calls in which they were given what A's were; as they are if that tells nothing."""
     plain = list(range(len(mine)))
     given = [_given(group) for group in mine], [_given(group) for group in theirs]
     if len(mine) < 2 or all(not x or not y or x & y for x, y in zip(*given, strict=True)):

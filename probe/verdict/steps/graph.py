@@ -59,7 +59,7 @@ class Graph:
         return event.node.parent if event.role is Role.INPUT else event.node
 
     def sources(self, event: Event) -> list[Event]:
-        """Return what a tensor of the forward pass was made of: the one that it is, or all that its segment had at hand."""
+        """Return what a tensor was made of: the output that it is, or all that its segment had at hand."""
         same = self.producer(event)
         if same is not None and self.step.error(same) is not None:
             return [same]
@@ -104,7 +104,7 @@ class Graph:
     # Backward
 
     def backward(self) -> list[Event]:
-        """Return the gradients of calls in the order of cause: that of a tensor is complete where the tensor was made."""
+        """Return the gradients of calls in causal order: that of a tensor is complete where the tensor was made."""
         found = []
         for number, node in enumerate(self.step.nodes):
             for event in self.step.gradients(node):
@@ -133,7 +133,7 @@ class Graph:
         return next((each for each in events if each.slot_a == gradient.slot_a), None)
 
     def is_over_same_uses(self, total: Event) -> bool:
-        """Return True unless only one side's code makes the tensor of a total gradient: the totals have other uses then."""
+        """Return False if only one side's own code makes the tensor: the totals are over other uses then."""
         value = self.value_event(total)
         if value is None or value.b is None or value.b.hash is None:
             return True

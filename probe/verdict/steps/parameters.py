@@ -1,4 +1,4 @@
-"""Which parameter of A is which of B: by the pairs of modules, through tied names, and fused ones as what they are together."""
+"""Which parameter of A is which of B: by pairs of modules, tied names, and fused ones as what they are together."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ParameterPairs:
         return [list(dict.fromkeys(owner for owner, _ in places)) for places in _unique(self.tied_a)]
 
     def _fuse(self, bundle: WeightBundle, role: Role, mine: dict[Place, Tensor], theirs: dict[Place, Tensor]) -> None:
-        """Replace parameters by the one of the other side in which they lie; no gradient is a zero one, and no update."""
+        """Replace parameters by the one of the other side in which they lie; no gradient is a zero one."""
         is_a = bundle.side == "A"
         half, here, there = (self.a, mine, theirs) if is_a else (self.b, theirs, mine)
         other = self.b if is_a else self.a

@@ -11,7 +11,7 @@ Slots = Mapping[str, Tensor]
 
 
 def pair_slots(a: Slots, b: Slots) -> list[tuple[str, str]]:
-    """Pair by name, by equal bytes, by a form that one alone has on each side, positions with names in order, and the rest by name."""
+    """Pair by name, by equal bytes, by a form that is unique on both sides, and positions with names in order."""
     left_a, left_b, pairs = list(a), list(b), []
 
     def take(x: str, y: str) -> None:

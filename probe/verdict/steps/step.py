@@ -55,7 +55,7 @@ class Step:
         return self.a.framework != self.b.framework
 
     def is_other_code(self, module: int) -> bool:
-        """Return True unless both sides run one class under one name: the same code has one layout and one representation."""
+        """Return True unless both sides run one class: the same code has one layout and one representation."""
         pair = self.pair_of[module]
         classes = self.a.reader.modules[pair.a].class_name, self.b.reader.modules[pair.b].class_name
         return pair.reason is Reason.MAPPED or classes[0] != classes[1]
@@ -81,7 +81,7 @@ class Step:
         return error is not None and error.size == 0 and not error.is_bound
 
     def tensors(self, node: Node, side: str, role: Role) -> dict[str, Tensor]:
-        """Return the tensors of a paired call by slot; of calls that are one of the other side, what they are together."""
+        """Return the tensors of a paired call by slot; of several calls that are one, what they are together."""
         key = node, side, role
         if key not in self._tensors:
             self._tensors[key] = self._whole(node, side, role)
