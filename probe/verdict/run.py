@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from probe.comparison.answer import Comparison
 from probe.comparison.blame.guesses import paired_modules
+from probe.comparison.coverage.guards import Guards
 from probe.comparison.fusion.one_to_many import completed
+from probe.comparison.notes import Note, note
+from probe.comparison.result import Divergence
 from probe.errors import ConfigError
 from probe.mapping import LayerMapping, load_mapping
 from probe.matching import Matching
@@ -17,17 +20,17 @@ from probe.ranks.opening import open_reader
 from probe.records import Phase, Role
 from probe.store.reading.reader import Reader
 from probe.structure.tree import Tree
-from probe.verdict.answer import Answer, Comparison, Divergence
-from probe.verdict.judge.verdicts import Finding, State
+from probe.verdict.answer import Tally, answer_of, findings_in_order
+from probe.verdict.judge.verdicts import Finding, State, Verdicts
 from probe.verdict.judge.walk import Weights, judge
-from probe.verdict.side import Side, steps_of
+from probe.verdict.side import Side
 from probe.verdict.steps.step import Step
 
 _LEAST_PAIRED = 0.2
 """share of the calls that have a partner, below which nothing is decided"""
+_LEAST_CONFIDENCE = 0.6
 _MOST_OPEN = 0.03
 """share of the tensors behind another routing from which on nothing is decided"""
-_LEAST_CONFIDENCE = 0.6
 
 
 def compare(
@@ -47,49 +50,62 @@ def compare(
     with open_reader(a, dict(parsed.dims)) as first, open_reader(b, dict(parsed.dims)) as second:
         first.require_steps()
         second.require_steps()
-        return _compare(first, second, _matching(first, second, parsed))
+        return _compare(first, second, matching_of(first, second, parsed))
 
 
-def _matching(a: Reader, b: Reader, mapping: LayerMapping) -> Matching:
+def matching_of(a: Reader, b: Reader, mapping: LayerMapping) -> Matching:
+    """Return which module of B each of A is."""
     sides = (a, Tree(a.modules)), (b, Tree(b.modules))
     found = paired_modules(*sides, mapping, None, False, _LEAST_CONFIDENCE)
     return completed(with_enclosing(found, sides[0][1], sides[1][1]), a, b)
 
 
 def _compare(a: Reader, b: Reader, matching: Matching) -> Comparison:
-    counts: Counter[State] = Counter()
-    findings: list[Finding] = []
-    unshown: list[Finding] = []
-    doubts: list[str] = []
-    notes: list[str] = []
-    common = [step for step in steps_of(a) if step in set(steps_of(b))]
+    guards = Guards(a, b, Tree(a.modules), Tree(b.modules))
+    steps = guards.common_steps()
+    tally, notes, reasons = Tally(), [*guards.notes, *matching.notes], list(guards.reasons)
+    found: list[Divergence] = []
+    unshown: list[Divergence] = []
     before: Weights | None = None
-    for number in common:
+    done: list[int] = []
+    for number in steps:
         step = Step(Side(a, number, matching.views_a), Side(b, number, matching.views_b), matching)
         verdicts = judge(step, before)
-        counts += verdicts.counts
-        notes += verdicts.notes
-        unshown += [each for each in verdicts.findings if not each.is_shown]
-        findings += [each for each in verdicts.findings if each.is_shown]
-        if findings:
+        done.append(number)
+        tally.add(step, verdicts)
+        found += findings_in_order(step, _shown(verdicts, True))
+        unshown += findings_in_order(step, _shown(verdicts, False))
+        if found:
+            if len(done) < len(steps):
+                notes.append(note("later-steps-not-judged", count=len(steps) - len(done), step=number))
             break
-        share = len(step.nodes) / max(len(step.a.calls), 1)
-        if share < _LEAST_PAIRED:
-            doubts.append(f"{share:.0%} of the calls were compared")
-        forward = [each.state for event, each in verdicts.by_event.items() if event.phase is Phase.FORWARD]
-        if verdicts.routed and forward.count(State.OPEN) > _MOST_OPEN * len(forward):
-            open_ = forward.count(State.OPEN)
-            doubts.append(f"routing: {open_} of {len(forward)} tensors lie behind choices that rounding may change")
+        reasons += _doubts(step, verdicts)
         if _are_both_broken(step):
             break
-        before = _weights_after(step)
-    named = findings or unshown[:1]
-    is_open = not named and (doubts or not common)
-    answer = Answer.DIVERGED if named else Answer.UNDECIDED if is_open else Answer.ALIGNED
-    return Comparison(answer, tuple(map(Divergence, named)), tuple(doubts), dict(counts), tuple(dict.fromkeys(notes)))
+        before = weights_after(step)
+    return answer_of((a, b), matching, tally, tuple(found or unshown[:1]), notes, reasons, done)
 
 
-def _weights_after(step: Step) -> Weights:
+def _shown(verdicts: Verdicts, is_shown: bool) -> list[Finding]:
+    return [finding for finding in verdicts.findings if finding.is_shown is is_shown]
+
+
+def _doubts(step: Step, verdicts: Verdicts) -> list[Note]:
+    """Return why a step that shows nothing wrong does not show that nothing is."""
+    found = []
+    calls = min(len(step.a.calls), len(step.b.calls))
+    if len(step.nodes) < _LEAST_PAIRED * calls:
+        side = "A" if len(step.a.calls) <= len(step.b.calls) else "B"
+        found.append(note("few-calls-have-a-counterpart", paired=len(step.nodes), total=calls, side=side))
+    states = [each.state for event, each in verdicts.by_event.items() if event.phase is Phase.FORWARD]
+    hidden = states.count(State.OPEN)
+    if verdicts.routed and hidden > _MOST_OPEN * len(states):
+        found.append(note("behind-other-routing", count=hidden, total=len(states)))
+    return found
+
+
+def weights_after(step: Step) -> Weights:
+    """Return the weights that a step left, with their errors."""
     events = ((event, step.error(event)) for event in step.parameters.events(Phase.UPDATE, Role.PARAM))
     return [(event, error) for event, error in events if error is not None]
 

@@ -140,7 +140,8 @@ class Side:
         rows, sketches = reader.of_step("records", self.step), reader.of_step("sketches", self.step)
         by_key = {(call.micro, call.module, call.number): call for call in self.calls}
         names = rows.dtype.names or ()
-        for values, sketch in zip(zip(*(rows[name].tolist() for name in names), strict=True), sketches, strict=True):
+        columns = zip(*(rows[name].tolist() for name in names), strict=True)
+        for at, (values, sketch) in enumerate(zip(columns, sketches, strict=True)):
             row = dict(zip(names, values, strict=True))
             role, slot, module = Role(row["role"]), reader.slots[row["slot"]], row["module"]
             is_parameter = role in PARAMETER_ROLES
@@ -160,6 +161,7 @@ class Side:
                 self._axes.get((module, slot.partition(".")[0]), ()) if is_parameter else (),
                 reader,
                 row["tensor"],
+                at,
             )
             if is_parameter:
                 self.params[Phase(row["phase"]), role][module, self.canonical(module, slot)] = tensor

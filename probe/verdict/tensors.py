@@ -48,6 +48,8 @@ class Tensor:
     reader: Reader | None = None
     stored: int = -1
     """number of its values in the recording, −1 without"""
+    row: int = -1
+    """among the records of the step"""
     parts: tuple[tuple[Tensor, ...], ...] = ()
     """what it is made of, in rows as for `probe.numbers.fused.fuse`"""
     fusion: Fusion | None = None

@@ -36,7 +36,9 @@ def judge_forward(judging: Judging) -> None:
         error = judging.step.error(event)
         if error is None:
             if not _is_wrong_size(judging, event, sources):
-                verdict = Verdict(event, State.OPEN, sources.error, sources.u, is_behind=sources.is_wrong)
+                verdict = Verdict(
+                    event, State.OPEN, sources.error, sources.u, is_behind=sources.is_wrong, code="other-size"
+                )
                 judging.verdicts.add(verdict)
                 continue
             error = Error(1.0)
@@ -78,16 +80,18 @@ def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources)
     sources_off = sources.off if judging.is_first else None
     is_wrong = error.size > limit or has_direction(event, error, sources.u, sources.error, sources_off)
     if limit >= JUDGES_NOTHING and error.size > FORWARD.floor(sources.u):
-        verdicts.add(Verdict(event, State.OPEN, bounded(error.size), sources.u, limit, is_behind=sources.is_wrong))
+        code = "expert-routing" if _routed(judging, event) else "no-limit"
+        behind = sources.is_wrong
+        verdicts.add(Verdict(event, State.OPEN, bounded(error.size), sources.u, limit, is_behind=behind, code=code))
         return
     if not is_wrong and not _shows_buffer(judging, event, error):
         judging.explained(event, error, FORWARD.floor(sources.u), sources.u, limit, sources.error, sources.is_wrong)
         return
     if _is_representation(judging, event, sources, limit):
-        verdicts.add(Verdict(event, State.HEALED, sources.error, sources.u, limit))
+        verdicts.add(Verdict(event, State.HEALED, sources.error, sources.u, limit, code="moved-border"))
         return
     if _waits_for_loss(judging, event):
-        verdicts.add(Verdict(event, State.OPEN, sources.error, sources.u, limit))
+        verdicts.add(Verdict(event, State.OPEN, sources.error, sources.u, limit, code="label-inputs"))
         return
     off = norm_error(event, error)
     if sources.is_wrong:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from probe.numbers.statistics import unit_roundoff
 from probe.records import Phase
@@ -43,7 +44,7 @@ class Judging:
         code: str,
         *,
         error: Error | None = None,
-        facts: tuple[str, ...] = (),
+        facts: tuple[Any, ...] = (),
         is_shown: bool = True,
     ) -> None:
         """Add a finding."""

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 
 from probe.numbers.statistics import smallest_rounding
-from probe.records import Phase, Role
+from probe.records import OptimizerGroup, Phase, Role
 from probe.verdict.distance.error import Error
 from probe.verdict.judge.judging import MOST, Judging, bounded
-from probe.verdict.judge.verdicts import Finding, State, Verdict
+from probe.verdict.judge.verdicts import State, Verdict
 from probe.verdict.noise.model import STATE, UPDATE_BLIND, UPDATE_NORM, update_limit
 from probe.verdict.side import Place, Side
 from probe.verdict.steps.events import Event
@@ -25,6 +25,10 @@ _BETAS = 2e-4
 _TOGETHER = 0.85
 """share of the updates that are then longer, or shorter"""
 _IGNORED = ("foreach", "fused", "capturable", "differentiable", "initial_lr", "maximize", "params", "name")
+
+
+Setting = tuple[str, object, object]
+"""name, and what A and B set it to"""
 
 
 @dataclass(frozen=True)
@@ -212,12 +216,12 @@ class _Updates:
         path = "" if is_all else self.step.path(worst.event.place[0])
         self.judging.finds(Phase.UPDATE, (path,), worst.event, worst.limit, worst.code, error=worst.error)
 
-    def _find_settings(self, settings: dict[Place, str], shown: _Wrong | None = None) -> None:
+    def _find_settings(self, settings: dict[Place, Setting], shown: _Wrong | None = None) -> None:
         """Name the optimizer, or the modules of the parameters that are set otherwise."""
         paths = tuple(dict.fromkeys(self.step.path(place[0]) for place in settings))
         is_all = len(settings) >= MOST * sum(len(group.parameters) for group in self.step.a.groups)
         event, error = (shown.event, shown.error) if shown is not None else (None, None)
-        facts = tuple(dict.fromkeys(settings.values()))
+        facts = tuple({str(each): each for each in settings.values()}.values())
         self.judging.finds(
             Phase.UPDATE,
             ("",) if is_all else paths,
@@ -230,7 +234,7 @@ class _Updates:
         )
 
 
-def differing_settings(judging: Judging) -> dict[Place, str]:
+def differing_settings(judging: Judging) -> dict[Place, Setting]:
     """Return, by parameter of A, the settings of optimizers of one class that differ."""
     step = judging.step
     if step.is_across_frameworks:
@@ -244,11 +248,11 @@ def differing_settings(judging: Judging) -> dict[Place, str]:
             continue
         for name in group.hyper.keys() & other.hyper.keys():
             if name not in _IGNORED and not _is_same(group.hyper[name], other.hyper[name]):
-                found[place] = f"{name}: {group.hyper[name]} against {other.hyper[name]}"
+                found[place] = name, group.hyper[name], other.hyper[name]
     return found
 
 
-def _groups(side: Side) -> dict[Place, object]:
+def _groups(side: Side) -> dict[Place, OptimizerGroup]:
     return {side.places[i]: group for group in side.groups for i in group.parameters}
 
 
@@ -266,6 +270,3 @@ def _along_weight(event: Event, weight: Event) -> float:
     difference = event.b.sketch - event.a.sketch
     length = math.sqrt(max(1e-300, float(difference @ difference) * float(weight.a.sketch @ weight.a.sketch)))
     return abs(float(difference @ weight.a.sketch)) / length
-
-
-__all__ = ["Finding", "differing_settings", "judge_updates"]

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from probe.records import Phase
 from probe.verdict.distance.error import Error
@@ -44,6 +45,8 @@ class Verdict:
     """relative difference of the norms"""
     is_behind: bool = False
     """it is made of something that is wrong"""
+    code: str = ""
+    """why it is healed or open"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ class Finding:
     error: Error | None
     limit: float
     code: str
-    facts: tuple[str, ...] = ()
+    facts: tuple[Any, ...] = ()
     is_shown: bool = True
     """numbers show it, not settings alone"""
 

@@ -28,7 +28,7 @@ def judge_weights(judging: Judging, before: Sequence[tuple[Event, Error]]) -> No
         limit = 0.0 if event.a.kind == "integer" else WEIGHTS.limit(event.u, 0)
         is_wrong = judging.is_first and error.size > limit
         if is_wrong and error.size > _WRITTEN_OTHERWISE and _module_agrees(judging, module, error.size):
-            verdicts.add(Verdict(event, State.HEALED, 0.0, event.u, limit))
+            verdicts.add(Verdict(event, State.HEALED, 0.0, event.u, limit, code="moved-border"))
             continue
         state = State.INTRODUCED if is_wrong else State.AGREES if error.size else State.EQUAL
         verdicts.add(Verdict(event, state, bounded(error.size), event.u, limit))
