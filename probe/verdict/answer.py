@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from probe.comparison.answer import Comparison
+from probe.comparison.coverage.detection_limit import limit_of_detection
+from probe.comparison.coverage.verdict_margin import margin_of
 from probe.comparison.module_pairs import module_pairs
 from probe.comparison.notes import Note, note
 from probe.comparison.result import Coverage, Divergence, Inputs, Kind, NodeRef, SlotResult, Verdict
@@ -104,7 +106,7 @@ def divergence_of(step: Step, finding: Finding) -> Divergence:
         finding.limit,
         tuple(facts),
         advice,
-        blame=finding.code,
+        blame=finding.code if finding.phase in (Phase.FORWARD, Phase.BACKWARD) else "",
     )
 
 
@@ -115,7 +117,7 @@ def answer_of(
     findings: tuple[Divergence, ...],
     notes: Iterable[Note],
     reasons: Iterable[Note],
-    steps: Iterable[int],
+    steps: Iterable[tuple[int, int]],
 ) -> Comparison:
     """Assemble the answer."""
     a, b = readers
@@ -136,7 +138,9 @@ def answer_of(
         tuple(tally.only_b),
         inputs=tally.given(),
         reasons=reasons,
-        steps=tuple((step, step) for step in steps),
+        flip=margin_of(verdict, findings, tally.rows),
+        unseen=limit_of_detection(verdict, True, tally.rows),
+        steps=tuple(steps),
         pairs=module_pairs(matching, *trees),
         runs=(summary_of(a, trees[0]), summary_of(b, trees[1])),
     )
@@ -154,7 +158,7 @@ def _class_in_b(step: Step, path: str) -> str:
 
 
 def _kind(finding: Finding) -> Kind:
-    if finding.code == "input of the model":
+    if finding.code == "model-input":
         return Kind.INPUTS
     if finding.error is not None and math.isinf(finding.error.size):
         return Kind.NONFINITE if finding.error.view is View.NON_FINITE else Kind.MISSING
@@ -237,27 +241,26 @@ def _update(step: Step, finding: Finding) -> Said:
 
 
 _FACTS: dict[str, Callable[[Step, Finding], Said]] = {
-    "own code": _own_code,
+    "module": _own_code,
     "caller": _caller,
-    "unpaired call": _caller,
-    "inputs in another form": _caller,
-    "input of the model": _plain("model-is-given-other-inputs"),
+    "unpaired-call": _caller,
+    "maker-of-inputs": _caller,
+    "model-input": _plain("model-is-given-other-inputs"),
     "weight": _weight,
     "buffer": _plain("output-of-module-differs"),
     "mapping": _mapping,
     "loss": _loss,
-    "scale of the loss": _loss,
-    "own backward": _backward,
-    "returned": _backward,
-    "code behind": _backward,
-    "consumer": _backward,
+    "loss-scale": _loss,
+    "loss-behind": _loss,
+    "own-backward": _backward,
+    "code-behind": _backward,
     "gradient": _gradient,
-    "all gradients": _gradient,
+    "all-gradients": _gradient,
     "settings": _settings,
     "update": _update,
-    "length of the update": _update,
-    "parallel to the weight": _update,
-    "all updates are longer": _update,
+    "length-of-update": _update,
+    "along-weight": _update,
+    "longer-updates": _update,
 }
 
 

@@ -90,7 +90,9 @@ def _row(step: Step, verdict: Verdict) -> Iterator[SlotResult]:
         _record(event.a),
         _record(event.b),
         verdict.limit,
+        error.size if error is not None else math.nan,
         verdict=judgement,
+        sources=verdict.sources,
         exemption=verdict.code,
     )
 

@@ -81,7 +81,7 @@ class _Backward:
         else:
             judging.verdicts.add(Verdict(event, State.INTRODUCED, bounded(error.size), u, limit))
             path, code = blame.of_gradient(judging, event)
-            phase = Phase.LOSS if code == "loss" else Phase.BACKWARD
+            phase = Phase.LOSS if code == "loss-behind" else Phase.BACKWARD
             judging.finds(phase, (path,), event, limit, code, error=error)
             self.is_wrong.add(None)
         self._note(event, error, sources)

@@ -18,13 +18,13 @@ def of_value(judging: Judging, event: Event) -> tuple[tuple[str, ...], str]:
     assert node is not None
     scope = judging.graph.segment(event)
     if scope is None:
-        return ("",), "input of the model"
+        return ("",), "model-input"
     if (
         event.role is Role.OUTPUT
         and node.parent is not None
         and any(_is_in_other_form(judging, i) for i in node.inputs)
     ):
-        return (node.parent.a.path,), "inputs in another form"
+        return (node.parent.a.path,), "maker-of-inputs"
     end = (node.a.begin, node.b.begin) if event.role is Role.INPUT else (node.a.end, node.b.end)
     start = scope.a.begin, scope.b.begin
     for inner in scope.inner:
@@ -34,8 +34,8 @@ def of_value(judging: Judging, event: Event) -> tuple[tuple[str, ...], str]:
     gap = [call for call in step.unpaired(scope, start, end) if _may_answer(judging, call)]
     names = {_name(judging, call) for call in gap}
     if len(names) == 1:
-        return (names.pop(),), "unpaired call"
-    return (scope.a.path,), "own code" if event.role is Role.OUTPUT else "caller"
+        return (names.pop(),), "unpaired-call"
+    return (scope.a.path,), "module" if event.role is Role.OUTPUT else "caller"
 
 
 def _is_in_other_form(judging: Judging, event: Event) -> bool:
@@ -76,24 +76,24 @@ def of_gradient(judging: Judging, event: Event) -> tuple[str, str]:
     node, graph = event.node, judging.graph
     assert node is not None
     if event.role is Role.GRAD_INPUT:
-        return node.a.path, "own backward"
+        return node.a.path, "own-backward"
     made = [each.node for each in graph.makers(event) if each.node is not None]
     around = [each for each in made if each in node.callers() and _passes_on(judging, each, event)]
     if around:  # it returned what this module made, and the gradient of what it returned agrees
-        return max(around, key=lambda each: each.depth).a.path, "returned"
+        return max(around, key=lambda each: each.depth).a.path, "code-behind"
     users = graph.consumers(event)
     if not users:
         scope = min(made, key=lambda each: each.depth, default=node).parent
-        return (scope.a.path, "code behind") if scope is not None else ("", "loss")
+        return (scope.a.path, "code-behind") if scope is not None else ("", "loss-behind")
     scope, level = home_of(users), outermost(users)
     while True:
         suspects = [each for each in level if not _is_cleared(judging, each, event)]
         if not suspects or (len(level) != 1 and len(suspects) != 1):
-            return (scope.a.path if scope is not None else ""), "code behind"
+            return (scope.a.path if scope is not None else ""), "code-behind"
         one = suspects[0]
         inner = [each for each in users if one in each.callers()]
         if not one.inner or not inner:
-            return one.a.path, "consumer"
+            return one.a.path, "code-behind"
         scope, level = one, outermost(inner)
 
 

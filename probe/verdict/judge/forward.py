@@ -79,29 +79,35 @@ def _judge_value(judging: Judging, event: Event, error: Error, sources: Sources)
             error, limit = (alike, limit) if alike is not None else (error, max(limit, routed))
     sources_off = sources.off if judging.is_first else None
     is_wrong = error.size > limit or has_direction(event, error, sources.u, sources.error, sources_off)
-    if limit >= JUDGES_NOTHING and error.size > FORWARD.floor(sources.u):
-        code = "expert-routing" if _routed(judging, event) else "no-limit"
-        behind = sources.is_wrong
-        verdicts.add(Verdict(event, State.OPEN, bounded(error.size), sources.u, limit, is_behind=behind, code=code))
-        return
-    if not is_wrong and not _shows_buffer(judging, event, error):
-        judging.explained(event, error, FORWARD.floor(sources.u), sources.u, limit, sources.error, sources.is_wrong)
-        return
-    if _is_representation(judging, event, sources, limit):
-        verdicts.add(Verdict(event, State.HEALED, sources.error, sources.u, limit, code="moved-border"))
-        return
-    if _waits_for_loss(judging, event):
-        verdicts.add(Verdict(event, State.OPEN, sources.error, sources.u, limit, code="label-inputs"))
-        return
-    off = norm_error(event, error)
-    if sources.is_wrong:
-        verdicts.add(Verdict(event, State.INHERITS, bounded(error.size), sources.u, limit, off, True))
-        return
-    verdicts.add(Verdict(event, State.INTRODUCED, bounded(error.size), sources.u, limit, off))
+    floor, own = FORWARD.floor(sources.u), bounded(error.size)
+
+    def add(state: State, carried: float, code: str = "") -> None:
+        off = norm_error(event, error)
+        verdicts.add(
+            Verdict(event, state, carried, sources.u, limit, off, sources.is_wrong, code, sources=sources.error)
+        )
+
+    if limit >= JUDGES_NOTHING and error.size > floor:
+        add(State.OPEN, own, "expert-routing" if _routed(judging, event) else "no-limit")
+    elif not is_wrong and not _shows_buffer(judging, event, error):
+        judging.explained(event, error, floor, sources.u, limit, sources.error, sources.is_wrong)
+    elif _is_representation(judging, event, sources, limit):
+        add(State.HEALED, sources.error, "moved-border")
+    elif _waits_for_loss(judging, event):
+        add(State.OPEN, sources.error, "label-inputs")
+    elif sources.is_wrong:
+        add(State.INHERITS, own)
+    else:
+        add(State.INTRODUCED, own)
+        _find(judging, event, error, limit)
+
+
+def _find(judging: Judging, event: Event, error: Error, limit: float) -> None:
+    """Name who answers for a tensor that nothing explains."""
     paths, code = blame.of_value(judging, event)
     buffer = _differing_buffer(judging, paths)
     if buffer is not None:
-        judging.finds(Phase.INIT, paths[:1], buffer, 0.0, "buffer", error=step.error(buffer))
+        judging.finds(Phase.INIT, paths[:1], buffer, 0.0, "buffer", error=judging.step.error(buffer))
     else:
         judging.finds(Phase.FORWARD, paths, event, limit, code, error=error)
 

@@ -121,7 +121,7 @@ def _find(judging: Judging, wrong: list[_Wrong], shown: int) -> None:
     modules = {each.event.place[0] for each in wrong if each.event.place is not None}
     is_all = len(wrong) >= MOST * max(shown, 1) and len(modules) > 2
     assert worst.event.place is not None
-    path, code = ("", "all gradients") if is_all else (judging.step.path(worst.event.place[0]), "gradient")
+    path, code = ("", "all-gradients") if is_all else (judging.step.path(worst.event.place[0]), "gradient")
     judging.finds(Phase.GRADIENT, (path,), worst.event, worst.limit, code, error=worst.error)
 
 

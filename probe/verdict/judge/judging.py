@@ -60,7 +60,8 @@ class Judging:
         state = State.EQUAL if error.size == 0 and not error.is_bound else State.AGREES
         state = State.INHERITS if error.size > floor or behind else state
         carried = max(error.size, sources, u) if error.is_bound else error.size
-        self.verdicts.add(Verdict(event, state, bounded(carried), u, limit, norm_error(event, error), behind))
+        off = norm_error(event, error)
+        self.verdicts.add(Verdict(event, state, bounded(carried), u, limit, off, behind, sources=sources))
 
     def lowest_precision(self) -> float:
         """Return the largest roundoff of the forward pass."""

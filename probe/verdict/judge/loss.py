@@ -53,7 +53,7 @@ def judge_loss(judging: Judging) -> None:
     inputs = [event for node in step.nodes if node.parent is None for event in node.inputs if event.is_paired]
     waiting = [event for event in inputs if verdicts.state(event) is State.OPEN and step.error(event) is not None]
     if waiting:  # what only the loss shows
-        judging.finds(Phase.FORWARD, ("",), waiting[0], limit, "input of the model", error=step.error(waiting[0]))
+        judging.finds(Phase.FORWARD, ("",), waiting[0], limit, "model-input", error=step.error(waiting[0]))
     else:
         judging.finds(Phase.LOSS, ("",), None, limit, "loss")
 

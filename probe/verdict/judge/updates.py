@@ -71,7 +71,7 @@ class _Updates:
         elif wrong and not self._is_weak(wrong):
             self._find(wrong, len(self.lengths))
         elif self._is_longer_together():
-            self.judging.finds(Phase.UPDATE, ("",), None, UPDATE_NORM, "all updates are longer")
+            self.judging.finds(Phase.UPDATE, ("",), None, UPDATE_NORM, "longer-updates")
         elif not self._states() and settings:
             self._find_settings(settings)
 
@@ -93,7 +93,7 @@ class _Updates:
         if events and equal >= 0.5 * len(events):
             self.judging.verdicts.notes.append("scaled-gradients")
             return False
-        self.judging.finds(Phase.LOSS, ("",), None, 0.0, "scale of the loss", facts=(f"{self.factor:g}",))
+        self.judging.finds(Phase.LOSS, ("",), None, 0.0, "loss-scale", facts=(f"{self.factor:g}",))
         return True
 
     def _gradients_as_used(self) -> bool:
@@ -108,7 +108,7 @@ class _Updates:
             is_wrong = raw < 0.3 and error.size > limit
             self._add(event, error, limit, is_wrong)
             if is_wrong:
-                wrong.append(_Wrong(error.size / limit, event, error, limit, "gradient as used"))
+                wrong.append(_Wrong(error.size / limit, event, error, limit, "used-gradient"))
         if wrong:
             self._find(wrong, count)
         return bool(wrong)
@@ -128,7 +128,7 @@ class _Updates:
         if not event.is_paired:
             one = event.a if event.a is not None else event.b
             is_alone = one is not None and one.norm > 0 and self.step.parameters.both_have(event)
-            return _Wrong(math.inf, event, Error(math.inf), 0.0, "one side alone") if is_alone else None
+            return _Wrong(math.inf, event, Error(math.inf), 0.0, "one-sided-update") if is_alone else None
         error, place = self.step.error(event), event.place
         assert event.a is not None and event.b is not None and place is not None
         larger = max(event.a.norm, event.b.norm)
@@ -142,7 +142,7 @@ class _Updates:
             return None
         if not min(event.a.norm, event.b.norm):
             self._add(event, error, limit, True)
-            return _Wrong(math.inf, event, error, 0.0, "no update")
+            return _Wrong(math.inf, event, error, 0.0, "no-update")
         ratio = math.log(event.b.norm / event.a.norm)
         self.lengths.append(ratio)
         self.sizes[place] = error.size
@@ -151,9 +151,9 @@ class _Updates:
         if error.size > limit and limit < UPDATE_BLIND:
             found = _Wrong(error.size / limit, event, error, limit, "update")
         elif abs(ratio) > bound and noise < 0.5:
-            found = _Wrong(abs(ratio) / bound, event, error, bound, "length of the update")
+            found = _Wrong(abs(ratio) / bound, event, error, bound, "length-of-update")
         elif event.a.size >= 16 and _along_weight(event, weight) > _PARALLEL and error.size > 4 * noise:
-            found = _Wrong(error.size / noise / 4, event, error, 4 * noise, "parallel to the weight")
+            found = _Wrong(error.size / noise / 4, event, error, 4 * noise, "along-weight")
         self._add(event, error, limit, found is not None)
         return found
 

@@ -47,6 +47,8 @@ class Verdict:
     """it is made of something that is wrong"""
     code: str = ""
     """why it is healed or open"""
+    sources: float = math.nan
+    """largest error of what it was made of"""
 
 
 @dataclass(frozen=True, slots=True)
