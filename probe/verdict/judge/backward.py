@@ -9,7 +9,7 @@ from probe.records import Phase, Role
 from probe.verdict.distance.error import Error
 from probe.verdict.distance.measure import measure
 from probe.verdict.judge import blame
-from probe.verdict.judge.judging import Judging, bounded
+from probe.verdict.judge.judging import Judging, bounded, is_off
 from probe.verdict.judge.verdicts import State, Verdict
 from probe.verdict.noise.model import ALONG_BACKWARD, BACKWARD, JUDGES_NOTHING, NORMS
 from probe.verdict.noise.terms import kink_limit, sibling_limit, softmax_gain, subnormal_limit
@@ -117,10 +117,17 @@ class _Backward:
             self.apart[node.parent] = max(self.apart[node.parent], error.apart / math.sqrt(max(event.a.size, 1)))
 
     def _is_multiple(self, event: Event, error: Error, u: float, sources: float) -> bool:
-        """Return True if B's gradient is a multiple of A's by more than rounding leaves."""
+        """Return True if B's gradient is a multiple of A's by more than rounding leaves.
+
+        A factor scales every element. What the loss itself passes back has the norm that its own sources leave.
+        """
         if not event.is_paired or error.is_bound or not math.isfinite(error.size):
             return False
-        assert event.a is not None
+        assert event.a is not None and event.node is not None
+        if event.node.parent is None and event.role is Role.GRAD_OUTPUT and self.judging.is_first:
+            value = self.judging.verdicts.by_event.get(self.judging.graph.value_event(event) or event)
+            if is_off(event, error, u, value.off if value is not None else 0.0):
+                return True
         is_along = event.a.size >= _SEVERAL and abs(error.along) >= ALONG_BACKWARD
         return is_along and error.off > max(NORMS.floor(u), NORMS.gain * sources)
 

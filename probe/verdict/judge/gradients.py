@@ -12,7 +12,7 @@ from probe.verdict.distance.error import Error
 from probe.verdict.judge.healing import BEFORE_LOSS
 from probe.verdict.judge.judging import MOST, Judging, bounded
 from probe.verdict.judge.loss import loss_agrees, loss_error
-from probe.verdict.judge.verdicts import State, Verdict
+from probe.verdict.judge.verdicts import Finding, State, Verdict
 from probe.verdict.noise.model import ALONG_BACKWARD, GRADIENT, JUDGES_NOTHING, NORMS, SIXTEEN_BITS
 from probe.verdict.noise.terms import subnormal_limit
 from probe.verdict.side import Place
@@ -93,26 +93,26 @@ def judge_gradients(judging: Judging, factor: float) -> dict[Place, float]:
 
 
 def drop_unseen(judging: Judging) -> None:
-    """Take back findings of the forward pass that neither the loss nor any gradient of a parameter shows.
+    """Take back findings in rows that the loss does not see, if neither loss nor gradients of parameters show them.
 
-    Rows that a mask hides, or an output that nothing learns from: all uses agree, so the difference has healed.
+    Statistics do not tell rows apart, but that some have no gradient; values do (`probe.verdict.distance.views`).
     """
     verdicts = judging.verdicts
     judged = [each for event, each in verdicts.by_event.items() if event.phase is Phase.GRADIENT]
-    is_forward = all(
-        f.phase is Phase.FORWARD and f.error is not None and f.error.size > BEFORE_LOSS for f in verdicts.findings
-    )
     agree = all(each.state in (State.EQUAL, State.AGREES) for each in judged)
-    if (
-        verdicts.findings
-        and judged
-        and is_forward
-        and agree
-        and loss_error(judging.step) is not None
-        and loss_agrees(judging)
-    ):
+    are_unseen = all(_may_be_unseen(judging, finding) for finding in verdicts.findings)
+    has_loss = loss_error(judging.step) is not None
+    if verdicts.findings and judged and are_unseen and agree and has_loss and loss_agrees(judging):
         verdicts.findings.clear()
         verdicts.notes.append("unseen")
+
+
+def _may_be_unseen(judging: Judging, finding: Finding) -> bool:
+    event, error = finding.event, finding.error
+    if finding.phase is not Phase.FORWARD or event is None or error is None or error.size < BEFORE_LOSS:
+        return False
+    gradients = judging.step.gradients_of(event)
+    return gradients is not None and all(0 < each.shape[-1] <= each.zeros for each in gradients if each.shape)
 
 
 def _find(judging: Judging, wrong: list[_Wrong], shown: int) -> None:

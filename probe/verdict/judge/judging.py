@@ -20,6 +20,10 @@ MOST = 0.6
 """share of the parameters from which on a finding is about all of them"""
 
 
+_MANY = 256
+"""elements from which on rounding leaves the mean as it is"""
+
+
 @dataclass(frozen=True)
 class Judging:
     """One step under judgement.
@@ -83,18 +87,32 @@ def norm_error(event: Event, error: Error) -> float:
 
 
 def has_direction(event: Event, error: Error, u: float, sources: float, sources_off: float | None) -> bool:
-    """Return True if an error is one of the norm, by more than rounding leaves there.
+    """Return True if an error is one of the norm or of the mean, by more than rounding leaves there.
 
     Parameters
     ----------
     sources_off
         difference of the norms of the sources; None if the weights may differ, so that it explains nothing
     """
-    off = norm_error(event, error)
-    if abs(error.along) > ALONG and off > max(NORMS.floor(u), NORMS.gain * sources):
+    off, limit = norm_error(event, error), max(NORMS.floor(u), NORMS.gain * sources)
+    if (abs(error.along) > ALONG and off > limit) or _mean_error(event, error) > max(limit, ALONG * error.size):
         return True
-    if sources_off is None:
-        return False
+    return sources_off is not None and is_off(event, error, u, sources_off)
+
+
+def is_off(event: Event, error: Error, u: float, sources_off: float) -> bool:
+    """Return True if a norm of many elements is off by more than rounding, chance and the sources explain."""
     assert event.a is not None
     by_chance = 2 * error.size / math.sqrt(max(peaks_of(event.a), 1))
-    return off > max(NORMS.floor(u), NORMS.gain * sources_off, by_chance)
+    return norm_error(event, error) > max(NORMS.floor(u), NORMS.gain * sources_off, by_chance)
+
+
+def _mean_error(event: Event, error: Error) -> float:
+    """Return the part of an error that is a constant added to many elements, 0 where that tells nothing."""
+    a, b = event.a, event.b
+    assert a is not None and b is not None
+    larger = max(error.norm_a, error.norm_b)
+    if not larger or error.is_bound or a.kind != "float" or peaks_of(a) < FEW or a.size < _MANY:
+        return 0.0
+    shift = math.sqrt(a.size) * abs(a.mean - b.mean) / larger
+    return shift if math.isfinite(shift) else 0.0

@@ -87,12 +87,14 @@ def peaks_of(tensor: Tensor) -> float:
 
 
 def _is_activation(step: Step, event: Event) -> bool:
-    """Return True for what a call without weights or inner calls passes back through a tensor of one form."""
+    """Return True for what a call without weights passes back that keeps its largest numbers: a leaky ReLU."""
     call = event.node.a if event.node is not None else None
     if call is None or call.inner or event.role is Role.GRAD_OUTPUT or step.a.weights_of(call.module):
         return False
-    forms = [[tensor.form for tensor in call.of(role).values()] for role in (Role.INPUT, Role.OUTPUT)]
-    return len(forms[0]) == len(forms[1]) == 1 and forms[0] == forms[1]
+    given, returned = ([*call.of(role).values()] for role in (Role.INPUT, Role.OUTPUT))
+    if len(given) != 1 or len(returned) != 1 or given[0].form != returned[0].form:
+        return False
+    return given[0].high == returned[0].high and given[0].low != returned[0].low
 
 
 def _is_value(tensor: Tensor) -> bool:
