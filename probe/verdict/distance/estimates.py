@@ -30,8 +30,8 @@ def from_sketches(a: Tensor, b: Tensor) -> Error:
     if not larger:
         return Error(math.inf if apart else 0.0, a.norm, b.norm)
     exact = abs(a.norm - b.norm)
-    apart = max(apart, exact)
     along = float(difference @ a.sketch) / (apart * length) if apart and length else 0.0
+    apart = max(apart, exact)
     if abs(along) > _MULTIPLE and 0.5 * apart < exact < 2 * apart:
         apart = exact
     return Error(min(apart / larger, 2.0), a.norm, b.norm, max(-1.0, min(1.0, along)), View.SKETCH)

@@ -82,6 +82,7 @@ def judge_gradients(judging: Judging, factor: float) -> dict[Place, float]:
         is_wrong = (relative > limit or is_multiple) and limit < JUDGES_NOTHING
         is_behind = scale.is_wrong or any_finding
         state = State.AGREES if relative <= GRADIENT.floor(u) and not is_wrong else State.INHERITS
+        state = State.EQUAL if step.is_equal(event) and factor == 1 else state
         state = State.INTRODUCED if is_wrong and not is_behind else state
         verdicts.add(Verdict(event, state, bounded(relative), u, limit, is_behind=is_behind))
         shown += bool(size and larger / size > 4 * limit)
